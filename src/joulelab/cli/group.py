@@ -90,15 +90,17 @@ class Commands(click.Group):
 
             from joulelab.cli.options import UsageError
 
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
-            advice = f"did you mean `joulelab {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
+            known = [*COMMANDS, *_list_outside()]
+            near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            advice = f"did you mean `joulelab {near[0]}`?" if near else f"there are {', '.join(known)}"
             raise UsageError("no-such-command", f"there is no command {args[0]!r}; {advice}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands from the table."""
+        """List the commands from the table, and those of outside packages."""
+        outside = {name: f"From the package {package}." for name, package in _list_outside().items()}
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items(), *outside.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the command; say what failed in one line, and leave with the code that fits."""
@@ -113,6 +115,14 @@ class Commands(click.Group):
         except BrokenPipeError:
             _close_output()
             ctx.exit(SIGPIPE_CODE)
+
+
+def _list_outside() -> dict[str, str]:
+    """Return the commands of outside packages by name, each with its package."""
+    from importlib.metadata import entry_points
+
+    points = sorted(entry_points(group=GROUP))
+    return {p.name: p.dist.name if p.dist else p.value for p in points if p.name not in COMMANDS}
 
 
 def _load_outside(name: str) -> click.Command | None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter
 
 GROUP = "joulelab.meters"
-nearest = suggest_name  # its name before it moved to core
 
 
 class MeterModule(Protocol):
@@ -52,7 +51,7 @@ def find(name: str) -> MeterModule:
     for point in _outside():
         if point.name == name:
             return _load(point)
-    raise ConfigError(f"there is no meter {name!r}", where="meters", next=nearest(name, [*names(), *archives()]))
+    raise ConfigError(f"there is no meter {name!r}", where="meters", next=suggest_name(name, [*names(), *archives()]))
 
 
 def names() -> list[str]:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 
 
 def check_keys(meter: str, config: Mapping[str, Any], known: Mapping[str, str]) -> None:
     """Refuse keys that the meter does not know. Raises ConfigError."""
     for key in config:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}", where=f"meter {meter}", next=nearest(str(key), list(known)))
+            raise ConfigError(f"unknown key {key!r}", where=f"meter {meter}", next=suggest_name(str(key), list(known)))
 
 
 def seconds(meter: str, config: Mapping[str, Any], key: str, default: float) -> float:

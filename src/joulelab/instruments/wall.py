@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import FAMILIES, find_family
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.instruments.settings import number, seconds, text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def check_scope(scope: str, where: str, key: str = "scope", also: tuple[str, ...
     if (name in FAMILIES or name in also or "{" in name) and not scope.endswith((":", "/")):
         return scope
     valid = [f"{one}:N" if one in NUMBERED else one for one in (*FAMILIES, *also)]
-    raise ConfigError(f"{key} is {scope!r}", where=where, why="there is no such scope", next=nearest(scope, valid))
+    raise ConfigError(f"{key} is {scope!r}", where=where, why="there is no such scope", next=suggest_name(scope, valid))
 
 
 def check(config: Mapping[str, Any]) -> None:

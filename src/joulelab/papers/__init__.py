@@ -88,8 +88,8 @@ def _is_paper(name: str) -> bool:
 def find(name: str) -> Paper:
     """Return a paper by its name. Raises ConfigError that lists the valid ones."""
     if name not in names():
-        from joulelab.twin.names import nearest
+        from joulelab.core.text import suggest_name
 
-        raise ConfigError(f"there is no paper {name!r}", where="reproduce", next=nearest(name, names()))
+        raise ConfigError(f"there is no paper {name!r}", where="reproduce", next=suggest_name(name, names()))
     paper: Paper = importlib.import_module(f"{__name__}.{name}").PAPER
     return paper

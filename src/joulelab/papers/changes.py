@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin.names import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.nodefile import parsed
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _chosen(change: Change, tables: Mapping[str, dict[str, Any]], node_types: Ma
         name = node_types.get(change.node, change.node)
         if name not in tables:
             raise ConfigError(
-                f"there is no node {change.node!r}", where=WHERE, next=nearest(change.node, {*tables, *node_types})
+                f"there is no node {change.node!r}", where=WHERE, next=suggest_name(change.node, {*tables, *node_types})
             )
         return [name]
     having = [name for name, table in tables.items() if _has(table, change.keys)]
@@ -106,13 +106,15 @@ def _put(table: dict[str, Any], keys: tuple[str, ...], change: Change) -> None:
     if not rest:
         if isinstance(table.get(first), (dict, list)) and not isinstance(change.value, (dict, list)):
             raise ConfigError(
-                f"{change.typed!r} needs a key within {first!r}", where=WHERE, next=nearest("", _keys(table[first]))
+                f"{change.typed!r} needs a key within {first!r}",
+                where=WHERE,
+                next=suggest_name("", _keys(table[first])),
             )
         table[first] = change.value
         return
     if first in NAMED and rest[0] not in table.get(first, {}):
         raise ConfigError(
-            f"there is no {rest[0]!r} in {first}", where=WHERE, next=nearest(rest[0], table.get(first, {}))
+            f"there is no {rest[0]!r} in {first}", where=WHERE, next=suggest_name(rest[0], table.get(first, {}))
         )
     inner = table.setdefault(first, [] if first == "gpu" else {})
     if isinstance(inner, dict):

@@ -204,12 +204,12 @@ def check_nodes(papers: Sequence[str], changes: Sequence[Change]) -> None:
     """Refuse a change of a node that no paper has. Raises ConfigError with the nearest."""
     if not any(change.node for change in changes):
         return
-    from joulelab.twin.names import nearest
+    from joulelab.core.text import suggest_name
 
     known = {name for paper in papers for name in node_names(paper)}
     for change in changes:
         if change.node and change.node not in known:
-            raise ConfigError(f"there is no node {change.node!r}", where="--set", next=nearest(change.node, known))
+            raise ConfigError(f"there is no node {change.node!r}", where="--set", next=suggest_name(change.node, known))
 
 
 def digest(file: Path, paper: Paper, twins: Mapping[str, Twin], seed: int | None) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.text import escape_unprintable
-from joulelab.instruments import nearest
+from joulelab.core.text import escape_unprintable, suggest_name
 from joulelab.plan.account.sites import read_sites
 from joulelab.plan.account.work import read_work
 from joulelab.plan.nodes import NodeKind, read_nodes
@@ -61,7 +60,7 @@ class Scenario:
         wanted = "" if self.rack is None else self.rack.node
         if wanted:
             if wanted not in self.nodes:
-                then = nearest(wanted, [*self.nodes])
+                then = suggest_name(wanted, [*self.nodes])
                 raise ConfigError(f"there is no [nodes.{wanted}]", where="[rack] node", next=then)
             return self.nodes[wanted]
         if len(self.nodes) > 1:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.core.text import suggest_name
 from joulelab.core.version import __version__
-from joulelab.instruments import nearest
 from joulelab.run.config.entry import Entry, Source
 from joulelab.run.config.load import load
 from joulelab.run.config.modules import module_of
@@ -66,7 +66,7 @@ def entry_asked(name: str, environ: Mapping[str, str], host: str, *, named: Path
     if entry is None:
         config.check()  # it may be the one that is wrong
         valid = [e.name for e in config.entries]
-        advice = nearest(name, valid) if valid else f"write [meters.{name}] into joulelab.toml"
+        advice = suggest_name(name, valid) if valid else f"write [meters.{name}] into joulelab.toml"
         raise ConfigError(f"there is no entry {name!r}", where="joulelab.toml", next=advice)
     settings, _ = resolve(entry, environ)
     if entry.meter == "file" and isinstance(settings.get("path"), str):

@@ -174,9 +174,8 @@ class Verifier:
         try:
             found = read_manifest(self.run)
             self.is_sealed = found is not None
-            if found is None and not any(self.run.glob("*/*.parquet")):  # else it was sealed and its manifest is gone
-                found = _read_end_records(self.run)
-            return found or {}
+            was_sealed = self.is_sealed or any(self.run.glob("*/*.parquet"))  # its manifest may have been deleted
+            return found or {} if was_sealed else _read_end_records(self.run)
         except StoreError as error:
             self.error = error
             return {}

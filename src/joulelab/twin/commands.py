@@ -67,8 +67,8 @@ def _node(words: tuple[str, ...], given: str | None) -> tuple[tuple[str, ...], s
 
 def _wall(everything: bool, some: str | None, texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return the node-level meters to serve, each with its flaws. Raises ConfigError with the nearest name."""
+    from joulelab.core.text import suggest_name
     from joulelab.twin import wall
-    from joulelab.twin.names import nearest
 
     known = wall.names()
     chosen = known if everything else []
@@ -78,7 +78,7 @@ def _wall(everything: bool, some: str | None, texts: tuple[str, ...]) -> dict[st
     for text in texts:
         name, key, value = _flaw(text)
         if name not in known:
-            raise ConfigError(f"there is no server {name!r}", where="twin", next=nearest(name, known))
+            raise ConfigError(f"there is no server {name!r}", where="twin", next=suggest_name(name, known))
         flaws.setdefault(name, {})[key] = _converted(name, key, value, text)
     return flaws
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
 from joulelab.twin import flaws as shapes
 from joulelab.twin.flaws import Flaws
-from joulelab.twin.names import nearest
 from joulelab.twin.noise import normal
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def preset(name: str) -> Gpu:
     for short, gpu in PRESETS.items():
         if key == short or name == gpu.name:
             return gpu
-    raise ConfigError(f"there is no GPU model {name!r}", where="twin", next=nearest(key, PRESETS))
+    raise ConfigError(f"there is no GPU model {name!r}", where="twin", next=suggest_name(key, PRESETS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +315,7 @@ class Node:
         kind, _, number = leaf.partition(":")
         if leaf not in self.leaves():
             raise ConfigError(
-                f"there is no leaf {leaf!r}", where=f"node {self.name}", next=nearest(leaf, self.leaves())
+                f"there is no leaf {leaf!r}", where=f"node {self.name}", next=suggest_name(leaf, self.leaves())
             )
         if kind == "gpu":
             gpu = self.gpus[int(number)]
@@ -347,7 +347,7 @@ class Node:
         if unknown := set(changes) - set(Flaws.__dataclass_fields__):
             wrong = min(unknown)
             raise ConfigError(
-                f"there is no flaw {wrong!r}", where="twin", next=nearest(wrong, Flaws.__dataclass_fields__)
+                f"there is no flaw {wrong!r}", where="twin", next=suggest_name(wrong, Flaws.__dataclass_fields__)
             )
         for name, value in changes.items():
             signed = name in ("gain_error", "offset_w")

@@ -45,8 +45,8 @@ def described(name: str) -> Description:
 
 def is_own(word: str) -> bool:
     """Return whether a word names one of joulelab's own nodes. Raises ConfigError if it nearly does."""
+    from joulelab.core.text import suggest_name
     from joulelab.twin import nodefile
-    from joulelab.twin.names import nearest
 
     names = nodefile.own_names()
     if word in names:
@@ -54,7 +54,7 @@ def is_own(word: str) -> bool:
     part = len(word) >= _PART and any(word in name for name in names)
     near = "/" not in word and (part or difflib.get_close_matches(word, names, n=1, cutoff=0.6))
     if near and shutil.which(word) is None:
-        raise ConfigError(f"there is no node {word!r}, and no command", where="twin", next=nearest(word, names))
+        raise ConfigError(f"there is no node {word!r}, and no command", where="twin", next=suggest_name(word, names))
     return False
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin.names import nearest
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +136,7 @@ def parse(text: str) -> Profile:
     kind, _, rest = text.partition(":")
     where = f"profile {text!r}"
     if kind not in KINDS:
-        raise ConfigError(f"there is no profile {kind!r}", where=where, next=nearest(kind, KINDS))
+        raise ConfigError(f"there is no profile {kind!r}", where=where, next=suggest_name(kind, KINDS))
     options: dict[str, object] = {}
     shift_s = 0.0
     for item in filter(None, rest.split(",")):
@@ -150,7 +150,7 @@ def parse(text: str) -> Profile:
             options[key] = many if key == "levels" else many[0]
         else:
             raise ConfigError(
-                f"{kind} has no {key!r}", where=where, next=nearest(key, (*_KEYS[kind], "shift_s", "unit"))
+                f"{kind} has no {key!r}", where=where, next=suggest_name(key, (*_KEYS[kind], "shift_s", "unit"))
             )
     try:
         return KINDS[kind](**options).shifted(shift_s)

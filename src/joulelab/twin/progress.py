@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
 from joulelab.twin import bounds
-from joulelab.twin.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -194,5 +194,5 @@ def check_names(model: Model, names: Iterable[str], where: str) -> None:
     known = names_used(model) | set(model.parameters)
     wrong = next((name for name in names if name not in known), None)
     if wrong is not None:
-        then = nearest(wrong, known) if known else 'give numbers of its stages a name, as in samples = "images"'
+        then = suggest_name(wrong, known) if known else 'give numbers of its stages a name, as in samples = "images"'
         raise ConfigError(f"the model of the workload has no parameter {wrong!r}", where=where, next=then)

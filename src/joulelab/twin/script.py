@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.twin.names import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.profile import Profile, constant
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def check(node: Node, profiles: Mapping[str, Profile]) -> None:
     for name in profiles:
         if name not in valid:
             raise ConfigError(
-                f"no load can be given for {name!r}", where=f"node {node.name}", next=nearest(name, valid)
+                f"no load can be given for {name!r}", where=f"node {node.name}", next=suggest_name(name, valid)
             )
 
 

@@ -12,9 +12,9 @@ import msgspec
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
 from joulelab.twin.course import Course
 from joulelab.twin.jobs import LEAD_S, Asked, Board, Done, clocked_w
-from joulelab.twin.names import nearest
 from joulelab.twin.progress import Ask, Model, Step, check_names, names_used, step_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def model_of(truth: Path, name: str) -> Model:
         known = {}
     if name not in known:
         advice = (
-            nearest(name, known)
+            suggest_name(name, known)
             if known
             else "serve a node whose file has [workloads.NAME], without a load: joulelab twin NODE --idle"
         )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
 from joulelab.twin import points
 from joulelab.twin.course import Course
 from joulelab.twin.curve import Curve, Pieces, total
-from joulelab.twin.names import nearest
 
 if TYPE_CHECKING:
     from joulelab.twin.curve import Floats, Ints
@@ -70,7 +70,9 @@ class Timeline:
         """Return the true power of a point as a share of a curve. Raises ConfigError for an unknown point."""
         part, of = points.share(self.node, point)
         if of not in points.names(self.node):
-            raise ConfigError(f"no meter reads {point!r} here", where="twin", next=nearest(of, points.names(self.node)))
+            raise ConfigError(
+                f"no meter reads {point!r} here", where="twin", next=suggest_name(of, points.names(self.node))
+            )
         if of not in self._leaves and not self._made:
             heating = [self._leaves[leaf] for leaf in points.heating(self._leaves)]
             whole = points.Whole(self.node)

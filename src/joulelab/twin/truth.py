@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
 from joulelab.twin import compose, layout, points, records, script
 from joulelab.twin.leaf import Caps, LeafCurve, pieces, segment_rows
 from joulelab.twin.model import Node
-from joulelab.twin.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -167,7 +167,9 @@ class Truth:
         try:
             return self.leaves.index(leaf)
         except ValueError:
-            raise ConfigError(f"there is no point {leaf!r}", where="truth", next=nearest(leaf, self.points)) from None
+            raise ConfigError(
+                f"there is no point {leaf!r}", where="truth", next=suggest_name(leaf, self.points)
+            ) from None
 
     def _leaf_curve(self, index: int) -> Curve:
         cache, leaf = self._curves[index], self._leaves[index]

@@ -8,8 +8,8 @@ import pkgutil
 from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.text import suggest_name
 from joulelab.twin import servers
-from joulelab.twin.names import nearest
 from joulelab.twin.servers.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Wall:
         chosen = names() if wanted is None else list(wanted)
         for name in (*chosen, *(flaws or {})):
             if name not in names():
-                raise ConfigError(f"there is no server {name!r}", where="twin", next=nearest(name, names()))
+                raise ConfigError(f"there is no server {name!r}", where="twin", next=suggest_name(name, names()))
         self._directory, self._rated_w = directory, rated_w
         self.servers = {
             name: ServerProcess(name, truth, directory / name, flaws=(flaws or {}).get(name)) for name in chosen

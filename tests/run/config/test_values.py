@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import find, nearest, wall
+from joulelab.core.text import suggest_name
+from joulelab.instruments import find, wall
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,8 +204,8 @@ def test_checking_loads_no_client_library(tmp_path: Path) -> None:
 
 
 def test_names_that_begin_alike_are_nearer() -> None:
-    assert nearest("query", ["user", "queries"]).startswith("did you mean 'queries'?")
-    assert nearest("zzz", ["a", "b"]) == "valid: a, b"
+    assert suggest_name("query", ["user", "queries"]).startswith("did you mean 'queries'?")
+    assert suggest_name("zzz", ["a", "b"]) == "valid: a, b"
 
 
 def test_an_accuracy_without_a_reference_is_assumed() -> None:

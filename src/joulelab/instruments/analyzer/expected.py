@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.instruments.analyzer.accuracy import MODELS, Ranges, allowed
 from joulelab.instruments.analyzer.answers import Element, Identity
 from joulelab.instruments.analyzer.config import CONFIG, parse
@@ -30,7 +30,9 @@ def streams_of(
     """
     options = parse({"resource": "TCPIP::twin::INSTR", **config}, CONFIG)
     if model not in MODELS:
-        raise ConfigError(f"there is no analyzer {model!r}", where=options.where, next=nearest(model, list(MODELS)))
+        raise ConfigError(
+            f"there is no analyzer {model!r}", where=options.where, next=suggest_name(model, list(MODELS))
+        )
     known, crest = MODELS[model], options.wishes.crest or 3
     elements = known.elements
     scale = options.wishes.ct_ratio or 1.0

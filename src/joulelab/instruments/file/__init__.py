@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.core.spec import Fetched
-from joulelab.instruments import nearest, wall
+from joulelab.core.text import suggest_name
+from joulelab.instruments import wall
 from joulelab.instruments.file.layout import Layout, Names, check_tables, layout_of
 from joulelab.instruments.file.presets import PRESETS, preset
 from joulelab.instruments.file.source import CsvSource, ParquetSource, sha256
@@ -53,7 +54,7 @@ def check(config: Mapping[str, Any]) -> None:
     known = config.get("preset")
     if known is not None and known not in PRESETS:
         where = f"meter {wall.label_of(config)}"
-        raise ConfigError(f"there is no preset {known!r}", where=where, next=nearest(str(known), list(PRESETS)))
+        raise ConfigError(f"there is no preset {known!r}", where=where, next=suggest_name(str(known), list(PRESETS)))
     _form(Path("x.csv"), config)
     check_tables(config)
 

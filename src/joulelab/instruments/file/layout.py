@@ -12,7 +12,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import find_family
 from joulelab.core.spec import Accuracy, Kind, Spec
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.instruments.file.cells import UNITS, Cells, clean, unit_of
 from joulelab.instruments.file.times import check_format, utc_ns, zone_of
 from joulelab.instruments.settings import check_keys, number
@@ -223,7 +223,9 @@ def check_tables(config: Mapping[str, Any]) -> None:
         check_keys(where, table, COLUMN_KEYS)
         unit = unit_of(str(table["unit"])) if table.get("unit") else None
         if table.get("unit") and unit is None:
-            raise ConfigError(f"unit is {table['unit']!r}", where=where, next=nearest(str(table["unit"]), list(UNITS)))
+            raise ConfigError(
+                f"unit is {table['unit']!r}", where=where, next=suggest_name(str(table["unit"]), list(UNITS))
+            )
         if table.get("kind") not in (None, "power", "counter", "state"):
             raise ConfigError(f"kind is {table['kind']!r}", where=where, next="power, counter or state")
         _scope(table, where, state=table.get("kind") == "state" or (unit is not None and unit.si not in ("W", "J")))

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +49,9 @@ def preset(config: Mapping[str, Any], names: Names) -> dict[str, Any]:
     if wanted is None:
         return dict(config)
     if wanted not in PRESETS:
-        raise ConfigError(f"there is no preset {wanted!r}", where=names.where, next=nearest(str(wanted), list(PRESETS)))
+        raise ConfigError(
+            f"there is no preset {wanted!r}", where=names.where, next=suggest_name(str(wanted), list(PRESETS))
+        )
     known = PRESETS[wanted](names)
     merged = {**known, **config}
     time, given = known.get("time"), config.get("time")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -147,7 +147,7 @@ def guess(cell: str, start_ns: int | None, where: str) -> str:
 def check_format(text: str, where: str) -> str:
     """Return a time format, which is a name or a pattern of strptime. Raises ConfigError."""
     if text not in FORMATS and "%" not in text:
-        advice = f"{nearest(text, list(FORMATS))}, or a pattern such as %d.%m.%Y %H:%M:%S"
+        advice = f"{suggest_name(text, list(FORMATS))}, or a pattern such as %d.%m.%Y %H:%M:%S"
         raise ConfigError(f"there is no time format {text!r}", where=where, next=advice)
     return text
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import Unavailable
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.instruments.ipmi.parse import CELSIUS, FAHRENHEIT, KELVIN, RPM, WATT
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def named(sensors: Sequence[Sensor], name: str, where: str) -> Sensor:
             return sensor
     other = any(s.name.lower() == name.lower() for s in sensors)
     why = "it is not a power in W" if other else "the BMC has no sensor of this name that it answers for"
-    advice = nearest(name, [s.name for s in watts]) if watts else "the BMC has no power sensors: leave it out"
+    advice = suggest_name(name, [s.name for s in watts]) if watts else "the BMC has no power sensors: leave it out"
     raise Unavailable(f"sensor {name!r} cannot be read", where=where, why=why, next=advice)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.instruments.modbus.client import LONGEST
 from joulelab.instruments.modbus.registers import TYPES, UNITS, Register
 from joulelab.store.safe_files import read_regular
@@ -81,7 +81,7 @@ def load(given: str, where: str) -> Profile:
     if given.endswith(".toml") or "/" in given:
         path = Path(given).expanduser()
     elif given not in shipped():
-        advice = f'{nearest(given, shipped())}; or the path of your own: profile = "./mine.toml"'
+        advice = f'{suggest_name(given, shipped())}; or the path of your own: profile = "./mine.toml"'
         raise ConfigError(f"there is no profile {given!r}", where=where, next=advice)
     try:
         data = tomllib.loads(read_regular(path).decode())
@@ -95,7 +95,7 @@ def parse(data: Mapping[str, Any], where: str) -> Profile:
     """Return the profile that plain data describes. Raises ConfigError for any wrong key or value."""
     for key in data:
         if key not in KEYS and key not in DEFAULTS:
-            raise ConfigError(f"unknown key {key!r}", where=where, next=nearest(str(key), [*KEYS, *DEFAULTS]))
+            raise ConfigError(f"unknown key {key!r}", where=where, next=suggest_name(str(key), [*KEYS, *DEFAULTS]))
     common = {key: data[key] for key in DEFAULTS if key in data}
     rows = data.get("registers")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
@@ -127,7 +127,7 @@ def _register(row: Mapping[str, Any], where: str) -> Register:
     known = [f.name for f in fields(Register)]
     for key in row:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}", where=where, next=nearest(str(key), known))
+            raise ConfigError(f"unknown key {key!r}", where=where, next=suggest_name(str(key), known))
     for key in ("name", "address", "unit"):
         if key not in row:
             raise ConfigError(f"{key} is missing", where=where, next="each register has name, address and unit")
@@ -137,7 +137,7 @@ def _register(row: Mapping[str, Any], where: str) -> Register:
         if key in _CHOICES:
             if value not in _CHOICES[key] or isinstance(value, bool):
                 choices = [str(choice) for choice in _CHOICES[key] if choice != ""]
-                raise ConfigError(f"{key} is {value!r}", where=where, next=nearest(str(value), choices))
+                raise ConfigError(f"{key} is {value!r}", where=where, next=suggest_name(str(value), choices))
             values[key] = value
         elif key in _WHOLE:
             values[key] = _whole(row, key, _WHOLE[key], 0, where)
@@ -187,7 +187,9 @@ def _stride(value: Any, where: str) -> dict[str, int]:
         raise ConfigError(f"stride is {value!r}", where=where, next="give a table: stride = {outlet = 64}")
     for key in value:
         if key not in PIECES:
-            raise ConfigError(f"unknown key {key!r}", where=f"{where}, stride", next=nearest(str(key), list(PIECES)))
+            raise ConfigError(
+                f"unknown key {key!r}", where=f"{where}, stride", next=suggest_name(str(key), list(PIECES))
+            )
     return {key: _whole(value, key, (1, 65535), 1, where) for key in value}
 
 
@@ -197,7 +199,9 @@ def _accuracy(value: Any, where: str) -> Accuracy:
         raise ConfigError(f"accuracy is {value!r}", where=where, next="give a table: accuracy = {gain = 0.01, ...}")
     for key in value:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}", where=f"{where}, accuracy", next=nearest(str(key), list(known)))
+            raise ConfigError(
+                f"unknown key {key!r}", where=f"{where}, accuracy", next=suggest_name(str(key), list(known))
+            )
     source = value.get("source", "assumed" if "gain" in value else "unknown")
     if source not in ("datasheet", "calibrated", "assumed", "unknown"):
         raise ConfigError(f"source is {source!r}", where=where, next="give datasheet, calibrated, assumed or unknown")

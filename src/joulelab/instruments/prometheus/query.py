@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +100,7 @@ def parse_query(row: Any, default_scope: str, where: str) -> Query:
         raise ConfigError(f"a query is {row!r}", where=where, next='give a table: {query = "...", scope = "node.ac"}')
     for key, value in row.items():
         if key not in _KEYS:
-            raise ConfigError(f"unknown key {key!r}", where=where, next=nearest(str(key), list(_KEYS)))
+            raise ConfigError(f"unknown key {key!r}", where=where, next=suggest_name(str(key), list(_KEYS)))
         _check(key, value, where)
     if not str(row.get("query", "")).strip():
         raise ConfigError("a query is empty", where=where, next='give PromQL: query = "ipmi_power_watts"')
@@ -119,9 +119,9 @@ def parse_query(row: Any, default_scope: str, where: str) -> Query:
 
 def _check(key: str, value: Any, where: str) -> None:
     if key == "unit" and value not in UNITS:
-        raise ConfigError(f"unit is {value!r}", where=where, next=nearest(str(value), list(UNITS)))
+        raise ConfigError(f"unit is {value!r}", where=where, next=suggest_name(str(value), list(UNITS)))
     if key == "kind" and value not in KINDS:
-        raise ConfigError(f"kind is {value!r}", where=where, next=nearest(str(value), list(KINDS)))
+        raise ConfigError(f"kind is {value!r}", where=where, next=suggest_name(str(value), list(KINDS)))
     if key in _NUMBERS:
         good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
         if not good or (value == 0 and key in ("scale", "modulus", "update_s")):
@@ -140,7 +140,7 @@ def filled(template: str, labels: Mapping[str, str], where: str) -> str:
         found = labels.get(match[1])
         if found is None:
             valid = [key for key in labels if key != "__name__"]
-            raise ConfigError(f"the series has no label {match[1]!r}", where=where, next=nearest(match[1], valid))
+            raise ConfigError(f"the series has no label {match[1]!r}", where=where, next=suggest_name(match[1], valid))
         return found
 
     return re.sub(r"\{(\w+)\}", label, template)

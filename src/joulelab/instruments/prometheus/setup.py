@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from joulelab.core import scope as scopes
 from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.instruments import nearest, wall
+from joulelab.core.text import suggest_name
+from joulelab.instruments import wall
 from joulelab.instruments.http import Auth, HttpClient, plain_fingerprint
 from joulelab.instruments.prometheus.api import Api
 from joulelab.instruments.prometheus.presets import HOSTS, PRESETS
@@ -225,7 +226,7 @@ def _queries(config: Mapping[str, Any], preset: str | None, where: str) -> list[
     found: list[Query] = []
     if preset is not None:
         if preset not in PRESETS:
-            raise ConfigError(f"there is no preset {preset!r}", where=where, next=nearest(preset, list(PRESETS)))
+            raise ConfigError(f"there is no preset {preset!r}", where=where, next=suggest_name(preset, list(PRESETS)))
         for row in PRESETS[preset]:
             query = parse_query(row, feeds, where)
             scope = feeds if query.scope == "node.ac" else query.scope

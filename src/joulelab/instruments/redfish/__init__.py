@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
-from joulelab.instruments import nearest, wall
+from joulelab.core.text import suggest_name
+from joulelab.instruments import wall
 from joulelab.instruments.http import NO_ANSWER, REFUSED, Auth, HttpClient, plain_fingerprint
 from joulelab.instruments.redfish import doctor, values
 from joulelab.instruments.redfish.plan import SOURCES, Plan, Wanted, plans
@@ -219,7 +220,7 @@ def _wanted(config: Mapping[str, Any], label: str) -> Wanted:
     sources = _list(config, "sources", str, label)
     for source in sources or ():
         if source not in SOURCES:
-            raise ConfigError(f"no source {source!r}", where=f"meter {label}", next=nearest(source, list(SOURCES)))
+            raise ConfigError(f"no source {source!r}", where=f"meter {label}", next=suggest_name(source, list(SOURCES)))
     return Wanted(
         config=config,
         label=label,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,9 @@ class Walker:
             named = [c for path, c in every if wanted in (c.get("Id"), c.get("Name"), _last(path))]
             if not named:
                 ids = [str(c.get("Id")) for _, c in every]
-                raise ConfigError(f"there is no chassis {wanted!r}", where=f"meter {label}", next=nearest(wanted, ids))
+                raise ConfigError(
+                    f"there is no chassis {wanted!r}", where=f"meter {label}", next=suggest_name(wanted, ids)
+                )
             return named, [c for _, c in every if c not in named]
         if all(is_part(c) for _, c in every):
             every = self._every_chassis(parts=True)

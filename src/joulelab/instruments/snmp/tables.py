@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,7 @@ def table(vendor: str) -> Table:
     """Return a table by name. Raises ConfigError with the nearest name."""
     known = tables()
     if vendor not in known:
-        raise ConfigError(f"vendor is {vendor!r}", where="meter snmp", next=nearest(vendor, list(known)))
+        raise ConfigError(f"vendor is {vendor!r}", where="meter snmp", next=suggest_name(vendor, list(known)))
     return known[vendor]
 
 
@@ -138,7 +138,7 @@ def _level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
     channels = {key: value for key, value in data.items() if key not in (*_READ, "rows", "names", "whole", "noun")}
     for key in channels:
         if key not in QUANTITIES:
-            raise ConfigError(f"unknown channel {key!r}", where=where, next=nearest(key, list(QUANTITIES)))
+            raise ConfigError(f"unknown channel {key!r}", where=where, next=suggest_name(key, list(QUANTITIES)))
     columns = tuple(_column(where, key, value) for key, value in channels.items())
     if any(column.scale is None for column in columns) and "read_digits" not in data:
         raise ConfigError("a channel has no scale and the device tells none", where=where, next="give scale")

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.plan.rates.constant import Constant
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import CARBON
@@ -71,7 +71,9 @@ class Annual:
         there = [row for row in self.rows if row.zone.upper() == zone.upper()]
         if not there:
             zones = sorted({row.zone for row in self.rows})
-            raise ConfigError(f"the table has no zone {zone!r}", where=self.shown, next=nearest(zone.upper(), zones))
+            raise ConfigError(
+                f"the table has no zone {zone!r}", where=self.shown, next=suggest_name(zone.upper(), zones)
+            )
         fit = [row for row in there if year in (None, row.year) and covers in (None, row.covers)]
         if not fit:
             have = ", ".join(f"{row.year} {row.covers}" for row in sorted(there, key=lambda r: (r.year, r.covers)))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.steps import Steps
 
@@ -297,4 +297,4 @@ def _missing(name: str, folder: Path) -> ConfigError:
     names = [one.name for one in known if one.series == series] or sorted({one.series for one in known})
     if not names:
         return ConfigError(f"nothing is kept in {folder}", next="fetch something: joulelab plan rates fetch em:DE")
-    return ConfigError(f"nothing is kept as {name!r}", where=str(folder), next=nearest(name, names[-MOST_NAMED:]))
+    return ConfigError(f"nothing is kept as {name!r}", where=str(folder), next=suggest_name(name, names[-MOST_NAMED:]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.plan.rates.description import Description, header_of, moment, read_side
 from joulelab.plan.rates.steps import Steps, shown
 from joulelab.plan.rates.zones import utc_of, zone_of
@@ -108,7 +108,7 @@ def _columns(head: Sequence[str], said: Description, where: str) -> dict[str, in
     lower = [name.lower() for name in head]
     for key, name in asked.items():
         if name is not None and name not in head:
-            raise ConfigError(f"there is no column {name!r}", where=where, next=nearest(name, list(head)))
+            raise ConfigError(f"there is no column {name!r}", where=where, next=suggest_name(name, list(head)))
         if name is not None:
             found[key] = head.index(name)
     for key, names in (("time", TIMES), ("value", VALUES), ("end", ENDS)):

@@ -34,15 +34,14 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
     summary = summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
     said = simulated(study)
-    if said:
-        texts = [f"{said[0].upper()}{said[1:]}: nothing was measured there.", *(_list_remarks(plan) if plan else ())]
-        notes = (Note("simulated", text) for text in texts)
-        summary = replace(summary, notes=(*notes, *summary.notes))
-    return results, summary
+    texts = [f"{said[0].upper()}{said[1:]}: nothing was measured there."] if said else []
+    texts += _list_remarks(plan) if plan else []
+    notes = (Note("simulated" if said else "executor", text) for text in texts)
+    return results, replace(summary, notes=(*notes, *summary.notes))
 
 
 def _list_remarks(plan: Plan) -> list[str]:
-    """List the remarks of the executors that simulate node types of a plan."""
+    """List the remarks of the executors of a plan's node types."""
     from joulelab.study import executors
 
     hooks = [executors.find_hook(name, "list_remarks") for name in {n.executor for n in plan.nodes.values()}]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
 from joulelab.run.config.modules import is_inside
 from joulelab.run.config.secrets import plain, resolve
 
@@ -151,7 +152,7 @@ def check_name(config: Config, name: str) -> None:
             why = "it is not for this host" if table.values.get("enabled", True) else "it is switched off"
             raise ConfigError(f"entry {name} is not used here", where=str(table.source), why=why) from None
         valid = [*(entry.name for entry in config.entries), *meters.names(), *meters.archives()]
-        raise ConfigError(f"there is no meter {name!r}", where="meters", next=meters.nearest(name, valid)) from None
+        raise ConfigError(f"there is no meter {name!r}", where="meters", next=suggest_name(name, valid)) from None
 
 
 def _archived(name: str) -> ConfigError:

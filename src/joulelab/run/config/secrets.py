@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _secret(entry: Entry, key: str, value: Any, environ: Mapping[str, str]) -> t
 def _reference(value: Mapping[str, Any]) -> tuple[str, str]:
     wrong: Iterable[str] = [key for key in value if key not in KINDS]
     for key in wrong:
-        raise ConfigError(f"unknown source {key!r}", next=nearest(key, list(KINDS)))
+        raise ConfigError(f"unknown source {key!r}", next=suggest_name(key, list(KINDS)))
     if len(value) != 1 or not all(isinstance(place, str) and place for place in value.values()):
         raise ConfigError(
             "a secret has exactly one source", next='write { env = "NAME" }, { file = "PATH" } or { keyring = "S/U" }'

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twin.names import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.panel import Panel, PanelFlaws
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class RedfishFlaws(PanelFlaws):
         super(RedfishFlaws, self).__post_init__()
         if self.vendor not in VENDORS:
             raise ConfigError(
-                f"there is no vendor {self.vendor!r}", where="redfish", next=nearest(self.vendor, VENDORS)
+                f"there is no vendor {self.vendor!r}", where="redfish", next=suggest_name(self.vendor, VENDORS)
             )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
-from joulelab.twin.names import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.panel import Panel, PanelFlaws
 from joulelab.twin.servers.process import Served, run
 
@@ -105,7 +105,7 @@ def serve(truth: Truth, directory: Path, flaws: ModbusFlaws, port: int = 0) -> I
     """Serve until the block ends."""
     if flaws.layout not in LAYOUTS:
         raise ConfigError(
-            f"there is no layout {flaws.layout!r}", where="twin modbus", next=nearest(flaws.layout, LAYOUTS)
+            f"there is no layout {flaws.layout!r}", where="twin modbus", next=suggest_name(flaws.layout, LAYOUTS)
         )
     del directory  # nothing is kept
     device = Device(truth, flaws)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
-from joulelab.twin.names import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.panel import Panel, PanelFlaws
 from joulelab.twin.servers import _pdu_relay
 from joulelab.twin.servers._pdu_bench import Bench
@@ -57,7 +57,7 @@ class PduFlaws(PanelFlaws):
     def __post_init__(self) -> None:
         super(PduFlaws, self).__post_init__()  # a class with slots is made twice
         if self.vendor not in MAKERS:
-            raise ConfigError(f"vendor is {self.vendor!r}", where="pdu", next=nearest(self.vendor, list(MAKERS)))
+            raise ConfigError(f"vendor is {self.vendor!r}", where="pdu", next=suggest_name(self.vendor, list(MAKERS)))
         if self.login not in ("v2c", "v3"):
             raise ConfigError(f"login is {self.login!r}", where="pdu", next="valid: v2c, v3")
 

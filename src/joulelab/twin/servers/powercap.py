@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twin.names import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class PowercapServer:
         self._thread = threading.Thread(target=self._run, name="twin-powercap", daemon=True)
         if wrong := set(self._flaws.gain) - set(truth.points):
             bad = min(wrong)
-            raise ConfigError(f"a gain is given for {bad!r}", where="powercap", next=nearest(bad, truth.points))
+            raise ConfigError(f"a gain is given for {bad!r}", where="powercap", next=suggest_name(bad, truth.points))
 
     def __enter__(self) -> Self:
         self._build()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.progress import Ask, check_names, names_used
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def model_of(described: Description, cell: PlannedCell) -> tuple[str, Model]:
         if name in described.workloads:
             return name, described.workloads[name]
     there, wanted = list(described.workloads), (names or [cell.workload.name])[0]
-    then = nearest(wanted, there) if there else f"describe it: [workloads.{wanted}] in the node's file"
+    then = suggest_name(wanted, there) if there else f"describe it: [workloads.{wanted}] in the node's file"
     raise ConfigError(f"the twin has no model of the workload {wanted!r}", where=described.node.name, next=then)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.instruments.slurm.client import Answer, Slurm
 from joulelab.store.folder import write_json_atomic
 from joulelab.study.accounting import fill_in
@@ -46,9 +46,11 @@ def check(name: str, mounted: Mounted) -> None:
     where = f"[meters.{name}]"
     for key in mounted.options:
         if key not in OPTIONS:
-            raise ConfigError(f"unknown key {key!r}", where=where, next=nearest(key, list(OPTIONS)))
+            raise ConfigError(f"unknown key {key!r}", where=where, next=suggest_name(key, list(OPTIONS)))
     if plugin_of(mounted) not in PLUGINS:
-        raise ConfigError(f"there is no plugin {plugin_of(mounted)!r}", where=where, next=nearest("", list(PLUGINS)))
+        raise ConfigError(
+            f"there is no plugin {plugin_of(mounted)!r}", where=where, next=suggest_name("", list(PLUGINS))
+        )
 
 
 def plugin_of(mounted: Mounted) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.twin.virtual import cluster, families
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_meters(meters: Mapping[str, Mounted]) -> None:
         elif mounted.family not in families.READERS:
             known = [*families.READERS, SLURM]
             what = f"virtual time has no meter {mounted.family!r}"
-            raise ConfigError(what, where=f"[meters.{name}]", next=nearest(mounted.family, known))
+            raise ConfigError(what, where=f"[meters.{name}]", next=suggest_name(mounted.family, known))
 
 
 def slowest_s(meters: Mapping[str, Mounted]) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.study.nodes import TWIN
 from joulelab.twin.course import pieces_of
 from joulelab.twin.progress import Ask, Model, Stage, steps
@@ -45,7 +45,7 @@ def check_cells(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) ->
     known = {*mounted, *mounted.values()}
     for name in plan.settings.meters:
         if name not in known:
-            then = nearest(name, sorted(known))
+            then = suggest_name(name, sorted(known))
             refusals.add(ConfigError(f"no twin has the meter {name!r}", where="meters", next=then), ("meters",))
     sound = [name for name, each in described.items() if _check_meters(each, plan.nodes[name], plan.settings, refusals)]
     told: set[str] = set()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.plan.rates.kept import FOLDER, ZONE, Origin, cut, keep
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.services import electricity_maps
@@ -44,7 +44,7 @@ def about(service: str) -> About:
     if service in REMOVED:
         raise ConfigError(f"the service {service!r} ({REMOVED[service]}) was removed", next=REMOVED_NEXT)
     if service not in SERVICES:
-        raise ConfigError(f"there is no service {service!r}", next=nearest(service, list(SERVICES)))
+        raise ConfigError(f"there is no service {service!r}", next=suggest_name(service, list(SERVICES)))
     found: About = SERVICES[service].ABOUT
     return found
 

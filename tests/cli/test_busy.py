@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.cli.busy import Step, busy
+from joulelab.cli.output import Step, busy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,13 +153,13 @@ def test_time_left_is_told_only_once_it_is_known() -> None:
 
 CODE = """
 import sys, threading
-from joulelab.cli import busy
-drawn, draw = threading.Event(), busy._draw
+from joulelab.cli import output
+drawn, draw = threading.Event(), output._draw
 def watched(*words):
     draw(*words)
     drawn.set()
-busy._draw = watched
-with busy.busy("reading", after_s=0.0):
+output._draw = watched
+with output.busy("reading", after_s=0.0):
     drawn.wait()
     print("result")
     print("warning", file=sys.stderr)

@@ -16,7 +16,7 @@ from tests.report.synthetic import make_run
 
 from joulelab.cli import main
 from joulelab.cli.group import APPS, COMMANDS, commands, run_commands
-from joulelab.cli.options import print_json
+from joulelab.cli.parameters import print_json
 from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
 from joulelab.plan.commands import COMMANDS as PLANS

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from joulelab.cli.cap import clock, value
-from joulelab.cli.options import Amount, Duration, Pair
+from joulelab.cli.parameters import Amount, Duration, Pair
 from joulelab.cli.run import _options
 from joulelab.core.errors import ConfigError
 from joulelab.run.config.choose import choose

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, add_json_option, config_option
+from joulelab.cli.parameters import Duration, add_json_option, config_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import UsageError, print_json
+from joulelab.cli.parameters import UsageError, print_json
 from joulelab.cli.run import execute, run_options
 from joulelab.core.errors import ConfigError
 

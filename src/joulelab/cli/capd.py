@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from joulelab.cli.options import json_option
+from joulelab.cli.parameters import json_option
 from joulelab.control.link import CAPD, SOCKET
 from joulelab.control.policy import CONFIG, read_policy
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import UsageError, json_option, print_json, runs_option
+from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
     Runs are named as for `joulelab show`; B is the last one unless named.
     """
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.report.comparison import compare
     from joulelab.store.folder import find_run
 

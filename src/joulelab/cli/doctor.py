@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, config_option, json_option, print_json
+from joulelab.cli.parameters import Duration, config_option, json_option, print_json
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
 from joulelab.run.config.choose import list_lost_meters
 from joulelab.run.config.modules import module_of
@@ -45,8 +45,8 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     Names are those of entries of the configuration or of kinds of meters; without any, all that a run would read.
     The exit code is 1 where the configuration has a problem or a meter that is named cannot be read.
     """
-    from joulelab.cli.busy import busy
     from joulelab.cli.entries import TOGETHER, load_configuration
+    from joulelab.cli.output import busy
     from joulelab.report.console import make_console
 
     found = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import UsageError, json_option, print_json, runs_option
+from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from joulelab.store.export import Format
@@ -41,7 +41,7 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
     the command started; Parquet has them as they were recorded, in ns of the monotonic clock.
     """
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.store.export import export
     from joulelab.store.folder import find_run, write_json_atomic
     from joulelab.store.run import open_run

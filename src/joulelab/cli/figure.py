@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import UsageError, json_option, print_json, runs_option, studies_option
 from joulelab.cli.own_files import check_own, write_whole
+from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option, studies_option
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def command(
     TARGET is named as for `joulelab report`: a run (the last one unless named), several runs, or a study. KIND is
     one of what `joulelab figure list TARGET` names: power, energy, phases, ...; `all` draws every one.
     """
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.cli.report import find_target
 
     target = find_target(targets or ("last",), runs, studies)
@@ -117,7 +117,7 @@ def _draw(
     chosen: Sequence[Picture], places: Sequence[tuple[Path, tuple[str, ...]]], width: float, said: str
 ) -> list[Path]:
     """Draw pictures, each to its place, and return the files. Raises ConfigError, MissingDependency."""
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.report.pictures import made
 
     written: list[Path] = []

@@ -88,7 +88,7 @@ class Commands(click.Group):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib
 
-            from joulelab.cli.options import UsageError
+            from joulelab.cli.parameters import UsageError
 
             known = [*COMMANDS, *_list_outside()]
             near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
@@ -190,7 +190,7 @@ def _print_json_error(
     error: JoulelabError | click.ClickException | OSError, ctx: click.Context | None, *, asked: bool = False
 ) -> None:
     """Print an error on standard output where `--json` was given; `asked` decides where options were not read."""
-    from joulelab.cli.options import JSON_ASKED, describe_error, print_json
+    from joulelab.cli.parameters import JSON_ASKED, describe_error, print_json
 
     if asked if ctx is None else ctx.meta.get(JSON_ASKED, asked):
         # One line: some commands print an object per line until they fail.

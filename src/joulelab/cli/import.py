@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Pair, config_option, handle, json_option, print_json, runs_option
+from joulelab.cli.parameters import Pair, config_option, handle, json_option, print_json, runs_option
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         name=options["name"],
         labels=dict(options["labels"]),
     )
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
 
     asked = _asked(source, what, options)
     with busy(f"reading what {source} has"):
@@ -234,7 +234,7 @@ def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
 
 def _show(imported: Imported, *, as_json: bool) -> None:
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
 
     if as_json:
         extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option
+from joulelab.cli.parameters import json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
 
     The newest comes last.
     """
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.store.folder import list_runs
 
     known = list_runs(runs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import Amount, UsageError, add_json_option
+from joulelab.cli.parameters import Amount, UsageError, add_json_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

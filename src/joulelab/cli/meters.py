@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import UsageError, config_option, json_option, print_json
+from joulelab.cli.parameters import UsageError, config_option, json_option, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,8 +55,8 @@ def command(
     given += [f"--{adding['level']}"] if adding["level"] else []
     if given:
         raise UsageError("needs-add", f"{given[0]} is for --add METER")
-    from joulelab.cli.busy import busy
     from joulelab.cli.entries import load_configuration
+    from joulelab.cli.output import busy
 
     settings = load_configuration(config)
     with busy("looking for meters"):

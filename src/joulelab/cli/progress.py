@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
-from joulelab.cli.study_plan import describe
+from joulelab.cli.study_overview import describe
 from joulelab.report import format as fmt
 from joulelab.study.slots import ERR, last_words
 

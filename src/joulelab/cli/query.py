@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import UsageError, json_option, print_json, runs_option
+from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     if as_csv and as_json:
         raise UsageError("exclusive", "--csv and --json exclude each other")
     from joulelab.analysis.results_file import query_rows, seal_ended
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.store.query import query
 
     lost: dict[Path, str] = {}

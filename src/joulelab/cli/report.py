@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import UsageError, json_option, print_json, runs_option, say, studies_option
 from joulelab.cli.own_files import check_own, write_whole
+from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option, say, studies_option
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _is_study(folder: Path) -> bool:
 
 def _made(target: Target, to: str) -> str:
     """Return the report as text, with a bar where that takes long."""
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
 
     with busy(f"making the report of {target.name[:MOST_OF_NAME]}"):
         return _markdown(target) if to == "md" else _html(target)
@@ -197,7 +197,7 @@ def _markdown(target: Target) -> str:
 
 
 def _handle(run: Path) -> str:
-    from joulelab.cli.options import handle
+    from joulelab.cli.parameters import handle
 
     return handle(run)
 

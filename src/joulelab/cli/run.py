@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from joulelab.cli.options import (
+from joulelab.cli.own_files import write_whole
+from joulelab.cli.parameters import (
     Duration,
     Pair,
     UsageError,
@@ -23,7 +24,6 @@ from joulelab.cli.options import (
     json_option,
     runs_option,
 )
-from joulelab.cli.own_files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import handle, json_option, print_json, runs_option
+from joulelab.cli.parameters import handle, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
     RUN is an id, the beginning of one, a name, a path, or `last`.
     """
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.store.folder import find_run
 
     path = find_run(runs, run)

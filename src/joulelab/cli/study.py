@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, say, studies_option
+from joulelab.cli.parameters import json_option, print_json, say, studies_option
 from joulelab.study.nodes import LOCAL, list_simulated
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
     With the time and energy expected from earlier runs where there are any, and what is missing. Nothing is run or
     written.
     """
-    from joulelab.cli.study_plan import show_plan
+    from joulelab.cli.study_overview import show_plan
     from joulelab.core.errors import JoulelabError
     from joulelab.study.folder import FILE
 
@@ -98,9 +98,9 @@ def run_command(
 
     Interrupted at any point it continues at the next call; slots that are done are never run again.
     """
-    from joulelab.cli.busy import busy
-    from joulelab.cli.concluding import print_report, write
-    from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
+    from joulelab.cli.output import busy
+    from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
+    from joulelab.cli.study_report import print_report, write
     from joulelab.report.study.summary import summarised
     from joulelab.study.folder import FILE, join_study
 
@@ -127,7 +127,7 @@ def run_command(
 @file_argument
 def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool) -> None:
     """Show what is done, what runs and with which power, what failed and why, and what is left."""
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.cli.study_status import print_status, status_of
 
     found = read_named(file, twins, studies)
@@ -158,8 +158,8 @@ def report_command(
 
     Tables as papers print them, statistics, comparisons; files are written beside the cells. Nothing is run.
     """
-    from joulelab.cli.busy import busy
-    from joulelab.cli.concluding import print_report, write
+    from joulelab.cli.output import busy
+    from joulelab.cli.study_report import print_report, write
     from joulelab.report.study.summary import summarised
 
     found = read_named(file, twins, studies)
@@ -247,7 +247,7 @@ def _account(slots: list[Slot], wait_s: float = 0.0) -> None:
 
 def _slots(study: Study, found: StudyFile) -> list[Slot]:
     """Return every slot as it is now; of jobs elsewhere as far as their executor can be asked from here."""
-    from joulelab.cli.driving import open_executors
+    from joulelab.cli.study_driver import open_executors
     from joulelab.core.errors import JoulelabError
     from joulelab.study.drive import plan
 

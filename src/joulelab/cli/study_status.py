@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.study_plan import describe, expected_text
+from joulelab.cli.study_overview import describe, expected_text
 from joulelab.study.nodes import SLURM
 from joulelab.study.slots import last_words
 

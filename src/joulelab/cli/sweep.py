@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.concluding import show
-from joulelab.cli.options import Duration, Pair, UsageError, config_option, json_option, say, studies_option
+from joulelab.cli.parameters import Duration, Pair, UsageError, config_option, json_option, say, studies_option
+from joulelab.cli.study_report import show
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ def _write(plan: Plan, given: Mapping[str, Any]) -> int:
 
 
 def _sweep(plan: Plan, wanted: Wanted) -> int:
-    from joulelab.cli.busy import busy
-    from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
+    from joulelab.cli.output import busy
+    from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.report.study.summary import summarised
     from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
@@ -214,7 +214,7 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
     for warning in check_plan(plan, os.environ):
         say(warning)
     if wanted.dry_run:
-        from joulelab.cli.study_plan import show_plan
+        from joulelab.cli.study_overview import show_plan
 
         return show_plan(wanted.folder, wanted.name, plan, seed=wanted.seed, as_json=wanted.as_json)
     if not agreed(plan, yes=wanted.yes):
@@ -231,7 +231,7 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
 
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.report.study.summary import summarised
     from joulelab.study.folder import check_name, default_name, open_study
 

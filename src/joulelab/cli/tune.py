@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
-from joulelab.cli.options import Duration, UsageError, print_json
 from joulelab.cli.own_files import write_whole
+from joulelab.cli.parameters import Duration, UsageError, print_json
 from joulelab.cli.run import execute, run_options
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option, say
+from joulelab.cli.parameters import json_option, print_json, runs_option, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def command(context: click.Context, run: tuple[str, ...], as_json: bool, runs: P
     a file is damaged or missing. A run without a manifest, sealed by joulelab 0.1.1 or before, is read as a whole; what
     was changed and can still be read is not noticed there, so it is called not verifiable.
     """
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.core.errors import JoulelabError
 
     found, errors = [], []

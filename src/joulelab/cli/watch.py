@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli import INTERRUPTED_CODE
-from joulelab.cli.options import Duration, handle, json_option, runs_option, say
+from joulelab.cli.parameters import Duration, handle, json_option, runs_option, say
 from joulelab.core.errors import StoreError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import json_option, say
+from joulelab.cli.parameters import json_option, say
 from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError, MissingDependency
 

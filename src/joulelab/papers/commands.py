@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import json_option, print_json, say, studies_option
+from joulelab.cli.parameters import json_option, print_json, say, studies_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
-from joulelab.cli.busy import busy
+from joulelab.cli.output import busy
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.version import __version__
 from joulelab.report import format as fmt

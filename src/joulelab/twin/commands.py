@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from joulelab.cli.options import add_json_option
+from joulelab.cli.parameters import add_json_option
 from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
 
 if TYPE_CHECKING:

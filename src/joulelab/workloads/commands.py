@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.group import RUNS_WORKLOAD
-from joulelab.cli.options import Pair, json_option, print_json, say
+from joulelab.cli.parameters import Pair, json_option, print_json, say
 from joulelab.cli.run import execute, run_options
 
 if TYPE_CHECKING:

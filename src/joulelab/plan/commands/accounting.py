@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.cli.options import Amount, json_option, print_json
+from joulelab.cli.parameters import Amount, json_option, print_json
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import (
     Number,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from joulelab.cli.options import Pair, json_option, print_json
+from joulelab.cli.parameters import Pair, json_option, print_json
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import Number, Percent, Watts, plan_option, stores_options
 from joulelab.plan.commands.naming import Stores, read_named

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.cli.options import Duration, Pair, runs_option, studies_option
 from joulelab.cli.own_files import check_own, write_whole
+from joulelab.cli.parameters import Duration, Pair, runs_option, studies_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable

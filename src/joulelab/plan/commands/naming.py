@@ -35,7 +35,7 @@ def measured_named(words: Sequence[str], stores: Stores) -> list[Measured]:
 
 def read_named(words: Sequence[str], stores: Stores, read: Callable[[Run], T]) -> list[T]:
     """Return what is read of runs, each named once. Raises ConfigError, NotARun, and what reading raises."""
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.store.run import open_run
 
     folders = _every(words, stores)

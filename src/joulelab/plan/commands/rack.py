@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json
 from joulelab.cli.own_files import check_own, write_whole
+from joulelab.cli.parameters import json_option, print_json
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import (
     Percent,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, say
+from joulelab.cli.parameters import json_option, print_json, say
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def fetch(service: str, since: str | None, until: str | None, forecast: bool, ke
 
     Keys are taken from the environment, files or a keyring, never from the command line: see docs/how-to/plan-rates.md.
     """
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.plan.rates import services
     from joulelab.plan.rates.look import look_at
 

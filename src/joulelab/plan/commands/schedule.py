@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, json_option, print_json, say
+from joulelab.cli.parameters import Duration, json_option, print_json, say
 from joulelab.plan.commands.given import (
     Number,
     Percent,
@@ -141,7 +141,7 @@ def _compared(
     schedule: Schedule, stream: Stream, rates: dict[str, Rate], measured: list[Measured],
     named: dict[str, list[Measured]], drawing: tuple[int | None, int],
 ) -> tuple[Comparison, dict[str, Response], tuple[str, ...]]:  # fmt: skip
-    from joulelab.cli.busy import busy
+    from joulelab.cli.output import busy
     from joulelab.plan.schedule.caps import curve_of
     from joulelab.plan.schedule.outcome import compare
     from joulelab.plan.schedule.prepare import responses_of, site_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json
+from joulelab.cli.parameters import json_option, print_json
 from joulelab.plan.commands.given import (
     Hours,
     Number,

@@ -8,7 +8,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.cli.options import print_json, say
+from joulelab.cli.parameters import print_json, say
 from joulelab.report.study.summary import simulated, twins_by_node
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import say
+from joulelab.cli.parameters import say
 
 if TYPE_CHECKING:
     from joulelab.study.drive import Outcome

@@ -167,7 +167,7 @@ def main() -> None:
     found = compare(short, site, {"made": CURVE}, draws=options.draws)
     print(f"  200 jobs, all policies, {options.draws} draws: {time.perf_counter() - begin:.2f} s")
     for each in found.outcomes:
-        energy, wait = each.figure("energy_j").scaled(1 / 3.6e9), each.figure("wait_s").scaled(1 / 3600)
+        energy, wait = each.figure("energy_j") * (1 / 3.6e9), each.figure("wait_s") * (1 / 3600)
         over_h = each.drawn[0]["over_highest_s"] / 3600
         print(f"  {each.policy.name:13s} energy {energy} MWh, wait {wait} h, over {over_h:.1f} h")
 

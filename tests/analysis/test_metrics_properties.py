@@ -38,7 +38,7 @@ def _close(a: Quantity | None, b: Quantity | None, tolerance: float = 1e-9) -> b
 def _scaled(cells: list[Cell], factor: float) -> list[Cell]:
     def of(t: Trial) -> Trial:
         assert t.energy is not None
-        return replace(t, energy=t.energy.scaled(factor))
+        return replace(t, energy=t.energy * factor)
 
     return [replace(c, trials=tuple(of(t) for t in c.trials)) for c in cells]
 
@@ -86,7 +86,7 @@ def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[t
     found = summarise(by_cap(points, gain=0.01, edge=0.002), goals=GOALS)
     for each in found.cells:
         assert each.gain_minus_loss is not None
-        assert _close(each.eds_gain[2.0], each.gain_minus_loss.scaled(0.5))
+        assert _close(each.eds_gain[2.0], each.gain_minus_loss * 0.5)
     halves = found.best_for(Goal("eds", 2.0)), found.best_for(Goal("gain-loss"))
     assert halves[0] is not None
     assert halves[1] is not None

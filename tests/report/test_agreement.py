@@ -20,7 +20,7 @@ def reading(meter, joules, u, channel="power_w", known=True):
 
 
 def scope(name, best, *others, host="n1"):
-    return ScopeResult(name, host, None, "", "", best, best.energy.scaled(0.1), None, None, None, others)
+    return ScopeResult(name, host, None, "", "", best, best.energy * 0.1, None, None, None, others)
 
 
 def result(*scopes, lags=(), groups=(), ratios=None) -> Result:

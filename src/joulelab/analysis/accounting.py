@@ -65,7 +65,7 @@ def accounted(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeResult:
         device=best.stream.device,
         model=best.stream.model,
         reading=_reading([best], energy, 1.0),
-        mean_w=energy.scaled(1 / max((b_ns - a_ns) * 1e-9, 1e-9)),
+        mean_w=energy * (1 / max((b_ns - a_ns) * 1e-9, 1e-9)),
         statistics=None,
         net=None,
         idle_w=None,

@@ -240,8 +240,8 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
     if interval.idle is not None:
         ia, ib = interval.idle
         # Nothing runs that could be in step with the sensor. What idle and load share is wrong the same way in both.
-        idle_w = best.energy(ia, ib).without("unseen", "in-step").scaled(1e9 / max(ib - ia, 1))
-        net = energy - idle_w.scaled(span).tagged("idle", keep=("gain:", "offset:", "lag:"))
+        idle_w = best.energy(ia, ib).without("unseen", "in-step") * (1e9 / max(ib - ia, 1))
+        net = energy - (idle_w * span).tagged("idle", keep=("gain:", "offset:", "lag:"))
     return ScopeResult(
         scope=scope.scope,
         host=scope.host,
@@ -249,7 +249,7 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
         device=best.stream.device,
         model=best.stream.model,
         reading=_reading(best, energy, a, b),
-        mean_w=energy.scaled(1 / span),
+        mean_w=energy * (1 / span),
         statistics=_statistics(shown or best, a, b),
         net=net,
         idle_w=idle_w,

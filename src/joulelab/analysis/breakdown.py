@@ -111,10 +111,10 @@ def breakdown(
         direct = keys.get(f"{node.host}/node.dc")
         if node.scope == "node.ac" and direct is not None and node.energy.value > 0:
             loss = node.energy - direct.energy
-            mean = loss.scaled(1 / max(span, 1e-9))
+            mean = loss * (1 / max(span, 1e-9))
             groups.append(GroupResult("supply loss", ("node.dc",), loss, mean, None, hosts=(node.host,)))
             name = f"{node.host}: supply efficiency" if several else "supply efficiency"
-            ratios[name] = direct.energy.ratio(node.energy)
+            ratios[name] = direct.energy / node.energy
     return tuple(groups), ratios
 
 
@@ -156,14 +156,14 @@ def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
     net = total(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
     estimate = any(s.reading.estimate for s in members)
     names, hosts = tuple(s.scope for s in members), tuple(s.host for s in members)
-    return GroupResult(name, names, energy, energy.scaled(1 / max(span, 1e-9)), net, estimate, hosts=hosts)
+    return GroupResult(name, names, energy, energy * (1 / max(span, 1e-9)), net, estimate, hosts=hosts)
 
 
 def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: PowerStatistics | None) -> GroupResult:
     energy = node.energy - total(s.energy for s in inner)
     names = tuple(s.scope for s in inner)
     estimate = any(s.reading.estimate for s in (node, *inner))
-    mean = energy.scaled(1 / max(span, 1e-9))
+    mean = energy * (1 / max(span, 1e-9))
     hosts = tuple(s.host for s in inner)
     return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics, hosts)
 

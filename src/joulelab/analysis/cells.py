@@ -178,7 +178,7 @@ def energy_ratio(a: Means, b: Means) -> Quantity | None:
         return None
     if a is b:
         return ONE
-    ratio, spread = a.energy.ratio(b.energy), a.spread and b.spread
+    ratio, spread = a.energy / b.energy, a.spread and b.spread
     return replace(ratio, known=spread and (ratio.known or len(a.meters | b.meters) == 1))
 
 
@@ -186,7 +186,7 @@ def time_ratio(a: Means, b: Means) -> Quantity | None:
     """Return the time of a over that of b, None where one took none."""
     if a.time.value <= 0 or b.time.value <= 0:
         return None
-    return ONE if a is b else a.time.ratio(b.time)
+    return ONE if a is b else a.time / b.time
 
 
 def mean_plain(values: Sequence[float], source: str, pooled: Pooled | None = None) -> Quantity:
@@ -277,7 +277,7 @@ def _per(trial: Trial, kind: str | None) -> Trial:
     if kind is None:
         return trial
     share = 1 / trial.work[kind]
-    energy = None if trial.energy is None else trial.energy.scaled(share)
+    energy = None if trial.energy is None else trial.energy * share
     return replace(trial, energy=energy, time_s=trial.time_s * share)
 
 

@@ -376,7 +376,7 @@ def _idle_drift(facts: Facts) -> Iterator[Check]:
     middle = (a + b) // 2
     for scope in facts.channels:
         first, second = (
-            scope.best.energy(*half).without("unseen", "in-step").scaled(1e9 / max(half[1] - half[0], 1))
+            scope.best.energy(*half).without("unseen", "in-step") * (1e9 / max(half[1] - half[0], 1))
             for half in ((a, middle), (middle, b))
         )
         drift = second - first

@@ -89,7 +89,7 @@ def eds(energy_ratio: Quantity, time_ratio: Quantity, k: float) -> Quantity:
 
     alpha E + beta t with alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref).
     """
-    return energy_ratio.scaled((k - 1) / k) + time_ratio.scaled(1 / k)
+    return energy_ratio * ((k - 1) / k) + time_ratio * (1 / k)
 
 
 def _k(text: str, k: str, colon: str) -> float:

@@ -308,7 +308,7 @@ def _mean_power(of: Means) -> Quantity | None:
     if of.energy is None or of.time.value <= 0:
         return None
     # Of one run its time is known to the clock, and so is its mean power as far as its energy is.
-    return of.energy.ratio(of.time) if of.time.known else of.energy.scaled(1 / of.time.value)
+    return of.energy / of.time if of.time.known else of.energy * (1 / of.time.value)
 
 
 def _against(own: Means, reference: Means, ks: Sequence[float]) -> dict[str, Any]:

@@ -249,7 +249,7 @@ class RatedResult:
         """Return how many times what was measured that is, None where either is unknown."""
         if self.measured is None or self.measured.value <= 0:
             return None
-        return Quantity(self.energy_j).ratio(self.measured)
+        return Quantity(self.energy_j) / self.measured
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: watts, energy in J, ratio, devices with their sources, what is unknown."""
@@ -345,7 +345,7 @@ class Result:
         energy, done = self.energy, self.work
         if energy is None:
             return {}
-        return {n: energy.scaled(1 / done[n]) for n in kinds_with_figure(done) if done[n] > 0}
+        return {n: energy * (1 / done[n]) for n in kinds_with_figure(done) if done[n] > 0}
 
     @property
     def rates(self) -> dict[str, float]:

@@ -59,7 +59,7 @@ def _points(members: Sequence[Cell], means: Mapping[str, Means]) -> list[Scaling
         count, own = float(cell.knobs[KNOB]), means[cell.key]
         speedup = time_ratio(base, own)
         if speedup is not None and count > 0 and fewest > 0:
-            efficiency = speedup.scaled(fewest / count)
+            efficiency = speedup * (fewest / count)
             points.append(ScalingPoint(cell.key, count, speedup, efficiency, energy_ratio(own, base)))
     return points
 

@@ -138,14 +138,6 @@ class Quantity:
     def __rtruediv__(self, other: float) -> Quantity:
         return Quantity(float(other)) / self
 
-    def scaled(self, factor: float) -> Quantity:
-        """Multiply by an exact number."""
-        return self * factor
-
-    def ratio(self, other: Quantity) -> Quantity:
-        """Divide by another quantity; what both share cancels."""
-        return self / other
-
     def tagged(self, tag: str, *, keep: Iterable[str] = ()) -> Quantity:
         """Make the sources unique by a tag, except those that start with one of `keep`: two runs share only those."""
         kept = tuple(keep)

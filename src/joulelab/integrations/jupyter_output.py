@@ -93,7 +93,7 @@ def show_cell(measured: MeasuredCell) -> Shown:
     """Show a measured cell: energy of each scope, phases in it, J for each unit of work, power over time."""
     result = measured.result
     if result is None:
-        return Shown(measured.name, f"{fmt.duration(measured.duration_s)}, not recorded")
+        return Shown(measured.name, f"{fmt.format_duration(measured.duration_s)}, not recorded")
     grids = [_energies(result)] if result.scopes else []
     if result.phases:
         grids.append(_phases(result))
@@ -111,12 +111,12 @@ def show_notebook(notebook: Notebook, *, is_over: bool) -> Shown:
     whole = notebook.whole
     head = _without(whole.duration_s)
     if whole.energy is not None:
-        energy = fmt.quantity(whole.energy.value, whole.energy.expanded, "J")
-        head = f"{energy} in {fmt.duration(whole.duration_s)}, {fmt.watts(whole.mean_w or 0.0)} on average"
+        energy = fmt.format_quantity(whole.energy.value, whole.energy.expanded, "J")
+        head = f"{energy} in {fmt.format_duration(whole.duration_s)}, {fmt.format_watts(whole.mean_w or 0.0)} on average"
     rows = [*_most(notebook.parts), notebook.between, whole]
     lines = [f"{label:<6} {text}" for label, text in fact_lines(notebook.result)] if notebook.result else []
     if notebook.idle_share is not None:
-        energy_share, time_share = (fmt.percent(s, signed=False) for s in notebook.idle_share)
+        energy_share, time_share = (fmt.format_percent(s, signed=False) for s in notebook.idle_share)
         lines.append(f"idle   between cells: {energy_share} of the energy, {time_share} of the time")
     lines.append(f"run    {notebook.run}")
     title = "the notebook" if is_over else "the notebook so far"
@@ -124,7 +124,7 @@ def show_notebook(notebook: Notebook, *, is_over: bool) -> Shown:
 
 
 def _without(seconds: float) -> str:
-    return f"{fmt.duration(seconds)}; {NO_METER}"
+    return f"{fmt.format_duration(seconds)}; {NO_METER}"
 
 
 def _most(parts: Sequence[Part]) -> list[Part]:
@@ -139,24 +139,24 @@ def _most(parts: Sequence[Part]) -> list[Part]:
 
 
 def _parts(rows: Sequence[Part]) -> Grid:
-    joules, unit = fmt.column([p.energy.value for p in rows if p.energy is not None], "J")
-    watts, power = fmt.column([p.mean_w for p in rows], "W")
+    joules, unit = fmt.choose_scale([p.energy.value for p in rows if p.energy is not None], "J")
+    watts, power = fmt.choose_scale([p.mean_w for p in rows], "W")
     body = []
     for p in rows:
         label = f"{p.name}{' (runs)' if p.is_open else ''}{f' · {p.title}' if p.title else ''}"
         mean = None if p.mean_w is None else p.mean_w / watts
-        body.append((fmt.shortened(label, 48), fmt.duration(p.duration_s), cell(p.energy, joules), fmt.plain(mean)))
+        body.append((fmt.shorten_end(label, 48), fmt.format_duration(p.duration_s), cell(p.energy, joules), fmt.format_number(mean)))
     return Grid(("", "time", f"energy, {unit}", f"mean, {power}"), tuple(body), frozenset({len(body) - 1}))
 
 
 def _energies(result: Result) -> Grid:
     rows = energy_rows(result)
-    joules, unit = fmt.column([r.energy.value for r in rows], "J")
-    watts, power = fmt.column([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
+    joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
+    watts, power = fmt.choose_scale([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
     body = []
     for r in rows:
         mark = "~" if r.estimate else ""
-        powers = [fmt.plain(None if w is None else w / watts) for w in (r.mean_w.value, r.max_w)]
+        powers = [fmt.format_number(None if w is None else w / watts) for w in (r.mean_w.value, r.max_w)]
         body.append((r.label, cell(r.energy, joules, estimate=r.estimate), mark + powers[0], powers[1]))
     sums = frozenset(k for k, r in enumerate(rows) if r.total)
     return Grid(("", f"energy, {unit}", f"mean, {power}", "max"), tuple(body), sums)
@@ -166,16 +166,16 @@ def _phases(result: Result) -> Grid:
     rows = phase_rows(result)
     kinds = shown_work(kind for r in rows for kind in r.work)
     each = {k: [r.energy.value / r.work[k] for r in rows if r.energy is not None and r.work.get(k)] for k in kinds}
-    scales = {kind: fmt.per_work(values, kind) for kind, values in each.items()}
-    joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
+    scales = {kind: fmt.scale_per_work(values, kind) for kind, values in each.items()}
+    joules, unit = fmt.choose_scale([r.energy.value for r in rows if r.energy is not None], "J")
     body = []
     for r in rows:
         mean = None if r.energy is None or r.duration_s <= 0 else r.energy.value / r.duration_s
-        words = [f"{'  ' * r.depth}{r.label}", fmt.duration(r.duration_s), cell(r.energy, joules), fmt.plain(mean)]
+        words = [f"{'  ' * r.depth}{r.label}", fmt.format_duration(r.duration_s), cell(r.energy, joules), fmt.format_number(mean)]
         body.append((*words, *(_each(r.energy, r.work.get(kind, 0.0), scales[kind][0]) for kind in kinds)))
     heads = ("phase", "time", f"energy, {unit}", "mean, W", *(head for _, head in scales.values()))
     return Grid(heads, tuple(body))
 
 
 def _each(energy: Quantity | None, done: float, factor: float) -> str:
-    return fmt.NOTHING if energy is None or done <= 0 else cell(energy.scaled(1 / done), factor)
+    return fmt.NOTHING if energy is None or done <= 0 else cell(energy * (1 / done), factor)

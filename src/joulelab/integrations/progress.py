@@ -68,7 +68,7 @@ class Bar:
             per = self._per(samples * min(now.seconds / seconds, 1.0) if seconds else 0.0, now)
             parts += [per] if per else []
         text = f"{self._title}: {self._far(batches)} {', '.join(parts)}, {self._left(seconds, batches)}"
-        self._screen.paint(self, fmt.shortened(text, self._width() - 1))
+        self._screen.paint(self, fmt.shorten_end(text, self._width() - 1))
 
     def erase(self) -> None:
         """Take the bar away."""
@@ -76,12 +76,12 @@ class Bar:
 
     def finish(self, seconds: float, batches: int, samples: float, now: Now | None) -> None:
         """Print the line that stays, wherever the terminal is by then."""
-        parts = [fmt.duration(seconds), f"{fmt.amount(samples * self._ranks)} {self._unit}" if samples else ""]
-        parts += ["" if samples else f"{fmt.amount(batches)} batches", self._rate(seconds, batches, samples)]
+        parts = [fmt.format_duration(seconds), f"{fmt.format_amount(samples * self._ranks)} {self._unit}" if samples else ""]
+        parts += ["" if samples else f"{fmt.format_amount(batches)} batches", self._rate(seconds, batches, samples)]
         if now is not None and "measured" in now.energy:
             energy = now.energy["measured"]
-            parts += [self._per(samples, now, wide=True), fmt.watts(energy.value / max(now.seconds, 1e-9))]
-            parts.append(fmt.quantity(energy.value, energy.expanded, "J", estimate=now.estimate))
+            parts += [self._per(samples, now, wide=True), fmt.format_watts(energy.value / max(now.seconds, 1e-9))]
+            parts.append(fmt.format_quantity(energy.value, energy.expanded, "J", estimate=now.estimate))
         else:
             parts.append("energy not measured")
         ranks = f" ({self._ranks} ranks taken as alike)" if self._ranks > 1 else ""
@@ -91,8 +91,8 @@ class Bar:
     def _mean(seconds: float, now: Now) -> str:
         """Return the mean power of the loop, and up to when where that is long ago: readings come seldom."""
         age = seconds - now.seconds
-        mean = f"mean {fmt.watts(now.energy['measured'].value / max(now.seconds, 1e-9))}"
-        return f"{mean} until {fmt.roughly(age)} ago" if age >= OLD_S else mean
+        mean = f"mean {fmt.format_watts(now.energy['measured'].value / max(now.seconds, 1e-9))}"
+        return f"{mean} until {fmt.format_rough_duration(age)} ago" if age >= OLD_S else mean
 
     def _far(self, batches: int) -> str:
         if not self._total:
@@ -103,20 +103,20 @@ class Bar:
 
     def _left(self, seconds: float, batches: int) -> str:
         if not self._total or not batches:
-            return f"{fmt.roughly(seconds)} so far"
-        return f"{fmt.roughly(seconds * max(self._total - batches, 0) / batches)} left"
+            return f"{fmt.format_rough_duration(seconds)} so far"
+        return f"{fmt.format_rough_duration(seconds * max(self._total - batches, 0) / batches)} left"
 
     def _rate(self, seconds: float, batches: int, samples: float) -> str:
         done, unit = (samples * self._ranks, self._unit) if samples else (batches, "batches")
-        return f"{fmt.rate(done / seconds)} {unit}/s" if seconds > 0 else f"- {unit}/s"
+        return f"{fmt.format_rate(done / seconds)} {unit}/s" if seconds > 0 else f"- {unit}/s"
 
     def _per(self, samples: float, now: Now, *, wide: bool = False) -> str:
         if not samples:
             return ""
-        per = now.energy["measured"].scaled(1 / (samples * self._ranks))
+        per = now.energy["measured"] * (1 / (samples * self._ranks))
         if wide:
-            return fmt.quantity(per.value, per.expanded, f"J/{self._one}", estimate=now.estimate)
-        return f"{'~' if now.estimate else ''}{fmt.rough(per.value, f'J/{self._one}')}"
+            return fmt.format_quantity(per.value, per.expanded, f"J/{self._one}", estimate=now.estimate)
+        return f"{'~' if now.estimate else ''}{fmt.format_rough(per.value, f'J/{self._one}')}"
 
     def _width(self) -> int:
         try:

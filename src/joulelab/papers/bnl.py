@@ -69,7 +69,7 @@ def _runs(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Figure
     for row in published["run"]:
         name = _name(row)
         one = found.get(name)
-        kwh = None if one is None or one.energy is None else one.energy.scaled(1 / KWH)
+        kwh = None if one is None or one.energy is None else one.energy * (1 / KWH)
         # Median and duration of the small batch are calibrated, and it draws nearly the same all the time.
         kind: Kind = "identity" if name == SMALL else "predicted"
         each: list[tuple[str, str, str, float | None, Kind, float | None]] = [

@@ -173,7 +173,7 @@ def _gpus(count: int) -> str:
 
 
 def _times_hundred(share: Quantity | None) -> Quantity | None:
-    return None if share is None else share.scaled(100)
+    return None if share is None else share * 100
 
 
 def tables(study: Study) -> list[Table]:

@@ -124,7 +124,7 @@ def _rows(found: Mapping[tuple[str, str], Ran], published: Mapping[str, Any]) ->
             _figure(f"{name}.time_s", f"{label}: runtime", time_s, None if one is None else one.time_s, "s",
                     of=None if one is None else one.time),
             _figure(f"{name}.energy_kj", f"{label}: energy", kj, energy, "kJ", printed(kj_off), "identity",
-                    None if one is None or one.energy is None else one.energy.scaled(1 / KJ)),
+                    None if one is None or one.energy is None else one.energy * (1 / KJ)),
         ]  # fmt: skip
     return made
 
@@ -133,7 +133,7 @@ def _notebooks(found: Mapping[tuple[str, str], Ran], published: Mapping[str, Any
     made = []
     for case, kj, time_s in published["jupyter"]:
         one = found.get((f"{case}-notebook", GPU))
-        energy = None if one is None or one.energy is None else one.energy.scaled(1 / KJ)
+        energy = None if one is None or one.energy is None else one.energy * (1 / KJ)
         made += [
             _figure(f"{case}.jupyter.energy_kj", f"{case}, notebook: energy", kj,
                     None if one is None else one.energy_j / KJ, "kJ", of=energy),
@@ -146,7 +146,7 @@ def _notebooks(found: Mapping[tuple[str, str], Ran], published: Mapping[str, Any
 def _full(found: Mapping[tuple[str, str], Ran], published: Mapping[str, Any]) -> list[Figure]:
     one, row = found.get((FULL, GPU)), published["health_full_train"]
     label = f"health, full training of {row['epochs']} epochs"
-    energy = None if one is None or one.energy is None else one.energy.scaled(1 / KJ)
+    energy = None if one is None or one.energy is None else one.energy * (1 / KJ)
     return [
         _figure("health.full.mean_w", f"{label}: mean power", row["mean_w"], None if one is None else one.mean_w, "W",
                 of=None if one is None else one.power),

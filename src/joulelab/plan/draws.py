@@ -136,7 +136,7 @@ class Measured:
         stamps = [min(t, b) for t in stamps]
         if not self._scopes:
             whole = self.result.energy or Quantity(0.0, known=False)
-            return [whole.scaled((until - since) / (b - a)) for since, until in pairwise(stamps)]
+            return [whole * ((until - since) / (b - a)) for since, until in pairwise(stamps)]
         return [
             total(s.best.energy(since, until) for s in self._scopes) if until > since else Quantity(0.0)
             for since, until in pairwise(stamps)

@@ -44,7 +44,7 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
         scope = f"{s.host}/{s.scope}" if several else s.scope
         rows.append(AgreementRow(scope, _named(s.reading), s.energy, None, "best", _lag(result, s, s.reading)))
         for c in others:
-            off = c.difference.scaled(1 / s.energy.value) if s.energy.value > 0 else None
+            off = c.difference * (1 / s.energy.value) if s.energy.value > 0 else None
             rows.append(AgreementRow("", _named(c.other), c.other.energy, off, c.verdict, _lag(result, s, c.other)))
     return rows + [row for c in result.comparisons for row in _accounted(c)]
 
@@ -54,7 +54,7 @@ def _accounted(c: Comparison) -> list[AgreementRow]:
     if c.over is None:
         return []
     since, until = c.over
-    off = c.difference.scaled(1 / c.best.energy.value) if c.best.energy.value > 0 else None
+    off = c.difference * (1 / c.best.energy.value) if c.best.energy.value > 0 else None
     ours = AgreementRow(
         f"{c.scope}, {since:+.0f} to {until:+.0f} s", _named(c.best), c.best.energy, None, "ours", fmt.NOTHING
     )
@@ -94,15 +94,15 @@ def _covers(scope: ScopeResult, lag: Lag) -> bool:
 
 def agreement_table(rows: list[AgreementRow]) -> Table:
     """Return meters of one scope with their energies, differences and verdicts."""
-    joules, unit = fmt.column([r.energy.value for r in rows], "J")
+    joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
     table = make_table("scope", "meter", f"energy, {unit}", "off, %", "", "lag, s", left=(0, 1, 4))
     for r in rows:
         width = r.energy.expanded
-        energy = fmt.interval(r.energy.value / joules, None if width is None else width / joules)
+        energy = fmt.format_interval(r.energy.value / joules, None if width is None else width / joules)
         off = fmt.NOTHING
         if r.off is not None:
             both = r.off.expanded
-            off = f"{100 * r.off.value:+.1f}" + ("" if both is None else f" ± {fmt.plain(100 * both, 2)}")
+            off = f"{100 * r.off.value:+.1f}" + ("" if both is None else f" ± {fmt.format_number(100 * both, 2)}")
         table.add_row(r.scope, r.meter, energy, off, r.verdict, r.lag)
     return table
 
@@ -113,7 +113,7 @@ def joined_lines(result: Result) -> list[tuple[str, str]]:
     for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):
         bound = 2 * group.energy.with_bound().u
         if bound > 1.5 * 2 * group.energy.u:
-            off = fmt.rough(bound, "J", 2)
+            off = fmt.format_rough(bound, "J", 2)
             lines.append(
                 ("rest", f"{group.name}: off by up to {off} if the load repeats in step with the sensors inside")
             )

@@ -72,16 +72,16 @@ class Comparison:
         took = ""
         if time is not None and time.ratio is not None and abs(time.ratio.value - 1) >= 0.0005:
             share = time.ratio.value - 1
-            took = f"; it takes {fmt.percent(abs(share), signed=False)} {'longer' if share > 0 else 'less time'}"
+            took = f"; it takes {fmt.format_percent(abs(share), signed=False)} {'longer' if share > 0 else 'less time'}"
         if energy is None or energy.ratio is None:
             return f"The energies cannot be compared: {self._why_not()}{took}"
         share, expanded = energy.ratio.value - 1, energy.ratio.expanded
         mark = " (an estimate)" if energy.estimate else ""
         if expanded is None:
-            size = fmt.percent(abs(share), signed=False)
+            size = fmt.format_percent(abs(share), signed=False)
             return f"B reads {size} {_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
         if not energy.difference:
-            return f"No significant difference in energy: B / A - 1 = {fmt.change(share, expanded)}{mark}{took}"
+            return f"No significant difference in energy: B / A - 1 = {fmt.format_change(share, expanded)}{mark}{took}"
         return f"B uses {_sized(share, expanded)}{mark}{took}"
 
     @property
@@ -105,11 +105,11 @@ class Comparison:
             said.append(Note("points-differ", text))
         twins = dict(zip((first, second), self.twins.values(), strict=True))
         if len(set(twins.values())) > 1:
-            each = (f"{run} {fmt.simulated([twin]) if twin else 'measured'}" for run, twin in twins.items())
+            each = (f"{run} {fmt.name_twins([twin]) if twin else 'measured'}" for run, twin in twins.items())
             said.append(Note("simulated-differ", f"! Not alike: {'; '.join(each)}."))
         data = self.facts.get("data", (None, None))
         if data[0] != data[1]:
-            told = ("does not tell" if d is None else fmt.fact(d) for d in data)
+            told = ("does not tell" if d is None else fmt.format_fact(d) for d in data)
             each = (f"{run} {text}" for run, text in zip((first, second), told, strict=True))
             what = f"! {first} and {second} did not work on the same data: {', '.join(each)}"
             said.append(Note("data-differ", f"{what}; differences may come from that."))
@@ -128,7 +128,7 @@ class Comparison:
         energy = self.line("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
             share = 2 * energy.ratio.with_bound().u / energy.ratio.value
-            reach = fmt.percent(share, signed=False)
+            reach = fmt.format_percent(share, signed=False)
             text = f"If a load repeats exactly in step with the sensors, B / A can be off by up to {reach}."
             said.append(Note("in-step", text, share=share))
         said.append(ONE_RUN_EACH)
@@ -218,7 +218,7 @@ def _sum(result: Result, names: tuple[str, ...]) -> GroupResult:
     nets = [g.net for g in groups]
     net = total(n for n in nets if n is not None) if all(n is not None for n in nets) else None
     scopes = tuple(scope for g in groups for scope in g.scopes)
-    mean = energy.scaled(1 / max(result.duration_s, 1e-9))
+    mean = energy * (1 / max(result.duration_s, 1e-9))
     return GroupResult("compared", scopes, energy, mean, net, any(g.estimate for g in groups))
 
 
@@ -229,7 +229,7 @@ def _kinds(a: Result, b: Result) -> list[str]:
 
 
 def _per_work(result: Result, whole: GroupResult | None) -> dict[str, Quantity]:
-    return {} if whole is None else {n: whole.energy.scaled(1 / done) for n, done in result.work.items() if done > 0}
+    return {} if whole is None else {n: whole.energy * (1 / done) for n, done in result.work.items() if done > 0}
 
 
 def devices(result: Result) -> frozenset[tuple[str, ...]]:
@@ -248,7 +248,7 @@ def line_of(name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...
     ratio = None
     if a.value > 0 and b.value > 0:
         # Errors of two runs are their own, but for the gain of a meter that measured both.
-        ratio = b.tagged("b", keep=keep).ratio(a.tagged("a", keep=keep))
+        ratio = b.tagged("b", keep=keep) / a.tagged("a", keep=keep)
     return Line(name, unit, a, b, ratio, estimate)
 
 
@@ -258,10 +258,10 @@ def _direction(share: float) -> str:
 
 def _more(ratio: float) -> str:
     share = ratio - 1
-    return f"{fmt.percent(abs(share), signed=False)} {_direction(share)}" if share else "equal"
+    return f"{fmt.format_percent(abs(share), signed=False)} {_direction(share)}" if share else "equal"
 
 
 def _sized(share: float, expanded: float) -> str:
     """Return `12.3 % less ± 1.1`, as people say it."""
-    value, _, width = fmt.change(abs(share), expanded).removeprefix("+").removesuffix(" %").partition(" ± ")
+    value, _, width = fmt.format_change(abs(share), expanded).removeprefix("+").removesuffix(" %").partition(" ± ")
     return f"{value} % {_direction(share)} ± {width}"

@@ -74,7 +74,7 @@ def print_result(
     titled = f" · {result.name}" if result.name else ""
     console.rule(Text(escape_unprintable(f"joulelab · {result.run}{titled}")), align="left", style="dim")
     if result.twin:
-        console.print(Text(fmt.simulated([result.twin])))
+        console.print(Text(fmt.name_twins([result.twin])))
     console.print(Text(headline(result), style="bold"), soft_wrap=True)
     if (bound := result.bound_check) is not None:
         print_facts(console, [(bound.status, f"{bound.message}\n-> {bound.next}")])
@@ -114,7 +114,7 @@ def _print_energies(console: Console, result: Result, *, every: bool, budget: bo
 
 def headline(result: Result) -> str:
     """Return the one line that matters: energy, time, power."""
-    took = fmt.duration(result.duration_s)
+    took = fmt.format_duration(result.duration_s)
     energy, whole = result.energy, result.group("measured")
     if energy is None or whole is None:
         if result.is_damaged:
@@ -122,18 +122,18 @@ def headline(result: Result) -> str:
         if result.outcome == "imported":
             return f"no energy: there is neither power nor energy in what was imported. It covers {took}"
         return f"no energy measured: no power meter can be read here. It took {took}"
-    text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
+    text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
     so_far = " so far" if result.state == "live" else ""
-    return f"{text} ({fmt.watt_hours(energy.value)}) in {took}{so_far}, {fmt.watts(whole.mean_w.value)} on average"
+    return f"{text} ({fmt.format_watt_hours(energy.value)}) in {took}{so_far}, {fmt.format_watts(whole.mean_w.value)} on average"
 
 
 def story(result: Result, width: int) -> str:
     """Return what ran, how it ended and what the energy covers."""
     whole = result.group("measured")
-    covers = f"{fmt.span(sorted(whole.scopes, key=rank_scope))} · " if whole else ""
+    covers = f"{fmt.join_scopes(sorted(whole.scopes, key=rank_scope))} · " if whole else ""
     end = f" · {ending(result)}"
     room = max(width - len(covers) - len(end), 20)
-    return f"{covers}{fmt.shortened(shlex.join(result.command), room)}{end}"
+    return f"{covers}{fmt.shorten_end(shlex.join(result.command), room)}{end}"
 
 
 def rated_lines(result: Result) -> list[tuple[str, str]]:
@@ -157,14 +157,14 @@ def cell(q: Quantity | None, factor: float, *, estimate: bool = False) -> str:
     if q is None:
         return fmt.NOTHING
     expanded = q.expanded
-    text = fmt.interval(q.value / factor, None if expanded is None else expanded / factor)
+    text = fmt.format_interval(q.value / factor, None if expanded is None else expanded / factor)
     return f"~{text}" if estimate else text
 
 
 def energy_table(rows: list[EnergyRow]) -> Table:
     """Return energy with its interval (k = 2), powers, and net of idle where idle was measured."""
-    joules, unit = fmt.column([r.energy.value for r in rows], "J")
-    watts, power = fmt.column([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
+    joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
+    watts, power = fmt.choose_scale([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
     net = any(r.net is not None for r in rows)
     heads = ["", f"energy, {unit}", f"mean, {power}", "median", "max", *([f"net of idle, {unit}"] if net else [])]
     table = make_table(*heads)
@@ -172,7 +172,7 @@ def energy_table(rows: list[EnergyRow]) -> Table:
         mark = "~" if r.estimate else ""
         powers = [None if w is None else w / watts for w in (r.mean_w.value, r.median_w, r.max_w)]
         cells = [cell(r.energy, joules, estimate=r.estimate)]
-        cells += [fmt.NOTHING if w is None else mark + fmt.plain(w) for w in powers]
+        cells += [fmt.NOTHING if w is None else mark + fmt.format_number(w) for w in powers]
         if net:
             cells.append(cell(r.net, joules, estimate=r.estimate))
         last = k + 1 < len(rows) and rows[k + 1].label == "measured"
@@ -206,9 +206,9 @@ def budget_table(result: Result) -> Table:
         if energy.value == 0:
             continue
         share = 200 / abs(energy.value)
-        whole = fmt.plain(energy.u * share, 3) if energy.known else "unknown"
+        whole = fmt.format_number(energy.u * share, 3) if energy.known else "unknown"
         spent = energy.budget()
-        table.add_row(label, whole, *(fmt.plain(spent.get(k, 0.0) * share, 2) for k in kinds))
+        table.add_row(label, whole, *(fmt.format_number(spent.get(k, 0.0) * share, 2) for k in kinds))
     return table
 
 
@@ -224,22 +224,22 @@ def _fitting(console: Console, rows: list[PhaseRow], *, families: bool) -> Table
 
 def phase_table(rows: list[PhaseRow], *, families: bool = False, kinds: int = MOST_KINDS) -> Table:
     """Return the phases with time, energy, power and energy per unit of work; with `families` a line for each."""
-    joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
+    joules, unit = fmt.choose_scale([r.energy.value for r in rows if r.energy is not None], "J")
     means = {k: r.energy.value / r.duration_s for k, r in enumerate(rows) if r.energy and r.duration_s > 0}
-    watts, power = fmt.column(means.values(), "W")
+    watts, power = fmt.choose_scale(means.values(), "W")
     works = shown_work(name for r in rows for name in r.work)[:kinds]
     energy_heads = [f"energy, {unit}", f"mean, {power}"] if means else []
-    scales = [fmt.per_work(_each(rows, w), w) if means else (1.0, f"{w}/s") for w in works]
+    scales = [fmt.scale_per_work(_each(rows, w), w) if means else (1.0, f"{w}/s") for w in works]
     table = make_table("phase", "time", *energy_heads, *(head for _, head in scales))
     for k, r in enumerate(rows):
-        cells = ["  " * r.depth + r.label + (" (open)" if r.open_end else ""), fmt.duration(r.duration_s)]
+        cells = ["  " * r.depth + r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
         if means:
-            cells += [cell(r.energy, joules), fmt.plain(means[k] / watts) if k in means else fmt.NOTHING]
+            cells += [cell(r.energy, joules), fmt.format_number(means[k] / watts) if k in means else fmt.NOTHING]
         per = (_per_work(r, w, factor, energy=bool(means)) for w, (factor, _) in zip(works, scales, strict=True))
         table.add_row(*cells, *per)
         if families and len(r.by_family) > 1 and r.duration_s > 0:
             for name, q in r.by_family.items():
-                mean = fmt.plain(q.value / r.duration_s / watts)
+                mean = fmt.format_number(q.value / r.duration_s / watts)
                 table.add_row("  " * r.depth + f"  by {name}", "", cell(q, joules), mean, style="dim")
     return table
 
@@ -258,8 +258,8 @@ def _per_work(row: PhaseRow, work: str, factor: float, *, energy: bool) -> str:
     if not done or (energy and row.energy is None) or row.duration_s <= 0:
         return fmt.NOTHING
     if row.energy is None:
-        return fmt.rate(done / row.duration_s)
-    return cell(row.energy.scaled(1 / done), factor)
+        return fmt.format_rate(done / row.duration_s)
+    return cell(row.energy * (1 / done), factor)
 
 
 def work_lines(result: Result) -> list[tuple[str, str]]:
@@ -268,12 +268,12 @@ def work_lines(result: Result) -> list[tuple[str, str]]:
     told = kinds_with_figure(result.work)
     for name in told:
         one = name.removesuffix("s")
-        text = fmt.work(result.work[name], name) + _rates(result, name)
+        text = fmt.format_work(result.work[name], name) + _rates(result, name)
         if name in per_work:
             q, whole = per_work[name], result.group("measured")
-            text += f", {fmt.quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
+            text += f", {fmt.format_quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
         lines.append(("work", text))
-    judged = [fmt.work(done, name) for name, done in result.work.items() if name not in told]
+    judged = [fmt.format_work(done, name) for name, done in result.work.items() if name not in told]
     return lines + ([("work", ", ".join(judged))] if judged else [])
 
 
@@ -283,9 +283,9 @@ def _rates(result: Result, kind: str) -> str:
         return ""
     over_all, inside = result.work[kind] / result.duration_s, done_in(result.phases, kind)
     if inside is None or abs(inside[1] - over_all) <= SAME_RATE * over_all:
-        return f", {fmt.work_rate(over_all, kind)}"
-    name = fmt.in_the_middle(inside[0], MOST_OF_NAME)
-    return f", {fmt.work_rate(inside[1], kind)} in {name}, {fmt.work_rate(over_all, kind)} over all"
+        return f", {fmt.format_work_rate(over_all, kind)}"
+    name = fmt.shorten_middle(inside[0], MOST_OF_NAME)
+    return f", {fmt.format_work_rate(inside[1], kind)} in {name}, {fmt.format_work_rate(over_all, kind)} over all"
 
 
 def fact_lines(result: Result) -> list[tuple[str, str]]:
@@ -294,11 +294,11 @@ def fact_lines(result: Result) -> list[tuple[str, str]]:
     data = facts.pop(DATA, None)
     rest = {name: value for name, value in facts.items() if not quality or name not in (QUALITY, *quality)}
     long = [name for name, value in rest.items() if isinstance(value, str) and len(value) > fmt.MOST_OF_FACT]
-    judged = ", ".join(f"{fmt.fact(name)} {fmt.figure(value)}" for name, value in quality.items())
-    parts = [f"{fmt.fact(name)} = {fmt.fact(value)}" for name, value in rest.items() if name not in long]
-    parts += [f"{', '.join(map(fmt.fact, long[:MOST_LONG]))}: see --json"] if long else []
+    judged = ", ".join(f"{fmt.format_fact(name)} {fmt.format_quality(value)}" for name, value in quality.items())
+    parts = [f"{fmt.format_fact(name)} = {fmt.format_fact(value)}" for name, value in rest.items() if name not in long]
+    parts += [f"{', '.join(map(fmt.format_fact, long[:MOST_LONG]))}: see --json"] if long else []
     said = "; ".join(parts)
-    told = [("data", "" if data is None else fmt.fact(data)), ("quality", judged), ("facts", said)]
+    told = [("data", "" if data is None else fmt.format_fact(data)), ("quality", judged), ("facts", said)]
     return [(label, text) for label, text in told if text]
 
 
@@ -315,17 +315,17 @@ def load_lines(result: Result) -> list[tuple[str, str]]:
     """Return the load of the command and of the whole machine in one line."""
     load, own, machine = result.load, [], []
     if "workload.user_s" in load:
-        own.append(f"{fmt.duration(load['workload.user_s'] + load.get('workload.system_s', 0.0))} of CPU")
+        own.append(f"{fmt.format_duration(load['workload.user_s'] + load.get('workload.system_s', 0.0))} of CPU")
     elif load.get("workload.cpu_s"):  # read once a second: the last of it is missing
-        own.append(f"at least {fmt.duration(load['workload.cpu_s'])} of CPU")
+        own.append(f"at least {fmt.format_duration(load['workload.cpu_s'])} of CPU")
     peak = load.get("workload.peak_memory_b", load.get("workload.memory_b.max"))
     if peak:
-        own.append(f"{fmt.size(peak)} of memory")
+        own.append(f"{fmt.format_bytes(peak)} of memory")
     if "host.busy.mean" in load:
         machine.append(f"CPUs {load['host.busy.mean']:.0%} busy (peak {load['host.busy.max']:.0%})")
     for title, key, way in MOVED:
         if load.get(f"host.{key}", 0.0) >= WORTH_TELLING_B:
-            machine.append(f"{title} {fmt.size(load[f'host.{key}'])} {way}")
+            machine.append(f"{title} {fmt.format_bytes(load[f'host.{key}'])} {way}")
     parts = [f"{title}: {', '.join(said)}" for title, said in (("command", own), ("machine", machine)) if said]
     return [("load", "; ".join(parts))] if parts else []
 

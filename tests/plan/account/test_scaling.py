@@ -94,7 +94,7 @@ def test_what_is_not_known_of_spreading_is_one_thing_in_energy_and_time(tmp_path
     alone = plan_work(work(), runs)
     for nodes in (2, 8):
         found = plan_work(work(nodes=nodes), runs)
-        power, own = found.whole.ratio(found.time.scaled(nodes)), alone.whole.ratio(alone.time)
+        power, own = found.whole / (found.time * nodes), alone.whole / alone.time
         # Of the power of a node only what waiting nodes draw is left: it is no higher than measured, within that.
         assert power.value < own.value < power.value + 2 * power.u
         apart = math.hypot(found.whole.u / found.whole.value, found.time.u / found.time.value)
@@ -233,7 +233,7 @@ def test_eight_real_nodes_are_within_what_one_of_them_promises(tmp_path: Path) -
     planned = plan_work(work("runs", 1.0, nodes=8), list(found.values()))
     assert eight.result.energy is not None
     seconds, joules = eight.result.duration_s, eight.result.energy.value
-    power = planned.whole.ratio(planned.time)
+    power = planned.whole / planned.time
     for plan, real in ((planned.time, seconds), (planned.whole, joules), (power, joules / seconds)):
         assert plan.expanded is not None
         assert abs(plan.value - real) < plan.expanded

@@ -148,7 +148,7 @@ def nameplate_of(measured: Measured, rated_w: float | None = None) -> Nameplate 
             return None
         watts = rated_w * nodes
         used = result.energy if result.energy is not None and result.energy.value > 0 else None
-        ratio = None if used is None else Quantity(watts * result.duration_s).ratio(used)
+        ratio = None if used is None else Quantity(watts * result.duration_s) / used
         return Nameplate(watts, result.duration_s, "node", "given", ratio)
     rated = result.rated
     if not rated.devices:
@@ -211,13 +211,13 @@ def account_of(
     used = _weighed(whole, parts, rates)
     over_time = float(np.dot(rates, _shares(spans)))
     moved = moved_kwh or Quantity(0.0)
-    amount = (used * pue).scaled(1 / KWH) + moved.scaled(over_time)
+    amount = used * pue * (1 / KWH) + moved * over_time
     drawn = np.array([part.value for part in parts]) / KWH * pue.value
     amount, known = _with_rate(amount, rate, edges, drawn + moved.value * _shares(spans))
     plate = profile.nameplate
     rated_kwh = None if plate is None else plate.energy_j / KWH
     return Account(
-        rate.label, start, whole.scaled(1 / KWH), (whole * pue).scaled(1 / KWH) + moved, amount,
+        rate.label, start, whole * (1 / KWH), whole * pue * (1 / KWH) + moved, amount,
         used.value / whole.value if whole.value else over_time, known,
         tuple(Slot(a, b, e, r) for a, b, e, r in zip(edges, edges[1:], parts, rates.tolist(), strict=False)),
         rated_kwh, None if rated_kwh is None else (rated_kwh * pue.value + moved.value) * over_time,
@@ -232,8 +232,8 @@ def _weighed(whole: Quantity, parts: Sequence[Quantity], rates: Floats) -> Quant
     """
     values = np.array([part.value for part in parts])
     mean = float(np.dot(values, rates) / values.sum()) if values.sum() > 0 else float(rates.mean())
-    apart = total(p.scaled(float(r) - mean) for p, r in zip(parts, rates, strict=True) if r != mean)
-    return replace(whole.scaled(mean) + apart, value=float(np.dot(values, rates)))
+    apart = total(p * (float(r) - mean) for p, r in zip(parts, rates, strict=True) if r != mean)
+    return replace(whole * mean + apart, value=float(np.dot(values, rates)))
 
 
 def _shares(spans: Floats) -> Floats:

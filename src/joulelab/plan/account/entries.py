@@ -114,7 +114,7 @@ class Job:
         """Return the hours of nodes that it takes, None where nobody tells on how many it runs."""
         profile, nodes = self.profile, self.nodes
         time = profile.time if isinstance(profile, Planned) else Quantity(profile.duration_s)
-        return None if nodes is None else time.scaled(nodes / HOURS)
+        return None if nodes is None else time * (nodes / HOURS)
 
     @property
     def mean_w(self) -> float:
@@ -163,7 +163,7 @@ class Entry:
 
     def per(self, kind: str) -> Quantity:
         """Return the whole per unit of a kind of work."""
-        return self.whole.scaled(1 / self.job.done[kind])
+        return self.whole * (1 / self.job.done[kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Books:
         if first is entry:
             return None
         # Of what is paid for being used, a share says nothing.
-        ratio = entry.whole.ratio(first.whole) if first.whole.value > 0 and entry.whole.value >= 0 else None
+        ratio = entry.whole / first.whole if first.whole.value > 0 and entry.whole.value >= 0 else None
         return entry.whole - first.whole, ratio
 
 
@@ -262,7 +262,7 @@ def _entry(job: Job, site: Site, rate: Rate, purpose: Purpose, at_s: float | Non
     if isinstance(job.profile, Planned) and at_s is None and _varies(rate):
         why = f"{rate.label.name} changes over time"
         raise ConfigError(f"{job.name}: when it runs is not known", why=why, next="say it: --at 2026-11-17T08:00Z")
-    moved = None if site.moved_kwh is None else site.moved_kwh.scaled(1 / movers)
+    moved = None if site.moved_kwh is None else site.moved_kwh * (1 / movers)
     account = account_of(job.profile, rate, pue=site.overhead, moved_kwh=moved, at_s=at_s)
     share = share_of(job.kind, purpose, job.node_hours)
     notes = notes_of(site, movers)

@@ -37,7 +37,7 @@ def share_of(kind: NodeKind | None, purpose: Purpose, node_hours: Quantity | Non
     hours = kind.lifetime_years * HOURS_PER_YEAR * use
     used = "used all the time (no `use` was given: the least)" if kind.use is None else f"used {use * 100:g} % of it"
     said = f"{kind.name}: {kind.lifetime_years:g} years, {used}"
-    return Share(node_hours.scaled(whole / hours), whole / hours, node_hours, said)
+    return Share(node_hours * (whole / hours), whole / hours, node_hours, said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +73,4 @@ def break_even(a: Option, b: Option, site: str = "") -> BreakEven:
         # Less to buy and less to run: no rate above zero turns that round.
         ahead = saver if dearer.value <= 0 else other
         return BreakEven(site, a.name, b.name, None, saver.name, ahead.name)
-    return BreakEven(site, a.name, b.name, dearer.ratio(less), saver.name)
+    return BreakEven(site, a.name, b.name, dearer / less, saver.name)

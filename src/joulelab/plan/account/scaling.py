@@ -78,7 +78,7 @@ class Group:
     @property
     def node_s(self) -> Quantity:
         """Return seconds of all nodes per unit of work: the same at any count if work spread ideally."""
-        return self.means.time.scaled(self.nodes)
+        return self.means.time * self.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Basis:
             energy = find(places, [_ratio(g.energy, base.energy) for g in line], nodes, f"scaling:nodes@{base.run}")
             how, listed = ("interpolated" if inside else "assumed"), ", ".join(f"{p:g}" for p in places)
             said = _neighbours(places, nodes) if inside else f"continued from runs at {listed} nodes"
-        time = spread.scaled(base.nodes / nodes)
+        time = spread * (base.nodes / nodes)
         return Step("nodes", f"{base.nodes}", f"{nodes}", time, energy, how, said)
 
     def _to_cap(self, base: Group, cap_w: float | None) -> Step | None:
@@ -236,7 +236,7 @@ class Basis:
             return known_response(members, gpu_w=self.gpu_w)
         if self.gpus is None:
             raise ConfigError("what caps do is not known", why="no GPU was measured", next="for a model give --gpus 8")
-        node_w = base.energy.ratio(base.node_s)
+        node_w = base.energy / base.node_s
         highest_w = max(draw.highest_w for draw in draws)
         return modelled_response(
             replace(node_w, known=True), highest_w, gpus=self.gpus, gpu_w=self.gpu_w
@@ -275,12 +275,12 @@ def beyond(x: Sequence[float], points: Sequence[Quantity], at: float, source: st
     factor = (at / place) ** slope
     lost = (1 - KEPT ** abs(math.log2(at / place))) / 2
     half = near.value * max(abs(factor - 1), lost * factor)
-    found = near.scaled(factor)
+    found = near * factor
     return replace(found, terms={**found.terms, source: half / math.sqrt(3)})
 
 
 def _ratio(a: Quantity, b: Quantity) -> Quantity:
-    return ONE if a is b else a.ratio(b)
+    return ONE if a is b else a / b
 
 
 def _neighbours(places: Sequence[float], at: float) -> str:

@@ -132,7 +132,7 @@ def _rated(entries: Sequence[Entry], energy: Quantity) -> tuple[float | None, Qu
     kwh = sum(e.account.rated_kwh or 0.0 for e in entries)
     of = " + ".join(dict.fromkeys(plate.of for plate in known))
     if of == "node" and energy.value > 0:
-        return kwh, Quantity(kwh).ratio(energy), of
+        return kwh, Quantity(kwh) / energy, of
     return kwh, known[0].ratio if len(known) == 1 else None, of
 
 
@@ -167,4 +167,4 @@ def _sci(entries: Sequence[Entry], amount: Quantity, share: Quantity | None) -> 
         return None
     unit = next((kind for kind in common if kind != RUNS), common[0])
     whole = amount + (share or Quantity(0.0))
-    return Sci(whole.scaled(1 / sum(one[unit] for one in done)), unit, share is not None)
+    return Sci(whole * (1 / sum(one[unit] for one in done)), unit, share is not None)

@@ -77,7 +77,7 @@ class Planned:
     def between(self, at_s: Floats) -> list[Quantity]:
         """Return the energy (J) between each two of some times (s from its start), at a flat power."""
         shares = np.diff(np.clip(at_s, 0.0, self.duration_s)) / self.duration_s
-        return [self.whole.scaled(float(share)) for share in shares]
+        return [self.whole * float(share) for share in shares]
 
 
 def read_work(tables: Sequence[Table]) -> list[Work]:
@@ -141,7 +141,7 @@ def plan_work(
     if work.gpus is None:
         basis = replace(basis, gpus=gpus)
     scaled = basis.at(nodes=work.nodes, cap_w=work.cap_w, batch=work.batch)
-    time = scaled.time.scaled(work.amount)
+    time = scaled.time * work.amount
     if not time.value <= LONGEST_S:
         what = f"{work.name} would take more than 1000 years on {scaled.nodes} node{'s' if scaled.nodes > 1 else ''}"
         raise ConfigError(what, next="give less work, or more nodes: --nodes N")
@@ -149,12 +149,12 @@ def plan_work(
     plate = nameplate_of(base, rated_w)
     if plate is not None:
         watts = plate.watts / nodes_of(base) * scaled.nodes
-        energy = scaled.energy.scaled(work.amount)
-        ratio = time.scaled(watts).ratio(energy) if plate.of == "node" and energy.value > 0 else None
+        energy = scaled.energy * work.amount
+        ratio = time * watts / energy if plate.of == "node" and energy.value > 0 else None
         plate = Nameplate(watts, time.value, plate.of, plate.source, ratio)
     highest = [draw.highest_w for one in measured for draw in one.draws]
     return Planned(
-        work, scaled.nodes, scaled.energy.scaled(work.amount), time, scaled.steps, scaled.runs,
+        work, scaled.nodes, scaled.energy * work.amount, time, scaled.steps, scaled.runs,
         base.start_utc_s if at_s is None else at_s, plate, side_of(base),
         tuple(dict.fromkeys(one.result.twin for one in measured if one.result.twin)),
         max(highest) * scaled.nodes if all(one.resolved for one in measured) else None,

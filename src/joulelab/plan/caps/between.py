@@ -36,7 +36,7 @@ def between(x: Sequence[float], points: Sequence[Quantity], at: float, source: s
     chord = share * (1 - share) * abs(values[k + 1] - values[k])
     off = ALONE * chord if len(x) == 2 else math.hypot(bent - straight, BESIDE * chord)
     low, high = points[k], points[k + 1]
-    parts = low.scaled((1 - share) * value / low.value) + high.scaled(share * value / high.value)
+    parts = low * ((1 - share) * value / low.value) + high * (share * value / high.value)
     return Quantity(value, {**parts.terms, source: value * off}, parts.known, parts.bounds)
 
 

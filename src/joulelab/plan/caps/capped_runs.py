@@ -209,7 +209,7 @@ def _power(one: Measured, kind: str | None) -> Trial:
         for s in one.result.scopes
         if (s.host, s.scope) in outer
     )
-    mean_w = energy.scaled(1 / duration_s / len(one.draws))
+    mean_w = energy * (1 / duration_s / len(one.draws))
     return Trial(mean_w, _trial(one, kind).time_s, run=one.result.run, meter="; ".join(meters))
 
 

@@ -91,7 +91,7 @@ class ScaledFans:
         fans_w = drawn.mean_w if same else self._held(drawn.mean_w * by, setting)
         more = self._supplies.more(self._load.mean_w.value, fans_w - drawn.mean_w)
         peaks = [
-            self._peak(one, fans, Quantity(fans) if same else self._held(by.scaled(fans), setting))
+            self._peak(one, fans, Quantity(fans) if same else self._held(by * fans, setting))
             for one, fans in zip(self._load.highest, drawn.highest_w, strict=True)
         ]
         full = max(drawn.highest_w) * by.value > ABOVE * drawn.full_w

@@ -257,14 +257,14 @@ def _asked(now: Setting, kinds: Sequence[CoolingKind], inlets_c: Sequence[float]
 def _option(setting: Setting, fans: Fans, load: Load, given: Given) -> Option:
     blown = fans.under(setting)
     node_w = load.mean_w + blown.change_w
-    kwh = node_w.scaled(HOURS_A_YEAR * given.use * 1e-3)
+    kwh = node_w * (HOURS_A_YEAR * given.use * 1e-3)
     pue = given.pue.get(setting.kind)
     highest_w = max(blown.highest_w, node_w.value)  # fans that a model turns up raise the mean and the peak alike
     return Option(
         setting, fans.by, blown.fans_w, node_w, blown.change_w, highest_w, max(blown.upper_w, highest_w), kwh,
         blown.full_speed, blown.beyond_seen,
         None if given.supply_w is None else math.floor(given.supply_w * (1 - given.margin) / blown.upper_w + 1e-9),
-        pue, None if pue is None else kwh.scaled(pue),
+        pue, None if pue is None else kwh * pue,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Supplies:
 
     def mean_at_wall(self, dc_w: Quantity) -> Quantity:
         """Return a mean power at the wall (W), with what is not known of the supplies; a model's is not known."""
-        found = dc_w.scaled(float(self.at_wall(np.array([dc_w.value]))[0]) / dc_w.value)
+        found = dc_w * (float(self.at_wall(np.array([dc_w.value]))[0]) / dc_w.value)
         return self._assuming(found if self._knots is None else replace(found, known=False))
 
     def _assuming(self, ac_w: Quantity) -> Quantity:

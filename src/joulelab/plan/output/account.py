@@ -61,15 +61,15 @@ def cell(q: Quantity | None, factor: float = 1.0) -> str:
     if q is None:
         return fmt.NOTHING
     if q.known and not q.u:
-        return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
+        return fmt.format_number(q.value / factor)
+    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def print_books(console: Console, books: Books, title: str = "") -> None:
     """Print the whole answer."""
     console.print(Text(headline(books, title), style="bold"))
     if books.twins:
-        console.print(Text(fmt.simulated(books.twins), style="yellow"))
+        console.print(Text(fmt.name_twins(books.twins), style="yellow"))
     for table in _tables(books, console):
         console.print()
         console.print(table)
@@ -105,11 +105,11 @@ def _table(books: Books, columns: Sequence[Column]) -> Table:
     heads = ["", "site"] if sites else [""]
     table = make_table(*heads, *(column.head for column in columns), left=range(len(heads)))
     for k, entry in enumerate(books.entries):
-        names = [fmt.in_the_middle(entry.job.name, NAME_WIDTH), fmt.shortened(entry.site.name, SITE_WIDTH)]
+        names = [fmt.shorten_middle(entry.job.name, NAME_WIDTH), fmt.shorten_end(entry.site.name, SITE_WIDTH)]
         table.add_row(*names[: len(heads)], *(column.cells[k] for column in columns))
     rows = len(books.entries)
     for k, site in enumerate(books.total):
-        named = [f"all {rows // len(books.sites)}", fmt.shortened(site, SITE_WIDTH)][: len(heads)]
+        named = [f"all {rows // len(books.sites)}", fmt.shorten_end(site, SITE_WIDTH)][: len(heads)]
         table.add_row(*named, *(column.cells[rows + k] for column in columns), style="bold")
     return table
 
@@ -125,12 +125,12 @@ def _used(books: Books) -> list[Column]:
     scale, hours = energy_scale([e.account.energy_kwh.value for e in entries])
     energies = (*(cell(e.account.energy_kwh, scale) for e in entries), *(cell(books.total_kwh, scale) for _ in blank))
     columns = [
-        Column("\ntime", (*(fmt.duration(e.job.profile.duration_s) for e in entries), *blank)),
+        Column("\ntime", (*(fmt.format_duration(e.job.profile.duration_s) for e in entries), *blank)),
         Column(f"energy,\n{hours}", energies),
         Column(f"{books.purpose},\n{unit}", (*(cell(e.account.amount, factor) for e in entries), *sums)),
         Column(
             f"rated x time,\n{unit}",
-            (*(fmt.NOTHING if r is None else fmt.plain(r / factor, 3) for r in rated), *blank),
+            (*(fmt.NOTHING if r is None else fmt.format_number(r / factor, 3) for r in rated), *blank),
         ),
     ]
     if any(ratios):
@@ -155,10 +155,10 @@ def _compared(books: Books) -> list[Column]:
     if len(books.sites) > 1:
         against = [books.against(e) for e in entries]
         differences = (fmt.NOTHING if a is None else cell(a[0], factor) for a in against)
-        first = fmt.shortened(books.sites[0], SITE_WIDTH)
+        first = fmt.shorten_end(books.sites[0], SITE_WIDTH)
         columns.append(Column(f"{unit} more\nthan {first}", (*differences, *blank)))
         ratios = [None if a is None else a[1] for a in against]
-        changes = (fmt.NOTHING if r is None else fmt.change(r.value - 1, r.expanded) for r in ratios)
+        changes = (fmt.NOTHING if r is None else fmt.format_change(r.value - 1, r.expanded) for r in ratios)
         columns.append(Column(f"change from\n{first}", (*changes, *blank)))
     return columns
 
@@ -193,8 +193,8 @@ def _planned(entry: Entry) -> list[tuple[str, str]]:
     work, runs = profile.work, len(profile.runs)
     unit = {GPU_HOURS: "GPU-hours", NODE_HOURS: "node-hours"}.get(work.unit, work.unit)
     nodes = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''}"
-    long = f"{fmt.duration(profile.time.value)}{_width(profile.time)}"
-    text = f"{fmt.amount(work.amount)} {unit} on {nodes}: {long}, from {runs} run{'s' if runs > 1 else ''}"
+    long = f"{fmt.format_duration(profile.time.value)}{_width(profile.time)}"
+    text = f"{fmt.format_amount(work.amount)} {unit} on {nodes}: {long}, from {runs} run{'s' if runs > 1 else ''}"
     steps = profile.steps or ()
     said = text + ("" if steps else ", as measured" if not profile.twins else ", as simulated")
     return [("work", f"{entry.job.name}: {said}"), *(("scaled", step_text(step)) for step in steps)]
@@ -204,7 +204,7 @@ def _width(time: Quantity) -> str:
     """Return how far a time may be off; nothing where that is below what is told of the time itself."""
     if time.expanded is None:
         return " ± ?"
-    return f" ± {fmt.duration(time.expanded)}" if time.expanded > TOLD * time.value else ""
+    return f" ± {fmt.format_duration(time.expanded)}" if time.expanded > TOLD * time.value else ""
 
 
 def step_text(step: Step) -> str:
@@ -221,12 +221,12 @@ def rate_text(entry: Entry) -> str:
         unit = account.label.unit
         planned = isinstance(entry.job.profile, Planned)
         power = "at a flat power" if planned else "spread evenly" if entry.job.even else "by its own power"
-        mean = f"{fmt.plain(account.mean_rate)} {unit} on average over {entry.job.name}, {power}"
+        mean = f"{fmt.format_number(account.mean_rate)} {unit} on average over {entry.job.name}, {power}"
         return f"{text}; {mean}, {len(account.slots)} slots from {time_shown(account.start_utc_s)}"
     return (
         text
         if account.label.name.endswith(account.label.unit)
-        else f"{text}; {fmt.plain(account.mean_rate)} {account.label.unit}"
+        else f"{text}; {fmt.format_number(account.mean_rate)} {account.label.unit}"
     )
 
 
@@ -251,7 +251,7 @@ def per_unit(q: Quantity, kind: str, unit: str) -> str:
         if abs(q.value) * count >= LEAST or not q.value:
             break
     named = "GPU-hours" if kind == GPU_HOURS else kind
-    return f"{amount_text(q.scaled(many), unit)} per {word}{named if word else named.removesuffix('s')}"
+    return f"{amount_text(q * many, unit)} per {word}{named if word else named.removesuffix('s')}"
 
 
 def _per(entry: Entry, books: Books) -> str:
@@ -259,7 +259,7 @@ def _per(entry: Entry, books: Books) -> str:
     told = [per_unit(entry.per(kind), kind, books.unit) for kind in entry.job.done if kind != NODE_HOURS]
     hours = entry.job.node_hours
     if hours is not None and hours.value > 0:
-        told.append(f"{amount_text(entry.whole.ratio(hours), books.unit)} per node-hour")
+        told.append(f"{amount_text(entry.whole / hours, books.unit)} per node-hour")
     name = f"{entry.job.name} at {entry.site.name}" if len(books.sites) > 1 else entry.job.name
     return f"{name}: {'; '.join(told)}"
 

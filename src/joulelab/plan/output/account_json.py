@@ -54,7 +54,7 @@ def _entry(books: Books, entry: Entry) -> dict[str, Any]:
         "charges": dict(entry.charges),
         "whole": entry.whole.to_json(),
         "per": {kind: entry.per(kind).to_json() for kind in job.done},
-        "per_node_hour": entry.whole.ratio(hours).to_json() if hours is not None and hours.value > 0 else None,
+        "per_node_hour": (entry.whole / hours).to_json() if hours is not None and hours.value > 0 else None,
         "planned": _planned(job.profile) if isinstance(job.profile, Planned) else None,
         "against_first_site": None
         if against is None

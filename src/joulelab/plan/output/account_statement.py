@@ -42,16 +42,16 @@ def _sentences(s: Statement) -> list[str]:
 def _simulated(s: Statement) -> str:
     if not s.twins:
         return ""
-    _, _, how = fmt.simulated(s.twins).partition(": ")
+    _, _, how = fmt.name_twins(s.twins).partition(": ")
     return f"These figures are simulated ({how}); nothing was measured."
 
 
 def _energy(s: Statement) -> str:
     verb = "would use" if s.planned else "used"
     jobs = f"{s.jobs} runs" if s.jobs > 1 else f"The {'work' if s.planned else 'run'} {s.names[0]}"
-    nodes = f"{_nodes(s)}, {fmt.duration(s.duration_s)} in all"
+    nodes = f"{_nodes(s)}, {fmt.format_duration(s.duration_s)} in all"
     how = ["scaled from runs"] if s.planned else []
-    inside = "; ".join(part for part in (fmt.span(s.scopes), *s.covers) if part)
+    inside = "; ".join(part for part in (fmt.join_scopes(s.scopes), *s.covers) if part)
     where = f"{s.scope} ({inside})" if inside else s.scope
     by = [] if s.planned or s.twins else [f"{'accounted' if s.even else 'measured'} by {', '.join(s.meters[:MOST])}"]
     return f"{jobs} {verb} {_energies(s.energy_kwh)} of electricity: {'; '.join([*how, where, *by, nodes])}."
@@ -68,17 +68,17 @@ def _nodes(s: Statement) -> str:
 
 def _said(q: Quantity, unit: str) -> str:
     """Return a quantity for a paper: without an interval where the accuracy is not known."""
-    return f"{cell(q) if q.known else fmt.plain(q.value)} {unit}"
+    return f"{cell(q) if q.known else fmt.format_number(q.value)} {unit}"
 
 
 def _energies(q: Quantity) -> str:
     factor, unit = energy_scale([q.value])
-    return _said(q.scaled(1 / factor), unit)
+    return _said(q * (1 / factor), unit)
 
 
 def _rough(kwh: float) -> str:
     factor, unit = energy_scale([kwh])
-    return f"{fmt.plain(kwh / factor, 3)} {unit}"
+    return f"{fmt.format_number(kwh / factor, 3)} {unit}"
 
 
 def _amounts(q: Quantity, unit: str) -> str:
@@ -87,7 +87,7 @@ def _amounts(q: Quantity, unit: str) -> str:
 
 def _amount(s: Statement) -> str:
     unit, price = s.label.unit.partition("/")[0], s.label.kind == "price"
-    figure = fmt.plain(s.mean_rate) if s.varies else fmt.fact(s.mean_rate)
+    figure = fmt.format_number(s.mean_rate) if s.varies else fmt.format_fact(s.mean_rate)
     article = "a" if price or s.label.kind == "marginal" else "an"
     rate = f"{article} {'price' if price else f'{s.label.kind} carbon intensity'} of {figure} "
     rate += s.label.unit if price else "g CO2e per kWh"
@@ -105,7 +105,7 @@ def _rate(s: Statement) -> str:
     over = ""
     if s.varies:
         step = s.label.resolution_s
-        steps = "as it changes" if step is None else f"in steps of {fmt.duration(step)}"
+        steps = "as it changes" if step is None else f"in steps of {fmt.format_duration(step)}"
         slots = f"{s.changes} slots" if s.changes > 1 else "one slot"
         when = f"from {time_shown(s.since_s)} to {time_shown(s.until_s)} ({slots})"
         spread = "at a flat power" if s.planned else "spread evenly" if s.even else "over the power profile"

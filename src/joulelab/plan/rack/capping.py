@@ -151,7 +151,7 @@ def _mean_w(group: Sequence[Measured]) -> Quantity:
     """Return what a node drew on average over all time of the runs, in W."""
     times = [each.result.duration_s for each in group]
     spent = total(each.energies([0.0, time])[0] for each, time in zip(group, times, strict=True))
-    return spent.scaled(1 / sum(time * len(each.draws) for each, time in zip(group, times, strict=True)))
+    return spent * (1 / sum(time * len(each.draws) for each, time in zip(group, times, strict=True)))
 
 
 def targets_of(

@@ -214,7 +214,7 @@ def _at_wall(measured: Sequence[Measured], kind: NodeKind) -> tuple[tuple[Draw, 
 
 
 def _over(draw: Draw, share: float) -> Draw:
-    idle = None if draw.idle_w is None else draw.idle_w.scaled(1 / share)
+    idle = None if draw.idle_w is None else draw.idle_w * (1 / share)
     return replace(
         draw, side="ac", mean_w=draw.mean_w / share, high_w=draw.high_w / share, read_w=draw.read_w / share, idle_w=idle
     )

@@ -263,5 +263,5 @@ def costing(response: Response | None, cap_w: float) -> Capped:
         lowest, highest = response.caps_w[0], response.caps_w[-1]
         return Capped(cap_w, refused=f"there are figures from {lowest:g} to {highest:g} W only")
     reference = response.points[-1]
-    power = point.node_w.ratio(reference.node_w)
+    power = point.node_w / reference.node_w
     return Capped(cap_w, point.slowdown, point.slowdown * power)

@@ -38,7 +38,7 @@ def curve_of(response: Response, slowdown: float) -> Curve:
     """Return the caps of a response that cost at most that share of time, from the lowest to no cap at all."""
     reference = response.points[-1]
     found = [
-        Step(p.cap_w, p.slowdown, p.node_w.ratio(reference.node_w), p.highest_w / reference.highest_w)
+        Step(p.cap_w, p.slowdown, p.node_w / reference.node_w, p.highest_w / reference.highest_w)
         for p in response.points[:-1]
         if p.slowdown.value <= 1 + slowdown
     ]

@@ -105,7 +105,7 @@ def job_of(measured: Measured) -> Job:
     known = [watts for watts in rated if watts is not None]
     return Job(
         result.run, measured.start_utc_s, nodes, result.duration_s,
-        energy.scaled(1 / (result.duration_s * nodes)),
+        energy * (1 / (result.duration_s * nodes)),
         max((draw.highest_w for draw in draws), default=None), workload_of(result),
         sum(known) / len(known) if known and len(known) == len(draws) else None, f"run {result.run}",
     )  # fmt: skip

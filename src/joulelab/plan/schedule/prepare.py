@@ -97,6 +97,6 @@ def _told(workload: Workload, stream: Stream, runs: Sequence[Measured], accuracy
         raise ConfigError(f"what caps do to {workload.name} is not known", next="give runs, or gpus and gpu_w, or caps")
     jobs = [job for job in stream.jobs if job.workload == workload.name]
     weight = sum(job.nodes * job.duration_s for job in jobs)
-    node_w: Quantity = total(job.node_w.scaled(job.nodes * job.duration_s / weight) for job in jobs)
+    node_w: Quantity = total(job.node_w * (job.nodes * job.duration_s / weight) for job in jobs)
     highest_w = max(job.highest_w or job.node_w.value for job in jobs)
     return modelled_response(node_w, highest_w, gpus=workload.gpus, gpu_w=workload.gpu_w, model=workload.model)

@@ -146,7 +146,7 @@ def _straight(name: Name, job: Job, slots: Slots, terms: Terms, start_s: float) 
     # By the job's own course, as far off (in relative terms) as by its mean power: so that it cancels in gains.
     cost = _course_cost(job, slots, terms, whole, paused)
     mean, rest_s = _scaled_to(job.full.power, float(energies.sum())), float(paused.sum())
-    energy = mean + job.idle.scaled(rest_s) if rest_s > NEVER else mean
+    energy = mean + job.idle * rest_s if rest_s > NEVER else mean
     return replace(way, start_s=start_s, end_s=start_s + job.work_s, energy_j=whole, cost=cost, energy=energy)
 
 
@@ -154,12 +154,12 @@ def _course_cost(job: Job, slots: Slots, terms: Terms, whole_j: Floats, paused_s
     """Return what a job costs by its own course, with energies by slot that have its pauses in them."""
     rest = float(slots.per_j @ paused_s) * terms.pue
     ran = _scaled_to(job.full.power, _priced(whole_j, slots, terms) - rest * job.idle.value)
-    return ran + job.idle.scaled(rest) if float(paused_s.sum()) > NEVER else ran
+    return ran + job.idle * rest if float(paused_s.sum()) > NEVER else ran
 
 
 def _scaled_to(q: Quantity, value: float) -> Quantity:
     """Return a value that is as far off, in relative terms, as a quantity is."""
-    return q.scaled(value / q.value) if q.value else replace(q, value=value)
+    return q * (value / q.value) if q.value else replace(q, value=value)
 
 
 def _capped(job: Job, slots: Slots, terms: Terms, k: int) -> Way:
@@ -228,9 +228,9 @@ def _way(
     powers = np.array([mode.power.value for mode in job.modes])
     energies = modes_s @ powers + paused_s * job.idle.value
     used = [(mode, float(modes_s[:, k].sum())) for k, mode in enumerate(job.modes) if modes_s[:, k].sum() > NEVER]
-    parts = [mode.power.scaled(seconds) for mode, seconds in used]
+    parts = [mode.power * seconds for mode, seconds in used]
     rest_s = float(paused_s.sum())
-    parts += [job.idle.scaled(rest_s)] if rest_s > NEVER else []
+    parts += [job.idle * rest_s] if rest_s > NEVER else []
     running = modes_s.sum(axis=1)
     start_s, end_s = _ends(slots, running)
     rated = None if job.rated_w is None else _priced(running * job.rated_w, slots, terms)
@@ -244,9 +244,9 @@ def _modes_cost(job: Job, slots: Slots, terms: Terms, modes_s: Floats, paused_s:
     """Return what time in modes and in pauses costs; `price` is what one more second of work does."""
     by_mode, by_pause = slots.per_j @ modes_s * terms.pue, float(slots.per_j @ paused_s) * terms.pue
     used = [(k, mode, float(modes_s[:, k].sum())) for k, mode in enumerate(job.modes) if modes_s[:, k].sum() > NEVER]
-    costs = [mode.power.scaled(float(by_mode[k])) for k, mode, _ in used]
+    costs = [mode.power * float(by_mode[k]) for k, mode, _ in used]
     costs += [_late(mode.slowdown, price * terms.pue * seconds) for _, mode, seconds in used]
-    costs += [job.idle.scaled(by_pause)] if float(paused_s.sum()) > NEVER else []
+    costs += [job.idle * by_pause] if float(paused_s.sum()) > NEVER else []
     return total(costs)
 
 
@@ -265,7 +265,7 @@ def _tilted(slots: Slots) -> Floats:
 def _late(slowdown: Quantity, cost_per_speed: float) -> Quantity:
     """Return what an uncertain slowdown adds to the terms of a cost: speed is its inverse."""
     bare = replace(slowdown, value=0.0)
-    return bare.scaled(cost_per_speed / slowdown.value**2)
+    return bare * (cost_per_speed / slowdown.value**2)
 
 
 def _priced(energies_j: Floats, slots: Slots, terms: Terms) -> float:
@@ -302,7 +302,7 @@ def gain(way: Way, against: Way) -> Quantity | None:
     """
     if against.cost.value <= 0 or way.cost.value < 0:
         return None
-    ratio = way.cost.ratio(against.cost)
+    ratio = way.cost / against.cost
     terms = {source: -u for source, u in ratio.terms.items() if abs(u) > DUST}
     return Quantity(1.0 - ratio.value, terms, ratio.known, {s: -u for s, u in ratio.bounds.items()})
 

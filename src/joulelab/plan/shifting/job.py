@@ -133,7 +133,7 @@ def job_given(wanted: Wanted) -> Job:
         rated_by=GIVEN_PLATE if wanted.rated_w else "", sure=False,
     )  # fmt: skip
     if wanted.gpus and wanted.gpu_w:
-        node_w = power.scaled(1 / nodes)
+        node_w = power * (1 / nodes)
         job = with_caps(job, modelled_response(node_w, node_w.value, gpus=wanted.gpus, gpu_w=wanted.gpu_w), wanted)
     elif wanted.caps_w:
         _refuse_caps()
@@ -152,7 +152,7 @@ def job_of(measured: Sequence[Measured], wanted: Wanted) -> Job:
     hosts = nodes_of(run)
     nodes = wanted.nodes or hosts
     scale = nodes / hosts
-    whole = repeats.energy.scaled(scale / repeats.duration_s)
+    whole = repeats.energy * (scale / repeats.duration_s)
     power = replace(whole, known=True) if wanted.power_w is None else Quantity(wanted.power_w * nodes)
     own = wanted.duration_s is None and wanted.power_w is None
     idle, idle_from = _idle(wanted, repeats.idle, power, nodes, hosts)
@@ -209,7 +209,7 @@ def with_caps(job: Job, response: Response, wanted: Wanted) -> Job:
     modes = []
     for cap_w in sorted({c for c in caps if c < reference.cap_w}):
         point = response.at(cap_w)
-        ratio = point.node_w.ratio(reference.node_w)
+        ratio = point.node_w / reference.node_w
         modes.append(Mode(cap_w, point.slowdown, job.full.power * ratio))
     said = f"caps: {response.said}" if response.said else ""
     source: CapsFrom = response.source if modes else ""
@@ -232,7 +232,7 @@ def _response(measured: Sequence[Measured], repeats: Repeats, wanted: Wanted) ->
         return None
     part = draw.parts.get("gpu") if draw else None
     mean = None if part is None else float(np.nanmean(part)) / gpus
-    node_w = repeats.energy.scaled(1 / repeats.duration_s / nodes_of(run))
+    node_w = repeats.energy * (1 / repeats.duration_s / nodes_of(run))
     models = [s.model for s in run.result.scopes if find_family(s.scope) == "gpu"]
     model = models[0] if models else ""
     node_w = replace(node_w, known=True)  # what the model adds is known, whatever the meter is worth
@@ -247,7 +247,7 @@ def _idle(
     if wanted.idle_w is not None:
         return Quantity(wanted.idle_w * nodes, known=wanted.idle_w == 0), "given"
     if measured is not None:
-        return measured.scaled(nodes / hosts), "measured"
+        return measured * (nodes / hosts), "measured"
     return Quantity(IDLE_SHARE * power.value, known=False), "assumed"
 
 

@@ -55,7 +55,7 @@ def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
     if mean is None or mean.energy is None or mean.energy.value <= 0:
         return None
     energy_j = alike[0].watts * mean.time.value
-    ratio = Quantity(energy_j).ratio(mean.energy)
+    ratio = Quantity(energy_j) / mean.energy
     return CellEstimate(key, alike[0].families, alike[0].watts, energy_j, mean.energy, ratio)
 
 
@@ -75,13 +75,13 @@ def estimate_text(estimates: Sequence[CellEstimate], summary: Summary) -> str:
 
 def estimate_columns(estimates: Sequence[CellEstimate], summary: Summary) -> list[Column]:
     """Return the estimates as columns: cell, rated power, estimate, what was used, ratio."""
-    energy, unit = fmt.column([v for e in estimates for v in (e.energy_j, e.used.value)], "J")
-    watts, power = fmt.column([e.watts for e in estimates], "W")
+    energy, unit = fmt.choose_scale([v for e in estimates for v in (e.energy_j, e.used.value)], "J")
+    watts, power = fmt.choose_scale([e.watts for e in estimates], "W")
     names = [knob_text(summary.cell(e.cell).knobs) or unnamed(summary, e.cell) for e in estimates]
     columns = [
         Column("cell", tuple(names)),
-        Column(f"rated, {power}", tuple(fmt.plain(e.watts / watts) for e in estimates)),
-        Column(f"estimate, {unit}", tuple(fmt.plain(e.energy_j / energy) for e in estimates)),
+        Column(f"rated, {power}", tuple(fmt.format_number(e.watts / watts) for e in estimates)),
+        Column(f"estimate, {unit}", tuple(fmt.format_number(e.energy_j / energy) for e in estimates)),
         Column(f"used, {unit}", tuple(_used(e.used, energy) for e in estimates)),
         Column("ratio", tuple(times(e.ratio) for e in estimates)),
     ]
@@ -90,4 +90,4 @@ def estimate_columns(estimates: Sequence[CellEstimate], summary: Summary) -> lis
 
 
 def _used(q: Quantity, factor: float) -> str:
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor)

@@ -190,7 +190,7 @@ class Online:
         """Tell a search of a window, by one device: so it knows how near the power is to the cap."""
         from joulelab.study.tuning.window import COMMON
 
-        energy, time = window.energy.scaled(1 / window.work / len(self.grid.scopes)), window.time_per
+        energy, time = window.energy * (1 / window.work / len(self.grid.scopes)), window.time_per
         search.tell(window.cap, energy.value, time.value, energy.without(*COMMON).u, time.u)
 
     def corrected(self) -> list[Window]:
@@ -203,7 +203,7 @@ class Online:
         for window in self.state.windows:
             time, energy = drift.at(window.from_ns)
             # The work of a window is what it would have been at the rate of the beginning, its energy likewise.
-            now = replace(window, work=window.work * time, energy=window.energy.scaled(time / energy))
+            now = replace(window, work=window.work * time, energy=window.energy * (time / energy))
             # Those under the reference are made equal by this: together they say no more than one of them.
             now = _less_sure(now, several) if window.cap == self.grid.reference else now
             made.append(replace(now, u_drift=drift.u_at(window.from_ns)))

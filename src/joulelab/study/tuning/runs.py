@@ -278,7 +278,7 @@ class Tuning:
         done = 1.0 if self._per is None else trial.work.get(self._per, 0.0)
         if done <= 0:
             raise ConfigError(f"run {trial.run} reported no {self._per}, but others did", where="tune")
-        return Sample(cap, trial.energy.scaled(1 / done), Quantity(trial.time_s / done))
+        return Sample(cap, trial.energy * (1 / done), Quantity(trial.time_s / done))
 
     def choice(self) -> Choice | None:
         """Return the best cap so far, None where none was tried or none is to be recommended."""
@@ -293,7 +293,7 @@ class Tuning:
         saved = slower = None
         if best is not None and base is not None and best.gain is not None and best.loss is not None:
             per_run = 1.0 if found.per is None else self._work_per_run(found.per)
-            saved, slower = (base.energy - best.energy).scaled(per_run), (best.time - base.time).scaled(per_run)
+            saved, slower = (base.energy - best.energy) * per_run, (best.time - base.time) * per_run
             saved, slower = replace(saved, known=best.gain.known), replace(slower, known=best.loss.known)
         tied = () if choice is None else found.tied(choice)
         interrupted = () if self.stopped_by is None else ("interrupted; type the same command to go on",)

@@ -92,7 +92,7 @@ def _reference(
     assert log is not None
     if online.state.drift is None:
         work = sum(log.done(a, b) for a, b in stretches)
-        return base.energy.scaled(work), base.time.scaled(work)
+        return base.energy * work, base.time * work
     drift = online.drifted()
     works, unsure = [0.0, 0.0], [0.0, 0.0]  # in units of the beginning: by time, by energy
     for a, b in stretches:
@@ -102,7 +102,7 @@ def _reference(
                 works[k] += work * ratio
                 # When it happened is one question for all of them, so that this adds up.
                 unsure[k] += work * ratio * u
-    time, energy = base.time.scaled(works[0]), base.energy.scaled(works[1])
+    time, energy = base.time * works[0], base.energy * works[1]
     source = f"drift:{stretches[0][0]}"
     return (
         replace(energy, terms={**energy.terms, source: base.energy.value * unsure[1]}),
@@ -128,5 +128,5 @@ def _later(online: Online, best: Row, rest: _Used) -> tuple[float, float] | None
 
 def _as_the_choice(base: Row, best: Row, rest: _Used) -> tuple[Quantity, Quantity]:
     """Return what the reference would have taken where it would have changed as the choice did."""
-    energy, time = base.energy.ratio(best.energy), base.time.ratio(best.time)
-    return rest.energy * energy, time.scaled(rest.seconds)
+    energy, time = base.energy / best.energy, base.time / best.time
+    return rest.energy * energy, time * rest.seconds

@@ -155,7 +155,7 @@ def rows(goal: Goal, samples: Sequence[Sample], reference: float, shown: Mapping
 
 
 def _against(goal: Goal, row: Row, base: tuple[Quantity, Quantity], *, is_base: bool) -> Row:
-    e, t = (ONE, ONE) if is_base else (row.energy.ratio(base[0]), row.time.ratio(base[1]))
+    e, t = (ONE, ONE) if is_base else (row.energy / base[0], row.time / base[1])
     return replace(row, gain=ONE - e, loss=t - ONE, score=goal.score(e, t))
 
 
@@ -206,7 +206,7 @@ def _of_windows(values: Sequence[Quantity], cap: float) -> Quantity:
     n = len(values)
     # Only gain and offset are common to all caps. How a workload drifted is the same in all windows of one.
     tagged = [q.without("unseen", "in-step").tagged(f"{cap:g}#{k}", keep=KEPT) for k, q in enumerate(values)]
-    mean = total(q.scaled(1 / n) for q in tagged)
+    mean = total(q * (1 / n) for q in tagged)
     own = math.sqrt(sum(q.without(*SHARED).u ** 2 for q in values) / n)
     spread = math.sqrt(sum((q.value - mean.value) ** 2 for q in values) / (n - 1)) if n > 1 else 0.0
     grow = max(spread / own, 1.0) if own > 0 else 1.0

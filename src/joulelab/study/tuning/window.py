@@ -56,7 +56,7 @@ class Window:
     @property
     def energy_per(self) -> Quantity:
         """Return joules per unit of work; what makes the rate vary makes the energy vary."""
-        per = self.energy.scaled(1 / self.work)
+        per = self.energy * (1 / self.work)
         return replace(per, terms={**per.terms, **self._own(per.value, self.u_drift[1])})
 
     @property
@@ -124,7 +124,7 @@ def drawn(found: Sequence[ScopeChannels], a_ns: int, b_ns: int, asked: Mapping[s
     """Return the mean power (W) of capped devices together, and what says that one does not keep to its cap (W)."""
     means, said = [], []
     for scope in (s for s in found if s.scope in asked and b_ns > a_ns):
-        cap, power = asked[scope.scope], scope.best.energy(a_ns, b_ns).scaled(NS / (b_ns - a_ns))
+        cap, power = asked[scope.scope], scope.best.energy(a_ns, b_ns) * (NS / (b_ns - a_ns))
         means.append(power.value)
         limits = scope.state.get("cap_enforced_w")
         enforced = [] if limits is None else [float(w) for w in limits.value[limits.between(a_ns, b_ns)]]

@@ -166,5 +166,5 @@ def test_a_node_that_a_twin_served_is_simulated(tmp_path: Path) -> None:
     (run / "run.json").write_text(json.dumps(meta | {"environment": {"JOULELAB_TWIN": "/tmp/twin/truth"}}))
     one = measured(run)
     assert one.result.twin == one.draws[0].twin == SERVED_TWIN
-    assert fmt.simulated([SERVED_TWIN]) == f"simulated: {SERVED_TWIN}"
-    assert fmt.simulated([SERVED_TWIN, "bnl"]) == f"simulated: {SERVED_TWIN}; twin bnl, virtual time"
+    assert fmt.name_twins([SERVED_TWIN]) == f"simulated: {SERVED_TWIN}"
+    assert fmt.name_twins([SERVED_TWIN, "bnl"]) == f"simulated: {SERVED_TWIN}; twin bnl, virtual time"

@@ -63,24 +63,24 @@ def shown(result: Result, folder: Path, **options: Any) -> str:
     ],
 )
 def test_amounts_of_work(value: float, kind: str, text: str) -> None:
-    assert fmt.work(value, kind) == text
+    assert fmt.format_work(value, kind) == text
 
 
 def test_rates_and_energies_of_work_have_prefixes() -> None:
-    assert fmt.work_rate(3.4e11, "FLOP") == "340.0 GFLOP/s"
-    assert fmt.work_rate(64.1, "samples") == "64.10 samples/s"
-    assert fmt.quantity(8e-12, 1e-13, "J/FLOP") == "8.00 ± 0.10 pJ/FLOP"
-    assert fmt.per_work([8e-10, 2e-10], "FLOP") == (pytest.approx(1e-12), "pJ/FLOP")
-    assert fmt.per_work([3e-3], "tokens") == (pytest.approx(1e-3), "mJ/token")
-    assert fmt.per_work([0.5, 2e-9], "samples") == (1.0, "J/sample")
-    assert fmt.per_work([], "samples")[1] == "J/sample"
+    assert fmt.format_work_rate(3.4e11, "FLOP") == "340.0 GFLOP/s"
+    assert fmt.format_work_rate(64.1, "samples") == "64.10 samples/s"
+    assert fmt.format_quantity(8e-12, 1e-13, "J/FLOP") == "8.00 ± 0.10 pJ/FLOP"
+    assert fmt.scale_per_work([8e-10, 2e-10], "FLOP") == (pytest.approx(1e-12), "pJ/FLOP")
+    assert fmt.scale_per_work([3e-3], "tokens") == (pytest.approx(1e-3), "mJ/token")
+    assert fmt.scale_per_work([0.5, 2e-9], "samples") == (1.0, "J/sample")
+    assert fmt.scale_per_work([], "samples")[1] == "J/sample"
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [("x", "x"), (True, "yes"), (False, "no"), (60000, "60 000"), (0.912345678, "0.912346")]
 )
 def test_values_of_facts(value: Any, text: str) -> None:
-    assert fmt.fact(value) == text
+    assert fmt.format_fact(value) == text
 
 
 def test_samples_come_before_what_they_took() -> None:
@@ -295,11 +295,11 @@ def test_work_is_told_per_second_of_its_phases(runs: Path) -> None:
 
 def test_names_are_cut_in_their_middle() -> None:
     name = "folder in the form of cifar-10"
-    assert fmt.data(name, 20) == "form of cifar-10"
-    assert fmt.data(name, 12) == "form…ifar-10"
-    assert fmt.data(name) == name
-    assert fmt.data(3) == "3"
-    assert len(fmt.in_the_middle("z" * 1000, 20)) == 20
-    assert fmt.in_the_middle("ab", 1) == "…"
-    assert [fmt.fact(v) for v in (1234567.5, 1e-5, 3.0, float("nan"))] == ["1 234 568", "1e-05", "3", "nan"]
-    assert fmt.figure(float("inf")) == "nan"
+    assert fmt.format_data_name(name, 20) == "form of cifar-10"
+    assert fmt.format_data_name(name, 12) == "form…ifar-10"
+    assert fmt.format_data_name(name) == name
+    assert fmt.format_data_name(3) == "3"
+    assert len(fmt.shorten_middle("z" * 1000, 20)) == 20
+    assert fmt.shorten_middle("ab", 1) == "…"
+    assert [fmt.format_fact(v) for v in (1234567.5, 1e-5, 3.0, float("nan"))] == ["1 234 568", "1e-05", "3", "nan"]
+    assert fmt.format_quality(float("inf")) == "nan"

@@ -31,13 +31,13 @@ numbers = st.floats(min_value=-1e12, max_value=1e12)
     ],
 )
 def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: float | None, text: str) -> None:
-    assert fmt.interval(value, expanded) == text
+    assert fmt.format_interval(value, expanded) == text
 
 
 def test_a_change_may_be_below_zero_an_energy_may_not() -> None:
-    assert fmt.interval(12.3, 15.2, signed=True) == "12.3 ± 15"
-    assert fmt.quantity(12.3, 15.2, "J") == "12.3 (0 to 27.5) J"
-    assert fmt.quantity(12.3, 15.2, "J", signed=True) == "12.3 ± 15 J (± 124 %)"
+    assert fmt.format_interval(12.3, 15.2, signed=True) == "12.3 ± 15"
+    assert fmt.format_quantity(12.3, 15.2, "J") == "12.3 (0 to 27.5) J"
+    assert fmt.format_quantity(12.3, 15.2, "J", signed=True) == "12.3 ± 15 J (± 124 %)"
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_a_change_may_be_below_zero_an_energy_may_not() -> None:
     ],
 )
 def test_a_quantity_has_a_prefix_and_says_what_is_unusual(value: float, expanded: float | None, text: str) -> None:
-    assert fmt.quantity(value, expanded, "J") == text
+    assert fmt.format_quantity(value, expanded, "J") == text
 
 
 def test_an_estimate_is_marked() -> None:
-    assert fmt.quantity(100.0, 50.0, "J", estimate=True) == "~100 ± 50 J (± 50 %) (estimate)"
+    assert fmt.format_quantity(100.0, 50.0, "J", estimate=True) == "~100 ± 50 J (± 50 %) (estimate)"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_estimate_is_marked() -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert fmt.duration(seconds) == text
+    assert fmt.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -92,38 +92,40 @@ def test_durations(seconds: float, text: str) -> None:
     ],
 )
 def test_spans_of_scopes(scopes: list[str], text: str) -> None:
-    assert fmt.span(scopes) == text
+    assert fmt.join_scopes(scopes) == text
 
 
 def test_small_formats() -> None:
-    assert fmt.period(0.1) == "100 ms"
-    assert fmt.period(1.0) == "1 s"
-    assert fmt.period(None) == "-"
-    assert fmt.size(1_234_567) == "1.23 MB"
-    assert fmt.size(0) == "0 B"
-    assert fmt.amount(64000.0) == "64 000"
-    assert fmt.amount(0.5) == "0.50000"
-    assert fmt.rate(1234567.0) == "1.235 M"
-    assert fmt.rate(53.614) == "53.61"
-    assert fmt.percent(0.123) == "+12.3 %"
-    assert fmt.percent(-0.0049, signed=False) == "-0.49 %"
-    assert fmt.percent(math.nan) == "-"
-    assert (fmt.percent(0.0), fmt.percent(-1e-6), fmt.percent(1e-6)) == ("0.00 %",) * 3  # nothing has no sign
-    assert fmt.watts(1068.0) == "1068 W"
-    assert fmt.watts(12345.0) == "12.35 kW"
-    assert fmt.change(-0.123, 0.011) == "-12.3 ± 1.1 %"
-    assert fmt.change(0.029, 0.0) == "+2.9 %"
-    assert fmt.change(0.029, None) == "+2.9 % ± ?"
-    assert fmt.shortened("a  b\nc", 80) == "a b c"
-    assert fmt.shortened("abcdef", 4) == "abc…"
-    assert fmt.column([10_000.0], "W") == (1e3, "kW")
-    assert fmt.column([], "J") == (1.0, "J")
+    assert fmt.format_period(0.1) == "100 ms"
+    assert fmt.format_period(1.0) == "1 s"
+    assert fmt.format_period(None) == "-"
+    assert fmt.format_bytes(1_234_567) == "1.23 MB"
+    assert fmt.format_bytes(0) == "0 B"
+    assert fmt.format_amount(64000.0) == "64 000"
+    assert fmt.format_amount(0.5) == "0.50000"
+    assert fmt.format_rate(1234567.0) == "1.235 M"
+    assert fmt.format_rate(53.614) == "53.61"
+    assert fmt.format_percent(0.123) == "+12.3 %"
+    assert fmt.format_percent(-0.0049, signed=False) == "-0.49 %"
+    assert fmt.format_percent(math.nan) == "-"
+    assert (fmt.format_percent(0.0), fmt.format_percent(-1e-6), fmt.format_percent(1e-6)) == (
+        "0.00 %",
+    ) * 3  # nothing has no sign
+    assert fmt.format_watts(1068.0) == "1068 W"
+    assert fmt.format_watts(12345.0) == "12.35 kW"
+    assert fmt.format_change(-0.123, 0.011) == "-12.3 ± 1.1 %"
+    assert fmt.format_change(0.029, 0.0) == "+2.9 %"
+    assert fmt.format_change(0.029, None) == "+2.9 % ± ?"
+    assert fmt.shorten_end("a  b\nc", 80) == "a b c"
+    assert fmt.shorten_end("abcdef", 4) == "abc…"
+    assert fmt.choose_scale([10_000.0], "W") == (1e3, "kW")
+    assert fmt.choose_scale([], "J") == (1.0, "J")
 
 
 @given(values, st.floats(min_value=1e-4, max_value=3.0))
 def test_an_interval_is_true_to_its_numbers(value: float, relative: float) -> None:
     expanded = value * relative
-    shown, _, width = fmt.interval(value, expanded, signed=True).partition(" ± ")
+    shown, _, width = fmt.format_interval(value, expanded, signed=True).partition(" ± ")
     assert abs(float(shown) - value) <= 0.051 * expanded + 1e-6 * value
     assert abs(float(width) - expanded) <= 0.051 * expanded + 1e-5 * value
     if not fmt.is_wide(value, expanded):
@@ -134,7 +136,7 @@ def test_an_interval_is_true_to_its_numbers(value: float, relative: float) -> No
 @given(values, st.floats(min_value=0, max_value=1e-5))
 def test_an_interval_never_claims_more_than_is_known(value: float, relative: float) -> None:
     expanded = value * relative
-    text = fmt.interval(value, expanded)
+    text = fmt.format_interval(value, expanded)
     width = float(text.partition(" ± ")[2])
     assert width >= 0.5 * expanded
     assert len(re.sub(r"\D", "", text.partition(" ± ")[0]).lstrip("0")) <= 14
@@ -142,14 +144,14 @@ def test_an_interval_never_claims_more_than_is_known(value: float, relative: flo
 
 @given(numbers)
 def test_plain_numbers_keep_four_digits(value: float) -> None:
-    text = fmt.plain(value)
+    text = fmt.format_number(value)
     assert "e" not in text
     assert math.isclose(float(text), value, rel_tol=5.1e-4, abs_tol=1e-11)
 
 
 @given(values)
 def test_a_prefix_leaves_one_to_three_digits_before_the_point(value: float) -> None:
-    factor, _ = fmt.prefix(value)
+    factor, _ = fmt.find_prefix(value)
     assert value / factor < 1000.5 or factor == 1e12
     assert value / factor > 0.999 or factor == 1e-9
 
@@ -157,7 +159,7 @@ def test_a_prefix_leaves_one_to_three_digits_before_the_point(value: float) -> N
 @given(st.floats(min_value=0, max_value=1e9))
 def test_durations_read_back(seconds: float) -> None:
     units = {"ps": 1e-12, "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-    parts = fmt.duration(seconds).split()
+    parts = fmt.format_duration(seconds).split()
     back = sum(float(n) * units[u] for n, u in zip(parts[::2], parts[1::2], strict=True))
     # Days are told with hours, hours with minutes.
     assert math.isclose(back, seconds, rel_tol=5e-2, abs_tol=1e-12)

@@ -31,14 +31,14 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
     Runs are named as for `joulelab show`; B is the last one unless named.
     """
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.report.comparison import compare
     from joulelab.store.folder import find_run
 
     first, second = find_run(runs, a), find_run(runs, b)
     if first.resolve() == second.resolve():
         raise UsageError("same-run", f"both are run {first.name}; name two, see `joulelab ls`")
-    with busy(f"reading {first.name} and {second.name}"):
+    with show_progress(f"reading {first.name} and {second.name}"):
         found = compare(load_result(first), load_result(second))
     if as_json:
         print_json(found.to_json())
@@ -55,9 +55,9 @@ def _print(found: Comparison) -> None:
 
     console = make_console(sys.stdout)
     for label, run in (("A", found.a), ("B", found.b)):
-        console.print(Text(fmt.shortened(f"{label}  {run.run}  {run_title(run)}", console.width)))
+        console.print(Text(fmt.shorten_end(f"{label}  {run.run}  {run_title(run)}", console.width)))
         if run.twin:
-            console.print(Text(f"   {fmt.simulated([run.twin])}"))
+            console.print(Text(f"   {fmt.name_twins([run.twin])}"))
     console.print()
     alike = _print_figures(console, found)
     if found.facts:

@@ -46,7 +46,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     The exit code is 1 where the configuration has a problem or a meter that is named cannot be read.
     """
     from joulelab.cli.entries import TOGETHER, load_configuration
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.report.console import make_console
 
     found = []
@@ -61,7 +61,10 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         found.append(report)
         if not as_json:
             _print(console, report)
-    with busy(f"reading {len(entries)} configured meters", len(entries)) as step, ThreadPoolExecutor(TOGETHER) as pool:
+    with (
+        show_progress(f"reading {len(entries)} configured meters", len(entries)) as step,
+        ThreadPoolExecutor(TOGETHER) as pool,
+    ):
         outside = []
         for report in pool.map(lambda entry: examine_entry(entry, seconds or OUTSIDE_S), entries):
             outside.append(report)
@@ -200,7 +203,7 @@ def _together(channels: tuple[ChannelHealth, ...]) -> list[ChannelHealth]:
     """Return one line for equal channels of a family: medians over its scopes."""
     from dataclasses import replace
 
-    from joulelab.report.format import span
+    from joulelab.report.format import join_scopes
 
     groups: dict[tuple[str, str], list[ChannelHealth]] = {}
     for c in channels:
@@ -214,7 +217,7 @@ def _together(channels: tuple[ChannelHealth, ...]) -> list[ChannelHealth]:
     return [
         replace(
             members[0],
-            scope=span([m.scope for m in members]),
+            scope=join_scopes([m.scope for m in members]),
             failed=sum(m.failed for m in members),
             rate_hz=middle([m.rate_hz for m in members]) or 0.0,
             read_s=middle([m.read_s for m in members]),
@@ -246,10 +249,10 @@ def _print(console: Console, report: dict[str, Any]) -> None:
         return
     channels = tuple(ChannelHealth(**c) for c in report["health"]["channels"])
     health = MeterHealth(**{**report["health"], "channels": channels})
-    late, worst = fmt.duration(health.late_s), fmt.duration(health.worst_late_s)
-    cost = fmt.duration(health.cpu_per_read_s)
+    late, worst = fmt.format_duration(health.late_s), fmt.format_duration(health.worst_late_s)
+    cost = fmt.format_duration(health.cpu_per_read_s)
     shown = [c for c in _together(channels) if c.unit in ("J", "W") and c.kind != "state"]
-    rate = f"{fmt.plain(statistics.median(c.rate_hz for c in shown), 3)} readings/s, " if shown else ""
+    rate = f"{fmt.format_number(statistics.median(c.rate_hz for c in shown), 3)} readings/s, " if shown else ""
     text = f"works: {rate}{cost} of CPU per reading; 95 % of readings start at most {late} late, the latest {worst}"
     print_facts(console, [(name, text)])
     if shown:
@@ -285,8 +288,8 @@ def _table(channels: list[ChannelHealth]) -> Any:
     for c in channels:
         step = fmt.NOTHING
         if c.resolution is not None:
-            factor, unit = fmt.prefix(c.resolution)
+            factor, unit = fmt.find_prefix(c.resolution)
             step = f"{c.resolution / factor:.3g} {unit}{c.unit}"
-        times = [fmt.period(t) for t in (c.read_s, c.refresh_s, c.declared_s)]
-        table.add_row(c.scope, c.channel, *times, fmt.plain(c.noise_w, 2), step)
+        times = [fmt.format_period(t) for t in (c.read_s, c.refresh_s, c.declared_s)]
+        table.add_row(c.scope, c.channel, *times, fmt.format_number(c.noise_w, 2), step)
     return table

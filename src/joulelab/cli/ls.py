@@ -30,13 +30,13 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
 
     The newest comes last.
     """
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.store.folder import list_runs
 
     known = list_runs(runs)
     shown = known if every else known[-count:]
     rows = []
-    with busy(f"reading {len(shown)} runs", len(shown)) as step:
+    with show_progress(f"reading {len(shown)} runs", len(shown)) as step:
         for path in shown:
             rows.append(_row(path))
             step()
@@ -81,13 +81,13 @@ def _print(rows: list[dict[str, Any]]) -> None:
         alone = room < need
         most = min(max(room if alone else room - GAP - LEAST_OF_COMMAND, LEAST_OF_COMMAND), MOST_OF_DATA)
         for line, told in zip([heads, *cells], ["data", *data], strict=True):
-            line.insert(-1, fmt.data(told, most))
+            line.insert(-1, fmt.format_data_name(told, most))
             if alone:
                 line.pop()
     if heads[-1] == "command":
         # The command is cut, to the room that the others leave.
         most = _room(heads, cells, width)
-        cells = [[*c[:-1], fmt.shortened(c[-1], max(most, LEAST_OF_COMMAND))] for c in cells]
+        cells = [[*c[:-1], fmt.shorten_end(c[-1], max(most, LEAST_OF_COMMAND))] for c in cells]
     left = [k for k, head in enumerate(heads) if head in ("run", "end", "data", "command")]
     print_columns(sys.stdout, heads, cells, left=left)
 
@@ -104,11 +104,11 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
     from joulelab.report.listed import end_text, energy_text
 
     if row["problem"]:
-        age, took = (_age(row["start_utc"]), fmt.duration(row["duration_s"])) if "start_utc" in row else ("", "")
+        age, took = (_age(row["start_utc"]), fmt.format_duration(row["duration_s"])) if "start_utc" in row else ("", "")
         return row["run"], age, took, "", row.get("check") or "damaged", row["problem"]
     words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
     words = f"simulated (twin {row['twin']}): {words}" if row.get("twin") else words
-    took = fmt.duration(row["duration_s"])
+    took = fmt.format_duration(row["duration_s"])
     return row["run"], _age(row["start_utc"]), took, energy_text(row), end_text(row), words
 
 

@@ -56,10 +56,10 @@ def command(
     if given:
         raise UsageError("needs-add", f"{given[0]} is for --add METER")
     from joulelab.cli.entries import load_configuration
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
 
     settings = load_configuration(config)
-    with busy("looking for meters"):
+    with show_progress("looking for meters"):
         rows = _rows(settings, names)
     if as_json:
         print_json([_plain(row) for row in rows])
@@ -143,14 +143,14 @@ def _table(channels: list[Channel]) -> Any:
     table = make_table("scope", "quantity", "accuracy", "read", "updates", "sees", "meter", left=(0, 1, 2, 6))
     for members in together.values():
         c = members[0]
-        updates = fmt.period(c.spec.update_s)
+        updates = fmt.format_period(c.spec.update_s)
         sees = "all" if c.spec.seen >= 1 else f"{c.spec.seen:.0%}"
         averaged = c.spec.kind == "power" and c.spec.window_s and c.spec.window_s != c.spec.update_s
-        window = f"/{fmt.period(c.spec.window_s)}" if averaged else ""
+        window = f"/{fmt.format_period(c.spec.window_s)}" if averaged else ""
         what = f"{c.spec.quantity}{window}, {c.spec.unit}" + (" (estimate)" if c.spec.estimate else "")
         accuracy = c.accuracy.replace("(", "").replace(")", "")
-        scopes = fmt.span([m.scope for m in members])
-        table.add_row(scopes, what, accuracy, fmt.period(c.period_s), updates, sees, c.meter)
+        scopes = fmt.join_scopes([m.scope for m in members])
+        table.add_row(scopes, what, accuracy, fmt.format_period(c.period_s), updates, sees, c.meter)
     return table
 
 

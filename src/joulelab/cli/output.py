@@ -23,7 +23,7 @@ BAR = 20
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("busy", default=False)
 
 
-class Step:
+class ProgressCounter:
     """Count what is done; call it once for each part, from any thread. It costs next to nothing."""
 
     def __init__(self, what: str, total: float | None) -> None:
@@ -41,25 +41,25 @@ class Step:
     def left(self, seconds: float) -> str:
         """Return how far it is after so many seconds, in words: `12 s left`, or the time it took so far."""
         if not self.total or not LEFT_FROM <= self.done / self.total < 1:
-            return fmt.roughly(seconds)
-        return f"{fmt.roughly(seconds * (self.total - self.done) / self.done)} left"
+            return fmt.format_rough_duration(seconds)
+        return f"{fmt.format_rough_duration(seconds * (self.total - self.done) / self.done)} left"
 
 
 @contextlib.contextmanager
-def busy(
+def show_progress(
     what: str, total: float | None = None, *, file: TextIO | None = None, after_s: float = AFTER_S
-) -> Iterator[Step]:
+) -> Iterator[ProgressCounter]:
     """Show a bar for a block that takes longer than `after_s` seconds; one that moves where no total is known.
 
     Only where `file` (standard error) is a terminal, and gone when the block ends: print results after it. A block
     inside another shows nothing of its own. Nothing that goes wrong with the bar stops the block.
     """
-    step, target = Step(what, total), file or sys.stderr
+    step, target = ProgressCounter(what, total), file or sys.stderr
     if _inside.get() or not _is_terminal(target):
         yield step
         return
     token, ended = _inside.set(True), threading.Event()
-    shown = threading.Thread(target=_show, args=(step, target, after_s, ended), name="busy", daemon=True)
+    shown = threading.Thread(target=_draw_bar, args=(step, target, after_s, ended), name="busy", daemon=True)
     shown.start()
     try:
         yield step
@@ -76,14 +76,14 @@ def _is_terminal(file: TextIO | None) -> bool:
         return False
 
 
-def _show(step: Step, file: TextIO, after_s: float, ended: threading.Event) -> None:
+def _draw_bar(step: ProgressCounter, file: TextIO, after_s: float, ended: threading.Event) -> None:
     began = time.monotonic()
     if ended.wait(after_s):
         return
     with contextlib.suppress(OSError, ValueError):  # a terminal that is gone stops nothing
-        bar, task = _bar(file)
+        bar, task = _make_bar(file)
         if bar.console.is_dumb_terminal:
-            bar.console.print(f"{fmt.shortened(step.what, bar.console.width - 4)} ...", soft_wrap=True)
+            bar.console.print(f"{fmt.shorten_end(step.what, bar.console.width - 4)} ...", soft_wrap=True)
             return
         what, since = step.what, began
         bar.start()
@@ -92,14 +92,14 @@ def _show(step: Step, file: TextIO, after_s: float, ended: threading.Event) -> N
             while True:
                 if step.what is not what:
                     what, since = step.what, time.monotonic()
-                _draw(bar, task, step, time.monotonic() - since)
+                _update_bar(bar, task, step, time.monotonic() - since)
                 if ended.wait(EACH_S):
                     return
         finally:
             bar.stop()
 
 
-def _bar(file: TextIO) -> tuple[Progress, TaskID]:
+def _make_bar(file: TextIO) -> tuple[Progress, TaskID]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -111,10 +111,10 @@ def _bar(file: TextIO) -> tuple[Progress, TaskID]:
     return bar, bar.add_task("", total=None, told="")
 
 
-def _draw(bar: Progress, task: TaskID, step: Step, seconds: float) -> None:
+def _update_bar(bar: Progress, task: TaskID, step: ProgressCounter, seconds: float) -> None:
     done, total = step.done, step.total
-    told = [f"{fmt.amount(round(done))}/{fmt.amount(round(total))}" if total else "", step.left(seconds)]
+    told = [f"{fmt.format_amount(round(done))}/{fmt.format_amount(round(total))}" if total else "", step.left(seconds)]
     text = ", ".join(part for part in told if part)
     room = max(bar.console.width - BAR - len(text) - 3, 8)
-    title = fmt.shortened(step.what, room)
+    title = fmt.shorten_end(step.what, room)
     bar.update(task, description=title, completed=done, total=total or None, told=text, refresh=True)

@@ -60,7 +60,7 @@ class Shown:
 
     def __call__(self, told: Told) -> None:
         """Print one piece of news."""
-        left = "" if told.left_s is None else f"{fmt.roughly(told.left_s)} left"
+        left = "" if told.left_s is None else f"{fmt.format_rough_duration(told.left_s)} left"
         self._last = f"[{told.finished}/{told.total}]"
         self._lined = time.monotonic()
         if self._bar is not None:
@@ -99,7 +99,7 @@ def running_now(slots: Sequence[Path]) -> str:
     known = [watts for watts in powers if watts is not None]
     parts = []
     if runs:
-        watts = f", {fmt.rough(sum(known), 'W')} now" if known else ""
+        watts = f", {fmt.format_rough(sum(known), 'W')} now" if known else ""
         parts.append(("running" if len(runs) == 1 else f"{len(runs)} running") + watts)
     if len(slots) > len(runs):
         parts.append(f"{len(slots) - len(runs)} waiting")
@@ -112,20 +112,22 @@ def news(told: Told, scope: str | None = None) -> str:
     parts = [f"[{told.finished:>{width}}/{told.total}] {describe(told.cell)} ({told.slot.name})"]
     if told.trial is not None:
         energy = told.trial.energy(scope)
-        used = "no energy" if energy is None else fmt.quantity(energy.value, energy.expanded, "J")
-        parts.append(f"{'' if told.what == 'done' else told.what + ': '}{fmt.duration(told.trial.time_s)}, {used}")
+        used = "no energy" if energy is None else fmt.format_quantity(energy.value, energy.expanded, "J")
+        parts.append(
+            f"{'' if told.what == 'done' else told.what + ': '}{fmt.format_duration(told.trial.time_s)}, {used}"
+        )
     else:
         parts.append(told.what + (f" ({told.why})" if told.why else ""))
     if told.what.startswith("failed") and (said := last_words(told.slot)):
         parts.append(f"{said} ({told.slot / ERR})")
     cooled = told.details.get("cooled", {})
     if cooled.get("reason") == "limit":
-        parts.append(f"still at {cooled.get('to_c')} degC after {fmt.duration(cooled['took_s'])} of cooling")
+        parts.append(f"still at {cooled.get('to_c')} degC after {fmt.format_duration(cooled['took_s'])} of cooling")
     if told.details.get("outlived"):
         parts.append(_outlived(told.details["outlived"], told.details.get("unended", 0)))
     parts += [str(problem) for problem in told.details.get("problems", ())]
     if told.left_s is not None and told.what in ("done", "failed", "interrupted"):
-        parts.append(f"{fmt.roughly(told.left_s)} left")
+        parts.append(f"{fmt.format_rough_duration(told.left_s)} left")
     return ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:])
 
 

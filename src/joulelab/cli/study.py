@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json, say, studies_option
+from joulelab.cli.parameters import json_option, print_json, print_notice, studies_option
 from joulelab.study.nodes import LOCAL, list_simulated
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
     show_plan(folder, found.name, found.plan, seed=found.drawn, as_json=as_json, error=problem)
     if problem is not None:
         several = "\n" if "\n" in str(problem) else " "
-        say(f"it cannot be run as it is:{several}{problem}")
+        print_notice(f"it cannot be run as it is:{several}{problem}")
         raise SystemExit(2)
 
 
@@ -98,7 +98,7 @@ def run_command(
 
     Interrupted at any point it continues at the next call; slots that are done are never run again.
     """
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.cli.study_report import print_report, write
     from joulelab.report.study.summary import summarised
@@ -116,7 +116,7 @@ def run_command(
     code = tell_end(outcome)
     if code is not None:
         ctx.exit(code)
-    with busy(f"reading the runs of {study.name}"):
+    with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarised(study, found.plan)
         files = write(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else "text", interval=False, files=files)
@@ -127,12 +127,12 @@ def run_command(
 @file_argument
 def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool) -> None:
     """Show what is done, what runs and with which power, what failed and why, and what is left."""
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.cli.study_status import print_status, status_of
 
     found = read_named(file, twins, studies)
     study = open_named(found, studies, twins)
-    with busy(f"reading the runs of {study.name}"):
+    with show_progress(f"reading the runs of {study.name}"):
         told = status_of(study, found.plan, _slots(study, found))
     if as_json:
         print_json(told)
@@ -158,13 +158,13 @@ def report_command(
 
     Tables as papers print them, statistics, comparisons; files are written beside the cells. Nothing is run.
     """
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.cli.study_report import print_report, write
     from joulelab.report.study.summary import summarised
 
     found = read_named(file, twins, studies)
     study = open_named(found, studies, twins)
-    with busy(f"reading the runs of {study.name}"):
+    with show_progress(f"reading the runs of {study.name}"):
         _account(_slots(study, found))
         results, summary = summarised(study, found.plan)
         files = write(study, results, summary, figures=figures)
@@ -210,14 +210,14 @@ def _typed(found: StudyFile, twins: tuple[str, ...]) -> str:
 
 
 def _check(found: StudyFile) -> None:
-    from joulelab.report.format import simulated
+    from joulelab.report.format import name_twins
     from joulelab.study.check import check_plan
 
     twins = list_simulated(found.plan.nodes)
     if twins:
-        say(simulated(list(dict.fromkeys(twins.values()))))
+        print_notice(name_twins(list(dict.fromkeys(twins.values()))))
     for warning in check_plan(found.plan, os.environ):
-        say(warning)
+        print_notice(warning)
 
 
 def open_named(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study:
@@ -242,7 +242,7 @@ def _account(slots: list[Slot], wait_s: float = 0.0) -> None:
         from joulelab.study.accounting import fill_in
 
         for problem in fill_in(slots, os.environ, wait_s=wait_s):
-            say(problem)
+            print_notice(problem)
 
 
 def _slots(study: Study, found: StudyFile) -> list[Slot]:
@@ -259,5 +259,5 @@ def _slots(study: Study, found: StudyFile) -> list[Slot]:
                 opened = open_executors(study, found.plan, stack).values()
                 is_over = lambda claim: any(executor.is_over(claim) for executor in opened)  # noqa: E731
             except JoulelabError as error:
-                say(f"what became of jobs elsewhere cannot be asked: {error}")
+                print_notice(f"what became of jobs elsewhere cannot be asked: {error}")
         return plan(study, keys, found.plan.repeats, is_over)

@@ -69,10 +69,10 @@ def expected_text(rest: Sum, plan: Plan) -> str:
 
     if rest.unknown == rest.slots:
         return "" if not rest.slots else "; how long they take is not known yet: none like them has run"
-    energy = f" and {fmt.rough(rest.energy_j, 'J')}" if rest.energy_j else ""
+    energy = f" and {fmt.format_rough(rest.energy_j, 'J')}" if rest.energy_j else ""
     unknown = f" without {rest.unknown} of which nothing is known" if rest.unknown else ""
     serial = " one after another" if any(node.executor != LOCAL for node in plan.nodes.values()) else ""
-    return f", about {fmt.roughly(rest.time_s)}{serial}{energy}{unknown}"
+    return f", about {fmt.format_rough_duration(rest.time_s)}{serial}{energy}{unknown}"
 
 
 def _taken(taken: Taken) -> str:
@@ -80,8 +80,8 @@ def _taken(taken: Taken) -> str:
 
     if taken.time_s is None:
         return ""
-    energy = "" if taken.energy_j is None else f", {fmt.rough(taken.energy_j, 'J')}"
-    return f"  about {fmt.roughly(taken.time_s)}{energy}"
+    energy = "" if taken.energy_j is None else f", {fmt.format_rough(taken.energy_j, 'J')}"
+    return f"  about {fmt.format_rough_duration(taken.time_s)}{energy}"
 
 
 def _plain(cell: PlannedCell, slot: Slot, expected: Expected) -> dict[str, Any]:

@@ -96,9 +96,9 @@ def print_status(told: Mapping[str, Any]) -> None:
     words = [f"{told['slots'][state]} {_word(state)}" for state in STATES if told["slots"].get(state)]
     click.echo(f"{told['study']}: {total} slots: {', '.join(words)}{told['left']}")
     if told["twin"]:
-        click.echo(f"  {fmt.simulated(list(dict.fromkeys(told['twin'].values())))}")
+        click.echo(f"  {fmt.name_twins(list(dict.fromkeys(told['twin'].values())))}")
     for slot in told["running"]:
-        power = "" if slot["power_w"] is None else f", {fmt.rough(slot['power_w'], 'W')} now"
+        power = "" if slot["power_w"] is None else f", {fmt.format_rough(slot['power_w'], 'W')} now"
         job = f", job {slot['job']}" if slot["job"] else ""
         click.echo(f"  runs: {slot['name']} ({slot['slot']}) on {slot['node']}{job}{power}")
     for slot in told["queued"][:MOST_ROWS]:

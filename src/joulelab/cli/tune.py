@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
-from joulelab.cli.own_files import write_whole
+from joulelab.cli.own_files import write_file
 from joulelab.cli.parameters import Duration, UsageError, print_json
 from joulelab.cli.run import execute, run_options
 
@@ -249,7 +249,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, object]:
 def _show(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bool) -> None:
     if output is not None:
         text = json.dumps(tuned.to_json(), indent=1, ensure_ascii=False, default=str) + "\n"
-        write_whole(output, text.encode(errors="backslashreplace"), what="JSON")
+        write_file(output, text.encode(errors="backslashreplace"), what="JSON")
     if as_json:
         print_json(tuned.to_json())
     elif not quiet:
@@ -305,8 +305,8 @@ def _tell(scope: str | None, told: Told) -> None:
     if told.trial is None or energy is None:
         _say(f"  {news(told, scope)}")
     else:
-        used = fmt.quantity(energy.value, energy.expanded, "J")
-        _say(f"  {fmt.duration(told.trial.time_s)}, {used}{'' if scope is None else ' by ' + scope}")
+        used = fmt.format_quantity(energy.value, energy.expanded, "J")
+        _say(f"  {fmt.format_duration(told.trial.time_s)}, {used}{'' if scope is None else ' by ' + scope}")
 
 
 def _say(text: str) -> None:

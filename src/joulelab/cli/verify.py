@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json, runs_option, say
+from joulelab.cli.parameters import json_option, print_json, print_notice, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,11 +56,11 @@ def command(context: click.Context, run: tuple[str, ...], as_json: bool, runs: P
     a file is damaged or missing. A run without a manifest, sealed by joulelab 0.1.1 or before, is read as a whole; what
     was changed and can still be read is not noticed there, so it is called not verifiable.
     """
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.core.errors import JoulelabError
 
     found, errors = [], []
-    with busy(f"verifying {len(run)} runs", len(run)) as step:
+    with show_progress(f"verifying {len(run)} runs", len(run)) as step:
         for word in run:
             try:
                 found.append(verify_run(runs, word))
@@ -73,7 +73,7 @@ def command(context: click.Context, run: tuple[str, ...], as_json: bool, runs: P
         for each in found:
             _print(each)
     for problem in errors[:-1]:
-        say(str(problem))
+        print_notice(str(problem))
     if errors:
         raise errors[-1]
     if any(each.status == DAMAGED for each in found):
@@ -134,7 +134,7 @@ def _print(found: Verification) -> None:
     rows = [
         [
             escape_unprintable(f.name),
-            fmt.size(f.record.size),
+            fmt.format_bytes(f.record.size),
             "" if f.record.rows is None else str(f.record.rows),
             f.status,
         ]

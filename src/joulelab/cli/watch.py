@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli import INTERRUPTED_CODE
-from joulelab.cli.parameters import Duration, handle, json_option, runs_option, say
+from joulelab.cli.parameters import Duration, json_option, name_run, print_notice, runs_option
 from joulelab.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -89,14 +89,14 @@ def _attached(path: Path, others: list[Path], shown: _Shown, waiter: Waiter) -> 
 
 
 def _named(path: Path) -> str:
-    from joulelab.report.format import fact
+    from joulelab.report.format import format_fact
     from joulelab.store.folder import read_meta
 
     try:
         name = read_meta(path).get("name")
     except StoreError:
         return path.name
-    return f"{path.name} ({fact(str(name), MOST_OF_NAME)})" if name else path.name
+    return f"{path.name} ({format_fact(str(name), MOST_OF_NAME)})" if name else path.name
 
 
 def _alone(runs: Path, shown: _Shown, waiter: Waiter, *, keep: bool) -> None:
@@ -152,7 +152,7 @@ class _Shown:
         if self._whole:
             self.notes.append(text)
         elif not self.as_json:
-            say(text)
+            print_notice(text)
 
     def follow(self, watched: Watched, waiter: Waiter) -> View:
         """Show a run until it ends or the user leaves, by Ctrl-C too; return what was seen last."""
@@ -231,7 +231,7 @@ class _Shown:
         from joulelab.report.watch.screen import summary
 
         if not self.as_json and not self.once:
-            click.echo(f"{summary(view)}; {handle(path)} goes on")
+            click.echo(f"{summary(view)}; {name_run(path)} goes on")
 
     def ended(self, view: View, result: Result, path: Path | None) -> None:
         """Tell how a run ended: the figures that `joulelab show` prints."""
@@ -246,4 +246,4 @@ class _Shown:
         if not view.own:
             click.echo(story(result, 80))
         if path is not None:
-            click.echo(f"-> joulelab show {handle(path)}")
+            click.echo(f"-> joulelab show {name_run(path)}")

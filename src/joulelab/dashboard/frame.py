@@ -23,7 +23,7 @@ WORDS = {"ok": "ended", "open": "not finished"}
 
 def short(text: str, most: int = MOST_SHOWN) -> str:
     """Return a text of others in one line that does nothing and is not too long."""
-    return fmt.shortened(text, most)
+    return fmt.shorten_end(text, most)
 
 
 def when(utc: str) -> str:

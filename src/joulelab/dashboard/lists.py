@@ -119,7 +119,7 @@ def _made_row(entry: Entry, running: str | None) -> Html:
     opened = tag("a", title, href=f"/runs/{entry.id}", class_="open", title=title)
     name = (tag("span", opened, study, *_labels(entry), class_="name"), tag("span", below, class_="below", title=below))
     start = tag("time", when(entry.start_utc), datetime=entry.start_utc, title=f"{entry.start_utc[:19]} UTC")
-    took = fmt.NOTHING if entry.duration_s is None else fmt.duration(entry.duration_s)
+    took = fmt.NOTHING if entry.duration_s is None else fmt.format_duration(entry.duration_s)
     return tag(
         "tr",
         tag("td", pick),
@@ -144,13 +144,13 @@ def _status(entry: Entry) -> Html:
     if entry.status == "failed":
         words = end_text({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
     badge = tag("span", escape_unprintable(words), class_=BADGES[entry.status])
-    twin = tag("span", "simulated", class_="badge warn", title=short(fmt.simulated([entry.twin])))
+    twin = tag("span", "simulated", class_="badge warn", title=short(fmt.name_twins([entry.twin])))
     return joined((badge, twin if entry.twin else None), " ")
 
 
 def _running(entry: Entry, now: dt.datetime) -> str:
     since = (now - dt.datetime.fromisoformat(entry.start_utc)).total_seconds()
-    return fmt.roughly(max(since, 0.0))
+    return fmt.format_rough_duration(max(since, 0.0))
 
 
 def _energy(entry: Entry) -> str:

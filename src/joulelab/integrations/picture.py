@@ -53,8 +53,8 @@ def spark(curve: PowerCurve, most: int = 48) -> str:
 
 def spoken(curve: PowerCurve) -> str:
     """Return what a curve shows, in words, for those who do not see it."""
-    low, high = (fmt.watts(w) for w in (min(curve.watts), curve.highest))
-    return f"{low} to {high} in {fmt.duration(curve.end_s - curve.start_s)}"
+    low, high = (fmt.format_watts(w) for w in (min(curve.watts), curve.highest))
+    return f"{low} to {high} in {fmt.format_duration(curve.end_s - curve.start_s)}"
 
 
 def svg(curve: PowerCurve, title: str) -> str:
@@ -72,11 +72,11 @@ def svg(curve: PowerCurve, title: str) -> str:
         f'<path d="{path}" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linejoin="round"/>',
         f'<path d="M{LEFT} {bottom} H{right}" stroke="currentColor" stroke-opacity="0.5"/>',
         f'<path d="M{LEFT} {mean_y:.1f} H{right}" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="4 4"/>',
-        _text(LEFT - 4, 12, fmt.watts(curve.highest), "end"),
+        _text(LEFT - 4, 12, fmt.format_watts(curve.highest), "end"),
         _text(LEFT - 4, bottom, "0 W", "end"),
-        _text(LEFT, bottom + 13, fmt.duration(curve.start_s), "start"),
-        _text(right, bottom + 13, fmt.duration(curve.end_s), "end"),
-        _text((LEFT + right) / 2, bottom + 13, f"dashed: mean, {fmt.watts(curve.mean)}", "middle"),
+        _text(LEFT, bottom + 13, fmt.format_duration(curve.start_s), "start"),
+        _text(right, bottom + 13, fmt.format_duration(curve.end_s), "end"),
+        _text((LEFT + right) / 2, bottom + 13, f"dashed: mean, {fmt.format_watts(curve.mean)}", "middle"),
         "</svg>",
     ]
     return "".join(parts)

@@ -249,11 +249,11 @@ class Training:
         if run is None:
             return
         try:
-            from joulelab.report.format import duration
+            from joulelab.report.format import format_duration
             from joulelab.report.table import headline
 
             result = None if read_end(run) is None else measurement.result
-            took = f"{duration(measurement.duration_s)}, a phase of a run that goes on"
+            took = f"{format_duration(measurement.duration_s)}, a phase of a run that goes on"
             text = took if result is None else headline(result)
             sys.stderr.write(f"joulelab: {title}: {text}; run {run} (joulelab show {run.name})\n")
             sys.stderr.flush()

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
-from joulelab.cli.output import busy
+from joulelab.cli.output import show_progress
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.version import __version__
 from joulelab.report import format as fmt
@@ -80,7 +80,7 @@ def reproduce(
     given = {node: twins[name].given() for node, name in paper.twins.items()}
     with Advancing(sys.stderr, tell) as news:
         study = run_twin_study(file, given, folder, seed=asked.seed, tell=news)
-    with busy(f"working out the figures of {paper.name}"):
+    with show_progress(f"working out the figures of {paper.name}"):
         told = _told(asked, paper, study, twins={name: twin.description() for name, twin in twins.items()}, file=file)
     there = told.slots - told.left
     told = replace(told, new=there - before, took_s=time.monotonic() - began)
@@ -108,7 +108,7 @@ def _kept(folder: Path) -> str:
     if not folder.exists():
         return "the runs were not kept"
     taken = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return f"{shown(folder)} ({fmt.size(taken)}; --no-keep would remove the runs)"
+    return f"{shown(folder)} ({fmt.format_bytes(taken)}; --no-keep would remove the runs)"
 
 
 class Advancing:

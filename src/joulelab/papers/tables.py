@@ -67,11 +67,13 @@ def reproduced(figure: Figure) -> str:
     if value is None or isinstance(value, (str, bool)):
         return fmt.NOTHING if value is None else str(value)
     if figure.uncertainty is not None and math.isfinite(figure.uncertainty):
-        text = " ± ".join(_apart(part) for part in fmt.interval(value, figure.uncertainty, signed=True).split(" ± "))
+        text = " ± ".join(
+            _apart(part) for part in fmt.format_interval(value, figure.uncertainty, signed=True).split(" ± ")
+        )
     elif float(value).is_integer():  # a cap, a count
         text = number(value)
     else:
-        text = _apart(fmt.plain(value, _digits(figure.published)))
+        text = _apart(fmt.format_number(value, _digits(figure.published)))
     return _with_unit(text, figure.unit)
 
 
@@ -81,8 +83,8 @@ def deviation(figure: Figure) -> str:
     if off is None:
         return fmt.NOTHING
     if figure.tolerance.amount is None:
-        return fmt.NOTHING if figure.relative is None else fmt.percent(figure.relative)
-    size = number(abs(off)) if float(off).is_integer() else _apart(fmt.plain(abs(off), 2))
+        return fmt.NOTHING if figure.relative is None else fmt.format_percent(figure.relative)
+    size = number(abs(off)) if float(off).is_integer() else _apart(fmt.format_number(abs(off), 2))
     return f"{'-' if off < 0 else '+'}{size} {amount_unit(figure.tolerance, figure.unit)}"
 
 

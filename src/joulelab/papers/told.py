@@ -79,11 +79,11 @@ class Told:
 
 def ran(told: Told) -> str:
     """Return what ran and how long it took, in virtual and in real time."""
-    took = fmt.roughly(told.took_s)
+    took = fmt.format_rough_duration(told.took_s)
     runs = f"{told.slots - told.left} of {told.slots} runs" if told.left else f"{told.slots} runs"
     there = told.slots - told.left - told.new
     before = "" if not there else "; all were there already" if not told.new else f"; {there} were there already"
-    return f"{runs} of together {fmt.duration(told.ran_s)}, in virtual time: {took}, seed {told.seed}{before}"
+    return f"{runs} of together {fmt.format_duration(told.ran_s)}, in virtual time: {took}, seed {told.seed}{before}"
 
 
 def assumed(told: Told) -> str:
@@ -103,7 +103,7 @@ def counted(figures: Sequence[Figure]) -> str:
     if not found.total:
         return "no figure was predicted"
     lacking = f"; {found.unjudged} have no result" if found.unjudged else ""
-    share = fmt.percent(found.share, signed=False)
+    share = fmt.format_percent(found.share, signed=False)
     return f"{found.hits} of {found.total} predictions ({share}) lie within {WITHIN}{lacking}"
 
 
@@ -140,9 +140,9 @@ def coverage(found: Covered) -> str:
     """Return in how many slots, and in how many cells, the true energy lies within the stated uncertainty."""
     if not found.slots:
         return "no run tells its true energy"
-    width = f"the widest is ± {fmt.percent(found.widest, signed=False)}"
+    width = f"the widest is ± {fmt.format_percent(found.widest, signed=False)}"
     text = f"the true energy lies within the stated uncertainty in {found.inside} of {found.slots} runs"
-    farthest = f"the largest error {fmt.percent(found.farthest, signed=False)}"
+    farthest = f"the largest error {fmt.format_percent(found.farthest, signed=False)}"
     more = f"; of every scope that was read, in {found.scopes_inside} of {found.scopes}"
     return f"{text} ({width}, {farthest}){_by_cell(found)}{more if found.scopes > found.slots else ''}"
 

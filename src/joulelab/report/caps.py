@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.report.console import make_table, print_facts
-from joulelab.report.format import span
+from joulelab.report.format import join_scopes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,7 @@ def cap_lines(result: Result) -> list[tuple[str, str]]:
         last = f", the last of {cap.changes + 1} tried" if cap.changes else ""
         before = "free before" if cap.found is None else f"{value(cap.found, cap.unit)} before"
         what = "clocks locked at" if cap.unit == "Hz" else "capped at"
-        text = f"{span(scopes)} {what} {value(cap.asked, cap.unit)}{last}; {before}, {ENDINGS[cap.outcome]}"
+        text = f"{join_scopes(scopes)} {what} {value(cap.asked, cap.unit)}{last}; {before}, {ENDINGS[cap.outcome]}"
         lines.append(("caps", text))
     return lines
 

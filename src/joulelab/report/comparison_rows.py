@@ -52,7 +52,7 @@ def figure_rows(found: Comparison) -> list[FigureRow]:
 
 def change_text(line: Line) -> str:
     """Return B / A - 1 with its interval."""
-    return fmt.NOTHING if line.ratio is None else fmt.change(line.ratio.value - 1, line.ratio.expanded)
+    return fmt.NOTHING if line.ratio is None else fmt.format_change(line.ratio.value - 1, line.ratio.expanded)
 
 
 def verdict_text(line: Line) -> str:
@@ -63,14 +63,14 @@ def verdict_text(line: Line) -> str:
 def value_texts(line: Line) -> tuple[str, str]:
     """Return A and B with their intervals, in one unit."""
     if line.unit == "s":
-        return fmt.duration(line.a.value), fmt.duration(line.b.value)
+        return fmt.format_duration(line.a.value), fmt.format_duration(line.b.value)
     if not line.unit:
-        return fmt.rate(line.a.value), fmt.rate(line.b.value)
+        return fmt.format_rate(line.a.value), fmt.format_rate(line.b.value)
     largest = [v for q in (line.a, line.b) for v in (q.value, q.expanded)]
-    factor, unit = fmt.column(largest, line.unit)
+    factor, unit = fmt.choose_scale(largest, line.unit)
     mark = "~" if line.estimate else ""
     a, b = (
-        f"{mark}{fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)} {unit}"
+        f"{mark}{fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor)} {unit}"
         for q in (line.a, line.b)
     )
     return a, b
@@ -80,9 +80,9 @@ def fact_rows(found: Comparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[str
     """Return what the workloads told of themselves: name, A, B; longer texts are cut in their middle."""
     rows = []
     for name, told in found.facts.items():
-        write = fmt.data if name == "data" else fmt.fact
+        write = fmt.format_data_name if name == "data" else fmt.format_fact
         a, b = (fmt.NOTHING if v is None else write(v, most) for v in told)
-        rows.append((fmt.in_the_middle(name, MOST_OF_NAME), a, b))
+        rows.append((fmt.shorten_middle(name, MOST_OF_NAME), a, b))
     return rows
 
 
@@ -100,7 +100,7 @@ def differing_labels(runs: Sequence[Result]) -> list[str]:
 
 def runs_title(runs: Sequence[Result]) -> str:
     """Return several runs by their names, or by their ids where names do not tell them apart."""
-    names = [fmt.shortened(run.name or run.run, MOST_OF_TITLE) for run in runs]
+    names = [fmt.shorten_end(run.name or run.run, MOST_OF_TITLE) for run in runs]
     if len(set(names)) < len(names):
         return f"{names[0]}: {' and '.join(run.run for run in runs)}"
     return " and ".join(names)
@@ -123,8 +123,8 @@ def _pair(a: PhaseRow | None, b: PhaseRow | None, keep: tuple[str, ...]) -> Phas
     row = a or b
     assert row is not None
     times = (
-        fmt.NOTHING if a is None else fmt.duration(a.duration_s),
-        (fmt.NOTHING if b is None else fmt.duration(b.duration_s)),
+        fmt.NOTHING if a is None else fmt.format_duration(a.duration_s),
+        (fmt.NOTHING if b is None else fmt.format_duration(b.duration_s)),
     )
     first, second = (None if each is None else each.energy for each in (a, b))
     if first is not None and second is not None:
@@ -134,4 +134,4 @@ def _pair(a: PhaseRow | None, b: PhaseRow | None, keep: tuple[str, ...]) -> Phas
 
 
 def _alone(energy: Quantity | None) -> str:
-    return fmt.NOTHING if energy is None else fmt.quantity(energy.value, energy.expanded, "J")
+    return fmt.NOTHING if energy is None else fmt.format_quantity(energy.value, energy.expanded, "J")

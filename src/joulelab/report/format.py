@@ -23,7 +23,7 @@ FORM = "folder in the form of "
 SMALL = 0.01  # energies per unit of work below this have a prefix, in a column that is in J otherwise
 
 
-def prefix(largest: float) -> tuple[float, str]:
+def find_prefix(largest: float) -> tuple[float, str]:
     """Return what to divide by, and the SI prefix that says so, for values up to `largest`."""
     size = abs(largest)
     if not math.isfinite(size) or size == 0:
@@ -34,22 +34,22 @@ def prefix(largest: float) -> tuple[float, str]:
     return 10.0**exponent, PREFIXES[exponent]
 
 
-def column(values: Iterable[float | None], unit: str) -> tuple[float, str]:
+def choose_scale(values: Iterable[float | None], unit: str) -> tuple[float, str]:
     """Return one scale for a column of values: what to divide by, and the unit with its prefix; watts up to 10 kW."""
     largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
     if unit == "W" and 0.01 <= largest < 1e4:
         return 1.0, unit
-    factor, name = prefix(largest)
+    factor, name = find_prefix(largest)
     return factor, f"{name}{unit}"
 
 
-def watts(value: float) -> str:
+def format_watts(value: float) -> str:
     """Return a power with four digits."""
-    factor, unit = column([value], "W")
-    return f"{plain(value / factor)} {unit}"
+    factor, unit = choose_scale([value], "W")
+    return f"{format_number(value / factor)} {unit}"
 
 
-def plain(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """Return a number with that many significant digits and no exponent."""
     if value is None or not math.isfinite(value):
         return NOTHING
@@ -58,7 +58,7 @@ def plain(value: float | None, digits: int = 4) -> str:
     return _rounded(value, min(digits - 1 - _exponent(value, digits), 12))
 
 
-def interval(value: float, expanded: float | None, *, signed: bool = False) -> str:
+def format_interval(value: float, expanded: float | None, *, signed: bool = False) -> str:
     """Return `12.34 ± 0.12`, digits after the uncertainty; `12.34 ± ?` where the accuracy is unknown (None).
 
     What is not `signed` (energy, power, time) cannot be below zero: `10.3 (0 to 25)` where the interval reaches there.
@@ -66,13 +66,15 @@ def interval(value: float, expanded: float | None, *, signed: bool = False) -> s
     if not math.isfinite(value):
         return NOTHING
     if expanded is None or not math.isfinite(expanded):
-        return f"{plain(value)} ± ?"
+        return f"{format_number(value)} ± ?"
     if expanded == 0:
-        return f"{plain(value)} ± 0"
+        return f"{format_number(value)} ± 0"
     if not signed and -NEAR_NOTHING * expanded <= value < expanded:
-        return f"{plain(max(value, 0.0), 3)} (0 to {plain(value + expanded, 3)})"
+        return f"{format_number(max(value, 0.0), 3)} (0 to {format_number(value + expanded, 3)})"
     if is_wide(value, expanded) and abs(value) > NEAR_NOTHING * expanded:
-        return f"{plain(value, 3)} ± {plain(expanded, 2)}"  # the estimate is usually better than its bound
+        return (
+            f"{format_number(value, 3)} ± {format_number(expanded, 2)}"  # the estimate is usually better than its bound
+        )
     return _even(value, expanded)
 
 
@@ -85,29 +87,31 @@ def _even(value: float, expanded: float) -> str:
     return f"{_rounded(value, decimals)} ± {_rounded(shown, decimals)}"
 
 
-def quantity(value: float, expanded: float | None, unit: str, *, estimate: bool = False, signed: bool = False) -> str:
+def format_quantity(
+    value: float, expanded: float | None, unit: str, *, estimate: bool = False, signed: bool = False
+) -> str:
     """Return a value with interval and unit, in words where the accuracy is unknown or it is an estimate."""
     wide = expanded if expanded is not None and math.isfinite(expanded) else 0.0
-    factor, name = prefix(max(abs(value), wide))
+    factor, name = find_prefix(max(abs(value), wide))
     if expanded is None:
-        text = f"{plain(value / factor)} {name}{unit} (accuracy unknown)"
+        text = f"{format_number(value / factor)} {name}{unit} (accuracy unknown)"
     else:
-        shown = interval(value / factor, expanded / factor, signed=signed)
+        shown = format_interval(value / factor, expanded / factor, signed=signed)
         text = f"{shown} {name}{unit}"
         if is_wide(value, expanded) and " ± " in shown:
             text += f" (± {expanded / abs(value) * 100:.0f} %)" if value else ""
     return f"~{text} (estimate)" if estimate else text
 
 
-def rough(value: float, unit: str, digits: int = 3) -> str:
+def format_rough(value: float, unit: str, digits: int = 3) -> str:
     """Return a figure that is only an expectation, with three digits and without an interval: `1.23 MJ`."""
-    factor, name = prefix(abs(value))
-    return f"{plain(value / factor, digits)} {name}{unit}"
+    factor, name = find_prefix(abs(value))
+    return f"{format_number(value / factor, digits)} {name}{unit}"
 
 
-def watt_hours(joules: float) -> str:
+def format_watt_hours(joules: float) -> str:
     """Return an energy as on an electricity bill, with three digits: `7.83 Wh`, `123 kWh`."""
-    return rough(joules / J_PER_WH, "Wh")
+    return format_rough(joules / J_PER_WH, "Wh")
 
 
 def is_wide(value: float, expanded: float | None) -> bool:
@@ -115,7 +119,7 @@ def is_wide(value: float, expanded: float | None) -> bool:
     return expanded is not None and expanded > WIDE * abs(value)
 
 
-def percent(share: float, *, signed: bool = True) -> str:
+def format_percent(share: float, *, signed: bool = True) -> str:
     """Return a share of one as percent with two or three digits."""
     if not math.isfinite(share):
         return NOTHING
@@ -125,29 +129,29 @@ def percent(share: float, *, signed: bool = True) -> str:
     return f"{text if float(text) else text.lstrip('+-')} %"  # nothing has no sign
 
 
-def change(share: float, expanded: float | None) -> str:
+def format_change(share: float, expanded: float | None) -> str:
     """Return a change relative to one as percent with its interval: `-12.3 ± 1.1 %`; no interval where unknown."""
     if not math.isfinite(share):
         return NOTHING
     if expanded is None:
-        return f"{percent(share)} ± ?"
+        return f"{format_percent(share)} ± ?"
     if expanded == 0:
-        return percent(share)
+        return format_percent(share)
     text = f"{share * 100:.1f} ± {expanded * 100:.0f}" if expanded > WIDE else _even(share * 100, expanded * 100)
     return f"{'' if text.startswith('-') else '+'}{text} %"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time in the units that people use for its length."""
     if not math.isfinite(seconds):
         return NOTHING
     if seconds < 0:
-        return f"-{duration(-seconds)}"
+        return f"-{format_duration(-seconds)}"
     if seconds < 0.9995:
-        factor, name = prefix(seconds)
-        return f"{plain(seconds / factor, 3)} {name}s" if seconds else "0 s"
+        factor, name = find_prefix(seconds)
+        return f"{format_number(seconds / factor, 3)} {name}s" if seconds else "0 s"
     if seconds < 99.995:
-        return f"{plain(seconds)} s"
+        return f"{format_number(seconds)} s"
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
@@ -158,80 +162,80 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def roughly(seconds: float) -> str:
+def format_rough_duration(seconds: float) -> str:
     """Return a time that is only an expectation: whole seconds, below a hundred of them."""
-    return f"{seconds:.0f} s" if seconds < 99.5 else duration(seconds)
+    return f"{seconds:.0f} s" if seconds < 99.5 else format_duration(seconds)
 
 
-def period(seconds: float | None) -> str:
+def format_period(seconds: float | None) -> str:
     """Return a nominal time without trailing zeros: `100 ms`, `1 s`."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
-    factor, name = prefix(seconds) if seconds < 1 else (1.0, "")
+    factor, name = find_prefix(seconds) if seconds < 1 else (1.0, "")
     return f"{seconds / factor:.3g} {name}s"
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return a number of bytes with its prefix (1000-based)."""
-    factor, name = prefix(count) if count >= 1 else (1.0, "")
-    return f"{plain(count / factor, 3)} {name}B"
+    factor, name = find_prefix(count) if count >= 1 else (1.0, "")
+    return f"{format_number(count / factor, 3)} {name}B"
 
 
-def amount(value: float) -> str:
+def format_amount(value: float) -> str:
     """Return a count as it was reported: whole numbers whole, others with five digits."""
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}".replace(",", " ")
-    return plain(value, 5)
+    return format_number(value, 5)
 
 
-def rate(value: float) -> str:
+def format_rate(value: float) -> str:
     """Return a number per second with four digits."""
-    factor, name = prefix(value) if abs(value) >= 1e6 else (1.0, "")
-    return f"{plain(value / factor)}{' ' + name if name else ''}"
+    factor, name = find_prefix(value) if abs(value) >= 1e6 else (1.0, "")
+    return f"{format_number(value / factor)}{' ' + name if name else ''}"
 
 
-def work(value: float, kind: str) -> str:
+def format_work(value: float, kind: str) -> str:
     """Return an amount of work: `640 samples`, `1.234 TFLOP`."""
-    return rough(value, kind, 4) if kind in PREFIXED else f"{amount(value)} {kind}"
+    return format_rough(value, kind, 4) if kind in PREFIXED else f"{format_amount(value)} {kind}"
 
 
-def work_rate(value: float, kind: str) -> str:
+def format_work_rate(value: float, kind: str) -> str:
     """Return work per second: `64.1 samples/s`, `340 GFLOP/s`."""
-    return rough(value, f"{kind}/s", 4) if kind in PREFIXED else f"{rate(value)} {kind}/s"
+    return format_rough(value, f"{kind}/s", 4) if kind in PREFIXED else f"{format_rate(value)} {kind}/s"
 
 
-def per_work(values: Iterable[float], kind: str) -> tuple[float, str]:
+def scale_per_work(values: Iterable[float], kind: str) -> tuple[float, str]:
     """Return the scale of energies per unit of work: `J/sample`, and with a prefix where all are small: `pJ/FLOP`."""
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
-    factor, unit = column([largest], "J") if largest < SMALL else (1.0, "J")
+    factor, unit = choose_scale([largest], "J") if largest < SMALL else (1.0, "J")
     return factor, f"{unit}/{kind.removesuffix('s')}"
 
 
-def figure(value: float) -> str:
+def format_quality(value: float) -> str:
     """Return a figure of quality with four digits; `nan` where it is none."""
-    return plain(value) if math.isfinite(value) else "nan"
+    return format_number(value) if math.isfinite(value) else "nan"
 
 
-def fact(value: str | float | bool, most: int = MOST_OF_FACT) -> str:
+def format_fact(value: str | float | bool, most: int = MOST_OF_FACT) -> str:
     """Return the value of a fact: text of one short line, `yes` or `no`, numbers with up to six digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return in_the_middle(value, most)
+        return shorten_middle(value, most)
     if abs(value) < 1e15 and float(value).is_integer():
-        return amount(value)
+        return format_amount(value)
     large = 1e5 <= abs(value) < 1e15
     return f"{value:,.0f}".replace(",", " ") if large else f"{float(value):.6g}"
 
 
-def data(told: str | float | bool, most: int = MOST_OF_FACT) -> str:
+def format_data_name(told: str | float | bool, most: int = MOST_OF_FACT) -> str:
     """Return the name of data, shortened so that it can be told from others: `form of cifar-10`."""
     if isinstance(told, str) and len(told) > most and told.startswith(FORM):
-        return in_the_middle(f"form of {told.removeprefix(FORM)}", most)
-    return fact(told, most)
+        return shorten_middle(f"form of {told.removeprefix(FORM)}", most)
+    return format_fact(told, most)
 
 
-def in_the_middle(text: str, width: int) -> str:
+def shorten_middle(text: str, width: int) -> str:
     """Return a text of one line and at most that width, cut in its middle: what tells names apart is at their ends."""
     flat = escape_unprintable(text[: 2 * width] + text[-2 * width :] if len(text) > 4 * width else text)
     if len(flat) <= width:
@@ -240,7 +244,7 @@ def in_the_middle(text: str, width: int) -> str:
     return f"{flat[: max(width - 1 - end, 0)]}…{flat[len(flat) - end :]}"
 
 
-def simulated(twins: Sequence[str]) -> str:
+def name_twins(twins: Sequence[str]) -> str:
     """Return what has to be said of figures that come from twins, in virtual time or served."""
     virtual = [twin for twin in twins if twin != SERVED_TWIN]
     said = [SERVED_TWIN] if len(virtual) < len(twins) else []
@@ -251,7 +255,7 @@ def simulated(twins: Sequence[str]) -> str:
     return f"simulated: {'; '.join(said)}"
 
 
-def span(scopes: Sequence[str]) -> str:
+def join_scopes(scopes: Sequence[str]) -> str:
     """Return a short list of scopes: `gpu:0-7, cpu:0`, `outlet:pdu1.3,4`."""
     numbers: dict[str, list[int]] = {}
     parts: dict[str, str] = {}
@@ -275,7 +279,7 @@ def _range(stem: str, members: list[int]) -> str:
     return f"{stem}{','.join(texts)}"
 
 
-def shortened(text: str, width: int) -> str:
+def shorten_end(text: str, width: int) -> str:
     """Return a text of at most that width, cut at its end with an ellipsis."""
     flat = escape_unprintable(" ".join(text.split()))
     return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"

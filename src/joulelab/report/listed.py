@@ -16,8 +16,8 @@ def energy_text(listed: Mapping[str, Any]) -> str:
     if energy is None:
         return "no meter"
     value, expanded = float(energy["value"]), energy["expanded"]
-    factor, unit = fmt.column([value, expanded], "J")
-    text = fmt.interval(value / factor, None if expanded is None else expanded / factor)
+    factor, unit = fmt.choose_scale([value, expanded], "J")
+    text = fmt.format_interval(value / factor, None if expanded is None else expanded / factor)
     return f"{'~' if listed['estimate'] else ''}{text} {unit}"
 
 

@@ -160,7 +160,7 @@ def _panel(width_in: float) -> float:
 def warn_of(results: Sequence[Result]) -> str:
     """Return the sentences that stand below a picture of simulated or damaged runs, empty for others."""
     names = list(dict.fromkeys(r.twin for r in results if r.twin))
-    said = fmt.simulated(names) if names else ""
+    said = fmt.name_twins(names) if names else ""
     damaged = [r.run for r in results if r.is_damaged]
     lost = f"Incomplete: files of run {', '.join(damaged)} are damaged or missing." if damaged else ""
     return f"{said[:1].upper()}{said[1:]}{'.' if said else ''} {lost}".strip()

@@ -38,23 +38,25 @@ def power_told(rated: RatedResult) -> str:
     counts: dict[float, int] = {}
     for device in rated.devices:
         counts[device.watts] = counts.get(device.watts, 0) + 1
-    return " + ".join(f"{n} x {fmt.fact(w)} W" if n > 1 else f"{fmt.fact(w)} W" for w, n in counts.items())
+    return " + ".join(
+        f"{n} x {fmt.format_fact(w)} W" if n > 1 else f"{fmt.format_fact(w)} W" for w, n in counts.items()
+    )
 
 
 def times(ratio: Quantity) -> str:
     """Return how many times as much it is, with its interval."""
-    return fmt.interval(ratio.value, ratio.expanded)
+    return fmt.format_interval(ratio.value, ratio.expanded)
 
 
 def _energy(joules: float) -> str:
-    kwh = f" ({fmt.plain(joules / KWH, 3)} kWh)" if joules >= WORTH_KWH * KWH else ""
-    return f"{fmt.rough(joules, 'J')}{kwh}"
+    kwh = f" ({fmt.format_number(joules / KWH, 3)} kWh)" if joules >= WORTH_KWH * KWH else ""
+    return f"{fmt.format_rough(joules, 'J')}{kwh}"
 
 
 def _time(seconds: float) -> str:
     """Return a time in one unit, so that it can be multiplied by eye."""
     factor, unit = (1.0, "s") if seconds < 100 else (60.0, "min") if seconds < 6000 else (3600.0, "h")
-    return f"{fmt.plain(seconds / factor, 3)} {unit}"
+    return f"{fmt.format_number(seconds / factor, 3)} {unit}"
 
 
 def _some(scopes: Sequence[str]) -> str:

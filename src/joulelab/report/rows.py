@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import CORDS, find_family
 from joulelab.core.text import escape_unprintable
-from joulelab.report.format import span
+from joulelab.report.format import join_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -149,7 +149,7 @@ def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
         r = members[0].reading
         found.append(
             MeterRow(
-                scopes=span([s.scope for s in members]),
+                scopes=join_scopes([s.scope for s in members]),
                 meter=r.meter,
                 channel=r.channel,
                 kind=r.kind,
@@ -294,7 +294,7 @@ def _places(scopes: Sequence[str]) -> str:
         by_host.setdefault(host if known else "", []).append(inside if known else scope)
     alike: dict[str, list[str]] = {}
     for host, inner in by_host.items():
-        alike.setdefault(span(inner), []).append(host)
+        alike.setdefault(join_scopes(inner), []).append(host)
     return "; ".join(some if hosts == [""] else f"{some} of {_hosts(hosts)}" for some, hosts in alike.items())
 
 

@@ -30,7 +30,7 @@ def several_columns(results: Sequence[Result]) -> list[Column]:
     against = [(line.line("energy"), line.line("time")) for line in found]
     columns = [
         _column("energy", "J", [r.energy for r in results], _estimates(results)),
-        Column("time", tuple(fmt.duration(r.duration_s) for r in results)),
+        Column("time", tuple(fmt.format_duration(r.duration_s) for r in results)),
         _column(
             "mean power", "W", [g.mean_w if (g := r.group("measured")) else None for r in results], _estimates(results)
         ),
@@ -46,12 +46,12 @@ def _estimates(results: Sequence[Result]) -> list[bool]:
 
 
 def _column(name: str, unit: str, values: Sequence[Quantity | None], estimates: Sequence[bool]) -> Column:
-    factor, prefixed = fmt.column([None if q is None else q.value for q in values], unit)
+    factor, prefixed = fmt.choose_scale([None if q is None else q.value for q in values], unit)
     texts = []
     for q, estimate in zip(values, estimates, strict=True):
         if q is None:
             texts.append(fmt.NOTHING)
             continue
         expanded = None if q.expanded is None else q.expanded / factor
-        texts.append(f"{'~' if estimate else ''}{fmt.interval(q.value / factor, expanded)}")
+        texts.append(f"{'~' if estimate else ''}{fmt.format_interval(q.value / factor, expanded)}")
     return Column(f"{name}, {prefixed}", tuple(texts))

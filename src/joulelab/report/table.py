@@ -124,7 +124,8 @@ def headline(result: Result) -> str:
         return f"no energy measured: no power meter can be read here. It took {took}"
     text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
     so_far = " so far" if result.state == "live" else ""
-    return f"{text} ({fmt.format_watt_hours(energy.value)}) in {took}{so_far}, {fmt.format_watts(whole.mean_w.value)} on average"
+    mean = fmt.format_watts(whole.mean_w.value)
+    return f"{text} ({fmt.format_watt_hours(energy.value)}) in {took}{so_far}, {mean} on average"
 
 
 def story(result: Result, width: int) -> str:

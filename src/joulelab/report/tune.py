@@ -64,7 +64,7 @@ def _change(q: Quantity | None, more: str, less: str) -> str:
     if q is None:
         return ""
     word = more if q.value >= 0 else less
-    text = fmt.percent(abs(q.value)) if q.expanded is None else fmt.change(abs(q.value), q.expanded)
+    text = fmt.format_percent(abs(q.value)) if q.expanded is None else fmt.format_change(abs(q.value), q.expanded)
     return f"{text.removeprefix('+')} {word}"
 
 
@@ -78,8 +78,8 @@ def _tables(tuned: Tuned, console: Console) -> list[Table]:
 
 
 def _measured(tuned: Tuned) -> list[Column]:
-    joules, unit = fmt.column([r.energy.value for r in tuned.rows], "J")
-    seconds, unit_s = fmt.column([r.time.value for r in tuned.rows], "s")
+    joules, unit = fmt.choose_scale([r.energy.value for r in tuned.rows], "J")
+    seconds, unit_s = fmt.choose_scale([r.time.value for r in tuned.rows], "s")
     return [
         Column("n", tuple(str(r.n) for r in tuned.rows)),
         Column(f"energy, {unit}", tuple(_cell(r.energy, joules) for r in tuned.rows)),
@@ -113,8 +113,8 @@ def _cell(q: Quantity | None, factor: float, *, signed: bool = False) -> str:
     if q is None:
         return fmt.NOTHING
     if q.known and not q.terms:
-        return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)
+        return fmt.format_number(q.value / factor)
+    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)
 
 
 def _verdict(tuned: Tuned, row: Row) -> str:
@@ -132,10 +132,10 @@ def lines(tuned: Tuned) -> list[tuple[str, str]]:
     spent_more = tuned.saved is not None and tuned.saved.value < 0
     found = [("why", tuned.why), ("spent" if spent_more else "saved", _saved(tuned))]
     if tuned.scopes and tuned.rows:
-        found.append(("energy", f"of {fmt.span(tuned.scopes.split(', '))}"))
+        found.append(("energy", f"of {fmt.join_scopes(tuned.scopes.split(', '))}"))
     if price.trials:
         many = f"{price.trials} {kind}{'s' if price.trials > 1 else ''}"
-        spent = f"{many}: {_joules(price.energy_j)} and {fmt.duration(price.time_s)}"
+        spent = f"{many}: {_joules(price.energy_j)} and {fmt.format_duration(price.time_s)}"
         best = tuned.row(tuned.choice)
         more = f"; {_joules(price.more_j)} and {_seconds(price.more_s)} more than under {best.shown}" if best else ""
         found.append(("cost", spent + more))
@@ -156,7 +156,7 @@ def _saved(tuned: Tuned) -> str:
     if tuned.saved is None or base is None or best is None or (best is base and tuned.mode == "runs"):
         return ""
     amount, wide = tuned.saved.value, tuned.saved.expanded
-    size = _joules(abs(amount)) if wide is None else fmt.quantity(abs(amount), wide, "J", signed=True)
+    size = _joules(abs(amount)) if wide is None else fmt.format_quantity(abs(amount), wide, "J", signed=True)
     said = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}"
     took = "" if tuned.slower is None else f", {_time(tuned.slower)} {_longer(tuned.slower.value)}"
     always = " all the time" if tuned.mode == "online" else ""
@@ -172,7 +172,7 @@ def _pays(tuned: Tuned, base: Row, best: Row) -> str:
         return ""
     if tuned.mode == "online":
         left_s = -tuned.saved.value / each * best.time.value
-        return f"; {fmt.duration(left_s)} more of it would have paid for the windows" if left_s > 0 else ""
+        return f"; {fmt.format_duration(left_s)} more of it would have paid for the windows" if left_s > 0 else ""
     if tuned.saved.value <= 0 or not tuned.price.energy_j:
         return ""
     return f"; {math.ceil(tuned.price.energy_j / tuned.saved.value)} runs pay for the trials"
@@ -183,8 +183,8 @@ def _longer(seconds: float) -> str:
 
 
 def _joules(value: float) -> str:
-    factor, unit = fmt.column([value], "J")
-    return f"{fmt.plain(value / factor, 3)} {unit}"
+    factor, unit = fmt.choose_scale([value], "J")
+    return f"{fmt.format_number(value / factor, 3)} {unit}"
 
 
 def _time(q: Quantity) -> str:
@@ -193,9 +193,9 @@ def _time(q: Quantity) -> str:
     if not wide:
         return _seconds(q.value)
     if max(abs(q.value), wide) < MINUTES_S:
-        return fmt.quantity(abs(q.value), wide, "s", signed=True)
-    return f"{_seconds(q.value)} ± {fmt.duration(wide)}"
+        return fmt.format_quantity(abs(q.value), wide, "s", signed=True)
+    return f"{_seconds(q.value)} ± {fmt.format_duration(wide)}"
 
 
 def _seconds(value: float) -> str:
-    return fmt.duration(abs(value))
+    return fmt.format_duration(abs(value))

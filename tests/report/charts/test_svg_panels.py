@@ -155,8 +155,8 @@ def test_the_map_has_the_figures_of_the_summary(summary: Summary) -> None:
     assert own.energy.expanded is not None
     tile = energy.tiles[2][2]
     assert tile is not None
-    assert tile.text == fmt.plain(own.energy.value / 1e3, 3)
-    assert fmt.interval(own.energy.value / 1e3, own.energy.expanded / 1e3) in tile.told
+    assert tile.text == fmt.format_number(own.energy.value / 1e3, 3)
+    assert fmt.format_interval(own.energy.value / 1e3, own.energy.expanded / 1e3) in tile.told
     shares = [t.share for row in energy.tiles for t in row if t is not None]
     assert (min(shares), max(shares)) == (0.0, 1.0)
     best = summary.best_for(Goal("energy"))

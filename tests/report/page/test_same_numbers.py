@@ -99,7 +99,7 @@ def interval(quantity: dict[str, Any] | None, factor: float) -> str:
     if quantity is None:
         return fmt.NOTHING
     wide = quantity["expanded"]
-    return fmt.interval(quantity["value"] / factor, None if wide is None else wide / factor)
+    return fmt.format_interval(quantity["value"] / factor, None if wide is None else wide / factor)
 
 
 def test_every_row_of_the_tables_is_the_terminals(told: Told) -> None:
@@ -125,7 +125,7 @@ def test_every_figure_of_the_energy_table_is_the_jsons(told: Told) -> None:
         statistics = told_of["statistics"] or {}
         powers = [told_of["mean_w"]["value"], statistics.get("median"), statistics.get("maximum")]
         expected = [interval(told_of["energy"], joules)]
-        expected += [fmt.NOTHING if w is None else fmt.plain(w / watts) for w in powers]
+        expected += [fmt.NOTHING if w is None else fmt.format_number(w / watts) for w in powers]
         expected += [interval(told_of["net"], joules)] if len(heads) > 5 else []
         assert cells == expected, label
 
@@ -133,9 +133,9 @@ def test_every_figure_of_the_energy_table_is_the_jsons(told: Told) -> None:
 def test_the_first_figures_are_those_of_the_headline_and_the_json(told: Told) -> None:
     energy = told.json["energy"]
     cards = told.html.by_class["value"]
-    assert cards[0] == fmt.quantity(energy["value"], energy["expanded"], "J")
-    assert cards[1] == fmt.duration(told.json["duration_s"])
-    watt_hours = fmt.watt_hours(energy["value"])
+    assert cards[0] == fmt.format_quantity(energy["value"], energy["expanded"], "J")
+    assert cards[1] == fmt.format_duration(told.json["duration_s"])
+    watt_hours = fmt.format_watt_hours(energy["value"])
     assert f"{cards[0]} ({watt_hours}) in {cards[1]}, {cards[2]} on average" == headline(told.result)
     assert headline(told.result) in told.terminal
     assert told.html.by_class["name"][:3] == ["energy", "time", "mean power"]
@@ -160,7 +160,7 @@ def test_the_stack_adds_up_to_what_was_measured(told: Told) -> None:
 
 def test_rated_power_is_told_once(rich: Told) -> None:
     told = rated.told(rich.result.rated)
-    assert fmt.interval(rich.json["rated"]["ratio"]["value"], rich.json["rated"]["ratio"]["expanded"]) in told
+    assert fmt.format_interval(rich.json["rated"]["ratio"]["value"], rich.json["rated"]["ratio"]["expanded"]) in told
     assert told in " ".join(rich.html.by_class["said"])
     assert told in rich.terminal
 

@@ -219,7 +219,7 @@ def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path
     # A single run says the same of itself.
     run = next(folder.glob(f"cells/{estimates[0].cell}/r01/2*"))
     page = offline(page_of_run(run))
-    assert fmt.plain(260.0) in page
+    assert fmt.format_number(260.0) in page
     _check_scopes(folder, estimates[0].cell, estimates[0].watts)
 
 

@@ -32,7 +32,7 @@ def books_picture(books: Books, kind: str, title: str = "") -> bytes:
         else:
             upper = figure.subplots()
         _bars(upper, books, title)
-        said = fmt.simulated(books.twins) + ". " if books.twins else ""
+        said = fmt.name_twins(books.twins) + ". " if books.twins else ""
         annotate(figure, f"{said[:1].upper()}{said[1:]}Bars: {COVERAGE}. Diamonds: rated power x time.")
         return rendered(figure, kind)
 
@@ -56,7 +56,7 @@ def _bars(axes: Axes, books: Books, title: str) -> None:
         axes.plot(*zip(*known, strict=True), "D", color=COLOURS[1], markersize=5, label="rated x time")
     several = len(books.sites) > 1
     names = [f"{e.job.name}, {e.site.name}" if several else e.job.name for e in entries]
-    axes.set_yticks(places, [fmt.in_the_middle(name, NAME) for name in names])
+    axes.set_yticks(places, [fmt.shorten_middle(name, NAME) for name in names])
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{unit} CO2e" if books.unit == "g" else unit)
     axes.set_title(headline(books, title), loc="left", fontsize=10)
@@ -71,7 +71,7 @@ def _over_time(axes: Axes, entry: Entry, *, site: bool) -> None:
     edges.append(dt.datetime.fromtimestamp(slots[-1].until_s, dt.UTC))
     spans = [max(s.until_s - s.since_s, 1e-9) for s in slots]
     watts = [s.energy.value / span for s, span in zip(slots, spans, strict=True)]
-    factor, unit = fmt.column(watts, "W")
+    factor, unit = fmt.choose_scale(watts, "W")
     axes.stairs([w / factor for w in watts], edges, color=COLOURS[0], fill=True, alpha=0.5)  # type: ignore[arg-type]
     axes.set_ylabel(f"power, {unit}")
     axes.set_ylim(bottom=0)
@@ -83,5 +83,5 @@ def _over_time(axes: Axes, entry: Entry, *, site: bool) -> None:
     other.grid(visible=False)
     other.spines["right"].set_visible(True)
     where = f" at {entry.site.name}" if site else ""
-    axes.set_title(f"{fmt.in_the_middle(entry.job.name, NAME)}{where} (UTC)", loc="left", fontsize=9)
+    axes.set_title(f"{fmt.shorten_middle(entry.job.name, NAME)}{where} (UTC)", loc="left", fontsize=9)
     axes.tick_params(axis="x", labelsize=7)

@@ -43,7 +43,8 @@ def headline(plan: CoolingPlan) -> str:
         return f"No cooling that was asked for saves anything at the node{simulated}."
     share = best.change_w.value / plan.now.node_w.value
     marked = " by a model" if best.by == "model" else ""
-    return f"{_named(best)} would take {fmt.percent(share, signed=False).lstrip('-')} off the node{marked}{simulated}."
+    percent = fmt.format_percent(share, signed=False).lstrip("-")
+    return f"{_named(best)} would take {percent} off the node{marked}{simulated}."
 
 
 def _named(option: Option) -> str:
@@ -54,7 +55,7 @@ def _named(option: Option) -> str:
 def _tables(plan: CoolingPlan) -> list[Table]:
     """Return two tables, as one would be too wide: what the node draws, and what that comes to."""
     rows = [plan.now, *plan.options]
-    watts, unit = fmt.column([o.highest_w for o in rows], "W")
+    watts, unit = fmt.choose_scale([o.highest_w for o in rows], "W")
     drawn = [
         Column("fans, W", tuple(f"{_cell(o.fans_w)}{_sign(o)}" for o in rows)),
         Column("fans by", tuple(o.by for o in rows)),
@@ -62,11 +63,11 @@ def _tables(plan: CoolingPlan) -> list[Table]:
         Column("change, W", tuple(fmt.NOTHING if o is plan.now else _cell(o.change_w) for o in rows)),
     ]
     comes = [
-        Column(f"highest, {unit}", tuple(fmt.plain(o.highest_w / watts) for o in rows)),
+        Column(f"highest, {unit}", tuple(fmt.format_number(o.highest_w / watts) for o in rows)),
         Column("MWh/year", tuple(_cell(o.kwh, KWH) for o in rows)),
     ]
     if plan.given.supply_w is not None:
-        comes.insert(1, Column(f"at most, {unit}", tuple(fmt.plain(o.upper_w / watts) for o in rows)))
+        comes.insert(1, Column(f"at most, {unit}", tuple(fmt.format_number(o.upper_w / watts) for o in rows)))
         comes.append(Column("nodes", tuple(f"{o.nodes}{_sign(o)}" for o in rows)))
     if plan.given.pue:
         facility = (fmt.NOTHING if o.facility_kwh is None else _cell(o.facility_kwh, KWH) for o in rows)
@@ -91,20 +92,22 @@ def _sign(option: Option) -> str:
 
 def _cell(q: Quantity, factor: float = 1.0) -> str:
     if q.expanded == 0:
-        return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
+        return fmt.format_number(q.value / factor)
+    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def lines(plan: CoolingPlan) -> list[tuple[str, str]]:
     """Return what has to be said beside the table, each with its label."""
     found: list[tuple[str, str]] = []
     if plan.twin:
-        found.append(("note", fmt.simulated([plan.twin])))
+        found.append(("note", fmt.name_twins([plan.twin])))
     found.append(("fans", plan.notes[0].removeprefix("fans: ")))
     if plan.rated_kwh is not None and plan.rated_w is not None:
         share = plan.rated_kwh / plan.now.kwh.value
-        told = f"{fmt.watts(plan.rated_w)} x {plan.hours:.0f} h = {fmt.plain(plan.rated_kwh / KWH, 3)} MWh"
-        found.append(("rated", f"{told}, {fmt.plain(share, 3)} times what it is with the cooling of now"))
+        told = (
+            f"{fmt.format_watts(plan.rated_w)} x {plan.hours:.0f} h = {fmt.format_number(plan.rated_kwh / KWH, 3)} MWh"
+        )
+        found.append(("rated", f"{told}, {fmt.format_number(share, 3)} times what it is with the cooling of now"))
     if plan.given.pue:
         told = ", ".join(f"{kind} {pue:g}" for kind, pue in plan.given.pue.items())
         found.append(("facility", f"MWh/year with the PUEs that were given ({told})"))

@@ -56,7 +56,7 @@ def headline(decision: Decision) -> list[str]:
     best, rated = decision.best, decision.row("nameplate")
     found = [decision.title] if decision.title else []
     if decision.twins:
-        said = fmt.simulated(decision.twins)
+        said = fmt.name_twins(decision.twins)
         found.append(f"{said[:1].upper()}{said[1:]}.")
     under = f" under {best.held}" if best.held else ""
     text = f"{_nodes(best.nodes or 0)} by the {best.rule} of {_kilowatts(best.node_w)} each{under}"
@@ -74,7 +74,7 @@ def headline(decision: Decision) -> list[str]:
 
 
 def _left(decision: Decision, best: Row) -> str:
-    kept = f", {fmt.percent(decision.rack.margin, signed=False)} have to" if decision.rack.margin else ""
+    kept = f", {fmt.format_percent(decision.rack.margin, signed=False)} have to" if decision.rack.margin else ""
     free = "" if best.free is None else f"{_share(best.free)} % of the supply stay free{kept}; "
     return f"{free}{best.binding} keeps out one more."
 
@@ -176,7 +176,7 @@ def _capped(capped: Capped | None) -> tuple[str, str, str]:
 def _change(ratio: Quantity | None) -> str:
     if ratio is None:
         return "?"
-    return fmt.change(ratio.value - 1, ratio.expanded).replace(" %", "")
+    return fmt.format_change(ratio.value - 1, ratio.expanded).replace(" %", "")
 
 
 def facts(decision: Decision) -> list[tuple[str, str]]:
@@ -195,7 +195,7 @@ def facts(decision: Decision) -> list[tuple[str, str]]:
     rated = decision.row("nameplate")
     if now and rated is not None and rated.node_w is not None:
         free = rack.free(now, rated.node_w)
-        found.append(("now", f"{now} nodes by the nameplate leave {fmt.percent(free, signed=False)} free"))
+        found.append(("now", f"{now} nodes by the nameplate leave {fmt.format_percent(free, signed=False)} free"))
     found.append(("draws", _draws(decision)))
     found += [("refused", f"{row.rule}: {row.refused}") for row in decision.rows if row.refused]
     found += _refused_caps(decision)
@@ -249,12 +249,15 @@ def _risk(row: Row) -> list[tuple[str, str]]:
     if row.exceed is None or row.allowed_w is None:
         return []
     over = row.exceed
-    seen = "was never seen" if over.share == 0 else f"was seen {fmt.percent(over.share, signed=False)} of the time"
-    least = "at most " if over.share == 0 else f"{fmt.percent(over.low, signed=False)} to "
+    seen = (
+        "was never seen" if over.share == 0 else f"was seen {fmt.format_percent(over.share, signed=False)} of the time"
+    )
+    least = "at most " if over.share == 0 else f"{fmt.format_percent(over.low, signed=False)} to "
     text = (
         f"a node above {_kilowatts(row.allowed_w)}, which {row.nodes} of them may draw each, {seen}; with "
-        f"{100 * over.confidence:g} % confidence {least}{fmt.percent(over.high, signed=False)} of the time "
-        f"({independent(over.blocks)} of {up_to(over.works)}{fmt.roughly(over.block_s)}), for the work of these runs"
+        f"{100 * over.confidence:g} % confidence {least}{fmt.format_percent(over.high, signed=False)} of the time "
+        f"({independent(over.blocks)} of {up_to(over.works)}{fmt.format_rough_duration(over.block_s)}), "
+        "for the work of these runs"
     )
     if over.wider > 1:
         without = f", without {' and '.join(row.lacks)}" if row.lacks else ""
@@ -266,11 +269,11 @@ def _steps(steps: Steps | None) -> list[tuple[str, str]]:
     if steps is None:
         return []
     parts = [
-        f"{name} {_kilowatts(abs(step.watts))} in {fmt.period(round(step.over_s, 1))}"
+        f"{name} {_kilowatts(abs(step.watts))} in {fmt.format_period(round(step.over_s, 1))}"
         for name, step in (("up", steps.rise), ("down", steps.fall))
         if step is not None
     ]
-    ramp = "" if steps.steepest is None else f", {fmt.watts(abs(steps.steepest.ramp_w_per_s))}/s at most"
+    ramp = "" if steps.steepest is None else f", {fmt.format_watts(abs(steps.steepest.ramp_w_per_s))}/s at most"
     return [("steps", f"{' and '.join(parts)}{ramp}: {steps.said}" if parts else steps.said)]
 
 
@@ -283,8 +286,8 @@ def _mix(mixed: Mixed | None) -> list[tuple[str, str]]:
         f"{_kilowatts(mixed.maximum_w)} of {_kilowatts(mixed.allowed_w)} ({mixed.binding}): {_verdict(mixed)}"
     )
     above = (
-        f"above that {fmt.percent(over.share, signed=False)} of the time, at most "
-        f"{fmt.percent(over.high, signed=False)} with {100 * over.confidence:g} % confidence"
+        f"above that {fmt.format_percent(over.share, signed=False)} of the time, at most "
+        f"{fmt.format_percent(over.high, signed=False)} with {100 * over.confidence:g} % confidence"
     )
     found = [("mix", whole), ("mix", above)]
     for name, one in mixed.percentiles.items():
@@ -306,11 +309,13 @@ def _verdict(mixed: Mixed) -> str:
 
 
 def _kw(watts: float | None) -> str:
-    return fmt.NOTHING if watts is None else fmt.plain(round(watts / 1000, 6) + 0.0)  # no rounding in sums, no -0
+    return (
+        fmt.NOTHING if watts is None else fmt.format_number(round(watts / 1000, 6) + 0.0)
+    )  # no rounding in sums, no -0
 
 
 def _kilowatts(watts: float | None) -> str:
-    return fmt.NOTHING if watts is None else f"{fmt.plain(watts / 1000)} kW"
+    return fmt.NOTHING if watts is None else f"{fmt.format_number(watts / 1000)} kW"
 
 
 def _share(share: float | None) -> str:
@@ -322,5 +327,5 @@ def _over(over: Exceeding | None) -> str:
     if over is None:
         return fmt.NOTHING
     if over.share == 0:
-        return f"< {fmt.plain(100 * over.high, 2)}"
-    return fmt.plain(100 * over.share, 2)
+        return f"< {fmt.format_number(100 * over.high, 2)}"
+    return fmt.format_number(100 * over.share, 2)

@@ -40,7 +40,7 @@ def note(decision: Decision) -> str:
     """Return what stands below the picture."""
     found = []
     if decision.twins:
-        said = fmt.simulated(decision.twins)
+        said = fmt.name_twins(decision.twins)
         found.append(f"{said[:1].upper()}{said[1:]}.")
     found.append("Each box is a node that fits by the rule, at the wall.")
     if any(_more(row) for row in decision.rows):
@@ -86,7 +86,7 @@ def _bars(axes: Axes, decision: Decision) -> None:
             str(row.nodes), (k, middle if row.nodes else 0.0), ha="center", va="center" if row.nodes else "bottom",
             color="white" if row.nodes else DARK, fontsize=13, fontweight="bold",
         )  # fmt: skip
-    names = [f"{row.rule}\n{fmt.plain((row.node_w or 0.0) / KW)} kW{_at(row)}" for row in rows]
+    names = [f"{row.rule}\n{fmt.format_number((row.node_w or 0.0) / KW)} kW{_at(row)}" for row in rows]
     axes.set_xticks(range(len(rows)), [name.replace(" maximum", "\nmaximum") for name in names])
     axes.set_ylabel("power of all nodes, kW")
     axes.grid(visible=False, axis="x")
@@ -112,7 +112,7 @@ def _limits(axes: Axes, decision: Decision) -> None:
         else:
             near.append([(name, kilowatts)])
     for group in near:  # lines that lie close together have one name
-        _named(axes, ", ".join(f"{name} {fmt.plain(kilowatts)} kW" for name, kilowatts in group), group[-1][1])
+        _named(axes, ", ".join(f"{name} {fmt.format_number(kilowatts)} kW" for name, kilowatts in group), group[-1][1])
     tallest = max((row.nodes * row.node_w + _more(row) for row in decision.rows if row.nodes and row.node_w), default=0)
     axes.set_ylim(0, 1.08 * max(top, tallest / KW))
 
@@ -145,5 +145,5 @@ def _curve(axes: Axes, decision: Decision) -> None:
         marks.append((rated.node_w, "nameplate", "-"))
     for value, name, dashes in marks:
         axes.axhline(value / KW, color=GREY, linewidth=1.0, linestyle=dashes)
-        _named(axes, f"{name} {fmt.plain(value / KW)} kW", value / KW)
+        _named(axes, f"{name} {fmt.format_number(value / KW)} kW", value / KW)
     axes.set_ylim(0, 1.1 * max([float(watts.max()), *(value for value, _, _ in marks)]) / KW)

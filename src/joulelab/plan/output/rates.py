@@ -33,12 +33,12 @@ ALL_WRONG = "? (nobody states it: it is in no interval)"
 def print_look(console: Console, look: Look, spec: str) -> None:
     """Print everything that is said of a rate."""
     console.print()
-    console.print(Text(f"{fmt.in_the_middle(look.label.name, 60)}: {look.form}, {look.label.unit}", style="bold"))
+    console.print(Text(f"{fmt.shorten_middle(look.label.name, 60)}: {look.form}, {look.label.unit}", style="bold"))
     if look.rules:
         table = make_table("rule", look.label.unit)
         table.add_column("when", header_style="bold")  # wrapped: all hours are told
         for name, price, hours in look.rules:
-            table.add_row(fmt.in_the_middle(name, 20), f"{price:.6g}", hours)
+            table.add_row(fmt.shorten_middle(name, 20), f"{price:.6g}", hours)
         console.print()
         console.print(table)
     console.print()
@@ -58,7 +58,10 @@ def _label_facts(label: Label) -> Iterable[tuple[str, str]]:
     if label.time_zone != "UTC":
         yield "time zone", label.time_zone
     unknown = "-" if label.kind == "price" else ALL_WRONG
-    yield "uncertainty", unknown if label.u_rel is None else f"± {fmt.percent(2 * label.u_rel, signed=False)} (k = 2)"
+    yield (
+        "uncertainty",
+        unknown if label.u_rel is None else f"± {fmt.format_percent(2 * label.u_rel, signed=False)} (k = 2)",
+    )
 
 
 def _value_facts(look: Look) -> Iterable[tuple[str, str]]:
@@ -66,23 +69,24 @@ def _value_facts(look: Look) -> Iterable[tuple[str, str]]:
     if look.form == "constant" and look.mean is not None:
         yield "value", f"{look.mean:.6g} {unit}, at all times"
     elif look.low is not None and look.high is not None:
-        mean = "" if look.mean is None else f", mean {fmt.plain(look.mean)}"
-        yield "values", f"{fmt.plain(look.low)} to {fmt.plain(look.high)}{mean} {unit}"
+        mean = "" if look.mean is None else f", mean {fmt.format_number(look.mean)}"
+        yield "values", f"{fmt.format_number(look.low)} to {fmt.format_number(look.high)}{mean} {unit}"
     if look.since_s is not None or look.until_s is not None:
         since = "any time" if look.since_s is None else shown(look.since_s)
         yield "known", f"{since} to {'any time' if look.until_s is None else shown(look.until_s)}"
     if look.label.resolution_s and look.count:
-        yield "steps", f"{fmt.amount(look.count)} of {fmt.duration(look.label.resolution_s)}"
+        yield "steps", f"{fmt.format_amount(look.count)} of {fmt.format_duration(look.label.resolution_s)}"
 
 
 def _warnings(look: Look, spec: str) -> Iterable[tuple[str, str]]:
     for note in look.label.notes:
         yield "note", note
     if look.negative_s:
-        yield "note", f"below 0 for {fmt.duration(look.negative_s)}: who uses energy then is paid for it"
+        yield "note", f"below 0 for {fmt.format_duration(look.negative_s)}: who uses energy then is paid for it"
     if not look.gaps:
         return
-    text = f"not known for {fmt.duration(look.unknown_s)} in {len(look.gaps)} gaps; a plan that needs them is refused"
+    unknown = fmt.format_duration(look.unknown_s)
+    text = f"not known for {unknown} in {len(look.gaps)} gaps; a plan that needs them is refused"
     listed = [f"{shown(a)} to {shown(b)}" for a, b in look.gaps[:MOST_GAPS]]
     rest = len(look.gaps) - len(listed)
     more = [f"and {rest} more", f"-> joulelab plan rates check {spec} --json"] if rest else []
@@ -93,7 +97,7 @@ def print_annual(console: Console, rows: Sequence[Row]) -> None:
     """Print the zones of an annual table."""
     table = make_table("table:ZONE", "year", "g/kWh", "covers", "source", left=(0, 3, 4))
     for row in sorted(rows, key=lambda r: (r.zone, r.year, r.covers)):
-        source = fmt.shortened(row.source, 40)
+        source = fmt.shorten_end(row.source, 40)
         table.add_row(row.zone, str(row.year), f"{row.g_per_kwh:.6g}", row.covers, source)
     console.print(table)
 
@@ -103,10 +107,10 @@ def print_kept(console: Console, kept: Sequence[Kept]) -> None:
     table = make_table("kept:NAME", "kind", "from", "length", "gaps", left=(0, 1, 2))
     for one in kept:
         if one.problem or one.label is None:
-            table.add_row(one.name, "-", fmt.shortened(one.problem, 24), "-", "-")
+            table.add_row(one.name, "-", fmt.shorten_end(one.problem, 24), "-", "-")
             continue
-        length = fmt.duration(one.until_s - one.since_s)
-        gaps = fmt.duration(one.unknown_s) if one.unknown_s else "-"
+        length = fmt.format_duration(one.until_s - one.since_s)
+        gaps = fmt.format_duration(one.unknown_s) if one.unknown_s else "-"
         table.add_row(one.name, one.label.kind, shown(one.since_s)[:16], length, gaps)
     console.print(table)
 
@@ -116,7 +120,7 @@ def print_services(console: Console, services: Sequence[Mapping[str, Any]]) -> N
     table = make_table("service", "what", "kind", "key", left=(0, 1, 2, 3))
     for one in services:
         key = "missing" if one["problem"] else "there"
-        table.add_row(f"{one['service']}:ZONE", fmt.shortened(one["title"], 30), one["kind"], key)
+        table.add_row(f"{one['service']}:ZONE", fmt.shorten_end(one["title"], 30), one["kind"], key)
     console.print(table)
 
 

@@ -51,7 +51,7 @@ def print_schedule(
 def headline(comparison: Comparison) -> str:
     """Return what caps change under the budget, in a sentence."""
     site, base = comparison.site, comparison.base
-    under = f"{len(comparison.stream.jobs)} jobs on {site.nodes} nodes under {fmt.watts(site.budget_w)}"
+    under = f"{len(comparison.stream.jobs)} jobs on {site.nodes} nodes under {fmt.format_watts(site.budget_w)}"
     best = [o for o in (comparison.outcome(FIT), comparison.outcome(ENERGY)) if o is not None]
     if not best:
         return f"{under}: some job never starts."
@@ -59,9 +59,9 @@ def headline(comparison: Comparison) -> str:
         return f"{under}: of no job it is known what caps do."
     own = min(best, key=lambda o: o.drawn[0]["wait_s"])
     energy, wait = own.change("energy_j", base), own.figure("wait_s").value
-    told = "" if energy is None else f"{fmt.change(energy.value, energy.expanded)} energy, "
-    waited = f"{fmt.duration(wait)} of waiting instead of {fmt.duration(base.figure('wait_s').value)}"
-    over, was = (fmt.duration(o.drawn[0][f"over_{site.count}_s"]) for o in (own, base))
+    told = "" if energy is None else f"{fmt.format_change(energy.value, energy.expanded)} energy, "
+    waited = f"{fmt.format_duration(wait)} of waiting instead of {fmt.format_duration(base.figure('wait_s').value)}"
+    over, was = (fmt.format_duration(o.drawn[0][f"over_{site.count}_s"]) for o in (own, base))
     above = f"{over} above the budget instead of {was}"
     return f"{under}: {own.policy.name} against {base.policy.name}: {told}{waited}, {above}."
 
@@ -72,7 +72,7 @@ def _followed(comparison: Comparison) -> list[Outcome]:
 
 def _energies(comparison: Comparison) -> Table:
     rows, base = _followed(comparison), comparison.base
-    factor, unit = fmt.column([o.drawn[0]["energy_j"] / J_PER_WH for o in rows], "Wh")
+    factor, unit = fmt.choose_scale([o.drawn[0]["energy_j"] / J_PER_WH for o in rows], "Wh")
     table = make_table("policy", f"energy, {unit}", "change, %", "jobs", "idle", "by nameplate")
     for each in comparison.outcomes:
         if each.refused:
@@ -84,7 +84,7 @@ def _energies(comparison: Comparison) -> Table:
         table.add_row(
             each.policy.name, cells[0], "" if change is None or each is base else _cell(change, 0.01),
             cells[1].partition(" ±")[0], cells[2].partition(" ±")[0],
-            fmt.NOTHING if rated is None else fmt.plain(rated / J_PER_WH / factor),
+            fmt.NOTHING if rated is None else fmt.format_number(rated / J_PER_WH / factor),
         )  # fmt: skip
     return table
 
@@ -94,16 +94,16 @@ def _times(comparison: Comparison, console: Console) -> list[Table]:
     rows, count = _followed(comparison), comparison.site.count
     longest = max((o.drawn[0]["makespan_s"] for o in rows), default=0.0)
     scale, unit = (HOUR_S, "h") if longest > MINUTES_S else (60.0, "min")
-    watts, kilo = fmt.column([max(o.drawn[0][f"over_{count}_w"], 1.0) for o in rows], "W")
+    watts, kilo = fmt.choose_scale([max(o.drawn[0][f"over_{count}_w"], 1.0) for o in rows], "W")
     timed = [
         Column(f"makespan, {unit}", tuple(_cell(o.figure("makespan_s"), scale) for o in rows)),
         Column(f"wait, {unit}", tuple(_cell(o.figure("wait_s"), scale) for o in rows)),
-        Column("p95", tuple(fmt.plain(o.drawn[0]["wait_p95_s"] / scale, 3) for o in rows)),
+        Column("p95", tuple(fmt.format_number(o.drawn[0]["wait_p95_s"] / scale, 3) for o in rows)),
         Column("slowdown", tuple(_cell(o.figure("slowdown"), 1.0) for o in rows)),
     ]
     kept = [
-        Column(f"over, {unit}", tuple(fmt.plain(o.drawn[0][f"over_{count}_s"] / scale, 3) for o in rows)),
-        Column(f"by, {kilo}", tuple(fmt.plain(o.drawn[0][f"over_{count}_w"] / watts, 3) for o in rows)),
+        Column(f"over, {unit}", tuple(fmt.format_number(o.drawn[0][f"over_{count}_s"] / scale, 3) for o in rows)),
+        Column(f"by, {kilo}", tuple(fmt.format_number(o.drawn[0][f"over_{count}_w"] / watts, 3) for o in rows)),
     ]
     whole = _table(rows, [*timed, *kept])
     if Measurement.get(console, console.options.update(width=10 * console.width), whole).maximum <= console.width:
@@ -127,7 +127,7 @@ def _accounts(comparison: Comparison) -> list[Table]:
     for name, rate in comparison.rates.items():
         money = rate.label.kind == "price"
         unit = rate.label.unit.partition("/")[0] if money else "g"
-        scales[name], shown = (1.0, unit) if money else fmt.column([o.drawn[0][name] for o in rows], unit)
+        scales[name], shown = (1.0, unit) if money else fmt.choose_scale([o.drawn[0][name] for o in rows], unit)
         heads += [f"{'cost' if money else 'CO2e'}, {shown}", "change, %"]
     table = make_table("policy", *heads)
     for each in rows:
@@ -141,8 +141,8 @@ def _accounts(comparison: Comparison) -> list[Table]:
 
 def _cell(q: Quantity, factor: float) -> str:
     if q.known and not q.terms:
-        return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
+        return fmt.format_number(q.value / factor)
+    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def lines(
@@ -152,7 +152,7 @@ def lines(
     site, stream = comparison.site, comparison.stream
     twins = list(stream.twins)
     if twins or any(r.source == "twin" for r in responses.values()):
-        found = [("warning", fmt.simulated(twins) if twins else "what caps do is simulated: from runs of twins")]
+        found = [("warning", fmt.name_twins(twins) if twins else "what caps do is simulated: from runs of twins")]
     else:
         found = []
     found += [("jobs", stream.source), ("budget", _budget(comparison))]
@@ -163,7 +163,9 @@ def lines(
     found += [("refused", f"{o.policy.name}: {o.refused}") for o in comparison.outcomes if o.refused]
     found += [("rate", _rate(rate.label.to_json())) for rate in comparison.rates.values()]
     found += [("note", note) for note in notes]
-    unused = f"unused nodes idle at {fmt.watts(site.idle_w)}" if site.unused == "idle" else "unused nodes are off"
+    unused = (
+        f"unused nodes idle at {fmt.format_watts(site.idle_w)}" if site.unused == "idle" else "unused nodes are off"
+    )
     pue = f"; energies are with a PUE of {site.pue:g}" if site.pue != 1 else ""
     found.append(("note", f"{unused}, until the last job ends{pue}; {ASSUMED}"))
     if any("rated_j" in o.names for o in _followed(comparison)):
@@ -186,13 +188,13 @@ def _sources(responses: Mapping[str, Response]) -> list[str]:
 
 def _budget(comparison: Comparison) -> str:
     site = comparison.site
-    kept = f", {fmt.percent(site.margin, signed=False)} of it kept free" if site.margin else ""
+    kept = f", {fmt.format_percent(site.margin, signed=False)} of it kept free" if site.margin else ""
     how = (
         "kept by the highest power of each job, as if all were at it at once"
         if site.count == "highest"
         else "kept by mean powers: peaks above them are not counted"
     )
-    return f"{fmt.watts(site.budget_w)}{kept}; {how}"
+    return f"{fmt.format_watts(site.budget_w)}{kept}; {how}"
 
 
 def _surely(comparison: Comparison) -> str:
@@ -202,7 +204,9 @@ def _surely(comparison: Comparison) -> str:
     found = [(o, drawn) for o in kept if (drawn := o.exceeded(site.count)) is not None and drawn[0] > 0]
     if not found:
         return ""
-    parts = [f"{o.policy.name} in {share * 100:.0f} % of the draws, by {fmt.watts(w)}" for o, (share, w) in found]
+    parts = [
+        f"{o.policy.name} in {share * 100:.0f} % of the draws, by {fmt.format_watts(w)}" for o, (share, w) in found
+    ]
     free = site.margin + max(w for _, (_, w) in found) / site.budget_w
     return (
         f"as planned the budget is kept; with what is not known of powers it is exceeded under {'; '.join(parts)} at "
@@ -227,8 +231,8 @@ def _price(comparison: Comparison) -> str:
     assert more_s is not None
     if abs(longer.value) < NO_SHARE and abs(more_s.value) < 0.5:
         return "admission by nameplates costs nothing here: they are not what limits"
-    makespan = "the same" if abs(longer.value) < NO_SHARE else fmt.percent(longer.value)
-    waiting = f"{fmt.duration(abs(more_s.value))} of waiting {'more' if more_s.value >= 0 else 'less'} per job"
+    makespan = "the same" if abs(longer.value) < NO_SHARE else fmt.format_percent(longer.value)
+    waiting = f"{fmt.format_duration(abs(more_s.value))} of waiting {'more' if more_s.value >= 0 else 'less'} per job"
     return f"admission by nameplates instead of what was measured: {makespan} makespan, {waiting}"
 
 

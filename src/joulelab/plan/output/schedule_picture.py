@@ -54,7 +54,7 @@ def _panel(axes: Axes, outcome: Outcome, comparison: Comparison, scale: float) -
     if site.margin:
         axes.axhline(site.limit_w / 1e3, color="#000000", linewidth=0.7, linestyle=":")
     wait, energy = outcome.drawn[0]["wait_s"], outcome.drawn[0]["energy_j"] / 3600.0
-    said = f"{outcome.policy.name}: {fmt.rough(energy, 'Wh')}, mean wait {fmt.duration(wait)}"
+    said = f"{outcome.policy.name}: {fmt.format_rough(energy, 'Wh')}, mean wait {fmt.format_duration(wait)}"
     axes.set_title(said, loc="left", fontsize=8.5, pad=2)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
@@ -67,5 +67,5 @@ def _note(comparison: Comparison) -> str:
     said = f"{stream.source}, {site.nodes} nodes, in virtual time; power is the {by}."
     said += "".join(f" {note[0].upper()}{note[1:]}" for note in stream.notes if note.startswith(SAID))
     if stream.twins:
-        said += f" {fmt.simulated(stream.twins).capitalize()}."
+        said += f" {fmt.name_twins(stream.twins).capitalize()}."
     return said + (f" Not shown, as some job could never start: {', '.join(refused)}." if refused else "")

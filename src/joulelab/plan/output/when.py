@@ -57,7 +57,7 @@ def headline(plan: Plan) -> str:
     way, share = plan.way, gain(plan.way, plan.now)
     simulated = " (simulated)" if plan.job.twin else ""
     if way.name == "now" or (share is not None and share.value < NOTHING_TO_GAIN):
-        return f"Run it now{simulated}: no other way costs less by {fmt.percent(NOTHING_TO_GAIN, signed=False)}."
+        return f"Run it now{simulated}: no other way costs less by {fmt.format_percent(NOTHING_TO_GAIN, signed=False)}."
     less, title, label = _less(plan, way, share), named(way, plan), plan.slots.label
     start = "now" if way.start_s - plan.slots.start_s < 60 else f"{clock(way.start_s, label)} {label.time_zone}"
     return f"{title[:1].upper()}{title[1:]}, from {start}{simulated}: {less} than run now."
@@ -67,7 +67,7 @@ def _less(plan: Plan, way: Way, share: Quantity | None) -> str:
     if share is None:
         amount = saved(way, plan.now, plan.job)
         return f"{money(amount.value, amount.expanded, plan.unit)} less"
-    text = fmt.percent(share.value) if share.expanded is None else fmt.change(share.value, share.expanded)
+    text = fmt.format_percent(share.value) if share.expanded is None else fmt.format_change(share.value, share.expanded)
     return f"{text.removeprefix('+')} less {'carbon' if plan.slots.label.kind != 'price' else 'money'}"
 
 
@@ -80,7 +80,7 @@ def columns_of(plan: Plan) -> list[Column]:
     """Return the table of all ways: energy, cost, against now, and what nameplates would say."""
     ways, label = plan.ways, plan.slots.label
     factor, unit = scale([way.cost.value for way in ways], plan.unit)
-    kwh, energy_unit = fmt.column([way.energy.value / J_PER_KWH * 1e3 for way in ways], "Wh")
+    kwh, energy_unit = fmt.choose_scale([way.energy.value / J_PER_KWH * 1e3 for way in ways], "Wh")
     kwh *= J_PER_KWH / 1e3
     columns = [
         Column("way", tuple(named(way, plan) for way in ways)),
@@ -89,7 +89,7 @@ def columns_of(plan: Plan) -> list[Column]:
         Column("against now" if relative(plan) else f"against now,\n{unit}", _against(plan, factor)),
     ]
     if plan.job.rated_w is not None:
-        rated = tuple(fmt.plain(None if way.rated is None else way.rated / factor) for way in ways)
+        rated = tuple(fmt.format_number(None if way.rated is None else way.rated / factor) for way in ways)
         columns.append(Column(_plate_head(plan, unit), rated))
     return columns
 
@@ -101,7 +101,7 @@ def time_columns(plan: Plan) -> list[Column]:
         Column("way", tuple(named(way, plan) for way in ways)),
         Column(f"start,\n{label.time_zone}", tuple(clock(way.start_s, label) for way in ways)),
         Column(f"end,\n{label.time_zone}", tuple(clock(way.end_s, label) for way in ways)),
-        Column("runs for", tuple(fmt.duration(float(way.running_s.sum())) for way in ways)),
+        Column("runs for", tuple(fmt.format_duration(float(way.running_s.sum())) for way in ways)),
         Column("pauses", tuple(str(way.restarts or "") for way in ways)),
     ]
 
@@ -120,19 +120,21 @@ def _against(plan: Plan, factor: float) -> tuple[str, ...]:
         if share is None or not relative(plan):
             found.append(_cell(-saved(way, plan.now, plan.job), factor))
         else:
-            found.append(_changed(-share.value) if share.expanded == 0 else fmt.change(-share.value, share.expanded))
+            found.append(
+                _changed(-share.value) if share.expanded == 0 else fmt.format_change(-share.value, share.expanded)
+            )
     return tuple(found)
 
 
 def _changed(share: float) -> str:
     """Return a share as percent with its sign, except where it is shown as nothing."""
-    return fmt.percent(share) if abs(share) >= NO_SHARE else fmt.percent(0.0, signed=False)
+    return fmt.format_percent(share) if abs(share) >= NO_SHARE else fmt.format_percent(0.0, signed=False)
 
 
 def _cell(q: Quantity, factor: float) -> str:
     if q.known and not q.terms:
-        return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
+        return fmt.format_number(q.value / factor)
+    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def head(unit: str, label: Label) -> str:
@@ -142,19 +144,19 @@ def head(unit: str, label: Label) -> str:
 
 def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     """Return one scale for costs: grams have prefixes, money has none."""
-    return fmt.column(values, unit) if unit == "g" else (1.0, unit)
+    return fmt.choose_scale(values, unit) if unit == "g" else (1.0, unit)
 
 
 def money(value: float, expanded: float | None, unit: str) -> str:
     """Return a cost with its interval and unit."""
     factor, name = scale([value], unit)
-    return f"{fmt.interval(value / factor, None if expanded is None else expanded / factor, signed=True)} {name}"
+    return f"{fmt.format_interval(value / factor, None if expanded is None else expanded / factor, signed=True)} {name}"
 
 
 def amount(value: float, unit: str) -> str:
     """Return a cost that has no interval of its own, with three digits."""
     factor, name = scale([value], unit)
-    return f"{fmt.plain(value / factor, 3)} {name}"
+    return f"{fmt.format_number(value / factor, 3)} {name}"
 
 
 def clock(time_s: float, label: Label) -> str:
@@ -165,10 +167,13 @@ def clock(time_s: float, label: Label) -> str:
 def lines(plan: Plan) -> list[tuple[str, str]]:
     """Return what has to be said beside the table, each with its label."""
     job, label = plan.job, plan.slots.label
-    idle = f"{fmt.watts(job.idle.value)} in pauses ({IDLE_SAID[job.idle_from]})"
+    idle = f"{fmt.format_watts(job.idle.value)} in pauses ({IDLE_SAID[job.idle_from]})"
     many = f" on {job.nodes} nodes" if job.nodes > 1 else ""
     found = [
-        ("job", f"{job.name}: {fmt.duration(job.work_s)} at {fmt.watts(job.full.power.value)}{many}, {idle}"),
+        (
+            "job",
+            f"{job.name}: {fmt.format_duration(job.work_s)} at {fmt.format_watts(job.full.power.value)}{many}, {idle}",
+        ),
         ("rate", rate_text(label)),
         ("times", f"in {label.time_zone}, until {clock(plan.slots.deadline_s, label)}, {len(plan.slots.values)} slots"),
         ("plan", stretches_text(plan)),
@@ -177,7 +182,7 @@ def lines(plan: Plan) -> list[tuple[str, str]]:
         ("forecast", scatter_text(plan)),
     ]
     if job.twin:
-        found.append(("note", fmt.simulated([job.twin])))
+        found.append(("note", fmt.name_twins([job.twin])))
     notes = [*job.notes, _lowest(plan), _waits(plan), _pue(plan), _kind(label), COVERAGE]
     return [(name, text) for name, text in [*found, *(("note", note) for note in notes)] if text]
 
@@ -213,7 +218,7 @@ def pauses_text(plan: Plan) -> str:
     share = plan.job.idle.value / plan.job.full.power.value
     costs = f"cost {amount(abs(idle), plan.unit)} {'more' if idle >= 0 else 'less (the price is below 0)'}"
     told = (
-        f"a node that idles draws {fmt.percent(share, signed=False)} of what it does at work: the pauses of "
+        f"a node that idles draws {fmt.format_percent(share, signed=False)} of what it does at work: the pauses of "
         f"`{off.title}` would then {costs}"
     )
     if not relative(plan) or off.cost.value + idle < 0:
@@ -228,7 +233,8 @@ def plate_text(plan: Plan) -> str:
     if rated is None or job.rated_w is None:
         return "the nameplate is not known: give --rated, and what it would say stands beside"
     factor, unit = scale([rated], plan.unit)
-    said = f"{job.rated_by}: {fmt.watts(job.rated_w)} x time says {fmt.plain(rated / factor)} {unit} of running now"
+    power, amount = fmt.format_watts(job.rated_w), fmt.format_number(rated / factor)
+    said = f"{job.rated_by}: {power} x time says {amount} {unit} of running now"
     measured = plan.now.cost.value
     if job.rated_alike:
         return said + (f", {_changed(rated / measured - 1)}" if measured > 0 else "")
@@ -253,7 +259,7 @@ def scatter_text(plan: Plan) -> str:
     told = (
         "if it is off as an earlier one was" if len(gains) == 1 else f"if it is off as {len(gains)} earlier ones were"
     )
-    low, high = fmt.percent(min(gains), signed=False), fmt.percent(max(gains), signed=False)
+    low, high = fmt.format_percent(min(gains), signed=False), fmt.format_percent(max(gains), signed=False)
     return f"{told}, the plan saves {low}" + ("" if len(gains) == 1 else f" to {high}")
 
 

@@ -48,7 +48,7 @@ def _rate(axes: Axes, plan: Plan) -> None:
     what = "price" if label.kind == "price" else f"{label.kind} intensity"
     axes.set_ylabel(f"{what}, {label.unit}")
     axes.set_title(
-        fmt.shortened(f"{label.name}{', simulated job' if plan.job.twin else ''}", 80), loc="left", fontsize=9
+        fmt.shorten_end(f"{label.name}{', simulated job' if plan.job.twin else ''}", 80), loc="left", fontsize=9
     )
 
 
@@ -56,13 +56,13 @@ def _power(axes: Axes, plan: Plan) -> None:
     dates = _dates(plan)
     way, now = plan.way, plan.now
     highest = [float(_watts(one, plan).max()) for one in (way, now)]
-    factor, unit = fmt.column([*highest, plan.job.rated_w or 0.0], "W")
+    factor, unit = fmt.choose_scale([*highest, plan.job.rated_w or 0.0], "W")
     axes.stairs(_watts(way, plan) / factor, dates, fill=True, color=CHOSEN, alpha=0.55, label=_named(way, plan))
     if way is not now:
         axes.stairs(_watts(now, plan) / factor, dates, color=NOW, linewidth=1.2, label=_named(now, plan))
     if plan.job.rated_w is not None:
         rated: Any = {"color": "#777777", "linewidth": 0.9, "linestyle": ":"}
-        axes.axhline(plan.job.rated_w / factor, label=fmt.shortened(plan.job.rated_by, 40), **rated)
+        axes.axhline(plan.job.rated_w / factor, label=fmt.shorten_end(plan.job.rated_by, 40), **rated)
     axes.set_ylabel(f"power, {unit}")
     axes.set_ylim(bottom=0)
     top = axes.get_ylim()[1]
@@ -78,7 +78,7 @@ def _named(way: Way, plan: Plan) -> str:
     share = gain(way, plan.now)
     if way is plan.now or share is None:
         return "run now" if way is plan.now else named(way, plan)
-    return f"{named(way, plan)}: {fmt.change(-share.value, share.expanded)}"
+    return f"{named(way, plan)}: {fmt.format_change(-share.value, share.expanded)}"
 
 
 def _times(axes: Axes, plan: Plan) -> None:

@@ -80,7 +80,7 @@ def stack_of(result: Result) -> Stack | None:
     hosts = list(dict.fromkeys(host for host, _ in parts))[:MOST_NODES]
     keys = sorted(dict.fromkeys(name for _, name in parts), key=_place)
     whole = {host: total(q for (h, _), q in parts.items() if h == host) for host in hosts}
-    factor, unit = fmt.column([q.value for q in whole.values()], "J")
+    factor, unit = fmt.choose_scale([q.value for q in whole.values()], "J")
     rows = tuple(
         Stacked(
             host,
@@ -100,7 +100,7 @@ def stack_of(result: Result) -> Stack | None:
 
 
 def _share(q: Quantity, whole: Quantity) -> str:
-    return fmt.percent(q.value / whole.value, signed=False) if whole.value > 0 else fmt.NOTHING
+    return fmt.format_percent(q.value / whole.value, signed=False) if whole.value > 0 else fmt.NOTHING
 
 
 def scopes_of(result: Result) -> Bars | None:
@@ -110,7 +110,7 @@ def scopes_of(result: Result) -> Bars | None:
     rows = devices or rows  # what holds devices would make them look small; the stack has it
     if len(rows) < LEAST_BARS:
         return None
-    factor, unit = fmt.column([r.energy.value for r in rows], "J")
+    factor, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
     bars = tuple(
         Bar(
             r.label,
@@ -142,14 +142,14 @@ def epochs_of(result: Result) -> Bars | None:
     if not LEAST_BARS <= len(often) <= MOST_EPOCHS:
         return None
     energies = [rows[k].energy for k in often]
-    title = f"Each {fmt.in_the_middle(result.phases[often[0]].name, 24)}"
+    title = f"Each {fmt.shorten_middle(result.phases[often[0]].name, 24)}"
     labels = [str(result.phases[k].n) for k in often]
     if all(q is not None for q in energies):
-        factor, unit = fmt.column([q.value for q in energies if q], "J")
+        factor, unit = fmt.choose_scale([q.value for q in energies if q], "J")
         values = [(q.value / factor, _reach(q, factor), f"{_written(q, factor)} {unit}") for q in energies if q]
         return _upright(f"{title}: energy", f"energy, {unit}", labels, values)
     lengths = [rows[k].duration_s for k in often]
-    return _upright(f"{title}: time", "time, s", labels, [(s, None, fmt.duration(s)) for s in lengths])
+    return _upright(f"{title}: time", "time, s", labels, [(s, None, fmt.format_duration(s)) for s in lengths])
 
 
 def _upright(title: str, axis: str, labels: Sequence[str], values: Sequence[tuple[float, float | None, str]]) -> Bars:
@@ -163,7 +163,7 @@ def rated_of(result: Result) -> Bars | None:
     if told.ratio is None or told.measured is None:
         return None
     used = told.measured
-    factor, unit = fmt.column([used.value, told.energy_j], "J")
+    factor, unit = fmt.choose_scale([used.value, told.energy_j], "J")
     bars = (
         Bar(
             f"measured ({told.families})",
@@ -172,7 +172,9 @@ def rated_of(result: Result) -> Bars | None:
             f"{_written(used, factor)} {unit}",
             0,
         ),
-        Bar("runtime x rated", told.energy_j / factor, None, f"{fmt.plain(told.energy_j / factor, 3)} {unit}", 5),
+        Bar(
+            "runtime x rated", told.energy_j / factor, None, f"{fmt.format_number(told.energy_j / factor, 3)} {unit}", 5
+        ),
     )
     return Bars("Measured, and by rated power", _told(bars), f"energy, {unit}", bars)
 
@@ -185,7 +187,7 @@ def meters_of(result: Result) -> Bars | None:
         if r.off is None:
             continue
         both = r.off.expanded
-        said = fmt.change(r.off.value, both)
+        said = fmt.format_change(r.off.value, both)
         mark = 5 if r.verdict == "differ" else 0
         rows.append(Bar(f"{scope}: {r.meter}", 100 * r.off.value, None if both is None else 100 * both, said, mark))
     if not rows:
@@ -223,28 +225,30 @@ def _variances(q: Quantity, kinds: Sequence[str]) -> tuple[Part, ...]:
     """Return the parts of an interval in the order of the kinds, which is that of all bars."""
     spent = q.budget()
     return tuple(
-        Part(k, 100 * (spent[kind] / q.u) ** 2, f"{kind} ± {fmt.plain(200 * spent[kind] / abs(q.value), 2)} %")
+        Part(k, 100 * (spent[kind] / q.u) ** 2, f"{kind} ± {fmt.format_number(200 * spent[kind] / abs(q.value), 2)} %")
         for k, kind in enumerate(kinds)
         if spent.get(kind, 0.0) > 0
     )
 
 
 def _percent(q: Quantity) -> str:
-    return f"± {fmt.plain(200 * q.u / abs(q.value), 3)} %"
+    return f"± {fmt.format_number(200 * q.u / abs(q.value), 3)} %"
 
 
 def histogram_of(d: Distribution, title: str) -> Histogram:
     """Return the distribution of a power over time, with its median, 95th percentile and maximum."""
-    factor, unit = fmt.column([d.maximum], "W")
+    factor, unit = fmt.choose_scale([d.maximum], "W")
     marks = (("median", d.median), ("95 %", d.p95), ("max", d.maximum))
-    named = tuple((f"{name} {fmt.watts(value)}", value / factor) for name, value in marks if math.isfinite(value))
+    named = tuple(
+        (f"{name} {fmt.format_watts(value)}", value / factor) for name, value in marks if math.isfinite(value)
+    )
     edges = tuple(e / factor for e in d.edges)
     about = f"{title}: {', '.join(name for name, _ in named)}"
     return Histogram(title, about, f"{title}, {unit}", edges, tuple(100 * s for s in d.shares), named)
 
 
 def _written(q: Quantity, factor: float) -> str:
-    return fmt.interval(q.value / factor, _reach(q, factor))
+    return fmt.format_interval(q.value / factor, _reach(q, factor))
 
 
 def _reach(q: Quantity, factor: float) -> float | None:

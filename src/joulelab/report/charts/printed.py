@@ -147,7 +147,7 @@ def keys(figure: Any) -> None:
     found = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles, labels = ([each for pair in found for each in pair[k]] for k in (0, 1))
     columns = _columns(figure.get_figwidth())
-    labels = [fmt.shortened(label, int(figure.get_figwidth() / columns * KEY_LETTERS_PER_IN)) for label in labels]
+    labels = [fmt.shorten_end(label, int(figure.get_figwidth() / columns * KEY_LETTERS_PER_IN)) for label in labels]
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, fontsize=7, frameon=False)
 
 

@@ -52,7 +52,7 @@ def draw_power(figure: Figure, profile: Profile, result: Result) -> str:
     below.set_xlabel(f"time, {unit}")
     below.set_xlim(edges[0], edges[-1])
     step = _edges(profile, level)
-    each = fmt.period(round(float(step[1] - step[0]), 6))
+    each = fmt.format_period(round(float(step[1] - step[0]), 6))
     return f"Each point is a mean over {each}. {BAND} Time 0: the workload's start."
 
 
@@ -67,7 +67,7 @@ def draw_overlay(
     common = next(iter(in_common(profiles)), None)
     traces = common.traces if common else tuple(p.everything for p in profiles)
     wholes = [trace.levels[_level(p)] for trace, p in zip(traces, profiles, strict=True)]
-    factor, watts = fmt.column([float(np.nanmax(b.high, initial=0.0)) for b in wholes], "W")
+    factor, watts = fmt.choose_scale([float(np.nanmax(b.high, initial=0.0)) for b in wholes], "W")
     for k, (profile, whole) in enumerate(zip(profiles, wholes, strict=True)):
         edges = _edges(profile, _level(profile))
         inside = (edges[1:] > 0) & (edges[:-1] < profile.duration_s) if fraction else np.ones(edges.size - 1, bool)
@@ -78,7 +78,7 @@ def draw_overlay(
         axes.stairs(whole.high[cut] / factor, x, baseline=whole.low[cut] / factor, fill=True, color=colour, alpha=0.2)
         axes.stairs(
             whole.mean[cut] / factor, x, baseline=None, color=colour, linestyle=DASHES[k % len(DASHES)],
-            label=fmt.shortened(f"{labels[k]}: {named}", 40),
+            label=fmt.shorten_end(f"{labels[k]}: {named}", 40),
         )  # fmt: skip
     axes.set_xlabel("fraction of runtime" if fraction else f"time, {unit}")
     axes.set_ylabel(f"power, {watts}")
@@ -94,7 +94,7 @@ def _stacked(profile: Profile) -> list[Trace]:
 
 def _stack(axes: Axes, profile: Profile, level: int, edges: Floats) -> tuple[float, str]:
     whole = profile.everything.levels[level]
-    factor, unit = fmt.column([float(np.nanmax(whole.high, initial=0.0))], "W")
+    factor, unit = fmt.choose_scale([float(np.nanmax(whole.high, initial=0.0))], "W")
     under = np.zeros(edges.size - 1)
     for k, trace in enumerate(_stacked(profile)):
         over = under + np.nan_to_num(trace.levels[level].mean) / factor
@@ -126,7 +126,7 @@ def _phases(axes: Axes, result: Result, unit_s: float) -> None:
         room = int(letters * phase.duration_s / result.duration_s)
         if room >= LEAST_LETTERS:
             where: Any = axes.get_xaxis_transform()
-            title = fmt.shortened(phase.title, room)
+            title = fmt.shorten_end(phase.title, room)
             axes.text(middle, 1.01, title, transform=where, ha="center", va="bottom", fontsize=7)
 
 

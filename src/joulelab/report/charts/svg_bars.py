@@ -49,7 +49,7 @@ def _low(chart: Bars, row: Bar) -> float:
 def _names(labels: Sequence[str]) -> Axis:
     """Return an axis with the first name on top."""
     last = len(labels) - 1
-    ticks = tuple((float(last - k), fmt.in_the_middle(label, MOST_OF_LABEL)) for k, label in enumerate(labels))
+    ticks = tuple((float(last - k), fmt.shorten_middle(label, MOST_OF_LABEL)) for k, label in enumerate(labels))
     return Axis("", -0.5, last + 0.5, ticks, grid=False)
 
 
@@ -97,7 +97,7 @@ def _lying(chart: Bars, width: float) -> Html:
 def _upright(chart: Bars, width: float) -> Html:
     rows = chart.rows
     y = axis_of(chart.label, [*_reach(chart), *([chart.level] if chart.level is not None else [])], zero=True)
-    names = named_axis("", [fmt.in_the_middle(r.label, MOST_OF_LABEL) for r in rows])
+    names = named_axis("", [fmt.shorten_middle(r.label, MOST_OF_LABEL) for r in rows])
     frame = Frame(chart.title, chart.about, names, y, keys=_keys(chart.keys), width=width, height=280)
     apart = (frame.right - frame.left) / max(len(rows), 1)
     thick = min(max(apart * 0.7, 1.0), 56.0)

@@ -89,7 +89,7 @@ def _axes(panel: Panel) -> tuple[Axis, Axis]:
     counts = sorted({v for c in panel.curves for v in c.x})
     if panel.x_label == "GPUs" and counts:
         spare = max((counts[-1] - counts[0]) * 0.05, 0.5)
-        ticks = tuple((v, fmt.amount(v)) for v in counts)
+        ticks = tuple((v, fmt.format_amount(v)) for v in counts)
         ys += [counts[-1] / counts[0]] if panel.name == "speed-up" else []
         return Axis(panel.x_label, counts[0] - spare, counts[-1] + spare, ticks), axis_of(panel.y_label, ys)
     return axis_of(panel.x_label, xs, most=10), axis_of(panel.y_label, ys)
@@ -118,7 +118,7 @@ def _told(panel: Panel) -> str:
     said = [f"{panel.y_label} against {panel.x_label or 'cells'}."]
     there = [curve for curve in panel.curves if curve.x]
     for curve in there[:MOST_TOLD]:
-        low, high = (fmt.plain(pick(curve.y)) for pick in (min, max))
+        low, high = (fmt.format_number(pick(curve.y)) for pick in (min, max))
         best = "" if curve.best is None else f", best at {_place(panel, curve.x[curve.best])}"
         said.append(f"{curve.label or 'Cells'}: {low} to {high}{best}.")
     more = len(there) - MOST_TOLD
@@ -130,7 +130,7 @@ def _told(panel: Panel) -> str:
 def _place(panel: Panel, x: float) -> str:
     if panel.ticks is not None and 0 <= x < len(panel.ticks):
         return panel.ticks[round(x)]
-    return fmt.plain(x)
+    return fmt.format_number(x)
 
 
 def _places(frame: Frame, panel: Panel, k: int) -> list[tuple[float, float]]:
@@ -177,7 +177,9 @@ def _said(panel: Panel, curve: Curve, i: int) -> str:
     """Return what a point tells when it is pointed at."""
     name = curve.names[i] if curve.names else _place(panel, curve.x[i])
     wide = curve.bars[i] if curve.bars else 0.0
-    value = fmt.interval(curve.y[i], wide, signed=panel.level is not None) if wide else fmt.plain(curve.y[i])
+    value = (
+        fmt.format_interval(curve.y[i], wide, signed=panel.level is not None) if wide else fmt.format_number(curve.y[i])
+    )
     whose = f"{curve.label}, " if curve.label and not curve.names else ""
     return f"{whose}{panel.x_label + ' ' if panel.x_label and not curve.names else ''}{name}: {panel.y_label} {value}"
 

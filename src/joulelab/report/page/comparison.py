@@ -52,7 +52,7 @@ def comparison_report(
         Part("again", "How to work it out again", (_again(found),)),
     ]
     twins = list(dict.fromkeys(run.twin for run in results if run.twin))
-    about = [f"{found.a.run} and {found.b.run}", *([fmt.simulated(twins)] if twins else [])]
+    about = [f"{found.a.run} and {found.b.run}", *([fmt.name_twins(twins)] if twins else [])]
     return Report(f"{rows.runs_title(results)} compared", " · ".join(about), tuple(parts), data, live(results))
 
 
@@ -60,7 +60,7 @@ def _runs(found: Comparison, paths: Sequence[Path], link: Link | None) -> Block:
     made = []
     runs = (found.a, found.b)
     for label, run, path, told in zip(LABELS, runs, paths, rows.differing_labels(runs), strict=True):
-        what = fmt.simulated([run.twin]) if run.twin else ""
+        what = fmt.name_twins([run.twin]) if run.twin else ""
         cells = (label, run_link(run, path, link), told, rows.run_title(run), run.host, _when(run.start_utc), what)
         made.append(Row(cells))
     heads = ("", "run", "labels", "command", "host", "start", "")
@@ -88,7 +88,7 @@ def _energies(found: Comparison) -> list[Block]:
     shown = [line for line in shown if line not in parts] if len(parts) == 1 else shown  # the whole says it
     if not shown:
         return []
-    factor, unit = fmt.column([q.value for line in shown for q in (line.a, line.b)], ENERGY_UNIT)
+    factor, unit = fmt.choose_scale([q.value for line in shown for q in (line.a, line.b)], ENERGY_UNIT)
     bars = []
     for line in shown:
         texts = rows.value_texts(line)

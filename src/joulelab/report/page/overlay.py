@@ -68,8 +68,10 @@ def _told(label: str, of: Sequence[tuple[str, Result, Trace]]) -> str:
     """Return in words what is drawn of each run: mean power and how long."""
     each = []
     for name, result, trace in of:
-        mean, took = _mean(result, trace), fmt.duration(result.duration_s)
-        each.append(f"{name}: {fmt.quantity(mean.value, mean.expanded, 'W')} for {took}" if mean else f"{name}: {took}")
+        mean, took = _mean(result, trace), fmt.format_duration(result.duration_s)
+        each.append(
+            f"{name}: {fmt.format_quantity(mean.value, mean.expanded, 'W')} for {took}" if mean else f"{name}: {took}"
+        )
     return f"Power over time of {label}. {'; '.join(each)}."
 
 

@@ -116,13 +116,13 @@ def lines_of(result: Result) -> list[dict[str, Any]]:
     if result.rated.devices:
         part = f" ({result.rated.families})" if result.rated.unknown else ""
         lines.append({"label": f"rated: {power_told(result.rated)}{part}", "w": result.rated.watts, "kind": "rated"})
-    lines.append({"label": f"mean: {fmt.watts(whole.mean_w.value)}", "w": whole.mean_w.value, "kind": "mean"})
+    lines.append({"label": f"mean: {fmt.format_watts(whole.mean_w.value)}", "w": whole.mean_w.value, "kind": "mean"})
     known = {(s.host, s.scope): s.idle_w for s in result.scopes}
     idle = [known.get(key) for key in zip(whole.hosts, whole.scopes, strict=True)]
     found = [w for w in idle if w is not None]
     if found and len(found) == len(idle):
         watts = total(found).value
-        lines.append({"label": f"idle: {fmt.watts(watts)}", "w": watts, "kind": "idle"})
+        lines.append({"label": f"idle: {fmt.format_watts(watts)}", "w": watts, "kind": "idle"})
     return lines
 
 

@@ -102,11 +102,10 @@ def power_in_words(result: Result) -> str:
     whole = result.group("measured")
     if whole is None:
         return "Power over time."
-    told = (
-        f"Power over time of {fmt.span(list(dict.fromkeys(whole.scopes)))}: {fmt.watts(whole.mean_w.value)} on average"
-    )
+    scopes = fmt.join_scopes(list(dict.fromkeys(whole.scopes)))
+    told = f"Power over time of {scopes}: {fmt.format_watts(whole.mean_w.value)} on average"
     rows = [s for s in result.scopes if (s.host, s.scope) in set(zip(whole.hosts, whole.scopes, strict=True))]
     if len(rows) == 1 and rows[0].statistics is not None:
         seen = rows[0].statistics
-        told += f", from {fmt.watts(seen.minimum)} to {fmt.watts(seen.maximum)}"
-    return f"{told}, over {fmt.duration(result.duration_s)}. Time 0 is the start of the workload."
+        told += f", from {fmt.format_watts(seen.minimum)} to {fmt.format_watts(seen.maximum)}"
+    return f"{told}, over {fmt.format_duration(result.duration_s)}. Time 0 is the start of the workload."

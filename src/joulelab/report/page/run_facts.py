@@ -35,7 +35,7 @@ def workload(result: Result) -> tuple[Block, ...]:
     if result.facts:
         grid = Grid(
             ("fact", "value"),
-            tuple(Row((name, fmt.fact(value, 400))) for name, value in result.facts.items()),
+            tuple(Row((name, fmt.format_fact(value, 400))) for name, value in result.facts.items()),
             frozenset({0, 1}),
         )
         blocks.append(Table(grid, "What the workload told of itself"))
@@ -125,10 +125,10 @@ def meter_grid(tables: Iterable[TableInfo]) -> Grid:
 
 def _meter_row(meter: str, spec: Spec, period_s: float, model: str, members: Sequence[tuple[str, Stream]]) -> Row:
     hosts = {host for host, _ in members}
-    scopes = fmt.span(list(dict.fromkeys(stream.scope for _, stream in members)))
+    scopes = fmt.join_scopes(list(dict.fromkeys(stream.scope for _, stream in members)))
     where = f" on {len(hosts)} nodes" if len(hosts) > 1 else ""
-    named = (fmt.in_the_middle(scopes, MOST_SCOPES) + where, meter, spec.name, model)
-    times = (fmt.period(period_s), fmt.period(spec.update_s))
+    named = (fmt.shorten_middle(scopes, MOST_SCOPES) + where, meter, spec.name, model)
+    times = (fmt.format_period(period_s), fmt.format_period(spec.update_s))
     return Row((*named, *times, _accuracy(spec), spec.accuracy.source, spec.accuracy.reference))
 
 
@@ -138,9 +138,9 @@ def _accuracy(spec: Spec) -> str:
         return "an estimate"
     if a.source == "unknown":
         return "unknown"
-    parts = [f"{fmt.percent(a.gain, signed=False)}"] if a.gain else []
-    parts += [fmt.rough(a.offset, spec.unit, 2)] if a.offset else []
-    seen = f", sees {fmt.percent(spec.seen, signed=False)} of the time" if spec.seen < 1 else ""
+    parts = [f"{fmt.format_percent(a.gain, signed=False)}"] if a.gain else []
+    parts += [fmt.format_rough(a.offset, spec.unit, 2)] if a.offset else []
+    seen = f", sees {fmt.format_percent(spec.seen, signed=False)} of the time" if spec.seen < 1 else ""
     return ("± " + " + ".join(parts) if parts else "± 0") + seen
 
 

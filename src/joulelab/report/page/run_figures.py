@@ -109,7 +109,7 @@ def rated(result: Result) -> tuple[Block, ...]:
     for device in told.devices:
         alike.setdefault((device.watts, device.source), []).append(device.scope)
     rows = tuple(
-        Row((fmt.span(list(dict.fromkeys(scopes))), str(len(scopes)), fmt.watts(watts), source))
+        Row((fmt.join_scopes(list(dict.fromkeys(scopes))), str(len(scopes)), fmt.format_watts(watts), source))
         for (watts, source), scopes in alike.items()
     )
     if rows:
@@ -127,7 +127,7 @@ def distribution(result: Result, profile: Profile | None) -> tuple[Block, ...]:
         found = distribution_of(finest.mean[inside], finest.high[inside], profile.grid.step_s)
         if found is not None:
             found = _of_result(result, trace, found)
-            note = f"Bars are of means over {fmt.period(found.step_s)}."
+            note = f"Bars are of means over {fmt.format_period(found.step_s)}."
             charts.append(Drawing(histogram_of(found, title), note, wide=False))
     blocks: list[Block] = [Columns(tuple(charts))] if len(charts) > 1 else charts
     grid, every = percentiles(result), percentiles(result, every=True)
@@ -181,18 +181,18 @@ def percentiles(result: Result, *, every: bool = False) -> Grid:
     named += [(g.name, g.statistics) for g in result.groups]
     wanted = {r.label for r in energy_rows(result, every=every)}
     rows = [(label, found) for label, found in named if found is not None and label in wanted]
-    factor, unit = fmt.column([found.maximum for _, found in rows], "W")
+    factor, unit = fmt.choose_scale([found.maximum for _, found in rows], "W")
     heads = ("", f"min, {unit}", "5 %", "median", "95 %", "99 %", "max", "mean over")
     return Grid(heads, tuple(Row((label, *_percentiles(found, factor))) for label, found in rows))
 
 
 def _percentiles(found: PowerStatistics, factor: float) -> tuple[str, ...]:
     powers = (found.minimum, found.p5, found.median, found.p95, found.p99, found.maximum)
-    return (*(fmt.plain(w / factor) for w in powers), _window(found.window_s))
+    return (*(fmt.format_number(w / factor) for w in powers), _window(found.window_s))
 
 
 def _window(seconds: float | None) -> str:
-    return "not told" if seconds is None else "an instant" if seconds == 0 else fmt.period(seconds)
+    return "not told" if seconds is None else "an instant" if seconds == 0 else fmt.format_period(seconds)
 
 
 def meters(result: Result) -> tuple[Block, ...]:

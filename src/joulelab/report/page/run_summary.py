@@ -24,7 +24,7 @@ def summary(result: Result) -> tuple[Block, ...]:
     """Return the figures that matter, what they are of, and what is to be known before they are believed."""
     blocks: list[Block] = []
     if result.twin:
-        blocks.append(Text(f"{fmt.simulated([result.twin])}. Nothing here was measured.", "note warn"))
+        blocks.append(Text(f"{fmt.name_twins([result.twin])}. Nothing here was measured.", "note warn"))
     if result.state == "live":
         blocks.append(Text("This run is still going on: figures are those so far.", "note"))
     blocks.append(Cards(_cards(result)) if result.scopes else Text(f"{headline(result)}.", "note warn"))
@@ -42,16 +42,16 @@ def _cards(result: Result) -> tuple[tuple[str, str, str], ...]:
     energy, whole = result.energy, result.group("measured")
     cards = []
     if energy is not None and whole is not None:
-        text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
-        cards.append(("energy", text, fmt.span(sorted(dict.fromkeys(whole.scopes), key=rank_scope))))
+        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
+        cards.append(("energy", text, fmt.join_scopes(sorted(dict.fromkeys(whole.scopes), key=rank_scope))))
     so_far = "so far" if result.state == "live" else ""
-    cards.append(("time", fmt.duration(result.duration_s), so_far))
+    cards.append(("time", fmt.format_duration(result.duration_s), so_far))
     if whole is not None:
-        cards.append(("mean power", fmt.watts(whole.mean_w.value), ""))
+        cards.append(("mean power", fmt.format_watts(whole.mean_w.value), ""))
     for kind, q in list(result.per_work().items())[:2]:
         one = kind.removesuffix("s")
-        text = fmt.quantity(q.value, q.expanded, f"J/{one}", estimate=bool(whole and whole.estimate))
-        cards.append((f"per {one}", text, fmt.work(result.work[kind], kind)))
+        text = fmt.format_quantity(q.value, q.expanded, f"J/{one}", estimate=bool(whole and whole.estimate))
+        cards.append((f"per {one}", text, fmt.format_work(result.work[kind], kind)))
     return tuple(cards)
 
 
@@ -60,7 +60,7 @@ def _what(result: Result) -> list[tuple[str, str]]:
     rows = [("command", shlex.join(result.command))] if result.command else []
     hosts = list(dict.fromkeys(s.host for s in result.scopes))
     if len(hosts) > 1:
-        rows.append(("nodes", f"{len(hosts)}: {fmt.span(hosts)}"))
+        rows.append(("nodes", f"{len(hosts)}: {fmt.join_scopes(hosts)}"))
     models = Counter(s.model for s in result.scopes if s.model and s.scope.startswith("gpu"))
     if models:
         rows.append(("GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())))
@@ -90,7 +90,7 @@ def gaps(result: Result) -> tuple[Block, ...]:
     for gap in result.gaps[:MOST_GAPS]:
         since = (gap.from_ns - result.start_ns) * 1e-9
         until = None if gap.to_ns is None else (gap.to_ns - gap.from_ns) * 1e-9
-        length = "to the end" if until is None else fmt.duration(until)
+        length = "to the end" if until is None else fmt.format_duration(until)
         cells = (f"{gap.meter} {gap.stream}", _at(since), length, gap.reason)
         rows.append(Row(cells))
     if not rows:

@@ -40,7 +40,7 @@ def several_report(
         Part("again", "How to work it out again", (_again(results),)),
     )
     twins = list(dict.fromkeys(run.twin for run in results if run.twin))
-    about = [", ".join(run.run for run in results), *([fmt.simulated(twins)] if twins else [])]
+    about = [", ".join(run.run for run in results), *([fmt.name_twins(twins)] if twins else [])]
     return Report(f"{len(results)} runs beside each other", " · ".join(about), parts, data, live(results))
 
 
@@ -48,7 +48,7 @@ def _table(results: Sequence[Result], paths: Sequence[Path], labels: Sequence[st
     columns, told = several_columns(results), differing_labels(results)
     made = []
     for k, (run, path) in enumerate(zip(results, paths, strict=True)):
-        what = fmt.simulated([run.twin]) if run.twin else ""
+        what = fmt.name_twins([run.twin]) if run.twin else ""
         cells = (labels[k], run_link(run, path, link), told[k], *(c.cells[k] for c in columns), run_title(run), what)
         made.append(Row(cells))
     heads = ("", "run", "labels" if any(told) else "", *(c.head for c in columns), "command", "")
@@ -57,12 +57,12 @@ def _table(results: Sequence[Result], paths: Sequence[Path], labels: Sequence[st
 
 def _energies(results: Sequence[Result], labels: Sequence[str]) -> Block:
     bars = []
-    factor, unit = fmt.column([None if run.energy is None else run.energy.value for run in results], "J")
+    factor, unit = fmt.choose_scale([None if run.energy is None else run.energy.value for run in results], "J")
     for k, (label, run) in enumerate(zip(labels, results, strict=True)):
         if run.energy is not None:
             value, wide = run.energy.value / factor, run.energy.expanded
             expanded = None if wide is None else wide / factor
-            bars.append(Bar(label, value, expanded, f"{fmt.interval(value, expanded)} {unit}", k))
+            bars.append(Bar(label, value, expanded, f"{fmt.format_interval(value, expanded)} {unit}", k))
     if not bars:
         return Text("No power meter was read in any of them.")
     about = "; ".join(f"{bar.label}: {bar.text}" for bar in bars)

@@ -77,21 +77,21 @@ def _cards(study: Study, results: Results, summary: Summary) -> list[tuple[str, 
     many = "" if not repeats else f"{repeats[0]} to {repeats[-1]} repeats" if len(repeats) > 1 else f"{repeats[0]} each"
     energies = [r["energy_j"] for r in results.rows if r.get("energy_j") is not None]
     times = [r["time_s"] for r in results.rows if r.get("time_s") is not None]
-    cards = [("cells", fmt.amount(len(ran)), many), ("runs", fmt.amount(len(times)), _took(times))]
+    cards = [("cells", fmt.format_amount(len(ran)), many), ("runs", fmt.format_amount(len(times)), _took(times))]
     if energies:
-        cards.append(("energy of all runs", fmt.rough(sum(energies), "J"), _whose(study)))
+        cards.append(("energy of all runs", fmt.format_rough(sum(energies), "J"), _whose(study)))
     overall = [b for b in summary.best if b.line is None] or [b for b in summary.best if len(summary.lines) == 1]
     if overall:
         group = groups_of(summary)[0][0]
         name = rows.short_name(summary, overall[0].cell, None).removeprefix(group).strip()
         gain = overall[0].improvement
-        about = "" if gain is None else f"gain {fmt.change(gain.value, gain.expanded)}"
+        about = "" if gain is None else f"gain {fmt.format_change(gain.value, gain.expanded)}"
         cards.append((f"best for {overall[0].goal.text}", name, about))
     return cards
 
 
 def _took(times: Sequence[float]) -> str:
-    return f"{fmt.duration(sum(times))} together" if times else ""
+    return f"{fmt.format_duration(sum(times))} together" if times else ""
 
 
 def _whose(study: Study) -> str:

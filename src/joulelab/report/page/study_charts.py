@@ -65,7 +65,9 @@ def bars_of(panel: Panel) -> Bars:
         for i, (x, y) in enumerate(zip(curve.x, curve.y, strict=True)):
             mark = "reference" if i == curve.reference else "tied" if i in curve.tied else ""
             expanded = curve.bars[i] if curve.bars else None
-            text = fmt.interval(y, expanded, signed=panel.level is not None) if expanded else fmt.plain(y)
+            text = (
+                fmt.format_interval(y, expanded, signed=panel.level is not None) if expanded else fmt.format_number(y)
+            )
             bars.append(Bar(ticks[round(x)], y, expanded, text, 0, "best" if i == curve.best else mark))
     about = "; ".join(f"{bar.label}: {bar.text}{f' ({bar.mark})' if bar.mark else ''}" for bar in bars)
     return Bars(panel.title, about, panel.y_label, tuple(bars), level=panel.level)

@@ -45,13 +45,17 @@ def slot_part(study: Study, results: Results, link: Link | None) -> Part:
 
 def _grid(study: Study, slots: Sequence[Mapping[str, Any]], link: Link | None) -> Grid:
     energies = [row.get("energy_j") for row in slots]
-    factor, unit = fmt.column([e for e in energies if e is not None], "J")
+    factor, unit = fmt.choose_scale([e for e in energies if e is not None], "J")
     heads = ("cell", "slot", "state", "run", "start", "time", f"energy, {unit}", "doubts")
     made = []
     for row, energy in zip(slots, energies, strict=True):
         wide = row.get("energy_j_expanded")
-        used = fmt.NOTHING if energy is None else fmt.interval(energy / factor, None if wide is None else wide / factor)
-        took = fmt.NOTHING if row.get("time_s") is None else fmt.duration(row["time_s"])
+        used = (
+            fmt.NOTHING
+            if energy is None
+            else fmt.format_interval(energy / factor, None if wide is None else wide / factor)
+        )
+        took = fmt.NOTHING if row.get("time_s") is None else fmt.format_duration(row["time_s"])
         started = str(row.get("start_utc") or "")[:19].replace("T", " ")
         state = WORDS.get(row["state"], row["state"])
         made.append(

@@ -98,7 +98,7 @@ def pareto_of(summary: Summary, line_name: str = "Black line") -> Panel | None:
     rows = [c for c in summary.cells if c.compared is not None and c.compared.energy is not None]
     if not rows:
         return None
-    factor, unit = fmt.column([c.compared.energy.value for c in rows if c.compared and c.compared.energy], "J")
+    factor, unit = fmt.choose_scale([c.compared.energy.value for c in rows if c.compared and c.compared.energy], "J")
     curves = []
     for line in summary.lines:
         of = [c for c in summary.of_line(line) if c in rows]
@@ -166,7 +166,7 @@ def scaling_panels(summary: Summary) -> list[Panel]:
 def _panel(summary: Summary, name: str, title: str, unit: str, goal: Goal, pick: Any) -> Panel:
     share = unit == "%"
     values = [q.value for c in summary.cells if (q := pick(c)) is not None]
-    factor, prefixed = (0.01, "%") if share else (1.0, "s") if unit == "s" else fmt.column(values, unit)
+    factor, prefixed = (0.01, "%") if share else (1.0, "s") if unit == "s" else fmt.choose_scale(values, unit)
     places, x_label, ticks = _places(summary)
     made = [_curve(summary, line, goal, pick, factor, places) for line in summary.lines]
     curves = tuple(c for c in made if c.x)

@@ -108,7 +108,7 @@ def _heat(
     if len(columns) < FEWEST or len(rows) < FEWEST or not there:
         return None
     known = [q.value for c in there.values() if (q := pick(c)) is not None]
-    factor, prefixed = (1.0, "s") if unit == "s" else fmt.column([_middle(known)], unit)
+    factor, prefixed = (1.0, "s") if unit == "s" else fmt.choose_scale([_middle(known)], unit)
     free = {c.key: c.compared for c in there.values() if c.compared is not None and not c.uncapped}
     best = best_of(goal, None, free, None)
     tiles = [[there.get((repr(b), repr(a))) for a in columns] for b in rows]
@@ -133,7 +133,7 @@ def _heat(
 
 
 def _number(value: float) -> str:
-    return fmt.plain(value, DIGITS + 1 if abs(value) >= WHOLE else DIGITS)
+    return fmt.format_number(value, DIGITS + 1 if abs(value) >= WHOLE else DIGITS)
 
 
 def _axis(name: str) -> str:
@@ -167,7 +167,7 @@ def _tile(
     flaws = UNCAPPED if cell.uncapped else ""
     estimate = ESTIMATE if cell.estimate and unit != "s" else ""
     expanded = None if q.expanded is None else q.expanded / factor
-    told = f"{knob_text(cell.knobs)}: {estimate}{fmt.interval(q.value / factor, expanded)} {unit}{flaws}"
+    told = f"{knob_text(cell.knobs)}: {estimate}{fmt.format_interval(q.value / factor, expanded)} {unit}{flaws}"
     return Tile(f"{estimate}{_number(q.value / factor)}{flaws}", told, _share(q.value, known), mark)
 
 

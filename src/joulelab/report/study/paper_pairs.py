@@ -136,7 +136,7 @@ def _ratio(pair: Pair) -> str:
 def _difference(pair: Pair) -> str:
     bounds = pair.difference_interval
     value, unit = pair.difference or 0.0, UNITS[pair.figure]
-    factor, prefixed = fmt.column([value, *(bounds or ())], unit)
+    factor, prefixed = fmt.choose_scale([value, *(bounds or ())], unit)
     if unit == "s" and factor > 1:  # kiloseconds nobody reads
         factor, prefixed = 1.0, unit
     return f"{_with_interval(value / factor, bounds and (bounds[0] / factor, bounds[1] / factor))} {prefixed}"
@@ -145,7 +145,9 @@ def _difference(pair: Pair) -> str:
 def _with_interval(value: float | None, bounds: tuple[float, float] | None) -> str:
     if value is None:
         return fmt.NOTHING
-    return fmt.plain(value, 3) + (f" ({fmt.plain(bounds[0], 3)} to {fmt.plain(bounds[1], 3)})" if bounds else "")
+    return fmt.format_number(value, 3) + (
+        f" ({fmt.format_number(bounds[0], 3)} to {fmt.format_number(bounds[1], 3)})" if bounds else ""
+    )
 
 
 def _chance(p: float | None) -> str:

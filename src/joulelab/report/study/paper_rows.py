@@ -74,7 +74,7 @@ def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Sp
     columns += _quality(cells, spread)
     if len({c.data for c in cells}) > 1:
         head = "Worked on" if any("data" in c.knobs for c in cells) else "Data"
-        columns.append((head, tuple(fmt.data(c.data) or fmt.NOTHING for c in cells)))
+        columns.append((head, tuple(fmt.format_data_name(c.data) or fmt.NOTHING for c in cells)))
     if len(ns) > 1:
         columns.insert(0, ("n", tuple(str(c.n) for c in cells)))
     columns = [(head, texts) for head, texts in columns if any(text != fmt.NOTHING for text in texts)]
@@ -148,7 +148,7 @@ def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tu
 
 
 def _told(mean: float, half: float | None) -> str:
-    return fmt.interval(mean, half, signed=True) if half and math.isfinite(mean) else fmt.figure(mean)
+    return fmt.format_interval(mean, half, signed=True) if half and math.isfinite(mean) else fmt.format_quality(mean)
 
 
 def half_of(sample: Sample, spread: Spread) -> float | None:
@@ -185,7 +185,7 @@ def _number(value: float | None, factor: float, decimals: int) -> str:
         return fmt.NOTHING
     shown = abs(value) / factor
     if 0 < shown < 0.5 * 10.0**-decimals:
-        return fmt.plain(value / factor, DIGITS)
+        return fmt.format_number(value / factor, DIGITS)
     return f"{value / factor:,.{decimals}f}".replace(",", " ")
 
 
@@ -223,7 +223,7 @@ def caption(
     if len(data) > 1:
         said.append("Rows worked on different data, from which differences may come.")
     elif data != {""}:
-        said.append(f"Data: {fmt.data(data.pop())}.")
+        said.append(f"Data: {fmt.format_data_name(data.pop())}.")
     said += _compared(summary, cells)
     told = [summary.statistics[c.key].values() for c in cells]
     if any(s.outliers for of in told for s in of):

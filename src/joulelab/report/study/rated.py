@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cells import Cell, Trial, means
+from joulelab.analysis.cells import Cell, Trial, compute_means
 from joulelab.analysis.lines import knob_text
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
@@ -51,7 +51,7 @@ def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
     """Return the estimate of a cell from its repeats; of those with other devices than the first nothing."""
     alike = [t for t in trials if (t.families, t.watts) == (trials[0].families, trials[0].watts)]
     cell = Cell(key, {}, tuple(Trial(t.used, t.time_s, meter=t.meter) for t in alike))
-    mean = means(cell)
+    mean = compute_means(cell)
     if mean is None or mean.energy is None or mean.energy.value <= 0:
         return None
     energy_j = alike[0].watts * mean.time.value

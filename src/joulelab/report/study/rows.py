@@ -39,7 +39,7 @@ def line_title(summary: Summary, line: Line) -> str:
     title = knob_text(line.knobs) or "all cells"
     data = {r.data for r in summary.of_line(line)}
     if len(data) == 1 and data != {""}:
-        title += f" · {_told_as(summary.of_line(line))} {fmt.data(next(iter(data)))}"
+        title += f" · {_told_as(summary.of_line(line))} {fmt.format_data_name(next(iter(data)))}"
     idle = set(_idle(summary, line).cells)
     if len(idle) == 1 and idle != {fmt.NOTHING}:
         title += f" · idle GPUs: {idle.pop()} % of the GPUs' energy"
@@ -110,7 +110,7 @@ def told_columns(rows: Sequence[CellMetrics]) -> list[Column]:
     columns = [Column(escape_unprintable(name), tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
     if len({r.data for r in rows}) < 2:
         return columns
-    return [*columns, Column(_told_as(rows), tuple(fmt.data(r.data) or fmt.NOTHING for r in rows))]
+    return [*columns, Column(_told_as(rows), tuple(fmt.format_data_name(r.data) or fmt.NOTHING for r in rows))]
 
 
 def _told_as(rows: Sequence[CellMetrics]) -> str:
@@ -122,7 +122,11 @@ def _quality(q: Quantity | None) -> str:
     # Of one run no interval is known, as for its time.
     if q is None:
         return fmt.NOTHING
-    return _interval(q, 1.0, signed=True) if q.expanded is not None and math.isfinite(q.value) else fmt.figure(q.value)
+    return (
+        _interval(q, 1.0, signed=True)
+        if q.expanded is not None and math.isfinite(q.value)
+        else fmt.format_quality(q.value)
+    )
 
 
 def compared_columns(summary: Summary, line: Line) -> list[Column]:
@@ -175,7 +179,7 @@ def best_text(summary: Summary, best: Best) -> str:
     against = summary.reference if line is None else line.reference
     if best.improvement is not None and against is not None and best.cell != against:
         word = "gain minus loss" if best.goal.name == "gain-loss" else "gain"
-        change = fmt.change(best.improvement.value, best.improvement.expanded)
+        change = fmt.format_change(best.improvement.value, best.improvement.expanded)
         mark = ESTIMATE if best.goal.needs_energy and rests_on_estimate(summary, best.cell, against) else ""
         flaw = UNCAPPED if summary.cell(against).uncapped else ""
         text += f", {word} {mark}{change} against {short_name(summary, against, line)}{flaw}"
@@ -275,7 +279,7 @@ def _marked(column: Column, estimates: Sequence[bool]) -> Column:
 def _absolute(name: str, unit: str, values: Sequence[Quantity | None]) -> Column:
     # Seconds are what the papers print; kiloseconds nobody reads.
     sizes = [None if v is None else v.value for v in values]
-    factor, prefixed = (1.0, unit) if unit == "s" else fmt.column(sizes, unit)
+    factor, prefixed = (1.0, unit) if unit == "s" else fmt.choose_scale(sizes, unit)
     return Column(f"{name}, {prefixed}", tuple(_interval(v, factor) for v in values))
 
 
@@ -288,12 +292,12 @@ def _share(q: Quantity | None) -> str:
         return fmt.NOTHING
     if q.value == 0 and not q.expanded:
         return "0"
-    return fmt.change(q.value, q.expanded).replace(" %", "").removeprefix("+")
+    return fmt.format_change(q.value, q.expanded).replace(" %", "").removeprefix("+")
 
 
 def _interval(q: Quantity | None, factor: float, *, signed: bool = False) -> str:
     if q is None:
         return fmt.NOTHING
     if q.expanded == 0:
-        return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)
+        return fmt.format_number(q.value / factor)
+    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)

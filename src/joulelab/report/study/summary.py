@@ -50,7 +50,7 @@ def _list_remarks(plan: Plan) -> list[str]:
 
 def simulated(study: Study) -> str:
     """Return which twins a study is of, empty where all of it is measured."""
-    from joulelab.report.format import simulated as told
+    from joulelab.report.format import name_twins as told
 
     nodes = study.nodes
     twins = list_simulated(nodes)

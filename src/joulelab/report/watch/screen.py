@@ -78,47 +78,49 @@ def _shared(wanted: dict[str, int], room: int) -> dict[str, int]:
 
 def heading(view: View, width: int) -> list[Text]:
     """Return what is watched, the power now, the energy so far, and what has to be said."""
-    title = "this node" if view.own else view.run + (f" · {fmt.fact(view.name)}" if view.name else "")
+    title = "this node" if view.own else view.run + (f" · {fmt.format_fact(view.name)}" if view.name else "")
     lines = [Text(f"joulelab watch · {_going(view)} · {title}", style=SUM), Text(summary(view), style=SUM)]
     told = [p for p in (_hosts(view), _busy(view), _work(view)) if p]
     if not view.own:
-        told.insert(1, fmt.shortened(view.command, max(width - sum(map(len, told)) - 3 * len(told), 12)))
+        told.insert(1, fmt.shorten_end(view.command, max(width - sum(map(len, told)) - 3 * len(told), 12)))
     lines.append(Text(" · ".join(told)))
     if not view.rows and view.meters:
         lines.append(Text("-> joulelab doctor"))
-    return lines + [Text(fmt.shortened(note, width)) for note in view.notes]
+    return lines + [Text(fmt.shorten_end(note, width)) for note in view.notes]
 
 
 def summary(view: View) -> str:
     """Return the one line that matters: power now, energy so far with its interval, and of which time."""
     if not view.rows:
         return "no power meter can be read here" if view.meters else "no reading yet"
-    power = f"{'~' if view.estimate else ''}{fmt.watts(view.now_w)} now"
+    power = f"{'~' if view.estimate else ''}{fmt.format_watts(view.now_w)} now"
     return " · ".join([power, *_used(view)])
 
 
 def _used(view: View) -> list[str]:
     if view.energy is None:
         return []
-    used = fmt.quantity(view.energy.value, view.energy.expanded, "J", estimate=view.estimate)
-    return [f"{used} in the first {fmt.duration(view.energy_s)}"]
+    used = fmt.format_quantity(view.energy.value, view.energy.expanded, "J", estimate=view.estimate)
+    return [f"{used} in the first {fmt.format_duration(view.energy_s)}"]
 
 
 def _going(view: View) -> str:
     if view.state != "live":
         return STATES.get(view.state, view.state)
-    return "not begun" if view.elapsed_s is None else fmt.roughly(max(view.elapsed_s, 0.0))
+    return "not begun" if view.elapsed_s is None else fmt.format_rough_duration(max(view.elapsed_s, 0.0))
 
 
 def line(view: View, most: int = 6) -> str:
     """Return everything in one line, for files and pipes."""
     time = "-" if view.elapsed_s is None else f"{view.elapsed_s:.1f} s"
-    parts = [f"{time:>9}", fmt.watts(view.now_w) if view.rows else "no power meter"]
+    parts = [f"{time:>9}", fmt.format_watts(view.now_w) if view.rows else "no power meter"]
     parts += [
-        f"{r.label} {fmt.watts(r.now_w)}" for r in view.rows[:most] if len(view.rows) > 1 and not math.isnan(r.now_w)
+        f"{r.label} {fmt.format_watts(r.now_w)}"
+        for r in view.rows[:most]
+        if len(view.rows) > 1 and not math.isnan(r.now_w)
     ]
     parts += _used(view)
-    parts += [f"in {fmt.in_the_middle(p.title, MOST_TITLE)}" for p in [p for p in view.phases if p.is_open][-1:]]
+    parts += [f"in {fmt.shorten_middle(p.title, MOST_TITLE)}" for p in [p for p in view.phases if p.is_open][-1:]]
     parts += [f"{m.name} {m.state}" for m in view.meters if m.state in ("silent", "failing")]
     return "  ".join(parts)
 
@@ -127,8 +129,8 @@ def power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool = Fals
     """Return power by family with curves, and the energy so far."""
     if not rows:
         return []
-    watts, power = fmt.column([w for r in rows for w in (r.now_w, r.peak_w)], "W")
-    joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
+    watts, power = fmt.choose_scale([w for r in rows for w in (r.now_w, r.peak_w)], "W")
+    joules, unit = fmt.choose_scale([r.energy.value for r in rows if r.energy is not None], "J")
     energies = any(r.energy is not None for r in rows)
     table = [["", f"now, {power}", "peak", *([f"energy, {unit}"] if energies else [])]]
     for r in rows:
@@ -154,7 +156,7 @@ def gpu_lines(gpus: Sequence[GpuRow], width: int, most: int, *, ascii_only: bool
     for g in shown:
         clock = fmt.NOTHING if math.isnan(g.clock_hz) else f"{g.clock_hz / 1e6:.0f} MHz"
         heat = fmt.NOTHING if math.isnan(g.temperature_c) else f"{g.temperature_c:.0f} °C"
-        memory = fmt.NOTHING if math.isnan(g.memory_b) else fmt.size(g.memory_b)
+        memory = fmt.NOTHING if math.isnan(g.memory_b) else fmt.format_bytes(g.memory_b)
         load = fmt.NOTHING if math.isnan(g.load) else f"{g.load:.0%}"
         cap = fmt.NOTHING if math.isnan(g.cap_w) else f"{g.cap_w:.0f}"
         table.append([g.label, _watts(g.power.now_w), cap, load, memory, heat, clock])
@@ -175,10 +177,10 @@ def phase_lines(phases: Sequence[PhaseLine], width: int, most: int) -> list[Text
     room = min(max(width - 44, 12), max(map(cell_len, titles)) + 2)
     lines: list[Text] = []
     for title, p in zip(titles, shown, strict=True):
-        cut = set_cell_size(fmt.in_the_middle(title, room) if cell_len(title) > room else title, room)
-        used = "" if p.energy is None else "  " + fmt.quantity(p.energy.value, p.energy.expanded, "J")
+        cut = set_cell_size(fmt.shorten_middle(title, room) if cell_len(title) > room else title, room)
+        used = "" if p.energy is None else "  " + fmt.format_quantity(p.energy.value, p.energy.expanded, "J")
         going = " (open)" if p.is_open else ""
-        text = f"{'phase' if not lines else '':<8}{cut}{fmt.duration(p.seconds):>12}{used}{going}"
+        text = f"{'phase' if not lines else '':<8}{cut}{fmt.format_duration(p.seconds):>12}{used}{going}"
         lines.append(Text(text, style=SUM if p.is_open else ""))
     return lines
 
@@ -189,9 +191,9 @@ def meter_lines(meters: Sequence[MeterLine], width: int, most: int) -> list[Text
         return []
     lines = []
     for m in [m for m in meters if m.state != "ok"]:
-        since = "" if math.isnan(m.age_s) else f" for {fmt.roughly(m.age_s)}"
+        since = "" if math.isnan(m.age_s) else f" for {fmt.format_rough_duration(m.age_s)}"
         text = f"{m.name} is {m.state}{since}" + (f": {m.why}" if m.why else "")
-        lines.append(Text(fmt.shortened(text, width), style=TROUBLE if m.state != "absent" else ""))
+        lines.append(Text(fmt.shorten_end(text, width), style=TROUBLE if m.state != "absent" else ""))
     fine = [m for m in meters if m.state == "ok"]
     others = _each(fine, width)
     if len(lines) + len(others) > most and fine:
@@ -245,7 +247,7 @@ def _table(
     left = width - sum(sizes[k] + 2 for k in columns)
     lines = []
     for row, curve, style in zip(rows, curves, styles, strict=True):
-        name = row[0] if cell_len(row[0]) <= label else fmt.in_the_middle(row[0], label)
+        name = row[0] if cell_len(row[0]) <= label else fmt.shorten_middle(row[0], label)
         text = Text(set_cell_size(name, label), style=style)
         for k in columns[1:]:
             text.append(f"  {row[k]:>{sizes[k]}}")
@@ -257,12 +259,12 @@ def _table(
 
 
 def _watts(value: float) -> str:
-    return fmt.plain(value) if math.isfinite(value) else fmt.NOTHING
+    return fmt.format_number(value) if math.isfinite(value) else fmt.NOTHING
 
 
 def _hosts(view: View) -> str:
     if len(view.hosts) == 1:
-        return fmt.fact(view.hosts[0])
+        return fmt.format_fact(view.hosts[0])
     return f"{len(view.hosts)} hosts"
 
 
@@ -271,4 +273,4 @@ def _busy(view: View) -> str:
 
 
 def _work(view: View) -> str:
-    return ", ".join(fmt.work(view.work[kind], fmt.fact(kind)) for kind in shown_work(view.work))
+    return ", ".join(fmt.format_work(view.work[kind], fmt.format_fact(kind)) for kind in shown_work(view.work))

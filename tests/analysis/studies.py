@@ -11,7 +11,7 @@ from joulelab.core.quantity import Quantity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
 
 SCALING = {1: 1.0, 2: 1.86, 4: 3.3, 8: 4.95}
 
@@ -22,7 +22,7 @@ def trial(energy: float | None, time: float, *, known: bool = True, meter: str =
     return Trial(None if energy is None else Quantity.from_terms(energy, named, known), time, meter=meter)
 
 
-def noted(summary: Summary) -> dict[str, dict[str, float]]:
+def noted(summary: StudySummary) -> dict[str, dict[str, float]]:
     """Return the numbers of the notes of a summary by code."""
     return {note.code: note.numbers for note in summary.notes}
 

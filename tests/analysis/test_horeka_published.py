@@ -10,18 +10,18 @@ from tests.analysis.horeka import JUPYTER, PHASES, PUBLISHED, ROWS, USES, key
 from tests.analysis.studies import noted
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 from joulelab.analysis.pairs import Pair, compare
 from joulelab.report.study.paper import paper_latex, paper_markdown
 from joulelab.report.study.paper_rows import paper_tables
 
 
 @pytest.fixture(scope="module")
-def summary() -> Summary:
-    return summarise(horeka.cells(), goals=[Goal("energy"), Goal("time")], reference={"node": "gpu"})
+def summary() -> StudySummary:
+    return summarise_cells(horeka.cells(), goals=[Goal("energy"), Goal("time")], reference={"node": "gpu"})
 
 
-def _pair(summary: Summary, use: str, phase: str, a: str, b: str, figure: str) -> Pair:
+def _pair(summary: StudySummary, use: str, phase: str, a: str, b: str, figure: str) -> Pair:
     """Return the pair of two setups, turned round where the study has it the other way."""
     found = {(p.cell, p.against): p for p in summary.pairs if p.figure == figure}
     first, second = key(use, phase, a), key(use, phase, b)
@@ -34,7 +34,7 @@ def _pair(summary: Summary, use: str, phase: str, a: str, b: str, figure: str) -
 
 
 @pytest.mark.parametrize("finding", PUBLISHED["finding"], ids=lambda f: str(f["what"]))
-def test_a_finding_comes_back_with_its_interval_and_verdict(summary: Summary, finding: dict[str, Any]) -> None:
+def test_a_finding_comes_back_with_its_interval_and_verdict(summary: StudySummary, finding: dict[str, Any]) -> None:
     pair = _pair(summary, *finding["row"])
     assert pair.ratio == pytest.approx(finding["ratio"], abs=finding["within"])
     assert pair.verdict == finding["verdict"]
@@ -47,7 +47,7 @@ def test_a_finding_comes_back_with_its_interval_and_verdict(summary: Summary, fi
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("phase", PHASES)
-def test_cpu_mix_uses_the_most_energy_of_the_three_in_every_row(summary: Summary, use: str, phase: str) -> None:
+def test_cpu_mix_uses_the_most_energy_of_the_three_in_every_row(summary: StudySummary, use: str, phase: str) -> None:
     for other in ("gpu", "cpu-only"):
         assert _pair(summary, use, phase, "cpu-mix", other, "energy").verdict == "more"
     best = summary.best_for(Goal("energy"), f"workload={use} phase={phase}")
@@ -56,7 +56,9 @@ def test_cpu_mix_uses_the_most_energy_of_the_three_in_every_row(summary: Summary
     assert not {key(use, phase, other) for other in ("cpu-mix", "cpu-only")} & {*best.tied}
 
 
-def test_where_the_text_differs_from_the_rows_its_figure_is_outside_of_the_interval_or_inside(summary: Summary) -> None:
+def test_where_the_text_differs_from_the_rows_its_figure_is_outside_of_the_interval_or_inside(
+    summary: StudySummary,
+) -> None:
     told = {f["text"]: _pair(summary, *f["row"]).ratio_interval for f in PUBLISHED["finding"] if "text" in f}
     inside = {text: bounds is not None and bounds[0] <= text <= bounds[1] for text, bounds in told.items()}
     # 194 and 6.3 are within what the printed deviations leave open, whichever way they were worked out.
@@ -64,7 +66,7 @@ def test_where_the_text_differs_from_the_rows_its_figure_is_outside_of_the_inter
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_notebook_costs_about_what_the_batch_job_costs(summary: Summary, use: str) -> None:
+def test_a_notebook_costs_about_what_the_batch_job_costs(summary: StudySummary, use: str) -> None:
     pair = _pair(summary, use, "train", JUPYTER, "gpu", "energy")
     assert pair.assumed
     assert pair.ratio == pytest.approx(1.03, abs=0.005)
@@ -78,7 +80,7 @@ def test_a_notebook_costs_about_what_the_batch_job_costs(summary: Summary, use: 
     assert best.tied == (key(use, "train", JUPYTER),)
 
 
-def test_workloads_and_phases_are_lines_of_their_own_each_against_gpu(summary: Summary) -> None:
+def test_workloads_and_phases_are_lines_of_their_own_each_against_gpu(summary: StudySummary) -> None:
     assert [line.key for line in summary.lines] == [f"workload={u} phase={p}" for u in USES for p in PHASES]
     for line in summary.lines:
         assert line.axis == "node"
@@ -92,7 +94,7 @@ def test_workloads_and_phases_are_lines_of_their_own_each_against_gpu(summary: S
     assert noted(summary) == {"no-runs-here": {"told": 14, "cells": 14}}
 
 
-def test_gains_follow_from_the_moments(summary: Summary) -> None:
+def test_gains_follow_from_the_moments(summary: StudySummary) -> None:
     mix = summary.cell(key("energy", "train", "cpu-mix"))
     assert mix.n == 5
     assert mix.gain is not None
@@ -104,10 +106,10 @@ def test_gains_follow_from_the_moments(summary: Summary) -> None:
 
 @pytest.mark.parametrize("meter", [0.02, 0.05])
 def test_the_findings_hold_if_every_node_has_a_meter_of_its_own(meter: float) -> None:
-    found = summarise(horeka.cells(meter), reference={"node": "gpu"})
+    found = summarise_cells(horeka.cells(meter), reference={"node": "gpu"})
     verdicts = {f["what"]: _pair(found, *f["row"]).verdict for f in PUBLISHED["finding"]}
     assert verdicts == {f["what"]: f["verdict"] for f in PUBLISHED["finding"]}
-    one = summarise(horeka.cells(), reference={"node": "gpu"})
+    one = summarise_cells(horeka.cells(), reference={"node": "gpu"})
     row = ("energy", "train", "cpu-mix", "cpu-only", "energy")
     wide, narrow = (_pair(s, *row).ratio_interval for s in (found, one))
     assert wide is not None
@@ -116,7 +118,7 @@ def test_the_findings_hold_if_every_node_has_a_meter_of_its_own(meter: float) ->
 
 
 @pytest.mark.parametrize("use", USES)
-def test_the_table_of_a_use_case_is_in_the_paper_s_form(summary: Summary, use: str) -> None:
+def test_the_table_of_a_use_case_is_in_the_paper_s_form(summary: StudySummary, use: str) -> None:
     table = {t.title: t for t in paper_tables(summary, scope="node.ac")}[f"Results of {use}"]
     assert table.labels == ("phase", "node")
     assert table.heads == ("Consumption [kJ]", "Mean power [W]", "Runtime")
@@ -126,7 +128,7 @@ def test_the_table_of_a_use_case_is_in_the_paper_s_form(summary: Summary, use: s
     assert table.caption.startswith(told)
 
 
-def test_the_tables_in_markdown_and_latex_have_the_paper_s_cells(summary: Summary) -> None:
+def test_the_tables_in_markdown_and_latex_have_the_paper_s_cells(summary: StudySummary) -> None:
     markdown, latex = paper_markdown(summary), paper_latex(summary)
     assert "| train | gpu | 680.7 ± 6.7 | 665.8 ± 9.7 | 00:17:02 |" in markdown
     assert "|  | Jupyter | 701.9 | - | 00:17:26 |" in markdown

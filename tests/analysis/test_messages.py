@@ -14,7 +14,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis.cells import Note
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, summarise
+from joulelab.analysis.metrics import Cell, summarise_cells
 from joulelab.analysis.result import Check
 from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy
@@ -92,7 +92,7 @@ def test_the_advice_says_what_steps_lack(folder, count, words):
 
 
 def notes(cells, **more):
-    return {note.code: str(note) for note in summarise(cells, **more).notes}
+    return {note.code: str(note) for note in summarise_cells(cells, **more).notes}
 
 
 def test_a_note_can_be_copied():
@@ -141,7 +141,7 @@ def test_notes_say_by_which_work_runs_are_compared():
 
 def test_a_reference_that_no_cell_is_lists_what_there_is():
     with pytest.raises(ConfigError, match="no cell has cap=170 W") as caught:
-        summarise(sweep(gpus=(2, 8), caps=(100, 180)), reference={"cap": 170.0})
+        summarise_cells(sweep(gpus=(2, 8), caps=(100, 180)), reference={"cap": 170.0})
     assert caught.value.next == "there are cap 100 W, 180 W; gpus 2, 8"
 
 

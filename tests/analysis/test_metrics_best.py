@@ -8,7 +8,7 @@ import pytest
 from tests.analysis.studies import by_cap, cell, noted, sweep, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]
 
@@ -20,7 +20,7 @@ def test_the_best_cell_and_those_that_cannot_be_told_apart_from_it() -> None:
         200.0: [(80.0, 10.4), (81.0, 10.5), (79.0, 10.3)],
         150.0: [(95.0, 14.0), (95.5, 14.1), (94.5, 13.9)],
     }
-    found = summarise(by_cap(points, gain=0.05), goals=GOALS)
+    found = summarise_cells(by_cap(points, gain=0.05), goals=GOALS)
     energy = found.best_for(Goal("energy"))
     assert energy is not None
     assert (energy.cell, energy.tied, energy.line) == ("c200", ("c220",), "")
@@ -46,7 +46,7 @@ def test_a_slowdown_limit_is_kept_surely_possibly_or_not() -> None:
         170.0: [(84.0, 10.52), (84.0, 10.72), (84.0, 10.35)],
         150.0: [(80.0, 13.0)] * 3,
     }
-    best = summarise(by_cap(points), goals=GOALS).best_for(Goal("energy", slowdown=0.05))
+    best = summarise_cells(by_cap(points), goals=GOALS).best_for(Goal("energy", slowdown=0.05))
     assert best is not None
     assert best.cell == "c180"
     assert best.within == {"c260": "surely", "c200": "surely", "c180": "possibly", "c170": "possibly", "c150": "not"}
@@ -54,10 +54,10 @@ def test_a_slowdown_limit_is_kept_surely_possibly_or_not() -> None:
 
 
 def test_unknown_accuracy_tells_nothing_apart_unless_repeated() -> None:
-    def study(n: int) -> Summary:
+    def study(n: int) -> StudySummary:
         pairs = {260.0: 100.0, 200.0: 80.0}
         cells = [cell(f"c{c:g}", [trial(e, 10.0, known=False)] * n, cap=c) for c, e in pairs.items()]
-        return summarise(cells, goals=[Goal("energy")])
+        return summarise_cells(cells, goals=[Goal("energy")])
 
     once, twice = study(1).best_for(Goal("energy")), study(2).best_for(Goal("energy"))
     assert once is not None
@@ -72,7 +72,7 @@ def test_unknown_accuracy_tells_nothing_apart_unless_repeated() -> None:
 
 
 def test_all_lines_together_have_a_best_cell_against_the_fastest_reference() -> None:
-    found = summarise(sweep(gpus=(1, 8)), goals=GOALS)
+    found = summarise_cells(sweep(gpus=(1, 8)), goals=GOALS)
     assert found.reference == "g8c260"
     for goal in GOALS:
         best = found.best_for(goal)
@@ -95,7 +95,7 @@ def test_the_front_holds_what_no_cell_beats_in_time_and_energy() -> None:
         180.0: [(79.0, 12.0)] * 3,
         150.0: [(95.0, 14.0)] * 3,
     }
-    front = summarise(by_cap(points)).front_for()
+    front = summarise_cells(by_cap(points)).front_for()
     assert front is not None
     assert front.cells == ("c260", "c200", "c180")
     assert front.unsure == ("c250",)
@@ -107,7 +107,7 @@ def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> Non
     doubted = (f"cap not enforced: {said}", "too short: gpu:0", "too short: gpu:1")
     bad = replace(cells[2].trials[0], doubts=doubted, uncapped=(said,))
     cells[2] = replace(cells[2], trials=(bad, cells[2].trials[1]))
-    found = summarise(cells, goals=GOALS)
+    found = summarise_cells(cells, goals=GOALS)
     assert {b.cell for b in found.best} <= {"c260", "c200"}
     assert not any("c100" in b.tied for b in found.best)
     front = found.front_for()
@@ -118,18 +118,20 @@ def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> Non
     plain = found.to_json()["cells"][2]
     assert (plain["uncapped"], plain["doubts"]) == (1, {"cap not enforced": 1, "too short": 1})
     assert found.to_json()["cells"][0]["uncapped"] == 0
-    against = summarise([replace(c, trials=(replace(c.trials[0], uncapped=(said,)),) * 2) for c in cells], goals=GOALS)
+    against = summarise_cells(
+        [replace(c, trials=(replace(c.trials[0], uncapped=(said,)),) * 2) for c in cells], goals=GOALS
+    )
     assert against.best == ()
     assert against.fronts == ()
     assert noted(against)["reference-not-capped"] == {"cells": 1}
     assert noted(against)["not-capped"] == {"runs": 6, "cells": 3}
     every = [replace(c, trials=tuple(replace(t, doubts=("gaps: x",)) for t in c.trials)) for c in cells]
-    assert noted(summarise(every))["warnings"] == {"warned": 6, "runs": 6}
+    assert noted(summarise_cells(every))["warnings"] == {"warned": 6, "runs": 6}
 
 
 def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() -> None:
     points = {260.0: [(100.0, 10.0)], 200.0: [(90.0, 10.2)], 180.0: [(80.0, 10.45)], 150.0: [(70.0, 13.0)]}
-    found = summarise(by_cap(points), goals=GOALS)
+    found = summarise_cells(by_cap(points), goals=GOALS)
     near = found.cell("c200")
     for q in (near.time, near.gain, near.loss, near.edp, near.edp_gain, near.gain_minus_loss):
         assert q is not None
@@ -147,7 +149,7 @@ def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() ->
     assert limited is not None
     assert limited.within == {"c260": "surely", "c200": "possibly", "c180": "possibly", "c150": "not"}
     assert noted(found)["one-run-each"] == {"cells": 4, "assumed_share": 0.05}
-    far = summarise(by_cap(points), goals=[Goal("energy", slowdown=0.2)]).best_for(Goal("energy", slowdown=0.2))
+    far = summarise_cells(by_cap(points), goals=[Goal("energy", slowdown=0.2)]).best_for(Goal("energy", slowdown=0.2))
     assert far is not None
     assert far.within["c200"] == "surely"
 
@@ -161,7 +163,7 @@ def test_the_verdict_is_that_of_the_printed_gain(goal: str, spread: float) -> No
         260.0: [(100.0 * s, 10.0 * s) for s in shares] * 2,
         100.0: [(60.0 * s, 7.0 * s) for s in shares] * 2,
     }
-    best = summarise(by_cap(points), goals=[wanted]).best_for(wanted)
+    best = summarise_cells(by_cap(points), goals=[wanted]).best_for(wanted)
     assert best is not None
     assert best.cell == "c100"
     assert best.improvement is not None

@@ -8,15 +8,15 @@ import random
 import pytest
 from tests.analysis.studies import cell, trial
 
-from joulelab.analysis.cells import Cell, Trial, energy_ratio, means, time_ratio
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.cells import Cell, Trial, compute_means, divide_energies, divide_times
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.analysis.spread import correlation, deviation
 from joulelab.analysis.student import t_975
 from joulelab.core.quantity import Quantity
 
 
 def _energy(made: Cell) -> Quantity:
-    found = means(made)
+    found = compute_means(made)
     assert found is not None
     assert found.energy is not None
     return found.energy
@@ -52,12 +52,12 @@ def test_gain_and_offset_stay_and_what_is_the_run_s_own_shrinks() -> None:
 
 
 def test_a_lag_stays_in_a_cell_but_does_not_cancel_between_cells() -> None:
-    a, b = (means(cell(key, [trial(100.0, 10.0, lag=2.0)] * 4)) for key in "ab")
+    a, b = (compute_means(cell(key, [trial(100.0, 10.0, lag=2.0)] * 4)) for key in "ab")
     assert a is not None
     assert b is not None
     assert a.energy is not None
     assert a.energy.u == pytest.approx(2.0)
-    ratio = energy_ratio(a, b)
+    ratio = divide_energies(a, b)
     assert ratio is not None
     assert ratio.u == pytest.approx(0.02 * math.sqrt(2))
 
@@ -89,7 +89,7 @@ def test_the_spread_counts_where_it_is_larger_than_the_runs_own_terms() -> None:
 def test_energy_and_time_that_go_together_give_the_product_more_and_the_power_less_uncertainty() -> None:
     times = (9.9, 10.0, 10.1)
     made = cell("a", [trial(10 * t, t) for t in times], cap=1.0)
-    found = summarise([made]).cells[0]
+    found = summarise_cells([made]).cells[0]
     assert found.energy is not None
     assert found.time is not None
     assert found.edp is not None
@@ -104,7 +104,7 @@ def test_energy_and_time_that_go_together_give_the_product_more_and_the_power_le
 
 def test_the_product_s_uncertainty_is_that_of_gum_with_covariance() -> None:
     pairs = ((100.0, 10.2), (103.0, 10.0), (99.0, 10.1), (101.0, 10.4))
-    found = summarise([cell("a", [trial(e, t) for e, t in pairs], cap=1.0)]).cells[0]
+    found = summarise_cells([cell("a", [trial(e, t) for e, t in pairs], cap=1.0)]).cells[0]
     energies, times = zip(*pairs, strict=True)
     factor = t_975(3) / 2 / math.sqrt(4)
     u_e, u_t = ((deviation(v) or 0.0) * factor / (sum(v) / 4) for v in (energies, times))
@@ -129,14 +129,14 @@ def test_series_that_do_not_vary_are_not_correlated() -> None:
 def test_a_ratio_on_one_meter_may_be_known_where_its_energies_are_not() -> None:
     def pair(n: int, meters: str) -> Quantity:
         a, b = (
-            means(cell(key, [trial(e + k, 10.0, known=False, meter=m) for k in range(n)]))
+            compute_means(cell(key, [trial(e + k, 10.0, known=False, meter=m) for k in range(n)]))
             for key, e, m in (("a", 90.0, meters[0]), ("b", 100.0, meters[1]))
         )
         assert a is not None
         assert b is not None
         assert a.energy is not None
         assert a.energy.expanded is None
-        ratio = energy_ratio(a, b)
+        ratio = divide_energies(a, b)
         assert ratio is not None
         return ratio
 
@@ -146,11 +146,13 @@ def test_a_ratio_on_one_meter_may_be_known_where_its_energies_are_not() -> None:
 
 
 def test_gains_of_two_meters_do_not_cancel() -> None:
-    a, b, c = (means(cell(k, [trial(100.0, 1.0, gain=1.0, meter=m)])) for k, m in (("a", "x"), ("b", "x"), ("c", "y")))
+    a, b, c = (
+        compute_means(cell(k, [trial(100.0, 1.0, gain=1.0, meter=m)])) for k, m in (("a", "x"), ("b", "x"), ("c", "y"))
+    )
     assert a is not None
     assert b is not None
     assert c is not None
-    same, other = energy_ratio(a, b), energy_ratio(a, c)
+    same, other = divide_energies(a, b), divide_energies(a, c)
     assert same is not None
     assert other is not None
     assert same.u == 0.0
@@ -159,25 +161,25 @@ def test_gains_of_two_meters_do_not_cancel() -> None:
 
 def test_an_offset_cancels_as_far_as_the_mean_powers_are_alike() -> None:
     # u(r) / r = u_o (1 / P1 - 1 / P2), with the offset u_o in W.
-    a = means(cell("a", [trial(1000.0, 10.0, offset=10 * 2.0)]))
-    b = means(cell("b", [trial(800.0, 16.0, offset=16 * 2.0)]))
+    a = compute_means(cell("a", [trial(1000.0, 10.0, offset=10 * 2.0)]))
+    b = compute_means(cell("b", [trial(800.0, 16.0, offset=16 * 2.0)]))
     assert a is not None
     assert b is not None
-    ratio = energy_ratio(a, b)
+    ratio = divide_energies(a, b)
     assert ratio is not None
     assert ratio.u / ratio.value == pytest.approx(2.0 * (1 / 50 - 1 / 100))
 
 
 def test_nothing_is_divided_by_nothing() -> None:
-    zero, some = means(cell("a", [trial(0.0, 0.0)])), means(cell("b", [trial(1.0, 1.0)]))
-    none = means(cell("c", [trial(None, 1.0)]))
+    zero, some = compute_means(cell("a", [trial(0.0, 0.0)])), compute_means(cell("b", [trial(1.0, 1.0)]))
+    none = compute_means(cell("c", [trial(None, 1.0)]))
     assert zero is not None
     assert some is not None
     assert none is not None
-    assert [energy_ratio(*pair) for pair in ((some, zero), (zero, some), (some, none), (none, some))] == [None] * 4
-    assert time_ratio(some, zero) is None
-    assert means(cell("d", [])) is None
-    found = summarise([cell("a", [trial(0.0, 0.0)], cap=1.0), cell("b", [trial(1.0, 1.0)], cap=2.0)])
+    assert [divide_energies(*pair) for pair in ((some, zero), (zero, some), (some, none), (none, some))] == [None] * 4
+    assert divide_times(some, zero) is None
+    assert compute_means(cell("d", [])) is None
+    found = summarise_cells([cell("a", [trial(0.0, 0.0)], cap=1.0), cell("b", [trial(1.0, 1.0)], cap=2.0)])
     assert found.cell("a").mean_w is None
     assert found.cell("b").gain_minus_loss is not None
     assert found.cell("a").loss is None
@@ -188,7 +190,7 @@ def test_work_gives_joules_per_unit_and_units_per_second() -> None:
         Trial(Quantity(100.0 * k, {"gain:m": k}), 2.0, {"tokens": 50.0 * k, "steps": s})
         for k, s in ((1, 1.0), (2, 0.0))
     )
-    found = summarise([Cell("a", {"cap": 1.0}, trials)]).cells[0]
+    found = summarise_cells([Cell("a", {"cap": 1.0}, trials)]).cells[0]
     assert found.per_work["tokens"].value == pytest.approx(2.0)
     assert found.per_work["tokens"].budget() == pytest.approx({"gain": 0.02})
     assert found.rate["tokens"].value == pytest.approx(37.5)
@@ -209,7 +211,7 @@ def test_the_interval_of_a_gain_covers_the_truth(n: int, tries: int) -> None:
         for key, energy, cap in (("a", 100.0, 1.0), ("b", 80.0, 0.9)):
             runs = [energy * (1 + error) * draw.gauss(1, 0.01) for _ in range(n)]
             cells.append(cell(key, [trial(e, 1.0, gain=0.05 / 3**0.5 * e) for e in runs], cap=cap))
-        gain = summarise(cells).cell("b").gain
+        gain = summarise_cells(cells).cell("b").gain
         assert gain is not None
         assert gain.expanded is not None
         hits += abs(gain.value - 0.2) <= gain.expanded

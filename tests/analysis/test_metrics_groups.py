@@ -10,7 +10,7 @@ from tests.analysis.studies import cell, noted, trial
 
 from joulelab.analysis.cells import Cell
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 from joulelab.analysis.repeats import Sample
 from joulelab.core.errors import ConfigError
 
@@ -24,12 +24,12 @@ def _cells(n: int = 2, **extra: Any) -> list[Cell]:
     ]
 
 
-def _references(summary: Summary) -> dict[str, str | None]:
+def _references(summary: StudySummary) -> dict[str, str | None]:
     return {line.key: line.reference for line in summary.lines}
 
 
 def test_workloads_are_never_in_one_line_nor_compared() -> None:
-    found = summarise(_cells(), goals=[Goal("energy")], reference={"node": "cpu"})
+    found = summarise_cells(_cells(), goals=[Goal("energy")], reference={"node": "cpu"})
     assert _references(found) == {"workload=lstm": "lstm-cpu", "workload=vgg": "vgg-cpu"}
     assert [line.axis for line in found.lines] == ["node", "node"]
     assert found.lines[0].cells == ("lstm-gpu", "lstm-cpu")
@@ -40,7 +40,7 @@ def test_workloads_are_never_in_one_line_nor_compared() -> None:
 
 
 def test_without_a_reference_it_is_the_first_cell() -> None:
-    assert set(_references(summarise(_cells())).values()) == {"lstm-gpu", "vgg-gpu"}
+    assert set(_references(summarise_cells(_cells())).values()) == {"lstm-gpu", "vgg-gpu"}
 
 
 @pytest.mark.parametrize(
@@ -54,21 +54,21 @@ def test_without_a_reference_it_is_the_first_cell() -> None:
 def test_what_a_reference_says_of_the_workload_holds_where_it_can(
     reference: dict[str, str], expected: list[str]
 ) -> None:
-    assert list(_references(summarise(_cells(), reference=reference)).values()) == expected
+    assert list(_references(summarise_cells(_cells(), reference=reference)).values()) == expected
 
 
 def test_a_reference_that_is_nowhere_is_refused_and_one_of_a_single_node_is_not() -> None:
     with pytest.raises(ConfigError) as caught:
-        summarise(_cells(), reference={"node": "fpga"})
+        summarise_cells(_cells(), reference={"node": "fpga"})
     assert caught.value.code == "config.unknown-cell"
     alone = [cell(f"b{b}", [trial(9.0, 1.0)], batch=b) for b in (1, 2)]
-    assert _references(summarise(alone, reference={"node": "local", "workload": "train"})) == {"": "b1"}
-    assert _references(summarise(alone, reference={"node": "local", "batch": 2})) == {"": "b2"}
+    assert _references(summarise_cells(alone, reference={"node": "local", "workload": "train"})) == {"": "b1"}
+    assert _references(summarise_cells(alone, reference={"node": "local", "batch": 2})) == {"": "b2"}
 
 
 def test_a_reference_that_one_workload_does_not_have_leaves_its_line_without() -> None:
     cells = [c for c in _cells() if c.key != "vgg-gpu"]
-    found = summarise(cells, reference={"node": "gpu"})
+    found = summarise_cells(cells, reference={"node": "gpu"})
     assert _references(found) == {"workload=lstm": "lstm-gpu", "workload=vgg": None}
     assert noted(found)["reference-missing"] == {"lines": 1}
 
@@ -80,7 +80,7 @@ def test_a_cap_is_still_the_axis_and_only_of_the_workload_that_has_it() -> None:
         for cap in (200, 300)
     ]
     cells += [cell(node, [trial(9.0, 2.0)] * 2, workload="vgg", node=node) for node in ("a", "b")]
-    found = summarise(cells, goals=[Goal("energy")])
+    found = summarise_cells(cells, goals=[Goal("energy")])
     assert _references(found) == {
         "workload=lstm node=a": "a-300",
         "workload=lstm node=b": "b-300",
@@ -89,7 +89,7 @@ def test_a_cap_is_still_the_axis_and_only_of_the_workload_that_has_it() -> None:
     assert [line.axis for line in found.lines] == ["cap", "cap", "node"]
     assert "cap" not in found.cell("a").knobs
     assert all(b.line is not None for b in found.best)
-    one = summarise(cells, reference={"workload": "lstm", "node": "a"})
+    one = summarise_cells(cells, reference={"workload": "lstm", "node": "a"})
     assert _references(one)["workload=lstm node=b"] == "a-300"
 
 
@@ -102,7 +102,7 @@ def test_phases_are_apart_as_well_and_spreads_are_pooled_within() -> None:
         cell(f"t-{node}", [trial(100.0 + 0.01 * k, 9.0 + 0.001 * k) for k in range(5)], phase="train", node=node)
         for node in ("gpu", "cpu")
     ]
-    both, alone = summarise([*wild, *calm]), summarise(calm)
+    both, alone = summarise_cells([*wild, *calm]), summarise_cells(calm)
     assert [line.key for line in both.lines] == ["phase=predict", "phase=train"]
     one, other = both.cell("t-gpu").energy, alone.cell("t-gpu").energy
     assert one is not None
@@ -118,7 +118,7 @@ def test_work_is_told_by_workload_where_it_differs() -> None:
         else c
         for c in _cells()
     ]
-    found = summarise(cells)
+    found = summarise_cells(cells)
     assert [line.per for line in found.lines] == [None, "images"]
     notes = [(note.code, note.partition(": ")[0]) for note in found.notes if note.code.startswith("work.")]
     assert notes == [("work.none", "workload=lstm"), ("work.differs", "workload=vgg")]
@@ -128,7 +128,7 @@ def test_scaling_is_found_within_a_workload() -> None:
     cells = [
         cell(f"{w}{g}", [trial(9.0 / g, 9.0 / g)] * 2, workload=w, gpus=g) for w in ("lstm", "vgg") for g in (1, 2)
     ]
-    found = summarise(cells)
+    found = summarise_cells(cells)
     assert [s.knobs for s in found.scaling] == [{"workload": "lstm"}, {"workload": "vgg"}]
 
 
@@ -136,7 +136,7 @@ def test_moments_warm_ups_and_odd_repeats_are_noted() -> None:
     told = Cell("m", {"node": "paper"}, moments={"energy": Sample(5, 100.0, 2.0), "time": Sample(5, 10.0, 0.1)})
     odd = [trial(None, 10.0), *(trial(v, 10.0) for v in (100.0, 100.5, 99.5, 100.2, 99.9, 180.0))]
     odd = [replace(t, run=f"run-{k}" if k < 5 else "") for k, t in enumerate(odd)]
-    found = summarise([told, replace(cell("r", odd, node="here"), warmup=2)])
+    found = summarise_cells([told, replace(cell("r", odd, node="here"), warmup=2)])
     assert noted(found)["no-runs-here"] == {"told": 1, "cells": 2}
     assert noted(found)["warm-up"] == {"runs": 2}
     assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1}
@@ -148,11 +148,11 @@ def test_odd_runs_are_named_and_not_too_many_of_them() -> None:
         runs = [replace(trial(v, 10.0), run=f"r{k}-{v:g}") for v in (100.0, 101.0, 99.0, 100.2, 99.9, 400.0)]
         return cell(f"c{k}", runs, batch=k)
 
-    found = summarise([made(k) for k in range(6)])
+    found = summarise_cells([made(k) for k in range(6)])
     (note,) = [n for n in found.notes if n.code == "odd-runs"]
     assert note.numbers == {"cells": 6, "runs": 6}
     assert ["r0-400" in note, "r3-400" in note, "r4-400" in note] == [True, True, False]
-    calm = summarise([cell("c", [trial(v, 10.0) for v in (100.0, 101.0, 99.0, 100.2, 99.9)], batch=1)])
+    calm = summarise_cells([cell("c", [trial(v, 10.0) for v in (100.0, 101.0, 99.0, 100.2, 99.9)], batch=1)])
     assert "odd-runs" not in noted(calm)
 
 
@@ -160,7 +160,7 @@ def test_that_repeats_are_too_few_to_see_an_odd_one_is_said_where_they_differ_mu
     def made(k: int, last: float) -> Cell:
         return cell(f"c{k}", [trial(v, 10.0 + v / 1e3) for v in (100.0, 100.1, last)], batch=k)
 
-    found = summarise([*(made(k, 100.2) for k in range(12)), made(12, 180.0), made(13, 190.0)])
+    found = summarise_cells([*(made(k, 100.2) for k in range(12)), made(12, 180.0), made(13, 190.0)])
     assert noted(found)["wide-cells"] == {"cells": 2, "few": True}
     assert "odd-runs" not in noted(found)
     assert not any(s.outliers for of in found.statistics.values() for s in of.values())
@@ -180,35 +180,35 @@ def _nodes(caps: bool, *, skip: str = "") -> list[Cell]:
 
 
 def test_a_reference_elsewhere_is_the_cell_that_shares_most_knobs_and_has_the_highest_cap() -> None:
-    found = summarise(_nodes(caps=True), reference={"node": "gpu"})
+    found = summarise_cells(_nodes(caps=True), reference={"node": "gpu"})
     assert _references(found) == {
         "node=gpu batch=1": "gpu1-300",
         "node=gpu batch=2": "gpu2-300",
         "node=cpu batch=1": "gpu1-300",
         "node=cpu batch=2": "gpu2-300",
     }
-    less = summarise(_nodes(caps=True, skip="gpu2-300"), reference={"node": "gpu"})
+    less = summarise_cells(_nodes(caps=True, skip="gpu2-300"), reference={"node": "gpu"})
     assert _references(less)["node=cpu batch=2"] == "gpu2-200"
 
 
 def test_a_knob_that_the_reference_alone_names_is_what_lines_go_along() -> None:
-    found = summarise(_nodes(caps=False), goals=[Goal("energy")], reference={"node": "gpu"})
+    found = summarise_cells(_nodes(caps=False), goals=[Goal("energy")], reference={"node": "gpu"})
     assert [(x.key, x.axis, x.cells, x.reference) for x in found.lines] == [
         ("batch=1", "node", ("gpu1", "cpu1"), "gpu1"),
         ("batch=2", "node", ("gpu2", "cpu2"), "gpu2"),
     ]
     assert {(p.cell, p.against) for p in found.pairs} == {("cpu1", "gpu1"), ("cpu2", "gpu2")}
     assert found.reference == "gpu1"
-    without = summarise(_nodes(caps=False, skip="gpu2"), reference={"node": "gpu"})
+    without = summarise_cells(_nodes(caps=False, skip="gpu2"), reference={"node": "gpu"})
     assert _references(without) == {"batch=1": "gpu1", "batch=2": "gpu1"}
-    two = summarise(_nodes(caps=False), reference={"node": "gpu", "batch": 2})
+    two = summarise_cells(_nodes(caps=False), reference={"node": "gpu", "batch": 2})
     assert _references(two) == {"": "gpu2"}
 
 
 def test_a_knob_of_one_node_type_only_does_not_make_lines() -> None:
     cells = [cell(f"c{b}", [trial(9.0, 1.0)] * 2, node="cpu", batch=b) for b in (1, 2)]
     cells += [cell(f"g{b}-{g}", [trial(9.0, 1.0)] * 2, node="gpu", batch=b, gpus=g) for b in (1, 2) for g in (1, 4)]
-    found = summarise(cells, reference={"node": "gpu"})
+    found = summarise_cells(cells, reference={"node": "gpu"})
     assert [(x.key, x.axis, x.cells, x.reference) for x in found.lines] == [
         ("batch=1", None, ("c1", "g1-1", "g1-4"), "g1-1"),
         ("batch=2", None, ("c2", "g2-1", "g2-4"), "g2-1"),
@@ -216,19 +216,19 @@ def test_a_knob_of_one_node_type_only_does_not_make_lines() -> None:
 
 
 def test_a_study_of_nothing() -> None:
-    assert summarise([]).pairs == ()
+    assert summarise_cells([]).pairs == ()
 
 
 def test_a_reference_that_names_a_workload_says_that_it_changes_nothing() -> None:
     said = "Workloads are not compared with each other: workload=lstm in the reference changes nothing."
-    named = summarise(_cells(), reference={"workload": "lstm"})
+    named = summarise_cells(_cells(), reference={"workload": "lstm"})
     assert said in named.notes
-    assert _references(named) == _references(summarise(_cells()))
-    both = summarise(_cells(), reference={"workload": "lstm", "node": "cpu"})
+    assert _references(named) == _references(summarise_cells(_cells()))
+    both = summarise_cells(_cells(), reference={"workload": "lstm", "node": "cpu"})
     assert said in both.notes
-    assert _references(both) == _references(summarise(_cells(), reference={"node": "cpu"}))
-    assert "reference-unused" not in noted(summarise(_cells(), reference={"node": "cpu"}))
+    assert _references(both) == _references(summarise_cells(_cells(), reference={"node": "cpu"}))
+    assert "reference-unused" not in noted(summarise_cells(_cells(), reference={"node": "cpu"}))
     alone = [c for c in _cells() if c.knobs["workload"] == "lstm"]
-    assert "reference-unused" not in noted(summarise(alone, reference={"workload": "lstm"}))
+    assert "reference-unused" not in noted(summarise_cells(alone, reference={"workload": "lstm"}))
     phases = [replace(c, key=f"{c.key}{p}", knobs={**c.knobs, "phase": p}) for c in alone for p in ("fit", "eval")]
-    assert "reference-unused" in noted(summarise(phases, reference={"phase": "fit"}))
+    assert "reference-unused" in noted(summarise_cells(phases, reference={"phase": "fit"}))

@@ -9,8 +9,16 @@ from dataclasses import replace
 import pytest
 from tests.analysis.studies import by_cap, cell, noted, trial
 
-from joulelab.analysis.cells import Cell, Means, energy_ratio, means, pool_cells, rate, time_ratio
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.cells import (
+    Cell,
+    CellMeans,
+    compute_means,
+    compute_rate,
+    divide_energies,
+    divide_times,
+    pool_cells,
+)
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.analysis.spread import NO_POOL, Pool, Pooled, deviation, pool_of, scatter_of, type_a
 from joulelab.analysis.student import f_tail, t_975
 from joulelab.core.quantity import ONE
@@ -59,7 +67,7 @@ def test_every_cell_has_the_pooled_spread_with_its_t() -> None:
     cells = _study((-0.01, 0.01), (-0.004, 0.004), (-0.01, 0.01), (-0.01, 0.01), (0.0,))
     pool = pool_cells((c, None) for c in cells)
     assert pool.energy is not None
-    found = summarise(cells)
+    found = summarise_cells(cells)
     for each in found.cells:
         assert each.energy is not None
         assert each.energy.expanded is not None
@@ -75,7 +83,7 @@ def test_every_cell_has_the_pooled_spread_with_its_t() -> None:
     gain = found.cell("c250").gain
     assert gain is not None
     assert gain.expanded is not None
-    alone = summarise([c for c in cells if c.key in ("c250", "c260")]).cell("c250").gain
+    alone = summarise_cells([c for c in cells if c.key in ("c250", "c260")]).cell("c250").gain
     assert alone is not None
     assert alone.expanded is not None
     assert gain.expanded < alone.expanded / 2
@@ -86,7 +94,7 @@ def test_below_four_degrees_of_freedom_each_cell_has_its_own() -> None:
     pool = pool_cells((c, None) for c in cells)
     assert pool.energy is None
     assert pool.time is None
-    found = summarise(cells)
+    found = summarise_cells(cells)
     spread = deviation([110.0 * 0.996, 110.0 * 1.004])
     assert spread is not None
     second = found.cell("c250").energy
@@ -95,14 +103,14 @@ def test_below_four_degrees_of_freedom_each_cell_has_its_own() -> None:
     single = found.cell("c230").time
     assert single is not None
     assert single.expanded is None
-    notes = noted(summarise(cells))
+    notes = noted(summarise_cells(cells))
     assert notes["one-run.unknown"] == {"single": 1, "cells": 4}
     assert not any(code.startswith("pooled") for code in notes)
 
 
 def test_one_run_beside_a_pool_is_said_to_have_its_spread() -> None:
     cells = _study((-0.01, 0.01), (-0.01, 0.01), (-0.01, 0.01), (-0.01, 0.01), (0.0,))
-    notes = noted(summarise(cells))
+    notes = noted(summarise_cells(cells))
     assert notes["one-run.pooled"] == {"single": 1, "cells": 5}
     pooled = {"energy_low_share": 0.01414, "energy_low_freedom": 4, "time_high_share": 0.00707, "time_high_freedom": 4}
     assert {key: notes["pooled.all"][key] for key in pooled} == pytest.approx(pooled, rel=1e-3)
@@ -116,7 +124,7 @@ def test_a_cell_that_scatters_more_keeps_its_own_spread_and_is_told() -> None:
     assert pool.apart == {"c180"}
     assert pool.energy is not None
     assert pool.energy.freedom == 8  # it is out of the pool, too
-    found = summarise(cells)
+    found = summarise_cells(cells)
     own = found.cell("c180").energy
     assert own is not None
     assert own.expanded == pytest.approx(t_975(1) * 180.0 * 0.01 * math.sqrt(2) / math.sqrt(2))
@@ -157,14 +165,14 @@ def test_energies_may_be_too_few_for_a_pool_where_times_are_not() -> None:
     pool = pool_cells((c, None) for c in cells)
     assert pool.energy is None
     assert pool.time is not None
-    pooled = noted(summarise(cells))["pooled.all"]
+    pooled = noted(summarise_cells(cells))["pooled.all"]
     assert (pooled["time_low_share"], "energy_low_share" in pooled) == (pytest.approx(0.007, abs=1e-4), False)
 
 
 def test_a_ratio_of_single_runs_is_known_by_the_pool_where_the_accuracy_is_not() -> None:
     runs = [trial(e, 10.0, known=False, meter="x") for e in (100.0, 101.0, 99.0)]
     cells = [cell(f"c{c}", runs[: 1 if c > 2 else 3], cap=c) for c in (1, 2, 3, 4)]
-    gain = summarise(cells).cell("c3").gain
+    gain = summarise_cells(cells).cell("c3").gain
     assert gain is not None
     assert gain.expanded is not None
     assert gain.expanded > 0.02
@@ -177,16 +185,16 @@ def test_work_is_pooled_per_unit() -> None:
         return cell(f"c{cap}", [replace(trial(100.0 * f, 10.0), work={"tokens": a}) for f, a in pairs], cap=cap)
 
     cells = [made(c, 1.0, 3.0) for c in (1, 2, 3, 4)] + [made(5, 1.0), cell("c6", [], cap=6)]
-    found = summarise(cells).cell("c5")
+    found = summarise_cells(cells).cell("c5")
     # Amounts differ by a factor of three, joules per token by a hundredth.
     assert found.per_work["tokens"].expanded == pytest.approx(0.1 * t_975(4) * 0.01 / 1.005 / math.sqrt(2), rel=0.01)
     assert found.energy is not None
     assert found.energy.expanded is not None
     assert found.energy.expanded > 100
-    plain = rate(cells[0], "tokens")
+    plain = compute_rate(cells[0], "tokens")
     assert plain is not None
     assert found.rate["tokens"].u > 0
-    assert rate(cells[-1], "tokens") is None
+    assert compute_rate(cells[-1], "tokens") is None
 
 
 @pytest.mark.parametrize(
@@ -201,13 +209,13 @@ def test_what_sensors_cannot_see_goes_with_two_runs_where_others_were_as_blind(
     ]
     energies = (99.0, 101.0, 100.0)[:runs] if runs > 1 else (100.0,)
     own = cell("own", [trial(e, 10.0, unseen=5.0) for e in energies], cap=9)
-    found = summarise([*others, own]).cell("own").energy
+    found = summarise_cells([*others, own]).cell("own").energy
     assert found is not None
     assert ("unseen" in found.budget()) == stays
-    assert noted(summarise([*others, own])).get("unseen") == ({"repeats": 2 if blind else 3} if stays else None)
+    assert noted(summarise_cells([*others, own])).get("unseen") == ({"repeats": 2 if blind else 3} if stays else None)
 
 
-def _draw(draw: random.Random, counts: list[int], noisy: int | None) -> list[Means]:
+def _draw(draw: random.Random, counts: list[int], noisy: int | None) -> list[CellMeans]:
     """Return the means of a study by one meter of unknown gain error: 1 % of spread, three times that in one cell."""
     error = draw.uniform(-0.05, 0.05)
     cells = []
@@ -220,7 +228,7 @@ def _draw(draw: random.Random, counts: list[int], noisy: int | None) -> list[Mea
             runs.append(trial(energy, time, gain=0.05 / math.sqrt(3) * energy))
         cells.append(cell(f"c{k}", runs, cap=float(k)))
     pool = pool_cells((c, None) for c in cells)
-    found = [means(c, None, pool) for c in cells]
+    found = [compute_means(c, None, pool) for c in cells]
     return [m for m in found if m is not None]
 
 
@@ -232,7 +240,7 @@ def _coverage(counts: list[int], noisy: int | None = None, tries: int = 500) -> 
     for _ in range(tries):
         base, *others = _draw(draw, counts, noisy)
         for k, each in enumerate(others, start=1):
-            energy, time = energy_ratio(each, base), time_ratio(each, base)
+            energy, time = divide_energies(each, base), divide_times(each, base)
             assert energy is not None
             assert time is not None
             gain, loss = ONE - energy, time - ONE
@@ -299,7 +307,7 @@ def test_lines_are_pooled_by_themselves_so_that_short_runs_are_covered(n: int, t
     draw = random.Random(5)
     hits = {1: 0, 8: 0}
     for _ in range(tries):
-        found = summarise(_jitter(draw, n))
+        found = summarise_cells(_jitter(draw, n))
         for (cap, gpus), time in list(TIMES.items()):
             loss = found.cell(f"g{gpus}c{cap:g}").loss
             assert loss is not None
@@ -330,14 +338,14 @@ def test_lines_with_too_few_runs_have_the_pool_of_all_unless_they_scatter_more()
     assert pool(noisy).is_apart("xc250")
     assert not pool(noisy).is_apart("c260")
     assert pool(noisy).of("xc260") == NO_POOL
-    lines, rest = noted(summarise(alike))["pooled.lines"], noted(summarise(alike))["pooled.rest"]
+    lines, rest = noted(summarise_cells(alike))["pooled.lines"], noted(summarise_cells(alike))["pooled.rest"]
     assert (lines["energy_low_share"], lines["energy_low_freedom"]) == (pytest.approx(0.0014, abs=5e-5), 5)
     assert (rest["energy_low_share"], rest["energy_low_freedom"]) == (pytest.approx(0.0014, abs=5e-5), 7)
     both = [
         *_study(*quiet),
         *(replace(c, key=f"x{c.key}", knobs={**c.knobs, "gpus": 8}) for c in _study(*[(-0.01, 0.01)] * 6)),
     ]
-    found = noted(summarise(both))["pooled.lines"]
+    found = noted(summarise_cells(both))["pooled.lines"]
     assert (found["energy_low_share"], found["energy_high_share"]) == pytest.approx((0.00141, 0.0141), rel=0.01)
     assert (found["energy_low_freedom"], found["energy_high_freedom"]) == (5, 6)
 
@@ -349,20 +357,20 @@ def test_ten_runs_of_a_cell_stand_by_themselves() -> None:
     assert pool.of("c260") == NO_POOL
     assert not pool.is_apart("c260")
     spread = deviation([100.0 * (1 + s) for s in shares])
-    energy = summarise(cells).cell("c260").energy
+    energy = summarise_cells(cells).cell("c260").energy
     assert spread is not None
     assert energy is not None
     assert energy.expanded == pytest.approx(t_975(9) * spread / math.sqrt(10))
-    assert not any(code.startswith("pooled") for code in noted(summarise(_study(shares, shares))))
+    assert not any(code.startswith("pooled") for code in noted(summarise_cells(_study(shares, shares))))
 
 
 def test_summaries_use_the_pool_that_is_tested_here() -> None:
     cells = _study(*[(-0.01, 0.01)] * 5)
     pool = pool_cells((c, None) for c in cells)
-    a, b = means(cells[1], None, pool), means(cells[0], None, pool)
+    a, b = compute_means(cells[1], None, pool), compute_means(cells[0], None, pool)
     assert a is not None
     assert b is not None
-    ratio, gain = energy_ratio(a, b), summarise(cells).cell("c250").gain
+    ratio, gain = divide_energies(a, b), summarise_cells(cells).cell("c250").gain
     assert ratio is not None
     assert gain is not None
     assert gain.expanded == ratio.expanded

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.studies import by_cap, cell, trial
 
-from joulelab.analysis.cells import Cell, Trial, means
+from joulelab.analysis.cells import Cell, Trial, compute_means
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 
 if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
@@ -43,7 +43,7 @@ def _scaled(cells: list[Cell], factor: float) -> list[Cell]:
     return [replace(c, trials=tuple(of(t) for t in c.trials)) for c in cells]
 
 
-def _choices(summary: Summary) -> list[tuple[str, str, tuple[str, ...]]]:
+def _choices(summary: StudySummary) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(b.goal.text, b.cell, b.tied) for b in summary.best]
 
 
@@ -54,7 +54,7 @@ def test_one_factor_on_all_energies_changes_no_gain(
     points: dict[float, list[tuple[float, float]]], factor: float
 ) -> None:
     cells = by_cap(points, gain=0.03, edge=0.001)
-    a, b = summarise(cells), summarise(_scaled(cells, factor))
+    a, b = summarise_cells(cells), summarise_cells(_scaled(cells, factor))
     for one, other in zip(a.cells, b.cells, strict=True):
         assert _close(one.gain, other.gain)
         assert _close(one.edp_gain, other.edp_gain)
@@ -69,7 +69,7 @@ def test_one_factor_on_all_energies_changes_no_gain(
 def test_a_gain_error_cancels_wherever_cells_are_compared(
     points: dict[float, list[tuple[float, float]]], gain: float
 ) -> None:
-    exact, wrong = summarise(by_cap(points), goals=GOALS), summarise(by_cap(points, gain=gain), goals=GOALS)
+    exact, wrong = summarise_cells(by_cap(points), goals=GOALS), summarise_cells(by_cap(points, gain=gain), goals=GOALS)
     for one, other in zip(exact.cells, wrong.cells, strict=True):
         assert one.energy is not None
         assert other.energy is not None
@@ -83,7 +83,7 @@ def test_a_gain_error_cancels_wherever_cells_are_compared(
 @FEW
 @given(STUDIES)
 def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[tuple[float, float]]]) -> None:
-    found = summarise(by_cap(points, gain=0.01, edge=0.002), goals=GOALS)
+    found = summarise_cells(by_cap(points, gain=0.01, edge=0.002), goals=GOALS)
     for each in found.cells:
         assert each.gain_minus_loss is not None
         assert _close(each.eds_gain[2.0], each.gain_minus_loss * 0.5)
@@ -98,7 +98,7 @@ def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[t
 @FEW
 @given(STUDIES)
 def test_the_best_is_never_dominated_and_is_on_the_front(points: dict[float, list[tuple[float, float]]]) -> None:
-    found = summarise(by_cap(points), goals=GOALS)
+    found = summarise_cells(by_cap(points), goals=GOALS)
     values = {c.key: (c.energy.value, c.time.value) for c in found.cells if c.energy and c.time}
     for best in found.best:
         e, t = values[best.cell]
@@ -120,7 +120,7 @@ def test_more_repeats_never_widen_without_more_spread(
     if len(pairs) == 1:
         times = 3 if times == 2 else times
     runs = [trial(e, t, gain=gain, edge=edge, unseen=unseen) for e, t in pairs]
-    few, many = means(cell("a", runs)), means(cell("a", runs * times))
+    few, many = compute_means(cell("a", runs)), compute_means(cell("a", runs * times))
     assert few is not None
     assert many is not None
     assert few.energy is not None
@@ -136,7 +136,7 @@ def test_more_repeats_never_widen_without_more_spread(
 def test_the_order_of_cells_and_repeats_does_not_matter(points: dict[float, list[tuple[float, float]]]) -> None:
     cells = by_cap(points, gain=0.01)
     turned = [replace(c, trials=tuple(reversed(c.trials))) for c in reversed(cells)]
-    a, b = summarise(cells), summarise(turned)
+    a, b = summarise_cells(cells), summarise_cells(turned)
     for each in a.cells:
         assert _close(each.gain, b.cell(each.key).gain)
         assert _close(each.edp, b.cell(each.key).edp)

@@ -10,14 +10,14 @@ import pytest
 from tests.analysis.studies import by_cap, cell, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import CellMetrics, Summary, summarise
+from joulelab.analysis.metrics import CellMetrics, StudySummary, summarise_cells
 
 PUBLISHED: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "published" / "gdansk.toml").read_text())
 BEST = PUBLISHED["best"]
 DERIVED = PUBLISHED["derived"]
 
 
-def _eight_gpus() -> Summary:
+def _eight_gpus() -> StudySummary:
     """Return 260 W and the caps whose ratios are known or bounded; 160 and 200 W in the middle of their ranges."""
     t_200 = 1.049
     ratios = {
@@ -28,7 +28,7 @@ def _eight_gpus() -> Summary:
     }
     energy, time = 212_000.0, PUBLISHED["time_s"]["260"]["8"]
     cells = by_cap({cap: [(energy * e, time * t)] for cap, (e, t) in ratios.items()}, gain=0.001)
-    return summarise(cells, goals=[Goal.parse(text) for text in BEST])
+    return summarise_cells(cells, goals=[Goal.parse(text) for text in BEST])
 
 
 def _percent(q: Any) -> float:
@@ -66,7 +66,7 @@ def test_bounds_of_the_caps_that_are_known_in_part() -> None:
     for share, best in ((0.999, "c160"), (1.001, "c170")):
         time = DERIVED["160"]["least_time_ratio"] * share
         points = {260.0: [reference], 170.0: [at_170], 160.0: [(DERIVED["160"]["energy_ratio"], time)]}
-        found = summarise(by_cap(points), goals=[Goal("edp")]).best_for(Goal("edp"))
+        found = summarise_cells(by_cap(points), goals=[Goal("edp")]).best_for(Goal("edp"))
         assert found is not None
         assert found.cell == best
 
@@ -77,7 +77,7 @@ def test_the_published_speed_ups_follow_from_the_times() -> None:
         for cap, times in PUBLISHED["time_s"].items()
         for gpus, time in times.items()
     ]
-    scaling = {s.knobs["cap"]: s for s in summarise(cells).scaling}
+    scaling = {s.knobs["cap"]: s for s in summarise_cells(cells).scaling}
     for cap, published in PUBLISHED["speedup"].items():
         points = {f"{p.gpus:g}": p for p in scaling[float(cap)].points}
         for gpus, speedup in published.items():

@@ -8,7 +8,7 @@ import pytest
 from tests.analysis.studies import noted, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, summarise
+from joulelab.analysis.metrics import Cell, summarise_cells
 
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]
 
@@ -18,7 +18,7 @@ def test_different_amounts_of_work_are_compared_per_unit() -> None:
         return Cell(key, {"cap": cap}, tuple(replace(trial(energy, time), work={"tokens": tokens}) for _ in range(2)))
 
     cells = [made("a", 260.0, 100.0, 10.0, 1000.0), made("b", 200.0, 160.0, 21.0, 2000.0)]
-    found = summarise(cells, goals=GOALS)
+    found = summarise_cells(cells, goals=GOALS)
     assert found.lines[0].per == "tokens"
     b = found.cell("b")
     assert b.energy is not None
@@ -30,7 +30,7 @@ def test_different_amounts_of_work_are_compared_per_unit() -> None:
     assert b.edp is not None
     assert b.edp.value == pytest.approx(160 * 21 / 2000**2)
     assert "work.differs" in noted(found)
-    alike = summarise([cells[0], made("b", 200.0, 160.0, 21.0, 1000.9)])
+    alike = summarise_cells([cells[0], made("b", 200.0, 160.0, 21.0, 1000.9)])
     assert alike.lines[0].per is None
     assert not any(code.startswith("work.") for code in noted(alike))
 
@@ -45,22 +45,22 @@ def _batches() -> list[Cell]:
 
 
 def test_runs_are_compared_per_the_work_that_is_named() -> None:
-    named = summarise(_batches(), goals=[Goal("energy")], per=["epochs"])
+    named = summarise_cells(_batches(), goals=[Goal("energy")], per=["epochs"])
     assert named.lines[0].per == "epochs"
     assert "work.asked-for" in noted(named)
-    second = summarise(_batches(), per=["tokens", "samples"])
+    second = summarise_cells(_batches(), per=["tokens", "samples"])
     assert second.lines[0].per == "samples"
     assert "work.lacking" in noted(second)
     gain = second.cell("b").gain
     assert gain is not None
     assert gain.value == pytest.approx(0.75)
-    whole = summarise(_batches(), per=["steps"])
+    whole = summarise_cells(_batches(), per=["steps"])
     assert whole.lines[0].per is None
     assert "work.whole" in noted(whole)
 
 
 def test_without_a_name_runs_are_compared_per_the_work_that_differs_most() -> None:
-    found = summarise(_batches(), goals=[Goal("energy")])
+    found = summarise_cells(_batches(), goals=[Goal("energy")])
     assert found.lines[0].per == "samples"
     assert "work.differs" in noted(found)
     best = found.best_for(Goal("energy"))
@@ -78,11 +78,11 @@ def test_lines_of_different_work_are_compared_within_themselves_only() -> None:
         made("text", 260.0, {"tokens": 99.0}),
         made("text", 200.0, {"tokens": 99.0}),
     ]
-    found = summarise(cells, goals=GOALS)
+    found = summarise_cells(cells, goals=GOALS)
     assert [line.per for line in found.lines] == ["images", None]
     assert found.best_for(Goal("energy")) is None
     assert found.front_for() is None
     assert found.reference is None
     assert "work.kinds-differ" in noted(found)
-    pinned = summarise(cells, reference={"model": "vision"})
+    pinned = summarise_cells(cells, reference={"model": "vision"})
     assert [line.reference for line in pinned.lines] == ["vision260", None]

@@ -11,7 +11,7 @@ from tests.analysis.simulated import NUMBERS, family_error, settled
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
 from joulelab.analysis.cells import Cell
-from joulelab.analysis.metrics import ALL_PAIRS, summarise
+from joulelab.analysis.metrics import ALL_PAIRS, summarise_cells
 from joulelab.analysis.pairs import Pair, compare, holm
 from joulelab.analysis.repeats import Sample, sample_of
 
@@ -217,7 +217,7 @@ def test_of_equal_cells_hardly_a_study_tells_any_apart_at_length(n: int) -> None
 
 
 def test_a_study_has_each_cell_against_its_reference_and_short_lines_all_pairs() -> None:
-    few = summarise(sweep(gpus=(8,), caps=(100, 180, 260), n=3))
+    few = summarise_cells(sweep(gpus=(8,), caps=(100, 180, 260), n=3))
     assert {p.figure for p in few.pairs} == {"energy", "power", "time"}
     assert [(p.cell, p.against) for p in few.pairs if p.figure == "time"] == [
         ("g8c100", "g8c260"),
@@ -225,7 +225,7 @@ def test_a_study_has_each_cell_against_its_reference_and_short_lines_all_pairs()
         ("g8c180", "g8c100"),
     ]
     caps = [100 + 10 * k for k in range(ALL_PAIRS + 1)]
-    many = summarise(sweep(gpus=(8,), caps=caps, n=2))
+    many = summarise_cells(sweep(gpus=(8,), caps=caps, n=2))
     assert len(many.pairs) == 3 * ALL_PAIRS
     assert {p.against for p in many.pairs} == {f"g8c{caps[-1]}"}
 
@@ -237,7 +237,7 @@ def test_pairs_are_per_unit_of_work_where_the_line_is() -> None:
         )
         for b in (1, 2)
     ]
-    found = summarise(cells)
+    found = summarise_cells(cells)
     assert found.lines[0].per == "samples"
     pairs = {p.figure: p for p in found.pairs}
     assert pairs["energy"].ratio == pytest.approx(1.0)
@@ -248,13 +248,13 @@ def test_a_line_without_its_reference_still_has_its_pairs() -> None:
     cells = [
         cell(f"{g}-{c}", [trial(9.0 + c, 2.0)] * 2, gpus=g, cap=float(c)) for g, c in ((1, 1000), (1, 900), (2, 900))
     ]
-    found = summarise(cells, reference={"cap": 1000.0})
+    found = summarise_cells(cells, reference={"cap": 1000.0})
     assert [line.reference for line in found.lines] == ["1-1000", None]
     assert len(found.pairs) == 3
 
 
 def test_a_summary_with_statistics_is_plain_data() -> None:
-    plain = summarise(by_cap({260.0: [(9.0, 1.0), (9.2, 1.0)], 200.0: [(8.0, 1.1)]}, gain=0.01)).to_json()
+    plain = summarise_cells(by_cap({260.0: [(9.0, 1.0), (9.2, 1.0)], 200.0: [(8.0, 1.1)]}, gain=0.01)).to_json()
     text = json.loads(json.dumps(plain, allow_nan=False))
     energy = text["statistics"]["c260"]["energy"]
     assert energy["interval"][0] < 9.1 < energy["interval"][1]

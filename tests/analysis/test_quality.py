@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.analysis.studies import by_cap, noted
 
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.analysis.quality import data_of, figures_of, quality_of, quality_text
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from joulelab.analysis.cells import Cell
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
 
 POINTS = {100.0: [(90.0, 12.0), (91.0, 12.1)], 200.0: [(100.0, 10.0), (101.0, 10.1)]}
 
@@ -37,9 +37,9 @@ def told(facts: Callable[[float, int], dict[str, Any]]) -> list[Cell]:
 
 
 @pytest.fixture(scope="module")
-def judged() -> Summary:
+def judged() -> StudySummary:
     """Accuracies of 0.90 and 0.92 at 100 W, of 0.94 and 0.96 at 200 W, on other data each."""
-    return summarise(
+    return summarise_cells(
         told(
             lambda cap, k: {
                 "data": "cifar-10" if cap > 150 else "synthetic-memory",
@@ -52,7 +52,7 @@ def judged() -> Summary:
     )
 
 
-def _printed(show: Callable[..., None], summary: Summary) -> str:
+def _printed(show: Callable[..., None], summary: StudySummary) -> str:
     file = io.StringIO()
     show(make_console(file, 110), summary)
     return file.getvalue()
@@ -77,7 +77,7 @@ def test_a_figure_that_a_run_does_not_tell_has_no_mean() -> None:
     assert data_of(cell.trials) == "x"
 
 
-def test_cells_have_means_of_their_quality(judged: Summary) -> None:
+def test_cells_have_means_of_their_quality(judged: StudySummary) -> None:
     low, high = judged.cells
     assert low.quality["accuracy"].value == pytest.approx(0.91)
     assert high.quality["accuracy"].value == pytest.approx(0.95)
@@ -89,7 +89,7 @@ def test_cells_have_means_of_their_quality(judged: Summary) -> None:
     assert plain["trials"][1]["facts"]["accuracy"] == 0.92
 
 
-def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: Summary) -> None:
+def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: StudySummary) -> None:
     doubt = "worked on different data: synthetic-memory in cap=100 W; cifar-10 in cap=200 W"
     text = _printed(print_study, judged)
     assert doubt in " ".join(text.split())
@@ -103,7 +103,7 @@ def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: Summary
     assert float(rows[1]["quality_accuracy_expanded"]) > 0
 
 
-def test_papers_show_quality_and_data(judged: Summary) -> None:
+def test_papers_show_quality_and_data(judged: StudySummary) -> None:
     text = _printed(print_paper, judged)
     assert "Accuracy" in text
     assert "0.910 ± 0.014" in text
@@ -118,48 +118,48 @@ def test_papers_show_quality_and_data(judged: Summary) -> None:
 
 
 def test_data_that_is_the_same_is_said_once_and_not_doubted() -> None:
-    same = summarise(told(lambda *_: {"data": "cifar-10"}))
+    same = summarise_cells(told(lambda *_: {"data": "cifar-10"}))
     assert not any("different data" in note for note in same.notes)
     assert "· data cifar-10" in _printed(print_study, same)
     assert "Data: cifar-10." in _printed(print_paper, same)
-    nothing = summarise(by_cap(POINTS))
+    nothing = summarise_cells(by_cap(POINTS))
     assert "data" not in cells_csv(nothing).splitlines()[0].split(",")
     assert "different-data" not in noted(nothing)
 
 
 def test_repeats_of_one_cell_on_different_data_are_doubted() -> None:
-    mixed = summarise(told(lambda _, k: {"data": f"d{k}"}))
+    mixed = summarise_cells(told(lambda _, k: {"data": f"d{k}"}))
     assert noted(mixed)["different-data"] == {"data": 1}
-    partly = summarise(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
+    partly = summarise_cells(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
     assert noted(partly)["different-data"] == {"data": 2}
 
 
 def test_a_quality_that_is_not_finite_is_shown_as_nan() -> None:
-    lost = summarise(told(lambda *_: {"quality": "accuracy", "accuracy": math.nan}))
+    lost = summarise_cells(told(lambda *_: {"quality": "accuracy", "accuracy": math.nan}))
     for show in (print_study, print_paper):
         text = _printed(show, lost)
         assert "ccuracy" in text
         assert "nan" in text
 
 
-def test_pairs_doubt_other_data(judged: Summary) -> None:
+def test_pairs_doubt_other_data(judged: StudySummary) -> None:
     rows = list(csv.DictReader(io.StringIO(pairs_csv(judged))))
     assert {row["doubt"] for row in rows} <= {
         "different data: cifar-10, synthetic-memory",
         "different data: synthetic-memory, cifar-10",
     }
-    same = summarise(told(lambda *_: {"data": "cifar-10"}))
+    same = summarise_cells(told(lambda *_: {"data": "cifar-10"}))
     assert {row["doubt"] for row in csv.DictReader(io.StringIO(pairs_csv(same)))} == {""}
-    partly = summarise(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
+    partly = summarise_cells(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
     assert any("(not told)" in row["doubt"] for row in csv.DictReader(io.StringIO(pairs_csv(partly))))
 
 
 def test_a_knob_named_data_does_not_give_two_columns_of_a_name() -> None:
     cells = [replace(c, knobs={"data": f"/d/{k}"}) for k, c in enumerate(told(lambda c, _: {"data": f"{c}"}))]
     for show in (print_study, print_paper):
-        heads = [line.split() for line in _printed(show, summarise(cells)).splitlines()]
+        heads = [line.split() for line in _printed(show, summarise_cells(cells)).splitlines()]
         assert all(sum(word.lower() == "data" for word in line) < 2 for line in heads)
-    assert "worked on" in _printed(print_study, summarise(cells))
+    assert "worked on" in _printed(print_study, summarise_cells(cells))
 
 
 def test_what_was_only_judged_has_no_figure_of_the_whole_run() -> None:
@@ -167,8 +167,8 @@ def test_what_was_only_judged_has_no_figure_of_the_whole_run() -> None:
         replace(c, trials=tuple(replace(t, work={"samples": 10.0, "validated": 4.0, "steps": 2.0}) for t in c.trials))
         for c in by_cap(POINTS)
     ]
-    found = summarise(cells)
+    found = summarise_cells(cells)
     assert list(found.cells[0].per_work) == ["samples", "steps"]
     assert "validated" not in _printed(print_study, found)
     alone = [replace(c, trials=tuple(replace(t, work={"validated": 4.0}) for t in c.trials)) for c in by_cap(POINTS)]
-    assert list(summarise(alone).cells[0].per_work) == ["validated"], "in a phase of its own it is what was done"
+    assert list(summarise_cells(alone).cells[0].per_work) == ["validated"], "in a phase of its own it is what was done"

@@ -6,8 +6,8 @@ import pytest
 from tests.analysis.simulated import NUMBERS, coverage
 from tests.analysis.studies import cell, trial
 
-from joulelab.analysis.cells import Cell, Trial, idle_energy, lasting, means
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.cells import Cell, Trial, average_lasting, compute_idle_energy, compute_means
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.analysis.repeats import Sample, sample_of, samples_of
 from joulelab.core.quantity import Quantity
 
@@ -58,7 +58,7 @@ def test_what_is_not_known_is_not_there() -> None:
     assert samples_of(cell("a", [trial(5.0, 1.0, known=False)]))["energy"].meter is None
     assert samples_of(cell("a", [trial(0.0, 1.0, gain=1.0)]))["energy"].meter is None
     with pytest.raises(ValueError, match="no energy"):
-        lasting(cell("a", [trial(None, 1.0)]))
+        average_lasting(cell("a", [trial(None, 1.0)]))
 
 
 def test_per_unit_of_work_and_moments_that_tell_no_work() -> None:
@@ -68,12 +68,12 @@ def test_per_unit_of_work_and_moments_that_tell_no_work() -> None:
     told = Cell("b", {}, moments={"energy": Sample(5, 1.0), "time": Sample(5, 1.0)})
     assert samples_of(told) == dict(told.moments)
     assert samples_of(told, "samples") == {}
-    assert means(told, "samples") is None
+    assert compute_means(told, "samples") is None
 
 
 def test_means_of_moments() -> None:
     told = {"energy": Sample(5, 100.0, 2.0, meter=0.02, terms={"gain:x": 0.01}), "time": Sample(5, 10.0, 0.1)}
-    found = means(Cell("a", {}, moments=told))
+    found = compute_means(Cell("a", {}, moments=told))
     assert found is not None
     assert found.energy is not None
     half = told["energy"].half_width
@@ -81,21 +81,21 @@ def test_means_of_moments() -> None:
     assert found.energy.expanded == pytest.approx(math.hypot(half, 2.0))
     assert found.spread
     assert found.time.known
-    bare = means(Cell("a", {}, moments={"time": Sample(5, 10.0)}))
+    bare = compute_means(Cell("a", {}, moments={"time": Sample(5, 10.0)}))
     assert bare is not None
     assert bare.energy is None
     assert not bare.time.known
-    assert means(Cell("a", {}, moments={"energy": Sample(5, 10.0)})) is None
+    assert compute_means(Cell("a", {}, moments={"energy": Sample(5, 10.0)})) is None
 
 
 def test_idle_devices_energy_has_a_mean() -> None:
     trials = [Trial(Quantity(100.0), 10.0, idle_energy=Quantity(v, {"gain:m": 0.1}), idle=("gpu:1",)) for v in (20, 30)]
-    found = idle_energy(Cell("a", {}, tuple(trials)))
+    found = compute_idle_energy(Cell("a", {}, tuple(trials)))
     assert found is not None
     assert found.value == 25.0
     assert found.terms["gain:m"] == pytest.approx(0.1)
-    assert idle_energy(cell("a", [trial(1.0, 1.0)])) is None
-    summary = summarise([Cell("a", {}, tuple(trials))])
+    assert compute_idle_energy(cell("a", [trial(1.0, 1.0)])) is None
+    summary = summarise_cells([Cell("a", {}, tuple(trials))])
     assert summary.cell("a").idle_energy == found
 
 

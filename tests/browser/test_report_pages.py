@@ -10,7 +10,7 @@ from tests.analysis.studies import sweep
 from tests.report.synthetic import epochs, make_run
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.core.quantity import Quantity
 from joulelab.report.page.document import offline
 from joulelab.report.page.make import page_of_runs
@@ -47,7 +47,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = {"cell": "g1c100", "slot": "r01", "state": "failed", "why": HOSTILE, "run": HOSTILE, f"knob_{HOSTILE}": 1}
     results = Results(rows=[row] * 3, notes=[HOSTILE])
     results.rated = {"g1c100": [RatedTrial(("gpu",), 1000.0, Quantity(5e4, {"gain:m": 500.0}), 100.0, "m")]}
-    summary = summarise(sweep(caps=(100, 180, 260), gpus=(1, 8), n=2), goals=[Goal("energy")])
+    summary = summarise_cells(sweep(caps=(100, 180, 260), gpus=(1, 8), n=2), goals=[Goal("energy")])
     file = tmp_path_factory.mktemp("study") / "page.html"
     made = study_report(Study(Path("mine"), data), results, summary)
     file.write_text(offline(made.page()), encoding="utf-8")

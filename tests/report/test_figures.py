@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, summarise
+from joulelab.analysis.metrics import Cell, summarise_cells
 from joulelab.report import figures
 from joulelab.report.figures import draw
 from joulelab.report.study.curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
@@ -30,7 +30,10 @@ def _texts(path: Path) -> str:
 @pytest.mark.no_cover  # other figures trace the same
 def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path) -> None:
     drawn = draw(
-        summarise(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=GOALS), tmp_path, formats=["svg"], said="Said."
+        summarise_cells(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=GOALS),
+        tmp_path,
+        formats=["svg"],
+        said="Said.",
     )
     assert {p.name for p in drawn} == {f"{n}.svg" for n in (*NAMES, "pareto", "scaling")}
     for path in drawn:
@@ -56,7 +59,7 @@ def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path
 
 @pytest.mark.no_cover  # other figures trace the same
 def test_figures_are_the_same_each_time_and_of_every_format(tmp_path: Path) -> None:
-    times = summarise([cell(f"c{c:g}", [trial(None, c), trial(None, c + 1)], cap=c) for c in (1.0, 2.0)])
+    times = summarise_cells([cell(f"c{c:g}", [trial(None, c), trial(None, c + 1)], cap=c) for c in (1.0, 2.0)])
     kinds = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
     first = draw(times, tmp_path / "a")
     assert {p.name for p in first} == {f"{name}.{kind}" for name in ("time", "time-loss") for kind in ("svg", "png")}
@@ -100,7 +103,7 @@ def test_curves_carry_bars_the_best_the_tied_and_the_reference() -> None:
         220.0: [(80.5, 10.2), (81.5, 10.3), (79.5, 10.1)],
         200.0: [(80.0, 10.4), (81.0, 10.5), (79.0, 10.3)],
     }
-    found = summarise(by_cap(points))
+    found = summarise_cells(by_cap(points))
     panels = {p.name: p for p in panels_of(found)}
     curve = panels["energy"].curves[0]
     assert curve.x == (200.0, 220.0, 260.0)
@@ -122,14 +125,14 @@ def test_curves_carry_bars_the_best_the_tied_and_the_reference() -> None:
 
 
 def test_the_front_names_lines_and_scaling_says_what_it_shows() -> None:
-    found = summarise(sweep(gpus=(1, 8)), goals=GOALS)
+    found = summarise_cells(sweep(gpus=(1, 8)), goals=GOALS)
     front = pareto_of(found)
     assert front is not None
     assert "gpus=8, 180 W" in front.curves[1].names
     assert " of 5 " in scaling_panels(found)[0].note
-    few = scaling_panels(summarise(sweep(gpus=(1, 8), caps=(100, 260)), goals=GOALS))[0].note
+    few = scaling_panels(summarise_cells(sweep(gpus=(1, 8), caps=(100, 260)), goals=GOALS))[0].note
     assert few.endswith("cap=100 W, cap=260 W.")
-    alone = summarise([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)])
+    alone = summarise_cells([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)])
     assert scaling_panels(alone)[0].note.endswith("Shown: all.")
 
 
@@ -137,7 +140,7 @@ def test_a_cap_that_was_not_in_force_has_no_star() -> None:
     points = {260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 11.0)] * 2, 100.0: [(50.0, 12.0)] * 2}
     cells = by_cap(points)
     cells[2] = replace(cells[2], trials=tuple(replace(t, uncapped=("gpu:0",)) for t in cells[2].trials))
-    found = summarise(cells, goals=GOALS)
+    found = summarise_cells(cells, goals=GOALS)
     curve = panels_of(found)[0].curves[0]
     assert curve.best is not None
     assert curve.x[curve.best] == 200.0
@@ -148,23 +151,23 @@ def test_a_cap_that_was_not_in_force_has_no_star() -> None:
 
 
 def test_one_run_has_no_bars_and_the_note_says_why() -> None:
-    found = summarise(by_cap({260.0: [(100.0, 10.0)], 200.0: [(80.0, 11.0)]}))
+    found = summarise_cells(by_cap({260.0: [(100.0, 10.0)], 200.0: [(80.0, 11.0)]}))
     assert all(NO_BARS in p.note and p.curves[0].bars is None for p in panels_of(found))
 
 
 def test_knobs_that_are_no_numbers_are_named_along_the_axis(tmp_path: Path) -> None:
     uncapped = [cell(f"c{c}", [trial(e, 10.0)], cap=c) for c, e in ((200.0, 80.0), (None, 100.0))]
-    panel = panels_of(summarise(uncapped))[0]
+    panel = panels_of(summarise_cells(uncapped))[0]
     assert panel.ticks == ("200 W", "no cap")
     assert panel.curves[0].x == (0.0, 1.0)
     mixed = [cell(f"{b}{o}", [trial(9.0 * b, 1.0)], batch=b, optimiser=o) for b in range(1, 6) for o in ("adam", "sgd")]
-    found = summarise(mixed, goals=GOALS)
+    found = summarise_cells(mixed, goals=GOALS)
     panel = panels_of(found)[0]
     assert not panel.joined
     assert panel.crowded
     assert panel.ticks is not None
     assert panel.ticks[0] == "batch=1 optimiser=adam"
-    assert draw(summarise([replace(c, trials=(trial(None, 1.0),)) for c in mixed]), tmp_path, formats=["svg"])
+    assert draw(summarise_cells([replace(c, trials=(trial(None, 1.0),)) for c in mixed]), tmp_path, formats=["svg"])
 
 
 def test_per_unit_of_work_is_on_the_axes() -> None:
@@ -172,10 +175,10 @@ def test_per_unit_of_work_is_on_the_axes() -> None:
         Cell(f"c{c:g}", {"cap": c}, (replace(trial(e, 10.0), work={"tokens": w}),))
         for c, e, w in ((260.0, 100.0, 1000.0), (200.0, 160.0, 2000.0))
     ]
-    panels = {p.name: p for p in panels_of(summarise(cells))}
+    panels = {p.name: p for p in panels_of(summarise_cells(cells))}
     assert panels["energy"].y_label == "energy per token, mJ"
     assert "per token squared" in panels["edp"].y_label
-    front = pareto_of(summarise(cells))
+    front = pareto_of(summarise_cells(cells))
     assert front is not None
     assert front.x_label == "time per token, s"
 
@@ -188,7 +191,7 @@ def test_lines_that_cannot_be_compared_have_fronts_of_their_own(
         for m, kind in (("vision", "images"), ("text", "tokens"))
         for c in (200.0, 260.0)
     ]
-    found = summarise(cells)
+    found = summarise_cells(cells)
     front = pareto_of(found)
     assert front is not None
     assert not front.one_front
@@ -199,9 +202,9 @@ def test_lines_that_cannot_be_compared_have_fronts_of_their_own(
 
 def test_without_energy_only_time_is_drawn(tmp_path: Path) -> None:
     cells = [cell(f"c{c:g}-{g}", [trial(None, c / g)] * 2, cap=c, gpus=g) for c in (200.0, 260.0) for g in (1, 2)]
-    found = summarise([*cells, Cell("empty", {"cap": 100.0, "gpus": 4})], goals=[Goal("time")])
+    found = summarise_cells([*cells, Cell("empty", {"cap": 100.0, "gpus": 4})], goals=[Goal("time")])
     assert [p.name for p in panels_of(found)] == ["time", "time-loss"]
     assert pareto_of(found) is None
     assert [p.name for p in scaling_panels(found)] == ["speed-up", "efficiency"]
     assert {p.name for p in draw(found, tmp_path, formats=["svg"])} == {"time.svg", "time-loss.svg", "scaling.svg"}
-    assert draw(summarise([]), tmp_path) == []
+    assert draw(summarise_cells([]), tmp_path) == []

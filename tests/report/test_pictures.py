@@ -11,7 +11,7 @@ from tests.analysis.studies import sweep
 from tests.report.synthetic import epochs, make_run
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.analysis.result import Check
 from joulelab.report import format as fmt
 from joulelab.report import pictures
@@ -87,7 +87,7 @@ def test_runs_are_drawn_over_each_other_by_time_and_by_fraction(tmp_path: Path) 
 
 @pytest.mark.no_cover
 def test_a_study_has_metrics_front_maps_and_scaling(tmp_path: Path) -> None:
-    summary = summarise(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=[Goal.parse("edp")])
+    summary = summarise_cells(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=[Goal.parse("edp")])
     found = pictures.pictures_of_study(summary)
     kinds = [p.kind for p in found]
     assert {"energy", "time", "edp", "gain-minus-loss", "pareto", "map-energy", "scaling-speed-up"} <= set(kinds)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.study.bench import make_study, place, store_trial
 
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
@@ -196,7 +196,7 @@ def test_percent_of_several_defaults_stay_lines_of_their_own(tmp_path: Path) -> 
     add(study, keys["150"], 1, (30.0, 10.0), 2.0, caps={"gpu:0": 150.0, "gpu:1": 150.0})
     results = gather(study)
     assert [c.knobs for c in results.cells] == [{"cap": 0.6, "cap_of": "default"}, {"cap": 150.0}]
-    assert len(summarise(results.cells).lines) == 2
+    assert len(summarise_cells(results.cells).lines) == 2
 
 
 def test_one_slot_is_not_slots(tmp_path: Path) -> None:

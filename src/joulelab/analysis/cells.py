@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Fact
     from joulelab.analysis.spread import Scatter
 
-SHARED = ("gain:", "offset:")
-LASTING = ("lag:", IN_STEP)
-PHASES_SEEN = 3  # so many repeats begin at phases of the sensor of their own: their spread tells what it cannot see
-PHASES_IN_POOL = 2  # so many do where the repeats of other cells tell what spread is usual
-ASSUMED = 0.05  # so far (k = 2) a single run is taken to be off where nothing tells how much runs differ
+SHARED_SOURCES = ("gain:", "offset:")
+LASTING_SOURCES = ("lag:", IN_STEP)
+ENOUGH_REPEATS = 3  # so many repeats begin at phases of the sensor of their own: their spread tells what it cannot see
+ENOUGH_IN_POOL = 2  # so many do where the repeats of other cells tell what spread is usual
+ASSUMED_SPREAD = 0.05  # so far (k = 2) a single run is taken to be off where nothing tells how much runs differ
 
 
 class Note(str):
@@ -62,12 +62,12 @@ class Trial:
     time_s: float
     work: Mapping[str, float] = field(default_factory=dict)
     run: str = ""
-    idle_energy_share: float | None = None
+    compute_idle_share: float | None = None
     meter: str = ""
     estimate: bool = False
     doubts: tuple[str, ...] = ()
     uncapped: tuple[str, ...] = ()
-    idle_energy: Quantity | None = None
+    compute_idle_energy: Quantity | None = None
     used: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class CellMeans:
     """Hold the means of a cell: energy (J) and time (s), or both per unit of work, and by what it was measured.
 
     `spread` tells that it is known how much such energies differ by themselves. Where it is not known how much times
@@ -106,27 +106,27 @@ class Means:
     spread: bool = False
     meters: frozenset[str] = frozenset()
 
-    def judged(self, key: str) -> Means:
+    def judged(self, key: str) -> CellMeans:
         """Return what cells are told apart by: a single run is taken to be off by ASSUMED where no spread is known."""
         energy, time, source = self.energy, self.time, f"assumed:run@{key}"
         if not time.known:
-            time = Quantity(time.value, {source: ASSUMED / COVERAGE_FACTOR * time.value})
+            time = Quantity(time.value, {source: ASSUMED_SPREAD / COVERAGE_FACTOR * time.value})
         if energy is not None and not self.spread:
-            off = ASSUMED / COVERAGE_FACTOR * energy.value
+            off = ASSUMED_SPREAD / COVERAGE_FACTOR * energy.value
             energy = replace(energy, terms={**energy.terms, source: off})
         return replace(self, energy=energy, time=time, spread=self.spread or (energy is not None and energy.known))
 
 
-def means(cell: Cell, per: str | None = None, pool: Pool = NO_POOL) -> Means | None:
+def compute_means(cell: Cell, per: str | None = None, pool: Pool = NO_POOL) -> CellMeans | None:
     """Return mean energy and time of a cell, per unit of a kind of work where named; None without trials or moments."""
-    trials = per_unit(cell, per)
+    trials = divide_trials(cell, per)
     if not trials:
-        return None if per is not None else _told(cell)  # moments tell no work
+        return None if per is not None else _read_moments(cell)  # moments tell no work
     measured = [t for t in trials if t.energy is not None]
     held = pool.of(cell.key)
-    time = mean_plain([t.time_s for t in trials], f"repeats:time@{cell.key}", held.time)
+    time = average_numbers([t.time_s for t in trials], f"repeats:time@{cell.key}", held.time)
     spread = len(measured) >= 2 or held.energy is not None
-    return Means(_mean_energy(measured, cell.key, held), time, spread, frozenset(t.meter for t in measured))
+    return CellMeans(_average_energy(measured, cell.key, held), time, spread, frozenset(t.meter for t in measured))
 
 
 def pool_cells(cells: Iterable[tuple[Cell, str | None]], lines: Iterable[Collection[str]] = ()) -> Pool:
@@ -137,9 +137,9 @@ def pool_cells(cells: Iterable[tuple[Cell, str | None]], lines: Iterable[Collect
     scatters: dict[str, Scatter] = {}
     blind = set()
     for cell, per in cells:
-        trials = [_per(t, per) for t in cell.trials]
+        trials = [_divide_trial(t, per) for t in cell.trials]
         scatters[cell.key] = scatter_of([(t.energy.value if t.energy else None, t.time_s) for t in trials])
-        if hides(cell):
+        if has_blind_sensor(cell):
             blind.add(cell.key)
     within = [[key for key in line if key in scatters] for line in lines]
     return pool_of(scatters, blind, [line for line in within if line])
@@ -152,23 +152,23 @@ def pool_by_work(cells: Sequence[Cell], lines: Sequence[Collection[str]] = ()) -
     return {kind: pool_cells(((c, kind) for c in of), lines) for kind, of in done.items()}
 
 
-def hides(cell: Cell) -> bool:
+def has_blind_sensor(cell: Cell) -> bool:
     """Return whether the sensors may have missed something in a run of the cell."""
     energies = [t.energy for t in cell.trials if t.energy is not None]
     return any(q.bounds or any(s.startswith(IN_STEP) for s in q.terms) for q in energies)
 
 
-def doubt_names(trial: Trial) -> list[str]:
+def list_doubts(trial: Trial) -> list[str]:
     """Return the names of a run's doubts, each once."""
     return list(dict.fromkeys(doubt.partition(": ")[0] for doubt in trial.doubts))
 
 
-def shows_hidden(repeats: int, pool: Pool) -> bool:
+def is_hidden_covered(repeats: int, pool: Pool) -> bool:
     """Return whether a spread stands for what the sensors may have missed, by repeats with an energy."""
-    return repeats >= (PHASES_IN_POOL if pool.blind else PHASES_SEEN)
+    return repeats >= (ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS)
 
 
-def energy_ratio(a: Means, b: Means) -> Quantity | None:
+def divide_energies(a: CellMeans, b: CellMeans) -> Quantity | None:
     """Return the energy of a over that of b, None where one has none.
 
     Where nobody states the meter's accuracy, what it gets wrong in both still cancels, and repeats tell the rest. Where
@@ -182,14 +182,14 @@ def energy_ratio(a: Means, b: Means) -> Quantity | None:
     return replace(ratio, known=spread and (ratio.known or len(a.meters | b.meters) == 1))
 
 
-def time_ratio(a: Means, b: Means) -> Quantity | None:
+def divide_times(a: CellMeans, b: CellMeans) -> Quantity | None:
     """Return the time of a over that of b, None where one took none."""
     if a.time.value <= 0 or b.time.value <= 0:
         return None
     return ONE if a is b else a.time / b.time
 
 
-def mean_plain(values: Sequence[float], source: str, pooled: Pooled | None = None) -> Quantity:
+def average_numbers(values: Sequence[float], source: str, pooled: Pooled | None = None) -> Quantity:
     """Return the mean of plain numbers with the uncertainty that their spread gives, or a pooled one.
 
     That of one number alone is unknown.
@@ -198,7 +198,7 @@ def mean_plain(values: Sequence[float], source: str, pooled: Pooled | None = Non
     return Quantity(mean_of(values), {source: spread} if spread else {}, known=len(values) > 1 or pooled is not None)
 
 
-def lasting(cell: Cell) -> Quantity:
+def average_lasting(cell: Cell) -> Quantity:
     """Return the mean energy with those terms of its meters that repeating does not make smaller.
 
     Raises ValueError where no trial has an energy.
@@ -207,38 +207,38 @@ def lasting(cell: Cell) -> Quantity:
     energies = [t.energy for t in trials if t.energy is not None]
     if not energies:
         raise ValueError(f"{cell.key} has no energy")
-    return _of_meters(energies, trials, cell.key, hidden=not shows_hidden(len(energies), NO_POOL))[0]
+    return _average_meters(energies, trials, cell.key, hidden=not is_hidden_covered(len(energies), NO_POOL))[0]
 
 
-def per_unit(cell: Cell, kind: str | None) -> list[Trial]:
+def divide_trials(cell: Cell, kind: str | None) -> list[Trial]:
     """Return the trials of a cell with energy and time per unit of a kind of work, as they are where None."""
-    return [_per(t, kind) for t in cell.trials]
+    return [_divide_trial(t, kind) for t in cell.trials]
 
 
-def per_work(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
+def compute_energy_per_work(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
     """Return joules per unit of a kind of work, None unless every trial has both."""
-    done = [_per(t, kind) for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.energy is not None]
-    return _mean_energy(done, cell.key, pool.of(cell.key)) if done and len(done) == len(cell.trials) else None
+    done = [_divide_trial(t, kind) for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.energy is not None]
+    return _average_energy(done, cell.key, pool.of(cell.key)) if done and len(done) == len(cell.trials) else None
 
 
-def rate(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
+def compute_rate(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
     """Return units of work per second, None unless every trial reports it; it scatters as the time per unit does."""
     rates = [t.work[kind] / t.time_s for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.time_s > 0]
     if not rates or len(rates) < len(cell.trials):
         return None
-    return mean_plain(rates, f"repeats:rate@{cell.key}", pool.of(cell.key).time)
+    return average_numbers(rates, f"repeats:rate@{cell.key}", pool.of(cell.key).time)
 
 
-def idle_energy_share(cell: Cell) -> Quantity | None:
+def compute_idle_share(cell: Cell) -> Quantity | None:
     """Return the mean share of the GPUs' energy that went to idle ones, None where it was not worked out."""
     shares = [t.idle_energy_share for t in cell.trials if t.idle_energy_share is not None]
-    return mean_plain(shares, f"repeats:idle@{cell.key}") if shares else None
+    return average_numbers(shares, f"repeats:idle@{cell.key}") if shares else None
 
 
-def idle_energy(cell: Cell) -> Quantity | None:
+def compute_idle_energy(cell: Cell) -> Quantity | None:
     """Return the mean energy of devices that did nothing (J), None where it was not worked out."""
     known = [replace(t, energy=t.idle_energy) for t in cell.trials if t.idle_energy is not None]
-    return _mean_energy(known, f"{cell.key} idle", NO_POOL)
+    return _average_energy(known, f"{cell.key} idle", NO_POOL)
 
 
 def join_pools(pools: Sequence[tuple[Collection[str], Pool]]) -> Pool:
@@ -253,27 +253,29 @@ def join_pools(pools: Sequence[tuple[Collection[str], Pool]]) -> Pool:
     )
 
 
-def _told(cell: Cell) -> Means | None:
+def _read_moments(cell: Cell) -> CellMeans | None:
     """Return the means of a cell of which no more is known than moments; None without a time."""
     energy, time = cell.moments.get("energy"), cell.moments.get("time")
     if time is None:
         return None
-    return Means(
-        None if energy is None else _of_moments(energy, f"repeats:energy@{cell.key}", known=energy.meter is not None),
-        _of_moments(time, f"repeats:time@{cell.key}", known=time.half_width is not None),
+    return CellMeans(
+        None
+        if energy is None
+        else _make_quantity(energy, f"repeats:energy@{cell.key}", known=energy.meter is not None),
+        _make_quantity(time, f"repeats:time@{cell.key}", known=time.half_width is not None),
         energy is not None and energy.half_width is not None,
         frozenset() if energy is None else energy.devices or frozenset({""}),
     )
 
 
-def _of_moments(sample: Sample, source: str, *, known: bool) -> Quantity:
+def _make_quantity(sample: Sample, source: str, *, known: bool) -> Quantity:
     half = sample.half_width
     terms = {} if half is None else {source: half / COVERAGE_FACTOR}
     terms |= {name: u * sample.mean for name, u in sample.terms.items()}
     return Quantity(sample.mean, terms, known)
 
 
-def _per(trial: Trial, kind: str | None) -> Trial:
+def _divide_trial(trial: Trial, kind: str | None) -> Trial:
     if kind is None:
         return trial
     share = 1 / trial.work[kind]
@@ -281,12 +283,12 @@ def _per(trial: Trial, kind: str | None) -> Trial:
     return replace(trial, energy=energy, time_s=trial.time_s * share)
 
 
-def _mean_energy(trials: Sequence[Trial], tag: str, pool: Pool) -> Quantity | None:
+def _average_energy(trials: Sequence[Trial], tag: str, pool: Pool) -> Quantity | None:
     """Return the mean energy: what goes with time by the source of the mean time, the rest by its own."""
     energies = [t.energy for t in trials if t.energy is not None]
     if not energies:
         return None
-    whole, own = _of_meters(energies, trials, tag, hidden=not shows_hidden(len(energies), pool))
+    whole, own = _average_meters(energies, trials, tag, hidden=not is_hidden_covered(len(energies), pool))
     values = [q.value for q in energies]
     u_own, u_spread = math.hypot(*own.values()), type_a(values, pool.energy)
     together = correlation(values, [t.time_s for t in trials]) if pool.energy is None else pool.correlation
@@ -302,7 +304,7 @@ def _mean_energy(trials: Sequence[Trial], tag: str, pool: Pool) -> Quantity | No
     return Quantity(whole.value, terms, whole.known, whole.bounds)
 
 
-def _of_meters(
+def _average_meters(
     energies: Sequence[Quantity], trials: Sequence[Trial], tag: str, *, hidden: bool
 ) -> tuple[Quantity, dict[str, float]]:
     """Return the mean with the terms that repeating does not make smaller, and each run's own terms apart."""
@@ -312,9 +314,9 @@ def _of_meters(
     for k, (energy, trial) in enumerate(zip(energies, trials, strict=True)):
         lasting: dict[str, float] = {}
         for source, u in energy.terms.items():
-            if source.startswith(SHARED):
+            if source.startswith(SHARED_SOURCES):
                 lasting[f"{source}@{trial.meter}" if trial.meter else source] = u / n
-            elif not source.startswith(LASTING):
+            elif not source.startswith(LASTING_SOURCES):
                 own[f"{source}@{tag}#{k}"] = u / n
             elif hidden or not source.startswith(IN_STEP):
                 lasting[f"{source}@{tag}"] = u / n

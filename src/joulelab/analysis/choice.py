@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import Means, energy_ratio, time_ratio
+from joulelab.analysis.cells import CellMeans, divide_energies, divide_times
 from joulelab.core.quantity import ONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.analysis.goal import Goal, Within
+    from joulelab.analysis.goal import Goal, LimitVerdict
     from joulelab.core.quantity import Quantity
 
 
@@ -29,10 +29,10 @@ class Best:
     score: Quantity
     improvement: Quantity | None
     tied: tuple[str, ...]
-    within: Mapping[str, Within] = field(default_factory=dict)
+    within: Mapping[str, LimitVerdict] = field(default_factory=dict)
 
 
-def best_of(goal: Goal, line: str | None, cells: Mapping[str, Means], reference: Means | None) -> Best | None:
+def best_of(goal: Goal, line: str | None, cells: Mapping[str, CellMeans], reference: CellMeans | None) -> Best | None:
     """Return the best of the cells, None where none can be judged by the goal.
 
     Cells are told apart as they are `judged`; what is told of the best is as it was measured.
@@ -41,7 +41,7 @@ def best_of(goal: Goal, line: str | None, cells: Mapping[str, Means], reference:
     scores = _scores(goal, cells, against)
     judged, base = _judged(cells, reference)
     likely = _all_against(goal, judged, base)
-    within: dict[str, Within] = {}
+    within: dict[str, LimitVerdict] = {}
     if goal.slowdown is not None:
         within = {key: goal.within(likely[key][1] - ONE) for key in scores}
     allowed = [key for key in scores if goal.slowdown is None or against[key][1].value - 1 <= goal.slowdown]
@@ -59,7 +59,9 @@ def best_of(goal: Goal, line: str | None, cells: Mapping[str, Means], reference:
     return Best(goal, line, best, scores[best], improvement, tied, within)
 
 
-def _judged(cells: Mapping[str, Means], reference: Means | None) -> tuple[dict[str, Means], Means | None]:
+def _judged(
+    cells: Mapping[str, CellMeans], reference: CellMeans | None
+) -> tuple[dict[str, CellMeans], CellMeans | None]:
     """Return the cells and the reference as they are judged; the reference stays the same object among the cells."""
     judged = {key: m.judged(key) for key, m in cells.items()}
     itself = next((key for key, m in cells.items() if m is reference), None)
@@ -69,14 +71,14 @@ def _judged(cells: Mapping[str, Means], reference: Means | None) -> tuple[dict[s
 
 
 def _all_against(
-    goal: Goal, cells: Mapping[str, Means], reference: Means | None
+    goal: Goal, cells: Mapping[str, CellMeans], reference: CellMeans | None
 ) -> dict[str, tuple[Quantity, Quantity]]:
     """Return energy and time against the reference, of each cell that has what the goal needs."""
     return {key: ratios for key, m in cells.items() if (ratios := _ratios(goal, m, reference))}
 
 
 def _scores(
-    goal: Goal, cells: Mapping[str, Means], against: Mapping[str, tuple[Quantity, Quantity]]
+    goal: Goal, cells: Mapping[str, CellMeans], against: Mapping[str, tuple[Quantity, Quantity]]
 ) -> dict[str, Quantity]:
     """Return what shall be small of each cell that can be judged."""
     if goal.needs_reference:
@@ -84,16 +86,16 @@ def _scores(
     return {key: goal.score(m.energy or ONE, m.time) for key, m in cells.items() if _ratios(goal, m, m)}
 
 
-def _ratios(goal: Goal, cell: Means, reference: Means | None) -> tuple[Quantity, Quantity] | None:
+def _ratios(goal: Goal, cell: CellMeans, reference: CellMeans | None) -> tuple[Quantity, Quantity] | None:
     """Return energy and time against a reference; None where the goal needs what is not there."""
     if reference is None:
         return None
-    energy = energy_ratio(cell, reference) if goal.needs_energy else ONE
-    time = time_ratio(cell, reference)
+    energy = divide_energies(cell, reference) if goal.needs_energy else ONE
+    time = divide_times(cell, reference)
     return None if energy is None or time is None else (energy, time)
 
 
-def _saved(goal: Goal, best: Means, cell: Means) -> Quantity:
+def _saved(goal: Goal, best: CellMeans, cell: CellMeans) -> Quantity:
     """Return the share that the best saves against another cell: what is printed as its gain if that is the reference.
 
     Both could be judged by the goal, so each has what it needs.

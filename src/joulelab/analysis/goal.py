@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from joulelab.core.quantity import Quantity
 
-Name = Literal["energy", "time", "edp", "ed2p", "eds", "gain-loss"]
-NAMES: tuple[Name, ...] = get_args(Name)
-Within = Literal["surely", "possibly", "not"]
+GoalName = Literal["energy", "time", "edp", "ed2p", "eds", "gain-loss"]
+GOAL_NAMES: tuple[GoalName, ...] = get_args(GoalName)
+LimitVerdict = Literal["surely", "possibly", "not"]
 USUAL_K = 2.0
-KNOWN = "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-loss; each with @slowdown=5% or without"
+KNOWN_GOALS = "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-loss; each with @slowdown=5% or without"
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
     """Hold what a study looks for; `k` is of EDS, `slowdown` the share of time (0.05) that may be lost."""
 
-    name: Name
+    name: GoalName
     k: float | None = None
     slowdown: float | None = None
 
@@ -34,10 +34,10 @@ class Goal:
         """Return the goal that a text like `eds:1.5` or `energy@slowdown=5%` names. Raises ConfigError."""
         what, at, limit = text.strip().lower().partition("@")
         name, colon, k = what.partition(":")
-        if name not in NAMES or (colon and name != "eds"):
-            _refuse("config.goal-unknown", text, f"there is no goal {what!r}")
-        slowdown = _slowdown(text, limit) if at else None
-        return cls(name, _k(text, k, colon) if name == "eds" else None, slowdown)
+        if name not in GOAL_NAMES or (colon and name != "eds"):
+            _refuse_goal("config.goal-unknown", text, f"there is no goal {what!r}")
+        slowdown = _read_slowdown(text, limit) if at else None
+        return cls(name, _read_k(text, k, colon) if name == "eds" else None, slowdown)
 
     @property
     def text(self) -> str:
@@ -70,9 +70,9 @@ class Goal:
             return energy * time * time
         if self.name == "gain-loss":
             return energy + time - ONE
-        return eds(energy, time, self.k or USUAL_K)
+        return compute_eds(energy, time, self.k or USUAL_K)
 
-    def within(self, loss: Quantity) -> Within:
+    def within(self, loss: Quantity) -> LimitVerdict:
         """Return whether a time loss (t / t_ref - 1) is within the limit, given its uncertainty."""
         if self.slowdown is None:
             return "surely"
@@ -84,7 +84,7 @@ class Goal:
         return "possibly" if loss.value - reach <= self.slowdown else "not"
 
 
-def eds(energy_ratio: Quantity, time_ratio: Quantity, k: float) -> Quantity:
+def compute_eds(energy_ratio: Quantity, time_ratio: Quantity, k: float) -> Quantity:
     """Return EDS(k), the energy-delay sum; 1 at the reference.
 
     alpha E + beta t with alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref).
@@ -92,32 +92,32 @@ def eds(energy_ratio: Quantity, time_ratio: Quantity, k: float) -> Quantity:
     return energy_ratio * ((k - 1) / k) + time_ratio * (1 / k)
 
 
-def _k(text: str, k: str, colon: str) -> float:
+def _read_k(text: str, k: str, colon: str) -> float:
     if not colon:
         return USUAL_K
     try:
         number = float(k)
     except ValueError:
-        _refuse("config.goal-k", text, f"k of EDS is a number, not {k!r}")
+        _refuse_goal("config.goal-k", text, f"k of EDS is a number, not {k!r}")
     if not math.isfinite(number) or number < 1:
-        _refuse("config.goal-k", text, "k of EDS is 1 or more")
+        _refuse_goal("config.goal-k", text, "k of EDS is 1 or more")
     return number
 
 
-def _slowdown(text: str, limit: str) -> float:
+def _read_slowdown(text: str, limit: str) -> float:
     name, _, amount = limit.partition("=")
     try:
         share = float(amount.rstrip("% ")) / 100 if amount.endswith("%") else float(amount)
     except ValueError:
         share = math.nan
     if name != "slowdown" or math.isnan(share):
-        _refuse("config.goal-limit", text, "a limit is written @slowdown=5%")
+        _refuse_goal("config.goal-limit", text, "a limit is written @slowdown=5%")
     if not math.isfinite(share) or share < 0:
-        _refuse("config.goal-slowdown", text, "a slowdown is 0 % or more")
+        _refuse_goal("config.goal-slowdown", text, "a slowdown is 0 % or more")
     if share >= 1 and not amount.endswith("%"):
-        _refuse("config.goal-percent", text, f"write @slowdown={amount}% if percent are meant")
+        _refuse_goal("config.goal-percent", text, f"write @slowdown={amount}% if percent are meant")
     return share
 
 
-def _refuse(code: str, text: str, why: str) -> NoReturn:
-    raise ConfigError(f"cannot read the goal {text!r}", why=why, next=f"known are {KNOWN}", code=code)
+def _refuse_goal(code: str, text: str, why: str) -> NoReturn:
+    raise ConfigError(f"cannot read the goal {text!r}", why=why, next=f"known are {KNOWN_GOALS}", code=code)

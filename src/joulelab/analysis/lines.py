@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cells import Cell
 
 AXES = ("cap", "clock", "cpu_cap")
-APART = ("workload", "phase")  # knobs by which cells are of different groups
+GROUP_KNOBS = ("workload", "phase")  # knobs by which cells are of different groups
 PLURAL = {"workload": "Workloads", "phase": "Phases"}
 WITHOUT = {"cap": "no cap", "clock": "no locked clock", "cpu_cap": "no CPU cap"}
 SAME_WORK = 1e-3  # amounts of work that differ by less are the same
@@ -29,7 +29,7 @@ LARGEST_SHARE = 2.0  # a cap up to this is a share of the default: no device has
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CellLine:
     """Hold cells that differ by one knob (`axis`, None if by several), in its order, and what they are compared with.
 
     `per` is the kind of work that energy and time are divided by before they are compared, None if they are not.
@@ -43,107 +43,111 @@ class Line:
     per: str | None = None
 
 
-def with_axes(cells: Sequence[Cell]) -> list[Cell]:
+def fill_axes(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells so that one without a cap or clock that others of its group have says so: its knob is None."""
-    axes = {_group(of[0]): [n for n in AXES if any(n in each.knobs for each in of)] for of in groups(cells)}
-    return [replace(c, knobs={**{n: None for n in axes[_group(c)] if n not in c.knobs}, **c.knobs}) for c in cells]
+    axes = {
+        _get_group_key(of[0]): [n for n in AXES if any(n in each.knobs for each in of)] for of in group_cells(cells)
+    }
+    return [
+        replace(c, knobs={**{n: None for n in axes[_get_group_key(c)] if n not in c.knobs}, **c.knobs}) for c in cells
+    ]
 
 
-def groups(cells: Sequence[Cell]) -> list[list[Cell]]:
+def group_cells(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Return the cells of each workload and phase, in the order of their first cells."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(_group(cell), []).append(cell)
+        found.setdefault(_get_group_key(cell), []).append(cell)
     return list(found.values())
 
 
-def group_knobs(cell: Cell) -> dict[str, Any]:
+def get_group_knobs(cell: Cell) -> dict[str, Any]:
     """Return the workload and phase of a cell, where it names them."""
-    return {name: cell.knobs[name] for name in APART if name in cell.knobs}
+    return {name: cell.knobs[name] for name in GROUP_KNOBS if name in cell.knobs}
 
 
-def _group(cell: Cell) -> str:
-    return repr(group_knobs(cell))
+def _get_group_key(cell: Cell) -> str:
+    return repr(get_group_knobs(cell))
 
 
-def find_lines(
+def find_cell_lines(
     cells: Sequence[Cell], reference: Mapping[str, Any] | None = None, per: Sequence[str] = ()
-) -> list[Line]:
+) -> list[CellLine]:
     """Return the lines in the order of their first cells; `per` names kinds of work to compare by, the first first.
 
     Raises ConfigError for a reference that is no cell.
     """
     if reference is not None:
         # A study with one workload, node type or phase does not name it in its cells, but a reference may.
-        there = _names(cells)
-        reference = {n: v for n, v in reference.items() if n in there or n not in (*APART, "node")} or None
-    if reference is not None and not _matching(cells, reference):
-        what, then = f"no cell has {knob_text(reference)}", f"there are {_known(cells)}"
+        there = _list_knobs(cells)
+        reference = {n: v for n, v in reference.items() if n in there or n not in (*GROUP_KNOBS, "node")} or None
+    if reference is not None and not _find_matching(cells, reference):
+        what, then = f"no cell has {format_knobs(reference)}", f"there are {_list_known_values(cells)}"
         raise ConfigError(what, where="reference", next=then, code="config.unknown-cell")
-    of_all = groups(cells)
+    of_all = group_cells(cells)
     if len(of_all) == 1:
-        return _lines(cells, reference, per, {})
+        return _find_group_lines(cells, reference, per, {})
     found = []
     for of in of_all:
-        own = group_knobs(of[0])
+        own = get_group_knobs(of[0])
         # What the reference says of workload or phase cannot hold for the others: the rest of it does.
-        wanted = reference if reference is None or _matching(of, reference) else _without(reference, own)
-        found += _lines(of, wanted or None, per, own)
+        wanted = reference if reference is None or _find_matching(of, reference) else _drop_group_knobs(reference, own)
+        found += _find_group_lines(of, wanted or None, per, own)
     return found
 
 
-def reference_notes(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> list[Note]:
+def note_unused_reference(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> list[Note]:
     """Say which part of a reference changes nothing: a workload or phase among several."""
-    asked = {n: v for n, v in (reference or {}).items() if n in APART and n in _varying(cells)}
+    asked = {n: v for n, v in (reference or {}).items() if n in GROUP_KNOBS and n in _list_varying_knobs(cells)}
     return [
         Note(
             "reference-unused",
-            f"{PLURAL[name]} are not compared with each other: {knob_text({name: value})} in the reference changes "
+            f"{PLURAL[name]} are not compared with each other: {format_knobs({name: value})} in the reference changes "
             "nothing.",
         )
         for name, value in asked.items()
     ]
 
 
-def _without(reference: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in reference.items() if n not in APART or (n in own and same_value(own[n], v))}
+def _drop_group_knobs(reference: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in reference.items() if n not in GROUP_KNOBS or (n in own and is_same_value(own[n], v))}
 
 
-def _lines(
+def _find_group_lines(
     cells: Sequence[Cell], reference: Mapping[str, Any] | None, per: Sequence[str], shared: Mapping[str, Any]
-) -> list[Line]:
+) -> list[CellLine]:
     """Return the lines of one group; `shared` are the knobs that make it one, where there are others."""
-    asked = _asked_axis(cells, reference)
+    asked = _find_asked_axis(cells, reference)
     axis = asked or find_axis(cells)
     # Along a cap all other knobs are those of the line; along what is asked for, those that every cell has.
-    apart = _in_all(cells) if asked else _names(cells) if axis in AXES else []
+    apart = _list_common_knobs(cells) if asked else _list_knobs(cells) if axis in AXES else []
     members_of: dict[str, list[Cell]] = {}
     knobs_of: dict[str, dict[str, Any]] = {}
     for cell in cells:
         knobs = {n: v for n, v in cell.knobs.items() if n in apart and n != axis} if apart else dict(shared)
-        key = knob_text(knobs)
+        key = format_knobs(knobs)
         members_of.setdefault(key, []).append(cell)
         knobs_of.setdefault(key, knobs)
-    bases = _bases(list(members_of.values()), per)
+    bases = _choose_works(list(members_of.values()), per)
     # A cap that is asked for is looked for in each line; a reference that names other knobs may be of another.
-    anywhere = reference is not None and not (axis in AXES and set(reference) <= {axis}) and comparable(cells)
-    elsewhere = _matching(cells, reference) if reference is not None and anywhere else []
+    anywhere = reference is not None and not (axis in AXES and set(reference) <= {axis}) and is_comparable(cells)
+    elsewhere = _find_matching(cells, reference) if reference is not None and anywhere else []
     lines = []
     for (key, members), base in zip(members_of.items(), bases, strict=True):
-        ordered = members if axis is None else sorted(members, key=lambda c: level(c.knobs.get(axis)))
-        chosen = _reference(members, elsewhere, axis, reference)
+        ordered = members if axis is None else sorted(members, key=lambda c: rank_value(c.knobs.get(axis)))
+        chosen = _choose_reference(members, elsewhere, axis, reference)
         along = None if asked and len({repr(c.knobs.get(asked)) for c in members}) < len(members) else axis
         told = chosen.key if chosen else None
-        lines.append(Line(key, knobs_of[key], along, tuple(c.key for c in ordered), told, base))
+        lines.append(CellLine(key, knobs_of[key], along, tuple(c.key for c in ordered), told, base))
     return lines
 
 
-def _asked_axis(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> str | None:
+def _find_asked_axis(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> str | None:
     """Return the knob that a reference alone names, where it and others vary and there is no cap or clock.
 
     Cells then are compared with that which differs from them in this knob only.
     """
-    varying = _varying(cells)
+    varying = _list_varying_knobs(cells)
     named = [n for n in varying if n in (reference or {})]
     if len(named) != 1 or len(varying) < 2 or any(n in c.knobs for c in cells for n in AXES):
         return None
@@ -152,7 +156,7 @@ def _asked_axis(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> s
 
 def find_axis(cells: Sequence[Cell]) -> str | None:
     """Return the knob that lines go along: a cap or clock that varies, else the only knob that does."""
-    varying = _varying(cells)
+    varying = _list_varying_knobs(cells)
     present = [n for n in AXES if any(n in c.knobs for c in cells)]
     caps = [n for n in AXES if n in varying] or present
     if caps:
@@ -160,7 +164,7 @@ def find_axis(cells: Sequence[Cell]) -> str | None:
     return varying[0] if len(varying) == 1 else None
 
 
-def level(value: Any) -> float:
+def rank_value(value: Any) -> float:
     """Return where a value of a knob lies, units left off; what is not a number (no cap at all) is above all."""
     if isinstance(value, (int, float)):
         return float(value)
@@ -168,30 +172,30 @@ def level(value: Any) -> float:
     return float(found[1]) if found else math.inf
 
 
-def knob_text(knobs: Mapping[str, Any]) -> str:
+def format_knobs(knobs: Mapping[str, Any]) -> str:
     """Return knobs as people write them: `gpus=8 batch=256`, `cap=170 W`, `no cap`."""
     return " ".join(
-        WITHOUT[name] if value is None and name in AXES else f"{name}={knob_value(name, value)}"
+        WITHOUT[name] if value is None and name in AXES else f"{name}={format_knob(name, value)}"
         for name, value in knobs.items()
     )
 
 
-def knob_value(name: str, value: Any) -> str:
+def format_knob(name: str, value: Any) -> str:
     """Return one value of a knob with its unit: `170 W`, `1200 MHz`, `8`, `no cap`."""
     if value is None and name in AXES:
         return WITHOUT[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
-    factor, unit = scale(name, [value])
+    factor, unit = choose_knob_unit(name, [value])
     return f"{value / factor:g} {unit}".rstrip()
 
 
-def knob_column(name: str) -> str:
+def name_knob_column(name: str) -> str:
     """Return the name of a knob's column in files; a clock is in Hz there, and says so."""
     return f"knob_{name}_hz" if name == "clock" else f"knob_{name}"
 
 
-def scale(name: str, values: Iterable[float]) -> tuple[float, str]:
+def choose_knob_unit(name: str, values: Iterable[float]) -> tuple[float, str]:
     """Return what to divide the values of a knob by, and the unit they then have."""
     if name == "clock":
         return 1e6, "MHz"
@@ -200,84 +204,84 @@ def scale(name: str, values: Iterable[float]) -> tuple[float, str]:
     return (0.01, "%") if all(0 < v <= LARGEST_SHARE for v in values) else (1.0, "W")
 
 
-def _known(cells: Sequence[Cell]) -> str:
+def _list_known_values(cells: Sequence[Cell]) -> str:
     """Return every knob with its values, in order."""
-    values = {name: dict.fromkeys(c.knobs.get(name) for c in cells) for name in _names(cells)}
+    values = {name: dict.fromkeys(c.knobs.get(name) for c in cells) for name in _list_knobs(cells)}
     return "; ".join(
-        f"{name} {', '.join(knob_value(name, v) for v in sorted(there, key=lambda v: (level(v), str(v))))}"
+        f"{name} {', '.join(format_knob(name, v) for v in sorted(there, key=lambda v: (rank_value(v), str(v))))}"
         for name, there in values.items()
     )
 
 
-def _names(cells: Sequence[Cell]) -> list[str]:
+def _list_knobs(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(name for c in cells for name in c.knobs))
 
 
-def _varying(cells: Sequence[Cell]) -> list[str]:
-    return [n for n in _names(cells) if len({repr(c.knobs.get(n)) for c in cells}) > 1]
+def _list_varying_knobs(cells: Sequence[Cell]) -> list[str]:
+    return [n for n in _list_knobs(cells) if len({repr(c.knobs.get(n)) for c in cells}) > 1]
 
 
-def _in_all(cells: Sequence[Cell]) -> list[str]:
+def _list_common_knobs(cells: Sequence[Cell]) -> list[str]:
     return [n for n in cells[0].knobs if all(n in c.knobs for c in cells)]
 
 
-def _matching(cells: Sequence[Cell], wanted: Mapping[str, Any]) -> list[Cell]:
-    return [c for c in cells if all(n in c.knobs and same_value(c.knobs[n], v) for n, v in wanted.items())]
+def _find_matching(cells: Sequence[Cell], wanted: Mapping[str, Any]) -> list[Cell]:
+    return [c for c in cells if all(n in c.knobs and is_same_value(c.knobs[n], v) for n, v in wanted.items())]
 
 
-def same_value(a: Any, b: Any) -> bool:
+def is_same_value(a: Any, b: Any) -> bool:
     """Return whether two values of a knob are the same; numbers may come as text."""
     return bool(a == b) or f"{a:g}" == str(b) if isinstance(a, (int, float)) else str(a) == str(b)
 
 
-def _reference(
+def _choose_reference(
     members: Sequence[Cell], elsewhere: Sequence[Cell], axis: str | None, wanted: Mapping[str, Any] | None
 ) -> Cell | None:
     """Return what a line is compared with: what is asked for, else its highest cap, else its first cell.
 
     Of cells `elsewhere` it is one that shares most of the other knobs with the line.
     """
-    found = list(members) if wanted is None else _matching(members, wanted)
+    found = list(members) if wanted is None else _find_matching(members, wanted)
     if not found and wanted is not None:
         own = {n: v for n, v in members[0].knobs.items() if n not in wanted and n != axis}
-        found = _nearest(elsewhere, own)
+        found = _find_nearest(elsewhere, own)
     if not found:
         return None
-    return max(found, key=lambda c: level(c.knobs.get(axis))) if axis in AXES else found[0]
+    return max(found, key=lambda c: rank_value(c.knobs.get(axis))) if axis in AXES else found[0]
 
 
-def _nearest(cells: Sequence[Cell], knobs: Mapping[str, Any]) -> list[Cell]:
+def _find_nearest(cells: Sequence[Cell], knobs: Mapping[str, Any]) -> list[Cell]:
     """Return the cells that share most of these knobs, in their order."""
-    shared = [sum(n in c.knobs and same_value(c.knobs[n], v) for n, v in knobs.items()) for c in cells]
+    shared = [sum(n in c.knobs and is_same_value(c.knobs[n], v) for n, v in knobs.items()) for c in cells]
     most = max(shared, default=0)
     return [c for c, count in zip(cells, shared, strict=True) if count == most]
 
 
-def comparable(cells: Sequence[Cell]) -> bool:
+def is_comparable(cells: Sequence[Cell]) -> bool:
     """Return whether all cells can be compared: none reports work, or all report one kind of it."""
-    return bool(common_work(cells)) or not any(t.work for c in cells for t in c.trials)
+    return bool(list_common_work(cells)) or not any(t.work for c in cells for t in c.trials)
 
 
-def _bases(groups: Sequence[Sequence[Cell]], wanted: Sequence[str]) -> list[str | None]:
+def _choose_works(groups: Sequence[Sequence[Cell]], wanted: Sequence[str]) -> list[str | None]:
     """Return the kind of work to compare by for each line: one for all where they share one."""
     everything = [c for group in groups for c in group]
-    if comparable(everything):
-        return [_base(everything, wanted)] * len(groups)
-    return [_base(group, wanted) for group in groups]
+    if is_comparable(everything):
+        return [_choose_work(everything, wanted)] * len(groups)
+    return [_choose_work(group, wanted) for group in groups]
 
 
-def _base(cells: Sequence[Cell], wanted: Sequence[str]) -> str | None:
+def _choose_work(cells: Sequence[Cell], wanted: Sequence[str]) -> str | None:
     """Return what to compare by: the first kind of work that is wanted, else the one that differs most.
 
     None where that is the same in all trials: dividing by it changes nothing.
     """
-    factors = common_work(cells)
+    factors = list_common_work(cells)
     named = [kind for kind in wanted if kind in factors]
     kind = named[0] if named else max(factors, key=lambda k: factors[k], default=None)
-    return kind if kind is not None and is_different(factors[kind]) else None
+    return kind if kind is not None and is_work_different(factors[kind]) else None
 
 
-def common_work(cells: Sequence[Cell]) -> dict[str, float]:
+def list_common_work(cells: Sequence[Cell]) -> dict[str, float]:
     """Return the kinds of work that all trials report, each with its largest amount over its least."""
     trials = [t for c in cells for t in c.trials]
     kinds = [
@@ -286,6 +290,6 @@ def common_work(cells: Sequence[Cell]) -> dict[str, float]:
     return {k: max(t.work[k] for t in trials) / min(t.work[k] for t in trials) for k in kinds}
 
 
-def is_different(factor: float) -> bool:
+def is_work_different(factor: float) -> bool:
     """Return whether amounts of work differ, by the largest over the least."""
     return factor > 1 + SAME_WORK

@@ -9,25 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import (
     Cell,
-    Means,
+    CellMeans,
     Note,
     Trial,
-    doubt_names,
-    energy_ratio,
-    idle_energy,
-    idle_energy_share,
+    average_numbers,
+    compute_energy_per_work,
+    compute_idle_energy,
+    compute_idle_share,
+    compute_means,
+    compute_rate,
+    divide_energies,
+    divide_times,
     join_pools,
-    mean_plain,
-    means,
-    per_work,
+    list_doubts,
     pool_by_work,
     pool_cells,
-    rate,
-    time_ratio,
 )
 from joulelab.analysis.choice import Best, best_of
-from joulelab.analysis.goal import Goal, eds
-from joulelab.analysis.lines import Line, comparable, find_lines, groups, reference_notes, with_axes
+from joulelab.analysis.goal import Goal, compute_eds
+from joulelab.analysis.lines import (
+    CellLine,
+    fill_axes,
+    find_cell_lines,
+    group_cells,
+    is_comparable,
+    note_unused_reference,
+)
 from joulelab.analysis.pairs import Pair, compare
 from joulelab.analysis.pareto import Front, front_of
 from joulelab.analysis.quality import data_of, figures_of
@@ -42,7 +49,7 @@ from joulelab.core.text import finite_or_none
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Cell", "CellMetrics", "Summary", "Trial", "summarise"]
+__all__ = ["Cell", "CellMetrics", "StudySummary", "Trial", "summarise_cells"]
 SCHEMA = 1
 ALL_PAIRS = 8  # lines of up to so many cells are compared each with each, longer ones with their reference only
 
@@ -65,7 +72,7 @@ class CellMetrics:
     mean_w: Quantity | None = None
     energy_deviation: float | None = None
     time_deviation: float | None = None
-    compared: Means | None = None
+    compared: CellMeans | None = None
     gain: Quantity | None = None
     loss: Quantity | None = None
     gain_minus_loss: Quantity | None = None
@@ -73,12 +80,12 @@ class CellMetrics:
     edp_gain: Quantity | None = None
     ed2p: Quantity | None = None
     ed2p_gain: Quantity | None = None
-    eds: Mapping[float, Quantity] = field(default_factory=dict)
+    compute_eds: Mapping[float, Quantity] = field(default_factory=dict)
     eds_gain: Mapping[float, Quantity] = field(default_factory=dict)
-    per_work: Mapping[str, Quantity] = field(default_factory=dict)
-    rate: Mapping[str, Quantity] = field(default_factory=dict)
-    idle_energy_share: Quantity | None = None
-    idle_energy: Quantity | None = None
+    compute_energy_per_work: Mapping[str, Quantity] = field(default_factory=dict)
+    compute_rate: Mapping[str, Quantity] = field(default_factory=dict)
+    compute_idle_share: Quantity | None = None
+    compute_idle_energy: Quantity | None = None
     told: int = 0
     quality: Mapping[str, Quantity] = field(default_factory=dict)
 
@@ -105,11 +112,11 @@ class CellMetrics:
     @property
     def doubts(self) -> dict[str, int]:
         """Return the names of the runs' own doubts, and in how many runs each came up."""
-        return dict(Counter(name for t in self.trials for name in doubt_names(t)))
+        return dict(Counter(name for t in self.trials for name in list_doubts(t)))
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class StudySummary:
     """Hold everything that is told of a study. `reference` is what all lines together are compared with.
 
     `statistics` are energy, power and time of each cell by key, of whole runs, each cell by its own repeats; `pairs`
@@ -117,7 +124,7 @@ class Summary:
     """
 
     cells: tuple[CellMetrics, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[CellLine, ...]
     goals: tuple[Goal, ...]
     ks: tuple[float, ...]
     best: tuple[Best, ...]
@@ -136,11 +143,11 @@ class Summary:
         """Return a cell by its key. Raises KeyError."""
         return self.by_key[key]
 
-    def of_line(self, line: Line) -> tuple[CellMetrics, ...]:
+    def of_line(self, line: CellLine) -> tuple[CellMetrics, ...]:
         """Return the cells of a line, in its order."""
         return tuple(self.by_key[key] for key in line.cells)
 
-    def choosable(self, line: Line) -> dict[str, Means]:
+    def choosable(self, line: CellLine) -> dict[str, CellMeans]:
         """Return the cells of a line that may be named best, as they are compared: all whose caps were in force."""
         return {c.key: c.compared for c in self.of_line(line) if c.compared is not None and not c.uncapped}
 
@@ -158,66 +165,68 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, quantities as value, expanded uncertainty and budget."""
-        plain: dict[str, Any] = _plain(self)
+        plain: dict[str, Any] = _make_plain(self)
         return {"schema": SCHEMA} | plain
 
 
-def summarise(
+def summarise_cells(
     cells: Sequence[Cell],
     *,
     goals: Sequence[Goal] = (),
     reference: Mapping[str, Any] | None = None,
     ks: Sequence[float] = (1.5, 2.0),
     per: Sequence[str] = (),
-) -> Summary:
+) -> StudySummary:
     """Return every metric of every cell, and what follows. Raises ConfigError for a reference that is no cell.
 
     `per` names the kinds of work to compare by, the first that all runs report.
     """
-    cells = with_axes(cells)
-    lines = find_lines(cells, reference, per)
+    cells = fill_axes(cells)
+    lines = find_cell_lines(cells, reference, per)
     by_key = {c.key: c for c in cells}
     line_of = {key: line for line in lines for key in line.cells}
     every_k = tuple(sorted({*ks, *(g.k for g in goals if g.k is not None)}))
-    pools = _Pools.of(cells, lines)
-    compared = {k: m for k, line in line_of.items() if (m := means(by_key[k], line.per, pools.compared)) is not None}
-    metrics = tuple(_measure(c, line_of[c.key], compared, every_k, pools) for c in cells)
-    judged, overall = _judged(cells, lines, compared)
+    pools = _StudyPools.of(cells, lines)
+    compared = {
+        k: m for k, line in line_of.items() if (m := compute_means(by_key[k], line.per, pools.compared)) is not None
+    }
+    metrics = tuple(_compute_metrics(c, line_of[c.key], compared, every_k, pools) for c in cells)
+    judged, overall = _list_choices(cells, lines, compared)
     best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in judged]
     samples = {c.key: samples_of(c) for c in cells}
     notes = notes_of(cells, lines, every_k, pools.compared, samples, per)
-    return Summary(
+    return StudySummary(
         cells=metrics,
         lines=tuple(lines),
         goals=tuple(goals),
         ks=every_k,
         best=tuple(b for b in best if b is not None),
         fronts=tuple(front_of(key, of) for key, _, of in judged if of),
-        scaling=tuple(s for of in groups(cells) if comparable(of) for s in find_scaling(of, compared)),
-        notes=(*notes, *reference_notes(cells, reference)),
+        scaling=tuple(s for of in group_cells(cells) if is_comparable(of) for s in find_scaling(of, compared)),
+        notes=(*notes, *note_unused_reference(cells, reference)),
         reference=overall,
         statistics=samples,
-        pairs=_pairs(by_key, lines, samples),
+        pairs=_compare_pairs(by_key, lines, samples),
     )
 
 
-def _judged(
-    cells: Sequence[Cell], lines: Sequence[Line], compared: Mapping[str, Means]
-) -> tuple[list[tuple[str | None, str | None, dict[str, Means]]], str | None]:
+def _list_choices(
+    cells: Sequence[Cell], lines: Sequence[CellLine], compared: Mapping[str, CellMeans]
+) -> tuple[list[tuple[str | None, str | None, dict[str, CellMeans]]], str | None]:
     """Return what the best is chosen of: each line with its reference, and all lines together with theirs."""
     uncapped = {c.key for c in cells if c.uncapped}
     fit = {k: m for k, m in compared.items() if k not in uncapped}
-    judged: list[tuple[str | None, str | None, dict[str, Means]]] = [
+    judged: list[tuple[str | None, str | None, dict[str, CellMeans]]] = [
         (line.key, line.reference, {k: fit[k] for k in line.cells if k in fit}) for line in lines
     ]
-    if len(lines) == 1 or len(groups(cells)) != 1 or not comparable(cells):
+    if len(lines) == 1 or len(group_cells(cells)) != 1 or not is_comparable(cells):
         return judged, None
-    overall = _fastest(lines, compared)
+    overall = _find_fastest(lines, compared)
     return [*judged, (None, overall, fit)], overall
 
 
-def _pairs(
-    cells: Mapping[str, Cell], lines: Sequence[Line], whole: Mapping[str, dict[str, Sample]]
+def _compare_pairs(
+    cells: Mapping[str, Cell], lines: Sequence[CellLine], whole: Mapping[str, dict[str, Sample]]
 ) -> tuple[Pair, ...]:
     """Return each cell against the reference of its line, and all pairs of lines that are short."""
     wanted: dict[tuple[str, str], None] = {}
@@ -234,11 +243,11 @@ def _pairs(
     for figure in FIGURES:
         of = {key: each[figure] for key, each in samples.items() if figure in each}
         both_known = [pair for pair in wanted if pair[0] in of and pair[1] in of]
-        found += [_with_unit(pair, per[pair.cell]) for pair in compare(of, both_known, figure)]
+        found += [_set_unit(pair, per[pair.cell]) for pair in compare(of, both_known, figure)]
     return tuple(found)
 
 
-def _with_unit(pair: Pair, per: str | None) -> Pair:
+def _set_unit(pair: Pair, per: str | None) -> Pair:
     unit = UNITS[pair.figure]
     if per is None or pair.figure == "power":  # power is the same per whatever is done
         return replace(pair, unit=unit)
@@ -246,7 +255,7 @@ def _with_unit(pair: Pair, per: str | None) -> Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pools:
+class _StudyPools:
     """Hold how much runs differ: as they are, as they are compared, and per unit of each kind of work."""
 
     whole: Pool
@@ -254,11 +263,11 @@ class _Pools:
     work: Mapping[str, Pool]
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], lines: Sequence[Line]) -> _Pools:
+    def of(cls, cells: Sequence[Cell], lines: Sequence[CellLine]) -> _StudyPools:
         """Pool the cells: each line by itself where it has runs enough, else all together of a workload and phase."""
         per = {key: line.per for line in lines for key in line.cells}
         found = []
-        for of in groups(cells):
+        for of in group_cells(cells):
             names = {c.key for c in of}
             keys = [line.cells for line in lines if line.cells[0] in names]
             whole = pool_cells(((c, None) for c in of), keys)
@@ -272,8 +281,10 @@ class _Pools:
         )
 
 
-def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence[float], pools: _Pools) -> CellMetrics:
-    whole, own = means(cell, pool=pools.whole), compared.get(cell.key)
+def _compute_metrics(
+    cell: Cell, line: CellLine, compared: Mapping[str, CellMeans], ks: Sequence[float], pools: _StudyPools
+) -> CellMetrics:
+    whole, own = compute_means(cell, pool=pools.whole), compared.get(cell.key)
     told = max((s.n for s in cell.moments.values()), default=0)
     if whole is None or own is None:
         return CellMetrics(cell.key, cell.knobs, line.key, told=told)
@@ -288,39 +299,41 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         trials=cell.trials,
         energy=whole.energy,
         time=whole.time,
-        mean_w=_mean_power(whole),
+        mean_w=_compute_power(whole),
         energy_deviation=deviation(energies),
         time_deviation=deviation([t.time_s for t in cell.trials]),
         compared=own,
         edp=edp,
         ed2p=None if edp is None else edp * own.time,
-        per_work={kind: q for kind in kinds if (q := per_work(cell, kind, pools.work[kind])) is not None},
-        rate={kind: q for kind in kinds if (q := rate(cell, kind, pools.work[kind])) is not None},
-        idle_energy_share=idle_energy_share(cell),
-        idle_energy=idle_energy(cell),
+        per_work={
+            kind: q for kind in kinds if (q := compute_energy_per_work(cell, kind, pools.work[kind])) is not None
+        },
+        rate={kind: q for kind in kinds if (q := compute_rate(cell, kind, pools.work[kind])) is not None},
+        idle_energy_share=compute_idle_share(cell),
+        idle_energy=compute_idle_energy(cell),
         told=told,
-        quality={n: mean_plain(of, f"repeats:{n}@{cell.key}") for n, of in figures_of(cell.trials).items()},
-        **({} if reference is None else _against(own, reference, ks)),
+        quality={n: average_numbers(of, f"repeats:{n}@{cell.key}") for n, of in figures_of(cell.trials).items()},
+        **({} if reference is None else _compare_reference(own, reference, ks)),
     )
 
 
-def _mean_power(of: Means) -> Quantity | None:
+def _compute_power(of: CellMeans) -> Quantity | None:
     if of.energy is None or of.time.value <= 0:
         return None
     # Of one run its time is known to the clock, and so is its mean power as far as its energy is.
     return of.energy / of.time if of.time.known else of.energy * (1 / of.time.value)
 
 
-def _against(own: Means, reference: Means, ks: Sequence[float]) -> dict[str, Any]:
+def _compare_reference(own: CellMeans, reference: CellMeans, ks: Sequence[float]) -> dict[str, Any]:
     """Return the metrics that compare a cell with its reference."""
-    energy, time = energy_ratio(own, reference), time_ratio(own, reference)
+    energy, time = divide_energies(own, reference), divide_times(own, reference)
     if time is None:
         return {}
     found: dict[str, Any] = {"loss": time - ONE}
     if energy is None:
         return found
     edp = energy * time
-    sums = {k: eds(energy, time, k) for k in ks}
+    sums = {k: compute_eds(energy, time, k) for k in ks}
     return found | {
         "gain": ONE - energy,
         "gain_minus_loss": ONE + ONE - energy - time,
@@ -331,26 +344,26 @@ def _against(own: Means, reference: Means, ks: Sequence[float]) -> dict[str, Any
     }
 
 
-def _fastest(lines: Sequence[Line], compared: Mapping[str, Means]) -> str | None:
+def _find_fastest(lines: Sequence[CellLine], compared: Mapping[str, CellMeans]) -> str | None:
     """Return the reference of the line whose reference is fastest: what one would run without asking for energy."""
     references = [line.reference for line in lines if line.reference in compared]
     return min(references, key=lambda key: compared[key or ""].time.value, default=None)
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     if isinstance(value, Goal):
         return value.text
     if isinstance(value, (Quantity, Sample)):
-        return _plain(value.to_json())
+        return _make_plain(value.to_json())
     if isinstance(value, float):
         return finite_or_none(value)
     if isinstance(value, Mapping):
-        return {f"{k:g}" if isinstance(k, float) else str(k): _plain(v) for k, v in value.items()}
+        return {f"{k:g}" if isinstance(k, float) else str(k): _make_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, frozenset)):
-        return [_plain(v) for v in value]
+        return [_make_plain(v) for v in value]
     if isinstance(value, CellMetrics):
         told = {"n": value.n, "data": value.data, "uncapped": value.uncapped, "doubts": value.doubts}
-        return told | {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        return told | {k: _make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
     if hasattr(value, "__dataclass_fields__"):
-        return {k: _plain(getattr(value, k)) for k, each in value.__dataclass_fields__.items() if each.repr}
+        return {k: _make_plain(getattr(value, k)) for k, each in value.__dataclass_fields__.items() if each.repr}
     return value

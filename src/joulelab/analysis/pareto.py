@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.cells import Means, energy_ratio, time_ratio
+from joulelab.analysis.cells import CellMeans, divide_energies, divide_times
 from joulelab.core.quantity import COVERAGE_FACTOR, ONE
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Front:
     unsure: tuple[str, ...]
 
 
-def front_of(line: str | None, cells: Mapping[str, Means]) -> Front:
+def front_of(line: str | None, cells: Mapping[str, CellMeans]) -> Front:
     """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
     points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
     judged = {k: cells[k].judged(k) for k in points}
@@ -47,11 +47,11 @@ def front_of(line: str | None, cells: Mapping[str, Means]) -> Front:
     return Front(line, tuple(sorted(front, key=lambda k: points[k])), tuple(unsure))
 
 
-def _surely(a: Means, b: Means) -> bool:
+def _surely(a: CellMeans, b: CellMeans) -> bool:
     """Return whether a is better than b in time and in energy, both beyond their uncertainty."""
     if a.energy is None or b.energy is None or not (_below(a.time, b.time) and _below(a.energy, b.energy)):
         return False
-    ratios = time_ratio(a, b), energy_ratio(a, b)
+    ratios = divide_times(a, b), divide_energies(a, b)
     return all(r is not None and (ONE - r).is_positive for r in ratios)
 
 

@@ -9,14 +9,14 @@ import math
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.cells import Note
-from joulelab.analysis.lines import knob_text
+from joulelab.analysis.lines import format_knobs
 from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.cells import Cell, Trial
-    from joulelab.analysis.lines import Line
+    from joulelab.analysis.lines import CellLine
     from joulelab.analysis.result import Fact
 
 DATA, QUALITY = "data", "quality"
@@ -58,7 +58,7 @@ def data_of(trials: Sequence[Trial]) -> str:
     return " / ".join(dict.fromkeys(str(t.facts[DATA]) for t in trials if DATA in t.facts))
 
 
-def data_notes(cells: Sequence[Cell], lines: Sequence[Line]) -> list[Note]:
+def data_notes(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
     """Doubt comparisons between runs that did not work on the same data."""
     by_key = {c.key: c for c in cells}
     doubtful: dict[str, list[Cell]] = {}
@@ -87,6 +87,6 @@ def _each(cell: Cell) -> set[str]:
 
 
 def _named(cells: Sequence[Cell]) -> str:
-    names = [knob_text(c.knobs) or "the only cell" for c in cells[:MOST_NAMED]]
+    names = [format_knobs(c.knobs) or "the only cell" for c in cells[:MOST_NAMED]]
     more = len(cells) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

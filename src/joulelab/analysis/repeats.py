@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cells import lasting, per_unit
+from joulelab.analysis.cells import average_lasting, divide_trials
 from joulelab.analysis.outliers import LEAST, outliers
 from joulelab.analysis.spread import deviation, mean_of
 from joulelab.analysis.student import t_quantile
@@ -104,13 +104,13 @@ def samples_of(cell: Cell, per: str | None = None) -> dict[str, Sample]:
     """
     if not cell.trials:
         return dict(cell.moments) if per is None else {}  # moments tell no work
-    trials = per_unit(cell, per)
+    trials = divide_trials(cell, per)
     times = [t.time_s for t in trials]
     found = {"time": sample_of(times, 0.0)}
     measured = [(t.energy.value, t.time_s) for t in trials if t.energy is not None]
     if not measured:
         return found
-    whole = lasting(cell)
+    whole = average_lasting(cell)
     size = abs(whole.value)
     terms = {source: u / size for source, u in whole.terms.items()} if size > 0 else {}
     meter = COVERAGE_FACTOR * math.hypot(*terms.values()) if whole.known and size > 0 else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cells import Means, energy_ratio, time_ratio
-from joulelab.analysis.lines import knob_text
+from joulelab.analysis.cells import CellMeans, divide_energies, divide_times
+from joulelab.analysis.lines import format_knobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class ScalingPoint:
     gpus: float
     speedup: Quantity
     efficiency: Quantity
-    energy_ratio: Quantity | None
+    divide_energies: Quantity | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Scaling:
     points: tuple[ScalingPoint, ...]
 
 
-def find_scaling(cells: Sequence[Cell], means: Mapping[str, Means]) -> list[Scaling]:
+def find_scaling(cells: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[Scaling]:
     """Return the scaling over GPU counts for each set of the other knobs that has at least two of them."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.key in means and isinstance(cell.knobs.get(KNOB), (int, float)):
-            groups.setdefault(knob_text(_others(cell)), []).append(cell)
+            groups.setdefault(format_knobs(_others(cell)), []).append(cell)
     found = []
     for key, members in groups.items():
         points = _points(sorted(members, key=lambda c: float(c.knobs[KNOB])), means)
@@ -51,16 +51,16 @@ def find_scaling(cells: Sequence[Cell], means: Mapping[str, Means]) -> list[Scal
     return found
 
 
-def _points(members: Sequence[Cell], means: Mapping[str, Means]) -> list[ScalingPoint]:
+def _points(members: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[ScalingPoint]:
     first = members[0]
     base, fewest = means[first.key], float(first.knobs[KNOB])
     points = []
     for cell in members:
         count, own = float(cell.knobs[KNOB]), means[cell.key]
-        speedup = time_ratio(base, own)
+        speedup = divide_times(base, own)
         if speedup is not None and count > 0 and fewest > 0:
             efficiency = speedup * (fewest / count)
-            points.append(ScalingPoint(cell.key, count, speedup, efficiency, energy_ratio(own, base)))
+            points.append(ScalingPoint(cell.key, count, speedup, efficiency, divide_energies(own, base)))
     return points
 
 

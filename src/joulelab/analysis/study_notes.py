@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import ASSUMED, PHASES_IN_POOL, PHASES_SEEN, Note, doubt_names, hides, shows_hidden
-from joulelab.analysis.lines import common_work, comparable, group_knobs, groups, is_different, knob_text
+from joulelab.analysis.cells import (
+    ASSUMED_SPREAD,
+    ENOUGH_IN_POOL,
+    ENOUGH_REPEATS,
+    Note,
+    has_blind_sensor,
+    is_hidden_covered,
+    list_doubts,
+)
+from joulelab.analysis.lines import (
+    format_knobs,
+    get_group_knobs,
+    group_cells,
+    is_comparable,
+    is_work_different,
+    list_common_work,
+)
 from joulelab.analysis.outliers import LEAST as FEWEST
 from joulelab.analysis.outliers import LEVEL as ODD_BY_CHANCE
 from joulelab.analysis.quality import data_notes
@@ -15,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.cells import Cell, Trial
-    from joulelab.analysis.lines import Line
+    from joulelab.analysis.lines import CellLine
     from joulelab.analysis.repeats import Sample
     from joulelab.analysis.spread import Pool, Pooled
 
@@ -29,7 +44,7 @@ TOLD = ("estimate", "power meter", "cap not enforced")  # doubts of runs that ha
 
 def notes_of(
     cells: Sequence[Cell],
-    lines: Sequence[Line],
+    lines: Sequence[CellLine],
     ks: Sequence[float],
     pool: Pool,
     samples: Mapping[str, Mapping[str, Sample]],
@@ -48,7 +63,7 @@ def notes_of(
     return (*said, HALF) if 2.0 in ks and any(t.energy is not None for t in trials) else tuple(said)
 
 
-def _missing(cells: Sequence[Cell], lines: Sequence[Line]) -> list[Note]:
+def _missing(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
     empty = {c.key for c in cells if not c.trials and not c.moments}
     said = []
     if empty:
@@ -99,7 +114,7 @@ def _odd_runs(cell: Cell, samples: Mapping[str, Sample]) -> list[str]:
     return [cell.trials[k].run or f"repeat {k + 1}" for k in sorted(places)]
 
 
-def _uncapped(cells: Sequence[Cell], lines: Sequence[Line]) -> list[Note]:
+def _uncapped(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
     """Say which cells are not what their knobs say."""
     bad = [c for c in cells if c.uncapped]
     if not bad:
@@ -121,7 +136,7 @@ def _repeats(cells: Sequence[Cell], pool: Pool) -> list[Note]:
     single = counts.count(1)
     if single == len(counts):
         text = f"One run each: how much runs differ is not known, nor what a gain or loss is worth; {_assumed()}."
-        return [Note("one-run-each", text, cells=single, assumed_share=ASSUMED)]
+        return [Note("one-run-each", text, cells=single, assumed_share=ASSUMED_SPREAD)]
     said = _pooled(cells, pool)
     if single:
         alone = [c for c in cells if len(c.trials) == 1]
@@ -144,7 +159,7 @@ def _repeats(cells: Sequence[Cell], pool: Pool) -> list[Note]:
 
 
 def _assumed() -> str:
-    return f"cells are compared as if it were ±{ASSUMED:.0%}; repeat them to know"
+    return f"cells are compared as if it were ±{ASSUMED_SPREAD:.0%}; repeat them to know"
 
 
 def _pooled(cells: Sequence[Cell], pool: Pool) -> list[Note]:
@@ -192,23 +207,23 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _all_work(cells: Sequence[Cell], lines: Sequence[Line], wanted: Sequence[str]) -> list[Note]:
+def _all_work(cells: Sequence[Cell], lines: Sequence[CellLine], wanted: Sequence[str]) -> list[Note]:
     """Say by what cells are compared: once where it is the same for every workload and phase."""
     said: dict[Note, list[str]] = {}
-    of_all = groups(cells)
+    of_all = group_cells(cells)
     for of in of_all:
         keys = {c.key for c in of}
         for note in _work(of, [line for line in lines if line.cells[0] in keys], wanted):
-            said.setdefault(note, []).append(knob_text(group_knobs(of[0])))
+            said.setdefault(note, []).append(format_knobs(get_group_knobs(of[0])))
     return [
         n if len(of) == len(of_all) else Note(n.code, f"{', '.join(of)}: {n[0].lower()}{n[1:]}", **n.numbers)
         for n, of in said.items()
     ]
 
 
-def _work(cells: Sequence[Cell], lines: Sequence[Line], wanted: Sequence[str]) -> list[Note]:
+def _work(cells: Sequence[Cell], lines: Sequence[CellLine], wanted: Sequence[str]) -> list[Note]:
     """Say by what cells are compared, and why."""
-    factors = common_work(cells)
+    factors = list_common_work(cells)
     missing = [kind for kind in wanted if kind not in factors]
     said = []
     if missing:
@@ -216,11 +231,11 @@ def _work(cells: Sequence[Cell], lines: Sequence[Line], wanted: Sequence[str]) -
     if not any(t.work for c in cells for t in c.trials):
         text = "No work was reported: every run is taken to have done the same."
         return [*said, Note("work.none", text)]
-    if not comparable(cells):
+    if not is_comparable(cells):
         text = "Not all runs report the same kind of work: cells are compared within their line only."
         return [*said, Note("work.kinds-differ", text)]
     per = lines[0].per
-    others = [kind for kind, factor in factors.items() if kind != per and is_different(factor)]
+    others = [kind for kind, factor in factors.items() if kind != per and is_work_different(factor)]
     if per is None:
         if others:
             same = next(kind for kind in wanted if kind in factors)
@@ -266,7 +281,7 @@ def _doubts(cells: Sequence[Cell]) -> list[Note]:
     runs = warned = 0
     for c in cells:
         for t in c.trials:
-            names = [name for name in doubt_names(t) if name not in TOLD]
+            names = [name for name in list_doubts(t) if name not in TOLD]
             runs, warned = runs + 1, warned + bool(names)
             for name in names:
                 found.setdefault(name, []).append(c)
@@ -286,9 +301,9 @@ def _hidden(cells: Sequence[Cell], pool: Pool) -> list[Note]:
     def repeats(cell: Cell) -> int:
         return sum(t.energy is not None for t in cell.trials)
 
-    if not any(hides(c) and not shows_hidden(repeats(c), pool.of(c.key)) for c in cells):
+    if not any(has_blind_sensor(c) and not is_hidden_covered(repeats(c), pool.of(c.key)) for c in cells):
         return []
-    enough = PHASES_IN_POOL if pool.blind else PHASES_SEEN
+    enough = ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS
     text = "The sensors measure a part of the time; a load in exact step with them is not in the intervals: "
     text += f"repeat each cell {enough} times or more, or call joulelab.step() in the training loop."
     return [Note("unseen", text, repeats=enough)]
@@ -306,4 +321,4 @@ def _named(cells: Sequence[Cell]) -> str:
 
 
 def _name(cell: Cell) -> str:
-    return knob_text(cell.knobs) or ONLY
+    return format_knobs(cell.knobs) or ONLY

@@ -8,20 +8,20 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.cli.parameters import print_json, say
+from joulelab.cli.parameters import print_json, print_notice
 from joulelab.report.study.summary import simulated, twins_by_node
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.study.folder import Study
     from joulelab.study.results import Results
 
 RESULTS = "results.csv"
 
 
-def show(study: Study, results: Results, summary: Summary, *, as_json: bool, figures: bool | None) -> None:
+def show(study: Study, results: Results, summary: StudySummary, *, as_json: bool, figures: bool | None) -> None:
     """Write the files of a study, and print its table."""
     files = write(study, results, summary, figures=figures)
     if as_json:
@@ -34,12 +34,12 @@ def show(study: Study, results: Results, summary: Summary, *, as_json: bool, fig
     print_study(make_console(sys.stdout), summary)
     sys.stdout.flush()
     for note in results.notes:
-        say(note)
+        print_notice(note)
     tell_written(files)
 
 
 def print_report(
-    study: Study, results: Results, summary: Summary, *, form: str, interval: bool, files: list[Path]
+    study: Study, results: Results, summary: StudySummary, *, form: str, interval: bool, files: list[Path]
 ) -> None:
     """Print the tables of a study in one of several forms; `interval` puts 95 % intervals behind ±."""
     from joulelab.report.study import paper
@@ -62,7 +62,7 @@ def print_report(
         print_study(console, summary)
         sys.stdout.flush()
         for note in results.notes:
-            say(note)
+            print_notice(note)
         tell_written(files)
     elif form == "csv":
         sys.stdout.write(_with_twins(study, paper.statistics_csv(summary)))
@@ -96,10 +96,10 @@ def tell_written(files: list[Path]) -> None:
 
     if not files:
         return
-    say(f"written: {', '.join(str(short_path(file)) for file in files)}")
+    print_notice(f"written: {', '.join(str(short_path(file)) for file in files)}")
 
 
-def write(study: Study, results: Results, summary: Summary, *, figures: bool | None) -> list[Path]:
+def write(study: Study, results: Results, summary: StudySummary, *, figures: bool | None) -> list[Path]:
     """Write the files of a study beside its cells, and return them; what cannot be written is said.
 
     Raises MissingDependency for figures that were asked for.
@@ -109,7 +109,7 @@ def write(study: Study, results: Results, summary: Summary, *, figures: bool | N
     from joulelab.study.results import slots_csv
 
     if (study.folder / RESULTS).exists() and not any(cell.trials for cell in results.cells):
-        say(f"nothing of this has run: {study.folder / RESULTS} and the files beside it stay as they are")
+        print_notice(f"nothing of this has run: {study.folder / RESULTS} and the files beside it stay as they are")
         return []
     made = {RESULTS: cells_csv(summary), "slots.csv": slots_csv(results.rows)}
     made |= {"statistics.csv": statistics_csv(summary)}
@@ -132,12 +132,12 @@ def _put(file: Path, text: str) -> bool:
     try:
         replace_file(file, text.encode(), sync=False)
     except OSError as error:
-        say(f"{file} is not written ({error.strerror})")
+        print_notice(f"{file} is not written ({error.strerror})")
         return False
     return True
 
 
-def _draw(study: Study, summary: Summary, *, asked: bool) -> list[Path]:
+def _draw(study: Study, summary: StudySummary, *, asked: bool) -> list[Path]:
     from joulelab.core.errors import MissingDependency
 
     try:
@@ -148,9 +148,9 @@ def _draw(study: Study, summary: Summary, *, asked: bool) -> list[Path]:
     except MissingDependency as error:
         if asked:
             raise
-        say(str(error))
+        print_notice(str(error))
         return []
     except OSError as error:
-        say(f"{error.filename or study.folder / 'figures'} is not written ({error.strerror})")
+        print_notice(f"{error.filename or study.folder / 'figures'} is not written ({error.strerror})")
         return []
     return [study.folder / "figures"]

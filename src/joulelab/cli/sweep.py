@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import Duration, Pair, UsageError, config_option, json_option, say, studies_option
+from joulelab.cli.parameters import (
+    Duration,
+    KeyValue,
+    UsageError,
+    config_option,
+    json_option,
+    print_notice,
+    studies_option,
+)
 from joulelab.cli.study_report import show
 from joulelab.core.errors import ConfigError
 
@@ -57,11 +65,13 @@ class Wanted:
 @click.option("--gpus", metavar="N,...", help="How many of the visible GPUs the command uses: 1,2,4,8.")
 @click.option("--clock", metavar="MHZ", help="Lock GPU clocks at most here: 900:1980:120.")
 @click.option("--cpu-cap", metavar="W|%", help="Caps of every CPU package.")
-@click.option("--set", "knobs", multiple=True, type=Pair(), metavar="NAME=V,...", help="Any other knob: batch=256,512.")
+@click.option(
+    "--set", "knobs", multiple=True, type=KeyValue(), metavar="NAME=V,...", help="Any other knob: batch=256,512."
+)
 @click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each cell.")
 @click.option("--goal", "goals", multiple=True, help="energy, time, edp, ed2p, eds:K, gain-loss, energy@slowdown=5%.")
 @click.option(
-    "--reference", multiple=True, type=Pair(), metavar="KNOB=V", help="What others are compared with: cap=260."
+    "--reference", multiple=True, type=KeyValue(), metavar="KNOB=V", help="What others are compared with: cap=260."
 )
 @click.option("--scope", metavar="SCOPE", help="Whose energy counts: node.ac, gpu.  [default: everything measured]")
 @click.option(
@@ -200,19 +210,19 @@ def _write(plan: Plan, given: Mapping[str, Any]) -> int:
         raise ConfigError(
             "cannot write the study file", where=str(file), why=error.strerror, next=then, code="config.write"
         ) from error
-    say(f"written: {file}; joulelab study plan {file}")
+    print_notice(f"written: {file}; joulelab study plan {file}")
     return 0
 
 
 def _sweep(plan: Plan, wanted: Wanted) -> int:
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.report.study.summary import summarised
     from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
 
     for warning in check_plan(plan, os.environ):
-        say(warning)
+        print_notice(warning)
     if wanted.dry_run:
         from joulelab.cli.study_overview import show_plan
 
@@ -224,14 +234,14 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
     code = tell_end(outcome)
     if code is not None:
         return code
-    with busy(f"reading the runs of {study.name}"):
+    with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarised(study, plan)
     show(study, results, summary, as_json=wanted.as_json, figures=wanted.figures)
     return tell_failed(outcome)
 
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.report.study.summary import summarised
     from joulelab.study.folder import check_name, default_name, open_study
 
@@ -247,7 +257,7 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 
         chosen["work"] = [WorkPattern.parse(text, add=given["work_sum"]).to_json() for text in given["work"]]
     study.data |= {key: value for key, value in chosen.items() if value}
-    with busy(f"reading the runs of {study.name}"):
+    with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarised(study)
     show(study, results, summary, as_json=given["as_json"], figures=given["figures"])
     return 0
@@ -255,12 +265,14 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 
 def _values(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return the reference that is asked for, as values of the study's knobs. Raises ConfigError."""
-    from joulelab.analysis.lines import level
+    from joulelab.analysis.lines import rank_value
     from joulelab.study.matrix import Knob, find_reference
 
     there: dict[str, dict[str, Value]] = {}
     for cell in study.cells().values():
         for name, value in cell.knobs.items():
             there.setdefault(name, {})[value.text] = value
-    ordered = {name: sorted(values.values(), key=lambda v: (level(v.value), v.text)) for name, values in there.items()}
+    ordered = {
+        name: sorted(values.values(), key=lambda v: (rank_value(v.value), v.text)) for name, values in there.items()
+    }
     return find_reference(dict(pairs), [Knob(name, tuple(values)) for name, values in ordered.items()])

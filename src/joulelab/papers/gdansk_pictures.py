@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
 
 REFERENCE = "Square: reference."
 TWIN = "In virtual time, on the twin of the paper's node."
 
 
 def pictures_of(
-    summary: Summary, folder: Path, *, all_gpus: int, caps: Sequence[int], formats: Sequence[str] = FORMATS
+    summary: StudySummary, folder: Path, *, all_gpus: int, caps: Sequence[int], formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Write what the paper shows as its figures 2 to 7; return the files. Raises MissingDependency."""
     panels = {panel.name: panel for panel in panels_of(summary)}
@@ -77,7 +77,7 @@ def _eds(first: Panel | None, second: Panel | None, key: str, gpus: int) -> Pane
     return _titled(both, "5-eds", f"Gain by EDS, {gpus} GPUs")
 
 
-def _times(summary: Summary, caps: Sequence[int]) -> Panel:
+def _times(summary: StudySummary, caps: Sequence[int]) -> Panel:
     """Return training times against the number of GPUs at some caps."""
     curves = []
     for cap in caps:

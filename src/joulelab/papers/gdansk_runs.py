@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import CellMetrics, Summary, summarise
+from joulelab.analysis.metrics import CellMetrics, StudySummary, summarise_cells
 from joulelab.study.results import gather
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ EDS15 = METRICS[3]
 class Swept:
     """Hold what a study gave, by cap (W) and number of GPUs; nothing where it has not run."""
 
-    summary: Summary | None
+    summary: StudySummary | None
 
     def cell(self, cap_w: float, gpus: int) -> CellMetrics | None:
         """Return a cell that has run."""
@@ -108,7 +108,7 @@ def judged(cells: Sequence[Cell]) -> Swept:
     """Compare cells with those at the default cap by every metric; nothing where none of these has run."""
     if not any(c.trials and c.knobs.get("cap") == DEFAULT_W for c in cells):
         return Swept(None)
-    return Swept(summarise(cells, goals=[m.goal for m in METRICS], reference={"cap": DEFAULT_W}))
+    return Swept(summarise_cells(cells, goals=[m.goal for m in METRICS], reference={"cap": DEFAULT_W}))
 
 
 def cap_of(cell: CellMetrics) -> float:

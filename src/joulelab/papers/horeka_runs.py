@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.analyse import interval_of
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import find_family
 from joulelab.store.run import open_run
@@ -102,7 +102,7 @@ def ran(study: Study) -> dict[tuple[str, str], Ran]:
     except ConfigError:  # no run has been accounted
         return {}
     cells, planned = [cell for cell in found.cells if cell.trials], study.cells()
-    metrics = {c.key: c for c in summarise(cells).cells} if cells else {}
+    metrics = {c.key: c for c in summarise_cells(cells).cells} if cells else {}
     return {_names(planned[key]): ran for key, m in metrics.items() if (ran := _ran(m)) is not None}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.report.study.curves import Curve, Panel
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision; markers and dashes say it again.
@@ -49,7 +49,7 @@ MOST_LABELS = 12
 LABEL_WIDE, LABEL_HIGH = 0.2, 0.045  # room that a name takes, as a share of the axes
 
 
-def draw(summary: Summary, folder: Path, *, formats: Sequence[str] = FORMATS, said: str = "") -> list[Path]:
+def draw(summary: StudySummary, folder: Path, *, formats: Sequence[str] = FORMATS, said: str = "") -> list[Path]:
     """Write every figure that the study has data for into a folder, `said` below each; return the files.
 
     Raises MissingDependency.

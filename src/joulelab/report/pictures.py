@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.analysis.profile import Profile
     from joulelab.analysis.result import Result
     from joulelab.report.page.blocks import Block, Part
@@ -76,7 +76,7 @@ def pictures_of_runs(results: Sequence[Result], profiles: Sequence[Profile | Non
     ]
 
 
-def pictures_of_study(summary: Summary) -> list[Picture]:
+def pictures_of_study(summary: StudySummary) -> list[Picture]:
     """Return every metric against the knobs, the Pareto front, maps and scaling; apart for what has nothing in common.
 
     Their kinds are those of `study report`; where there are several workloads or phases, each after its own.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Cell, Trial
-from joulelab.analysis.lines import knob_column
+from joulelab.analysis.lines import name_knob_column
 from joulelab.analysis.quality import DATA
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.quantity import total
@@ -289,7 +289,7 @@ def _row(
 ) -> dict[str, Any]:
     slot, notes = found
     cooled = notes.get("cooled") or {}
-    knobs = {knob_column(name): value for name, value in cell.values().items()}
+    knobs = {name_knob_column(name): value for name, value in cell.values().items()}
     run = "" if slot.run is None else str(slot.run.name)
     state = {"slot": slot.folder.name, "state": slot.state.value, "why": slot.why, "run": run}
     cooling = {"cooled": cooled.get("reason"), "cooled_s": cooled.get("took_s"), "cooled_to_c": cooled.get("to_c")}

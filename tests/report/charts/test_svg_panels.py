@@ -11,7 +11,7 @@ import pytest
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
 from joulelab.report.charts.svg_panels import draw_heat, draw_panel
@@ -26,8 +26,8 @@ HOSTILE = '<script>alert(1)</script>\u202e&"'
 
 
 @pytest.fixture(scope="module")
-def summary() -> Summary:
-    return summarise(sweep(), goals=[Goal("energy"), Goal("edp")])
+def summary() -> StudySummary:
+    return summarise_cells(sweep(), goals=[Goal("energy"), Goal("edp")])
 
 
 def _read(made: Html) -> ET.Element:
@@ -103,7 +103,7 @@ def test_no_text_of_others_does_anything() -> None:
 SHAPES = ("svg", "title", "desc", "text", "line", "rect", "path", "circle", "polygon")
 
 
-def test_a_study_draws_all_its_panels(summary: Summary) -> None:
+def test_a_study_draws_all_its_panels(summary: StudySummary) -> None:
     panels = [*panels_of(summary), *scaling_panels(summary)]
     assert len(panels) == 12
     for panel in panels:
@@ -115,7 +115,7 @@ def test_a_study_draws_all_its_panels(summary: Summary) -> None:
     assert "ideal" in _texts(_read(draw_panel(speed)))
 
 
-def test_names_at_the_front_do_not_cover_each_other_and_its_ends_have_theirs(summary: Summary) -> None:
+def test_names_at_the_front_do_not_cover_each_other_and_its_ends_have_theirs(summary: StudySummary) -> None:
     panel = pareto_of(summary)
     assert panel is not None
     near = zoomed(panel)
@@ -136,13 +136,13 @@ def test_names_at_the_front_do_not_cover_each_other_and_its_ends_have_theirs(sum
 
 
 def test_a_front_that_is_most_of_the_picture_is_not_drawn_twice() -> None:
-    panel = pareto_of(summarise(by_cap({100: [(10, 5)] * 3, 200: [(20, 3)] * 3, 300: [(30, 1)] * 3})))
+    panel = pareto_of(summarise_cells(by_cap({100: [(10, 5)] * 3, 200: [(20, 3)] * 3, 300: [(30, 1)] * 3})))
     assert panel is not None
     assert zoomed(panel) is None
     assert zoomed(replace(panel, curves=tuple(replace(c, front=()) for c in panel.curves))) is None
 
 
-def test_the_map_has_the_figures_of_the_summary(summary: Summary) -> None:
+def test_the_map_has_the_figures_of_the_summary(summary: StudySummary) -> None:
     energy, time, edp = heats_of(summary)
     assert (energy.x_label, energy.y_label) == ("power cap", "GPUs")
     assert energy.columns == ("100 W", "140 W", "180 W", "220 W", "260 W")
@@ -166,7 +166,7 @@ def test_the_map_has_the_figures_of_the_summary(summary: Summary) -> None:
     assert f"gpus={best.cell[1]}" in marked[0]
 
 
-def test_the_map_is_drawn_with_a_tile_per_cell_and_gaps_where_none_ran(summary: Summary) -> None:
+def test_the_map_is_drawn_with_a_tile_per_cell_and_gaps_where_none_ran(summary: StudySummary) -> None:
     energy = heats_of(summary)[0]
     holed = replace(energy, tiles=((None, *energy.tiles[0][1:]), *energy.tiles[1:]))
     image = _read(draw_heat(holed))
@@ -179,16 +179,16 @@ def test_the_map_is_drawn_with_a_tile_per_cell_and_gaps_where_none_ran(summary: 
 
 
 def test_maps_need_two_knobs_that_all_cells_have() -> None:
-    assert heats_of(summarise(sweep(gpus=(1,)))) == []
+    assert heats_of(summarise_cells(sweep(gpus=(1,)))) == []
     mixed = [cell("a", [trial(1, 1)], node="cpu"), cell("b", [trial(1, 1)], node="gpu", gpus=1)]
     mixed.append(cell("c", [trial(1, 1)], node="gpu", gpus=2))
-    assert heats_of(summarise(mixed)) == []
+    assert heats_of(summarise_cells(mixed)) == []
 
 
 def test_other_knobs_have_maps_of_their_own_up_to_a_number() -> None:
     places = [(a, b, c) for a in range(4) for b in range(3) for c in range(2)]
     cells = [cell(f"{a}{b}{c}", [trial(1 + a + b + c, 1)] * 2, p=a, q=b, r=c) for a, b, c in places]
-    heats = heats_of(summarise(cells))
+    heats = heats_of(summarise_cells(cells))
     assert [h.title for h in heats[::3]] == ["Energy, J: r=0", "Energy, J: r=1"]
     assert {(h.x_label, h.y_label, len(h.columns), len(h.rows)) for h in heats} == {("p", "q", 4, 3)}
     assert "more sets" not in heats[0].note
@@ -197,14 +197,14 @@ def test_other_knobs_have_maps_of_their_own_up_to_a_number() -> None:
         for a, b, c in [(a, b, c) for a in range(3) for b in range(3) for c in range(3)]
         for d in range(3)
     ]
-    maps = heats_of(summarise(many))
+    maps = heats_of(summarise_cells(many))
     assert len(maps) == 3 * MOST_MAPS
     assert "3 more sets of the other knobs have no map here." in maps[0].note
 
 
-def test_cells_that_no_number_orders_are_bars(summary: Summary) -> None:
+def test_cells_that_no_number_orders_are_bars(summary: StudySummary) -> None:
     cells = [cell(f"k{k}", [trial(10 + k, 2)] * 2, node=f"n{k}", mode=f"m{k}") for k in range(3)]
-    named = summarise(cells, goals=[Goal("energy")])
+    named = summarise_cells(cells, goals=[Goal("energy")])
     panel = panels_of(named)[0]
     bars = bars_of(panel)
     assert [bar.label for bar in bars.rows] == ["node=n0 mode=m0", "node=n1 mode=m1", "node=n2 mode=m2"]
@@ -215,7 +215,7 @@ def test_cells_that_no_number_orders_are_bars(summary: Summary) -> None:
 
 def test_what_the_heading_says_is_left_out_of_names() -> None:
     cells = [replace(c, knobs={"phase": "epoch", **c.knobs}) for c in sweep(gpus=(1, 2))]
-    groups = groups_of(summarise(cells))
+    groups = groups_of(summarise_cells(cells))
     assert [name for name, _ in groups] == ["phase=epoch"]
     panel = named_within(panels_of(groups[0][1])[0], "phase=epoch")
     assert [c.label for c in panel.curves] == ["gpus=1", "gpus=2"]

@@ -15,7 +15,7 @@ from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 from joulelab.analysis.result import Rated
 from joulelab.analysis.results_file import load_result, write_result
 from joulelab.core.quantity import Quantity
@@ -64,12 +64,12 @@ def _part(report: Report, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def summary() -> Summary:
-    return summarise(sweep(gpus=(1, 8)), goals=GOALS)
+def summary() -> StudySummary:
+    return summarise_cells(sweep(gpus=(1, 8)), goals=GOALS)
 
 
 @pytest.fixture(scope="module")
-def report(summary: Summary) -> Report:
+def report(summary: StudySummary) -> Report:
     results = Results(rows=[_row("g1c100")], notes=["a note of the slots"])
     trials = [RatedTrial(("gpu",), 1000.0, Quantity(5e4, {"gain:m": 500.0}), 100.0, "m")] * 3
     results.rated = {"g1c100": trials, "g8c260": [replace(t, watts=2000.0) for t in trials]}
@@ -88,7 +88,7 @@ def test_the_page_has_every_part_and_is_well_formed(report: Report) -> None:
     assert len(re.findall("<svg", offline(page))) >= 15
 
 
-def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, summary: Summary) -> None:
+def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, summary: StudySummary) -> None:
     read = [row for row in Reader(offline(report.page())).rows if row]
     line = summary.lines[0]
     columns = [rows.label_column(summary, line), *rows.measured_columns(summary, line)]
@@ -105,7 +105,7 @@ def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, sum
         assert rows.best_text(summary, best) in re.sub(r"\\(.)", r"\1", markdown)
 
 
-def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary: Summary) -> None:
+def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary: StudySummary) -> None:
     text = _part(report, "estimate")
     assert re.search(r"2\.000 ± 0\.040 to 4\.000 ± 0\.080 .*\b2 cells.*\b8 ", " ".join(text.split()))
     assert "2.000 ± 0.040 to 4.000" in _part(report, "best")  # it stands at the top too
@@ -115,7 +115,7 @@ def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary
     assert "joulelab.toml" in estimate_text([], summary)
 
 
-def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: Summary) -> None:
+def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: StudySummary) -> None:
     used = [Quantity(40.0, {"gain:m": 0.4}), Quantity(60.0, {"gain:m": 0.6})]
     trials = [RatedTrial(("gpu",), 10.0, q, t, "m") for q, t in zip(used, (9.0, 11.0), strict=True)]
     other = RatedTrial(("gpu",), 20.0, Quantity(1.0), 1.0, "m")
@@ -132,7 +132,7 @@ def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: Summary) -> 
     assert found[0].to_json()["rated_w"] == 10.0
 
 
-def test_slots_link_to_their_runs_and_what_failed_says_why(summary: Summary) -> None:
+def test_slots_link_to_their_runs_and_what_failed_says_why(summary: StudySummary) -> None:
     slots = [_row("g1c100"), _row("g1c140", state="failed", why="exit code 3", run="", energy_j=None, time_s=None)]
     slots.append(_row("g1c180", state="live", slot="r02", energy_j=None, energy_j_expanded=None, time_s=None))
     results = Results(rows=slots)
@@ -156,7 +156,7 @@ def test_slots_link_to_their_runs_and_what_failed_says_why(summary: Summary) -> 
 
 
 def test_a_study_that_has_not_run_yet_has_a_page() -> None:
-    report = study_report(_study(), Results(), summarise([cell("a", [], cap=100.0), cell("b", [], cap=200.0)]))
+    report = study_report(_study(), Results(), summarise_cells([cell("a", [], cap=100.0), cell("b", [], cap=200.0)]))
     _well_formed(report.page())
     assert estimate_text([], summary) in re.sub(r"\\(.)", r"\1", report.markdown())
 
@@ -165,7 +165,7 @@ def test_workloads_have_pictures_of_their_own() -> None:
     cells = [cell(f"{w}{n}", [trial(e * k, k)] * 3, workload=w, node=n)
              for w, e in (("train", 1e6), ("predict", 10)) for k, n in enumerate(("a", "b", "c", "d"), 2)]  # fmt: skip
     cells.append(cell("alone", [trial(5, 1)], workload="once", node="a"))
-    report = study_report(_study(reference={}), Results(), summarise(cells, goals=GOALS))
+    report = study_report(_study(reference={}), Results(), summarise_cells(cells, goals=GOALS))
     metrics = _part(report, "metrics")
     assert "workload=train" in metrics
     assert "workload=once" not in metrics
@@ -184,7 +184,7 @@ def test_nothing_that_others_wrote_does_anything() -> None:
     results.rated = {"00": [RatedTrial((HOSTILE,), 10.0, Quantity(5.0), 2.0, HOSTILE)]}
     knobs = {HOSTILE: [{"text": HOSTILE}]}
     study = _study(name=HOSTILE, command=[HOSTILE], reference={}, file=HOSTILE, knobs=knobs)
-    report = study_report(study, results, summarise(cells, goals=GOALS))
+    report = study_report(study, results, summarise_cells(cells, goals=GOALS))
     text = offline(report.page())
     _well_formed(report.page())
     read = Reader(text)

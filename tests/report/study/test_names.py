@@ -14,7 +14,7 @@ from tests.analysis import horeka
 from tests.analysis.studies import by_cap, cell, noted, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv, scaling_csv
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
@@ -30,7 +30,7 @@ GOALS = [Goal.parse(g) for g in ("energy", "edp")]
 HASH, OTHER = "0c95c0d9537b", "71d20e4ab6f0"
 
 
-def _forms(summary: Summary) -> dict[str, str]:
+def _forms(summary: StudySummary) -> dict[str, str]:
     """Return the report in every form in which people read it."""
     file = io.StringIO()
     console = make_console(file, 100)
@@ -54,7 +54,7 @@ def _runs(energy: float = 5e3) -> list[float]:
 
 
 def test_a_study_of_one_cell_names_it_by_no_hash() -> None:
-    one = summarise([cell(HASH, [trial(e, 60.0) for e in _runs()])], goals=GOALS)
+    one = summarise_cells([cell(HASH, [trial(e, 60.0) for e in _runs()])], goals=GOALS)
     for form, text in _forms(one).items():
         assert HASH not in text, form
         assert "all runs" in text, form
@@ -67,7 +67,7 @@ def test_a_study_of_one_cell_names_it_by_no_hash() -> None:
 
 def test_workloads_without_knobs_are_named_by_themselves() -> None:
     cells = [cell(key, [trial(e, 60.0) for e in _runs(m)], workload=w) for key, w, m in _two()]
-    two = summarise(cells, goals=GOALS)
+    two = summarise_cells(cells, goals=GOALS)
     for form, text in _forms(two).items():
         assert HASH not in text, form
         assert OTHER not in text, form
@@ -85,7 +85,7 @@ def _two() -> list[tuple[str, str, float]]:
 def test_a_workload_without_knobs_beside_one_with_them() -> None:
     cells = [cell(HASH, [trial(e, 60.0) for e in _runs()], workload="burn")]
     cells += [cell(f"{OTHER}{b}", [trial(e / b, 60.0) for e in _runs()], workload="vgg", batch=b) for b in (1, 2)]
-    for form, text in _forms(summarise(cells, goals=GOALS)).items():
+    for form, text in _forms(summarise_cells(cells, goals=GOALS)).items():
         assert HASH not in text, form
         assert OTHER not in text, form
         assert "all runs" in text, form
@@ -94,7 +94,7 @@ def test_a_workload_without_knobs_beside_one_with_them() -> None:
 def test_notes_name_the_only_cell_in_words() -> None:
     values = (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)
     runs = [replace(trial(v, 60.0), doubts=("too short: gpu:0",) if v > 150 else ()) for v in values]
-    found = summarise([cell(HASH, runs)], goals=GOALS)
+    found = summarise_cells([cell(HASH, runs)], goals=GOALS)
     assert HASH not in " ".join(found.notes)
     assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1}
     assert noted(found)["warnings"] == {"warned": 1, "runs": 6}
@@ -102,14 +102,14 @@ def test_notes_name_the_only_cell_in_words() -> None:
 
 
 def test_cells_that_no_knob_tells_apart_have_their_keys() -> None:
-    alike = summarise([cell(k, [trial(e, 60.0) for e in _runs()]) for k in ("a1", "b2")], goals=GOALS)
+    alike = summarise_cells([cell(k, [trial(e, 60.0) for e in _runs()]) for k in ("a1", "b2")], goals=GOALS)
     assert [row.labels for row in paper_tables(alike)[0].rows] == [("a1",), ("b2",)]
     assert re.search(r"· .* a1$", _forms(alike)["text"], re.MULTILINE)
 
 
 def test_a_knob_that_only_one_of_a_pair_has_is_said_to_lack() -> None:
     cells = [cell(HASH, [trial(e, 60.0) for e in _runs()]), cell(OTHER, [trial(e, 50.0) for e in _runs()], batch=2)]
-    _, columns = pair_tables(summarise(cells))[0]
+    _, columns = pair_tables(summarise_cells(cells))[0]
     assert columns[0].cells == ("batch=2 : without batch",) or columns[0].cells == ("without batch : batch=2",)
 
 
@@ -132,31 +132,31 @@ def _phases(*, predict: float | None = None) -> list[Cell]:
 
 
 def test_titles_of_pairs_say_the_phase_where_rows_do_not() -> None:
-    titles = [title for title, _ in pair_tables(summarise(_phases()))]
+    titles = [title for title, _ in pair_tables(summarise_cells(_phases()))]
     assert titles == [
         "prog, train: energy per sample",
         "prog, train: time per sample",
         "prog, predict: energy",
         "prog, predict: time",
     ]
-    both = pair_tables(summarise(_phases(predict=4.0)))
+    both = pair_tables(summarise_cells(_phases(predict=4.0)))
     assert [title for title, _ in both] == ["prog: energy per sample", "prog: time per sample"]
     assert both[0][1][0].cells == ("train cpu : gpu", "predict cpu : gpu")
     one = [replace(c, knobs={**c.knobs, "workload": "prog"}) for c in _phases()[:2]]
-    assert pair_tables(summarise(one))[0][0] == "prog, train: energy per sample"
+    assert pair_tables(summarise_cells(one))[0][0] == "prog, train: energy per sample"
     bare = [replace(c, knobs={"phase": "train", "node": c.knobs["node"]}) for c in _phases()[:2]]
-    assert pair_tables(summarise(bare))[0][0] == "train: energy per sample"
+    assert pair_tables(summarise_cells(bare))[0][0] == "train: energy per sample"
 
 
 def test_captions_above_phases_speak_of_phases() -> None:
-    first, other = (table.caption for table in paper_tables(summarise(_phases())))
+    first, other = (table.caption for table in paper_tables(summarise_cells(_phases())))
     assert "train per sample" in first
     assert " per " not in other
-    every = paper_tables(summarise(_phases(predict=4.0)))[0].caption
+    every = paper_tables(summarise_cells(_phases(predict=4.0)))[0].caption
     assert "per sample" in every
     assert "train" not in every
     mixed = [cell(f"{m}{c:g}", [replace(trial(5e3, 60.0), work={m: c})], cap=c, model=m) for m, c in _models()]
-    assert "per image, token" in paper_tables(summarise(mixed))[0].caption
+    assert "per image, token" in paper_tables(summarise_cells(mixed))[0].caption
 
 
 def _models() -> list[tuple[str, float]]:
@@ -165,12 +165,12 @@ def _models() -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize(("share", "text"), [(0.8, "160 %"), (0.01, "2 %"), (0.0042, "0.84 %"), (0.4975, "100 %")])
 def test_the_meters_accuracy_is_told_as_people_read_it(share: float, text: str) -> None:
-    (table,) = paper_tables(summarise(by_cap({260.0: [(5e3, 60.0)] * 2}, gain=share)))
+    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(5e3, 60.0)] * 2}, gain=share)))
     assert f" {text} (k = 2)" in table.caption
 
 
 def test_pairs_in_csv_say_unit_work_workload_and_phase() -> None:
-    rows = _rows(pairs_csv(summarise(_phases())))
+    rows = _rows(pairs_csv(summarise_cells(_phases())))
     told = {(r["phase"], r["figure"]): (r["workload"], r["unit"], r["per"]) for r in rows}
     assert told == {
         ("train", "energy"): ("prog", "J/sample", "samples"),
@@ -182,7 +182,7 @@ def test_pairs_in_csv_say_unit_work_workload_and_phase() -> None:
     }
     assert rows[0]["cell_knobs"] == "workload=prog phase=train node=cpu"
     assert rows[0]["against_knobs"] == "workload=prog phase=train node=gpu"
-    plain = summarise(_phases()).to_json()["pairs"]
+    plain = summarise_cells(_phases()).to_json()["pairs"]
     assert {(p["unit"], p["per"]) for p in plain if p["cell"].startswith("train")} == {
         ("J/sample", "samples"),
         ("s/sample", "samples"),
@@ -191,7 +191,7 @@ def test_pairs_in_csv_say_unit_work_workload_and_phase() -> None:
 
 
 def test_more_repeats_than_are_counted_are_no_number() -> None:
-    summary = summarise(horeka.cells(), reference={"node": "gpu"})
+    summary = summarise_cells(horeka.cells(), reference={"node": "gpu"})
     rows = _rows(pairs_csv(summary))
     above = [r for r in rows if r["more_repeats_above_100"] == "1"]
     assert above
@@ -203,7 +203,7 @@ def test_more_repeats_than_are_counted_are_no_number() -> None:
 def test_the_column_of_a_clock_says_its_unit() -> None:
     cells = [cell(f"{c:g}", [trial(5e3, 60.0)], clock=c, gpus=g) for c in (1.2e9, 1.4e9) for g in (1,)]
     cells += [cell(f"{c:g}b", [trial(9e3, 40.0)], clock=c, gpus=2) for c in (1.2e9, 1.4e9)]
-    summary = summarise(cells)
+    summary = summarise_cells(cells)
     for text in (cells_csv(summary), statistics_csv(summary), scaling_csv(summary)):
         row = _rows(text)[0]
         assert row["knob_clock_hz"] == "1200000000.0"

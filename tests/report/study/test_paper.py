@@ -14,7 +14,7 @@ from tests.analysis import horeka
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
 from joulelab.analysis.cells import Cell, Trial
-from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.metrics import StudySummary, summarise_cells
 from joulelab.analysis.repeats import Sample
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def published() -> Summary:
-    return summarise(horeka.cells(), reference={"node": "gpu"})
+def published() -> StudySummary:
+    return summarise_cells(horeka.cells(), reference={"node": "gpu"})
 
 
-def _printed(summary: Summary, width: int = 100, *, every: bool = False, spread: Spread = "deviation") -> str:
+def _printed(summary: StudySummary, width: int = 100, *, every: bool = False, spread: Spread = "deviation") -> str:
     file = io.StringIO()
     print_paper(make_console(file, width), summary, every=every, spread=spread)
     return file.getvalue()
@@ -51,7 +51,7 @@ def _rows(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_printed_tables_fit_and_lose_nothing(published: Summary, width: int) -> None:
+def test_the_printed_tables_fit_and_lose_nothing(published: StudySummary, width: int) -> None:
     text = _printed(published, width, every=True)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
@@ -62,13 +62,13 @@ def test_the_printed_tables_fit_and_lose_nothing(published: Summary, width: int)
     assert text.count("680.7") == 1
 
 
-def test_a_narrow_terminal_gets_more_tables_with_all_that_tells_rows_apart(published: Summary) -> None:
+def test_a_narrow_terminal_gets_more_tables_with_all_that_tells_rows_apart(published: StudySummary) -> None:
     text = _printed(published, 45)
     assert re.search(r"train gpu +680\.7 ± 6\.7", text)
     assert re.search(r"train gpu +00:17:02", text) or re.search(r"train gpu .* 00:17:02", text)
 
 
-def test_a_pair_table_has_ratio_p_verdict_and_more_repeats(published: Summary) -> None:
+def test_a_pair_table_has_ratio_p_verdict_and_more_repeats(published: StudySummary) -> None:
     text = _printed(published, 120, every=True)
     assert re.search(
         r"train cpu-mix : gpu +7\.13 \(7\.04 to 7\.23\) +< 0\.001 +more +4\.18 \(4\.12 to 4\.23\) MJ", text
@@ -80,33 +80,35 @@ def test_a_pair_table_has_ratio_p_verdict_and_more_repeats(published: Summary) -
     assert "mean power" not in usual
 
 
-def test_the_interval_may_stand_behind_the_plus_minus(published: Summary) -> None:
+def test_the_interval_may_stand_behind_the_plus_minus(published: StudySummary) -> None:
     table = paper_tables(published, spread="interval")[0]
     assert table.rows[0].figures[0] == "680.7 ± 8.3"  # 2.776 x 6.7 / sqrt(5)
 
 
 def test_a_column_says_how_many_repeats_where_they_differ() -> None:
-    (table,) = paper_tables(summarise([cell("a", [trial(e, 60.0) for e in (5000.0, 5100.0)], batch=1)]))
+    (table,) = paper_tables(summarise_cells([cell("a", [trial(e, 60.0) for e in (5000.0, 5100.0)], batch=1)]))
     assert table.rows[0].labels == ("1",)
-    two = summarise(by_cap({260.0: [(5e3, 60.0)], 200.0: [(4e3, 70.0)] * 2}, gain=0.01, offset=0.005))
+    two = summarise_cells(by_cap({260.0: [(5e3, 60.0)], 200.0: [(4e3, 70.0)] * 2}, gain=0.01, offset=0.005))
     (table,) = paper_tables(two)
     assert [row.figures[0] for row in table.rows] == ["5 000.0", "4 000.0 ± < 0.1"]
-    (table,) = paper_tables(summarise(by_cap({260.0: [(5e3, 60.0)] * 3, 200.0: [(4e3, 70.0)] * 2})))
+    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(5e3, 60.0)] * 3, 200.0: [(4e3, 70.0)] * 2})))
     assert table.heads[0] == "n"
     assert [row.figures[0] for row in table.rows] == ["3", "2"]
 
 
 def test_small_figures_have_the_digits_they_need() -> None:
-    (table,) = paper_tables(summarise(by_cap({260.0: [(0.512, 0.3), (0.518, 0.31)], 200.0: [(41.0, 3.0)]})))
+    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(0.512, 0.3), (0.518, 0.31)], 200.0: [(41.0, 3.0)]})))
     assert table.heads == ("Consumption [J]", "Mean power [W]", "Runtime [s]")
     assert table.rows[0].figures == ("0.5150 ± 0.0042", "1.689 ± 0.025", "0.3050 ± 0.0071")
     assert table.rows[1].figures[0] == "41.0000"
-    (table,) = paper_tables(summarise(by_cap({260.0: [(2e4, 90.0), (2.0001e4, 90.0)]})))
+    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(2e4, 90.0), (2.0001e4, 90.0)]})))
     assert table.rows[0].figures[0] == "20.0005 ± 0.0007"
-    (table,) = paper_tables(summarise(by_cap({260.0: [(0.512, 1.0), (0.518, 1.0)], 200.0: [(0.41, 1.0), (0.42, 1.0)]})))
+    (table,) = paper_tables(
+        summarise_cells(by_cap({260.0: [(0.512, 1.0), (0.518, 1.0)], 200.0: [(0.41, 1.0), (0.42, 1.0)]}))
+    )
     assert table.heads[:2] == ("Consumption [mJ]", "Mean power [mW]")
     assert table.rows[0].figures[0] == "515.0 ± 4.2"
-    (table,) = paper_tables(summarise([cell("z", [trial(0.0, 30.0)] * 2)]))
+    (table,) = paper_tables(summarise_cells([cell("z", [trial(0.0, 30.0)] * 2)]))
     assert table.heads == ("Consumption [J]", "Mean power [W]", "Runtime")
     assert table.rows[0].figures[0] == "0.0 ± < 0.1"
 
@@ -115,11 +117,11 @@ def test_one_quiet_row_does_not_set_the_decimals_of_all() -> None:
     watts = {"a": (2991.8, 35.0), "b": (3507.3, 466.8), "c": (2942.3, 15.8), "d": (3908.85, 0.2), "e": (3909.0, 0.0002)}
     cells = [Cell(k, {"node": k}, moments={"power": Sample(3, w, d)}) for k, (w, d) in watts.items()]
     cells.append(Cell("f", {"node": "f"}, moments={"power": Sample(3, 0.0123, 0.5)}))
-    (table,) = paper_tables(summarise(cells))
+    (table,) = paper_tables(summarise_cells(cells))
     texts = [row.figures[0] for row in table.rows]
     assert texts[:2] == ["2 991.8 ± 35.0", "3 507.3 ± 466.8"]
     assert texts[3:] == ["3 908.8 ± 0.2", "3 909.0 ± < 0.1", "0.012 ± 0.5"]
-    latex = paper_latex(summarise(cells))
+    latex = paper_latex(summarise_cells(cells))
     assert r"3\,909.0 $\pm$ $<$ 0.1" in latex
 
 
@@ -128,7 +130,7 @@ def test_the_largest_deviation_keeps_decimals_down_and_the_median_one_asks_for_t
         cells = [
             Cell(f"{k}", {"node": f"{k}"}, moments={"power": Sample(3, 500.0, d)}) for k, d in enumerate(deviations)
         ]
-        return [row.figures[0] for row in paper_tables(summarise(cells))[0].rows]
+        return [row.figures[0] for row in paper_tables(summarise_cells(cells))[0].rows]
 
     assert texts(0.012, 0.034, 0.05) == ["500.000 ± 0.012", "500.000 ± 0.034", "500.000 ± 0.050"]
     assert texts(0.012, 0.034, 50.0) == ["500.00 ± 0.01", "500.00 ± 0.03", "500.00 ± 50.00"]
@@ -140,7 +142,7 @@ def test_the_caption_says_per_what_cells_are_compared() -> None:
         runs = [replace(trial(9e3 + k, 30.0), work={"samples": work}) for k in range(2)]
         return cell(f"{name}{work:g}", runs, workload=name, batch=work)
 
-    found = summarise([made("a", 10.0), made("a", 20.0), made("b", 30.0), made("b", 30.0003)])
+    found = summarise_cells([made("a", 10.0), made("a", 20.0), made("b", 30.0), made("b", 30.0003)])
     assert [line.per for line in found.lines] == ["samples", None]
     assert ["per sample" in table.caption for table in paper_tables(found)] == [True, False]
 
@@ -150,30 +152,32 @@ def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
     odd = cell("o", [trial(v * 1e3, 100.0) for v in values], cap=1.0)
     guess = Cell("e", {"cap": 2.0}, (Trial(Quantity(9e4), 50.0, estimate=True),))
     loose = Cell("u", {"cap": 3.0}, (Trial(Quantity(9e4), 50.0, uncapped=("cap: it was not",)),))
-    (table,) = paper_tables(summarise([odd, guess, loose]))
+    (table,) = paper_tables(summarise_cells([odd, guess, loose]))
     texts = {row.cell: row.figures[0] for row in table.rows}
     assert texts["o"].endswith(" †")
     assert texts["e"] == "~90.0"
     assert texts["u"] == "90.0!"
     assert all(f"{mark} " in table.caption for mark in "†~!")
-    latex = paper_latex(summarise([odd, guess, loose]))
+    latex = paper_latex(summarise_cells([odd, guess, loose]))
     assert r"$^\dagger$" in latex
     assert "±" not in latex
 
 
 def test_what_is_missing_is_a_dash_and_empty_cells_have_no_row() -> None:
     cells = [cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(5e3, 30.0)], node="y"), cell("c", [], node="z")]
-    (table,) = paper_tables(summarise(cells))
+    (table,) = paper_tables(summarise_cells(cells))
     assert [row.figures for row in table.rows] == [("-", "-", "00:00:30"), ("5 000.0", "166.7", "00:00:30")]
-    assert paper_tables(summarise([cell("c", [])])) == []
-    assert not _printed(summarise([cell("c", [])])).strip()
-    untimed = summarise([Cell("m", {}, moments={"energy": Sample(5, 5e3, 10.0)})])
+    assert paper_tables(summarise_cells([cell("c", [])])) == []
+    assert not _printed(summarise_cells([cell("c", [])])).strip()
+    untimed = summarise_cells([Cell("m", {}, moments={"energy": Sample(5, 5e3, 10.0)})])
     assert paper_tables(untimed)[0].heads == ("Consumption [J]",)
     assert re.search(r"^ *all runs +5 000\.0 ± 10\.0$", _printed(untimed), re.MULTILINE)
     assert "5 repeats" in paper_tables(untimed)[0].caption
-    unmetered = summarise([cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(None, 30.0)] * 2, node="y")])
+    unmetered = summarise_cells(
+        [cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(None, 30.0)] * 2, node="y")]
+    )
     assert paper_tables(unmetered)[0].heads == ("n", "Runtime")  # nothing else tells that one is a single run
-    mixed = summarise([cell("a", [trial(5e3, 30.0)] * 2, node="x"), cell("b", [trial(5e3, 30.0)], batch=2)])
+    mixed = summarise_cells([cell("a", [trial(5e3, 30.0)] * 2, node="x"), cell("b", [trial(5e3, 30.0)], batch=2)])
     assert [row.labels for row in paper_tables(mixed)[0].rows] == [("x", "-"), ("-", "2")]
 
 
@@ -184,7 +188,9 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
             Trial(Quantity(energy + k), 100.0, idle_energy=q, used=("cpu",), idle=("gpu:0", "gpu:1")) for k in (0, 9)
         )
 
-    summary = summarise([Cell("g", {"node": "gpu"}, runs(5e4, 0.0)), Cell("m", {"node": "mix"}, runs(9e4, 2.2e4))])
+    summary = summarise_cells(
+        [Cell("g", {"node": "gpu"}, runs(5e4, 0.0)), Cell("m", {"node": "mix"}, runs(9e4, 2.2e4))]
+    )
     (table,) = paper_tables(summary)
     assert table.heads[-1] == "Idle devices [kJ]"
     assert [row.figures[-1] for row in table.rows] == ["0.0", "22.0"]
@@ -194,13 +200,13 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
     assert "22.00 ± 0.44" in file.getvalue()
     assert _rows(cells_csv(summary))[1]["idle_energy_j"] == "22000.0"
     assert _rows(statistics_csv(summary))[1]["idle_energy_j"] == "22000.0"
-    small = summarise([Cell("m", {"node": "mix"}, runs(900.0, 220.0))])
+    small = summarise_cells([Cell("m", {"node": "mix"}, runs(900.0, 220.0))])
     assert paper_tables(small)[0].heads[-1] == "Idle devices [J]"
-    some = summarise([Cell("m", {"node": "mix"}, runs(9e4, 2.2e4)), cell("g", [trial(5e4, 100.0)], node="gpu")])
+    some = summarise_cells([Cell("m", {"node": "mix"}, runs(9e4, 2.2e4)), cell("g", [trial(5e4, 100.0)], node="gpu")])
     assert [row.figures[-1] for row in paper_tables(some)[0].rows] == ["22.0", "-"]
 
 
-def test_csv_has_every_figure_in_full(published: Summary) -> None:
+def test_csv_has_every_figure_in_full(published: StudySummary) -> None:
     rows = _rows(statistics_csv(published))
     assert len(rows) == 14
     first = rows[0]
@@ -213,7 +219,7 @@ def test_csv_has_every_figure_in_full(published: Summary) -> None:
     assert float(pairs[0]["ratio_low"]) < float(pairs[0]["ratio"]) < float(pairs[0]["ratio_high"])
 
 
-def test_json_has_the_tables_and_what_they_are_made_of(published: Summary) -> None:
+def test_json_has_the_tables_and_what_they_are_made_of(published: StudySummary) -> None:
     data = json.loads(json.dumps(paper_json(published, scope="node.ac"), allow_nan=False))
     assert data["tables"][0]["columns"] == ["phase", "node", "Consumption [kJ]", "Mean power [W]", "Runtime"]
     assert data["tables"][0]["rows"][0]["texts"] == ["train", "gpu", "680.7 ± 6.7", "665.8 ± 9.7", "00:17:02"]
@@ -223,7 +229,7 @@ def test_json_has_the_tables_and_what_they_are_made_of(published: Summary) -> No
 
 
 def test_pairs_of_lines_of_caps_name_the_line_and_a_reference_elsewhere() -> None:
-    summary = summarise(sweep(gpus=(1, 8), caps=(180, 260), n=3), reference={"cap": 260.0, "gpus": 8})
+    summary = summarise_cells(sweep(gpus=(1, 8), caps=(180, 260), n=3), reference={"cap": 260.0, "gpus": 8})
     text = _printed(summary, 120)
     assert re.search(r"gpus=8 180 W : 260 W", text)
     assert re.search(r"180 W gpus=1 : 260 W gpus=8", text)
@@ -236,7 +242,7 @@ def test_names_of_pairs_leave_out_what_rows_share_and_what_a_node_does_not_have(
 
     cells = [made(node, b, **cap) for b in (1, 2) for node, cap in (("all", {"cap": 200.0}), ("all", {"cap": 300.0}))]
     cells += [made("mix", b) for b in (1, 2)]
-    summary = summarise(cells, reference={"node": "all"})
+    summary = summarise_cells(cells, reference={"node": "all"})
     _, columns = pair_tables(summary)[0]
     expected = ("all batch=1 200 W : 300 W", "all batch=2 200 W : 300 W", "batch=1 mix : all", "batch=2 mix : all")
     assert columns[0].cells == expected
@@ -247,11 +253,11 @@ def test_names_of_pairs_leave_out_what_rows_share_and_what_a_node_does_not_have(
         assert ("difference\n" in text) == (width >= 100)
     assert re.search(r"^all batch=1 200 W : +1\.00 .*\n300 W$", _printed(summary, 72), re.MULTILINE)
     alone = [cell(k, [trial(e, 1.0)] * 2) for k, e in (("a", 1.0), ("b", 2.0))]
-    assert pair_tables(summarise(alone))[0][1][0].cells == ("b : a",)
+    assert pair_tables(summarise_cells(alone))[0][1][0].cells == ("b : a",)
     capped = [cell("c", [trial(1.0, 1.0)] * 2, cap=9.0), cell("n", [trial(1.0, 1.0)] * 2)]
-    assert pair_tables(summarise(capped))[0][1][0].cells == ("9 W : no cap",)
+    assert pair_tables(summarise_cells(capped))[0][1][0].cells == ("9 W : no cap",)
     batches = [cell(f"{b}", [trial(1.0, 1.0)] * 2, batch=b) for b in (1, 2)]
-    assert pair_tables(summarise(batches))[0][1][0].cells == ("batch=2 : 1",)
+    assert pair_tables(summarise_cells(batches))[0][1][0].cells == ("batch=2 : 1",)
 
 
 def test_a_ratio_is_never_shown_below_zero() -> None:
@@ -259,10 +265,10 @@ def test_a_ratio_is_never_shown_below_zero() -> None:
         cell("a", [trial(9.0, 1.0), trial(9.1, 1.0)], node="a"),
         cell("b", [trial(1.0, 1.0), trial(9.0, 1.0)], node="b"),
     ]
-    _, columns = pair_tables(summarise(wild))[0]
+    _, columns = pair_tables(summarise_cells(wild))[0]
     assert columns[1].cells[0].startswith("0.552 (0 to ")
-    assert _rows(pairs_csv(summarise(wild)))[0]["ratio_low"] == "0.0"
-    assert summarise(wild).to_json()["pairs"][0]["ratio_interval"][0] == 0.0
+    assert _rows(pairs_csv(summarise_cells(wild)))[0]["ratio_low"] == "0.0"
+    assert summarise_cells(wild).to_json()["pairs"][0]["ratio_interval"][0] == 0.0
 
 
 def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() -> None:
@@ -271,7 +277,7 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
         return cell(node, [replace(t, work={"samples": 10.0 + 5 * (node == "b")}) for t in runs], node=node)
 
     made_of = [made("a", 1e3, 3, "x"), made("b", 1.51e3, 3, "y"), made("c", 1.5e3, 1, "x")]
-    found = summarise(made_of)
+    found = summarise_cells(made_of)
     text = _printed(found, 120, every=True)
     assert "energy per sample" in text
     assert "mean power\n" in text
@@ -280,13 +286,15 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
     assert any(pair.by_meters for pair in found.pairs)
     assert any(pair.assumed for pair in found.pairs)
     assert len(pair_notes(found)) == 3
-    single = _printed(summarise([cell("a", [trial(1.0, 1.0)], node="a"), cell("b", [trial(0.0, 1.0)], node="b")]))
+    single = _printed(summarise_cells([cell("a", [trial(1.0, 1.0)], node="a"), cell("b", [trial(0.0, 1.0)], node="b")]))
     assert "not known" in single
-    reversed_ = _printed(summarise([cell("b", [trial(0.0, 1.0)], node="b"), cell("a", [trial(1.0, 1.0)], node="a")]))
+    reversed_ = _printed(
+        summarise_cells([cell("b", [trial(0.0, 1.0)], node="b"), cell("a", [trial(1.0, 1.0)], node="a")])
+    )
     assert re.search(r"a : b +- +- +not known", reversed_)
 
 
-def test_markdown_escapes_and_has_notes(published: Summary) -> None:
+def test_markdown_escapes_and_has_notes(published: StudySummary) -> None:
     text = paper_markdown(published, spread="interval", every=True)
     assert "**Results of energy**" in text
     assert all(note in text for note in pair_notes(published))

@@ -12,7 +12,7 @@ import pytest
 from tests.analysis.studies import by_cap, cell, noted, sweep, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, Summary, summarise
+from joulelab.analysis.metrics import Cell, StudySummary, summarise_cells
 from joulelab.analysis.study_notes import HALF
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv, scaling_csv
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "eds:2", "gain-loss", "energy@slowdown=5%")]
 
 
-def _printed(summary: Summary, width: int = 80, *, every: bool = False) -> str:
+def _printed(summary: StudySummary, width: int = 80, *, every: bool = False) -> str:
     file = io.StringIO()
     print_study(make_console(file, width), summary, every=every)
     return file.getvalue()
 
 
 @pytest.fixture(scope="module")
-def summary() -> Summary:
-    return summarise(sweep(gpus=(1, 8)), goals=GOALS)
+def summary() -> StudySummary:
+    return summarise_cells(sweep(gpus=(1, 8)), goals=GOALS)
 
 
-def test_the_table_fits_80_columns_and_says_everything(summary: Summary) -> None:
+def test_the_table_fits_80_columns_and_says_everything(summary: StudySummary) -> None:
     text = _printed(summary)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
@@ -53,38 +53,38 @@ def test_the_table_fits_80_columns_and_says_everything(summary: Summary) -> None
 
 
 def test_the_figures_in_the_table_are_those_of_the_summary() -> None:
-    text = _printed(summarise(sweep(gpus=(8,)), goals=GOALS))
+    text = _printed(summarise_cells(sweep(gpus=(8,)), goals=GOALS))
     row = re.search(r"gain, %.*?^ *180 +(-?[\d.]+) ± ([\d.]+)", text, re.MULTILINE | re.DOTALL)
     assert row is not None
-    alone = summarise(sweep(gpus=(8,))).cell("g8c180").gain
+    alone = summarise_cells(sweep(gpus=(8,))).cell("g8c180").gain
     assert alone is not None
     assert alone.expanded is not None
     assert float(row[1]) == pytest.approx(alone.value * 100, abs=0.05)
     assert float(row[2]) == pytest.approx(alone.expanded * 100, abs=0.05)
 
 
-def test_a_narrow_terminal_gets_more_tables_and_loses_nothing(summary: Summary) -> None:
+def test_a_narrow_terminal_gets_more_tables_and_loses_nothing(summary: StudySummary) -> None:
     text = _printed(summary, 50)
     assert "…" not in text
     assert all(len(line) <= 50 for line in text.splitlines() if "±" in line and "against" not in line)
     assert text.count("cap, W") > _printed(summary, 80).count("cap, W")
 
 
-def test_scaling_is_shown_where_it_matters_or_everywhere(summary: Summary) -> None:
+def test_scaling_is_shown_where_it_matters_or_everywhere(summary: StudySummary) -> None:
     assert "cap=140 W" not in _printed(summary).partition("Scaling")[2]
     assert "2 of 5 shown" in " ".join(_printed(summary).split())
     assert "cap=140 W" in _printed(summary, every=True).partition("Scaling")[2]
     assert "shown" not in _printed(summary, every=True)
-    few = _printed(summarise(sweep(gpus=(1, 2), caps=(100, 180, 260)), goals=GOALS)).partition("Scaling")[2]
+    few = _printed(summarise_cells(sweep(gpus=(1, 2), caps=(100, 180, 260)), goals=GOALS)).partition("Scaling")[2]
     assert all(f"cap={cap} W 2" in few for cap in (100, 180, 260))
-    assert "1 of 5 shown" in _printed(summarise(sweep(gpus=(1, 2))))
-    alone = summarise([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)], goals=GOALS)
+    assert "1 of 5 shown" in _printed(summarise_cells(sweep(gpus=(1, 2))))
+    alone = summarise_cells([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)], goals=GOALS)
     text = _printed(alone).partition("Scaling")[2]
     assert re.search(r"^ *2 +2\.000 ± \? +100 ± \? +0\.5000 ± \?", text, re.MULTILINE)
 
 
 def test_one_run_has_no_interval_for_time_and_says_so() -> None:
-    found = summarise(by_cap({260.0: [(1e5, 90.0)], 170.0: [(7.6e4, 98.0)]}, gain=0.01), goals=GOALS)
+    found = summarise_cells(by_cap({260.0: [(1e5, 90.0)], 170.0: [(7.6e4, 98.0)]}, gain=0.01), goals=GOALS)
     text = _printed(found)
     assert noted(found)["one-run-each"]["cells"] == 2
     assert re.search(r"170 +1 +76\.0 ± 1\.5 +98\.00 ± \? +776 ± 16", text)
@@ -94,7 +94,7 @@ def test_one_run_has_no_interval_for_time_and_says_so() -> None:
 def test_unknown_accuracy_prints_no_interval_but_ratios_from_repeats_do() -> None:
     pairs = {260.0: (100.0, 101.0, 99.0), 170.0: (76.0, 76.5, 75.5)}
     cells = [cell(f"c{c:g}", [trial(e, 10.0, known=False) for e in es], cap=c) for c, es in pairs.items()]
-    text = _printed(summarise(cells, goals=[Goal("energy")]))
+    text = _printed(summarise_cells(cells, goals=[Goal("energy")]))
     assert "76.00 ± ?" in text
     assert re.search(r"170 +24\.0 ± \d", text)
 
@@ -104,7 +104,7 @@ def test_an_idle_share_that_varies_is_a_column() -> None:
         replace(c, trials=tuple(replace(t, idle_energy_share=k / 4) for t in c.trials))
         for k, c in enumerate(sweep(gpus=(8,)))
     ]
-    text = _printed(summarise(cells, goals=[Goal("ed2p")]))
+    text = _printed(summarise_cells(cells, goals=[Goal("ed2p")]))
     assert "idle GPUs'" in text
     assert "idle GPUs:" not in text  # the title
     assert "ED2P gain" in text
@@ -114,7 +114,7 @@ def test_a_cap_that_was_not_in_force_is_marked_everywhere() -> None:
     cells = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 10.0)] * 2, 100.0: [(50.0, 10.0)] * 2})
     said = "gpu:0: 201 W on average above the cap of 100 W"
     bad = [replace(t, doubts=(f"cap not enforced: {said}",), uncapped=(said,)) for t in cells[2].trials]
-    found = summarise([*cells[:2], replace(cells[2], trials=tuple(bad))], goals=[Goal("energy")])
+    found = summarise_cells([*cells[:2], replace(cells[2], trials=tuple(bad))], goals=[Goal("energy")])
     text = _printed(found)
     assert re.search(r"^ *100! +2 ", text, re.MULTILINE)
     assert re.search(r"^energy 200 W, gain", text, re.MULTILINE)
@@ -124,7 +124,9 @@ def test_a_cap_that_was_not_in_force_is_marked_everywhere() -> None:
     assert [rows[k]["uncapped_runs"] for k in ("c260", "c200", "c100")] == ["0", "0", "2"]
     assert rows["c100"]["doubts"] == "cap not enforced (2)"
     pinned = _printed(
-        summarise([cells[1], replace(cells[2], trials=tuple(bad))], goals=[Goal("time")], reference={"cap": 100.0})
+        summarise_cells(
+            [cells[1], replace(cells[2], trials=tuple(bad))], goals=[Goal("time")], reference={"cap": 100.0}
+        )
     )
     assert re.search(r"^ *100!\* +2 ", pinned, re.MULTILINE)
     assert "against 100 W!" in pinned
@@ -132,7 +134,7 @@ def test_a_cap_that_was_not_in_force_is_marked_everywhere() -> None:
 
 def test_runs_without_a_cap_are_named_so() -> None:
     cells = [cell("a", [trial(1.0, 1.0)] * 2, cap=150.0), cell("b", [trial(2.0, 1.0)] * 2)]
-    text = _printed(summarise(cells, goals=[Goal("energy")]))
+    text = _printed(summarise_cells(cells, goals=[Goal("energy")]))
     assert text.splitlines()[1].endswith("no cap")
     assert re.search(r"^ *cap, W +n", text, re.MULTILINE)
     assert re.search(r"^no cap\* +2", text, re.MULTILINE)
@@ -141,12 +143,12 @@ def test_runs_without_a_cap_are_named_so() -> None:
 
 def test_per_what_is_compared_is_in_the_title_and_unknown_gains_have_no_stray_unit() -> None:
     cells = [Cell(f"c{b}", {"batch": b}, (replace(trial(1.0, 1.0), work={"samples": 9.0 * b}),)) for b in (16, 64)]
-    text = _printed(summarise(cells, goals=[Goal("energy")]))
+    text = _printed(summarise_cells(cells, goals=[Goal("energy")]))
     assert text.splitlines()[1].endswith("batch=16, per sample")
     assert re.search(r"^ *64 +75\.0 ± \?", text, re.MULTILINE)
 
 
-def test_scaling_is_a_csv_of_its_own(summary: Summary) -> None:
+def test_scaling_is_a_csv_of_its_own(summary: StudySummary) -> None:
     rows = list(csv.DictReader(io.StringIO(scaling_csv(summary))))
     assert len(rows) == sum(len(s.points) for s in summary.scaling)
     point = summary.scaling[0].points[1]
@@ -159,30 +161,30 @@ def test_scaling_is_a_csv_of_its_own(summary: Summary) -> None:
 def test_every_slowdown_goal_has_its_column_even_where_it_cannot_be_judged() -> None:
     limit = Goal("energy", slowdown=0.05)
     cells = [Cell("a", {"cap": 1.0}, (trial(None, 1.0),)), Cell("b", {"cap": 2.0})]
-    rows = list(csv.DictReader(io.StringIO(cells_csv(summarise(cells, goals=[limit])))))
+    rows = list(csv.DictReader(io.StringIO(cells_csv(summarise_cells(cells, goals=[limit])))))
     assert [row["within_energy@slowdown=5%"] for row in rows] == ["", ""]
 
 
 def test_studies_of_other_knobs_without_energy_or_without_runs_are_printed() -> None:
     batches = [cell(f"b{b}", [trial(None, 10.0 / b)] * 2, batch=b, opt=o) for b, o in ((1, "a"), (2, "b"))]
-    text = _printed(summarise(batches, goals=[Goal("time"), Goal("energy")]))
+    text = _printed(summarise_cells(batches, goals=[Goal("time"), Goal("energy")]))
     assert "batch=2 opt=b, gain +50" in text
     assert text.splitlines()[1].endswith("batch=1 opt=a")
     assert "gain, %" not in text
-    assert "batch=4" in _printed(summarise([cell("x", [trial(1.0, 1.0)], batch=b) for b in (4,)], goals=GOALS))
-    nothing = summarise([Cell("a", {"cap": 1.0}), Cell("b", {"cap": None})], goals=GOALS)
+    assert "batch=4" in _printed(summarise_cells([cell("x", [trial(1.0, 1.0)], batch=b) for b in (4,)], goals=GOALS))
+    nothing = summarise_cells([Cell("a", {"cap": 1.0}), Cell("b", {"cap": None})], goals=GOALS)
     assert list(noted(nothing)) == ["no-results"]
     assert nothing.notes[0] in _printed(nothing)
     assert "Best" not in _printed(nothing)
     pinned = [c for c in sweep(gpus=(2, 8), caps=(180, 260)) if c.key != "g2c180"]
-    assert noted(summarise(pinned, goals=GOALS, reference={"cap": 180.0}))["reference-missing"] == {"lines": 1}
-    global_ = _printed(summarise(sweep(gpus=(2, 8), caps=(180, 260)), goals=GOALS, reference={"gpus": 2}))
+    assert noted(summarise_cells(pinned, goals=GOALS, reference={"cap": 180.0}))["reference-missing"] == {"lines": 1}
+    global_ = _printed(summarise_cells(sweep(gpus=(2, 8), caps=(180, 260)), goals=GOALS, reference={"gpus": 2}))
     assert "against cap=260 W gpus=2" in global_
 
 
 def test_a_limit_that_may_be_broken_is_said() -> None:
     points = {260.0: [(100.0, 10.0)] * 2, 180.0: [(85.0, 10.4), (85.0, 10.5)]}
-    found = summarise(by_cap(points), goals=[Goal("energy", slowdown=0.05)])
+    found = summarise_cells(by_cap(points), goals=[Goal("energy", slowdown=0.05)])
     assert [best.within["c180"] for best in found.best] == ["possibly"]
     assert "slowdown may" in " ".join(_printed(found).split())
 
@@ -192,7 +194,7 @@ def test_figures_that_rest_on_an_estimate_are_marked() -> None:
         replace(c, trials=tuple(replace(t, estimate=c.key == "g1c180") for t in c.trials))
         for c in sweep(gpus=(1, 2), caps=(100, 180, 260))
     ]
-    found = summarise(cells, goals=[Goal("energy"), Goal("time")])
+    found = summarise_cells(cells, goals=[Goal("energy"), Goal("time")])
     text = _printed(found)
     first = text.partition("gpus=2")[0]
     energy = re.search(r"^ *180 +5 +~[\d.]+ ± [\d.]+ +[\d.]+ ± [\d.]+ +~[\d.]+ ± [\d.]+ +~[\d.]+", first, re.MULTILINE)
@@ -203,14 +205,14 @@ def test_figures_that_rest_on_an_estimate_are_marked() -> None:
     assert re.search(r"^cap=180 W 1 .* 1\.000$", text, re.MULTILINE)
     assert text.count("~") == 1 + 3 + 4 + 1  # the note, three of energy, four of gains, a ratio
     assert noted(found)["estimates"]["estimated"] == 1
-    pinned = summarise(cells, goals=[Goal("energy"), Goal("time")], reference={"cap": 180.0})
+    pinned = summarise_cells(cells, goals=[Goal("energy"), Goal("time")], reference={"cap": 180.0})
     of_one = _printed(pinned).partition("gpus=2")[0]
     assert re.search(r"^energy 100 W, gain ~\+", of_one, re.MULTILINE)
     assert re.search(r"^time +260 W, gain \+", of_one, re.MULTILINE)
     assert re.search(r"^ *180\* +0 +0 +0", of_one, re.MULTILINE)
 
 
-def test_markdown_tables_are_whole(summary: Summary) -> None:
+def test_markdown_tables_are_whole(summary: StudySummary) -> None:
     text = study_markdown(summary)
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) == 5
@@ -220,11 +222,11 @@ def test_markdown_tables_are_whole(summary: Summary) -> None:
     assert "best for edp" in text
     assert HALF in text
     assert "k = 2" in text
-    plain = study_markdown(summarise([cell("a_b", [trial(None, 1.0)], x="1|2")]))
+    plain = study_markdown(summarise_cells([cell("a_b", [trial(None, 1.0)], x="1|2")]))
     assert "x=1\\|2" in plain
 
 
-def test_latex_tables_are_balanced_and_escaped(summary: Summary) -> None:
+def test_latex_tables_are_balanced_and_escaped(summary: StudySummary) -> None:
     text = study_latex(summary)
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 5
     assert r"gain, \%" in text
@@ -233,12 +235,12 @@ def test_latex_tables_are_balanced_and_escaped(summary: Summary) -> None:
     assert "k = 2" in text
     for row in re.findall(r"^.*&.*$", text, re.MULTILINE):
         assert row.endswith(r"\\")
-    odd = study_latex(summarise([cell("x", [trial(1.0, 1.0, known=False)] * 2, name=r"a_b&c%$#{}~^\d")]))
+    odd = study_latex(summarise_cells([cell("x", [trial(1.0, 1.0, known=False)] * 2, name=r"a_b&c%$#{}~^\d")]))
     assert r"a\_b\&c\%\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}d" in odd
 
 
 @pytest.mark.system
-def test_latex_compiles_where_it_is_installed(summary: Summary, tmp_path: Path) -> None:
+def test_latex_compiles_where_it_is_installed(summary: StudySummary, tmp_path: Path) -> None:
     program = shutil.which("pdflatex")
     if program is None:
         pytest.skip("apt install texlive-latex-recommended")
@@ -249,7 +251,7 @@ def test_latex_compiles_where_it_is_installed(summary: Summary, tmp_path: Path) 
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_csv_has_a_row_per_cell_with_every_metric_and_its_uncertainty(summary: Summary) -> None:
+def test_csv_has_a_row_per_cell_with_every_metric_and_its_uncertainty(summary: StudySummary) -> None:
     rows = list(csv.DictReader(io.StringIO(cells_csv(summary))))
     assert len(rows) == len(summary.cells)
     by_key = {row["cell"]: row for row in rows}
@@ -274,10 +276,10 @@ def test_csv_has_a_row_per_cell_with_every_metric_and_its_uncertainty(summary: S
 
 def test_cells_of_different_shape_make_one_csv() -> None:
     cells = [cell("a", [trial(None, 1.0)], cap=1.0), Cell("b", {"cap": 2.0, "x": "y"})]
-    found = summarise(cells, goals=GOALS)
+    found = summarise_cells(cells, goals=GOALS)
     rows = list(csv.DictReader(io.StringIO(cells_csv(found))))
     assert rows[0]["energy_j"] == ""
     assert rows[0]["time_s_expanded"] == ""  # of one run nothing is known
     assert rows[1]["knob_x"] == "y"
-    nothing = summarise([Cell("b", {"cap": 2.0})])
+    nothing = summarise_cells([Cell("b", {"cap": 2.0})])
     assert "b,2.0" in cells_csv(nothing)

@@ -9,7 +9,7 @@ import pytest
 from tests.study.tuning.whole_runs import ENERGY, Made, curve, noisy, shown, swept, tuned
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.core.quantity import Quantity
 from joulelab.report.tune import headline
 from joulelab.study.folder import open_study
@@ -69,7 +69,7 @@ def test_a_tuning_inside_a_run_says_when_it_would_have_paid() -> None:
 def test_a_tuning_tells_the_figures_that_a_sweep_of_the_same_slots_tells(tmp_path: Path) -> None:
     swept(tmp_path / "s", {260.0: 3, 220.0: 3, 180.0: 3, 140.0: 1})
     found = tuned(tmp_path / "s", Made(lambda cap: noisy(cap, 1)), "140:260:40", trials=3, repeat_max=3)
-    summary = summarise(gather(open_study(tmp_path / "s")).cells, goals=[ENERGY])
+    summary = summarise_cells(gather(open_study(tmp_path / "s")).cells, goals=[ENERGY])
     by_cap = {cell.knobs["cap"]: cell for cell in summary.cells}
     assert [row.cap for row in found.rows] == [260.0, 220.0, 180.0, 140.0]
     for row in found.rows:

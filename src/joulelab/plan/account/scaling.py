@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.analysis.cells import Cell, Means, Trial, means, pool_cells
+from joulelab.analysis.cells import Cell, CellMeans, Trial, compute_means, pool_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.scope import find_family
@@ -62,7 +62,7 @@ class Group:
     cap_w: float | None
     batch: float | None
     members: tuple[Measured, ...]
-    means: Means
+    compute_means: CellMeans
 
     @property
     def run(self) -> str:
@@ -124,7 +124,7 @@ class Basis:
         pool = pool_cells([(cell, unit) for cell in cells.values()])
         groups, alone = [], False
         for key, cell in cells.items():
-            found = means(cell, unit, pool)
+            found = compute_means(cell, unit, pool)
             if found is None or found.energy is None:
                 raise ConfigError("a run has no energy", where=cell.trials[0].run, next="joulelab doctor")
             alone = alone or not found.time.known

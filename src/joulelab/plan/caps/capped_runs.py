@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.cells import Cell, Trial, means, pool_cells, time_ratio
+from joulelab.analysis.cells import Cell, Trial, compute_means, divide_times, pool_cells
 from joulelab.analysis.work import TOOK, kinds_with_figure
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE
@@ -19,7 +19,7 @@ from joulelab.plan.draws import ALIKE, workload_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.analysis.cells import Means
+    from joulelab.analysis.cells import CellMeans
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
     from joulelab.plan.draws import Measured
@@ -45,22 +45,22 @@ def fitted(measured: Sequence[Measured], highest_cap_w: float | None) -> tuple[t
     times = [Cell(key, {}, tuple(_trial(m, kind) for m in group)) for key, group in zip(keys, groups, strict=True)]
     powers = [Cell(key, {}, tuple(_power(m, kind) for m in group)) for key, group in zip(keys, groups, strict=True)]
     time_pool, power_pool = (pool_cells((cell, None) for cell in cells) for cells in (times, powers))
-    reference = means(times[-1], None, time_pool)
+    reference = compute_means(times[-1], None, time_pool)
     points = [
-        _point(level, group, (means(time, None, time_pool), reference), means(power, None, power_pool))
+        _point(level, group, (compute_means(time, None, time_pool), reference), compute_means(power, None, power_pool))
         for level, group, time, power in zip(levels, groups, times, powers, strict=True)
     ]
     return tuple(points), _said(measured, groups, kind, levels, _limit(measured, highest_cap_w)), tag
 
 
 def _point(
-    level: float, group: Sequence[Measured], times: tuple[Means | None, Means | None], power: Means | None
+    level: float, group: Sequence[Measured], times: tuple[CellMeans | None, CellMeans | None], power: CellMeans | None
 ) -> Point:
     """Return what one cap did; every cap has runs, and every run an energy."""
     own, reference = times
     if own is None or reference is None or power is None or power.energy is None:
         raise ValueError(f"no runs at {level:g} W")
-    slowdown = ONE if own == reference else time_ratio(own, reference)
+    slowdown = ONE if own == reference else divide_times(own, reference)
     highest = max(d.highest_w for m in group for d in m.draws)
     return Point(level, slowdown or ONE, power.energy, highest, len(group))
 
@@ -140,7 +140,7 @@ def uncapped(measured: Sequence[Measured], gpu_w: float | None = None) -> Uncapp
     if not gpus or limit is None or cap_w < limit:
         why = "no GPU was measured" if not gpus else f"all runs are at {cap_w:g} W"
         raise ConfigError("what caps do is not known", why=why, next=SWEEP)
-    power = means(Cell("uncapped", {}, tuple(_power(m, None) for m in measured)))
+    power = compute_means(Cell("uncapped", {}, tuple(_power(m, None) for m in measured)))
     if power is None or power.energy is None:
         raise ValueError("runs have no energy")
     inside = [float(np.nanmean(d.parts["gpu"])) / d.gpus for d in draws if "gpu" in d.parts and d.gpus]

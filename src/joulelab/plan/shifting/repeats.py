@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.cells import Cell, Trial, means, pool_cells
+from joulelab.analysis.cells import Cell, Trial, compute_means, pool_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import total
 from joulelab.plan.account.energy import side_of
@@ -63,7 +63,7 @@ class Repeats:
         if len(found) == 1:
             return found[0]
         trials = tuple(Trial(q, 1.0, run=run.result.run) for q, run in zip(found, self.runs, strict=True))
-        mean = means(Cell(f"idle of {self.first.result.run}", {}, trials))
+        mean = compute_means(Cell(f"idle of {self.first.result.run}", {}, trials))
         return None if mean is None else mean.energy
 
     def course(self) -> Floats:
@@ -96,7 +96,7 @@ def repeats_of(measured: Sequence[Measured], gpu_w: float | None = None) -> Repe
     _check_alike(own)
     named = {level: Cell(f"{level:g} W, job {runs[0].result.run}", {}, _trials(runs)) for level, runs in cells.items()}
     pool = pool_cells((cell, None) for cell in named.values())
-    found = means(named[highest], None, pool)
+    found = compute_means(named[highest], None, pool)
     assert found is not None
     assert found.energy is not None
     energy = found.energy if found.spread else _energy(own[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.lines import knob_text
+from joulelab.analysis.lines import format_knobs
 from joulelab.report import format as fmt
 from joulelab.report.page.blocks import Block, Cards, Columns, Commands, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.study_charts import front_part, groups_of, map_part, metric_part, scaling_part
@@ -20,7 +20,7 @@ from joulelab.report.study.table import COVERAGE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.report.page.make import Link
     from joulelab.report.study.rated import CellEstimate
     from joulelab.study.folder import Study
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_BEST = 12  # sentences on best cells that stand open
 
 
-def study_report(study: Study, results: Results, summary: Summary, *, link: Link | None = None) -> Report:
+def study_report(study: Study, results: Results, summary: StudySummary, *, link: Link | None = None) -> Report:
     """Return the report on a study; `link` gives addresses of the pages of its runs."""
     estimates = estimates_of(results, summary)
     scope = study.data["scope"]
@@ -53,7 +53,7 @@ def study_report(study: Study, results: Results, summary: Summary, *, link: Link
     return Report(f"Study {study.name}", " · ".join(about), kept, {}, live)
 
 
-def _best(study: Study, results: Results, summary: Summary, estimates: Sequence[CellEstimate]) -> list[Block]:
+def _best(study: Study, results: Results, summary: StudySummary, estimates: Sequence[CellEstimate]) -> list[Block]:
     blocks: list[Block] = [Cards(tuple(_cards(study, results, summary)))]
     told = [(best.goal.text, best.line, rows.best_text(summary, best)) for best in summary.best]
     alone = {line.key for line in summary.lines if rows.is_alone(summary, line)}
@@ -70,7 +70,7 @@ def _best(study: Study, results: Results, summary: Summary, estimates: Sequence[
     return [*blocks, Heading("Runtime x rated power"), Text(estimate_text(estimates, summary))]
 
 
-def _cards(study: Study, results: Results, summary: Summary) -> list[tuple[str, str, str]]:
+def _cards(study: Study, results: Results, summary: StudySummary) -> list[tuple[str, str, str]]:
     """Return the figures that come first: cells, runs, and the best cell for the first goal."""
     ran = [c for c in summary.cells if c.compared is not None]
     repeats = sorted({c.n for c in ran})
@@ -99,7 +99,7 @@ def _whose(study: Study) -> str:
     return f"of {scope}" if scope else "of everything measured"
 
 
-def _estimates(estimates: Sequence[CellEstimate], summary: Summary) -> list[Block]:
+def _estimates(estimates: Sequence[CellEstimate], summary: StudySummary) -> list[Block]:
     blocks: list[Block] = [Text(estimate_text(estimates, summary))]
     if not estimates:
         return blocks
@@ -109,7 +109,7 @@ def _estimates(estimates: Sequence[CellEstimate], summary: Summary) -> list[Bloc
     return [*blocks, Table(grid, "Estimate of each cell"), Text(NOTE)]
 
 
-def _notes(results: Results, summary: Summary) -> Block:
+def _notes(results: Results, summary: StudySummary) -> Block:
     return Lines(tuple(("note", note) for note in (COVERAGE, *summary.notes, *results.notes)), "notes")
 
 
@@ -124,7 +124,7 @@ def _again(study: Study) -> list[Block]:
 
         told.append(("command", " ".join(redact(data["command"]))))
     told += [("repeats", str(data.get("repeats", ""))), ("goals", ", ".join(data["goals"]))]
-    told += [("reference", knob_text(data["reference"]))] if data["reference"] else []
+    told += [("reference", format_knobs(data["reference"]))] if data["reference"] else []
     told += [("knob", f"{name}: {', '.join(str(v.get('text', v)) for v in of)}") for name, of in _knobs(study)]
     told += [("node type", _node(name, node.executor, node.options)) for name, node in study.nodes.items()]
     told += [("setting", f"{name} {value}") for name, value in study.settings.to_json().items() if value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.lines import APART, knob_text
+from joulelab.analysis.lines import GROUP_KNOBS, format_knobs
 from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
 from joulelab.report.charts.svg_panels import draw_heat, draw_panel
@@ -17,7 +17,7 @@ from joulelab.report.study.heat import heats_of
 from joulelab.report.study.rows import scaling_columns, scaling_title, shown_scaling
 
 if TYPE_CHECKING:
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.report.charts.heat import Heat
     from joulelab.report.study.curves import Curve, Panel
 
@@ -30,11 +30,11 @@ AROUND = 0.5  # so far beyond the front its neighbourhood goes, of the front's o
 FEWEST, MOST_OF_ALL = 3, 0.7  # points of a neighbourhood, and share of all that is no neighbourhood any more
 
 
-def groups_of(summary: Summary) -> list[tuple[str, Summary]]:
+def groups_of(summary: StudySummary) -> list[tuple[str, StudySummary]]:
     """Return the study workload by workload and phase by phase: their figures have nothing in common."""
     found: dict[str, list[str]] = {}
     for cell in summary.cells:
-        name = knob_text({n: cell.knobs[n] for n in APART if n in cell.knobs})
+        name = format_knobs({n: cell.knobs[n] for n in GROUP_KNOBS if n in cell.knobs})
         found.setdefault(name, []).append(cell.key)
     groups = []
     for name, keys in found.items():
@@ -84,7 +84,7 @@ def named_within(panel: Panel, group: str) -> Panel:
     return replace(panel, curves=tuple(curves), ticks=ticks)
 
 
-def metric_part(summary: Summary) -> Part | None:
+def metric_part(summary: StudySummary) -> Part | None:
     """Return every metric against the knob of the lines, with best and indistinguishable cells; the rest folded."""
     blocks: list[Block] = []
     groups = groups_of(summary)
@@ -102,7 +102,7 @@ def metric_part(summary: Summary) -> Part | None:
     return Part("metrics", "Metrics against knobs", tuple(blocks)) if blocks else None
 
 
-def front_part(summary: Summary) -> Part | None:
+def front_part(summary: StudySummary) -> Part | None:
     """Return time and energy of all cells with the Pareto front."""
     blocks: list[Block] = []
     groups = groups_of(summary)
@@ -162,7 +162,7 @@ def _kept(curve: Curve, kept: list[int]) -> Curve:
     )
 
 
-def map_part(summary: Summary) -> Part | None:
+def map_part(summary: StudySummary) -> Part | None:
     """Return maps over two knobs, where two vary."""
     heats = heats_of(summary)
     if not heats:
@@ -178,7 +178,7 @@ def _map(heat: Heat) -> list[Block]:
     return [Drawn(figure(draw_heat(heat), heat.note, title=heat.title))]
 
 
-def scaling_part(summary: Summary) -> Part | None:
+def scaling_part(summary: StudySummary) -> Part | None:
     """Return speed-up, efficiency and energy over GPU counts, with the table."""
     panels = scaling_panels(summary)
     if not panels:

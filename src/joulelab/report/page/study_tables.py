@@ -14,8 +14,8 @@ from joulelab.report.study.paper_rows import paper_tables
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from joulelab.analysis.lines import Line
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.report.study.rows import Column
 
 MOST_LINES = 8  # lines of cells whose tables stand open
@@ -34,7 +34,7 @@ def grid_of_columns(columns: Sequence[Column], *, left: int = 1, bold: Collectio
     return Grid(heads, tuple(made), frozenset(range(left)))
 
 
-def paper_part(summary: Summary, scope: str | None) -> Part | None:
+def paper_part(summary: StudySummary, scope: str | None) -> Part | None:
     """Return the tables as papers print them, with their captions, and how cells compare with the reference."""
     blocks: list[Block] = []
     for table in paper_tables(summary, scope=scope):
@@ -47,7 +47,7 @@ def paper_part(summary: Summary, scope: str | None) -> Part | None:
     return Part("paper", "Tables as papers print them", tuple(blocks)) if blocks else None
 
 
-def cell_part(summary: Summary) -> Part | None:
+def cell_part(summary: StudySummary) -> Part | None:
     """Return a table of every line of cells with all its metrics."""
     made = [block for line in summary.lines if (block := _line(summary, line))]
     if not made:
@@ -57,7 +57,7 @@ def cell_part(summary: Summary) -> Part | None:
     return Part("cells", "Every cell", tuple(block for of in made for block in of))
 
 
-def _line(summary: Summary, line: Line) -> list[Block]:
+def _line(summary: StudySummary, line: CellLine) -> list[Block]:
     label = rows.label_column(summary, line)
     best = {b.cell for b in rows.best_of_line(summary, line)}
     bold = [k for k, key in enumerate(line.cells) if key in best]

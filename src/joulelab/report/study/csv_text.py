@@ -6,38 +6,38 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.lines import knob_column
+from joulelab.analysis.lines import name_knob_column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.lines import Line
-    from joulelab.analysis.metrics import CellMetrics, Summary
+    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.core.quantity import Quantity
 
 SCALING = "scaling.csv"
 EXPANDED = "_expanded"  # the column beside a metric: its expanded uncertainty (k = 2), empty where it is not known
 
 
-def cells_csv(summary: Summary) -> str:
+def cells_csv(summary: StudySummary) -> str:
     """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), what it is best for."""
     line_of = {key: line for line in summary.lines for key in line.cells}
     return as_csv([_cell_row(summary, line_of[cell.key], cell) for cell in summary.cells])
 
 
-def scaling_csv(summary: Summary) -> str:
+def scaling_csv(summary: StudySummary) -> str:
     """Return a row per GPU count and set of the other knobs: speed-up, efficiency and energy against the fewest."""
     rows = []
     for scaling in summary.scaling:
         for point in scaling.points:
-            row = {"cell": point.cell, **{knob_column(name): value for name, value in scaling.knobs.items()}}
+            row = {"cell": point.cell, **{name_knob_column(name): value for name, value in scaling.knobs.items()}}
             row |= {"gpus": point.gpus, "compared_with": scaling.points[0].cell}
             row |= _both("speedup", point.speedup) | _both("efficiency", point.efficiency)
             rows.append(row | _both("energy_ratio", point.energy_ratio))
     return as_csv(rows)
 
 
-def _cell_row(summary: Summary, line: Line, cell: CellMetrics) -> dict[str, Any]:
+def _cell_row(summary: StudySummary, line: CellLine, cell: CellMetrics) -> dict[str, Any]:
     front = summary.front_for(line.key)
     of_line = [b for b in summary.best if b.line == line.key]
     row: dict[str, Any] = {"cell": cell.key, **knob_columns(cell), "line": line.key, "n": cell.n}
@@ -80,7 +80,7 @@ def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
 
 def knob_columns(cell: CellMetrics) -> dict[str, Any]:
     """Return the knobs of a cell by the names of their columns."""
-    return {knob_column(name): value for name, value in cell.knobs.items()}
+    return {name_knob_column(name): value for name, value in cell.knobs.items()}
 
 
 def _both(name: str, q: Quantity | None) -> dict[str, float | None]:

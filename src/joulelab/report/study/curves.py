@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.choice import best_of
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.lines import knob_text, knob_value, level, scale
+from joulelab.analysis.lines import choose_knob_unit, format_knob, format_knobs, rank_value
 from joulelab.report import format as fmt
 from joulelab.report.study.rows import UNCAPPED, short_name, shown_scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.analysis.lines import Line
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.analysis.scaling import ScalingPoint
     from joulelab.core.quantity import Quantity
 
@@ -57,7 +57,7 @@ class Panel:
     note: str
     ticks: tuple[str, ...] | None = None
     joined: bool = True
-    level: float | None = None
+    rank_value: float | None = None
     one_front: bool = True
 
     @property
@@ -66,7 +66,7 @@ class Panel:
         return self.ticks is not None and sum(len(t) + 2 for t in self.ticks) > 80
 
 
-def panels_of(summary: Summary) -> list[Panel]:
+def panels_of(summary: StudySummary) -> list[Panel]:
     """Return energy, time, EDP, their gains, EDS(k) and gain minus loss, as far as there is data for them."""
     per = summary.lines[0].per if summary.lines else None
     unit = f" per {per.removesuffix('s')}" if per else ""
@@ -88,7 +88,7 @@ def panels_of(summary: Summary) -> list[Panel]:
     return [p for p in panels if p.curves]
 
 
-def pareto_of(summary: Summary, line_name: str = "Black line") -> Panel | None:
+def pareto_of(summary: StudySummary, line_name: str = "Black line") -> Panel | None:
     """Return energy over time, with the front of all cells that can be compared; None without energies.
 
     `line_name` is what the note calls the front's line: black on paper.
@@ -110,7 +110,7 @@ def pareto_of(summary: Summary, line_name: str = "Black line") -> Panel | None:
         times = [c.compared.time for c in of if c.compared is not None]
         curves.append(
             Curve(
-                knob_text(line.knobs),
+                format_knobs(line.knobs),
                 tuple(q.value for q in times),
                 tuple(q.value / factor for q in energies),
                 _bars(energies, factor),
@@ -128,13 +128,13 @@ def pareto_of(summary: Summary, line_name: str = "Black line") -> Panel | None:
     return Panel("pareto", "Time and energy", *labels, tuple(curves), note, joined=False, one_front=one)
 
 
-def _front_name(summary: Summary, key: str, line: Line) -> str:
+def _front_name(summary: StudySummary, key: str, line: CellLine) -> str:
     """Return a cell by its line, where there are several, and its place in it."""
     name = short_name(summary, key, line) + (UNCAPPED if summary.cell(key).uncapped else "")
-    return f"{knob_text(line.knobs)}, {name}" if len(summary.lines) > 1 else name
+    return f"{format_knobs(line.knobs)}, {name}" if len(summary.lines) > 1 else name
 
 
-def scaling_panels(summary: Summary) -> list[Panel]:
+def scaling_panels(summary: StudySummary) -> list[Panel]:
     """Return speed-up, efficiency and energy over GPU counts, at the caps that matter; none without counts."""
     scalings = (shown_scaling(summary) or list(summary.scaling))[:MOST_SCALINGS]
     if not scalings:
@@ -163,7 +163,7 @@ def scaling_panels(summary: Summary) -> list[Panel]:
     return panels
 
 
-def _panel(summary: Summary, name: str, title: str, unit: str, goal: Goal, pick: Any) -> Panel:
+def _panel(summary: StudySummary, name: str, title: str, unit: str, goal: Goal, pick: Any) -> Panel:
     share = unit == "%"
     values = [q.value for c in summary.cells if (q := pick(c)) is not None]
     factor, prefixed = (0.01, "%") if share else (1.0, "s") if unit == "s" else fmt.choose_scale(values, unit)
@@ -179,13 +179,15 @@ def _panel(summary: Summary, name: str, title: str, unit: str, goal: Goal, pick:
     return Panel(name, heading, x_label, f"{title}, {prefixed}", curves, note, ticks, joined=joined, level=level)
 
 
-def _curve(summary: Summary, line: Line, goal: Goal, pick: Any, factor: float, places: dict[str, float]) -> Curve:
+def _curve(
+    summary: StudySummary, line: CellLine, goal: Goal, pick: Any, factor: float, places: dict[str, float]
+) -> Curve:
     rows = [(c.key, q) for c in summary.of_line(line) if (q := pick(c)) is not None]
     keys, quantities = [key for key, _ in rows], [q for _, q in rows]
     reference = summary.cell(line.reference).compared if line.reference else None
     best = best_of(goal, line.key, summary.choosable(line), reference)
     return Curve(
-        knob_text(line.knobs),
+        format_knobs(line.knobs),
         tuple(places[key] for key in keys),
         tuple(q.value / factor for q in quantities),
         _bars(quantities, factor),
@@ -195,23 +197,23 @@ def _curve(summary: Summary, line: Line, goal: Goal, pick: Any, factor: float, p
     )
 
 
-def _places(summary: Summary) -> tuple[dict[str, float], str, tuple[str, ...] | None]:
+def _places(summary: StudySummary) -> tuple[dict[str, float], str, tuple[str, ...] | None]:
     """Return where each cell lies along the axis, the axis' label, and names where the knob is not a number."""
     axis = summary.lines[0].axis if summary.lines else None
     if axis is None:
-        names = [knob_text(c.knobs) or c.key for c in summary.cells]
+        names = [format_knobs(c.knobs) or c.key for c in summary.cells]
         return {c.key: float(k) for k, c in enumerate(summary.cells)}, "", tuple(names)
     values = {c.key: c.knobs.get(axis) for c in summary.cells}
     title = AXIS_NAMES.get(axis, axis)
-    if all(math.isfinite(level(v)) for v in values.values()):
-        factor, unit = scale(axis, [level(v) for v in values.values()])
+    if all(math.isfinite(rank_value(v)) for v in values.values()):
+        factor, unit = choose_knob_unit(axis, [rank_value(v) for v in values.values()])
         label = f"{title}, {unit}" if unit else title
-        return {key: level(v) / factor for key, v in values.items()}, label, None
-    ordered = sorted(dict.fromkeys(values.values()), key=level)
+        return {key: rank_value(v) / factor for key, v in values.items()}, label, None
+    ordered = sorted(dict.fromkeys(values.values()), key=rank_value)
     return (
         {key: float(ordered.index(v)) for key, v in values.items()},
         title,
-        tuple(knob_value(axis, v) for v in ordered),
+        tuple(format_knob(axis, v) for v in ordered),
     )
 
 

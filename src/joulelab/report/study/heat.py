@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.choice import best_of
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.lines import APART, AXES, knob_text, knob_value, level
+from joulelab.analysis.lines import AXES, GROUP_KNOBS, format_knob, format_knobs, rank_value
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
 from joulelab.report.study.curves import AXIS_NAMES
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.analysis.choice import Best
-    from joulelab.analysis.metrics import CellMetrics, Summary
+    from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.core.quantity import Quantity
 
     Pick = Callable[[CellMetrics], Quantity | None]
@@ -28,7 +28,7 @@ MARKS = "Star: best. Ring: no significant difference from it. Square: reference.
 DIGITS, WHOLE = 3, 1000.0  # digits of a tile; what is larger is written whole
 
 
-def heats_of(summary: Summary) -> list[Heat]:
+def heats_of(summary: StudySummary) -> list[Heat]:
     """Return maps of energy, time and energy-delay product over two knobs, for each set of the others.
 
     None where fewer than two knobs vary, or where cells are not compared by one kind of work.
@@ -48,22 +48,22 @@ def heats_of(summary: Summary) -> list[Heat]:
     return found
 
 
-def _groups(summary: Summary) -> list[list[CellMetrics]]:
+def _groups(summary: StudySummary) -> list[list[CellMetrics]]:
     """Return the cells that have run, of each workload and phase."""
     found: dict[str, list[CellMetrics]] = {}
     for cell in summary.cells:
         if cell.compared is not None:
-            found.setdefault(repr([cell.knobs.get(name) for name in APART]), []).append(cell)
+            found.setdefault(repr([cell.knobs.get(name) for name in GROUP_KNOBS]), []).append(cell)
     return list(found.values())
 
 
-def _per(summary: Summary, cell: CellMetrics) -> str | None:
+def _per(summary: StudySummary, cell: CellMetrics) -> str | None:
     return next((line.per for line in summary.lines if line.key == cell.line), None)
 
 
 def _two(cells: Sequence[CellMetrics]) -> tuple[str, str] | None:
     """Return the two knobs with most values, a cap or clock along the bottom; None where fewer vary in all cells."""
-    names = [name for name in cells[0].knobs if name not in APART and all(name in c.knobs for c in cells)]
+    names = [name for name in cells[0].knobs if name not in GROUP_KNOBS and all(name in c.knobs for c in cells)]
     counts = {name: len({repr(c.knobs.get(name)) for c in cells}) for name in names}
     varying = sorted((n for n in names if counts[n] >= FEWEST), key=lambda n: -counts[n])
     if len(varying) < FEWEST:
@@ -77,11 +77,11 @@ def _planes(cells: Sequence[CellMetrics], knobs: tuple[str, str]) -> dict[str, l
     found: dict[str, list[CellMetrics]] = {}
     for cell in cells:
         others = {n: v for n, v in cell.knobs.items() if n not in knobs}
-        found.setdefault(knob_text(others), []).append(cell)
+        found.setdefault(format_knobs(others), []).append(cell)
     return found
 
 
-def _figures(summary: Summary, cells: Sequence[CellMetrics]) -> list[tuple[str, str, str, Goal, Pick]]:
+def _figures(summary: StudySummary, cells: Sequence[CellMetrics]) -> list[tuple[str, str, str, Goal, Pick]]:
     """Return what is mapped: name, words, unit, goal, and how it is found in a cell."""
     per = _per(summary, cells[0])
     unit = f" per {per.removesuffix('s')}" if per else ""
@@ -94,7 +94,7 @@ def _figures(summary: Summary, cells: Sequence[CellMetrics]) -> list[tuple[str, 
 
 
 def _heat(
-    summary: Summary,
+    summary: StudySummary,
     cells: Sequence[CellMetrics],
     knobs: tuple[str, str],
     other: str,
@@ -123,8 +123,8 @@ def _heat(
         title,
         _axis(x),
         _axis(y),
-        tuple(knob_value(x, v) for v in columns),
-        tuple(knob_value(y, v) for v in rows),
+        tuple(format_knob(x, v) for v in columns),
+        tuple(format_knob(y, v) for v in rows),
         made,
         low,
         high,
@@ -143,7 +143,7 @@ def _axis(name: str) -> str:
 def _values(cells: Sequence[CellMetrics], name: str) -> list[Any]:
     """Return the values of a knob in order: numbers by size, what is not a number after them."""
     values: Mapping[str, Any] = {repr(c.knobs.get(name)): c.knobs.get(name) for c in cells}
-    return sorted(values.values(), key=lambda v: (level(v), str(v)))
+    return sorted(values.values(), key=lambda v: (rank_value(v), str(v)))
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -151,7 +151,12 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _tile(
-    summary: Summary, cell: CellMetrics, pick: Pick, scale: tuple[float, str], known: Sequence[float], best: Best | None
+    summary: StudySummary,
+    cell: CellMetrics,
+    pick: Pick,
+    scale: tuple[float, str],
+    known: Sequence[float],
+    best: Best | None,
 ) -> Tile:
     q = pick(cell)
     assert q is not None
@@ -167,7 +172,7 @@ def _tile(
     flaws = UNCAPPED if cell.uncapped else ""
     estimate = ESTIMATE if cell.estimate and unit != "s" else ""
     expanded = None if q.expanded is None else q.expanded / factor
-    told = f"{knob_text(cell.knobs)}: {estimate}{fmt.format_interval(q.value / factor, expanded)} {unit}{flaws}"
+    told = f"{format_knobs(cell.knobs)}: {estimate}{fmt.format_interval(q.value / factor, expanded)} {unit}{flaws}"
     return Tile(f"{estimate}{_number(q.value / factor)}{flaws}", told, _share(q.value, known), mark)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from joulelab.analysis.lines import knob_text
+from joulelab.analysis.lines import format_knobs
 from joulelab.analysis.quality import data_doubt, figures_of
 from joulelab.analysis.repeats import sample_of
 from joulelab.report.console import print_facts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.analysis.repeats import Sample
     from joulelab.report.study.paper_rows import PaperTable, Spread
 
@@ -34,7 +34,7 @@ UNIT = {"energy": "j", "power": "w", "time": "s"}
 
 def print_paper(
     console: Console,
-    summary: Summary,
+    summary: StudySummary,
     *,
     spread: Spread = "deviation",
     scope: str | None = None,
@@ -64,7 +64,7 @@ def narrowed(columns: list[Column], width: int) -> list[Column]:
 
 
 def paper_markdown(
-    summary: Summary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
+    summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
 ) -> str:
     """Return the tables, captions and comparisons in Markdown."""
     parts = []
@@ -76,7 +76,7 @@ def paper_markdown(
 
 
 def paper_latex(
-    summary: Summary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
+    summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
 ) -> str:
     """Return the tables, captions and comparisons in LaTeX (booktabs)."""
     tables = [
@@ -87,7 +87,7 @@ def paper_latex(
     return "\n".join([r"% \usepackage{booktabs}", *tables, *(tex(note) for note in pair_notes(summary))]) + "\n"
 
 
-def statistics_csv(summary: Summary) -> str:
+def statistics_csv(summary: StudySummary) -> str:
     """Return a row per cell with every figure of its repeats, SI, in full: what the tables are rounded from."""
     rows = []
     for cell in summary.cells:
@@ -103,14 +103,14 @@ def statistics_csv(summary: Summary) -> str:
     return as_csv(rows)
 
 
-def pairs_csv(summary: Summary) -> str:
+def pairs_csv(summary: StudySummary) -> str:
     """Return a row per pair and figure: ratio, difference in `unit`, p, verdict, more repeats; all pairs."""
     rows = []
     for pair in summary.pairs:
         own, other = summary.cell(pair.cell).knobs, summary.cell(pair.against).knobs
         row: dict[str, Any] = {"workload": own.get("workload"), "phase": own.get("phase"), "figure": pair.figure}
         row |= {"unit": pair.unit, "per": pair.per, "cell": pair.cell, "against": pair.against}
-        row |= {"cell_knobs": knob_text(own), "against_knobs": knob_text(other), "ratio": pair.ratio}
+        row |= {"cell_knobs": format_knobs(own), "against_knobs": format_knobs(other), "ratio": pair.ratio}
         row |= _bounds("ratio", pair.ratio_interval) | {"difference": pair.difference}
         row |= _bounds("difference", pair.difference_interval)
         row |= {"freedom": pair.freedom, "p": pair.p, "p_corrected": pair.p_corrected, "verdict": pair.verdict}
@@ -121,7 +121,7 @@ def pairs_csv(summary: Summary) -> str:
     return as_csv(rows)
 
 
-def paper_json(summary: Summary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:
+def paper_json(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:
     """Return the tables as they are printed, and the statistics and pairs that they are made of, in full."""
     tables = [
         {

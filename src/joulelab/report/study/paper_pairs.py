@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.lines import AXES, knob_text, knob_value
+from joulelab.analysis.lines import AXES, format_knob, format_knobs
 from joulelab.analysis.pairs import MOST_REPEATS
 from joulelab.analysis.repeats import UNITS
 from joulelab.report import format as fmt
@@ -14,8 +14,8 @@ from joulelab.report.study.rows import Column
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.lines import Line
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.analysis.pairs import Pair
 
 NAMES = {"energy": "energy", "time": "time", "power": "mean power"}
@@ -32,12 +32,12 @@ ASSUMED = "* one cell has one run only: it is taken to scatter as the other does
 METERS = "meters: no number of repeats settles it, for the meters may be off by as much as the difference."
 
 
-def pair_tables(summary: Summary, *, every: bool = False) -> list[tuple[str, list[Column]]]:
+def pair_tables(summary: StudySummary, *, every: bool = False) -> list[tuple[str, list[Column]]]:
     """Return a titled table per workload and figure, the difference in the last column.
 
     Energy and time of each cell against the reference of its line; `every` pair, and mean power too.
     """
-    tables_of: dict[tuple[str, str, str], list[Line]] = {}
+    tables_of: dict[tuple[str, str, str], list[CellLine]] = {}
     for line in summary.lines:
         of = str(summary.cell(line.cells[0]).knobs.get(TABLE, ""))
         for figure in NAMES:
@@ -55,7 +55,7 @@ def pair_tables(summary: Summary, *, every: bool = False) -> list[tuple[str, lis
     return tables
 
 
-def _whose(summary: Summary, workload: str, lines: Sequence[Line]) -> str:
+def _whose(summary: StudySummary, workload: str, lines: Sequence[CellLine]) -> str:
     """Return the workload of a table, and the phase where all its rows are of one: their names then leave it out."""
     phases = {str(summary.cell(line.cells[0]).knobs.get("phase", "")) for line in lines}
     parts = [workload, *(phases if len(phases) == 1 else ())]
@@ -63,7 +63,7 @@ def _whose(summary: Summary, workload: str, lines: Sequence[Line]) -> str:
     return f"{told}: " if told else ""
 
 
-def _by_line(summary: Summary) -> dict[tuple[str, str], list[Pair]]:
+def _by_line(summary: StudySummary) -> dict[tuple[str, str], list[Pair]]:
     of = {key: line.key for line in summary.lines for key in line.cells}
     found: dict[tuple[str, str], list[Pair]] = {}
     for pair in summary.pairs:
@@ -71,7 +71,7 @@ def _by_line(summary: Summary) -> dict[tuple[str, str], list[Pair]]:
     return found
 
 
-def pair_notes(summary: Summary) -> list[str]:
+def pair_notes(summary: StudySummary) -> list[str]:
     """Return how the tables of pairs are to be read; nothing where there is none."""
     if not summary.pairs:
         return []
@@ -110,7 +110,7 @@ def _pair_name(pair: Pair, own: Mapping[str, Any], other: Mapping[str, Any], nam
     apart = [n for n in apart if n not in AXES or None not in (own.get(n), other.get(n))] or apart
     first, second = _values(own, apart), _values(other, apart)
     if len(apart) == 1 and first and second:
-        second = knob_value(apart[0], other[apart[0]])  # its name is said
+        second = format_knob(apart[0], other[apart[0]])  # its name is said
     lacks = f"without {' '.join(apart)}"  # a knob that only the other cell has
     first, second = (first or lacks, second or lacks) if apart else (pair.cell, pair.against)
     return f"{_values(own, both)} {first} : {second}".strip()
@@ -119,7 +119,7 @@ def _pair_name(pair: Pair, own: Mapping[str, Any], other: Mapping[str, Any], nam
 def _values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return some knobs of a cell, without their names where the value says what it is: `gpu 300 W batch=2`."""
     there = [n for n in names if n in knobs]
-    return " ".join(knob_value(n, knobs[n]) if n in (*BARE, *AXES) else knob_text({n: knobs[n]}) for n in there)
+    return " ".join(format_knob(n, knobs[n]) if n in (*BARE, *AXES) else format_knobs({n: knobs[n]}) for n in there)
 
 
 def more_text(pair: Pair) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.analysis.lines import knob_value
+from joulelab.analysis.lines import format_knob
 from joulelab.analysis.quality import figures_of
 from joulelab.analysis.repeats import UNITS, sample_of
 from joulelab.report import format as fmt
@@ -16,7 +16,7 @@ from joulelab.report.study.rows import unnamed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.metrics import CellMetrics, Summary
+    from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.analysis.repeats import Sample
 
 Spread = Literal["deviation", "interval"]
@@ -54,7 +54,7 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
 
 
-def paper_tables(summary: Summary, *, spread: Spread = "deviation", scope: str | None = None) -> list[PaperTable]:
+def paper_tables(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> list[PaperTable]:
     """Return a table per workload. `spread` is what ± is; `scope` whose energy it is (everything measured)."""
     groups: dict[str, list[CellMetrics]] = {}
     for cell in summary.cells:
@@ -63,7 +63,9 @@ def paper_tables(summary: Summary, *, spread: Spread = "deviation", scope: str |
     return [_table(summary, name, of, spread, scope) for name, of in groups.items()]
 
 
-def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None) -> PaperTable:
+def _table(
+    summary: StudySummary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None
+) -> PaperTable:
     names = _labels(cells)
     ns = sorted(_counts(summary, cells))
     columns = [_figure(summary, cells, figure, spread) for figure in HEADS]
@@ -96,13 +98,13 @@ def _labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
     return varying or tuple(ordered[:1]) or ("",)
 
 
-def _label(summary: Summary, cell: CellMetrics, name: str) -> str:
+def _label(summary: StudySummary, cell: CellMetrics, name: str) -> str:
     if name in cell.knobs:
-        return knob_value(name, cell.knobs[name])
+        return format_knob(name, cell.knobs[name])
     return fmt.NOTHING if name else unnamed(summary, cell.key)
 
 
-def _counts(summary: Summary, cells: Sequence[CellMetrics]) -> set[int]:
+def _counts(summary: StudySummary, cells: Sequence[CellMetrics]) -> set[int]:
     """Return the numbers of repeats; one run beside repeats is left out where it shows by having no ±, as in papers."""
     samples = [(c.n, s) for c in cells for f, s in summary.statistics[c.key].items() if f != "time"]
     every = {c.n for c in cells}
@@ -111,7 +113,9 @@ def _counts(summary: Summary, cells: Sequence[CellMetrics]) -> set[int]:
     return every - {1} if len(every) == 2 and shown and told else every
 
 
-def _figure(summary: Summary, cells: Sequence[CellMetrics], figure: str, spread: Spread) -> tuple[str, tuple[str, ...]]:
+def _figure(
+    summary: StudySummary, cells: Sequence[CellMetrics], figure: str, spread: Spread
+) -> tuple[str, tuple[str, ...]]:
     """Return the heading of a figure and its text for each cell."""
     samples = [summary.statistics[c.key].get(figure) for c in cells]
     means = [s.mean for s in samples if s is not None]
@@ -203,7 +207,7 @@ def clock(seconds: float) -> str:
 
 
 def caption(
-    summary: Summary, cells: Sequence[CellMetrics], ns: Sequence[int], spread: Spread, scope: str | None
+    summary: StudySummary, cells: Sequence[CellMetrics], ns: Sequence[int], spread: Spread, scope: str | None
 ) -> str:
     """Return what ± is, of how many repeats, what was measured and by what."""
     single = "; one run where there is no ±" if ns[0] > 1 and any(c.n == 1 for c in cells) else ""
@@ -235,7 +239,7 @@ def caption(
     return " ".join(said)
 
 
-def _compared(summary: Summary, cells: Sequence[CellMetrics]) -> list[str]:
+def _compared(summary: StudySummary, cells: Sequence[CellMetrics]) -> list[str]:
     """Say per what cells are compared, and which phases where not all are: figures are as they were measured."""
     keys = {c.key for c in cells}
     lines = [line for line in summary.lines if line.cells[0] in keys]

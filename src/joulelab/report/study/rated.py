@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Cell, Trial, compute_means
-from joulelab.analysis.lines import knob_text
+from joulelab.analysis.lines import format_knobs
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.rated import HOW, times
@@ -15,7 +15,7 @@ from joulelab.report.study.rows import Column, unnamed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.study.results import RatedTrial, Results
 
 NOTE = (
@@ -41,7 +41,7 @@ class CellEstimate:
         return plain | {"used": self.used.to_json(), "ratio": self.ratio.to_json()}
 
 
-def estimates_of(results: Results, summary: Summary) -> list[CellEstimate]:
+def estimates_of(results: Results, summary: StudySummary) -> list[CellEstimate]:
     """Return the estimate of each cell that it can be said of, in their order."""
     found = (_estimate(cell.key, results.rated.get(cell.key, ())) for cell in summary.cells)
     return [each for each in found if each is not None]
@@ -59,7 +59,7 @@ def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
     return CellEstimate(key, alike[0].families, alike[0].watts, energy_j, mean.energy, ratio)
 
 
-def estimate_text(estimates: Sequence[CellEstimate], summary: Summary) -> str:
+def estimate_text(estimates: Sequence[CellEstimate], summary: StudySummary) -> str:
     """Return in a sentence how far off the estimates are, or that nothing is known of them and how to tell it."""
     if not estimates:
         return f"Unknown: no run recorded the rated power of what was measured; {HOW}."
@@ -73,11 +73,11 @@ def estimate_text(estimates: Sequence[CellEstimate], summary: Summary) -> str:
     return f"Runtime x rated power says {low} to {high} times what the same devices used, over {of}{without}."
 
 
-def estimate_columns(estimates: Sequence[CellEstimate], summary: Summary) -> list[Column]:
+def estimate_columns(estimates: Sequence[CellEstimate], summary: StudySummary) -> list[Column]:
     """Return the estimates as columns: cell, rated power, estimate, what was used, ratio."""
     energy, unit = fmt.choose_scale([v for e in estimates for v in (e.energy_j, e.used.value)], "J")
     watts, power = fmt.choose_scale([e.watts for e in estimates], "W")
-    names = [knob_text(summary.cell(e.cell).knobs) or unnamed(summary, e.cell) for e in estimates]
+    names = [format_knobs(summary.cell(e.cell).knobs) or unnamed(summary, e.cell) for e in estimates]
     columns = [
         Column("cell", tuple(names)),
         Column(f"rated, {power}", tuple(fmt.format_number(e.watts / watts) for e in estimates)),

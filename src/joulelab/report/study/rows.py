@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.lines import AXES, knob_text, knob_value, scale
+from joulelab.analysis.lines import AXES, choose_knob_unit, format_knob, format_knobs
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from joulelab.analysis.choice import Best
-    from joulelab.analysis.lines import Line
-    from joulelab.analysis.metrics import CellMetrics, Summary
+    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.analysis.scaling import Scaling
     from joulelab.core.quantity import Quantity
 
@@ -34,9 +34,9 @@ class Column:
     cells: tuple[str, ...]
 
 
-def line_title(summary: Summary, line: Line) -> str:
+def line_title(summary: StudySummary, line: CellLine) -> str:
     """Return which cells these are, and what they are compared with."""
-    title = knob_text(line.knobs) or "all cells"
+    title = format_knobs(line.knobs) or "all cells"
     data = {r.data for r in summary.of_line(line)}
     if len(data) == 1 and data != {""}:
         title += f" · {_told_as(summary.of_line(line))} {fmt.format_data_name(next(iter(data)))}"
@@ -47,43 +47,43 @@ def line_title(summary: Summary, line: Line) -> str:
         return title
     others = _unsaid(summary.cell(line.reference).knobs, line)
     unit = f", per {line.per.removesuffix('s')}" if line.per else ""
-    return f"{title} · compared with {knob_text(others) or unnamed(summary, line.reference)}{unit}"
+    return f"{title} · compared with {format_knobs(others) or unnamed(summary, line.reference)}{unit}"
 
 
-def is_alone(summary: Summary, line: Line) -> bool:
+def is_alone(summary: StudySummary, line: CellLine) -> bool:
     """Return whether a line is one cell that its title names: there is nothing to compare or choose."""
     return len(line.cells) == 1 and not _unsaid(summary.cell(line.cells[0]).knobs, line)
 
 
-def unnamed(summary: Summary, key: str) -> str:
+def unnamed(summary: StudySummary, key: str) -> str:
     """Return what stands for a cell that no knob names; its key only where another has the same knobs."""
     knobs = summary.cell(key).knobs
     return key if sum(c.knobs == knobs for c in summary.cells) > 1 else ALL_RUNS
 
 
-def _unsaid(knobs: Mapping[str, Any], line: Line) -> dict[str, Any]:
+def _unsaid(knobs: Mapping[str, Any], line: CellLine) -> dict[str, Any]:
     """Return the knobs that the title of a line does not say already."""
     return {n: v for n, v in knobs.items() if n not in line.knobs or line.knobs[n] != v}
 
 
-def label_column(summary: Summary, line: Line) -> Column:
+def label_column(summary: StudySummary, line: CellLine) -> Column:
     """Return what tells the cells of a line apart; the reference has a star, a cap that was not in force a `!`."""
     rows, alone = summary.of_line(line), is_alone(summary, line)
     if line.axis is None:
-        names, head = [knob_text(_unsaid(r.knobs, line)) or unnamed(summary, r.key) for r in rows], ""
+        names, head = [format_knobs(_unsaid(r.knobs, line)) or unnamed(summary, r.key) for r in rows], ""
     else:
         values = [r.knobs.get(line.axis) for r in rows]
-        names = [knob_value(line.axis, v) for v in values]
+        names = [format_knob(line.axis, v) for v in values]
         numbers = [v for v in values if isinstance(v, (int, float))]
         alike = numbers and len(numbers) == len([v for v in values if v is not None])
-        unit = scale(line.axis, numbers)[1] if alike else ""
+        unit = choose_knob_unit(line.axis, numbers)[1] if alike else ""
         names = [n.removesuffix(f" {unit}") for n in names] if unit else names
         head = f"{line.axis}, {unit}" if unit else line.axis
     marks = [(UNCAPPED if r.uncapped else "") + ("*" if r.key == line.reference and not alone else "") for r in rows]
     return Column(head, tuple(f"{n}{mark}" for n, mark in zip(names, marks, strict=True)))
 
 
-def measured_columns(summary: Summary, line: Line) -> list[Column]:
+def measured_columns(summary: StudySummary, line: CellLine) -> list[Column]:
     """Return repeats, energy, time and mean power, energy per unit of work, and quality; estimates with their mark."""
     rows = summary.of_line(line)
     estimates = [r.estimate for r in rows]
@@ -129,7 +129,7 @@ def _quality(q: Quantity | None) -> str:
     )
 
 
-def compared_columns(summary: Summary, line: Line) -> list[Column]:
+def compared_columns(summary: StudySummary, line: CellLine) -> list[Column]:
     """Return gain, loss, gain minus loss and the gains by EDP, EDS and ED2P, in percent; EDS(2) is half the third."""
     if is_alone(summary, line):
         return []
@@ -150,12 +150,12 @@ def compared_columns(summary: Summary, line: Line) -> list[Column]:
     return [c for c in columns if any(cell != fmt.NOTHING for cell in c.cells)]
 
 
-def rests_on_estimate(summary: Summary, *keys: str | None) -> bool:
+def rests_on_estimate(summary: StudySummary, *keys: str | None) -> bool:
     """Return whether the energy of one of some cells is an estimate."""
     return any(summary.cell(key).estimate for key in keys if key is not None)
 
 
-def best_column(summary: Summary, line: Line) -> Column:
+def best_column(summary: StudySummary, line: CellLine) -> Column:
     """Return for which goals a cell is the best, or no worse by a significant difference (~); none if it is alone."""
     written = []
     for key in line.cells:
@@ -165,14 +165,14 @@ def best_column(summary: Summary, line: Line) -> Column:
     return Column("best for\n(~ no significant difference)", tuple(written))
 
 
-def best_of_line(summary: Summary, line: Line | None) -> list[Best]:
+def best_of_line(summary: StudySummary, line: CellLine | None) -> list[Best]:
     """Return the best cells of a line for each goal, or of all lines together; none where a cell is alone."""
     if line is None:
         return [b for b in summary.best if b.line is None]
     return [] if is_alone(summary, line) else [b for b in summary.best if b.line == line.key]
 
 
-def best_text(summary: Summary, best: Best) -> str:
+def best_text(summary: StudySummary, best: Best) -> str:
     """Return the best cell for a goal in a sentence: how much better than the reference, and what is as good."""
     line = next((each for each in summary.lines if each.key == best.line), None)
     text = short_name(summary, best.cell, line)
@@ -194,18 +194,18 @@ def best_text(summary: Summary, best: Best) -> str:
     return text
 
 
-def short_name(summary: Summary, key: str, line: Line | None) -> str:
+def short_name(summary: StudySummary, key: str, line: CellLine | None) -> str:
     """Return a cell by what tells it apart in its line, or by all its knobs."""
     knobs = summary.cell(key).knobs
     if line is None:
-        return knob_text(knobs) or unnamed(summary, key)
+        return format_knobs(knobs) or unnamed(summary, key)
     if line.axis is None or line.axis not in knobs or key not in line.cells:
-        return knob_text(_unsaid(knobs, line)) or unnamed(summary, key)
-    value = knob_value(line.axis, knobs[line.axis])
+        return format_knobs(_unsaid(knobs, line)) or unnamed(summary, key)
+    value = format_knob(line.axis, knobs[line.axis])
     return value if line.axis in AXES else f"{line.axis}={value}"
 
 
-def names_text(summary: Summary, keys: Sequence[str], line: Line | None, *, also: str | None = None) -> str:
+def names_text(summary: StudySummary, keys: Sequence[str], line: CellLine | None, *, also: str | None = None) -> str:
     """Return cells by name, neighbours as a range: `140 W to 190 W, 260 W`; `also` does not break a range."""
     if line is None:
         lines = [each for each in summary.lines if set(each.cells) & set(keys)]
@@ -226,7 +226,7 @@ def names_text(summary: Summary, keys: Sequence[str], line: Line | None, *, also
     return ", ".join(written)
 
 
-def front_text(summary: Summary, line: Line | None) -> str:
+def front_text(summary: StudySummary, line: CellLine | None) -> str:
     """Return the Pareto front in words, empty where there is none."""
     front = summary.front_for(None if line is None else line.key)
     if front is None or not front.cells or (line is not None and is_alone(summary, line)):
@@ -235,7 +235,7 @@ def front_text(summary: Summary, line: Line | None) -> str:
     return f"{text}; perhaps also {names_text(summary, front.unsure, line)}" if front.unsure else text
 
 
-def shown_scaling(summary: Summary, *, every: bool = False) -> list[Scaling]:
+def shown_scaling(summary: StudySummary, *, every: bool = False) -> list[Scaling]:
     """Return the scalings worth showing: all if few, else those of a reference or of a best cell for the first goal."""
     marked = {line.reference for line in summary.lines}
     marked |= {b.cell for b in summary.best if b.goal == summary.goals[0]}
@@ -243,7 +243,7 @@ def shown_scaling(summary: Summary, *, every: bool = False) -> list[Scaling]:
     return [s for s in summary.scaling if every or any(p.cell in marked for p in s.points)]
 
 
-def scaling_title(summary: Summary, shown: Sequence[Scaling]) -> str:
+def scaling_title(summary: StudySummary, shown: Sequence[Scaling]) -> str:
     """Return what the table of scaling shows, and what it leaves out."""
     title = "Scaling, compared with the fewest GPUs"
     if len(shown) == len(summary.scaling):
@@ -252,7 +252,7 @@ def scaling_title(summary: Summary, shown: Sequence[Scaling]) -> str:
     return f"{title}: {len(shown)} of {len(summary.scaling)} shown, the references{goal}"
 
 
-def scaling_columns(summary: Summary, scalings: Sequence[Scaling]) -> list[Column]:
+def scaling_columns(summary: StudySummary, scalings: Sequence[Scaling]) -> list[Column]:
     """Return GPU count, speed-up, efficiency and energy against the fewest GPUs, for each set of the other knobs."""
     points = [p for s in scalings for p in s.points]
     # What is compared with itself is 1 and no estimate.
@@ -266,7 +266,7 @@ def scaling_columns(summary: Summary, scalings: Sequence[Scaling]) -> list[Colum
     ]
 
 
-def _idle(summary: Summary, line: Line) -> Column:
+def _idle(summary: StudySummary, line: CellLine) -> Column:
     return _percent("idle GPUs'\nenergy, %", [r.idle_energy_share for r in summary.of_line(line)])
 
 

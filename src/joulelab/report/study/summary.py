@@ -11,16 +11,16 @@ from joulelab.store.folder import read_meta
 from joulelab.study.nodes import list_simulated
 
 if TYPE_CHECKING:
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.study.folder import Plan, Study
     from joulelab.study.results import Results
 
 
-def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
+def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, StudySummary]:
     """Work out everything from the study's folder; of a study file its own cells only."""
     from joulelab.analysis.cells import Note
     from joulelab.analysis.goal import Goal
-    from joulelab.analysis.metrics import summarise
+    from joulelab.analysis.metrics import summarise_cells
     from joulelab.study.results import gather
     from joulelab.study.work import WorkPattern
 
@@ -32,7 +32,7 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
     goals = [Goal.parse(text) for text in data["goals"]]
     reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
-    summary = summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
+    summary = summarise_cells(results.cells, goals=goals, reference=reference or None, per=kinds)
     said = simulated(study)
     texts = [f"{said[0].upper()}{said[1:]}: nothing was measured there."] if said else []
     texts += _list_remarks(plan) if plan else []

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from joulelab.analysis.lines import Line
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.report.study.rows import Column
 
 COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
 GAP = 2
 
 
-def print_study(console: Console, summary: Summary, *, every: bool = False) -> None:
+def print_study(console: Console, summary: StudySummary, *, every: bool = False) -> None:
     """Print everything that a summary says; `every` shows the scaling at all caps."""
     for line in summary.lines:
         _print_line(console, summary, line)
@@ -44,7 +44,7 @@ def print_study(console: Console, summary: Summary, *, every: bool = False) -> N
     print_facts(console, [("note", note) for note in (COVERAGE, *summary.notes)])
 
 
-def _print_line(console: Console, summary: Summary, line: Line) -> None:
+def _print_line(console: Console, summary: StudySummary, line: CellLine) -> None:
     label = rows.label_column(summary, line)
     best = rows.best_of_line(summary, line)
     bold = [any(b.cell == key for b in best) for key in line.cells]

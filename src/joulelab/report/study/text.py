@@ -11,7 +11,7 @@ from joulelab.report.study.table import COVERAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.report.study.rows import Column
 
 APART = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # a figure, its thousands set apart
@@ -34,7 +34,7 @@ SPECIAL = {
 }
 
 
-def study_markdown(summary: Summary) -> str:
+def study_markdown(summary: StudySummary) -> str:
     """Return the tables and notes of a study in Markdown."""
     parts = [part for title, columns in _tables(summary) for part in (f"**{escaped(title)}**", markdown_table(columns))]
     best = [f"- {name}: {escaped(text)}" for name, text in _best(summary)]
@@ -42,14 +42,14 @@ def study_markdown(summary: Summary) -> str:
     return "\n\n".join([*parts, *(["\n".join(best)] if best else []), "\n".join(notes)]) + "\n"
 
 
-def study_latex(summary: Summary) -> str:
+def study_latex(summary: StudySummary) -> str:
     """Return the tables of a study in LaTeX (booktabs), each with a caption; the notes come as a paragraph."""
     parts = [latex_table(title, columns) for title, columns in _tables(summary)]
     said = [f"{name}: {text}." for name, text in _best(summary)] + [COVERAGE, *summary.notes]
     return "\n".join([r"% \usepackage{booktabs}", *parts, *(tex(each) for each in said)]) + "\n"
 
 
-def _tables(summary: Summary) -> list[tuple[str, list[Column]]]:
+def _tables(summary: StudySummary) -> list[tuple[str, list[Column]]]:
     tables = []
     for line in summary.lines:
         label, title = rows.label_column(summary, line), rows.line_title(summary, line)
@@ -64,7 +64,7 @@ def _tables(summary: Summary) -> list[tuple[str, list[Column]]]:
     return tables
 
 
-def _best(summary: Summary) -> list[tuple[str, str]]:
+def _best(summary: StudySummary) -> list[tuple[str, str]]:
     found = []
     alone = {line.key for line in summary.lines if rows.is_alone(summary, line)}
     for best in summary.best:

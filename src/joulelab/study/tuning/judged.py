@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import Cell, energy_ratio, means, time_ratio
-from joulelab.analysis.metrics import summarise
+from joulelab.analysis.cells import Cell, compute_means, divide_energies, divide_times
+from joulelab.analysis.metrics import summarise_cells
 from joulelab.study.tuning.tuned import NOT_ENFORCED, Row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.cells import Means
+    from joulelab.analysis.cells import CellMeans
     from joulelab.analysis.goal import Goal
-    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.metrics import StudySummary
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.search import Choice
 
@@ -54,7 +54,7 @@ def judge(cells: Sequence[Cell], goal: Goal, caps: Mapping[str, float], grid: Gr
     if not there or reference is None:
         return Judged(tuple(doubtful))
     used = [c for c in held if c.key in there or c is reference]
-    summary = summarise(used, goals=[goal], reference=dict(reference.knobs), ks=(), per=per)
+    summary = summarise_cells(used, goals=[goal], reference=dict(reference.knobs), ks=(), per=per)
     line = next(line for line in summary.lines if reference.key in line.cells)
     compared = {key: own for key in line.cells if key in caps and (own := summary.cell(key).compared) is not None}
     base = compared.get(reference.key)
@@ -66,16 +66,18 @@ def judge(cells: Sequence[Cell], goal: Goal, caps: Mapping[str, float], grid: Gr
     return Judged(tuple(ordered), line.per, (*_single(rows), *notes), like)
 
 
-def _row(goal: Goal, summary: Summary, key: str, of: tuple[Means, Means | None], cap: float, grid: Grid) -> Row:
+def _row(
+    goal: Goal, summary: StudySummary, key: str, of: tuple[CellMeans, CellMeans | None], cap: float, grid: Grid
+) -> Row:
     cell, (own, base) = summary.cell(key), of
     assert own.energy is not None
-    energy, time = (None, None) if base is None else (energy_ratio(own, base), time_ratio(own, base))
+    energy, time = (None, None) if base is None else (divide_energies(own, base), divide_times(own, base))
     score = goal.score(energy, time) if energy is not None and time is not None else None
     return Row(cap, grid.shown[cap], cell.n, own.energy, own.time, cell.gain, cell.loss, score)
 
 
 def _doubtful(cell: Cell, cap: float, grid: Grid) -> Row:
-    mean = means(cell)
+    mean = compute_means(cell)
     assert mean is not None
     assert mean.energy is not None
     return Row(cap, grid.shown[cap], len(cell.trials), mean.energy, mean.time, doubt=NOT_ENFORCED)

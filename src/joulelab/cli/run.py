@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from joulelab.cli.own_files import write_whole
+from joulelab.cli.own_files import write_file
 from joulelab.cli.parameters import (
     Duration,
-    Pair,
+    KeyValue,
     UsageError,
     config_option,
     describe_error,
-    handle,
     json_option,
+    name_run,
     runs_option,
 )
 
@@ -43,7 +43,9 @@ NEEDED = ("joulelab.analysis.results_file", "joulelab.report.table")
 # What `run` and all that run a command like it have in common.
 RUN_OPTIONS = (
     click.option("--name", metavar="NAME", help="Name the run, to find it again."),
-    click.option("--label", "labels", multiple=True, type=Pair(), help="Attach a label; may be given several times."),
+    click.option(
+        "--label", "labels", multiple=True, type=KeyValue(), help="Attach a label; may be given several times."
+    ),
     click.option("--period", type=Duration(), show_default="0.1", help="Time between readings of power."),
     click.option("--idle", type=Duration(), help="Measure idle power this long before the command."),
     click.option("--tail", type=Duration(), show_default="0.3", help="Wait so long for slow meters at the end."),
@@ -277,7 +279,7 @@ def _write_json(outcome: Outcome, output: Path | None, more: Mapping[str, Any]) 
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        write_whole(output, text.encode(errors="backslashreplace"), what="JSON")
+        write_file(output, text.encode(errors="backslashreplace"), what="JSON")
 
 
 def _print(outcome: Outcome) -> None:
@@ -287,13 +289,13 @@ def _print(outcome: Outcome) -> None:
     if outcome.result is None or outcome.run is None:
         _print_problems(outcome)
         if outcome.run is not None:
-            _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {handle(short_path(outcome.run))}")
+            _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {name_run(short_path(outcome.run))}")
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
 
     folder = short_path(outcome.run)
-    print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=handle(folder))
+    print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=name_run(folder))
 
 
 def _keep(outcome: Outcome) -> None:

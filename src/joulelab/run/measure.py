@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
+from joulelab.report.measurement_text import table
 from joulelab.run import phases
 from joulelab.run.config.choose import Chosen, check_name, choose, general_problems
 from joulelab.run.config.entry import Config
 from joulelab.run.config.load import load
 from joulelab.run.options import RUN, RunOptions, host_name, runs_folder
 from joulelab.run.session import Session, join, part
-from joulelab.run.table import table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence

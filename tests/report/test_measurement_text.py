@@ -12,7 +12,7 @@ from tests.report.test_facts import stepped, told
 
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
-from joulelab.run.table import PHASES, energy, table, watt_hours
+from joulelab.report.measurement_text import PHASES, energy, table, watt_hours
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from joulelab.cli.own_files import write_file
-from joulelab.cli.parameters import (
-    Duration,
-    KeyValue,
-    UsageError,
-    config_option,
-    describe_error,
-    json_option,
-    name_run,
-    runs_option,
-)
+from joulelab.cli.output import describe_error, write_file
+from joulelab.cli.parameters import Duration, KeyValue, UsageError, config_option, json_option, name_run, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,40 +31,6 @@ if TYPE_CHECKING:
 NEEDED = ("joulelab.analysis.results_file", "joulelab.report.table")
 
 
-# What `run` and all that run a command like it have in common.
-RUN_OPTIONS = (
-    click.option("--name", metavar="NAME", help="Name the run, to find it again."),
-    click.option(
-        "--label", "labels", multiple=True, type=KeyValue(), help="Attach a label; may be given several times."
-    ),
-    click.option("--period", type=Duration(), show_default="0.1", help="Time between readings of power."),
-    click.option("--idle", type=Duration(), help="Measure idle power this long before the command."),
-    click.option("--tail", type=Duration(), show_default="0.3", help="Wait so long for slow meters at the end."),
-    click.option(
-        "--meter", "meters", multiple=True, metavar="NAME", help="Read only these: entries or kinds of meters."
-    ),
-    click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out."),
-    config_option,
-    click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such."),
-    click.option(
-        "--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs."
-    ),
-    click.option(
-        "--capture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Keep a copy of its output."
-    ),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Write the JSON here, beside the table.",
-    ),
-    click.option("-q", "--quiet", is_flag=True, help="Print no table."),
-    json_option,
-    runs_option,
-)
-
-
 class After(Protocol):
     """Add to what is told of a run: to its JSON, and below its table; `needs` are modules for that."""
 
@@ -86,15 +43,8 @@ class After(Protocol):
         """Print what comes below the table, to standard error."""
 
 
-def run_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `run`."""
-    for option in reversed(RUN_OPTIONS):
-        function = option(function)
-    return function
-
-
 @click.command("run", context_settings={"allow_interspersed_args": False})
-@run_options
+@add_run_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 @click.pass_obj
 def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any) -> None:
@@ -123,7 +73,7 @@ def execute(
     after: After | None = None,
     **given: Any,
 ) -> NoReturn:
-    """Run a command by the options of `run_options`, print what it used, and leave as it did."""
+    """Run a command by the options of `add_run_options`, print what it used, and leave as it did."""
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
     from joulelab.core.marks import read_local_rank
@@ -289,12 +239,12 @@ def _print(outcome: Outcome) -> None:
     if outcome.result is None or outcome.run is None:
         _print_problems(outcome)
         if outcome.run is not None:
-            _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {name_run(short_path(outcome.run))}")
+            _say(f"the run is recorded in {shorten_path(outcome.run)}; joulelab show {name_run(shorten_path(outcome.run))}")
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
 
-    folder = short_path(outcome.run)
+    folder = shorten_path(outcome.run)
     print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=name_run(folder))
 
 
@@ -304,12 +254,3 @@ def _keep(outcome: Outcome) -> None:
 
     if outcome.result is not None and outcome.run is not None:
         write_result(outcome.run, outcome.result)
-
-
-def short_path(path: Path) -> Path:
-    """Return a path relative to here if that is shorter to type."""
-    try:
-        here = Path.cwd()
-    except OSError:  # deleted under us
-        return path
-    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -23,7 +23,7 @@ PHASES = 8  # those that used most are listed
 MOST_OF_TEXT = 60  # letters
 
 
-def table(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
+def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
     """Return what was measured: a line per scope with energy, uncertainty and mean power, then the groups.
 
     Then the phases that used most, what was worked on, how well, and the energy of each unit of work.
@@ -31,7 +31,7 @@ def table(title: str, duration_s: float, run: Path | None, result: Result | None
     head = f"{title}: {duration_s:.3f} s"
     if run is None or result is None:
         return f"{head}, not recorded"
-    told = [*_told(result), *_work(result)]
+    told = [*_describe_facts(result), *_describe_work(result)]
     rows: list[tuple[str, Quantity, Quantity]] = []
     if len(result.scopes) <= ROWS:
         rows += [(s.scope, s.energy, s.mean_w) for s in result.scopes]
@@ -39,23 +39,23 @@ def table(title: str, duration_s: float, run: Path | None, result: Result | None
         rows += [(g.name, g.energy, g.mean_w) for g in result.groups]
     if not rows:
         return "\n".join([f"{head}, no power meter (joulelab meters says what is missing); run {run.name}", *told])
-    cells = [(name, energy(joules), f"{watts.value:.1f} W") for name, joules, watts in rows]
-    cells += _phases(result)
+    cells = [(name, format_energy(joules), f"{watts.value:.1f} W") for name, joules, watts in rows]
+    cells += _list_phases(result)
     widths = [max(len(c[i]) for c in cells) for i in range(3)]
     lines = [f"  {a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in cells]
     bound = result.bound_check
     told = [*([f"  note: {bound.message} -> {bound.next}"] if bound else []), *told]
     if (whole := result.energy) is not None:
-        head += f", {energy(whole)} ({watt_hours(whole.value)})"
+        head += f", {format_energy(whole)} ({format_watt_hours(whole.value)})"
     return "\n".join([f"{head}, run {run.name}", *lines, *told])
 
 
-def energy(joules: Quantity) -> str:
+def format_energy(joules: Quantity) -> str:
     """Return an energy with its expanded uncertainty (k = 2), where one is known: `1.234 kJ ± 0.012`."""
     return _scaled(joules, "J")
 
 
-def watt_hours(joules: float) -> str:
+def format_watt_hours(joules: float) -> str:
     """Return an energy as on an electricity bill, with three digits: `7.83 Wh`, `123 kWh`."""
     factor, prefix = _scale(joules / J_PER_WH)
     return f"{joules / J_PER_WH / factor:.3g} {prefix}Wh"
@@ -76,7 +76,7 @@ def _scaled(q: Quantity, unit: str) -> str:
     return text if q.expanded is None else f"{text} ± {q.expanded / factor:.3f}"
 
 
-def _phases(result: Result) -> list[tuple[str, str, str]]:
+def _list_phases(result: Result) -> list[tuple[str, str, str]]:
     """Return the phases that used most in their order, steps as the stretches that they are."""
 
     def used(phase: PhaseResult) -> float:
@@ -86,21 +86,21 @@ def _phases(result: Result) -> list[tuple[str, str, str]]:
     known = [p for p in there if "measured" in p.energy and p.duration_s > 0]
     kept = sorted(known, key=used, reverse=True)[:PHASES]
     kept.sort(key=lambda p: (p.start_s, p.depth))
-    return [(_title(p), energy(p.energy["measured"]), f"{used(p) / p.duration_s:.1f} W") for p in kept]
+    return [(_make_title(p), format_energy(p.energy["measured"]), f"{used(p) / p.duration_s:.1f} W") for p in kept]
 
 
-def _title(phase: PhaseResult) -> str:
-    return "  " * phase.depth + _short(phase.title)
+def _make_title(phase: PhaseResult) -> str:
+    return "  " * phase.depth + _shorten(phase.title)
 
 
-def _told(result: Result) -> list[str]:
+def _describe_facts(result: Result) -> list[str]:
     """Return what was worked on and how well that went, a line each."""
     data, quality = result.facts.get(DATA), quality_text(result.facts)
-    lines = [] if data is None else [f"  data: {_short(str(data))}"]
+    lines = [] if data is None else [f"  data: {_shorten(str(data))}"]
     return lines + ([f"  quality: {quality}"] if quality else [])
 
 
-def _work(result: Result) -> list[str]:
+def _describe_work(result: Result) -> list[str]:
     """Return work done, and the energy for each unit of it."""
     per, lines = result.per_work(), []
     for kind in kinds_with_figure(result.work):
@@ -111,5 +111,5 @@ def _work(result: Result) -> list[str]:
     return lines
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return escape_unprintable(text if len(text) <= MOST_OF_TEXT else f"{text[: MOST_OF_TEXT - 1]}…")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
-from joulelab.report.measurement_text import table
 from joulelab.run import phases
 from joulelab.run.config.choose import Chosen, check_name, choose, general_problems
 from joulelab.run.config.entry import Config
@@ -154,7 +153,9 @@ class Measurement:
         if not self._end_ns:
             return f"<{title}: {f'measuring for {self.duration_s:.1f} s' if self._start_ns else 'not begun'}>"
         try:
-            return table(title, self.duration_s, self.run, self.result)
+            from joulelab.report.measurement_text import describe_measurement
+
+            return describe_measurement(title, self.duration_s, self.run, self.result)
         except Exception as error:  # noqa: BLE001 - printing must not end a program
             return f"{title}: {self.duration_s:.3f} s, cannot be analysed ({type(error).__name__}: {error})"
 

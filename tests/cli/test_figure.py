@@ -9,7 +9,7 @@ import pytest
 from tests.report.synthetic import make_run
 
 from joulelab.cli.group import run_commands
-from joulelab.cli.own_files import write_whole
+from joulelab.cli.output import write_file
 
 pytest.importorskip("matplotlib")
 KINDS = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}
@@ -82,7 +82,7 @@ def test_a_device_is_written_into_and_a_link_stays(runs: Path) -> None:
     assert figure("power", "first", "-o", "link.pdf") == 0
     assert link.is_symlink()
     assert real.read_bytes() != real_bytes
-    write_whole(Path("/dev/null"), b"x", what="picture")
+    write_file(Path("/dev/null"), b"x", what="picture")
     assert Path("/dev/null").is_char_device()
 
 

@@ -16,7 +16,7 @@ from tests.report.synthetic import make_run
 
 from joulelab.cli import main
 from joulelab.cli.group import APPS, COMMANDS, commands, run_commands
-from joulelab.cli.parameters import print_json
+from joulelab.cli.output import print_json
 from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
 from joulelab.plan.commands import COMMANDS as PLANS
@@ -158,7 +158,7 @@ def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: py
     def fail(*_: object, **__: object) -> None:
         raise RecorderError("no recorder", why="no Python")
 
-    monkeypatch.setattr("joulelab.run.run.run_command", fail)
+    monkeypatch.setattr("joulelab.run.run_command.run_command", fail)
     assert run_commands(["run", "--", "true"], []) == 125
     assert capsys.readouterr().err == f"joulelab: {RecorderError('no recorder', why='no Python')}\n"
 

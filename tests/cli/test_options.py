@@ -8,7 +8,7 @@ import click
 import pytest
 
 from joulelab.cli.cap import clock, value
-from joulelab.cli.parameters import Amount, Duration, Pair
+from joulelab.cli.parameters import Amount, Duration, KeyValue
 from joulelab.cli.run import _options
 from joulelab.core.errors import ConfigError
 from joulelab.run.config.choose import choose
@@ -33,11 +33,11 @@ def test_wrong_durations(text: str) -> None:
 
 
 def test_pairs_and_amounts() -> None:
-    assert Pair().convert("a=b=c", None, None) == ("a", "b=c")
+    assert KeyValue().convert("a=b=c", None, None) == ("a", "b=c")
     assert Amount().convert("samples=64", None, None) == ("samples", 64.0)
     for wrong in ("a", "=b"):
         with pytest.raises(click.BadParameter):
-            Pair().convert(wrong, None, None)
+            KeyValue().convert(wrong, None, None)
     for wrong in ("samples", "samples=many", "=4", "samples=-1", "samples=nan", "samples=inf"):
         with pytest.raises(click.BadParameter):
             Amount().convert(wrong, None, None)

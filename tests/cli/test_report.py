@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_has_a_report(call: Call, runs: Path) -> None:
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from joulelab.cli.own_files import write_whole
+    from joulelab.cli.output import write_file
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -143,6 +143,6 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("os.replace", full)
     monkeypatch.setattr("os.rename", full)
     with pytest.raises(ConfigError) as raised:
-        write_whole(tmp_path / "report.html", b"x" * 100, what="report")
+        write_file(tmp_path / "report.html", b"x" * 100, what="report")
     assert (raised.value.code, raised.value.why) == ("config.write", "No space left on device")
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.entries import Opener, load_configuration
-from joulelab.cli.parameters import UsageError, describe_error, print_json
+from joulelab.cli.output import describe_error, print_json
+from joulelab.cli.parameters import UsageError
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.run.config.check import NAME, check_values, entry_of
 from joulelab.run.config.choose import list_lost_meters

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import UsageError, print_json
-from joulelab.cli.run import execute, run_options
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import UsageError, add_run_options
+from joulelab.cli.run import execute
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def clock(text: str) -> Value:
 @click.option(
     "--clock", "clock_text", metavar="MHZ", help="Lock the GPUs' clocks at most here, where a cap is refused."
 )
-@run_options
+@add_run_options
 @click.argument("words", nargs=-1, metavar="[WATTS|PERCENT|status|restore] [-- CMD...]")
 @click.pass_context
 def command(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import UsageError, json_option, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import Duration, config_option, json_option, print_json
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import Duration, config_option, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
 from joulelab.run.config.choose import list_lost_meters
 from joulelab.run.config.modules import module_of
@@ -94,7 +95,7 @@ def _targets(config: Config, names: tuple[str, ...], lost: set[str]) -> tuple[li
 def examine(name: str, seconds: float) -> dict[str, Any]:
     """Open a meter as a run would, read it for a while, and return what is found as plain data."""
     from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-    from joulelab.run.options import RunOptions
+    from joulelab.run.run_options import RunOptions
 
     offers = RunOptions(runs=Path()).offers(os.environ)
     try:

@@ -69,7 +69,7 @@ class Opener:
 
     def _open(self) -> Meter | Archive:
         from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-        from joulelab.run.options import RunOptions
+        from joulelab.run.run_options import RunOptions
 
         module = self.module
         if not is_live(module):
@@ -83,7 +83,7 @@ class Opener:
 def load_configuration(named: Path | None) -> Config:
     """Load this host's configuration as a run does and print its warnings; its problems stay with the caller."""
     from joulelab.run.config.load import load
-    from joulelab.run.options import host_name
+    from joulelab.run.run_options import host_name
 
     config = load(os.environ, host_name(), named=named)
     for warning in config.warnings:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import UsageError, json_option, runs_option
 
 if TYPE_CHECKING:
     from joulelab.store.export import Format
@@ -41,20 +42,20 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
     the command started; Parquet has them as they were recorded, in ns of the monotonic clock.
     """
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.store.export import export
     from joulelab.store.folder import find_run, write_json_atomic
     from joulelab.store.run import open_run
 
     path = find_run(runs, run)
-    with busy(f"reading {path.name}"):
+    with show_progress(f"reading {path.name}"):
         result = load_result(path)
     with open_run(path) as opened:
         if str(output) == "-":
             _to_stdout(opened, to)
             return
         folder = output or Path(f"{path.name}-{to}")
-        with busy(f"writing {folder}"):
+        with show_progress(f"writing {folder}"):
             files = export(opened, to, folder)
     write_json_atomic(folder / "results.json", result.to_json())
     files = [*files, folder / "results.json"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.own_files import check_own, write_whole
-from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option, studies_option
+from joulelab.cli.output import check_overwrite, print_json, write_file
+from joulelab.cli.parameters import UsageError, json_option, runs_option, studies_option
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def command(
     TARGET is named as for `joulelab report`: a run (the last one unless named), several runs, or a study. KIND is
     one of what `joulelab figure list TARGET` names: power, energy, phases, ...; `all` draws every one.
     """
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.cli.report import find_target
 
     target = find_target(targets or ("last",), runs, studies)
-    with busy(f"reading {target.name}"):
+    with show_progress(f"reading {target.name}"):
         found, said = pictures_of(target)
     if kind == LIST:
         _list(found, as_json=as_json)
@@ -104,7 +104,7 @@ def command(
     places = [_place(target, picture, output, formats, several=kind == ALL) for picture in chosen]
     for stem, of in places:
         for each in of:
-            check_own(_file(stem, each), MAKER, what="picture", force=force)
+            check_overwrite(_file(stem, each), MAKER, what="picture", force=force)
     written = _draw(chosen, places, width, said)
     if as_json:
         print_json({"files": [str(file) for file in written], "kind": target.kind})
@@ -117,11 +117,11 @@ def _draw(
     chosen: Sequence[Picture], places: Sequence[tuple[Path, tuple[str, ...]]], width: float, said: str
 ) -> list[Path]:
     """Draw pictures, each to its place, and return the files. Raises ConfigError, MissingDependency."""
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.report.pictures import made
 
     written: list[Path] = []
-    with busy("drawing", total=len(chosen)) as step:
+    with show_progress("drawing", total=len(chosen)) as step:
         for picture, (stem, of) in zip(chosen, places, strict=True):
             for each, data in made(picture, of, width_in=width, said=said).items():
                 written.append(_write(_file(stem, each), data))
@@ -189,7 +189,7 @@ def _write(file: Path, data: bytes) -> Path:
         raise ConfigError(
             "the folder cannot be made", where=str(file.parent), why=error.strerror, code="config.folder"
         ) from None
-    write_whole(file, data, what="picture")
+    write_file(file, data, what="picture")
     return file
 
 

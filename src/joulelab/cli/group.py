@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # What `joulelab --help` says of each command, so that it imports none of them. A test holds it against the commands.
 COMMANDS = {
-    "run": "Measure a command.",
+    "run": "Measure the energy of a command or a notebook.",
     "show": "Show what a run used, live or ended.",
     "watch": "Watch a run that goes on, or this node: power, energy so far, GPUs, meters.",
     "ls": "List the runs of a store.",
@@ -67,7 +67,7 @@ RUNS_WORKLOAD = "joulelab.runs_workload"
 SIGPIPE_CODE = 141
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """Find commands by name, and import only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
@@ -145,7 +145,7 @@ def _refuse_package(name: str, why: str) -> ConfigError:
     return ConfigError(what, where=f"command {name}", why=why, next=then, code="config.broken-package")
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="joulelab %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
@@ -165,7 +165,7 @@ def run_commands(words: list[str], early: list[Spawned]) -> int:
         code = commands.main(args=words, prog_name="joulelab", standalone_mode=False, obj=early)
         sys.stdout.flush()
     except click.ClickException as error:
-        _say(error)
+        _print_usage_error(error)
         asked = "--json" in (words[: words.index("--")] if "--" in words else words)
         _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked=asked)
         # Any other code could be taken for the workload's.
@@ -190,7 +190,8 @@ def _print_json_error(
     error: JoulelabError | click.ClickException | OSError, ctx: click.Context | None, *, asked: bool = False
 ) -> None:
     """Print an error on standard output where `--json` was given; `asked` decides where options were not read."""
-    from joulelab.cli.parameters import JSON_ASKED, describe_error, print_json
+    from joulelab.cli.output import describe_error, print_json
+    from joulelab.cli.parameters import JSON_ASKED
 
     if asked if ctx is None else ctx.meta.get(JSON_ASKED, asked):
         # One line: some commands print an object per line until they fail.
@@ -202,7 +203,7 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _say(error: click.ClickException) -> None:
+def _print_usage_error(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return

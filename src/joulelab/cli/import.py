@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import Pair, config_option, handle, json_option, print_json, runs_option
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import KeyValue, config_option, json_option, name_run, runs_option
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ joulelab import prometheus address=http://monitor:9090 --node n1,n2 --from 2024-
 @click.option("--host", default="", metavar="NAME", help="Node that was measured.")
 @click.option("--name", metavar="NAME", help="Name of the run; with --into, of what is added.")
 @click.option("--into", metavar="RUN", help="Add what Slurm accounted to this run, beside its own meters.")
-@click.option("-l", "--label", "labels", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Label of the run.")
+@click.option("-l", "--label", "labels", type=KeyValue(), multiple=True, metavar="KEY=VALUE", help="Label of the run.")
 @config_option
 @json_option
 @runs_option
@@ -88,10 +89,10 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         name=options["name"],
         labels=dict(options["labels"]),
     )
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
 
     asked = _asked(source, what, options)
-    with busy(f"reading what {source} has"):
+    with show_progress(f"reading what {source} has"):
         imported = import_archives(runs, asked, wanted)
     _show(imported, as_json=as_json)
 
@@ -234,11 +235,11 @@ def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
 
 def _show(imported: Imported, *, as_json: bool) -> None:
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
 
     if as_json:
         extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}
-        with busy("working out its energies"):
+        with show_progress("working out its energies"):
             result = load_result(imported.run)
         print_json(result.to_json() | extra)
         return
@@ -247,9 +248,9 @@ def _show(imported: Imported, *, as_json: bool) -> None:
 
     for text in imported.told:
         click.echo(text)
-    with busy("working out its energies"):
+    with show_progress("working out its energies"):
         result = load_result(imported.run)
-    named = handle(imported.run)
+    named = name_run(imported.run)
     if result.energy is None:  # what a run says then is about meters of this machine
         click.echo("imported, without any energy: none of the sources gave a power or an energy for that interval")
         for text in imported.problems:

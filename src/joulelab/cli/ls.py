@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json, runs_option
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import json_option, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -116,7 +116,7 @@ def _say(text: str) -> None:
 
 
 def _folder(environ: Mapping[str, str]) -> Path | None:
-    from joulelab.run.options import marks_folder
+    from joulelab.run.run_options import marks_folder
 
     folder = marks_folder(environ)
     return folder if folder is not None and folder.is_dir() else None

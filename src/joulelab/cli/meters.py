@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import UsageError, config_option, json_option, print_json
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import UsageError, config_option, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,72 +1,160 @@
-"""Show that something takes long: `with busy("reading 10,000 runs", total=10_000) as step:`, on a terminal only."""
+"""Print what commands share: notices, JSON, errors as JSON, a progress bar; and write files for the user."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import json
+import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
-from joulelab.report import format as fmt
+import click
+
+from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.progress import Progress, TaskID
 
-AFTER_S = 2.0  # what takes less is not worth a bar
-EACH_S = 0.2  # how often the bar is drawn
-LEFT_FROM = 0.02  # the share that has to be done before a time left is said
-BAR = 20
-_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("busy", default=False)
+BAR_AFTER_S = 2.0  # shorter work needs no bar
+REDRAW_S = 0.2
+LEAST_SHARE_DONE = 0.02  # below it, a time left would be a guess
+BAR_WIDTH = 20
+MAX_BYTES_SEARCHED = 32_000_000  # of a file, for joulelab's mark
+_is_bar_shown: contextvars.ContextVar[bool] = contextvars.ContextVar("is_bar_shown", default=False)
+
+
+def print_notice(text: str) -> None:
+    """Print a line on standard error, beside the result."""
+    click.echo(f"joulelab: {text}", err=True)
+
+
+def print_json(data: Any, *, one_line: bool = False) -> None:
+    """Print plain data as JSON on standard output, whole or not at all."""
+    text = json.dumps(data, indent=None if one_line else 1, ensure_ascii=False, default=str, allow_nan=False)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def describe_error(error: JoulelabError | click.ClickException | OSError) -> dict[str, Any]:
+    """Return code, what, where, why and next of an error as `--json` prints them; `mistakes` lists its parts."""
+    if not isinstance(error, JoulelabError) and isinstance(error.__cause__, JoulelabError):
+        error = error.__cause__
+    if isinstance(error, JoulelabError):
+        parts = [describe_error(part) for part in getattr(error, "mistakes", ())]
+        fields = {key: getattr(error, key) for key in ("code", "what", "where", "why", "next")}
+        return fields | ({"mistakes": parts} if parts else {})
+    if isinstance(error, OSError):
+        where = str(error.filename) if error.filename else None
+        return {"code": "system", "what": "a system call failed", "where": where, "why": error.strerror, "next": None}
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "joulelab"
+    code = getattr(error, "code", "usage")
+    return {"code": code, "what": error.format_message(), "where": where, "why": None, "next": f"{where} --help"}
+
+
+def shorten_path(path: Path) -> Path:
+    """Return a path relative to the current folder if it lies below it."""
+    try:
+        here = Path.cwd()
+    except OSError:  # deleted while we run
+        return path
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def check_overwrite(file: Path, mark: bytes, *, what: str, force: bool, option: str = "-o") -> None:
+    """Refuse to overwrite a file that does not contain joulelab's mark, unless forced.
+
+    `what` is the kind of file ("report"), `option` the option that names it. Raises ConfigError.
+    """
+    if force or not os.path.lexists(file):
+        return
+    why = f"the file exists and is not a {what} by joulelab"
+    try:
+        with file.open("rb") as opened:
+            if mark in opened.read(MAX_BYTES_SEARCHED):
+                return
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+    raise ConfigError(
+        f"the {what} is not written",
+        where=str(file),
+        why=why,
+        next=f"choose another file with {option}, or add --force",
+        code="config.foreign-file",
+    )
+
+
+def write_file(file: Path, data: bytes, *, what: str, option: str = "-o") -> None:
+    """Write a file whole or not at all; a device or a pipe is written to as it is. Raises ConfigError."""
+    from joulelab.store.safe_files import replace_file
+
+    file = file.resolve()  # a link stays a link: its target is written
+    try:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            file.write_bytes(data)
+            return
+        replace_file(file, data, sync=False)
+    except OSError as error:
+        raise ConfigError(
+            f"the {what} cannot be written",
+            where=str(file),
+            why=error.strerror,
+            next=f"choose another file with {option}",
+            code="config.write",
+        ) from error
 
 
 class ProgressCounter:
-    """Count what is done; call it once for each part, from any thread. It costs next to nothing."""
+    """Count finished parts of some work; call it once per part, from any thread."""
 
     def __init__(self, what: str, total: float | None) -> None:
         self.what, self.total, self.done = what, total, 0.0
 
     def __call__(self, count: float = 1) -> None:
-        """Add what was done."""
+        """Add finished parts."""
         self.done += count
 
-    def of(self, total: float | None, what: str | None = None) -> None:
-        """Begin to count anew: the whole is known now, or another part has begun that has its own."""
+    def restart(self, total: float | None, what: str | None = None) -> None:
+        """Count from 0 again: the total is known now, or the next step of the work begins."""
         self.done, self.total = 0.0, total
         self.what = what or self.what
 
-    def left(self, seconds: float) -> str:
-        """Return how far it is after so many seconds, in words: `12 s left`, or the time it took so far."""
-        if not self.total or not LEFT_FROM <= self.done / self.total < 1:
-            return fmt.format_rough_duration(seconds)
-        return f"{fmt.format_rough_duration(seconds * (self.total - self.done) / self.done)} left"
+    def describe_time(self, seconds: float) -> str:
+        """Return the time left (`12 s left`) after this many seconds, or the time so far if that is unknown."""
+        from joulelab.report.format import format_rough_duration
+
+        if not self.total or not LEAST_SHARE_DONE <= self.done / self.total < 1:
+            return format_rough_duration(seconds)
+        return f"{format_rough_duration(seconds * (self.total - self.done) / self.done)} left"
 
 
 @contextlib.contextmanager
 def show_progress(
-    what: str, total: float | None = None, *, file: TextIO | None = None, after_s: float = AFTER_S
+    what: str, total: float | None = None, *, file: TextIO | None = None, after_s: float = BAR_AFTER_S
 ) -> Iterator[ProgressCounter]:
-    """Show a bar for a block that takes longer than `after_s` seconds; one that moves where no total is known.
+    """Show a bar while a block runs, from `after_s` seconds on; the block calls the counter it gets once per part.
 
-    Only where `file` (standard error) is a terminal, and gone when the block ends: print results after it. A block
-    inside another shows nothing of its own. Nothing that goes wrong with the bar stops the block.
+    Only if `file` (standard error) is a terminal, and removed when the block ends: print results after it. Of nested
+    blocks only the outer one has a bar. A failing terminal never stops the block.
     """
     step, target = ProgressCounter(what, total), file or sys.stderr
-    if _inside.get() or not _is_terminal(target):
+    if _is_bar_shown.get() or not _is_terminal(target):
         yield step
         return
-    token, ended = _inside.set(True), threading.Event()
-    shown = threading.Thread(target=_draw_bar, args=(step, target, after_s, ended), name="busy", daemon=True)
-    shown.start()
+    token, ended = _is_bar_shown.set(True), threading.Event()
+    drawing = threading.Thread(target=_draw_bar, args=(step, target, after_s, ended), name="progress", daemon=True)
+    drawing.start()
     try:
         yield step
     finally:
-        _inside.reset(token)
+        _is_bar_shown.reset(token)
         ended.set()
-        shown.join()
+        drawing.join()
 
 
 def _is_terminal(file: TextIO | None) -> bool:
@@ -80,20 +168,22 @@ def _draw_bar(step: ProgressCounter, file: TextIO, after_s: float, ended: thread
     began = time.monotonic()
     if ended.wait(after_s):
         return
-    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone stops nothing
+    from joulelab.report.format import shorten_end
+
+    with contextlib.suppress(OSError, ValueError):  # the terminal was closed: the work goes on
         bar, task = _make_bar(file)
         if bar.console.is_dumb_terminal:
-            bar.console.print(f"{fmt.shorten_end(step.what, bar.console.width - 4)} ...", soft_wrap=True)
+            bar.console.print(f"{shorten_end(step.what, bar.console.width - 4)} ...", soft_wrap=True)
             return
         what, since = step.what, began
         bar.start()
-        bar.console.show_cursor(show=True)  # who is killed now leaves a terminal as it was
+        bar.console.show_cursor(show=True)  # so that a killed process leaves the terminal with its cursor
         try:
             while True:
                 if step.what is not what:
                     what, since = step.what, time.monotonic()
                 _update_bar(bar, task, step, time.monotonic() - since)
-                if ended.wait(EACH_S):
+                if ended.wait(REDRAW_S):
                     return
         finally:
             bar.stop()
@@ -103,18 +193,19 @@ def _make_bar(file: TextIO) -> tuple[Progress, TaskID]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (BarColumn(BAR), TextColumn("{task.description}", markup=False), TextColumn("{task.fields[told]}"))
+    columns = (BarColumn(BAR_WIDTH), TextColumn("{task.description}", markup=False), TextColumn("{task.fields[state]}"))
     console = Console(file=file, markup=False, highlight=False, emoji=False)
-    # What is printed meanwhile goes above the bar; but what goes into a pipe must stay there.
+    # Text printed meanwhile goes above the bar, unless standard output is a pipe.
     same = _is_terminal(sys.stdout)
     bar = Progress(*columns, console=console, auto_refresh=False, transient=True, redirect_stdout=same)
-    return bar, bar.add_task("", total=None, told="")
+    return bar, bar.add_task("", total=None, state="")
 
 
 def _update_bar(bar: Progress, task: TaskID, step: ProgressCounter, seconds: float) -> None:
+    from joulelab.report.format import format_amount, shorten_end
+
     done, total = step.done, step.total
-    told = [f"{fmt.format_amount(round(done))}/{fmt.format_amount(round(total))}" if total else "", step.left(seconds)]
-    text = ", ".join(part for part in told if part)
-    room = max(bar.console.width - BAR - len(text) - 3, 8)
-    title = fmt.shorten_end(step.what, room)
-    bar.update(task, description=title, completed=done, total=total or None, told=text, refresh=True)
+    count = f"{format_amount(round(done))}/{format_amount(round(total))}, " if total else ""
+    state = count + step.describe_time(seconds)
+    title = shorten_end(step.what, max(bar.console.width - BAR_WIDTH - len(state) - 3, 8))
+    bar.update(task, description=title, completed=done, total=total or None, state=state, refresh=True)

@@ -1,36 +1,45 @@
-"""Hold the options that several commands share, and the kinds of values they take."""
+"""Define the option types and options that several commands share."""
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from joulelab.core.duration import read_seconds
-from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
-# Key of a context's `meta`: whether `--json` was given.
+# Keys of a context's `meta`: whether `--json` was given; the words after `--`.
 JSON_ASKED = "joulelab.json_asked"
+WORDS_AFTER_DASHES = "joulelab.words_after_dashes"
 
 
 class UsageError(click.UsageError):
-    """Report options that do not fit together; `code` is stable, whatever the text is."""
+    """Report options that do not fit together; `code` is stable, the text may change."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = f"usage.{code}"
 
 
+class SplitCommand(click.Command):
+    """Leave the words after `--` unparsed, in the context's `meta`: they are a command with its own options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before `--`."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[WORDS_AFTER_DASHES] = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+
 class Duration(click.ParamType[float]):
-    """Take a time of at least so many s: `10`, `10s`, `500ms`, `2m`, `1h`; the value is in s."""
+    """Take a time of at least `least` s: `10`, `10s`, `500ms`, `2m`, `1h`; the value is in s."""
 
     name = "time"
 
@@ -45,7 +54,7 @@ class Duration(click.ParamType[float]):
             self.fail(f"{error.what}; {error.next}", param, ctx)
 
 
-class Pair(click.ParamType[tuple[str, str]]):
+class KeyValue(click.ParamType[tuple[str, str]]):
     """Take `key=value`."""
 
     name = "key=value"
@@ -56,12 +65,12 @@ class Pair(click.ParamType[tuple[str, str]]):
             return value
         key, equals, rest = str(value).partition("=")
         if not equals or not key.strip():
-            self.fail(f"{value!r} is no pair; write it as key=value", param, ctx)
+            self.fail(f"{value!r} is not of the form key=value", param, ctx)
         return key.strip(), rest
 
 
 class Amount(click.ParamType[tuple[str, float]]):
-    """Take `samples=64`: a name and a number."""
+    """Take `samples=64`: a name and a number of at least 0."""
 
     name = "name=number"
 
@@ -75,34 +84,30 @@ class Amount(click.ParamType[tuple[str, float]]):
         except ValueError:
             amount = float("nan")
         if not key.strip() or not 0 <= amount < float("inf"):
-            self.fail(f"{value!r} is no amount; write it as samples=64", param, ctx)
+            self.fail(f"{value!r} is not a name and a number; write it as samples=64", param, ctx)
         return key.strip(), amount
 
 
 def runs_option(function: F) -> F:
     """Add `--runs DIR`."""
-    return click.option(
-        "--runs",
-        type=click.Path(path_type=Path),
-        envvar="JOULELAB_RUNS",
-        default="joulelab-runs",
-        show_default=True,
-        metavar="DIR",
-        help="Store of runs (JOULELAB_RUNS).",
-    )(function)
+    return _add_folder_option("runs", "JOULELAB_RUNS")(function)
 
 
 def studies_option(function: F) -> F:
     """Add `--studies DIR`."""
+    return _add_folder_option("studies", "JOULELAB_STUDIES")(function)
+
+
+def _add_folder_option(name: str, variable: str) -> Callable[[F], F]:
     return click.option(
-        "--studies",
+        f"--{name}",
         type=click.Path(path_type=Path),
-        envvar="JOULELAB_STUDIES",
-        default="joulelab-studies",
+        envvar=variable,
+        default=f"joulelab-{name}",
         show_default=True,
         metavar="DIR",
-        help="Store of studies (JOULELAB_STUDIES).",
-    )(function)
+        help=f"Folder of the {name}; also set by {variable}.",
+    )
 
 
 def config_option(function: F) -> F:
@@ -111,56 +116,86 @@ def config_option(function: F) -> F:
         "--config",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Configuration to read on top of the usual ones (JOULELAB_CONFIG).",
+        help="Read this configuration too; also set by JOULELAB_CONFIG.",
     )(function)
 
 
 def json_option(function: F) -> F:
     """Add `--json`."""
-    return add_json_option("Print JSON instead of a table.")(function)
+    return add_json_option("Print JSON instead of text.")(function)
 
 
 def add_json_option(text: str) -> Callable[[F], F]:
-    """Add `--json` with a help text of its own."""
+    """Add `--json` with another help text."""
 
-    def note(context: click.Context, _option: click.Parameter, value: bool) -> bool:
+    def store_flag(context: click.Context, _option: click.Parameter, value: bool) -> bool:
         context.meta[JSON_ASKED] = value
         return value
 
-    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=note, help=text)
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=store_flag, help=text)
 
 
-def handle(run: Path) -> str:
-    """Return how a run is named in commands: by its id, or by its path where it is not in the usual store."""
+METER_OPTIONS = (
+    click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only this meter or kind; repeatable."),
+    click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Do not read this meter; repeatable."),
+    config_option,
+    click.option("--estimate", is_flag=True, help="Add an estimate: load x rated power, marked as estimate."),
+    click.option(
+        "--rated-cpu",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="W",
+        help="Rated power of all CPUs together, for --estimate.",
+    ),
+)
+RUN_OPTIONS = (
+    click.option("--name", metavar="NAME", help="Name the run, to find it again."),
+    click.option("--label", "labels", multiple=True, type=KeyValue(), help="Attach a label; repeatable."),
+    click.option("--period", type=Duration(), help="Time between power readings.  [default: 0.1s]"),
+    click.option("--idle", type=Duration(), help="Measure idle power this long before the command."),
+    click.option(
+        "--tail",
+        type=Duration(),
+        help="Keep recording this long after the command, for slow meters.  [default: 0.3s]",
+    ),
+    *METER_OPTIONS,
+    click.option(
+        "--capture",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Copy the command's output to this file.",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the result as JSON to this file too.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Do not print the result."),
+    json_option,
+    runs_option,
+)
+
+
+def add_run_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `joulelab run`."""
+    return add_options(RUN_OPTIONS)(function)
+
+
+def add_options(options: tuple[Callable[..., Any], ...]) -> Callable[[F], F]:
+    """Add several options, in this order in the help."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def name_run(run: Path) -> str:
+    """Return how to name a run in commands: its id, or its path if it is not in the usual folder."""
     context = click.get_current_context()
-    by_hand = context.get_parameter_source("runs") is click.core.ParameterSource.COMMANDLINE
-    usual = not by_hand and run.parent.resolve() == Path(context.params["runs"]).resolve()
-    return run.name if usual else shlex.quote(str(run))
-
-
-def say(text: str) -> None:
-    """Say something beside what a command prints."""
-    click.echo(f"joulelab: {text}", err=True)
-
-
-def describe_error(error: JoulelabError | click.ClickException | OSError) -> dict[str, Any]:
-    """Return code, what, where, why and next of an error, as `--json` prints it; `mistakes` are its parts, if any."""
-    if not isinstance(error, JoulelabError) and isinstance(error.__cause__, JoulelabError):
-        error = error.__cause__
-    if isinstance(error, JoulelabError):
-        parts = [describe_error(part) for part in getattr(error, "mistakes", ())]
-        named = {key: getattr(error, key) for key in ("code", "what", "where", "why", "next")}
-        return named | ({"mistakes": parts} if parts else {})
-    if isinstance(error, OSError):
-        where = str(error.filename) if error.filename else None
-        return {"code": "system", "what": "a system call failed", "where": where, "why": error.strerror, "next": None}
-    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "joulelab"
-    code = getattr(error, "code", "usage")
-    return {"code": code, "what": error.format_message(), "where": where, "why": None, "next": f"{where} --help"}
-
-
-def print_json(data: Any, *, one_line: bool = False) -> None:
-    """Print plain data as JSON on standard output, whole or not at all."""
-    text = json.dumps(data, indent=None if one_line else 1, ensure_ascii=False, default=str, allow_nan=False)
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    is_typed = context.get_parameter_source("runs") is click.core.ParameterSource.COMMANDLINE
+    is_usual = not is_typed and run.parent.resolve() == Path(context.params["runs"]).resolve()
+    return run.name if is_usual else shlex.quote(str(run))

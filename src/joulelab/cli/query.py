@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import UsageError, json_option, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,15 +29,15 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     """
     if as_csv and as_json:
         raise UsageError("exclusive", "--csv and --json exclude each other")
-    from joulelab.analysis.results_file import query_rows, seal_ended
-    from joulelab.cli.output import busy
+    from joulelab.analysis.results_file import list_query_rows, seal_ended
+    from joulelab.cli.output import show_progress
     from joulelab.store.query import query
 
     lost: dict[Path, str] = {}
     failed: dict[str, str] = {}
     try:
-        with busy("asking all runs"):
-            columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended, left_out=lost, damaged=failed)
+        with show_progress("asking all runs"):
+            columns, rows = query(runs, sql, results=list_query_rows, prepare=seal_ended, left_out=lost, damaged=failed)
     finally:
         for file, why in lost.items():
             click.echo(f"warning: the answer lacks the samples of {file}: {why}", err=True)

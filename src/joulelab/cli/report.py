@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.own_files import check_own, write_whole
-from joulelab.cli.parameters import UsageError, json_option, print_json, runs_option, say, studies_option
+from joulelab.cli.output import check_overwrite, print_json, print_notice, write_file
+from joulelab.cli.parameters import UsageError, json_option, runs_option, studies_option
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def command(
     target = find_target(targets or ("last",), runs, studies, twins)
     file = None if to_stdout else _file(target, to, output)
     if file is not None:
-        check_own(file, OWN[to].encode(), what="report", force=force)
+        check_overwrite(file, OWN[to].encode(), what="report", force=force)
     text = _made(target, to)
     if file is None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    write_whole(file, text.encode(), what="report")
+    write_file(file, text.encode(), what="report")
     if as_json:
         told = {"report": str(file), "kind": target.kind, "format": to, "bytes": len(text.encode())}
         print_json(told | _told(target))
@@ -167,9 +167,9 @@ def _is_study(folder: Path) -> bool:
 
 def _made(target: Target, to: str) -> str:
     """Return the report as text, with a bar where that takes long."""
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
 
-    with busy(f"making the report of {target.name[:MOST_OF_NAME]}"):
+    with show_progress(f"making the report of {target.name[:MOST_OF_NAME]}"):
         return _markdown(target) if to == "md" else _html(target)
 
 
@@ -197,9 +197,9 @@ def _markdown(target: Target) -> str:
 
 
 def _handle(run: Path) -> str:
-    from joulelab.cli.parameters import handle
+    from joulelab.cli.parameters import name_run
 
-    return handle(run)
+    return name_run(run)
 
 
 def _file(target: Target, to: str, output: Path | None) -> Path:
@@ -220,4 +220,4 @@ def _open(file: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(file.absolute().as_uri()):
-        say(f"no browser could be opened; open {file} yourself")
+        print_notice(f"no browser could be opened; open {file} yourself")

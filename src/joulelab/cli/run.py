@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from joulelab.cli.output import describe_error, write_file
-from joulelab.cli.parameters import Duration, KeyValue, UsageError, config_option, json_option, name_run, runs_option
+from joulelab.cli.output import describe_error, shorten_path, write_file
+from joulelab.cli.parameters import UsageError, add_run_options, name_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
     from joulelab.control.client import CapRequest
-    from joulelab.run.capping import Companion
     from joulelab.run.config.choose import Chosen
-    from joulelab.run.options import RunOptions
-    from joulelab.run.run import Outcome
+    from joulelab.run.run_caps import Companion
+    from joulelab.run.run_command import Outcome
+    from joulelab.run.run_options import RunOptions
     from joulelab.run.spawn import Spawned
 
 # What prints the table; loaded while the command runs.
@@ -48,13 +48,14 @@ class After(Protocol):
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 @click.pass_obj
 def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any) -> None:
-    """Measure a command.
+    r"""Measure the energy of a command or a notebook.
 
-    Its input, output, signals and exit code stay as they are without joulelab; the table goes to standard error.
+    The command's input, output, signals and exit code stay the same. The result is printed on standard error.
 
+    \b
+    joulelab run -- python train.py
     joulelab run --idle 10s --name baseline -- python train.py --epochs 3
-
-    A notebook is run without a browser, with energy for each cell: joulelab run train.ipynb epochs=3 --pause 10s
+    joulelab run train.ipynb epochs=3 --pause 10s
     """
     if not words:
         raise UsageError("no-command", "there is no command to measure; type `joulelab run -- CMD`")
@@ -77,8 +78,8 @@ def execute(
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
     from joulelab.core.marks import read_local_rank
-    from joulelab.run.run import run_command
-    from joulelab.run.signals import SignalBox
+    from joulelab.run.run_command import run_command
+    from joulelab.run.signal_forwarding import SignalBox
     from joulelab.run.workload import inherited, leave
 
     words, labels = _of_notebook(words)
@@ -171,7 +172,7 @@ def _options(
     config: Path | None = None,
 ) -> RunOptions:
     """Return what is asked for, and warn of a wrong configuration. Raises ConfigError for a name that no meter has."""
-    from joulelab.run.options import RunOptions
+    from joulelab.run.run_options import RunOptions
 
     if period is not None and period < 0.001:
         raise UsageError("period", "--period is shorter than 1 ms; no meter here is read that fast")
@@ -206,7 +207,7 @@ def _configured(
         return None, {}
     from joulelab.run.config.choose import choose
     from joulelab.run.config.load import load
-    from joulelab.run.options import host_name
+    from joulelab.run.run_options import host_name
 
     config = load(os.environ, host_name(), named=file)
     chosen = choose(config, os.environ, wanted, without)
@@ -239,7 +240,8 @@ def _print(outcome: Outcome) -> None:
     if outcome.result is None or outcome.run is None:
         _print_problems(outcome)
         if outcome.run is not None:
-            _say(f"the run is recorded in {shorten_path(outcome.run)}; joulelab show {name_run(shorten_path(outcome.run))}")
+            folder = shorten_path(outcome.run)
+            _say(f"the run is recorded in {folder}; joulelab show {name_run(folder)}")
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.parameters import handle, json_option, print_json, runs_option
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import json_option, name_run, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +33,11 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
     RUN is an id, the beginning of one, a name, a path, or `last`.
     """
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.store.folder import find_run
 
     path = find_run(runs, run)
-    with busy(f"reading {path.name}"):
+    with show_progress(f"reading {path.name}"):
         result = load_result(path)
     if as_json:
         print_json(result.to_json() | {"folder": str(path)})
@@ -51,5 +52,5 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
         every_scope=scopes == "all",
         every_phase=phases,
         budget=budget,
-        handle=handle(path),
+        handle=name_run(path),
     )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json, print_notice, studies_option
+from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.parameters import json_option, studies_option
 from joulelab.study.nodes import LOCAL, list_simulated
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.parameters import say
+from joulelab.cli.output import print_notice
 
 if TYPE_CHECKING:
     from joulelab.study.drive import Outcome
@@ -28,9 +28,9 @@ def drive(study: Study, plan: Plan, *, retry: bool) -> Outcome:
     from joulelab.study.stopping import Stop
 
     cells = {cell.key: cell for cell in plan.cells}
-    say(f"{matrix(plan)} in {_short(study)}, seed {study.seed}")
+    print_notice(f"{matrix(plan)} in {_short(study)}, seed {study.seed}")
     with ExitStack() as stack:
-        stack.callback(restore_at_start, os.environ, say)
+        stack.callback(restore_at_start, os.environ, print_notice)
         executors = open_executors(study, plan, stack)
         stop = stack.enter_context(Stop())
         shown = stack.enter_context(Shown(sys.stderr, len(cells) * plan.repeats, scope=plan.scope))
@@ -39,7 +39,7 @@ def drive(study: Study, plan: Plan, *, retry: bool) -> Outcome:
         if outcome.stopped_by is not None or outcome.error is not None:
             jobs = [job for place in dict.fromkeys(executors.values()) for job in place.going_on()]
             if jobs:
-                say(f"these jobs go on: {', '.join(jobs)}; scancel {' '.join(jobs)} ends them")
+                print_notice(f"these jobs go on: {', '.join(jobs)}; scancel {' '.join(jobs)} ends them")
         return outcome
 
 
@@ -60,12 +60,12 @@ def open_executors(study: Study, plan: Plan, stack: ExitStack) -> dict[str, Exec
 def tell_end(outcome: Outcome, again: str = "type the same again to go on") -> int | None:
     """Say what stopped a study, and return the exit code; None where all of it was tried."""
     if outcome.stopped_by is not None:
-        say(f"interrupted: {outcome.done} of {outcome.total} slots are done; {again}")
+        print_notice(f"interrupted: {outcome.done} of {outcome.total} slots are done; {again}")
         return 128 + outcome.stopped_by
     if outcome.error is not None:
-        say(f"{outcome.error}")
+        print_notice(f"{outcome.error}")
         then = "" if outcome.error.next else f"; {again}"
-        say(f"stopped: {outcome.done} of {outcome.total} slots are done{then}")
+        print_notice(f"stopped: {outcome.done} of {outcome.total} slots are done{then}")
         return FAILED_CODE
     return None
 
@@ -73,9 +73,9 @@ def tell_end(outcome: Outcome, again: str = "type the same again to go on") -> i
 def tell_failed(outcome: Outcome, retry: str = "type the same with --retry to run them again") -> int:
     """Say how many slots failed or were cancelled, and return the exit code."""
     if outcome.failed:
-        say(f"{outcome.failed} of {outcome.total} slots failed; {retry}")
+        print_notice(f"{outcome.failed} of {outcome.total} slots failed; {retry}")
     if outcome.cancelled:
-        say(f"{outcome.cancelled} of {outcome.total} slots were cancelled; type the same again to run them")
+        print_notice(f"{outcome.cancelled} of {outcome.total} slots were cancelled; type the same again to run them")
     return FAILED_CODE if outcome.failed or outcome.cancelled else 0
 
 
@@ -94,6 +94,6 @@ def matrix(plan: Plan) -> str:
 
 
 def _short(study: Study) -> str:
-    from joulelab.cli.run import short_path
+    from joulelab.cli.output import shorten_path
 
-    return str(short_path(study.folder))
+    return str(shorten_path(study.folder))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import describe_error, print_json
+from joulelab.cli.output import describe_error, print_json
 from joulelab.study.nodes import LOCAL
 
 if TYPE_CHECKING:

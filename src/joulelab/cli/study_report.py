@@ -8,7 +8,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.cli.parameters import print_json, print_notice
+from joulelab.cli.output import print_json, print_notice
 from joulelab.report.study.summary import simulated, twins_by_node
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ def _with_twins(study: Study, text: str) -> str:
 
 def tell_written(files: list[Path]) -> None:
     """Say where files were written."""
-    from joulelab.cli.run import short_path
+    from joulelab.cli.output import shorten_path
 
     if not files:
         return
-    print_notice(f"written: {', '.join(str(short_path(file)) for file in files)}")
+    print_notice(f"written: {', '.join(str(shorten_path(file)) for file in files)}")
 
 
 def write(study: Study, results: Results, summary: StudySummary, *, figures: bool | None) -> list[Path]:

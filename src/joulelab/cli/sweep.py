@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import (
-    Duration,
-    KeyValue,
-    UsageError,
-    config_option,
-    json_option,
-    print_notice,
-    studies_option,
-)
+from joulelab.cli.output import print_notice
+from joulelab.cli.parameters import Duration, KeyValue, UsageError, config_option, json_option, studies_option
 from joulelab.cli.study_report import show
 from joulelab.core.errors import ConfigError
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
-from joulelab.cli.own_files import write_file
-from joulelab.cli.parameters import Duration, UsageError, print_json
-from joulelab.cli.run import execute, run_options
+from joulelab.cli.output import print_json, write_file
+from joulelab.cli.parameters import Duration, UsageError, add_run_options
+from joulelab.cli.run import execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import NoReturn
 
     from joulelab.analysis.goal import Goal
-    from joulelab.run.run import Outcome
+    from joulelab.run.run_command import Outcome
     from joulelab.run.spawn import Spawned
     from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
@@ -117,7 +117,7 @@ def _own_code(*, online: bool) -> Iterator[None]:
     "--studies", type=click.Path(path_type=Path), envvar="JOULELAB_STUDIES", default="joulelab-studies",
     show_default=True, metavar="DIR", help="Store of studies (JOULELAB_STUDIES).",
 )  # fmt: skip
-@run_options
+@add_run_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_context
 def command(

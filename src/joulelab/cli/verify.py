@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json, print_notice, runs_option
+from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.parameters import json_option, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli import INTERRUPTED_CODE
-from joulelab.cli.parameters import Duration, json_option, name_run, print_notice, runs_option
+from joulelab.cli.output import print_notice
+from joulelab.cli.parameters import Duration, json_option, name_run, runs_option
 from joulelab.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -124,11 +125,11 @@ def _alone(runs: Path, shown: _Shown, waiter: Waiter, *, keep: bool) -> None:
 
 def _result(path: Path) -> Result:
     """Return the result of a run that has ended; nothing is written there."""
-    from joulelab.analysis.analyse import analyse
+    from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run import open_run
 
     with open_run(path) as opened:
-        return analyse(opened)
+        return analyse_run(opened)
 
 
 class _Shown:

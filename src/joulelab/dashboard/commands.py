@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.parameters import json_option, say
+from joulelab.cli.output import print_notice
+from joulelab.cli.parameters import json_option
 from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError, MissingDependency
 
@@ -76,7 +77,7 @@ def command(
             served = server.prepare(listening, index, doors, tls)
             _tell(served.url, stores, doors, made=token_file is None and token in (None, MADE), as_json=as_json)
             if opens and not is_loopback(host):
-                say("--open is for this machine only; open the address by hand")
+                print_notice("--open is for this machine only; open the address by hand")
             elif opens:
                 click.launch(served.url)
             server.run(listening, served)
@@ -146,6 +147,6 @@ def _tell(url: str, stores: tuple[Path, Path | None], doors: Doors, *, made: boo
             click.echo(f"token: {shown}")
     sys.stdout.flush()
     if doors.token is None:
-        say("whoever is logged in on this machine can open it; --token asks for a token")
+        print_notice("whoever is logged in on this machine can open it; --token asks for a token")
     elif not doors.secure and not is_loopback(doors.host):
-        say("without TLS whoever is on the way can read what is sent, the token too; --tls-cert and --tls-key")
+        print_notice("without TLS whoever is on the way can read what is sent, the token too; --tls-cert and --tls-key")

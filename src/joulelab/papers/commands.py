@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json, say, studies_option
+from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.parameters import json_option, studies_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,7 @@ def command(
     for name in chosen:
         mine = _of(name, read) if paper == ALL else read
         asked = Asked(name, mine, seed=seed, studies=studies.absolute(), out=out, figures=figures, keep=keep)
-        told.append(reproduce(asked, say))
+        told.append(reproduce(asked, print_notice))
         if form == "text" and not as_json:
             _print([told[-1]], form, first=len(told) == 1)
     if as_json or form == "json":

@@ -187,9 +187,9 @@ def chosen_knowing(twins: Mapping[str, Description]) -> list[str]:
 
 def shown(path: Path) -> str:
     """Return a path as it is shortest to type from here."""
-    from joulelab.cli.run import short_path
+    from joulelab.cli.output import shorten_path
 
-    return str(short_path(path))
+    return str(shorten_path(path))
 
 
 def node_names(paper: str) -> set[str]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.group import RUNS_WORKLOAD
-from joulelab.cli.parameters import Pair, json_option, print_json, say
-from joulelab.cli.run import execute, run_options
+from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.parameters import KeyValue, add_run_options, json_option
+from joulelab.cli.run import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ def settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add NAME, --preset and --set."""
     named = click.argument("workload", metavar="NAME")
     preset = click.option("--preset", metavar="P", help="Take the values of a preset: paper, smoke, ...")
-    given = click.option("--set", "given", multiple=True, type=Pair(), help="Set a parameter; may be repeated.")
+    given = click.option("--set", "given", multiple=True, type=KeyValue(), help="Set a parameter; may be repeated.")
     return named(preset(given(function)))
 
 
@@ -78,7 +79,7 @@ def info_command(workload: str, preset: str | None, given: Pairs, as_json: bool)
 @command.command("run")
 @settings_options
 @click.option("--print", "only_print", is_flag=True, help="Print the command, and run nothing.")
-@run_options
+@add_run_options
 @click.pass_context
 def run_command(
     ctx: click.Context, /, workload: str, preset: str | None, given: Pairs, only_print: bool, **options: Any
@@ -117,7 +118,7 @@ def _values(name: str, module: WorkloadModule, preset: str | None, given: Pairs)
 
 def _is_recorded() -> bool:
     """Return whether we are part of a run: marks of the workload then go there."""
-    from joulelab.run.options import marks_folder
+    from joulelab.run.run_options import marks_folder
 
     folder = marks_folder(os.environ)
     return folder is not None and folder.is_dir()
@@ -131,7 +132,7 @@ def _become(words: list[str]) -> NoReturn:
     try:
         become_workload(words, inherited(os.environ))
     except WorkloadError as error:
-        say(str(error))
+        print_notice(str(error))
         leave(error.exit_code)
 
 

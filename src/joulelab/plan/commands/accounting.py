@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.cli.parameters import Amount, json_option, print_json
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import Amount, json_option
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import (
     Number,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from joulelab.cli.parameters import Pair, json_option, print_json
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import KeyValue, json_option
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import Number, Percent, Watts, plan_option, stores_options
 from joulelab.plan.commands.naming import Stores, read_named
@@ -47,7 +48,7 @@ joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1
 @click.option("--use", type=Percent(), metavar="%", help="Share of the year that the node works.  [default: 100]")
 @click.option("--supply", type=Watts(), metavar="W", help="What the rack may draw: 70kW.")
 @click.option("--margin", type=Percent(), metavar="%", help="Share of the supply that is kept free.")
-@click.option("--pue", "pues", type=Pair(), multiple=True, metavar="KIND=PUE", help="PUE of the site by cooling.")
+@click.option("--pue", "pues", type=KeyValue(), multiple=True, metavar="KIND=PUE", help="PUE of the site by cooling.")
 @json_option
 @stores_options
 def command(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.cli.own_files import check_own, write_whole
-from joulelab.cli.parameters import Duration, Pair, runs_option, studies_option
+from joulelab.cli.output import check_overwrite, write_file
+from joulelab.cli.parameters import Duration, KeyValue, runs_option, studies_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def plan_option(holds: str) -> Callable[[F], F]:
 def stores_options(function: F) -> F:
     """Add `--only KEY=VALUE`, `--runs DIR` and `--studies DIR`."""
     only = click.option(
-        "--only", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Of the runs, those of this label: gpus=2."
+        "--only", type=KeyValue(), multiple=True, metavar="KEY=VALUE", help="Of the runs, those of this label: gpus=2."
     )
     return only(runs_option(studies_option(function)))
 
@@ -116,10 +116,10 @@ def checked_picture(file: Path | None, *, force: bool) -> str:
     kind = file.suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise click.UsageError(f"{file} is no picture; name it .pdf, .svg or .png")
-    check_own(file, MAKER, what="picture", force=force, option=PICTURE)
+    check_overwrite(file, MAKER, what="picture", force=force, option=PICTURE)
     return kind
 
 
 def write_picture(file: Path, data: bytes) -> None:
     """Write a picture whole or not at all. Raises ConfigError."""
-    write_whole(file, data, what="picture", option=PICTURE)
+    write_file(file, data, what="picture", option=PICTURE)

@@ -35,13 +35,13 @@ def measured_named(words: Sequence[str], stores: Stores) -> list[Measured]:
 
 def read_named(words: Sequence[str], stores: Stores, read: Callable[[Run], T]) -> list[T]:
     """Return what is read of runs, each named once. Raises ConfigError, NotARun, and what reading raises."""
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.store.run import open_run
 
     folders = _every(words, stores)
     found: list[T] = []
     labels: list[Mapping[str, str]] = []
-    with busy(f"reading {len(folders)} runs" if len(folders) > 1 else "reading the run"):
+    with show_progress(f"reading {len(folders)} runs" if len(folders) > 1 else "reading the run"):
         for folder in folders:
             with open_run(folder) as run:
                 labels.append(run.meta.get("labels") or {})

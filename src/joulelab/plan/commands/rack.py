@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.own_files import check_own, write_whole
-from joulelab.cli.parameters import json_option, print_json
+from joulelab.cli.output import check_overwrite, print_json, write_file
+from joulelab.cli.parameters import json_option
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import (
     Percent,
@@ -91,7 +91,7 @@ def command(
     if save is not None:
         if only and not words:
             raise ConfigError("--only is not kept in a plan file", next="name the runs: --save keeps those it chose")
-        check_own(save, MADE.encode(), what="plan file", force=force, option="--save")
+        check_overwrite(save, MADE.encode(), what="plan file", force=force, option="--save")
     measured = _measured(words or asked.near(asked.kind.runs), stores)
     jobs = [(job, _measured(_job_runs(asked, job, words), stores)) for job in asked.mix]
     decision = decide(asked.rack, asked.kind, measured, jobs, title=asked.title)
@@ -100,7 +100,7 @@ def command(
 
         write_picture(picture, draw_rack(decision, kind))
     if save is not None:
-        write_whole(save, toml_file(asked.values, MADE).encode(), what="plan file", option="--save")
+        write_file(save, toml_file(asked.values, MADE).encode(), what="plan file", option="--save")
     _show(decision, as_json=as_json)
 
 

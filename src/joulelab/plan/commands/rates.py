@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json, say
+from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.parameters import json_option
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _described(spec: str, given: Mapping[str, str], *, save: bool) -> Rate:
     rate = read_series(path, told=told)
     if save:
         _write_new(side, side_text(path.name, given))
-        say(f"wrote {side}")
+        print_notice(f"wrote {side}")
     return rate
 
 
@@ -176,14 +177,14 @@ def fetch(service: str, since: str | None, until: str | None, forecast: bool, ke
 
     Keys are taken from the environment, files or a keyring, never from the command line: see docs/how-to/plan-rates.md.
     """
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.plan.rates import services
     from joulelab.plan.rates.look import look_at
 
     word, zone, covers = [*service.split(":"), "", ""][:3]
-    with busy(f"asking {services.about(word).title}"):
+    with show_progress(f"asking {services.about(word).title}"):
         found = services.fetch(
-            word, zone, _time(since), _time(until), forecast=forecast, covers=covers, folder=kept, warn=say
+            word, zone, _time(since), _time(until), forecast=forecast, covers=covers, folder=kept, warn=print_notice
         )
     look = look_at(found)
     if as_json:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import Duration, json_option, print_json, say
+from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.parameters import Duration, json_option
 from joulelab.plan.commands.given import (
     Number,
     Percent,
@@ -105,7 +106,7 @@ def command(
         from joulelab.plan.output.schedule_picture import draw_schedule
 
         write_picture(picture, draw_schedule(comparison, kind))
-        say(f"wrote {picture}")
+        print_notice(f"wrote {picture}")
     if as_json:
         print_json(schedule_json(comparison, responses, notes))
     else:
@@ -141,7 +142,7 @@ def _compared(
     schedule: Schedule, stream: Stream, rates: dict[str, Rate], measured: list[Measured],
     named: dict[str, list[Measured]], drawing: tuple[int | None, int],
 ) -> tuple[Comparison, dict[str, Response], tuple[str, ...]]:  # fmt: skip
-    from joulelab.cli.output import busy
+    from joulelab.cli.output import show_progress
     from joulelab.plan.schedule.caps import curve_of
     from joulelab.plan.schedule.outcome import compare
     from joulelab.plan.schedule.prepare import responses_of, site_of
@@ -152,7 +153,7 @@ def _compared(
     responses, never = responses_of(schedule, stream, measured, named)
     slowdown = SLOWDOWN if schedule.slowdown is None else schedule.slowdown
     curves = {name: curve_of(response, slowdown) for name, response in responses.items()}
-    with busy(f"scheduling {len(stream.jobs)} jobs"):
+    with show_progress(f"scheduling {len(stream.jobs)} jobs"):
         found = compare(stream, site, curves, rates=rates, draws=drawing[0], seed=drawing[1])
     return found, responses, (*stream.notes, *said, *never)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import json_option, print_json
+from joulelab.cli.output import print_json
+from joulelab.cli.parameters import json_option
 from joulelab.plan.commands.given import (
     Hours,
     Number,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.cli.output import Step, busy
+from joulelab.cli.output import ProgressCounter, show_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,21 +57,21 @@ def until(file: Terminal, word: str) -> str:
 
 def test_what_is_quick_shows_nothing() -> None:
     file = Terminal()
-    with busy("reading", 10, file=file, after_s=LONG_S) as step:
+    with show_progress("reading", 10, file=file, after_s=LONG_S) as step:
         step(5)
     assert file.getvalue() == ""
 
 
 def test_what_is_no_terminal_shows_nothing() -> None:
     file = io.StringIO()
-    with busy("reading", file=file, after_s=0.0):
-        assert "busy" not in {thread.name for thread in threading.enumerate()}
+    with show_progress("reading", file=file, after_s=0.0):
+        assert "progress" not in {thread.name for thread in threading.enumerate()}
     assert file.getvalue() == ""
 
 
 def test_a_bar_tells_what_is_done_and_left_and_goes_away() -> None:
     file = Terminal()
-    with busy("reading [bold]runs\x1b[31m", 10_000, file=file, after_s=0.0) as step:
+    with show_progress("reading [bold]runs\x1b[31m", 10_000, file=file, after_s=0.0) as step:
         step(2500)
         text = until(file, "left")
     assert "reading [bold]runs\\x1b[31m" in text
@@ -82,9 +82,9 @@ def test_a_bar_tells_what_is_done_and_left_and_goes_away() -> None:
 
 def test_without_a_total_it_tells_the_time_it_took() -> None:
     file = Terminal()
-    with busy("reading", file=file, after_s=0.0) as step:
+    with show_progress("reading", file=file, after_s=0.0) as step:
         assert re.search(r"reading\s+\d+ s", until(file, "0 s"))
-        step.of(4, "writing")
+        step.restart(4, "writing")
         step()
         until(file, "writing 1/4")
 
@@ -92,7 +92,7 @@ def test_without_a_total_it_tells_the_time_it_took() -> None:
 def test_narrow_terminals_keep_it_on_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     file = Terminal()
-    with busy("a very long name of what is done here, really", 10, file=file, after_s=0.0) as step:
+    with show_progress("a very long name of what is done here, really", 10, file=file, after_s=0.0) as step:
         step()
         text = until(file, "left")
     assert all(len(part.rstrip()) <= 50 for part in re.split(r"[\r\n]", text))
@@ -101,17 +101,17 @@ def test_narrow_terminals_keep_it_on_a_line(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_dumb_terminal_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     file = Terminal()
-    with busy("reading", file=file, after_s=0.0):
+    with show_progress("reading", file=file, after_s=0.0):
         until(file, "reading ...")
     assert file.getvalue() == "reading ...\n"
 
 
 def test_one_inside_another_draws_nothing() -> None:
     inner = Terminal()
-    with busy("outer", file=Terminal(), after_s=LONG_S), busy("inner", file=inner, after_s=0.0):
-        assert [thread.name for thread in threading.enumerate()].count("busy") == 1
+    with show_progress("outer", file=Terminal(), after_s=LONG_S), show_progress("inner", file=inner, after_s=0.0):
+        assert [thread.name for thread in threading.enumerate()].count("progress") == 1
     assert inner.getvalue() == ""
-    with busy("after", file=inner, after_s=0.0):
+    with show_progress("after", file=inner, after_s=0.0):
         until(inner, "after")
 
 
@@ -119,7 +119,7 @@ def test_errors_go_on_and_the_bar_goes_away() -> None:
     file = Terminal()
 
     def fail() -> None:
-        with busy("reading", file=file, after_s=0.0):
+        with show_progress("reading", file=file, after_s=0.0):
             until(file, "reading")
             raise KeyError
 
@@ -136,30 +136,30 @@ def test_a_terminal_that_is_gone_stops_nothing() -> None:
             tried.set()
             raise OSError(5, "Input/output error")
 
-    with busy("reading", file=Gone(), after_s=0.0) as step:
+    with show_progress("reading", file=Gone(), after_s=0.0) as step:
         assert tried.wait(60)
         step()
     assert step.done == 1
 
 
 def test_time_left_is_told_only_once_it_is_known() -> None:
-    step = Step("x", 100)
-    assert step.left(10) == "10 s"
+    step = ProgressCounter("x", 100)
+    assert step.describe_time(10) == "10 s"
     step(25)
-    assert step.left(10) == "30 s left"
+    assert step.describe_time(10) == "30 s left"
     step(75)
-    assert step.left(12) == "12 s"
+    assert step.describe_time(12) == "12 s"
 
 
 CODE = """
 import sys, threading
 from joulelab.cli import output
-drawn, draw = threading.Event(), output._draw
+drawn, draw = threading.Event(), output._update_bar
 def watched(*words):
     draw(*words)
     drawn.set()
-output._draw = watched
-with output.busy("reading", after_s=0.0):
+output._update_bar = watched
+with output.show_progress("reading", after_s=0.0):
     drawn.wait()
     print("result")
     print("warning", file=sys.stderr)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.analyse import analyse
-from joulelab.analysis.profile import profile_of
+from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.profile import make_profile
 from joulelab.report.page.profile import profile_json
 from joulelab.report.rated import told
 from joulelab.store.folder import read_json
@@ -77,8 +77,8 @@ def report(run: Path) -> tuple[str, float, dict[str, Any]]:
     from joulelab.report.page.run import run_page
 
     with open_run(run) as opened:
-        result, first = timed("analysis", lambda: analyse(opened))
-        profile, second = timed("power over time", lambda: profile_of(opened))
+        result, first = timed("analysis", lambda: analyse_run(opened))
+        profile, second = timed("power over time", lambda: make_profile(opened))
     page, third = timed("page", lambda: run_page(result, run, profile))
     text, fourth = timed("one file", lambda: offline(page))
     assert profile is not None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.results_file import FILE, HEAD, load_result, write_result
+from joulelab.analysis.results_file import HEAD_FILE, RESULT_FILE, load_result, write_result
 from joulelab.core.process import identify_process
 from joulelab.study.folder import Plan, Settings, Study, join_study
 from joulelab.study.matrix import Knob, Workload, cells
@@ -105,11 +105,11 @@ class Copies:
         # Whole seconds, as git does not keep more either.
         for file in walk(self.run):
             os.utime(file.path, ns=(0, 1_790_000_000 * 10**9))
-        for cache in (FILE, HEAD):
+        for cache in (RESULT_FILE, HEAD_FILE):
             (self.run / cache).unlink(missing_ok=True)
         self.result = load_result(self.run)
         self.meta = (self.run / "run.json").read_text()
-        self.kept = [p.name for p in self.run.iterdir() if p.name in (FILE, HEAD)]
+        self.kept = [p.name for p in self.run.iterdir() if p.name in (RESULT_FILE, HEAD_FILE)]
 
     def make(self, folder: Path, name: str, *, results: bool) -> Path:
         """Make a run of that name in a folder."""
@@ -163,7 +163,7 @@ def reports(ground: Ground, copies: Copies, count: int) -> None:
     for number, key in enumerate(made):
         for repeat in (1, 2, 3):
             finish(study, copies, key, repeat, run_name(3 * number + repeat), rng)
-    read = ["cell.json", "claim.json", "slot.json", "end.json", FILE]
+    read = ["cell.json", "claim.json", "slot.json", "end.json", RESULT_FILE]
     print(f"a study of {len(made):,} cells x 3 repeats, all done")
     words = ["sweep", "--studies", str(ground.folder), "--name", "done", "--report", "--no-figures"]
     ground.time("report: text, results.csv, slots.csv", words, study.folder, read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joulelab.analysis import phases as phases_module
-from joulelab.analysis.phases import phases_of
+from joulelab.analysis.phases import list_phases
 
 START, END = 1_000, 9_000
 
@@ -41,7 +41,7 @@ def test_phases_nest_and_come_in_order():
         end(6_000, "100-3"),
         end(7_000, "100-1"),
     ]
-    phases, _ = phases_of(reversed(marks), START, END)  # the files of processes come in any order
+    phases, _ = list_phases(reversed(marks), START, END)  # the files of processes come in any order
     assert shape(phases) == [
         ("train", 2_000, 7_000, False),
         ("epoch 0", 2_000, 4_000, False),
@@ -59,19 +59,19 @@ def test_threads_overlap():
         end(5_000, "100-1"),
         end(6_000, "100-2"),
     ]
-    phases, _ = phases_of(marks, START, END)
+    phases, _ = list_phases(marks, START, END)
     assert shape(phases) == [("load", 2_000, 5_000, False), ("compute", 3_000, 6_000, False)]
 
 
 def test_what_nobody_ended_lasts_to_the_end_and_says_so():
-    phases, _ = phases_of([begin(2_000, "100-1", "train"), end(3_000, "100-9")], START, END)
+    phases, _ = list_phases([begin(2_000, "100-1", "train"), end(3_000, "100-9")], START, END)
     assert shape(phases) == [("train", 2_000, END, True)]
 
 
 def test_only_what_overlaps_the_interval_is_returned():
     marks = [begin(100, "1-1", "before"), end(900, "1-1"), begin(500, "1-2", "into"), end(1_500, "1-2")]
     marks += [begin(9_500, "1-3", "after")]
-    assert shape(phases_of(marks, START, END)[0]) == [("into", 500, 1_500, False)]
+    assert shape(list_phases(marks, START, END)[0]) == [("into", 500, 1_500, False)]
 
 
 def test_a_script_switches_its_own_phase_only():
@@ -82,7 +82,7 @@ def test_a_script_switches_its_own_phase_only():
         switch(6_000, None, "sh-5-1"),
         switch(6_500, None, "sh-9-1"),
     ]
-    assert shape(phases_of(marks, START, END)[0]) == [
+    assert shape(list_phases(marks, START, END)[0]) == [
         ("prepare", 2_000, 4_000, False),
         ("serve 2", 2_500, END, False),
         ("train", 4_000, 6_000, False),
@@ -99,7 +99,7 @@ def test_work_is_credited_to_its_phase_and_all_around_it():
         work(6_000, {"samples": 1.0}, None),
         end(7_000, "100-1"),
     ]
-    phases, done = phases_of(marks, START, END)
+    phases, done = list_phases(marks, START, END)
     assert [p.work for p in phases] == [{"samples": 75.0, "tokens": 7.0}, {"samples": 64.0}]
     assert done.amounts == {"samples": 75.0, "tokens": 7.0}
     assert done.times_ns == {"node1/100-7": [2_800, 3_000]}
@@ -108,14 +108,14 @@ def test_work_is_credited_to_its_phase_and_all_around_it():
 def test_work_is_summed_over_ranks_and_its_times_are_kept_by_process():
     marks = [begin(2_000, "100-1", "train")]
     marks += [work(3_000 + r, {"samples": 8.0}, None, at=[3_000 + r], rank=r, source=f"{100 + r}-7") for r in range(4)]
-    _, done = phases_of(marks, START, END)
+    _, done = list_phases(marks, START, END)
     assert done.amounts == {"samples": 32.0}
     assert done.times_ns == {f"node1/{100 + r}-7": [3_000 + r] for r in range(4)}
 
 
 def test_work_of_the_next_phase_is_not_this_ones():
     marks = [work(4_000, {"samples": 1.0}), work(5_000, {"samples": 2.0}), work(6_000, {"samples": 4.0})]
-    assert phases_of(marks, 4_500, 5_500)[1].amounts == {"samples": 2.0}
+    assert list_phases(marks, 4_500, 5_500)[1].amounts == {"samples": 2.0}
 
 
 def test_a_process_that_gets_the_number_of_an_ended_one_has_phases_of_its_own():
@@ -126,21 +126,21 @@ def test_a_process_that_gets_the_number_of_an_ended_one_has_phases_of_its_own():
         begin(4_000, "100-1", "second", source="100-99"),
         end(5_000, "100-1", source="100-99"),
     ]
-    phases, _ = phases_of(marks, START, END)
+    phases, _ = list_phases(marks, START, END)
     assert shape(phases) == [("first", 2_000, 3_000, False), ("second", 4_000, 5_000, False)]
 
 
 def test_equal_numbers_on_two_hosts_are_two_processes():
     marks = [begin(2_000, "100-1", "a", host="node1"), begin(2_500, "100-1", "b", host="node2")]
     marks += [work(3_000, {"x": 1.0}, "100-1", host="node2"), end(4_000, "100-1", host="node1")]
-    phases, _ = phases_of(marks, START, END)
+    phases, _ = list_phases(marks, START, END)
     assert shape(phases) == [("a", 2_000, 4_000, False), ("b", 2_500, END, True)]
     assert [p.work for p in phases] == [{}, {"x": 1.0}]
 
 
 def test_phases_that_claim_each_other_as_parents_are_credited_once():
     marks = [begin(2_000, "1-1", "a", "1-2"), begin(2_000, "1-2", "b", "1-1"), work(3_000, {"x": 1.0}, "1-1")]
-    phases, _ = phases_of(marks, START, END)
+    phases, _ = list_phases(marks, START, END)
     assert [p.work for p in phases] == [{"x": 1.0}, {"x": 1.0}]
 
 
@@ -154,7 +154,7 @@ def test_work_of_a_script_belongs_to_the_phase_the_script_is_in():
         switch(6_000, None),
         work(7_000, {"samples": 1}, source="sh-5-1"),
     ]
-    phases, done = phases_of(marks, START, END)
+    phases, done = list_phases(marks, START, END)
     assert [(p.title, p.work) for p in phases] == [("load", {"files": 5}), ("train", {"samples": 71})]
     assert done.amounts == {"files": 5, "samples": 72}
 
@@ -165,7 +165,7 @@ def test_work_of_other_ranks_is_shared_by_time():
     marks += [work(5_000, {"x": 8.0}, None, rank=1, source="101-7") | {"from": 3_000}]
     marks += [work(8_000, {"x": 4.0}, None, rank=1, source="101-7") | {"from": 7_000}]
     marks += [work(5_000, {"y": 1.0}, None, rank=1, host="node2")]
-    phases, done = phases_of(marks, START, END)
+    phases, done = list_phases(marks, START, END)
     assert [p.work for p in phases] == [{"x": 4.0}, {"x": 4.0}]
     assert done.amounts == {"x": 12.0, "y": 1.0}
 
@@ -180,7 +180,7 @@ def test_work_of_other_ranks_and_threads_counts_in_the_phases_of_its_time():
         work(3_900, {"samples": 10}, source="101-7", rank=1) | {"from": 2_100},
         work(4_500, {"samples": 8}, source="101-7", rank=1) | {"from": 3_500},
     ]
-    (first, second), done = phases_of(marks, START, END)
+    (first, second), done = list_phases(marks, START, END)
     assert first.work == {"samples": pytest.approx(30 + 10 + 4)}
     assert second.work == {"samples": pytest.approx(4)}
     assert done.amounts == {"samples": 48}
@@ -189,7 +189,7 @@ def test_work_of_other_ranks_and_threads_counts_in_the_phases_of_its_time():
 def test_ranks_that_reach_an_edge_a_little_apart_count_nothing_beside_it():
     marks = [begin(2_000, "100-1", "a"), end(4_000, "100-1"), begin(4_000, "100-2", "b"), end(6_000, "100-2")]
     marks += [work(5_000, {"x": 8.0}, None, rank=1, source="101-7") | {"from": 3_985}]
-    phases, _ = phases_of(marks, START, END)
+    phases, _ = list_phases(marks, START, END)
     assert [p.work for p in phases] == [{}, {"x": pytest.approx(8.0)}]
 
 
@@ -199,6 +199,6 @@ def test_of_too_many_phases_the_outermost_are_kept_and_all_work(monkeypatch):
     for k in range(5):
         marks += [begin(2_000 + k, f"100-{k + 2}", "step", "100-1", k), end(3_000 + k, f"100-{k + 2}")]
     marks += [work(3_500, {"samples": 8}, f"100-{k + 2}") for k in range(5)]
-    phases, done = phases_of(marks, START, END)
+    phases, done = list_phases(marks, START, END)
     assert [p.title for p in phases] == ["train", "step 0", "step 1"]
     assert (done.phases, done.amounts) == (6, {"samples": 40})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from joulelab.analysis.phases import phases_of
+from joulelab.analysis.phases import list_phases
 
 
 def begin(t: int, identity: str, name: str, *, n: int | None = None, host: str = "h", **labels: str) -> dict[str, Any]:
@@ -27,7 +27,7 @@ CELLS = [
 
 
 def parents(*marks: dict[str, Any]) -> dict[str, str | None]:
-    phases, _ = phases_of([*CELLS, *marks], 0, 100)
+    phases, _ = list_phases([*CELLS, *marks], 0, 100)
     return {p.title: p.parent for p in phases if "notebook" not in p.labels}
 
 
@@ -47,7 +47,7 @@ def test_a_phase_that_has_a_parent_keeps_it_and_its_work_reaches_the_cell() -> N
     inner = {**begin(33, "2-2", "step"), "parent": "2-1"}
     work = {"t": 36, "mark": "work", "from": 33, "phase": "2-2", "amounts": {"samples": 4}, "host": "h", "source": "2"}
     marks = [*CELLS, begin(32, "2-1", "train"), inner, work, end(37, "2-2"), end(38, "2-1")]
-    phases, _ = phases_of(marks, 0, 100)
+    phases, _ = list_phases(marks, 0, 100)
     done = {p.title: (p.parent, p.work) for p in phases if p.work}
     samples = {"samples": 4.0}
     assert done == {"cell 2": (None, samples), "train": ("h/1-3", samples), "step": ("h/2-1", samples)}

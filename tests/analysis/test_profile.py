@@ -12,9 +12,9 @@ from tests.analysis.folders import METER, Folder, counter, gpu, power, state
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.analyse import analyse
-from joulelab.analysis.profile import MOST_SCOPES, profile_of
-from joulelab.analysis.profile_grid import FEW, Buckets, grid_of, levels_of
+from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.profile import MOST_SCOPES, make_profile
+from joulelab.analysis.profile_grid import FEW, Buckets, make_grid, make_levels
 from joulelab.core.spec import Spec, Stream
 
 
@@ -43,7 +43,7 @@ def at(profile, trace, second, what="mean"):
 
 def test_the_stack_adds_up_to_the_printed_energy_by_family_and_as_a_whole(folder):
     run = node(folder, ac=1400.0).close(START, END).open()
-    result, profile = analyse(run), profile_of(run)
+    result, profile = analyse_run(run), make_profile(run)
     assert [t.id for t in stack(profile)] == ["gpu", "cpu", "dram", "rest"]
     for name in ("gpu", "cpu", "dram"):
         assert joules(profile, profile.trace(name)) == pytest.approx(result.group(name).energy.value, rel=1e-9)
@@ -59,12 +59,12 @@ def test_every_level_adds_up_and_holds_the_extremes_of_the_finer_one(folder, ask
     t = np.arange(0, 700, 0.1)
     watts = 300 + 100 * np.sin(t / 7) + np.where((t > 399.96) & (t < 400.05), 350.0, 0.0)
     folder.add("bmc", power("node.ac"), t, watts).close(50.0, 650.0)
-    profile = profile_of(folder.open(), **asked)
+    profile = make_profile(folder.open(), **asked)
     trace = profile.trace("node.ac")
     assert [t.id for t in profile.traces] == ["node.ac"]
     assert profile.grid.levels == (1 if asked else 3)
     assert (profile.grid.count <= 44) == bool(asked)
-    whole = analyse(folder.open()).energy.value
+    whole = analyse_run(folder.open()).energy.value
     for level, buckets in enumerate(trace.levels):
         assert joules(profile, trace, level) == pytest.approx(whole, rel=1e-9)
         assert np.nanmax(buckets.high) == pytest.approx(watts.max())  # one reading, at every level
@@ -73,7 +73,7 @@ def test_every_level_adds_up_and_holds_the_extremes_of_the_finer_one(folder, ask
 
 
 def test_idle_and_tail_are_there_and_time_zero_is_the_start(folder):
-    profile = profile_of(node(folder, ac=1400.0).close(START, END).open())
+    profile = make_profile(node(folder, ac=1400.0).close(START, END).open())
     whole = profile.trace("whole")
     assert profile.grid.from_s == pytest.approx(-5.0, abs=0.2)
     assert profile.grid.to_s == pytest.approx(15.0, abs=0.3)
@@ -86,13 +86,13 @@ def test_a_stretch_of_it_has_one_level_of_as_many_buckets_as_asked(folder):
     run = node(folder, ac=1400.0).close(START, END).open()
     for start, end, first, last in ((7.0, 9.0, 2.0, 4.0), (None, 9.0, -5.0, 4.0), (7.0, None, 2.0, 15.0)):
         given_ns = {"start_ns": start and ns(start), "end_ns": end and ns(end)}
-        part = profile_of(run, buckets=10, **given_ns)
+        part = make_profile(run, buckets=10, **given_ns)
         assert (part.grid.from_s, part.grid.to_s) == pytest.approx((first, last), abs=0.2)
         assert part.grid.count == 10
         assert part.grid.levels == 1
         assert at(part, part.trace("whole"), 3.0) == pytest.approx(1400.0, rel=1e-6)
-    assert profile_of(run, buckets=1000, start_ns=ns(7.0), end_ns=ns(7.0)).grid.count == 1
-    assert profile_of(run, buckets=1000, start_ns=ns(7.0), end_ns=ns(9.0)).grid.step_s == pytest.approx(0.1)
+    assert make_profile(run, buckets=1000, start_ns=ns(7.0), end_ns=ns(7.0)).grid.count == 1
+    assert make_profile(run, buckets=1000, start_ns=ns(7.0), end_ns=ns(9.0)).grid.step_s == pytest.approx(0.1)
 
 
 @pytest.mark.system  # pure, and slow
@@ -109,7 +109,7 @@ def test_any_load_adds_up(tmp_path_factory, watts, begin, length, buckets):
     folder.add("bmc", power("node.ac"), t, watts)
     folder.add("nvml", gpu(0), t, np.concatenate(([0.0], np.cumsum(watts[:-1]) * 0.05)), np.array(watts) / 2)
     run = folder.close(begin, begin + length).open()
-    result, profile = analyse(run), profile_of(run, buckets=buckets)
+    result, profile = analyse_run(run), make_profile(run, buckets=buckets)
     for trace in stack(profile):
         low, mean, high = (getattr(trace.levels[0], k) for k in ("low", "mean", "high"))
         there = ~np.isnan(mean)
@@ -126,11 +126,11 @@ def test_any_load_adds_up(tmp_path_factory, watts, begin, length, buckets):
 
 def test_without_a_node_the_parts_stand_for_themselves(folder):
     run = node(folder).close(START, END).open()
-    profile = profile_of(run)
+    profile = make_profile(run)
     assert profile.everything.label == "gpu + cpu + dram (6)"
-    assert joules(profile, profile.everything) == pytest.approx(analyse(run).energy.value, rel=1e-9)
+    assert joules(profile, profile.everything) == pytest.approx(analyse_run(run).energy.value, rel=1e-9)
     assert [t.label for t in stack(profile)] == ["gpu (2)", "cpu (2)", "dram (2)"]
-    assert sum(joules(profile, t) for t in stack(profile)) == pytest.approx(analyse(run).energy.value, rel=1e-9)
+    assert sum(joules(profile, t) for t in stack(profile)) == pytest.approx(analyse_run(run).energy.value, rel=1e-9)
 
 
 def test_hosts_are_added_and_named(folder):
@@ -138,7 +138,7 @@ def test_hosts_are_added_and_named(folder):
         folder.add("nvml", gpu(0), T, *busy(50.0, 400.0), host=host)
         folder.add("bmc", power("node.ac"), T, busy(200.0, 600.0)[1], host=host)
     run = folder.close(START, END).open()
-    profile = profile_of(run)
+    profile = make_profile(run)
     assert {t.id: t.label for t in profile.traces} == {
         "gpu": "gpu (2)",
         "rest": "rest of node.ac (2)",
@@ -155,7 +155,7 @@ def test_hosts_are_added_and_named(folder):
 def test_other_meters_of_a_scope_are_beside_it(folder):
     node(folder, ac=1400.0)
     folder.add("pdu", power("node.ac", given=METER), T, busy(210.0, 1450.0)[1])
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     other = next(t for t in profile.traces if t.role == "other")
     assert other.label in ("node.ac by pdu", "node.ac by bmc")
     assert at(profile, other, 3.0) in (pytest.approx(1450.0), pytest.approx(1400.0))
@@ -171,7 +171,7 @@ def test_of_many_scopes_the_lowest_and_the_highest_are_shown(folder):
     folder.add("rapl", counter("cpu:0"), T, busy(50.0, 300.0)[0])
     folder.add("bmc", power("node.ac"), T, busy(200.0, 9000.0)[1])
     folder.add("pdu", power("node.ac"), T, busy(200.0, 9000.0)[1])
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     assert [t.id for t in profile.traces if t.role == "scope"] == ["scope:gpu:1", f"scope:gpu:{MOST_SCOPES}"]
     assert profile.trace("gpu").label == f"gpu ({MOST_SCOPES + 1})"
     assert not any(t.role == "other" for t in profile.traces)
@@ -187,7 +187,7 @@ def test_load_caps_and_temperature_of_devices_are_together(folder):
     folder.add("host", host, seconds, np.linspace(0, 1, 20))
     workload = Stream("workload", "workload", "workload", 1.0, (Spec("load", "CPU load", "1"),))
     folder.add("host", workload, seconds, np.linspace(0, 1, 20))
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     found = {t.id: (t.label, t.unit, *(round(at(profile, t, 3.0, k), 1) for k in ("low", "mean", "high")))
              for t in profile.traces if t.role in ("load", "cap", "temperature")}  # fmt: skip
     assert found["load:gpu"] == ("gpu load (2)", "%", 50.0, 62.5, 75.0)
@@ -200,7 +200,7 @@ def test_load_caps_and_temperature_of_devices_are_together(folder):
 
 def test_a_state_that_was_read_once_stands_where_it_was_read(folder):
     folder.add("nvml", gpu(0), T, *busy(50.0, 400.0)).add("nvml", state(0, "load"), [7.0], [0.5])
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     load = profile.trace("load:gpu").levels[0].mean
     assert np.nanmax(load) == pytest.approx(50.0)
     assert 1 <= int((~np.isnan(load)).sum()) <= 2
@@ -214,7 +214,7 @@ def test_a_gap_is_a_gap(folder):
     energy, watts = busy(50.0, 400.0)
     folder.add("nvml", gpu(0), T[keep], energy[keep], watts[keep])
     folder.add("bmc", power("node.ac"), T, busy(200.0, 600.0)[1])
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     for name, gone in (("gpu", True), ("rest", True), ("whole", False)):
         trace = profile.trace(name)
         assert math.isnan(at(profile, trace, 4.5)) == gone
@@ -227,7 +227,7 @@ def test_a_gap_is_a_gap(folder):
 def test_before_and_after_the_record_there_is_nothing(folder):
     folder.add("bmc", power("node.ac"), T[50:150], np.full(100, 300.0))
     folder.add("nvml", gpu(0), T, *busy(50.0, 200.0))
-    profile = profile_of(folder.close(START + 1, END - 1).open())
+    profile = make_profile(folder.close(START + 1, END - 1).open())
     whole = profile.trace("whole")
     assert [math.isnan(at(profile, whole, s)) for s in (-4.0, 1.0, 11.0)] == [True, False, True]
 
@@ -235,19 +235,19 @@ def test_before_and_after_the_record_there_is_nothing(folder):
 def test_a_record_that_begins_a_little_late_still_adds_up(folder):
     folder.add("bmc", power("node.ac"), T[52:149], np.full(97, 300.0))
     run = folder.close(START, END).open()
-    profile = profile_of(run)
+    profile = make_profile(run)
     assert joules(profile, profile.trace("node.ac")) == pytest.approx(3000.0, rel=1e-3)
 
 
 def test_without_a_meter_there_is_no_profile(folder):
     host = Stream("host", "host", "host", 1.0, (Spec("busy", "CPU load", "1"),))
     folder.add("host", host, np.arange(20.0), np.ones(20)).close(START, END)
-    assert profile_of(folder.open()) is None
+    assert make_profile(folder.open()) is None
 
 
 def test_a_workload_of_no_length_is_drawn_too(folder):
     folder.add("bmc", power("node.ac"), T, busy(200.0, 600.0)[1]).close(START, START)
-    profile = profile_of(folder.open())
+    profile = make_profile(folder.open())
     assert profile.duration_s == 0.0
     assert at(profile, profile.trace("node.ac"), 5.0) == pytest.approx(600.0)
 
@@ -265,7 +265,7 @@ def test_a_slow_meter_that_is_guided_follows_the_fast_ones(folder):
     folder.add("rapl", counter("cpu:0"), t, energy)
     folder.add("bmc", Stream("node.ac", "power", "node.ac", 10.0, (spec,)), slow + 0.01, 150 + 1.2 * ends / 10)
     run = folder.close(30.0, 180.0).open()
-    result, profile = analyse(run), profile_of(run)
+    result, profile = analyse_run(run), make_profile(run)
     whole = profile.trace("whole")
     assert joules(profile, whole) == pytest.approx(result.energy.value, rel=1e-6)
     assert sum(joules(profile, t) for t in stack(profile)) == pytest.approx(result.energy.value, rel=1e-6)
@@ -279,15 +279,15 @@ def test_a_slow_meter_that_is_only_watched_stands_by_its_own_readings(folder):
     slow = np.arange(3, 200, 20.0)  # always while it works
     folder.add("pdu", Stream("node.ac", "power", "node.ac", 20.0, (spec,)), slow, np.full(slow.size, 500.0))
     run = folder.close(30.0, 180.0).open()
-    assert "alias" in analyse(run).energy.budget()
-    profile = profile_of(run)
+    assert "alias" in analyse_run(run).energy.budget()
+    profile = make_profile(run)
     assert joules(profile, profile.trace("whole")) == pytest.approx(150 * 500.0, rel=1e-6)
     assert at(profile, profile.trace("whole"), 13.0, "high") == pytest.approx(500.0)
 
 
 def test_a_stretch_beyond_the_record_is_empty(folder):
     run = node(folder, ac=1400.0).close(START, END).open()
-    profile = profile_of(run, buckets=10, start_ns=ns(30.0), end_ns=ns(40.0))
+    profile = make_profile(run, buckets=10, start_ns=ns(30.0), end_ns=ns(40.0))
     assert all(np.isnan(t.levels[0].mean).all() for t in profile.traces)
     assert all(np.isnan(t.levels[0].high).all() for t in profile.traces)
 
@@ -308,7 +308,7 @@ def test_cords_are_added_and_one_may_not_follow_the_load(folder, kind):
         stream = Stream(f"outlet:{k}", "power", f"outlet:{k}", 0.5, (spec,), "node.ac", sums="node.ac", parts=2)
         folder.add("pdu", stream, t, values)
     run = folder.close(10.0, 50.0).open()
-    result, profile = analyse(run), profile_of(run)
+    result, profile = analyse_run(run), make_profile(run)
     assert joules(profile, profile.trace("whole")) == pytest.approx(result.energy.value, rel=1e-6)
     assert joules(profile, profile.trace("scope:outlet:1")) == pytest.approx(
         next(s for s in result.scopes if s.scope == "outlet:1").energy.value, rel=1e-6
@@ -319,7 +319,7 @@ def test_an_accounted_total_has_no_course(folder):
     folder.add("slurm", counter("job"), [4.0, 16.0], [0.0, 5000.0], host="job.7")
     folder.add("bmc", power("node.ac"), T, busy(200.0, 600.0)[1])
     folder.event(4.0, "attached", host="job.7", job="7", covers=["node1"])
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     assert {t.id for t in profile.traces} == {"node.ac"}
 
 
@@ -331,7 +331,7 @@ def test_an_accounted_total_has_no_course(folder):
     st.integers(1, 6000),
 )  # fmt: skip
 def test_a_grid_covers_the_record_and_the_workload_ends_at_edges(before, duration, after, raw_s, most):
-    grid = grid_of(-before, duration + after, duration, raw_s=raw_s, most=most)
+    grid = make_grid(-before, duration + after, duration, raw_s=raw_s, most=most)
     assert grid.from_s <= -before + 1e-6 * grid.step_s * 4**grid.levels
     assert grid.to_s >= duration + after - 1e-6 * grid.step_s * 4**grid.levels
     assert grid.step_s >= raw_s * (1 - 1e-6)
@@ -347,7 +347,7 @@ def test_a_grid_covers_the_record_and_the_workload_ends_at_edges(before, duratio
 
 def test_coarser_buckets_leave_out_what_was_not_read():
     values = np.array([1.0, 3.0, np.nan, np.nan, np.nan, np.nan, np.nan, np.nan])
-    fine, coarse = levels_of(Buckets(values, values - 1, values + 2), 2)
+    fine, coarse = make_levels(Buckets(values, values - 1, values + 2), 2)
     assert fine.mean is values
     assert (coarse.mean[0], coarse.low[0], coarse.high[0]) == (2.0, 0.0, 5.0)
     assert np.isnan([coarse.mean[1], coarse.low[1], coarse.high[1]]).all()
@@ -356,7 +356,7 @@ def test_coarser_buckets_leave_out_what_was_not_read():
 def test_what_was_read_has_one_integral_at_every_level():
     values = np.arange(64.0)
     values[3:14] = values[20:22] = values[37] = np.nan
-    found = levels_of(Buckets(values, values, values), 3)
+    found = make_levels(Buckets(values, values, values), 3)
     for level in found[1:]:
         assert float(np.nansum(level.mean * level.seen)) * 64 / level.mean.size == pytest.approx(np.nansum(values))
     assert found[1].seen[:4].tolist() == [0.75, 0.0, 0.0, 0.5]

@@ -14,11 +14,11 @@ from tests.analysis.test_profile import at, joules, stack
 from tests.analysis.virtual import ns
 
 from joulelab.analysis import profile_shown
-from joulelab.analysis.analyse import analyse, interval_of, joined_of
-from joulelab.analysis.distribution import distribution_of
-from joulelab.analysis.profile import Missing, profile_of
-from joulelab.analysis.profile_lines import Edges
-from joulelab.analysis.profile_shown import Shown, extremes
+from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
+from joulelab.analysis.distribution import make_distribution
+from joulelab.analysis.profile import MissingScope, make_profile
+from joulelab.analysis.profile_lines import BucketBuilder
+from joulelab.analysis.profile_shown import ShownPower, find_extremes
 from joulelab.core.spec import Spec, Stream
 
 TICK = 0.01  # of a powercap that steps 100 times a second
@@ -62,7 +62,7 @@ def test_a_constant_power_is_drawn_constant_though_its_counter_is_read_unevenly(
     t = jittered()
     folder.add("rapl", ticking("cpu:0", tick), t, stepped(t, lambda t: 300.0 * t, tick))
     run = folder.close(10.0, 25.0).open()
-    result, profile = analyse(run), profile_of(run)
+    result, profile = analyse_run(run), make_profile(run)
     trace = profile.trace("cpu")
     for values in (trace.levels[0].mean, trace.levels[0].low, trace.levels[0].high):
         there = values[~np.isnan(values)]
@@ -70,7 +70,7 @@ def test_a_constant_power_is_drawn_constant_though_its_counter_is_read_unevenly(
         assert np.abs(there / 300.0 - 1).max() < 0.05
     assert joules(profile, trace) == pytest.approx(result.energy.value, rel=1e-9)
     inside = workload(profile)
-    found = distribution_of(trace.levels[0].mean[inside], trace.levels[0].high[inside], profile.grid.step_s)
+    found = make_distribution(trace.levels[0].mean[inside], trace.levels[0].high[inside], profile.grid.step_s)
     told = next(s for s in result.scopes if s.scope == "cpu:0").statistics
     assert (found.median, found.p95) == pytest.approx((told.median, told.p95), rel=0.03)
     if tick == TICK:
@@ -80,7 +80,7 @@ def test_a_constant_power_is_drawn_constant_though_its_counter_is_read_unevenly(
 def test_idle_stays_idle_up_to_the_start_and_from_the_end_on(folder):
     t = jittered(seed=2)
     folder.add("rapl", ticking("cpu:0"), t, stepped(t, energy(50.0, 350.0)))
-    profile = profile_of(folder.close(10.0, 25.0).open())
+    profile = make_profile(folder.close(10.0, 25.0).open())
     means, inside = profile.trace("cpu").levels[0].mean, workload(profile)
     assert means[inside].min() > 330.0
     outside = np.concatenate((means[: inside.start], means[inside.stop :]))
@@ -93,10 +93,10 @@ def test_no_slope_is_made_up_before_the_first_rise(folder, begin):
     t = jittered(seed=3)
     folder.add("bmc", ticking("node.ac", 1.0), t, stepped(t, energy(100.0, 900.0, begin, 20.0), 1.0))
     run = folder.close(begin, 20.0).open()
-    profile = profile_of(run)
+    profile = make_profile(run)
     trace = profile.trace("node.ac")
     assert np.isnan(trace.levels[0].mean[: workload(profile).start]).all()
-    assert joules(profile, trace) == pytest.approx(analyse(run).energy.value, rel=1e-9)
+    assert joules(profile, trace) == pytest.approx(analyse_run(run).energy.value, rel=1e-9)
 
 
 def test_a_power_gives_the_course_and_a_counter_how_much_it_is(folder):
@@ -104,9 +104,9 @@ def test_a_power_gives_the_course_and_a_counter_how_much_it_is(folder):
     watts = np.where((t > 10.1) & (t < 25.1), 400.0, 50.0)
     folder.add("nvml", gpu(0), t, 1.1 * stepped(t, energy(50.0, 400.0), 0.001), watts)
     run = folder.close(10.0, 25.0).open()
-    profile = profile_of(run)
+    profile = make_profile(run)
     trace = profile.trace("gpu")
-    assert joules(profile, trace) == pytest.approx(analyse(run).energy.value, rel=1e-9)
+    assert joules(profile, trace) == pytest.approx(analyse_run(run).energy.value, rel=1e-9)
     assert at(profile, trace, 7.0) == pytest.approx(440.0, rel=0.02)
     assert at(profile, trace, 7.0, "high") == pytest.approx(400.0)
     assert at(profile, trace, -5.0) == pytest.approx(50.0)
@@ -116,9 +116,9 @@ def test_a_power_gives_the_course_and_a_counter_how_much_it_is(folder):
 def test_a_power_that_has_nothing_to_do_with_its_counter_is_not_stretched(folder):
     folder.add("nvml", gpu(0), T, busy(50.0, 400.0)[0], np.where((T > 6) & (T < 7), 100.0, 0.0))
     run = folder.close(START, END).open()
-    profile = profile_of(run)
+    profile = make_profile(run)
     trace = profile.trace("gpu")
-    assert joules(profile, trace) == pytest.approx(analyse(run).energy.value, rel=1e-9)
+    assert joules(profile, trace) == pytest.approx(analyse_run(run).energy.value, rel=1e-9)
     assert np.nanmax(trace.levels[0].mean) < 520.0
 
 
@@ -127,7 +127,7 @@ def test_what_was_used_in_a_gap_does_not_lift_what_was_read(folder):
     hidden = energies + np.clip(T - 8.0, 0.0, 3.0) * 300.0  # 700 W while nothing was read
     keep = (T < 8.0) | (T > 11.0)
     folder.add("nvml", gpu(0), T[keep], hidden[keep], watts[keep])
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     assert math.isnan(at(profile, profile.trace("gpu"), 4.5))
     assert at(profile, profile.trace("gpu"), 1.0) == pytest.approx(400.0, rel=0.02)
 
@@ -138,11 +138,11 @@ def test_where_only_the_counter_was_read_it_stands_for_itself(folder):
     some = T < 10.0
     folder.add("hwmon", power("cpu:0", given=METER), T[some], watts[some])
     run = folder.close(START, END).open()
-    (scope,) = joined_of(run, interval_of(run, list(run.events()))).scopes
+    (scope,) = load_joined(run, find_interval(run, list(run.events()))).scopes
     assert scope.best.meter == "rapl"
-    trace = profile_of(run).trace("cpu")
-    assert at(profile_of(run), trace, 8.0) == pytest.approx(400.0, rel=0.02)
-    assert at(profile_of(run), trace, 12.0) == pytest.approx(50.0, rel=0.02)
+    trace = make_profile(run).trace("cpu")
+    assert at(make_profile(run), trace, 8.0) == pytest.approx(400.0, rel=0.02)
+    assert at(make_profile(run), trace, 12.0) == pytest.approx(50.0, rel=0.02)
 
 
 def test_a_slow_wall_that_is_guided_by_uneven_counters_has_no_peaks_of_its_own(folder):
@@ -155,14 +155,14 @@ def test_a_slow_wall_that_is_guided_by_uneven_counters_has_no_peaks_of_its_own(f
         watts = 150 + 1.2 * (at_s(slow) - at_s(slow - 10)) / 10
         folder.add("bmc", Stream(scope, "power", scope, 10.0, (spec,)), slow + 0.01, watts)
     run = folder.close(30.0, 180.0).open()
-    whole = profile_of(run).trace("whole").levels[0]
+    whole = make_profile(run).trace("whole").levels[0]
     assert np.nanmax(whole.mean) < 1.05 * (150 + 1.2 * 400)
     assert np.nanmin(whole.mean) > 0.95 * (150 + 1.2 * 100)
-    assert joules(profile_of(run), profile_of(run).trace("whole")) == pytest.approx(analyse(run).energy.value)
-    some = profile_of(run, buckets=50, start_ns=ns(42), end_ns=ns(58)).trace("whole").levels[0]
+    assert joules(make_profile(run), make_profile(run).trace("whole")) == pytest.approx(analyse_run(run).energy.value)
+    some = make_profile(run, buckets=50, start_ns=ns(42), end_ns=ns(58)).trace("whole").levels[0]
     assert np.ptp(some.mean) < 0.1 * 630
-    scopes = {s.scope: s for s in joined_of(run, interval_of(run, list(run.events()))).scopes}
-    edges = Edges(ns(30.0), ns(180.0), np.linspace(0.0, 150.0, 3), {"node1": [scopes["cpu:0"]]})
+    scopes = {s.scope: s for s in load_joined(run, find_interval(run, list(run.events()))).scopes}
+    edges = BucketBuilder(ns(30.0), ns(180.0), np.linspace(0.0, 150.0, 3), {"node1": [scopes["cpu:0"]]})
     wall = scopes["node.ac"].best
     assert np.diff(edges.up_to(wall, edges.t)) == pytest.approx(edges.course(scopes["node.ac"]).plain)
 
@@ -173,10 +173,10 @@ def test_what_is_guessed_beyond_the_record_does_not_lift_what_was_read(folder):
     folder.add("nvml", gpu(0), T[some], energies[some], watts[some])
     folder.add("bmc", power("node.ac"), T[120:], np.full(80, 300.0))
     run = folder.close(START, END).open()
-    profile = profile_of(run)
+    profile = make_profile(run)
     assert at(profile, profile.trace("gpu"), 3.0) == pytest.approx(100.0, rel=0.02)
     assert math.isnan(at(profile, profile.trace("gpu"), 8.0))
-    late = profile_of(run).trace("whole")
+    late = make_profile(run).trace("whole")
     assert math.isnan(at(profile, late, 3.0))
     assert at(profile, late, 8.0) == pytest.approx(300.0)
 
@@ -196,9 +196,9 @@ def test_means_leave_what_was_read_by_the_correction_only(
     stream = gpu(0) if both else ticking("gpu:0", tick)
     folder.add("nvml", stream, t, counted, *([shown] if both else []))
     run = folder.close(begin, begin + length).open()
-    interval = interval_of(run, list(run.events()))
-    (scope,) = joined_of(run, interval).scopes
-    edges = Edges(interval.start_ns, interval.end_ns, np.linspace(0.0, edges_end(interval), buckets + 1))
+    interval = find_interval(run, list(run.events()))
+    (scope,) = load_joined(run, interval).scopes
+    edges = BucketBuilder(interval.start_ns, interval.end_ns, np.linspace(0.0, edges_end(interval), buckets + 1))
     course = edges.course(scope)
     (read,) = course.shown
     wide = np.diff(edges.t)
@@ -226,7 +226,7 @@ def test_a_peak_of_one_member_is_there_in_the_sum(folder):
     short = np.where((T > 9.95) & (T < 10.05), 2300.0, 300.0)
     for k, (t, watts) in enumerate(((T, short), (late, np.full(T.size, 300.0)))):
         folder.add("nvml", power(f"gpu:{k}"), t, watts)
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     for level in profile.trace("gpu").levels:
         assert np.nanmax(level.high) == 2600.0
         assert np.nanmin(level.low) == pytest.approx(600.0)
@@ -235,23 +235,23 @@ def test_a_peak_of_one_member_is_there_in_the_sum(folder):
 def test_hosts_that_are_read_at_other_times_add_up_to_what_both_read(folder):
     for host, off, watts in (("a", 0.0, 5000.0), ("b", 0.05, 1000.0)):
         folder.add("bmc", power("node.ac"), T + off, np.where((T > 9.95) & (T < 10.05), watts, watts / 2), host=host)
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     assert np.nanmax(profile.everything.levels[0].high) == 6000.0
 
 
 def test_members_that_are_read_at_once_change_at_once():
     t = np.arange(6.0)
-    up, down = Shown(t, np.array([0, 0, 9, 9, 0, 0.0])), Shown(t, np.array([9, 9, 0, 0, 9, 9.0]))
-    low, high = extremes([up, down], np.arange(7.0) - 0.5)
+    up, down = ShownPower(t, np.array([0, 0, 9, 9, 0, 0.0])), ShownPower(t, np.array([9, 9, 0, 0, 9, 9.0]))
+    low, high = find_extremes([up, down], np.arange(7.0) - 0.5)
     assert low.tolist() == high.tolist() == [9.0] * 6
 
 
 def test_a_sum_is_the_same_in_one_go_and_in_parts(monkeypatch):
     random = np.random.default_rng(5)
-    parts = [Shown(np.sort(random.uniform(0, 10, 50)), random.uniform(0, 9, 50)) for _ in range(3)]
-    parts.append(Shown(np.array([5.0]), np.array([2.0]), np.array([4.0, 6.0])))
+    parts = [ShownPower(np.sort(random.uniform(0, 10, 50)), random.uniform(0, 9, 50)) for _ in range(3)]
+    parts.append(ShownPower(np.array([5.0]), np.array([2.0]), np.array([4.0, 6.0])))
     edges = np.linspace(-1, 11, 40)
-    whole = extremes(parts, edges)
+    whole = find_extremes(parts, edges)
     times = np.sort(np.concatenate([p.since for p in parts]))
     held = np.array([[p.value[max(np.searchsorted(p.since, t, side="right") - 1, 0)] for p in parts] for t in times])
     for low, high, a, b in zip(*whole, edges[:-1], edges[1:], strict=True):
@@ -259,16 +259,16 @@ def test_a_sum_is_the_same_in_one_go_and_in_parts(monkeypatch):
         wanted = (inside.min(), inside.max()) if inside.size else (math.nan, math.nan)
         assert (low, high) == pytest.approx(wanted, nan_ok=True)
     monkeypatch.setattr(profile_shown, "AT_ONCE", 20)
-    assert np.allclose(extremes(parts, edges), whole, equal_nan=True)
-    assert np.isnan(extremes([], edges)).all()
+    assert np.allclose(find_extremes(parts, edges), whole, equal_nan=True)
+    assert np.isnan(find_extremes([], edges)).all()
 
 
 def test_a_member_of_which_no_power_is_shown_is_in_the_sum_with_its_mean(folder):
     folder.add("nvml", power("gpu:0"), T, busy(100.0, 400.0)[1])
     folder.add("bmc", ticking("gpu:1", 1.0), [START - 1, START + 1], [0.0, 200.0])
     run = folder.close(START, END).open()
-    scopes = joined_of(run, interval_of(run, list(run.events()))).scopes
-    edges = Edges(ns(START), ns(END), np.linspace(0.0, 10.0, 11))
+    scopes = load_joined(run, find_interval(run, list(run.events()))).scopes
+    edges = BucketBuilder(ns(START), ns(END), np.linspace(0.0, 10.0, 11))
     read, silent = (edges.course(s) for s in scopes)
     assert silent.shown[0].t.size == 0
     assert not np.isnan(silent.energy[0])
@@ -284,7 +284,7 @@ def test_of_several_hosts_it_is_said_which_one_leaves_a_gap(folder):
         keep = ~gone if host == "b" else np.ones(T.size, bool)
         folder.add("bmc", power("node.ac"), T[keep], busy(200.0, 600.0)[1][keep], host=host)
         folder.add("nvml", gpu(0), T, *busy(50.0, 400.0), host=host)
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     assert math.isnan(at(profile, profile.everything, 4.5))
     (missing,) = profile.missing
     assert missing.name == "b/node.ac"
@@ -295,15 +295,15 @@ def test_a_host_that_is_lost_with_all_its_meters_is_named_alone(folder):
     for host, until in (("a", 20.0), ("b", 9.0)):
         keep = until > T
         folder.add("bmc", power("node.ac"), T[keep], busy(200.0, 600.0)[1][keep], host=host)
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     (missing,) = profile.missing
-    assert missing == Missing("b", pytest.approx(4.0, abs=0.4), pytest.approx(10.0, abs=0.2))
+    assert missing == MissingScope("b", pytest.approx(4.0, abs=0.4), pytest.approx(10.0, abs=0.2))
     assert [t.id for t in stack(profile)] == ["node.ac"]
 
 
 def test_the_rest_of_a_node_by_a_counter_has_its_rises(folder):
     folder.add("nvml", gpu(0), T, *busy(50.0, 400.0))
     folder.add("bmc", counter("node.ac"), T, busy(200.0, 700.0)[0])
-    profile = profile_of(folder.close(START, END).open())
+    profile = make_profile(folder.close(START, END).open())
     assert at(profile, profile.trace("rest"), 5.0, "high") == pytest.approx(300.0, rel=0.02)
     assert at(profile, profile.trace("rest"), 5.0) == pytest.approx(300.0, rel=0.02)

@@ -10,14 +10,14 @@ from tests.analysis.folders import Folder, counter, power, state
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import accuracy
 
-from joulelab.analysis.analyse import analyse
-from joulelab.analysis.result import Rated, RatedResult
+from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.result import RatedDevice, RatedResult
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec, Stream
 
 
 def rated(folder):
-    return analyse(folder.close(START, END).open()).rated
+    return analyse_run(folder.close(START, END).open()).rated
 
 
 def test_gpus_count_by_the_highest_limit_that_they_take(tmp_path):
@@ -100,11 +100,11 @@ def test_limits_that_say_nothing_are_none(tmp_path):
 
 
 def test_nothing_cannot_be_divided_by():
-    assert RatedResult((Rated("node1", "gpu:0", 700.0, "told"),), 600.0, Quantity(0.0)).ratio is None
+    assert RatedResult((RatedDevice("node1", "gpu:0", 700.0, "told"),), 600.0, Quantity(0.0)).ratio is None
 
 
 def test_json_has_all_of_it(tmp_path):
-    result = analyse(node(Folder(tmp_path)).close(START, END).open())
+    result = analyse_run(node(Folder(tmp_path)).close(START, END).open())
     told = result.to_json()["rated"]
     assert told["rated_w"] == 1400.0
     assert told["ratio"]["value"] == pytest.approx(1.75, rel=1e-3)

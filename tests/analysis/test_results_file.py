@@ -18,14 +18,14 @@ import pytest
 from tests.report.synthetic import NS, START, epochs, make_run
 
 from joulelab.analysis import results_file
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.result import Check, Result
 from joulelab.analysis.results_file import (
     analyse_ended,
+    list_query_rows,
     load_head,
     load_result,
     make_head,
-    query_rows,
     read_head,
     read_result,
     write_result,
@@ -122,7 +122,7 @@ def test_a_command_that_is_no_text_reads_back(runs: Path) -> None:
 
 def test_a_changed_shape_needs_a_new_version() -> None:
     """Raise RESULT_VERSION with this number: else files of before are read as what they are not."""
-    schema = msgspec.json.schema_components([Result, results_file.Head])
+    schema = msgspec.json.schema_components([Result, results_file.ResultHead])
     shape = re.sub(r'"description": "[^"]*"', "", json.dumps(schema, sort_keys=True))
     assert (results_file.RESULT_VERSION, sha256(shape.encode()).hexdigest()[:12]) == (1, "9abc84a9a56e")
 
@@ -174,13 +174,13 @@ def test_a_run_that_ends_while_it_is_analysed_is_analysed_again(runs: Path, monk
     analysed = []
 
     def end_meanwhile(opened: Run) -> Result:
-        result = analyse(opened)
+        result = analyse_run(opened)
         if not analysed:
             end_run(run, {"outcome": "exit", "exit_code": 0, "start_ns": result.start_ns, "end_ns": result.end_ns})
         analysed.append(result.state)
         return result
 
-    monkeypatch.setattr("joulelab.analysis.analyse.analyse", end_meanwhile)
+    monkeypatch.setattr("joulelab.analysis.analyse.analyse_run", end_meanwhile)
     assert load_result(run).state == "closed"
     assert analysed == ["live", "closed"]
     stored = read_result(run)
@@ -225,14 +225,14 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(runs: Path, monkeyp
 def test_heads_feed_the_views_of_queries(runs: Path) -> None:
     run = make_run(runs, gpus=2, cpus=1, core=True, marks=epochs(3, 9.0), seconds=9.0)
     sql = "SELECT sum(energy_j) FILTER (counted), count(*) FROM energies"
-    _, [(total, count)] = query(runs, sql, results=query_rows)
+    _, [(total, count)] = query(runs, sql, results=list_query_rows)
     assert count == 4
     energy = load_result(run).energy
     assert energy is not None
     assert total == pytest.approx(energy.value)
-    _, rows = query(runs, "SELECT phase, n, work_samples FROM phases ORDER BY n", results=query_rows)
+    _, rows = query(runs, "SELECT phase, n, work_samples FROM phases ORDER BY n", results=list_query_rows)
     assert rows[0] == ("epoch", 1, 64.0)
-    _, rows = query(runs, "SELECT count(*) FROM nvml_power", results=query_rows)
+    _, rows = query(runs, "SELECT count(*) FROM nvml_power", results=list_query_rows)
     assert rows[0][0] > 100
 
 
@@ -240,7 +240,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:
     make_run(runs)
     bad = make_run(runs)
     (bad / "end.json").write_text("[]")
-    _, rows = query(runs, "SELECT DISTINCT run FROM energies", results=query_rows)
+    _, rows = query(runs, "SELECT DISTINCT run FROM energies", results=list_query_rows)
     assert len(rows) == 1
     with pytest.raises(NotARun):
         load_result(runs / "nothing")

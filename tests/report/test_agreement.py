@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from joulelab.analysis.agreement import comparisons
-from joulelab.analysis.result import GroupResult, Lag, Reading, Result, ScopeResult
+from joulelab.analysis.agreement import compare_meters
+from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, Result, ScopeResult
 from joulelab.core.quantity import Quantity
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.console import make_console
@@ -16,7 +16,7 @@ from joulelab.report.console import make_console
 
 def reading(meter, joules, u, channel="power_w", known=True):
     energy = Quantity(joules, {f"gain:{meter}": u}, known)
-    return Reading(meter, channel, "power", energy, "datasheet" if known else "unknown", "", False, 100, 1.0)
+    return ChannelEnergy(meter, channel, "power", energy, "datasheet" if known else "unknown", "", False, 100, 1.0)
 
 
 def scope(name, best, *others, host="n1"):
@@ -26,7 +26,7 @@ def scope(name, best, *others, host="n1"):
 def result(*scopes, lags=(), groups=(), ratios=None) -> Result:
     return Result(
         "r", None, "n1", [], "closed", "exit", 0, None, "", 0, 10**10, scopes, tuple(groups), (), {}, {}, (), (),
-        lags=tuple(lags), comparisons=comparisons(scopes), ratios=ratios or {},
+        lags=tuple(lags), comparisons=compare_meters(scopes), ratios=ratios or {},
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.report.synthetic import START, epochs, make_run
 
 from joulelab.analysis import analyse
-from joulelab.analysis.results_file import load_head, load_result, query_rows
+from joulelab.analysis.results_file import list_query_rows, load_head, load_result
 from joulelab.core.clock import NS
 from joulelab.report import format as fmt
 from joulelab.report.comparison import compare
@@ -153,10 +153,10 @@ def test_facts_are_listed_and_queried(runs: Path) -> None:
     assert load_head(run).facts == FACTS
     assert load_head(without).facts == {}
     sql = "SELECT run, value, number FROM facts WHERE fact = 'accuracy'"
-    assert query(runs, sql, results=query_rows)[1] == [(run.name, "0.912345678", 0.912345678)]
+    assert query(runs, sql, results=list_query_rows)[1] == [(run.name, "0.912345678", 0.912345678)]
     last = "SELECT n, last FROM phases WHERE phase = 'step' ORDER BY n"
-    assert query(runs, last, results=query_rows)[1] == [(1, 1), (2, 2), (3, 3), (4, 4)]
-    assert query(runs, "SELECT number FROM facts WHERE fact = 'real'", results=query_rows)[1] == [(None,)]
+    assert query(runs, last, results=list_query_rows)[1] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert query(runs, "SELECT number FROM facts WHERE fact = 'real'", results=list_query_rows)[1] == [(None,)]
 
 
 @pytest.mark.system  # pure, and slow
@@ -218,10 +218,10 @@ def test_odd_facts_break_nothing(runs: Path) -> None:
     assert result.facts["bytes"] == "\\udc80x"
     assert result.facts["big"] == str(10**400)
     assert (result.phases[0].n, result.work) == (None, {"S": 2.0, "\\udc80": 1.0, "s": 1.0})
-    assert query(runs, "SELECT value FROM facts WHERE fact = 'bytes'", results=query_rows)[1] == [("\\udc80x",)]
-    assert query(runs, "SELECT n, work_S, work_s_2 FROM phases", results=query_rows)[1] == [(None, 2.0, 1.0)]
-    assert len(query(runs, "SELECT * FROM facts", results=query_rows)[1]) == len(ODD)
-    rows = query(runs, "SELECT data, quality FROM runs", results=query_rows)[1]
+    assert query(runs, "SELECT value FROM facts WHERE fact = 'bytes'", results=list_query_rows)[1] == [("\\udc80x",)]
+    assert query(runs, "SELECT n, work_S, work_s_2 FROM phases", results=list_query_rows)[1] == [(None, 2.0, 1.0)]
+    assert len(query(runs, "SELECT * FROM facts", results=list_query_rows)[1]) == len(ODD)
+    rows = query(runs, "SELECT data, quality FROM runs", results=list_query_rows)[1]
     assert rows == [(ODD["data"], "lost nan")]
 
 
@@ -231,7 +231,7 @@ def test_runs_tell_their_data_only_where_it_is_asked_for(runs: Path) -> None:
 
     def results(path: Path) -> Any:
         asked.append(path)
-        return query_rows(path)
+        return list_query_rows(path)
 
     assert query(runs, "SELECT count(*), min(run) FROM runs", results=results)[1] == [(1, run.name)]
     assert not asked
@@ -264,7 +264,7 @@ def test_joined_rows_stay_below_their_own(runs: Path) -> None:
 
 
 def test_steps_beyond_the_limit_have_their_energy_together(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyse, "MOST_PHASES", 5)
+    monkeypatch.setattr(analyse, "MOST_PHASE_ENERGIES", 5)
     result = load_result(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(3, 40)))
     rows = phase_rows(result)
     assert [r.label for r in rows][1:3] == ["epoch 1", "step 1-40"]

@@ -12,7 +12,7 @@ from tests.report.synthetic import UNKNOWN, make_run
 from tests.report.test_agreement import result
 
 from joulelab.analysis.metrics import Cell, summarise_cells
-from joulelab.analysis.result import CapResult, Check, Rated, RatedResult
+from joulelab.analysis.result import CapResult, Check, RatedDevice, RatedResult
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
 from joulelab.report.caps import cap_lines
@@ -142,7 +142,7 @@ def rated(
     *watts: float, seconds: float = 600.0, measured: Quantity | None = None, unknown: tuple[str, ...] = ()
 ) -> RatedResult:
     return RatedResult(
-        tuple(Rated("node1", f"gpu:{k}", w, "told") for k, w in enumerate(watts)), seconds, measured, unknown
+        tuple(RatedDevice("node1", f"gpu:{k}", w, "told") for k, w in enumerate(watts)), seconds, measured, unknown
     )
 
 
@@ -157,7 +157,7 @@ HOW = "is not recorded; to tell it: rated_w = WATTS below [node] of joulelab.tom
             "(2 x 700 W + 350.5 W) x 10.0 min = 1.05 MJ (0.292 kWh): 0.584 ± 0.032 times what was measured (told)",
         ),
         (
-            RatedResult((Rated("node1", "gpu:0", 260.0, "told"),), 600.0, Quantity(78e3), unused=("gpu:1",)),
+            RatedResult((RatedDevice("node1", "gpu:0", 260.0, "told"),), 600.0, Quantity(78e3), unused=("gpu:1",)),
             "260 W x 10.0 min = 156 kJ: 2.000 ± 0 times what gpu used (told; without gpu:1, not shown to the workload)",
         ),
         (rated(unknown=("node.ac",)), f"unknown: the rated power of node.ac {HOW}"),

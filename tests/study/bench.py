@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.result import (
     CapResult,
+    ChannelEnergy,
     Check,
     GroupResult,
     PhaseResult,
-    Rated,
+    RatedDevice,
     RatedResult,
-    Reading,
     Result,
     ScopeResult,
 )
@@ -90,13 +90,13 @@ def store_trial(slot: Path, trial: SlotTrial) -> None:
         work=dict(trial.work), load={}, gaps=(), checks=tuple(checks),
         caps=tuple(CapResult("h", scope, watts, None, "W", 1, "restored") for scope, watts in trial.caps.items()),
         facts=dict(trial.facts), busiest=dict(trial.busiest),
-        rated=RatedResult(tuple(Rated("h", scope, watts, "") for scope, watts in trial.rated.items())),
+        rated=RatedResult(tuple(RatedDevice("h", scope, watts, "") for scope, watts in trial.rated.items())),
     )  # fmt: skip
     write_result(run, result)
 
 
 def _scope(name: str, energy: Quantity) -> ScopeResult:
-    reading = Reading("nvml", "energy_j", "counter", energy, "datasheet", "", False, 2, 1.0)
+    reading = ChannelEnergy("nvml", "energy_j", "counter", energy, "datasheet", "", False, 2, 1.0)
     return ScopeResult(name, "h", None, "", "", reading, Quantity(0.0), None, None, None)
 
 

@@ -10,23 +10,23 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.agreement import verdict
-from joulelab.analysis.result import Check, Comparison, Reading, ScopeResult
+from joulelab.analysis.agreement import judge_difference
+from joulelab.analysis.result import ChannelEnergy, Check, MeterComparison, ScopeResult
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family, find_roots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.analysis.channels import Channel, ScopeChannels
+    from joulelab.analysis.channels import EnergyChannel, ScopeChannels
 
-EVENT, SCOPE = "attached", "job"
-NODE = ("node.dc", "node.ac")
-NEAR_S = 1.0  # the power at an edge of our record is the mean over this, or over some steps of a slow meter
-STEPS = 3
-PARTS = 8  # stretches of our record whose mean powers bound what was not seen
-WHOLE_NS = 1_000_000_000  # a cluster's stamps are whole seconds, cut off
-DRIFT = 0.1  # share by which idle power may have been lower than it was measured
+ACCOUNT_EVENT, JOB_SCOPE = "attached", "job"
+NODE_SCOPES = ("node.dc", "node.ac")
+EDGE_POWER_S = 1.0  # the power at an edge of our record is the mean over this, or over some steps of a slow meter
+EDGE_POWER_STEPS = 3
+BOUND_PARTS = 8  # stretches of our record whose mean powers bound what was not seen
+ACCOUNT_STAMP_NS = 1_000_000_000  # a cluster's stamps are whole seconds, cut off
+IDLE_DRIFT_SHARE = 0.1  # share by which idle power may have been lower than it was measured
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Accounts:
     """Hold what was accounted of a run: the events that tell of it by host, what was compared, and what was not."""
 
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[MeterComparison, ...] = ()
     notes: tuple[Check, ...] = ()
 
 
-def accounts_of(events: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def list_account_events(events: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the events that tell of an accounting, by the host folder that holds it."""
-    return {str(e["host"]): e for e in events if e.get("event") == EVENT and "covers" in e}
+    return {str(e["host"]): e for e in events if e.get("event") == ACCOUNT_EVENT and "covers" in e}
 
 
-def accounted(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeResult:
+def make_account_result(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeResult:
     """Return what was accounted as the energy of a workload in [a, b].
 
     What the row holds beyond the workload took between nothing and the row's mean power: it was at rest then.
@@ -79,11 +79,11 @@ def compare_accounts(
     idle: tuple[int, int] | None,
 ) -> Accounts:
     """Compare every accounting with our own meters on the same nodes; say what is lacking where that cannot be."""
-    own = [s for s in scopes if s.host not in told and find_family(s.scope) != SCOPE and not s.best.spec.estimate]
-    found: list[Comparison] = []
+    own = [s for s in scopes if s.host not in told and find_family(s.scope) != JOB_SCOPE and not s.best.spec.estimate]
+    found: list[MeterComparison] = []
     notes: list[Check] = []
     for host, event in told.items():
-        job = next((s for s in scopes if s.host == host and s.scope == SCOPE), None)
+        job = next((s for s in scopes if s.host == host and s.scope == JOB_SCOPE), None)
         name = f"job {event.get('job', '')}"
         if job is None:
             why = event.get("reason") or "no reason is told"
@@ -106,10 +106,10 @@ def _note(code: str, job: str, message: str) -> Check:
     return Check(code, "note", f"{job}: {message}", scope=job)
 
 
-def _unsure(comparison: Comparison) -> Comparison:
+def _unsure(comparison: MeterComparison) -> MeterComparison:
     """Return a comparison of what is not quite the same: it shows both, and decides nothing."""
     difference = replace(comparison.difference, known=False)
-    return replace(comparison, difference=difference, verdict=verdict(difference, comparison.best.energy))
+    return replace(comparison, difference=difference, verdict=judge_difference(difference, comparison.best.energy))
 
 
 def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[list[ScopeChannels], str, str]:
@@ -120,7 +120,7 @@ def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[li
         return [], "accounting.unknown-nodes", "its nodes are not known"
     if lacking:
         return [], "accounting.no-meter", f"no meter of ours was read on {', '.join(lacking)}"
-    for families in (covers, *((other,) for other in NODE if covers[0] in NODE and (other,) != covers)):
+    for families in (covers, *((other,) for other in NODE_SCOPES if covers[0] in NODE_SCOPES and (other,) != covers)):
         if all(any(find_family(s.scope) == families[0] for s in there) for there in by_node):
             members = [s for there in by_node for s in _top([s for s in there if find_family(s.scope) in families])]
             if families == covers:
@@ -154,8 +154,12 @@ def _top(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
 
 
 def _compare(
-    job: Channel, channels: Sequence[Channel], event: Mapping[str, Any], start_ns: int, idle: tuple[int, int] | None
-) -> Comparison | None:
+    job: EnergyChannel,
+    channels: Sequence[EnergyChannel],
+    event: Mapping[str, Any],
+    start_ns: int,
+    idle: tuple[int, int] | None,
+) -> MeterComparison | None:
     """Compare a total with our meters over its stretch of time; None where none of that is in our record."""
     since, until = _times(job)
     ours = _together(channels, since, until, idle)
@@ -167,10 +171,12 @@ def _compare(
     best, other = _reading(channels, ours, covered), _reading([job], theirs, 1.0)
     difference = theirs - ours
     over = ((since - start_ns) * 1e-9, (until - start_ns) * 1e-9)
-    return Comparison(job.host, SCOPE, best, other, difference, verdict(difference, ours), over)
+    return MeterComparison(job.host, JOB_SCOPE, best, other, difference, judge_difference(difference, ours), over)
 
 
-def _together(channels: Sequence[Channel], since: int, until: int, idle: tuple[int, int] | None) -> Quantity | None:
+def _together(
+    channels: Sequence[EnergyChannel], since: int, until: int, idle: tuple[int, int] | None
+) -> Quantity | None:
     """Return our energy of [since, until] on all nodes, None where one has no reading in it."""
     parts = [_over(channel, since, until, idle) for channel in channels]
     known = [part for part in parts if part is not None]
@@ -179,8 +185,8 @@ def _together(channels: Sequence[Channel], since: int, until: int, idle: tuple[i
 
 def _shifted(
     ours: Quantity,
-    job: Channel,
-    channels: Sequence[Channel],
+    job: EnergyChannel,
+    channels: Sequence[EnergyChannel],
     event: Mapping[str, Any],
     idle: tuple[int, int] | None,
 ) -> Quantity:
@@ -192,7 +198,7 @@ def _shifted(
     earlier = later = round((job.clock_s or 0.0) * 1e9)
     names = [str(node) for node in event.get("holds", ())]
     for first, last in (_times(c) for c in channels if _is_among(c.host, names)):
-        earlier = min(earlier, max(until + WHOLE_NS - last, 0))
+        earlier = min(earlier, max(until + ACCOUNT_STAMP_NS - last, 0))
         later = min(later, max(first - since, 0))
     most = 0.0
     for by in (-earlier, later):
@@ -204,17 +210,17 @@ def _shifted(
     return Quantity(0.0, {f"clock:{job.host}": most / math.sqrt(3)} if most else {})
 
 
-def _times(channel: Channel) -> tuple[int, int]:
+def _times(channel: EnergyChannel) -> tuple[int, int]:
     """Return from when to when a channel was read."""
     return int(channel.readings.t0_ns[0]), int(channel.readings.t1_ns[-1])
 
 
-def _common(channel: Channel, since: int, until: int) -> int:
+def _common(channel: EnergyChannel, since: int, until: int) -> int:
     first, last = _times(channel)
     return min(until, last) - max(since, first)
 
 
-def _over(channel: Channel, since: int, until: int, idle: tuple[int, int] | None) -> Quantity | None:
+def _over(channel: EnergyChannel, since: int, until: int, idle: tuple[int, int] | None) -> Quantity | None:
     """Return our energy of [since, until]; what lies beyond our record is bounded by the powers that we saw.
 
     There it was at rest or at work, which may be as much as we ever saw. None where none of it is in our record.
@@ -224,26 +230,28 @@ def _over(channel: Channel, since: int, until: int, idle: tuple[int, int] | None
     if b <= a:
         return None
     energy = channel.energy(a, b)
-    near_ns = min(round(max(NEAR_S, STEPS * channel.step_s) * 1e9), b - a)
-    highest = max(_mean(channel, a + k * (b - a) // PARTS, a + (k + 1) * (b - a) // PARTS) for k in range(PARTS))
-    lowest = 0.0 if idle is None else (1 - DRIFT) * _mean(channel, *idle)
+    near_ns = min(round(max(EDGE_POWER_S, EDGE_POWER_STEPS * channel.step_s) * 1e9), b - a)
+    highest = max(
+        _mean(channel, a + k * (b - a) // BOUND_PARTS, a + (k + 1) * (b - a) // BOUND_PARTS) for k in range(BOUND_PARTS)
+    )
+    lowest = 0.0 if idle is None else (1 - IDLE_DRIFT_SHARE) * _mean(channel, *idle)
     for missing_ns, near in ((a - since, (a, a + near_ns)), (until - b, (b - near_ns, b))):
         watts, missing_s = max(_mean(channel, *near), 0.0), missing_ns * 1e-9
-        half = missing_s * max(watts - lowest, highest - watts, DRIFT * watts)
+        half = missing_s * max(watts - lowest, highest - watts, IDLE_DRIFT_SHARE * watts)
         name = f"missing:{channel.host}/{channel.meter}/{channel.stream.name}:{near[0]}"
         energy += Quantity(watts * missing_s, {name: half / math.sqrt(3)} if half else {})
     return energy
 
 
-def _mean(channel: Channel, a_ns: int, b_ns: int) -> float:
+def _mean(channel: EnergyChannel, a_ns: int, b_ns: int) -> float:
     """Return the mean power (W) of [a, b]."""
     return channel.energy(a_ns, b_ns).value * 1e9 / max(b_ns - a_ns, 1)
 
 
-def _reading(channels: Sequence[Channel], energy: Quantity, covered: float) -> Reading:
+def _reading(channels: Sequence[EnergyChannel], energy: Quantity, covered: float) -> ChannelEnergy:
     first = channels[0].spec
     accuracy = next((c.spec.accuracy for c in channels if c.spec.accuracy.source == "unknown"), first.accuracy)
-    return Reading(
+    return ChannelEnergy(
         meter="+".join(dict.fromkeys(c.meter for c in channels)),
         channel="+".join(dict.fromkeys(c.spec.name for c in channels)),
         kind=first.kind,

@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.accounting import accounted, accounts_of, compare_accounts
-from joulelab.analysis.agreement import comparisons, with_evidence
-from joulelab.analysis.breakdown import breakdown
+from joulelab.analysis.accounting import compare_accounts, list_account_events, make_account_result
+from joulelab.analysis.agreement import compare_meters, mark_in_step
+from joulelab.analysis.breakdown import break_down_energy
 from joulelab.analysis.caps import caps_of
-from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
+from joulelab.analysis.channels import EnergyChannel, ScopeChannels, list_energy_specs, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.damage import LostTables, damages_marks, needs_file
-from joulelab.analysis.gaps import gaps_of
-from joulelab.analysis.joining import Joined, join
-from joulelab.analysis.nameplate import rated_of
-from joulelab.analysis.periodic import within
-from joulelab.analysis.phases import Phase, Work, facts_of, phases_of, stretches
+from joulelab.analysis.gaps import list_gaps
+from joulelab.analysis.joining import JoinedScopes, join_meters
+from joulelab.analysis.nameplate import find_rated_power
+from joulelab.analysis.periodic import select_steps
+from joulelab.analysis.phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
 from joulelab.analysis.result import (
+    ChannelEnergy,
     GroupResult,
     PhaseResult,
     PowerStatistics,
     RatedResult,
-    Reading,
     Result,
     ScopeResult,
 )
 from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import TICKS_PER_POWER, power_statistics
+from joulelab.analysis.statistics import TICKS_PER_POWER, describe_power
 from joulelab.analysis.sums import SumCurve
-from joulelab.analysis.unsure import unsure_of, with_unsure
+from joulelab.analysis.unsure import add_interval_terms, read_edge_offsets
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
@@ -45,14 +45,19 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Ints
     from joulelab.store.run import Run
 
-MOST_PHASES = 500  # phases whose energy is worked out, steps last; the rest is listed by time only
-MOST_STRETCHES = 2000  # the same for stretches of steps, which are few unless something else is done every few steps
-LOAD, FEWEST_LOADS = "load", 3  # so often a GPU's load must be read before it is said to have done nothing
-MOST_STEPS, STRETCH = 24_000, 960  # stamps of work that are looked at for each process, in stretches of so many
+MOST_PHASE_ENERGIES = 500  # phases whose energy is worked out, steps last; the rest is listed by time only
+MOST_STRETCH_ENERGIES = (
+    2000  # the same for stretches of steps, which are few unless something else is done every few steps
+)
+LOAD_CHANNEL, FEWEST_LOADS = "load", 3  # so often a GPU's load must be read before it is said to have done nothing
+MOST_STEP_STAMPS, STEP_STRETCH = (
+    24_000,
+    960,
+)  # stamps of work that are looked at for each process, in stretches of so many
 
 
 @dataclass(frozen=True)
-class Interval:
+class RunInterval:
     """Hold the workload's interval in mono ns, that of the idle stretch before it, and how far off its ends are."""
 
     start_ns: int
@@ -61,11 +66,11 @@ class Interval:
     unsure: tuple[int, int] = (0, 0)
 
 
-def analyse(run: Run) -> Result:
+def analyse_run(run: Run) -> Result:
     """Return the result of a run, live, killed or sealed. Raises StoreError where its files hold unusable values."""
     try:
         events = list(run.events())
-        interval = interval_of(run, events)
+        interval = find_interval(run, events)
         return analyse_interval(run, interval, events)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what, why = "the run holds values that cannot be used", f"{type(error).__name__}: {error}"
@@ -76,41 +81,41 @@ def analyse(run: Run) -> Result:
 def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
     """Return the result of one stretch of a run, as if it had been a run of its own."""
     events = list(run.events())
-    whole = interval_of(run, events)
-    return analyse_interval(run, Interval(start_ns, end_ns, whole.idle), events)
+    whole = find_interval(run, events)
+    return analyse_interval(run, RunInterval(start_ns, end_ns, whole.idle), events)
 
 
-def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]]) -> Result:
+def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any]]) -> Result:
     """Return the result of an interval of a run."""
     a, b = interval.start_ns, interval.end_ns
-    joined = joined_of(run, interval)
+    joined = load_joined(run, interval)
     marks = run.marks()
     damage = run.damage(events)  # after all has been read
     if lost := LostTables(damage):
-        joined = join(load_channels(run, interval.idle, lost), a, b)
+        joined = join_meters(load_channels(run, interval.idle, lost), a, b)
     scopes = joined.scopes
-    phases, work = phases_of(marks, a, b)
+    phases, work = list_phases(marks, a, b)
     steps = _steps(work)
-    told = accounts_of(events)
+    told = list_account_events(events)
 
     def result_of(scope: ScopeChannels) -> ScopeResult:
-        return accounted(scope, a, b) if scope.host in told else _scope(scope, _own(scope, interval), steps)
+        return make_account_result(scope, a, b) if scope.host in told else _scope(scope, _own(scope, interval), steps)
 
     results = tuple(result_of(s) for s in scopes)
     accounts = compare_accounts(scopes, told, a, interval.idle)
-    compared = (*comparisons(results), *accounts.comparisons)
-    scopes = with_evidence(scopes, compared)
+    compared = (*compare_meters(results), *accounts.comparisons)
+    scopes = mark_in_step(scopes, compared)
     results = tuple(result_of(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
-    groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
+    groups, ratios = break_down_energy(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
     whole = not any(map(needs_file, damage))
     if not whole:  # a sum that lacks a file would be a smaller number that looks like the whole
         groups, ratios = (), {}
     if any(map(damages_marks, damage)):  # the same for work
         work = replace(work, amounts={})
         phases = [replace(phase, work={}) for phase in phases]
-    gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
+    gaps = tuple(g for g in list_gaps(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
-    told_facts = facts_of(marks, b, str(meta.get("host", "")))
+    told_facts = list_facts(marks, b, str(meta.get("host", "")))
     energies = _Energies([s for s in scopes if s.host not in told], groups, interval, steps)
     listed, together = _phases(phases, energies)
     imported = end.get("outcome") == "imported"
@@ -143,14 +148,16 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         ratios=ratios,
         caps=caps_of(events),
         facts=told_facts,
-        rated=rated_of(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
+        rated=find_rated_power(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
         busiest=_busiest(run, a, b),
     )
 
 
-def joined_of(run: Run, interval: Interval) -> Joined:
+def load_joined(run: Run, interval: RunInterval) -> JoinedScopes:
     """Return the channels of a run, read and joined for the workload of an interval; asked again, the same."""
-    return run.kept(interval, lambda: join(load_channels(run, interval.idle), interval.start_ns, interval.end_ns))
+    return run.kept(
+        interval, lambda: join_meters(load_channels(run, interval.idle), interval.start_ns, interval.end_ns)
+    )
 
 
 def _twin(run: Run) -> str:
@@ -181,7 +188,7 @@ def _ended(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {"outcome": "signal" if ended.get("signal") is not None else "exit", **ended} if ended else {}
 
 
-def interval_of(run: Run, events: list[dict[str, Any]]) -> Interval:
+def find_interval(run: Run, events: list[dict[str, Any]]) -> RunInterval:
     """Find when the workload ran: from the end record, from events, or from what was recorded."""
     end = run.end or {}
     begun = next((int(e.get("start_ns", e["t"])) for e in events if e.get("event") == "workload"), None)
@@ -191,7 +198,7 @@ def interval_of(run: Run, events: list[dict[str, Any]]) -> Interval:
     stop = end.get("end_ns") or finished
     if stop is None:
         stop = max([int(e["t"]) for e in events if "t" in e] + [_last_stamp(run), int(start)])
-    return Interval(int(start), int(stop), idle, unsure_of(events))
+    return RunInterval(int(start), int(stop), idle, read_edge_offsets(events))
 
 
 def _last_stamp(run: Run) -> int:
@@ -203,21 +210,21 @@ def _unread(run: Run, scopes: list[ScopeChannels], told: Mapping[str, Any]) -> t
     """Return the scopes that have a meter but no energy, since there are not even two readings."""
     read = {(s.host, s.scope) for s in scopes}
     streams = ((table.host, stream) for table in run.tables() for stream in table.streams if table.host not in told)
-    bearing = dict.fromkeys((host, stream.scope) for host, stream in streams if energy_bearing(stream))
+    bearing = dict.fromkeys((host, stream.scope) for host, stream in streams if list_energy_specs(stream))
     return tuple(scope for host, scope in bearing if (host, scope) not in read)
 
 
-def _steps(work: Work) -> Ints | None:
+def _steps(work: MarkedWork) -> Ints | None:
     """Return the times of single work reports, one process after the other, None where there are none."""
     kept = []
     for stamps in work.times_ns.values():
         times = np.sort(np.array(stamps, dtype=np.int64))
-        every = -(-times.size // MOST_STEPS)
-        kept.append(times[np.arange(times.size) // STRETCH % max(every, 1) == 0])
+        every = -(-times.size // MOST_STEP_STAMPS)
+        kept.append(times[np.arange(times.size) // STEP_STRETCH % max(every, 1) == 0])
     return np.concatenate(kept) if kept else None
 
 
-def _total_edges(channel: Channel) -> tuple[int, int] | None:
+def _total_edges(channel: EnergyChannel) -> tuple[int, int] | None:
     """Return the edges (ns) of the one total that a cluster accounted for a job or a step, None for other channels."""
     readings = channel.readings
     if find_family(channel.stream.scope) != "job" or len(readings) != 2:
@@ -225,16 +232,16 @@ def _total_edges(channel: Channel) -> tuple[int, int] | None:
     return int(readings.t0_ns[0]), int(readings.t1_ns[-1])
 
 
-def _own(scope: ScopeChannels, interval: Interval) -> Interval:
+def _own(scope: ScopeChannels, interval: RunInterval) -> RunInterval:
     """Return the interval of a scope: a step of a job has its own, and its energy is known over nothing else."""
     edges = _total_edges(scope.best) if "/" in scope.scope else None
-    return interval if edges is None else Interval(*edges, None)
+    return interval if edges is None else RunInterval(*edges, None)
 
 
-def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> ScopeResult:
+def _scope(scope: ScopeChannels, interval: RunInterval, steps: Ints | None) -> ScopeResult:
     a, b = interval.start_ns, interval.end_ns
     best, span = scope.best, max((b - a) * 1e-9, 1e-9)
-    energy = with_unsure(best.energy(a, b, steps), best.edge_u, a, b, interval.unsure)
+    energy = add_interval_terms(best.energy(a, b, steps), best.edge_u, a, b, interval.unsure)
     shown = scope.power()
     idle_w = net = None
     if interval.idle is not None:
@@ -254,26 +261,26 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
         net=net,
         idle_w=idle_w,
         others=tuple(
-            _reading(c, with_unsure(c.energy(a, b, steps), c.edge_u, a, b, interval.unsure), a, b)
+            _reading(c, add_interval_terms(c.energy(a, b, steps), c.edge_u, a, b, interval.unsure), a, b)
             for c in scope.channels[1:]
         ),
     )
 
 
-def _statistics(shown: Channel, a: int, b: int) -> PowerStatistics | None:
+def _statistics(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | None:
     """Return statistics of power: as read, or from the rises of a counter over stretches of several of its steps."""
     if isinstance(shown.curve, SumCurve) and shown.spec.kind == "counter":
         return None
     if isinstance(shown.curve, CounterCurve):
         every = max(shown.step_s, TICKS_PER_POWER * (shown.spec.update_s or shown.step_s))
-        return power_statistics(shown.curve.powers(every), a, b, window_s=every, step_s=every)
-    return power_statistics(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
+        return describe_power(shown.curve.powers(every), a, b, window_s=every, step_s=every)
+    return describe_power(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
 
 
-def _reading(channel: Channel, energy: Quantity, a: int, b: int) -> Reading:
+def _reading(channel: EnergyChannel, energy: Quantity, a: int, b: int) -> ChannelEnergy:
     inside = channel.readings.between(a, b)
     accuracy = channel.spec.accuracy
-    return Reading(
+    return ChannelEnergy(
         meter=channel.meter,
         channel=channel.spec.name,
         kind=channel.spec.kind,
@@ -293,7 +300,7 @@ class _Energies:
         self,
         scopes: Sequence[ScopeChannels],
         groups: Sequence[GroupResult],
-        interval: Interval,
+        interval: RunInterval,
         steps: Ints | None,
     ) -> None:
         self.interval = interval
@@ -320,7 +327,7 @@ class _Energies:
             return {}
         phase = phase if phase in self._rows else ""
         if (a, b, phase) not in self._found:
-            steps = within(self._steps, a, b)  # once, not by each channel
+            steps = select_steps(self._steps, a, b)  # once, not by each channel
             best = {key: self._row(key, phase).best for key in self._counted}
             of = {key: c.energy(a, b, steps) for key, c in best.items() if _total_edges(c) in (None, (a, b))}
             found = {n: some for n, some in self._groups.items() if of.keys() >= set(some)}
@@ -333,12 +340,12 @@ class _Energies:
         return self._known.get((host, f"job/{phase}") if scope == "job" else key, self._known[key])
 
 
-def _phases(phases: list[Phase], energies: _Energies) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
+def _phases(phases: list[MarkedPhase], energies: _Energies) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
     """Return the phases, and the steps that follow each other without a gap as one interval each."""
     depths, parents = _nested(phases)
     ranked = sorted(range(len(phases)), key=lambda k: (phases[k].steps is not None, depths[k], phases[k].start_ns))
-    worked_out = set(ranked[:MOST_PHASES])
-    together = stretches(phases)
+    worked_out = set(ranked[:MOST_PHASE_ENERGIES])
+    together = find_stretches(phases)
     place = {k: n for n, places in enumerate(together) for k in places}
     listed = []
     for k, phase in enumerate(phases):
@@ -366,7 +373,7 @@ def _phases(phases: list[Phase], energies: _Energies) -> tuple[tuple[PhaseResult
     return tuple(listed), tuple(rows)
 
 
-def _stretch(blocks: list[Phase], first: PhaseResult, number: int, energies: _Energies) -> PhaseResult:
+def _stretch(blocks: list[MarkedPhase], first: PhaseResult, number: int, energies: _Energies) -> PhaseResult:
     """Return steps that follow each other as one: what they took is as well known as of any phase of that length."""
     a, b = energies.within(blocks[0].start_ns, blocks[-1].end_ns)
     work: dict[str, float] = {}
@@ -378,14 +385,14 @@ def _stretch(blocks: list[Phase], first: PhaseResult, number: int, energies: _En
         title=whole.title,
         last=whole.last,
         duration_s=max(b - a, 0) * 1e-9,
-        energy=energies.of(a, b) if number < MOST_STRETCHES else {},
+        energy=energies.of(a, b) if number < MOST_STRETCH_ENERGIES else {},
         work=work,
         open_end=any(block.open_end for block in blocks),
         stretch=number,
     )
 
 
-def _nested(phases: list[Phase]) -> tuple[list[int], list[int | None]]:
+def _nested(phases: list[MarkedPhase]) -> tuple[list[int], list[int | None]]:
     """Return how deep each phase is nested, and the place of the one around it; a phase comes after that."""
     places: dict[str, int] = {}
     depths: list[int] = []
@@ -423,10 +430,10 @@ def _busiest(run: Run, a: int, b: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for table in run.tables():
         for stream in table.streams if table.host == run.meta.get("host") else ():
-            if find_family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
+            if find_family(stream.scope) != "gpu" or LOAD_CHANNEL not in [c.name for c in stream.channels]:
                 continue
-            series = run.series(table, stream.name, channels=[LOAD])
-            readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD])
+            series = run.series(table, stream.name, channels=[LOAD_CHANNEL])
+            readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD_CHANNEL])
             seen = readings.value[readings.between(a, b)]
             if seen.size >= FEWEST_LOADS:
                 found[stream.scope] = float(seen.max())

@@ -16,8 +16,8 @@ from joulelab.analysis.device_checks import device_checks
 from joulelab.analysis.node_checks import listed, node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.phases import MOST_KINDS, MOST_PHASES
-from joulelab.analysis.quality import quality_of
-from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
+from joulelab.analysis.quality import read_quality
+from joulelab.analysis.result import Check, CheckStatus, GroupResult, MeterComparison, ScopeResult
 from joulelab.analysis.unsure import interval_checks
 from joulelab.core.scope import CORDS, find_family
 
@@ -51,7 +51,7 @@ class Facts:
     imported: bool = False
     lags: Sequence[Lag] = ()
     groups: Sequence[GroupResult] = ()
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[MeterComparison] = ()
     accounts: Accounts = field(default_factory=Accounts)
     steps: Ints | None = None
     told: Mapping[str, Fact] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Facts:
         """Return a scope in words, with its host where there are several."""
         return f"{host}/{scope}" if self.several else str(scope)
 
-    def called(self, one: ScopeChannels | ScopeResult | Comparison | Lag) -> str:
+    def called(self, one: ScopeChannels | ScopeResult | MeterComparison | Lag) -> str:
         """Return the scope of something that was measured in words, with its host where there are several."""
         return self.place(one.host, one.scope)
 
@@ -298,7 +298,7 @@ def _lacking(most: int, *, at_the_wall: bool) -> str:
 
 
 def _judged(facts: Facts) -> Iterator[Check]:
-    unknown = [name for name, value in quality_of(facts.told).items() if np.isnan(value)]
+    unknown = [name for name, value in read_quality(facts.told).items() if np.isnan(value)]
     if unknown:
         message = f"{', '.join(unknown)}: nan, so it is not known what the energy was spent for"
         yield Check("quality", "warning", message, scope=", ".join(unknown))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Note
-from joulelab.analysis.work import kinds_with_figure
+from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def list_common_work(cells: Sequence[Cell]) -> dict[str, float]:
     """Return the kinds of work that all trials report, each with its largest amount over its least."""
     trials = [t for c in cells for t in c.trials]
     kinds = [
-        k for k in kinds_with_figure(trials[0].work if trials else ()) if all(t.work.get(k, 0.0) > 0 for t in trials)
+        k for k in list_figure_kinds(trials[0].work if trials else ()) if all(t.work.get(k, 0.0) > 0 for t in trials)
     ]
     return {k: max(t.work[k] for t in trials) / min(t.work[k] for t in trials) for k in kinds}
 

@@ -25,7 +25,7 @@ from joulelab.analysis.cells import (
     pool_by_work,
     pool_cells,
 )
-from joulelab.analysis.choice import Best, best_of
+from joulelab.analysis.choice import BestCell, choose_best
 from joulelab.analysis.goal import Goal, compute_eds
 from joulelab.analysis.lines import (
     CellLine,
@@ -35,14 +35,14 @@ from joulelab.analysis.lines import (
     is_comparable,
     note_unused_reference,
 )
-from joulelab.analysis.pairs import Pair, compare
-from joulelab.analysis.pareto import Front, front_of
-from joulelab.analysis.quality import data_of, figures_of
-from joulelab.analysis.repeats import FIGURES, UNITS, Sample, samples_of
+from joulelab.analysis.pairs import CellPair, compare_cells
+from joulelab.analysis.pareto import ParetoFront, find_front
+from joulelab.analysis.quality import list_quality_figures, name_data
+from joulelab.analysis.repeats import FIGURES, UNITS, RepeatSample, make_samples
 from joulelab.analysis.scaling import Scaling, find_scaling
-from joulelab.analysis.spread import Pool, deviation
+from joulelab.analysis.spread import SpreadPool, compute_deviation
 from joulelab.analysis.study_notes import notes_of
-from joulelab.analysis.work import kinds_with_figure
+from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.text import finite_or_none
 
@@ -92,7 +92,7 @@ class CellMetrics:
     @property
     def data(self) -> str:
         """Return what its runs worked on, empty where they do not tell."""
-        return data_of(self.trials)
+        return name_data(self.trials)
 
     @property
     def n(self) -> int:
@@ -127,13 +127,13 @@ class StudySummary:
     lines: tuple[CellLine, ...]
     goals: tuple[Goal, ...]
     ks: tuple[float, ...]
-    best: tuple[Best, ...]
-    fronts: tuple[Front, ...]
+    best: tuple[BestCell, ...]
+    fronts: tuple[ParetoFront, ...]
     scaling: tuple[Scaling, ...]
     notes: tuple[Note, ...]
     reference: str | None = None
-    statistics: Mapping[str, Mapping[str, Sample]] = field(default_factory=dict)
-    pairs: tuple[Pair, ...] = ()
+    statistics: Mapping[str, Mapping[str, RepeatSample]] = field(default_factory=dict)
+    pairs: tuple[CellPair, ...] = ()
     by_key: Mapping[str, CellMetrics] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -151,13 +151,13 @@ class StudySummary:
         """Return the cells of a line that may be named best, as they are compared: all whose caps were in force."""
         return {c.key: c.compared for c in self.of_line(line) if c.compared is not None and not c.uncapped}
 
-    def best_for(self, goal: Goal, line: str | None = None) -> Best | None:
+    def best_for(self, goal: Goal, line: str | None = None) -> BestCell | None:
         """Return the best cell of a line for a goal, or of all lines; None where none can be judged."""
         if line is None and len(self.lines) == 1:
             line = self.lines[0].key
         return next((b for b in self.best if b.goal == goal and b.line == line), None)
 
-    def front_for(self, line: str | None = None) -> Front | None:
+    def front_for(self, line: str | None = None) -> ParetoFront | None:
         """Return the Pareto front of a line, or of all lines together."""
         if line is None and len(self.lines) == 1:
             line = self.lines[0].key
@@ -192,8 +192,8 @@ def summarise_cells(
     }
     metrics = tuple(_compute_metrics(c, line_of[c.key], compared, every_k, pools) for c in cells)
     judged, overall = _list_choices(cells, lines, compared)
-    best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in judged]
-    samples = {c.key: samples_of(c) for c in cells}
+    best = [choose_best(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in judged]
+    samples = {c.key: make_samples(c) for c in cells}
     notes = notes_of(cells, lines, every_k, pools.compared, samples, per)
     return StudySummary(
         cells=metrics,
@@ -201,7 +201,7 @@ def summarise_cells(
         goals=tuple(goals),
         ks=every_k,
         best=tuple(b for b in best if b is not None),
-        fronts=tuple(front_of(key, of) for key, _, of in judged if of),
+        fronts=tuple(find_front(key, of) for key, _, of in judged if of),
         scaling=tuple(s for of in group_cells(cells) if is_comparable(of) for s in find_scaling(of, compared)),
         notes=(*notes, *note_unused_reference(cells, reference)),
         reference=overall,
@@ -226,28 +226,28 @@ def _list_choices(
 
 
 def _compare_pairs(
-    cells: Mapping[str, Cell], lines: Sequence[CellLine], whole: Mapping[str, dict[str, Sample]]
-) -> tuple[Pair, ...]:
+    cells: Mapping[str, Cell], lines: Sequence[CellLine], whole: Mapping[str, dict[str, RepeatSample]]
+) -> tuple[CellPair, ...]:
     """Return each cell against the reference of its line, and all pairs of lines that are short."""
     wanted: dict[tuple[str, str], None] = {}
-    samples: dict[str, dict[str, Sample]] = {}
+    samples: dict[str, dict[str, RepeatSample]] = {}
     per = {key: line.per for line in lines for key in line.cells}
     for line in lines:
-        samples |= {k: samples_of(cells[k], line.per) if line.per else whole[k] for k in line.cells}
+        samples |= {k: make_samples(cells[k], line.per) if line.per else whole[k] for k in line.cells}
         if line.reference is not None:
             wanted |= dict.fromkeys((key, line.reference) for key in line.cells if key != line.reference)
         if len(line.cells) <= ALL_PAIRS:
             both = [(b, a) for k, b in enumerate(line.cells) for a in line.cells[:k]]
             wanted |= dict.fromkeys((b, a) for b, a in both if (a, b) not in wanted)
-    found: list[Pair] = []
+    found: list[CellPair] = []
     for figure in FIGURES:
         of = {key: each[figure] for key, each in samples.items() if figure in each}
         both_known = [pair for pair in wanted if pair[0] in of and pair[1] in of]
-        found += [_set_unit(pair, per[pair.cell]) for pair in compare(of, both_known, figure)]
+        found += [_set_unit(pair, per[pair.cell]) for pair in compare_cells(of, both_known, figure)]
     return tuple(found)
 
 
-def _set_unit(pair: Pair, per: str | None) -> Pair:
+def _set_unit(pair: CellPair, per: str | None) -> CellPair:
     unit = UNITS[pair.figure]
     if per is None or pair.figure == "power":  # power is the same per whatever is done
         return replace(pair, unit=unit)
@@ -258,9 +258,9 @@ def _set_unit(pair: Pair, per: str | None) -> Pair:
 class _StudyPools:
     """Hold how much runs differ: as they are, as they are compared, and per unit of each kind of work."""
 
-    whole: Pool
-    compared: Pool
-    work: Mapping[str, Pool]
+    whole: SpreadPool
+    compared: SpreadPool
+    work: Mapping[str, SpreadPool]
 
     @classmethod
     def of(cls, cells: Sequence[Cell], lines: Sequence[CellLine]) -> _StudyPools:
@@ -289,7 +289,7 @@ def _compute_metrics(
     if whole is None or own is None:
         return CellMetrics(cell.key, cell.knobs, line.key, told=told)
     energies = [t.energy.value for t in cell.trials if t.energy is not None]
-    kinds = kinds_with_figure(kind for t in cell.trials for kind in t.work)
+    kinds = list_figure_kinds(kind for t in cell.trials for kind in t.work)
     edp = None if own.energy is None else own.energy * own.time
     reference = compared.get(line.reference or "")
     return CellMetrics(
@@ -300,8 +300,8 @@ def _compute_metrics(
         energy=whole.energy,
         time=whole.time,
         mean_w=_compute_power(whole),
-        energy_deviation=deviation(energies),
-        time_deviation=deviation([t.time_s for t in cell.trials]),
+        energy_deviation=compute_deviation(energies),
+        time_deviation=compute_deviation([t.time_s for t in cell.trials]),
         compared=own,
         edp=edp,
         ed2p=None if edp is None else edp * own.time,
@@ -312,7 +312,9 @@ def _compute_metrics(
         idle_energy_share=compute_idle_share(cell),
         idle_energy=compute_idle_energy(cell),
         told=told,
-        quality={n: average_numbers(of, f"repeats:{n}@{cell.key}") for n, of in figures_of(cell.trials).items()},
+        quality={
+            n: average_numbers(of, f"repeats:{n}@{cell.key}") for n, of in list_quality_figures(cell.trials).items()
+        },
         **({} if reference is None else _compare_reference(own, reference, ks)),
     )
 
@@ -353,7 +355,7 @@ def _find_fastest(lines: Sequence[CellLine], compared: Mapping[str, CellMeans]) 
 def _make_plain(value: Any) -> Any:
     if isinstance(value, Goal):
         return value.text
-    if isinstance(value, (Quantity, Sample)):
+    if isinstance(value, (Quantity, RepeatSample)):
         return _make_plain(value.to_json())
     if isinstance(value, float):
         return finite_or_none(value)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.breakdown import stacked
-from joulelab.analysis.channels import energy_bearing
-from joulelab.analysis.result import Rated, RatedResult
+from joulelab.analysis.breakdown import stack_scopes
+from joulelab.analysis.channels import list_energy_specs
+from joulelab.analysis.result import RatedDevice, RatedResult
 from joulelab.core.quantity import total
 from joulelab.core.scope import find_family
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Spec, Stream
     from joulelab.store.run import Run
 
-NODES = ("node.ac", "node.dc")
+NODE_SCOPES = ("node.ac", "node.dc")
 DEFAULT, HIGHEST, BUILT = "default power limit", "highest power limit", "rated limit of powercap"
 GIVEN, TWIN = "rated_w of joulelab.toml", "nameplate of the twin"
 
 
-def rated_of(
+def find_rated_power(
     run: Run, scopes: Sequence[ScopeResult], events: Iterable[Mapping[str, Any]], duration_s: float
 ) -> RatedResult:
     """Return what rated power says of a run whose scopes are these."""
     told = list(events)
-    watts, hidden = _recorded(run, told), _hidden(told)
+    watts, hidden = _find_recorded(run, told), _find_hidden_gpus(told)
     several = len({s.host for s in scopes}) > 1
-    devices: list[Rated] = []
+    devices: list[RatedDevice] = []
     used: list[Quantity] = []
     unknown: list[str] = []
     unused: list[str] = []
-    for outer, inner in stacked([s for s in scopes if not s.estimate and find_family(s.scope) != "job"]):
+    for outer, inner in stack_scopes([s for s in scopes if not s.estimate and find_family(s.scope) != "job"]):
         members = [outer] if (outer.host, outer.scope) in watts else inner or [outer]
         for s in members:
             found = watts.get((s.host, s.scope))
@@ -58,7 +58,7 @@ def rated_of(
     return RatedResult(tuple(devices), duration_s, total(used) if used else None, tuple(unknown), tuple(unused))
 
 
-def _hidden(events: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+def _find_hidden_gpus(events: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Return the GPUs, by host and scope, that a workload was not shown that was shown others of its host."""
     found: dict[str, set[tuple[str, str]]] = {}
     for event in events:
@@ -69,42 +69,42 @@ def _hidden(events: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     return set().union(*found.values())
 
 
-def _recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Rated]:
+def _find_recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], RatedDevice]:
     """Return the rated power of what a run recorded it of, by host and scope."""
-    found: dict[tuple[str, str], Rated] = {}
+    found: dict[tuple[str, str], RatedDevice] = {}
     for table in run.tables():
         for stream in table.streams:
-            rated = _of_stream(stream)
+            rated = _read_stream_limit(stream)
             if rated is not None:
-                found[table.host, stream.scope] = Rated(table.host, stream.scope, *rated)
+                found[table.host, stream.scope] = RatedDevice(table.host, stream.scope, *rated)
     for event in events:
         key = (str(event.get("host", "")), str(event.get("scope", "")))
         default = event.get("default")
         if event.get("event") == "cap-set" and event.get("unit") == "W" and isinstance(default, (int, float)):
-            found[key] = Rated(*key, float(default), DEFAULT)
+            found[key] = RatedDevice(*key, float(default), DEFAULT)
         if event.get("event") == "rated":  # of another node, as its own configuration says
-            found |= _of_node(key[0], event.get("watts"), GIVEN)
+            found |= _rate_node(key[0], event.get("watts"), GIVEN)
     host = str(run.meta.get("host", ""))
     for told, source in ((run.meta.get("twin"), TWIN), ((run.meta.get("options") or {}).get("node"), GIVEN)):
-        found |= _of_node(host, told.get("rated_w") if isinstance(told, dict) else None, source)
+        found |= _rate_node(host, told.get("rated_w") if isinstance(told, dict) else None, source)
     return found
 
 
-def _of_node(host: str, given: object, source: str) -> dict[tuple[str, str], Rated]:
+def _rate_node(host: str, given: object, source: str) -> dict[tuple[str, str], RatedDevice]:
     """Return what a node is rated at (W), for either side of its supplies; nothing where that is not told."""
     if not isinstance(given, (int, float)) or not 0 < given < math.inf:
         return {}
-    return {(host, scope): Rated(host, scope, float(given), source) for scope in NODES}
+    return {(host, scope): RatedDevice(host, scope, float(given), source) for scope in NODE_SCOPES}
 
 
-def _of_stream(stream: Stream) -> tuple[float, str] | None:
+def _read_stream_limit(stream: Stream) -> tuple[float, str] | None:
     """Return the rated power (W) that a stream tells, and what it is; a package's is the limit of its cap."""
     kind = find_family(stream.scope)
     if kind == "gpu":
-        return _highest(energy_bearing(stream), HIGHEST)
-    return _highest([c for c in stream.channels if c.quantity == "cap"], BUILT) if kind == "cpu" else None
+        return _find_highest(list_energy_specs(stream), HIGHEST)
+    return _find_highest([c for c in stream.channels if c.quantity == "cap"], BUILT) if kind == "cpu" else None
 
 
-def _highest(specs: Iterable[Spec], source: str) -> tuple[float, str] | None:
+def _find_highest(specs: Iterable[Spec], source: str) -> tuple[float, str] | None:
     highest = max((c.limits[1] for c in specs if c.limits is not None and not c.estimate), default=0.0)
     return (highest, source) if 0 < highest < math.inf else None

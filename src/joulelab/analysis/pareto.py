@@ -20,7 +20,7 @@ ROUNDING = 1e-9  # what is so near to being told apart is worked out in full
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ParetoFront:
     """Hold the Pareto front of a line (None: of all), by time; `unsure` are behind it only within the uncertainty."""
 
     line: str | None
@@ -28,7 +28,7 @@ class Front:
     unsure: tuple[str, ...]
 
 
-def front_of(line: str | None, cells: Mapping[str, CellMeans]) -> Front:
+def find_front(line: str | None, cells: Mapping[str, CellMeans]) -> ParetoFront:
     """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
     points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
     judged = {k: cells[k].judged(k) for k in points}
@@ -42,20 +42,20 @@ def front_of(line: str | None, cells: Mapping[str, CellMeans]) -> Front:
         # Who is furthest ahead in what it is least ahead in is surely better if anybody is: most need one look.
         shares = np.divide(place[better], own, out=np.ones((better.size, 2)), where=own > 0)
         ranked = better[np.argsort(shares.max(axis=1), kind="stable")]
-        if not any(_surely(judged[keys[d]], judged[k]) for d in ranked):
+        if not any(_is_surely_better(judged[keys[d]], judged[k]) for d in ranked):
             unsure.append(k)
-    return Front(line, tuple(sorted(front, key=lambda k: points[k])), tuple(unsure))
+    return ParetoFront(line, tuple(sorted(front, key=lambda k: points[k])), tuple(unsure))
 
 
-def _surely(a: CellMeans, b: CellMeans) -> bool:
+def _is_surely_better(a: CellMeans, b: CellMeans) -> bool:
     """Return whether a is better than b in time and in energy, both beyond their uncertainty."""
-    if a.energy is None or b.energy is None or not (_below(a.time, b.time) and _below(a.energy, b.energy)):
+    if a.energy is None or b.energy is None or not (_is_below(a.time, b.time) and _is_below(a.energy, b.energy)):
         return False
     ratios = divide_times(a, b), divide_energies(a, b)
     return all(r is not None and (ONE - r).is_positive for r in ratios)
 
 
-def _below(a: Quantity, b: Quantity) -> bool:
+def _is_below(a: Quantity, b: Quantity) -> bool:
     """Return whether a is below b by about the uncertainty of their ratio; cheap, as it is asked of most pairs."""
     if a.value >= b.value:
         return False

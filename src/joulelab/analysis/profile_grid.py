@@ -16,7 +16,7 @@ FEW = 500  # buckets from which the coarsest level has fewer
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TimeGrid:
     """Hold `count` buckets of `step_s` from `from_s` on, and how many levels are made of them.
 
     Times are in s from the workload's start.
@@ -63,7 +63,7 @@ class Buckets:
         return Buckets(means, np.fmin.reduce(low, axis=1), np.fmax.reduce(high, axis=1), weight / COARSER)
 
 
-def grid_of(first_s: float, last_s: float, duration_s: float, *, raw_s: float, most: int) -> Grid:
+def make_grid(first_s: float, last_s: float, duration_s: float, *, raw_s: float, most: int) -> TimeGrid:
     """Return a grid over [first, last] of at most about `most` buckets, none shorter than the meters' step `raw_s`.
 
     The workload, from 0 to `duration_s`, begins and ends at edges of every level, unless it is shorter than a bucket of
@@ -79,10 +79,10 @@ def grid_of(first_s: float, last_s: float, duration_s: float, *, raw_s: float, m
         block = duration_s / math.floor(duration_s / block * (1 + 1e-9))
     before, after = math.ceil(-first_s / block - 1e-6), math.ceil(last_s / block - 1e-6)
     blocks = max(before + after, 1)
-    return Grid(-before * block, block / COARSER ** (levels - 1), blocks * COARSER ** (levels - 1), levels)
+    return TimeGrid(-before * block, block / COARSER ** (levels - 1), blocks * COARSER ** (levels - 1), levels)
 
 
-def levels_of(finest: Buckets, levels: int) -> tuple[Buckets, ...]:
+def make_levels(finest: Buckets, levels: int) -> tuple[Buckets, ...]:
     """Return a level and so many coarser ones that there are `levels`."""
     found = [finest]
     for _ in range(levels - 1):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.alignment import means
+from joulelab.analysis.alignment import find_window_means
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve
 from joulelab.analysis.statistics import TICKS_PER_POWER
@@ -18,14 +18,14 @@ from joulelab.analysis.sums import SumCurve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.channels import Channel
+    from joulelab.analysis.channels import EnergyChannel
     from joulelab.analysis.series import Floats
 
 AT_ONCE = 2_000_000  # readings of all members of a sum that are put in order at once
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownPower:
     """Hold values and the times (s from the workload's start) of the middle of what each stands for.
 
     `knots` are there for the rises of a counter: rise k is the mean from knot k to knot k + 1.
@@ -36,7 +36,7 @@ class Shown:
     knots: Floats | None = None
 
     @classmethod
-    def none(cls) -> Shown:
+    def none(cls) -> ShownPower:
         """Return no values."""
         return cls(np.empty(0), np.empty(0))
 
@@ -71,21 +71,21 @@ class Shown:
         return found
 
 
-def shown_of(channel: Channel, a_ns: int, b_ns: int) -> tuple[Shown, ...]:
+def list_shown_powers(channel: EnergyChannel, a_ns: int, b_ns: int) -> tuple[ShownPower, ...]:
     """Return a channel as powers (W): as read, or the rises of its counter; of counters that are added, those of each.
 
     [a, b] is the workload.
     """
     curve = channel.curve.plain if isinstance(channel.curve, DoubtedCurve) else channel.curve
     if isinstance(curve, CounterCurve):
-        return (_rises(curve, channel.step_s, a_ns, b_ns),)
+        return (_list_rises(curve, channel.step_s, a_ns, b_ns),)
     if isinstance(curve, SumCurve) and channel.spec.kind == "counter":
-        return tuple(shown for part in curve.parts for shown in shown_of(part, a_ns, b_ns))
-    shown = means(channel, a_ns)
-    return (Shown(shown.middle, shown.value),)
+        return tuple(shown for part in curve.parts for shown in list_shown_powers(part, a_ns, b_ns))
+    shown = find_window_means(channel, a_ns)
+    return (ShownPower(shown.middle, shown.value),)
 
 
-def _rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> Shown:
+def _list_rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> ShownPower:
     """Return a counter's mean powers over stretches of many of its steps, as statistics have them.
 
     They begin and end with the record and with the workload, where what was used so far is known: idle stays idle. Of
@@ -108,28 +108,28 @@ def _rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> Shown:
     t = np.insert(t[keep], place, ends)
     energy = np.maximum.accumulate(np.insert(energy[keep], place, [curve.at(ns)[0] for ns in known]))
     if t.size < 2:
-        return Shown.none()
-    return Shown((t[1:] + t[:-1]) / 2, np.diff(energy) / np.diff(t), t)
+        return ShownPower.none()
+    return ShownPower((t[1:] + t[:-1]) / 2, np.diff(energy) / np.diff(t), t)
 
 
-def extremes(shown: Sequence[Shown], edges: Floats) -> tuple[Floats, Floats]:
+def find_extremes(shown: Sequence[ShownPower], edges: Floats) -> tuple[Floats, Floats]:
     """Return the lowest and highest value of each bucket between edges, NaN where none is in it.
 
     Several are added at the times of all their readings: each is held as it was read last.
     """
     parts = [s for s in shown if s.t.size]
     if len(parts) == 1:
-        return between(parts[0].t, parts[0].value, edges)
+        return find_bucket_extremes(parts[0].t, parts[0].value, edges)
     low, high = np.full(edges.size - 1, np.nan), np.full(edges.size - 1, np.nan)
     turns = min(sum(s.t.size for s in parts) // AT_ONCE + 1, edges.size - 1)
     ends = np.linspace(0, edges.size - 1, turns + 1).astype(int)
     for first, last in pairwise(ends.tolist()) if parts else ():
         some = edges[first : last + 1]
-        low[first:last], high[first:last] = between(*_added(parts, some[0], some[-1]), some)
+        low[first:last], high[first:last] = find_bucket_extremes(*_add_powers(parts, some[0], some[-1]), some)
     return low, high
 
 
-def _added(parts: Sequence[Shown], start: float, end: float) -> tuple[Floats, Floats]:
+def _add_powers(parts: Sequence[ShownPower], start: float, end: float) -> tuple[Floats, Floats]:
     """Return the sum of all members at every time of [start, end) at which one of them was read."""
     level, times, jumps = 0.0, [], []
     for part in parts:
@@ -145,7 +145,7 @@ def _added(parts: Sequence[Shown], start: float, end: float) -> tuple[Floats, Fl
     return t[together], value[together]
 
 
-def between(t: Floats, value: Floats, edges: Floats) -> tuple[Floats, Floats]:
+def find_bucket_extremes(t: Floats, value: Floats, edges: Floats) -> tuple[Floats, Floats]:
     """Return the lowest and highest of the values whose time lies in each bucket, NaN where there is none."""
     ends = np.searchsorted(t, edges)
     full = np.flatnonzero(np.diff(ends))

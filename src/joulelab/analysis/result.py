@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 results.json is decoded by th
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from joulelab.analysis.work import kinds_with_figure
+from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
 from joulelab.core.text import finite_or_none
@@ -38,7 +38,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ChannelEnergy:
     """Hold one channel's energy of a scope: which meter said it and how it was found."""
 
     meter: str
@@ -74,12 +74,12 @@ class ScopeResult:
     parent: str | None
     device: str
     model: str
-    reading: Reading
+    reading: ChannelEnergy
     mean_w: Quantity
     statistics: PowerStatistics | None
     net: Quantity | None
     idle_w: Quantity | None
-    others: tuple[Reading, ...] = ()
+    others: tuple[ChannelEnergy, ...] = ()
 
     @property
     def energy(self) -> Quantity:
@@ -110,7 +110,7 @@ class GroupResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MeterComparison:
     """Hold two meters of one scope: the one believed, another, other less believed (J), and the verdict.
 
     `agree` and `differ` are against their combined expanded uncertainty; `cannot tell` where one is unknown. `over` is
@@ -119,8 +119,8 @@ class Comparison:
 
     host: str
     scope: str
-    best: Reading
-    other: Reading
+    best: ChannelEnergy
+    other: ChannelEnergy
     difference: Quantity
     verdict: str
     over: tuple[float, float] | None = None
@@ -205,7 +205,7 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
+class RatedDevice:
     """Hold the rated power of one scope (W) and where it is known from."""
 
     host: str
@@ -223,7 +223,7 @@ class RatedResult:
     workload was not shown: neither their rated power nor what they used is in it.
     """
 
-    devices: tuple[Rated, ...] = ()
+    devices: tuple[RatedDevice, ...] = ()
     duration_s: float = 0.0
     measured: Quantity | None = None
     unknown: tuple[str, ...] = ()
@@ -297,7 +297,7 @@ class Result:
     missing: tuple[dict[str, str], ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     lags: tuple[Lag, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[MeterComparison, ...] = ()
     ratios: dict[str, Quantity] = field(default_factory=dict)
     caps: tuple[CapResult, ...] = ()
     facts: dict[str, Fact] = field(default_factory=dict)
@@ -345,7 +345,7 @@ class Result:
         energy, done = self.energy, self.work
         if energy is None:
             return {}
-        return {n: energy * (1 / done[n]) for n in kinds_with_figure(done) if done[n] > 0}
+        return {n: energy * (1 / done[n]) for n in list_figure_kinds(done) if done[n] > 0}
 
     @property
     def rates(self) -> dict[str, float]:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RESULT_VERSION, ANALYSIS_VERSION = 1, 3
-FILE, HEAD = "results.json", "head.json"
-WRONG = ("damaged", "impossible power")  # failed checks after which lists show no energy
+RESULT_FILE, HEAD_FILE = "results.json", "head.json"
+WRONG_CHECKS = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # the place of `inputs` while the sum of a file is taken
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class EnergyJson(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResultHead:
     """Hold the part of a result that lists and queries over thousands of runs need.
 
     `energy` is that of everything measured as `--json` prints it, `problem` the message of a `check` after which lists
@@ -107,7 +107,7 @@ class _StoredResult(_Versions, kw_only=True):
 
 
 class _StoredHead(_Versions, kw_only=True):
-    head: Head
+    head: ResultHead
 
 
 Stored = TypeVar("Stored", bound=_Versions)
@@ -115,13 +115,13 @@ Stored = TypeVar("Stored", bound=_Versions)
 
 def read_result(run: Path) -> Result | None:
     """Return the stored result of a run, None where there is none or the run has changed since."""
-    found = _read_stored(run, FILE, _StoredResult)
+    found = _read_stored(run, RESULT_FILE, _StoredResult)
     return None if found is None else found.result
 
 
-def read_head(run: Path) -> Head | None:
+def read_head(run: Path) -> ResultHead | None:
     """Return the stored head of a run, None where there is none or the run has changed since."""
-    found = _read_stored(run, HEAD, _StoredHead)
+    found = _read_stored(run, HEAD_FILE, _StoredHead)
     return None if found is None else found.head
 
 
@@ -135,7 +135,7 @@ def load_result(run: Path) -> Result:
     return result
 
 
-def load_head(run: Path) -> Head:
+def load_head(run: Path) -> ResultHead:
     """Return the head of a run: stored, or made from its result and stored. Raises JoulelabError."""
     stored = read_head(run)
     if stored is not None:
@@ -146,20 +146,20 @@ def load_head(run: Path) -> Head:
     head = make_head(result)
     with contextlib.suppress(OSError):
         if is_own(run.stat()):
-            _write_stored(run, HEAD, _StoredHead(head=head), fingerprint(run))
+            _write_stored(run, HEAD_FILE, _StoredHead(head=head), fingerprint(run))
     return head
 
 
 def analyse_ended(run: Path) -> tuple[Result, str]:
     """Seal a run that has ended, and analyse it; return the state of its files before, too. Raises JoulelabError."""
-    from joulelab.analysis.analyse import analyse
+    from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run import open_run
 
     while True:
         seal_ended(run)
         inputs = read_inputs(run)
         with open_run(run) as opened:
-            result = analyse(opened)
+            result = analyse_run(opened)
         if inputs or not read_inputs(run):  # else it ended meanwhile: this may be the result of a part of it
             return result, inputs
 
@@ -182,7 +182,7 @@ def seal_ended(run: Path) -> None:
         seal(run)
 
 
-def write_result(run: Path, result: Result, before: str | None = None) -> Head:
+def write_result(run: Path, result: Result, before: str | None = None) -> ResultHead:
     """Store a result and its head, and return the head; a full disk costs only the time to analyse it again.
 
     `before` is what `read_inputs` gave before the analysis: a run that was live then, or has changed since, is not
@@ -193,17 +193,17 @@ def write_result(run: Path, result: Result, before: str | None = None) -> Head:
     with contextlib.suppress(JoulelabError, OSError):
         inputs = read_inputs(run)
         if inputs and before in (None, inputs) and is_own(run.stat()):
-            _write_stored(run, FILE, _StoredResult(result=result), inputs)
-            _write_stored(run, HEAD, _StoredHead(head=head), inputs)
+            _write_stored(run, RESULT_FILE, _StoredResult(result=result), inputs)
+            _write_stored(run, HEAD_FILE, _StoredHead(head=head), inputs)
     return head
 
 
-def make_head(result: Result) -> Head:
+def make_head(result: Result) -> ResultHead:
     """Return the part of a result that lists and queries need."""
     whole = result.group("measured")
     failed = [check for check in result.checks if check.status == "failed"]
-    wrong = next((check for name in WRONG for check in failed if check.name == name), None)
-    return Head(
+    wrong = next((check for name in WRONG_CHECKS for check in failed if check.name == name), None)
+    return ResultHead(
         name=result.name,
         start_utc=result.start_utc,
         duration_s=result.duration_s,
@@ -219,12 +219,12 @@ def make_head(result: Result) -> Head:
         estimate=whole is not None and whole.estimate,
         problem=None if wrong is None else wrong.message,
         check=None if wrong is None else wrong.name,
-        energies=_energy_rows(result),
-        phases=_phase_rows(result),
+        energies=_list_energy_rows(result),
+        phases=_list_phase_rows(result),
     )
 
 
-def query_rows(run: Path) -> Mapping[str, list[Row]]:
+def list_query_rows(run: Path) -> Mapping[str, list[Row]]:
     """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be analysed.
 
     A run that is damaged has a row of `damaged` with its problem.
@@ -237,7 +237,7 @@ def query_rows(run: Path) -> Mapping[str, list[Row]]:
     return {"energies": head.energies, "phases": head.phases, "facts": head.fact_rows(), "damaged": damaged}
 
 
-def _energy_rows(result: Result) -> list[Row]:
+def _list_energy_rows(result: Result) -> list[Row]:
     """Return a row for each scope but those of impossible power; `counted` ones add up to everything measured."""
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
@@ -263,7 +263,7 @@ def _energy_rows(result: Result) -> list[Row]:
         for s in result.scopes
         if impossible.isdisjoint((s.scope, f"{s.host}/{s.scope}"))
     ]
-    return [_finite_row(row) for row in rows]
+    return [_clean_row(row) for row in rows]
 
 
 def _find_impossible(result: Result) -> set[str]:
@@ -271,7 +271,7 @@ def _find_impossible(result: Result) -> set[str]:
     return {c.scope for c in result.checks if (c.name, c.status) == ("impossible power", "failed")}
 
 
-def _phase_rows(result: Result) -> list[Row]:
+def _list_phase_rows(result: Result) -> list[Row]:
     rows, impossible = [], _find_impossible(result)
     for phase in result.phases:
         energy = None if impossible else result.phase_energy(phase)
@@ -286,18 +286,18 @@ def _phase_rows(result: Result) -> list[Row]:
             "last": phase.last,
             **{f"work_{name}": amount for name, amount in phase.work.items()},
         }
-        rows.append(_finite_row(row))
+        rows.append(_clean_row(row))
     return rows
 
 
-def _finite_row(row: Row) -> Row:
+def _clean_row(row: Row) -> Row:
     return {key: finite_or_none(value) if isinstance(value, float) else value for key, value in row.items()}
 
 
 def _read_stored(run: Path, file: str, kind: type[Stored]) -> Stored | None:
     with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
         text = read_regular(f"{run}/{file}", LARGEST_DOCUMENT)
-        found = _decode(text, kind)
+        found = _decode_stored(text, kind)
         valid = (found.result_version, found.analysis_version) == (RESULT_VERSION, ANALYSIS_VERSION)
         # The sum of the file itself, with the sum left blank, tells a file that was damaged.
         blank = text.replace(found.inputs.encode(), BLANK.encode(), 1)
@@ -327,7 +327,7 @@ def _encode_number(value: Any) -> Any:
     raise NotImplementedError
 
 
-def _decode(text: bytes, kind: type[T]) -> T:
+def _decode_stored(text: bytes, kind: type[T]) -> T:
     """Decode a stored document. Raises MsgspecError, ValueError, RecursionError."""
     try:
         return msgspec.json.decode(text, type=kind)

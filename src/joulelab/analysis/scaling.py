@@ -42,16 +42,16 @@ def find_scaling(cells: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.key in means and isinstance(cell.knobs.get(KNOB), (int, float)):
-            groups.setdefault(format_knobs(_others(cell)), []).append(cell)
+            groups.setdefault(format_knobs(_list_other_knobs(cell)), []).append(cell)
     found = []
     for key, members in groups.items():
-        points = _points(sorted(members, key=lambda c: float(c.knobs[KNOB])), means)
+        points = _make_points(sorted(members, key=lambda c: float(c.knobs[KNOB])), means)
         if len(points) > 1:
-            found.append(Scaling(key, _others(members[0]), tuple(points)))
+            found.append(Scaling(key, _list_other_knobs(members[0]), tuple(points)))
     return found
 
 
-def _points(members: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[ScalingPoint]:
+def _make_points(members: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[ScalingPoint]:
     first = members[0]
     base, fewest = means[first.key], float(first.knobs[KNOB])
     points = []
@@ -64,5 +64,5 @@ def _points(members: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[Sca
     return points
 
 
-def _others(cell: Cell) -> dict[str, Any]:
+def _list_other_knobs(cell: Cell) -> dict[str, Any]:
     return {name: value for name, value in cell.knobs.items() if name != KNOB}

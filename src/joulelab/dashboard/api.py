@@ -93,13 +93,13 @@ def power_json(place: Place, runs: OpenRuns, wanted: Stretch) -> dict[str, Any] 
     check_inside(place)
 
     def made(opened: Opened) -> dict[str, Any] | None:
-        from joulelab.analysis.profile import profile_of
+        from joulelab.analysis.profile import make_profile
         from joulelab.report.page.profile import profile_json
 
         result = opened.result()
         start_ns = None if wanted.since_s is None else result.start_ns + round(wanted.since_s * NS)
         end_ns = None if wanted.until_s is None else result.start_ns + round(wanted.until_s * NS)
-        profile = profile_of(opened.run, buckets=wanted.buckets, start_ns=start_ns, end_ns=end_ns)
+        profile = make_profile(opened.run, buckets=wanted.buckets, start_ns=start_ns, end_ns=end_ns)
         return None if profile is None else profile_json(profile, result) | {"live": result.state == "live"}
 
     return runs.use(place.path, made)

@@ -20,7 +20,7 @@ from joulelab.store.manifest import fingerprint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.analysis.results_file import Head
+    from joulelab.analysis.results_file import ResultHead
 
 # What is named before the program that does the work.
 LAUNCHERS = ("python", "bash", "sh", "env", "srun", "mpirun", "mpiexec", "torchrun", "accelerate", "nice", "time", "uv")
@@ -170,7 +170,7 @@ def _check_link(path: str, root: Path) -> None:
         raise StoreError("a link in it leads out of the store", why="such links are not followed")
 
 
-def _entry(place: Place, head: Head) -> Entry:
+def _entry(place: Place, head: ResultHead) -> Entry:
     hosts = tuple(dict.fromkeys(str(row["host"]) for row in head.energies if row.get("host")))
     energy, live = head.energy, head.state == RunState.LIVE
     known: dict[str, Any] = {

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from joulelab.analysis.accounting import accounts_of
-from joulelab.analysis.analyse import analyse, interval_of, joined_of
-from joulelab.analysis.breakdown import stacked
-from joulelab.analysis.power import GAP_FACTOR
-from joulelab.analysis.profile import guides_of
-from joulelab.analysis.profile_lines import Edges
+from joulelab.analysis.accounting import list_account_events
+from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
+from joulelab.analysis.breakdown import stack_scopes
+from joulelab.analysis.power import GAP_STEPS
+from joulelab.analysis.profile import find_guides
+from joulelab.analysis.profile_lines import BucketBuilder
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
@@ -27,7 +27,7 @@ from joulelab.core.scope import find_family
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.channels import Channel, ScopeChannels
+    from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.analysis.result import Result
     from joulelab.analysis.series import Floats
     from joulelab.store.run import Run
@@ -150,7 +150,7 @@ def utc_s(text: str) -> float:
 
 def measured_of(run: Run) -> Measured:
     """Read a run for planning. Raises ConfigError where no power was measured."""
-    result = analyse(run)
+    result = analyse_run(run)
     if result.is_damaged and result.energy is None:
         why = "a file of it cannot be read or is missing"
         raise ConfigError(f"run {result.run} cannot be planned with", why=why, next=f"joulelab show {result.run}")
@@ -159,19 +159,19 @@ def measured_of(run: Run) -> Measured:
         what, next_step = f"run {result.run} cannot be planned with", wrong.next or f"joulelab show {result.run}"
         raise ConfigError(what, why=wrong.message, next=next_step)
     events = list(run.events())
-    interval = interval_of(run, events)
-    told = accounts_of(events)
-    every = [s for s in joined_of(run, interval).scopes if not s.estimate]
+    interval = find_interval(run, events)
+    told = list_account_events(events)
+    every = [s for s in load_joined(run, interval).scopes if not s.estimate]
     scopes = [s for s in every if s.host not in told and find_family(s.scope) != JOB]
     if every and not scopes and result.energy is not None and result.duration_s > 0:
         return Measured(result, (), (interval.start_ns, interval.end_ns), (), _accounted(run, list(told.values())))
     if not scopes or result.duration_s <= 0:
         why = "there is an estimate only" if result.scopes else "no power was measured"
         raise ConfigError(f"run {result.run} cannot be planned with", why=why, next="joulelab doctor")
-    stack = stacked(scopes)
+    stack = stack_scopes(scopes)
     a, b = interval.start_ns, interval.end_ns
     hosts = dict.fromkeys(outer.host for outer, _ in stack)
-    guides = guides_of(scopes)
+    guides = find_guides(scopes)
     draws = tuple(_draw(result, host, [p for p in stack if p[0].host == host], guides, (a, b)) for host in hosts)
     return Measured(result, draws, (a, b), tuple(outer for outer, _ in stack))
 
@@ -220,7 +220,7 @@ def _draw(
     step_s = max(raw_s, LEAST_STEP_S, duration_s / MOST_STEPS)
     count = max(int(duration_s / step_s), 1)
     step_s = duration_s / count
-    edges = Edges(*span, np.linspace(0.0, duration_s, count + 1), guides)
+    edges = BucketBuilder(*span, np.linspace(0.0, duration_s, count + 1), guides)
     whole = edges.added([edges.course(s) for s in outer])
     inner: dict[str, list[ScopeChannels]] = {}
     for scope, inside in stack:
@@ -248,7 +248,7 @@ def _draw(
     )  # fmt: skip
 
 
-def _readings(edges: Edges, channels: Sequence[Channel], step_s: float) -> tuple[Floats, Floats]:
+def _readings(edges: BucketBuilder, channels: Sequence[EnergyChannel], step_s: float) -> tuple[Floats, Floats]:
     """Return when (s) a host was read and what it drew (W), no finer than a step; nothing between readings is made up.
 
     Of several channels each holds its last reading until the next; NaN where one of them has none.
@@ -264,7 +264,7 @@ def _readings(edges: Edges, channels: Sequence[Channel], step_s: float) -> tuple
     for shown in every:
         place = np.searchsorted(shown.t, at + 1e-9, side="right") - 1
         held = shown.value[np.maximum(place, 0)]
-        old = (place < 0) | (at - shown.t[np.maximum(place, 0)] > GAP_FACTOR * step_s)
+        old = (place < 0) | (at - shown.t[np.maximum(place, 0)] > GAP_STEPS * step_s)
         total += np.where(old, np.nan, held)
     return at, total
 

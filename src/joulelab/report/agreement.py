@@ -12,7 +12,7 @@ from joulelab.report.console import make_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from joulelab.analysis.result import Comparison, Lag, Reading, Result, ScopeResult
+    from joulelab.analysis.result import ChannelEnergy, Lag, MeterComparison, Result, ScopeResult
     from joulelab.core.quantity import Quantity
 
 
@@ -49,7 +49,7 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
     return rows + [row for c in result.comparisons for row in _accounted(c)]
 
 
-def _accounted(c: Comparison) -> list[AgreementRow]:
+def _accounted(c: MeterComparison) -> list[AgreementRow]:
     """Return what a cluster accounted beside our own meters, over the stretch of time that it accounted."""
     if c.over is None:
         return []
@@ -61,21 +61,21 @@ def _accounted(c: Comparison) -> list[AgreementRow]:
     return [ours, AgreementRow("", _named(c.other), c.other.energy, off, c.verdict, fmt.NOTHING)]
 
 
-def _worth_showing(scope: ScopeResult, others: list[Comparison], *, imported: bool) -> list[Comparison]:
+def _worth_showing(scope: ScopeResult, others: list[MeterComparison], *, imported: bool) -> list[MeterComparison]:
     # Who imports two meters of one GPU wants to see them compared.
     wall = find_family(scope.scope) in ("node.ac", "node.dc", "rack") or imported
-    best: dict[str, Comparison] = {}
+    best: dict[str, MeterComparison] = {}
     for c in others:  # the narrowest comes first
         if c.other.meter != scope.reading.meter and (wall or c.verdict == "differ"):
             best.setdefault(c.other.meter, c)
     return list(best.values())
 
 
-def _named(reading: Reading) -> str:
+def _named(reading: ChannelEnergy) -> str:
     return f"{reading.meter} {reading.channel}"
 
 
-def _lag(result: Result, scope: ScopeResult, reading: Reading) -> str:
+def _lag(result: Result, scope: ScopeResult, reading: ChannelEnergy) -> str:
     """Return the lag (s) that was taken out of a meter's readings, with its interval."""
     meters = reading.meter.split("+")
     lags = [g for g in result.lags if g.host == scope.host and g.meter in meters and _covers(scope, g)]

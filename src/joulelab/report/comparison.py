@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Note
 from joulelab.analysis.result import GroupResult
-from joulelab.analysis.work import kinds_with_figure
+from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
@@ -224,8 +224,8 @@ def _sum(result: Result, names: tuple[str, ...]) -> GroupResult:
 
 def _kinds(a: Result, b: Result) -> list[str]:
     """Return the kinds of work by which both can be compared."""
-    other = kinds_with_figure(b.work)
-    return [kind for kind in kinds_with_figure(a.work) if kind in other]
+    other = list_figure_kinds(b.work)
+    return [kind for kind in list_figure_kinds(a.work) if kind in other]
 
 
 def _per_work(result: Result, whole: GroupResult | None) -> dict[str, Quantity]:

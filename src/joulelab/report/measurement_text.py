@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.quality import DATA, quality_text
-from joulelab.analysis.work import kinds_with_figure
+from joulelab.analysis.quality import DATA_FACT, format_quality
+from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _make_title(phase: PhaseResult) -> str:
 
 def _describe_facts(result: Result) -> list[str]:
     """Return what was worked on and how well that went, a line each."""
-    data, quality = result.facts.get(DATA), quality_text(result.facts)
+    data, quality = result.facts.get(DATA_FACT), format_quality(result.facts)
     lines = [] if data is None else [f"  data: {_shorten(str(data))}"]
     return lines + ([f"  quality: {quality}"] if quality else [])
 
@@ -103,7 +103,7 @@ def _describe_facts(result: Result) -> list[str]:
 def _describe_work(result: Result) -> list[str]:
     """Return work done, and the energy for each unit of it."""
     per, lines = result.per_work(), []
-    for kind in kinds_with_figure(result.work):
+    for kind in list_figure_kinds(result.work):
         done = result.work[kind]
         factor, prefix = next(((f, p) for f, p in _PREFIXES if kind == "FLOP" and done >= f), (1.0, ""))
         each = f", {_scaled(per[kind], 'J/' + kind.removesuffix('s'))}" if kind in per else ""

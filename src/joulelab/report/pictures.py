@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from joulelab.analysis.metrics import StudySummary
-    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.blocks import Block, Part
 
@@ -41,7 +41,7 @@ class Picture:
     draw: Callable[[Figure], str]
 
 
-def pictures_of_run(result: Result, profile: Profile | None, folder: Path) -> list[Picture]:
+def pictures_of_run(result: Result, profile: PowerProfile | None, folder: Path) -> list[Picture]:
     """Return power over time, then what else the page of a run shows."""
     from joulelab.report.page.run import run_parts
 
@@ -56,7 +56,7 @@ def pictures_of_run(result: Result, profile: Profile | None, folder: Path) -> li
     return [*found, *pictures_in(run_parts(result, folder, profile))]
 
 
-def pictures_of_runs(results: Sequence[Result], profiles: Sequence[Profile | None]) -> list[Picture]:
+def pictures_of_runs(results: Sequence[Result], profiles: Sequence[PowerProfile | None]) -> list[Picture]:
     """Return the power of several runs over each other, by time and by fraction of runtime."""
     from joulelab.report.charts.printed_power import draw_overlay
     from joulelab.report.several_rows import labels_of

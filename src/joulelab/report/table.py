@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from joulelab.analysis.quality import DATA, QUALITY, quality_of
-from joulelab.analysis.work import done_in, kinds_with_figure
+from joulelab.analysis.quality import DATA_FACT, QUALITY_FACT, read_quality
+from joulelab.analysis.work import find_work_phase, list_figure_kinds
 from joulelab.core.scope import rank_scope
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
@@ -266,7 +266,7 @@ def _per_work(row: PhaseRow, work: str, factor: float, *, energy: bool) -> str:
 def work_lines(result: Result) -> list[tuple[str, str]]:
     """Return work done: amount, per second in the phases it was done in and over all, and energy for each."""
     per_work, lines = result.per_work(), []
-    told = kinds_with_figure(result.work)
+    told = list_figure_kinds(result.work)
     for name in told:
         one = name.removesuffix("s")
         text = fmt.format_work(result.work[name], name) + _rates(result, name)
@@ -282,7 +282,7 @@ def _rates(result: Result, kind: str) -> str:
     """Return work per second over all, and in the phases it was done in where that is something else."""
     if result.duration_s <= 0:
         return ""
-    over_all, inside = result.work[kind] / result.duration_s, done_in(result.phases, kind)
+    over_all, inside = result.work[kind] / result.duration_s, find_work_phase(result.phases, kind)
     if inside is None or abs(inside[1] - over_all) <= SAME_RATE * over_all:
         return f", {fmt.format_work_rate(over_all, kind)}"
     name = fmt.shorten_middle(inside[0], MOST_OF_NAME)
@@ -291,9 +291,9 @@ def _rates(result: Result, kind: str) -> str:
 
 def fact_lines(result: Result) -> list[tuple[str, str]]:
     """Return what the workload told of itself: the data, by what it is to be judged, then the rest in one line."""
-    facts, quality = dict(result.facts), quality_of(result.facts)
-    data = facts.pop(DATA, None)
-    rest = {name: value for name, value in facts.items() if not quality or name not in (QUALITY, *quality)}
+    facts, quality = dict(result.facts), read_quality(result.facts)
+    data = facts.pop(DATA_FACT, None)
+    rest = {name: value for name, value in facts.items() if not quality or name not in (QUALITY_FACT, *quality)}
     long = [name for name, value in rest.items() if isinstance(value, str) and len(value) > fmt.MOST_OF_FACT]
     judged = ", ".join(f"{fmt.format_fact(name)} {fmt.format_quality(value)}" for name, value in quality.items())
     parts = [f"{fmt.format_fact(name)} = {fmt.format_fact(value)}" for name, value in rest.items() if name not in long]

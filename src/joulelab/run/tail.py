@@ -6,10 +6,10 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.breakdown import breakdown
+from joulelab.analysis.breakdown import break_down_energy
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.joining import join
-from joulelab.analysis.result import Reading, ScopeResult
+from joulelab.analysis.joining import join_meters
+from joulelab.analysis.result import ChannelEnergy, ScopeResult
 from joulelab.core.clock import NS
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
@@ -150,7 +150,7 @@ class Tail:
         b = _reached(channels) if until_ns is None else until_ns
         if b <= self._sum.to_ns or not channels:
             return None
-        scopes = {(s.host, s.scope): s for s in join(channels, self._sum.to_ns, b).scopes}
+        scopes = {(s.host, s.scope): s for s in join_meters(channels, self._sum.to_ns, b).scopes}
         if self._sum.energy and not scopes.keys() <= self._sum.energy.keys():
             # A meter that came late: it stands for what it may have missed, too.
             self._sum = _Sum(self.start_ns)
@@ -191,7 +191,7 @@ class Tail:
         """Find the sums that count nothing twice, as a result has them: who is in them, whatever they used."""
         bare = tuple(_without_figures(scope) for scope in scopes.values())
         names = {find_family(scope) for _, scope in scopes} | {"measured"}
-        groups, _ = breakdown(bare, list(scopes.values()), 1.0, self._sum.to_ns, b)
+        groups, _ = break_down_energy(bare, list(scopes.values()), 1.0, self._sum.to_ns, b)
         self._groups = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
         self._grouped = set(scopes)
 
@@ -214,7 +214,7 @@ class Tail:
 def _without_figures(scope: ScopeChannels) -> ScopeResult:
     best, nothing = scope.best, Quantity(0.0)
     spec = best.spec
-    reading = Reading(best.meter, spec.name, spec.kind, nothing, spec.accuracy.source, "", spec.estimate, 0, 0.0)
+    reading = ChannelEnergy(best.meter, spec.name, spec.kind, nothing, spec.accuracy.source, "", spec.estimate, 0, 0.0)
     return ScopeResult(scope.scope, scope.host, scope.parent, "", "", reading, nothing, None, None, None)
 
 

@@ -12,8 +12,8 @@ from tests.analysis.folders import Folder, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.analyse import analyse
-from joulelab.analysis.profile import Missing, profile_of
+from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.profile import MissingScope, make_profile
 from joulelab.analysis.result import Gap
 from joulelab.report.html import json_script
 from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, in_common, lines_of, profile_json
@@ -27,7 +27,7 @@ def made(tmp_path_factory):
     folder.event(START - 0.5, "idle", **{"from": ns(0.5), "to": ns(START - 0.5)})
     folder.marks("1", {"t": ns(6), "mark": "begin", "id": "a", "name": HOSTILE}, {"t": ns(8), "mark": "end", "id": "a"})
     run = folder.close(START, END).open()
-    return analyse(run), profile_of(run)
+    return analyse_run(run), make_profile(run)
 
 
 def unpacked(text):
@@ -57,7 +57,7 @@ def test_a_long_run_has_steps_that_fit_its_counts(tmp_path):
     t = np.arange(0, 900, 0.1)
     folder = Folder(tmp_path).add("nvml", gpu(0), t, 300 * t, np.full(t.size, 300.0))
     run = folder.close(0.0, 899.0).open()
-    data = profile_json(profile_of(run), analyse(run))
+    data = profile_json(make_profile(run), analyse_run(run))
     assert len(data["counts"]) == 4
     for step, count in zip(data["steps_s"], data["counts"], strict=True):
         assert step * count == pytest.approx(data["to_s"] - data["from_s"])
@@ -73,7 +73,7 @@ def test_rated_mean_and_idle_power_are_lines(made):
 
 def test_lines_that_are_not_known_are_left_out(tmp_path):
     folder = Folder(tmp_path).add("nvml", gpu(0), T, *busy(50.0, 400.0))
-    result = analyse(folder.close(START, END).open())
+    result = analyse_run(folder.close(START, END).open())
     assert [line["kind"] for line in lines_of(result)] == ["rated", "mean"]
     assert lines_of(replace(result, groups=())) == []
     none = replace(result, rated=type(result.rated)())
@@ -111,7 +111,7 @@ def test_of_very_many_phases_and_gaps_the_outer_and_the_long_ones_are_kept(made)
 
 def test_what_is_missing_of_one_of_several_hosts_is_a_gap_that_names_it(made):
     result, profile = made
-    gone = replace(profile, missing=(Missing(f"node7{HOSTILE}", 1.0, 2.5),))
+    gone = replace(profile, missing=(MissingScope(f"node7{HOSTILE}", 1.0, 2.5),))
     (gap,) = profile_json(gone, result)["gaps"]
     assert gap["label"].startswith("node7")
     assert gap["label"].isprintable()
@@ -123,7 +123,7 @@ def wall(tmp_path, name, *, inside, scope="node.ac", host="node1"):
     folder = Folder(tmp_path / name).add("bmc", power(scope), T, busy(200.0, 600.0)[1], host=host)
     if inside:
         folder.add("nvml", gpu(0), T, *busy(50.0, 300.0), host=host)
-    return profile_of(folder.close(START, END).open())
+    return make_profile(folder.close(START, END).open())
 
 
 def found(*profiles):
@@ -147,6 +147,6 @@ def test_where_everything_is_not_the_same_scope_the_outermost_that_all_have_come
     folder = Folder(tmp_path / "b").add("nvml", gpu(0), T, *busy(50.0, 300.0))
     for scope in ("node.ac", "node.dc"):
         folder.add("bmc", power(scope), T, busy(200.0, 600.0)[1])
-    both = profile_of(folder.close(START, END).open())
+    both = make_profile(folder.close(START, END).open())
     assert found(direct, both)[:2] == [("node.dc", ["whole", "scope:node.dc"]), ("gpu", ["gpu", "gpu"])]
     assert found(wall(tmp_path, "c", inside=False), wall(tmp_path, "d", inside=False, scope="node.dc")) == []

@@ -11,7 +11,7 @@ import pytest
 from tests.report.page.reading import Reader
 from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
-from joulelab.analysis.profile import profile_of
+from joulelab.analysis.profile import make_profile
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
@@ -53,7 +53,7 @@ def runs(tmp_path: Path) -> Path:
 def paged(path: Path) -> tuple[Result, Page, str]:
     result = load_result(path)
     with open_run(path) as run:
-        profile = profile_of(run)
+        profile = make_profile(run)
     return result, run_page(result, path, profile), run_markdown(result, path, profile)
 
 
@@ -173,7 +173,7 @@ def test_hostile_text_is_shown_and_does_nothing(runs: Path) -> None:
         missing=({"meter": HOSTILE, "status": "denied", "what": HOSTILE, "why": HOSTILE, "next": HOSTILE},),
     )
     with open_run(path) as run:
-        page = run_page(result, path, profile_of(run))
+        page = run_page(result, path, make_profile(run))
     well_formed(page)
     reader = Reader(offline(page))
     assert "img" not in reader.tags
@@ -228,7 +228,7 @@ def test_a_folder_that_is_gone_is_told(runs: Path, tmp_path: Path) -> None:
 def test_addresses_of_a_served_page(runs: Path) -> None:
     path = make_run(runs)
     with open_run(path) as run:
-        page = run_page(load_result(path), path, profile_of(run), handle="last", raw="/raw?x", live="/live")
+        page = run_page(load_result(path), path, make_profile(run), handle="last", raw="/raw?x", live="/live")
     assert 'data-raw="/raw?x"' in body(page, "power")
     assert 'data-live="/live"' in body(page, "power")
     assert "joulelab show last --json" in body(page, "recompute")

@@ -13,7 +13,7 @@ import pytest
 from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
-from joulelab.analysis.profile import profile_of
+from joulelab.analysis.profile import make_profile
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import total
 from joulelab.report import format as fmt
@@ -55,7 +55,7 @@ class Told:
     def __init__(self, path: Path) -> None:
         self.result: Result = load_result(path)
         with open_run(path) as run:
-            self.profile = profile_of(run)
+            self.profile = make_profile(run)
         self.page = run_page(self.result, path, self.profile)
         self.html = Reader(offline(self.page))
         self.markdown = run_markdown(self.result, path, self.profile)

@@ -16,7 +16,7 @@ from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import StudySummary, summarise_cells
-from joulelab.analysis.result import Rated
+from joulelab.analysis.result import RatedDevice
 from joulelab.analysis.results_file import load_result, write_result
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
@@ -228,7 +228,7 @@ def _check_scopes(folder: Path, key: str, gpus: float) -> None:
     for run in folder.glob(f"cells/{key}/r*/2*"):
         rated = {"gpu:0": 260.0, "gpu:1": 260.0, "node.ac": 1500.0, "dram:0": 9.0}
         result = load_result(run)
-        devices = tuple(Rated(result.host, scope, watts, "") for scope, watts in rated.items())
+        devices = tuple(RatedDevice(result.host, scope, watts, "") for scope, watts in rated.items())
         write_result(run, replace(result, rated=replace(result.rated, devices=devices, unknown=())))
     every = gather(open_study(folder)).rated[key][0]
     assert (every.families, every.watts) == (("gpu", "node.ac"), gpus + 1500.0)  # no energy of dram was measured

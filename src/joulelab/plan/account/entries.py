@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.work import TOOK, kinds_with_figure
+from joulelab.analysis.work import COST_WORK, list_figure_kinds
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.plan.account.energy import RunProfile, account_of, side_of, summed
@@ -135,7 +135,7 @@ class Job:
         if isinstance(self.profile, Planned):
             return {self.profile.work.unit: self.profile.work.amount}
         work = self.profile.measured.result.work
-        kinds = [kind for kind in kinds_with_figure(work) if kind not in TOOK and work[kind] > 0]
+        kinds = [kind for kind in list_figure_kinds(work) if kind not in COST_WORK and work[kind] > 0]
         return {kind: work[kind] for kind in kinds} | {RUNS: 1.0}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.cells import Cell, Trial, compute_means, divide_times, pool_cells
-from joulelab.analysis.work import TOOK, kinds_with_figure
+from joulelab.analysis.work import COST_WORK, list_figure_kinds
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE
 from joulelab.core.scope import find_family
@@ -189,7 +189,7 @@ def _shown(value: object) -> str:
 def _work(results: Iterable[Result]) -> str | None:
     """Return the kind of work that all runs report and that time is divided by, None where there is none."""
     listed = [r.work for r in results]
-    common = [k for k in kinds_with_figure(listed[0]) if k not in TOOK and all(w.get(k, 0.0) > 0 for w in listed)]
+    common = [k for k in list_figure_kinds(listed[0]) if k not in COST_WORK and all(w.get(k, 0.0) > 0 for w in listed)]
     return common[0] if common else None
 
 

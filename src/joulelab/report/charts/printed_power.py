@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from joulelab.analysis.profile import Profile, Trace
+    from joulelab.analysis.profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import Result
     from joulelab.analysis.series import Floats
 
@@ -29,7 +29,7 @@ LETTERS_PER_IN, LEAST_LETTERS = 12, 4  # of names of phases
 BAND = "Grey: lowest and highest reading."
 
 
-def draw_power(figure: Figure, profile: Profile, result: Result) -> str:
+def draw_power(figure: Figure, profile: PowerProfile, result: Result) -> str:
     """Draw a run: the stack, what it is held against, phases, and load below; return the note."""
     loads = [t for t in profile.traces if t.role == "load"]
     if loads:
@@ -57,7 +57,7 @@ def draw_power(figure: Figure, profile: Profile, result: Result) -> str:
 
 
 def draw_overlay(
-    axes: Axes, profiles: Sequence[Profile], results: Sequence[Result], labels: Sequence[str], *, fraction: bool
+    axes: Axes, profiles: Sequence[PowerProfile], results: Sequence[Result], labels: Sequence[str], *, fraction: bool
 ) -> str:
     """Draw several runs over each other, by time or by fraction of runtime; return the note.
 
@@ -88,11 +88,11 @@ def draw_overlay(
     return f"{escape_unprintable(of[0].upper() + of[1:])}; shaded: lowest and highest reading."
 
 
-def _stacked(profile: Profile) -> list[Trace]:
+def _stacked(profile: PowerProfile) -> list[PowerTrace]:
     return [t for t in profile.traces if t.role == "stack"]
 
 
-def _stack(axes: Axes, profile: Profile, level: int, edges: Floats) -> tuple[float, str]:
+def _stack(axes: Axes, profile: PowerProfile, level: int, edges: Floats) -> tuple[float, str]:
     whole = profile.everything.levels[level]
     factor, unit = fmt.choose_scale([float(np.nanmax(whole.high, initial=0.0))], "W")
     under = np.zeros(edges.size - 1)
@@ -130,12 +130,12 @@ def _phases(axes: Axes, result: Result, unit_s: float) -> None:
             axes.text(middle, 1.01, title, transform=where, ha="center", va="bottom", fontsize=7)
 
 
-def _level(profile: Profile) -> int:
+def _level(profile: PowerProfile) -> int:
     levels = profile.traces[0].levels
     return next((k for k, b in enumerate(levels) if b.mean.size <= MOST_POINTS), len(levels) - 1)
 
 
-def _edges(profile: Profile, level: int) -> Floats:
+def _edges(profile: PowerProfile, level: int) -> Floats:
     from joulelab.analysis.profile_grid import COARSER
 
     count = profile.traces[0].levels[level].mean.size

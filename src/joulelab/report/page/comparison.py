@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.profile import PowerProfile
     from joulelab.report.comparison import Comparison
     from joulelab.report.page.make import Link
 
@@ -32,7 +32,7 @@ CHANGED = (
 
 
 def comparison_report(
-    found: Comparison, paths: Sequence[Path], profiles: Sequence[Profile | None], *, link: Link | None = None
+    found: Comparison, paths: Sequence[Path], profiles: Sequence[PowerProfile | None], *, link: Link | None = None
 ) -> Report:
     """Return the report on two runs; `paths` are their folders, `link` gives addresses of their own pages."""
     results = (found.a, found.b)

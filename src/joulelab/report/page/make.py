@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.parts import Page
     from joulelab.report.page.written import Report
     from joulelab.study.folder import Plan, Study
 
     Link = Callable[[Path], str | None]
-    Looked = tuple[Result, Profile | None]
+    Looked = tuple[Result, PowerProfile | None]
 
 
 def page_of_run(path: Path, *, handle: str | None = None, raw: str | None = None, live: str | None = None) -> Page:
@@ -85,8 +85,8 @@ def report_of_study(study: Study, plan: Plan | None = None, *, link: Link | None
 
 def looked_at(path: Path) -> Looked:
     """Return the result of a run and its power over time, None where there is none. Raises JoulelabError."""
-    from joulelab.analysis.analyse import analyse
-    from joulelab.analysis.profile import profile_of
+    from joulelab.analysis.analyse import analyse_run
+    from joulelab.analysis.profile import make_profile
     from joulelab.analysis.results_file import read_inputs, read_result, seal_ended, write_result
     from joulelab.store.run import open_run
 
@@ -95,6 +95,6 @@ def looked_at(path: Path) -> Looked:
     with open_run(path) as opened:
         result = read_result(path)
         if result is None:
-            result = analyse(opened)
+            result = analyse_run(opened)
             write_result(path, result, inputs)
-        return result, profile_of(opened)
+        return result, make_profile(opened)

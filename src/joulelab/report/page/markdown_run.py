@@ -11,12 +11,14 @@ from joulelab.report.page.tables import in_markdown
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.blocks import Block
 
 
-def run_markdown(result: Result, folder: Path, profile: Profile | None = None, *, handle: str | None = None) -> str:
+def run_markdown(
+    result: Result, folder: Path, profile: PowerProfile | None = None, *, handle: str | None = None
+) -> str:
     """Return the page of a run as Markdown. `handle` is how commands name the run."""
     said: tuple[Block, ...] = (Text(power_in_words(result)),) if result.scopes else ()
     parts = run_parts(result, folder, profile, said, handle=handle)

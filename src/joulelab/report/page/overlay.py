@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import Profile, Trace
+    from joulelab.analysis.profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
     from joulelab.report.page.make import Link
@@ -29,7 +29,7 @@ ESTIMATE = "What runtime x rated power would have said of each run, and how far 
 
 
 def power_part(
-    results: Sequence[Result], profiles: Sequence[Profile | None], labels: Sequence[str]
+    results: Sequence[Result], profiles: Sequence[PowerProfile | None], labels: Sequence[str]
 ) -> tuple[Part, dict[str, Any]]:
     """Return the picture of the runs' power over each other, and the data of the page that it is drawn from."""
     there = [(r, p, label) for r, p, label in zip(results, profiles, labels, strict=True) if p is not None]
@@ -64,7 +64,7 @@ def power_part(
     return Part("power", "Power over time", (picture, *said)), {SOURCE: data}
 
 
-def _told(label: str, of: Sequence[tuple[str, Result, Trace]]) -> str:
+def _told(label: str, of: Sequence[tuple[str, Result, PowerTrace]]) -> str:
     """Return in words what is drawn of each run: mean power and how long."""
     each = []
     for name, result, trace in of:
@@ -75,7 +75,7 @@ def _told(label: str, of: Sequence[tuple[str, Result, Trace]]) -> str:
     return f"Power over time of {label}. {'; '.join(each)}."
 
 
-def _mean(result: Result, trace: Trace) -> Quantity | None:
+def _mean(result: Result, trace: PowerTrace) -> Quantity | None:
     """Return the mean power (W) of what a trace shows, as tables have it; None where they do not have it."""
     if trace.role == "scope":
         names = {name: s.mean_w for s in result.scopes for name in (s.scope, f"{s.host}/{s.scope}")}

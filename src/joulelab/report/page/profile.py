@@ -18,7 +18,7 @@ from joulelab.report.rated import power_told
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.profile import Profile, Trace
+    from joulelab.analysis.profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import PhaseResult, Result
     from joulelab.analysis.series import Floats
 
@@ -32,10 +32,10 @@ class Common:
     """Hold what several runs have in common: its name, and the trace of each of them."""
 
     label: str
-    traces: tuple[Trace, ...]
+    traces: tuple[PowerTrace, ...]
 
 
-def in_common(profiles: Sequence[Profile]) -> list[Common]:
+def in_common(profiles: Sequence[PowerProfile]) -> list[Common]:
     """Return what can be drawn of all these runs, by what is measured: everything first where that is the same scope.
 
     The wall of a run with meters inside is the same as the wall of one without.
@@ -52,8 +52,8 @@ def in_common(profiles: Sequence[Profile]) -> list[Common]:
     return found
 
 
-def _by_scope(profile: Profile) -> dict[str, Trace]:
-    found: dict[str, Trace] = {}
+def _by_scope(profile: PowerProfile) -> dict[str, PowerTrace]:
+    found: dict[str, PowerTrace] = {}
     for role in ("whole", "stack", "scope"):
         for trace in profile.traces:
             if trace.role == role:
@@ -61,12 +61,12 @@ def _by_scope(profile: Profile) -> dict[str, Trace]:
     return found
 
 
-def _measured(trace: Trace) -> str:
+def _measured(trace: PowerTrace) -> str:
     """Return what a trace is of, however many there are."""
     return re.sub(r" \(\d+\)$", "", trace.label)
 
 
-def profile_json(profile: Profile, result: Result) -> dict[str, Any]:
+def profile_json(profile: PowerProfile, result: Result) -> dict[str, Any]:
     """Return a profile with what is drawn into it: phases, gaps, and lines for rated, idle and mean power.
 
     Bucket k of level l covers from_s + k * steps_s[l] on, in s from the workload's start; NaN = no reading there.
@@ -89,7 +89,7 @@ def profile_json(profile: Profile, result: Result) -> dict[str, Any]:
     }
 
 
-def _series(trace: Trace) -> dict[str, Any]:
+def _series(trace: PowerTrace) -> dict[str, Any]:
     return {
         "id": escape_unprintable(trace.id),
         "label": escape_unprintable(trace.label),
@@ -134,7 +134,7 @@ def _phases(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _gaps(result: Result, profile: Profile) -> list[dict[str, Any]]:
+def _gaps(result: Result, profile: PowerProfile) -> list[dict[str, Any]]:
     """Return the longest gaps: those that were recorded, and what is missing of one of several hosts."""
     end_ns = profile.zero_ns + round(profile.grid.to_s * 1e9)
     spans = [(f"{m.name}: not read, so sums have a gap", m.from_s, m.to_s) for m in profile.missing]

@@ -21,7 +21,7 @@ from joulelab.report.table import ending
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.blocks import Block
 
@@ -31,7 +31,7 @@ POWER = "power-data"
 def run_page(
     result: Result,
     folder: Path,
-    profile: Profile | None,
+    profile: PowerProfile | None,
     *,
     handle: str | None = None,
     raw: str | None = None,
@@ -57,7 +57,7 @@ def run_page(
 def run_parts(
     result: Result,
     folder: Path,
-    profile: Profile | None,
+    profile: PowerProfile | None,
     figure: tuple[Block, ...] = (),
     *,
     handle: str | None = None,

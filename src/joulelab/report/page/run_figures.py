@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.distribution import distribution_of
+from joulelab.analysis.distribution import make_distribution
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.charts.of_run import (
@@ -26,8 +26,8 @@ from joulelab.report.rows import energy_rows, hidden_phases, phase_rows
 from joulelab.report.table import budget_table, energy_table, measured_by_lines, phase_table
 
 if TYPE_CHECKING:
-    from joulelab.analysis.distribution import Distribution
-    from joulelab.analysis.profile import Profile, Trace
+    from joulelab.analysis.distribution import PowerDistribution
+    from joulelab.analysis.profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import PowerStatistics, Result
     from joulelab.report.page.blocks import Block
 
@@ -117,14 +117,14 @@ def rated(result: Result) -> tuple[Block, ...]:
     return tuple(blocks) if result.scopes else ()
 
 
-def distribution(result: Result, profile: Profile | None) -> tuple[Block, ...]:
+def distribution(result: Result, profile: PowerProfile | None) -> tuple[Block, ...]:
     """Return how long power was how high: histograms over time, and percentiles of the readings of each scope."""
     charts: list[Block] = []
     for title, trace in _traces(profile):
         assert profile is not None
         inside = slice(*_workload(profile))
         finest = trace.levels[0]
-        found = distribution_of(finest.mean[inside], finest.high[inside], profile.grid.step_s)
+        found = make_distribution(finest.mean[inside], finest.high[inside], profile.grid.step_s)
         if found is not None:
             found = _of_result(result, trace, found)
             note = f"Bars are of means over {fmt.format_period(found.step_s)}."
@@ -138,7 +138,7 @@ def distribution(result: Result, profile: Profile | None) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _traces(profile: Profile | None) -> list[tuple[str, Trace]]:
+def _traces(profile: PowerProfile | None) -> list[tuple[str, PowerTrace]]:
     if profile is None:
         return []
     first = ("whole", "gpu", "cpu", "rest")
@@ -147,14 +147,14 @@ def _traces(profile: Profile | None) -> list[tuple[str, Trace]]:
     return [(f"Power of {t.label}", t) for t in ranked[:MOST_HISTOGRAMS]]
 
 
-def _workload(profile: Profile) -> tuple[int, int]:
+def _workload(profile: PowerProfile) -> tuple[int, int]:
     """Return the buckets that the workload covers."""
     edges = profile.grid.edges()
     first = int(np.searchsorted(edges, -0.5 * profile.grid.step_s))
     return first, max(int(np.searchsorted(edges, profile.duration_s - 0.5 * profile.grid.step_s)), first + 1)
 
 
-def _of_result(result: Result, trace: Trace, found: Distribution) -> Distribution:
+def _of_result(result: Result, trace: PowerTrace, found: PowerDistribution) -> PowerDistribution:
     """Return a distribution with the statistics that the tables have, where it is of one scope alone."""
     whole = result.group("measured")
     of = list(zip(whole.hosts, whole.scopes, strict=True)) if whole and trace.role == "whole" else []

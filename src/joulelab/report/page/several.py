@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.make import Link
 
 
 def several_report(
-    results: Sequence[Result], paths: Sequence[Path], profiles: Sequence[Profile | None], *, link: Link | None = None
+    results: Sequence[Result],
+    paths: Sequence[Path],
+    profiles: Sequence[PowerProfile | None],
+    *,
+    link: Link | None = None,
 ) -> Report:
     """Return the report on several runs; `paths` are their folders, `link` gives addresses of their own pages."""
     labels = labels_of(results)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.phases import Phase
+    from joulelab.analysis.phases import MarkedPhase
     from joulelab.analysis.series import Ints
     from joulelab.core.quantity import Quantity
     from joulelab.run.tail import Now, Tail
@@ -40,7 +40,7 @@ class Energies:
         self._turn = False
         self._failed, self.problem = 0, ""
 
-    def look(self, hosts: Sequence[tuple[Path, int, Callable[[], Ints | None]]], phases: Sequence[Phase]) -> None:
+    def look(self, hosts: Sequence[tuple[Path, int, Callable[[], Ints | None]]], phases: Sequence[MarkedPhase]) -> None:
         """Read what is due, if that is affordable: of a host (folder, start, steps), or of a phase that is shown."""
         earned = self._share * (self._clock() - self._begun + CREDIT_S)
         if not hosts or self.spent_s + self._cost_s > earned:
@@ -67,7 +67,7 @@ class Energies:
         for tail in (*self._tails.values(), *self._open.values()):
             tail.close()
 
-    def _wanted(self, phases: Sequence[Phase], host: str) -> list[Phase]:
+    def _wanted(self, phases: Sequence[MarkedPhase], host: str) -> list[MarkedPhase]:
         """Return the phases that can be worked out now, the one that was read least recently first."""
         reached = self.whole[host].at_ns
         found = []
@@ -90,7 +90,7 @@ class Energies:
         if (now := self._tails[folder.name].read()) is not None:
             self.whole[folder.name] = now
 
-    def _read_phase(self, host: tuple[Path, int, Callable[[], Ints | None]], phase: Phase) -> None:
+    def _read_phase(self, host: tuple[Path, int, Callable[[], Ints | None]], phase: MarkedPhase) -> None:
         key, (folder, start_ns, steps) = (phase.id, phase.start_ns), host
         self._asked[key] = self._clock()
         from joulelab.run.tail import Tail

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.phases import phases_of
+from joulelab.analysis.phases import list_phases
 from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.phases import Phase
+    from joulelab.analysis.phases import MarkedPhase
     from joulelab.analysis.series import Ints
 
 Line = dict[str, Any]
@@ -77,9 +77,9 @@ class Marks:
         known = [np.sort(np.array(times, dtype=np.int64)) for times in self._steps.values() if times]
         return np.concatenate(known) if known else None
 
-    def phases(self, now_ns: int) -> list[Phase]:
+    def phases(self, now_ns: int) -> list[MarkedPhase]:
         """Return the phases that began before a time, in order; older ones that have ended are forgotten."""
-        found = phases_of(self._kept, -(2**62), now_ns)[0]
+        found = list_phases(self._kept, -(2**62), now_ns)[0]
         for phase in found:
             phase.open_end |= phase.script is not None and phase.end_ns == now_ns
         return found

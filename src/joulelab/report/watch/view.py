@@ -8,7 +8,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.breakdown import stacked
+from joulelab.analysis.breakdown import stack_scopes
 from joulelab.core.clock import NS, monotonic_ns, read_boot_id
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import total
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.phases import Phase
+    from joulelab.analysis.phases import MarkedPhase
     from joulelab.core.quantity import Quantity
 
 SILENT = 3.0  # periods of a meter without a reading after which it is called silent
@@ -188,7 +188,7 @@ class Watched:
         state: str,
         hosts: Sequence[_Host],
         elapsed_s: float | None,
-        phases: Sequence[Phase],
+        phases: Sequence[MarkedPhase],
         notes: tuple[str, ...],
     ) -> View:
         whole = self.energies.whole
@@ -223,7 +223,7 @@ class Watched:
             own=self.own,
         )
 
-    def _phase(self, phase: Phase, among: Sequence[Phase]) -> PhaseLine:
+    def _phase(self, phase: MarkedPhase, among: Sequence[MarkedPhase]) -> PhaseLine:
         around = {p.id: p for p in among}
         depth, parent = 0, phase.parent
         while parent in around and depth < MOST_PHASES:
@@ -232,7 +232,7 @@ class Watched:
         return PhaseLine(escape_unprintable(phase.title), depth, phase.duration_s, energy, phase.open_end)
 
 
-def shown_phases(phases: Sequence[Phase]) -> list[Phase]:
+def shown_phases(phases: Sequence[MarkedPhase]) -> list[MarkedPhase]:
     """Return the phases that go on, the outermost first, and the last ones that have ended; no steps; in order."""
     named = [p for p in phases if p.steps is None]
     still = [p for p in named if p.open_end][-MOST_PHASES:]
@@ -255,7 +255,7 @@ def power_rows(scopes: Sequence[Scope], used: dict[str, Quantity]) -> tuple[list
         members = [s for s in members if f"{s.host}/{s.scope}" in top]
         label = members[0].scope if len(members) == 1 else f"{name} ({len(members)})"
         rows.append(_row(label, members, used.get(name)))
-    stack = stacked(live)
+    stack = stack_scopes(live)
     outer = [s for s, _ in stack]
     if len({find_family(s.scope) for s in outer}) > 1:
         rows.append(_row("measured", outer, used.get("measured"), total=True))

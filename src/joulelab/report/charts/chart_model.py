@@ -1,0 +1,248 @@
+"""Define the charts as data: values, intervals and texts. The painters (svg_painter, print_painter) only draw them.
+
+Values are in the unit of their axis. Texts come from `report.format`, so that a chart and its table show the same
+figures. Every chart has a `title` and a `note`, the sentence below it; `description` is for people who do not see it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from joulelab.analysis.profile import PowerProfile, PowerTrace
+
+EXPANDED_NOTE = "Bars: expanded uncertainty, k = 2."
+MARKS_NOTE = "Star: best. Ring: no significant difference from it. Square: reference."
+
+
+def get_lower_end(value: float, expanded: float, *, signed: bool = False) -> float:
+    """Return the lower end of an interval; energies, powers and times do not go below zero, `signed` values may."""
+    return value - expanded if signed or value < 0 else max(value - expanded, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartBar:
+    """Hold one value with its expanded uncertainty (None: unknown) and the text that shows both.
+
+    `colour` is a number from 0 to 7; `mark` is best, tied, reference or empty.
+    """
+
+    label: str
+    value: float
+    expanded: float | None
+    text: str
+    colour: int = 0
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """Hold horizontal bars, `is_upright` ones, or points (`is_dotted`), whose axis need not begin at 0.
+
+    `level` is a reference line; `keys` are the legend of the colours.
+    """
+
+    title: str
+    description: str
+    label: str
+    bars: tuple[ChartBar, ...]
+    note: str = ""
+    is_upright: bool = False
+    is_dotted: bool = False
+    level: float | None = None
+    keys: tuple[str, ...] = ()
+
+    @property
+    def is_signed(self) -> bool:
+        """Return whether values are changes, which may be below zero."""
+        return self.is_dotted or self.level == 0
+
+
+@dataclass(frozen=True, slots=True)
+class StackPart:
+    """Hold one part of a stacked bar: the index of its key, its length and its text."""
+
+    key: int
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackedBar:
+    """Hold one bar made of parts, the text at its end, and the expanded uncertainty of the sum."""
+
+    label: str
+    parts: tuple[StackPart, ...]
+    text: str
+    expanded: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackChart:
+    """Hold horizontal stacked bars; `keys` name the parts, `colours` are the colours of the keys."""
+
+    title: str
+    description: str
+    label: str
+    bars: tuple[StackedBar, ...]
+    keys: tuple[str, ...]
+    colours: tuple[int, ...] = ()
+    note: str = ""
+
+    def get_colour(self, key: int) -> int:
+        """Return the colour number of a key."""
+        return self.colours[key] if self.colours else key
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramChart:
+    """Hold shares (percent) of values between `edges`, and named lines (`marks`) such as median and maximum."""
+
+    title: str
+    description: str
+    label: str
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
+    marks: tuple[tuple[str, float], ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartCurve:
+    """Hold the points of one curve; `best`, `tied`, `reference` and `front` are indices of points."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    expanded: tuple[float, ...] | None
+    x_expanded: tuple[float, ...] | None = None
+    names: tuple[str, ...] = ()
+    best: int | None = None
+    tied: tuple[int, ...] = ()
+    reference: int | None = None
+    front: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CurveChart:
+    """Hold curves over one pair of axes; `ticks` are names in place of numbers, `level` is a reference line.
+
+    `has_one_front`: one Pareto front for all curves, otherwise one for each.
+    """
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[ChartCurve, ...]
+    note: str = ""
+    ticks: tuple[str, ...] | None = None
+    is_joined: bool = True
+    level: float | None = None
+    has_one_front: bool = True
+
+    @property
+    def is_pareto(self) -> bool:
+        """Return whether a Pareto front is drawn through the points."""
+        return self.name == "pareto"
+
+    @property
+    def is_signed(self) -> bool:
+        """Return whether values are changes, which may be below zero."""
+        return self.level is not None
+
+    def list_counts(self) -> list[float]:
+        """List the numbers of GPUs along the axis; empty if the axis shows something else."""
+        return sorted({x for curve in self.curves for x in curve.x}) if self.x_label == "GPUs" else []
+
+    def list_fronts(self) -> list[list[tuple[float, float, str]]]:
+        """List the Pareto fronts as sorted points: x, y, name."""
+        fronts = [[(curve.x[i], curve.y[i], curve.names[i]) for i in curve.front] for curve in self.curves]
+        if self.has_one_front:
+            fronts = [[point for front in fronts for point in front]]
+        return [sorted(front) for front in fronts]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatTile:
+    """Hold one cell of a heat map: text, tooltip, colour from 0 to 1, and `mark` (best, tied, reference or empty)."""
+
+    text: str
+    tooltip: str
+    share: float
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Hold a heat map over two knobs: rows of tiles, None where no cell has run; `low` and `high` label the scale."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    tiles: tuple[tuple[HeatTile | None, ...], ...]
+    low: str
+    high: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLine:
+    """Hold a power (W) drawn as a horizontal line; `kind` is rated, mean or idle."""
+
+    label: str
+    watts: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSpan:
+    """Hold a phase or a gap: from, to (s after the start of the workload); `depth` of a phase counts from 0."""
+
+    label: str
+    from_s: float
+    to_s: float
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PowerChart:
+    """Hold power over time of one run: its profile, reference lines, phases and gaps."""
+
+    title: str
+    description: str
+    profile: PowerProfile
+    start_utc: str
+    lines: tuple[PowerLine, ...]
+    phases: tuple[PowerSpan, ...]
+    gaps: tuple[PowerSpan, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommonTrace:
+    """Hold a scope that several runs have in common: its name, its trace in each run, and a description."""
+
+    label: str
+    traces: tuple[PowerTrace, ...]
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayChart:
+    """Hold power over time of several runs in one chart, by time or by fraction of the runtime."""
+
+    title: str
+    description: str
+    charts: tuple[PowerChart, ...]
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+    common: tuple[CommonTrace, ...] = field(default_factory=tuple)
+    by_fraction: bool = False
+
+
+Chart = BarChart | StackChart | HistogramChart | CurveChart | HeatMap | PowerChart | OverlayChart

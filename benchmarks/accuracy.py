@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.store.run import open_run
 from joulelab.twin.flaws import Counter
 from joulelab.twin.model import Node, preset
@@ -35,7 +35,7 @@ def measure(environment: dict[str, str], runs: Path, seconds: float) -> Any:
     command = [sys.executable, "-m", "joulelab", "run", "--quiet", "--runs", str(runs), "--", "sleep", f"{seconds}"]
     subprocess.run(command, env={**os.environ, **environment}, check=True)
     newest = max(runs.iterdir(), key=lambda p: p.name)
-    return analyse(open_run(newest))
+    return analyse_run(open_run(newest))
 
 
 def phases(rng: np.random.Generator, node: Node) -> Node:

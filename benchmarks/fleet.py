@@ -94,7 +94,7 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: b
 
 def read_back(address: str, job: str, runs: Path) -> dict[str, Any]:
     """Import a job as a run and analyse it, as the command does; return what came of it, with times (s)."""
-    from joulelab.analysis.analyse import analyse
+    from joulelab.analysis.analyse import analyse_run
     from joulelab.run.imports import Wanted, import_archives, typed_asked
     from joulelab.store.run import open_run
 
@@ -104,7 +104,7 @@ def read_back(address: str, job: str, runs: Path) -> dict[str, Any]:
     imported_s, at = time.monotonic() - at, time.monotonic()
     imported_cpu_s, cpu = time.process_time() - cpu, time.process_time()
     with open_run(done.run) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     groups = {g.name: (g.energy.value, g.energy.expanded, g.energy.budget()) for g in result.groups}
     return {
         "run": str(done.run),

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.wall_scenarios import Outcome, load, measure, outcomes
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import monotonic_ns
 from joulelab.store.run import open_run
 from joulelab.twin.model import H100, Node
@@ -58,7 +58,7 @@ def served(seed: int, seconds: float, *, gains: bool) -> list[Outcome]:
         run = [sys.executable, "-m", "joulelab", "run", "--runs", folder, "--idle", "5", "-q", "--", *words]
         here = Path(__file__).parents[1]  # of the workload, which is this module
         subprocess.run(run, env=os.environ | twin.environment, check=True, stdout=subprocess.DEVNULL, cwd=here)
-        result = analyse(open_run(next(Path(folder).iterdir())))
+        result = analyse_run(open_run(next(Path(folder).iterdir())))
         for check in result.checks:
             if check.name in ("silent meter", "gaps", "cords", "meters disagree", "source"):
                 print(f"  seed {seed}: {check.name}: {check.message}")

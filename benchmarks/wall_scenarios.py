@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments.nvml.generations import power_specs, sensor
 from joulelab.store.folder import create_run, end_run
@@ -149,7 +149,7 @@ def measure(
         _wall(recorder, truth, rng, span, wall, drawn)
     (run / HOST / "events.run.jsonl").write_text(json.dumps({"t": a, "event": "workload", "start_ns": a}) + "\n")
     end_run(run, {"outcome": "exit", "exit_code": 0, "ended": started, "start_ns": a, "end_ns": b})
-    return analyse(open_run(run)), truth
+    return analyse_run(open_run(run)), truth
 
 
 def polls(rng: np.random.Generator, span: float, period_s: float) -> np.ndarray:

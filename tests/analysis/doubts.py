@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.analysis.folders import gpu
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 
 T = np.arange(0, 20, 0.1)
 START, END = 5.0, 15.0
@@ -22,7 +22,7 @@ def checks(folder, code, *, end=END):
     """Return the checks of a code, or of all cases of one."""
     if not (folder.path / "end.json").exists():
         folder.close(START, end)
-    return named(analyse(folder.open()), code)
+    return named(analyse_run(folder.open()), code)
 
 
 def named(result, code):

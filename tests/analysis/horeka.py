@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from joulelab.analysis.cells import Cell
-from joulelab.analysis.repeats import Sample
+from joulelab.analysis.repeats import RepeatSample
 
 PUBLISHED: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "published" / "horeka.toml").read_text())
 USES, PHASES, SETUPS = ("energy", "health"), ("train", "predict"), ("gpu", "cpu-mix", "cpu-only")
@@ -37,11 +37,13 @@ def key(use: str, phase: str, setup: str) -> str:
 
 def _notebook(use: str, meter: float | None) -> Cell:
     row = PUBLISHED["jupyter"][use]
-    energy = Sample(1, row["kj"] * 1e3)
+    energy = RepeatSample(1, row["kj"] * 1e3)
     if meter is not None:
         energy = replace(energy, meter=meter, devices=frozenset({"gpu"}))
     knobs = {"workload": use, "phase": "train", "node": JUPYTER}
-    return Cell(key(use, "train", JUPYTER), knobs, moments={"energy": energy, "time": Sample(1, row["s"], meter=0.0)})
+    return Cell(
+        key(use, "train", JUPYTER), knobs, moments={"energy": energy, "time": RepeatSample(1, row["s"], meter=0.0)}
+    )
 
 
 def _cell(use: str, phase: str, setup: str, meter: float | None) -> Cell:
@@ -49,8 +51,8 @@ def _cell(use: str, phase: str, setup: str, meter: float | None) -> Cell:
     (kj, d_kj), (w, d_w) = row["kj"], row["w"]
     # No deviation of the runtime is printed. Derived: time is energy over power, so to first order its relative
     # deviation is at most the sum of theirs.
-    time = Sample(n, row["s"], row["s"] * (d_kj / kj + d_w / w), meter=0.0)
-    moments = {"energy": Sample(n, kj * 1e3, d_kj * 1e3), "power": Sample(n, w, d_w)}
+    time = RepeatSample(n, row["s"], row["s"] * (d_kj / kj + d_w / w), meter=0.0)
+    moments = {"energy": RepeatSample(n, kj * 1e3, d_kj * 1e3), "power": RepeatSample(n, w, d_w)}
     if meter is not None:
         moments = {name: replace(s, meter=meter, devices=frozenset({setup})) for name, s in moments.items()}
     knobs = {"workload": use, "phase": phase, "node": setup}

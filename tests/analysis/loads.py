@@ -6,9 +6,9 @@ import numpy as np
 from tests.analysis.folders import METER
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.joining import join
+from joulelab.analysis.joining import join_meters
 from joulelab.core.spec import Spec, Stream
 
 FAST = np.arange(0, 100, 0.1)
@@ -54,7 +54,7 @@ def true_j(factor=2.0, rest=300.0):
 
 
 def result(folder):
-    return analyse(folder.close(START, END).open())
+    return analyse_run(folder.close(START, END).open())
 
 
 def scope(found, name):
@@ -62,4 +62,4 @@ def scope(found, name):
 
 
 def join_of(folder):
-    return join(load_channels(folder.open()), ns(START), ns(END)).scopes
+    return join_meters(load_channels(folder.open()), ns(START), ns(END)).scopes

@@ -8,17 +8,17 @@ from __future__ import annotations
 import random
 import sys
 
-from joulelab.analysis.outliers import outliers
-from joulelab.analysis.pairs import compare
-from joulelab.analysis.repeats import Sample, sample_of
+from joulelab.analysis.outliers import find_outliers
+from joulelab.analysis.pairs import compare_cells
+from joulelab.analysis.repeats import RepeatSample, make_sample
 
 NUMBERS = (3, 5, 10)
 TOLD_APART = ("more", "less")
 NOISE = (0.01, 0.03)  # relative deviations of the two cells of a pair: they are not alike
 
 
-def drawn(draw: random.Random, n: int, mean: float = 100.0, noise: float = 0.02) -> Sample:
-    return sample_of([draw.gauss(mean, noise * mean) for _ in range(n)], 0.0)
+def drawn(draw: random.Random, n: int, mean: float = 100.0, noise: float = 0.02) -> RepeatSample:
+    return make_sample([draw.gauss(mean, noise * mean) for _ in range(n)], 0.0)
 
 
 def coverage(n: int, times: int, ratio: float = 1.2, seed: int = 1) -> dict[str, float]:
@@ -27,7 +27,7 @@ def coverage(n: int, times: int, ratio: float = 1.2, seed: int = 1) -> dict[str,
     held = dict.fromkeys(("mean", "difference", "ratio"), 0)
     for _ in range(times):
         a, b = drawn(draw, n, 100.0 * ratio, NOISE[0]), drawn(draw, n, 100.0, NOISE[1])
-        (pair,) = compare({"a": a, "b": b}, [("a", "b")])
+        (pair,) = compare_cells({"a": a, "b": b}, [("a", "b")])
         truth = {"mean": 100.0 * ratio, "difference": 100.0 * (ratio - 1), "ratio": ratio}
         found = {"mean": a.interval, "difference": pair.difference_interval, "ratio": pair.ratio_interval}
         for name, bounds in found.items():
@@ -46,7 +46,7 @@ def family_error(n: int, times: int, lines: int = 4, cells: int = 3, seed: int =
             keys = [f"{line}-{k}" for k in range(cells)]
             samples |= {key: drawn(draw, n, noise=draw.choice(NOISE)) for key in keys}
             pairs += [(b, a) for k, b in enumerate(keys) for a in keys[:k]]
-        found = compare(samples, pairs)
+        found = compare_cells(samples, pairs)
         wrong += any(p.verdict in TOLD_APART for p in found)
         plain += any(p.p is not None and p.p <= 0.05 for p in found)
     return wrong / times, plain / times
@@ -55,14 +55,14 @@ def family_error(n: int, times: int, lines: int = 4, cells: int = 3, seed: int =
 def false_marks(n: int, times: int, seed: int = 3) -> float:
     """Return in which share of cells of normal repeats one is marked."""
     draw = random.Random(seed * 1000 + n)
-    return sum(bool(outliers([draw.gauss(100.0, 2.0) for _ in range(n)])) for _ in range(times)) / times
+    return sum(bool(find_outliers([draw.gauss(100.0, 2.0) for _ in range(n)])) for _ in range(times)) / times
 
 
 def found_marks(n: int, times: int, deviations: float = 10.0, seed: int = 4) -> float:
     """Return how often a repeat that is so many deviations off is marked."""
     draw = random.Random(seed * 1000 + n)
     odd = [[100.0 + 2.0 * deviations, *(draw.gauss(100.0, 2.0) for _ in range(n - 1))] for _ in range(times)]
-    return sum(0 in outliers(values) for values in odd) / times
+    return sum(0 in find_outliers(values) for values in odd) / times
 
 
 def settled(n: int, share: float, times: int, seed: int = 5) -> tuple[int, float]:
@@ -70,18 +70,18 @@ def settled(n: int, share: float, times: int, seed: int = 5) -> tuple[int, float
 
     What is named is worked out from what the cells truly are; those seen of n repeats scatter around it.
     """
-    truth = {"a": Sample(n, 100.0 * (1 + share), 2.0, meter=0.0), "b": Sample(n, 100.0, 2.0, meter=0.0)}
-    (pair,) = compare(truth, [("a", "b")])
+    truth = {"a": RepeatSample(n, 100.0 * (1 + share), 2.0, meter=0.0), "b": RepeatSample(n, 100.0, 2.0, meter=0.0)}
+    (pair,) = compare_cells(truth, [("a", "b")])
     assert pair.more_repeats is not None
     draw = random.Random(seed)
     done = 0
     for _ in range(times):
         values = {"a": 100.0 * (1 + share), "b": 100.0}
         cells = {
-            key: sample_of([draw.gauss(mean, 2.0) for _ in range(n + pair.more_repeats)], 0.0)
+            key: make_sample([draw.gauss(mean, 2.0) for _ in range(n + pair.more_repeats)], 0.0)
             for key, mean in values.items()
         }
-        done += compare(cells, [("a", "b")])[0].verdict in TOLD_APART
+        done += compare_cells(cells, [("a", "b")])[0].verdict in TOLD_APART
     return pair.more_repeats, done / times
 
 

@@ -13,10 +13,10 @@ from tests.analysis.folders import Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import accuracy, ns
 
-from joulelab.analysis.accounting import accounted, accounts_of, compare_accounts
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.accounting import compare_accounts, list_account_events, make_account_result
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.joining import join
+from joulelab.analysis.joining import join_meters
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.report.agreement import agreement_rows
 
@@ -48,7 +48,7 @@ def account(
 
 
 def result_of(folder, start=START, end=END):
-    return analyse(folder.close(start, end).open())
+    return analyse_run(folder.close(start, end).open())
 
 
 def only(result):
@@ -259,10 +259,10 @@ def clocked(folder, clock_s):
     run = folder.close(START, END).open()
     scopes = [
         replace(s, channels=tuple(replace(c, clock_s=clock_s) for c in s.channels)) if s.scope == "job" else s
-        for s in join(load_channels(run, None), ns(START), ns(END)).scopes
+        for s in join_meters(load_channels(run, None), ns(START), ns(END)).scopes
     ]
-    job = next(accounted(s, ns(START), ns(END)) for s in scopes if s.scope == "job")
-    return compare_accounts(scopes, accounts_of(run.events()), ns(START), None), job
+    job = next(make_account_result(s, ns(START), ns(END)) for s in scopes if s.scope == "job")
+    return compare_accounts(scopes, list_account_events(run.events()), ns(START), None), job
 
 
 def test_clocks_that_differ_move_both_edges_of_the_row_together(folder):

@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 from tests.analysis.virtual import counter_spec, power_spec, readings
 
-from joulelab.analysis.alignment import REPEATS, Cumulative, Means, cumulative, estimate, has_moved, means, summed
-from joulelab.analysis.channels import Channel
+from joulelab.analysis.alignment import (
+    REPEATS,
+    CumulativeEnergy,
+    WindowMeans,
+    accumulate_energy,
+    estimate_lag,
+    find_window_means,
+    has_moved,
+    sum_channels,
+)
+from joulelab.analysis.channels import EnergyChannel
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.core.spec import Stream
@@ -25,14 +34,14 @@ def training(seed=1):
     return rng.uniform(100, 700, 101)[np.searchsorted(ends, T)]
 
 
-def reference(watts) -> Cumulative:
-    return Cumulative(0, T, np.concatenate(([0.0], np.cumsum(watts[:-1] * FAST_S))), FAST_S)
+def reference(watts) -> CumulativeEnergy:
+    return CumulativeEnergy(0, T, np.concatenate(([0.0], np.cumsum(watts[:-1] * FAST_S))), FAST_S)
 
 
-def slow(fast: Cumulative, lag: float, *, every=1.0, window=1.0, gain=2.0, rest=300.0, noise=0.0) -> Means:
+def slow(fast: CumulativeEnergy, lag: float, *, every=1.0, window=1.0, gain=2.0, rest=300.0, noise=0.0) -> WindowMeans:
     middle = np.arange(1, 118, every)
     scatter = np.random.default_rng(2).normal(0, noise, middle.size)
-    return Means(
+    return WindowMeans(
         middle, np.full(middle.size, window), rest + gain * fast.means(middle - lag, np.full(1, window)) + scatter
     )
 
@@ -41,7 +50,7 @@ def slow(fast: Cumulative, lag: float, *, every=1.0, window=1.0, gain=2.0, rest=
 @pytest.mark.parametrize("noise", [0.0, 30.0])
 def test_it_is_found_within_its_uncertainty(lag, noise):
     fast = reference(training())
-    found, u, correlation, why = estimate(slow(fast, lag, noise=noise), fast)
+    found, u, correlation, why = estimate_lag(slow(fast, lag, noise=noise), fast)
     assert why == ""
     assert correlation > 0.97
     assert abs(found - lag) < 2 * u
@@ -50,58 +59,60 @@ def test_it_is_found_within_its_uncertainty(lag, noise):
 
 def test_what_repeats_has_many_lags_and_is_refused():
     fast = reference(np.where(T % 4.0 < 2.0, 600.0, 100.0))
-    *_, why = estimate(slow(fast, 0.5), fast)
+    *_, why = estimate_lag(slow(fast, 0.5), fast)
     assert why.startswith(REPEATS)
 
 
 def test_another_load_is_refused():
     fast = reference(training(1))
-    *_, why = estimate(slow(reference(training(5)), 0.0), fast)
+    *_, why = estimate_lag(slow(reference(training(5)), 0.0), fast)
     assert "do not see the same load" in why
 
 
 def test_steady_power_few_readings_and_slow_drifts_tell_nothing():
     fast = reference(training())
     middle = np.arange(10, 110, 1.0)
-    assert estimate(Means(middle, np.ones(100), np.full(100, 300.0)), fast)[3] == "the power did not change"
-    *_, correlation, why = estimate(slow(fast, 0.0, every=20.0), fast)
+    assert estimate_lag(WindowMeans(middle, np.ones(100), np.full(100, 300.0)), fast)[3] == "the power did not change"
+    *_, correlation, why = estimate_lag(slow(fast, 0.0, every=20.0), fast)
     assert (math.isnan(correlation), why) == (True, "only 5 readings")  # which is no reason to doubt it
     ramp = reference(np.linspace(100, 700, T.size))
-    assert "no end of the lags" in estimate(slow(ramp, 1.0, noise=5.0), ramp)[3]
+    assert "no end of the lags" in estimate_lag(slow(ramp, 1.0, noise=5.0), ramp)[3]
     hill = reference(400 + 300 * np.sin(T / 40))
-    assert "fit alike" in estimate(slow(hill, 1.0, noise=60.0), hill)[3]
+    assert "fit alike" in estimate_lag(slow(hill, 1.0, noise=60.0), hill)[3]
 
 
 def test_a_lag_beyond_reach_is_refused_and_reach_can_be_widened():
     fast = reference(training())
-    assert "no end of the lags" in estimate(slow(fast, 16.0), fast, reach_s=14.0)[3] or estimate(
+    assert "no end of the lags" in estimate_lag(slow(fast, 16.0), fast, reach_s=14.0)[3] or estimate_lag(
         slow(fast, 16.0), fast, reach_s=14.0
     )[3].startswith("the two do not")
-    short = Cumulative(0, T[:300], reference(training()).energy[:300], FAST_S)
+    short = CumulativeEnergy(0, T[:300], reference(training()).energy[:300], FAST_S)
     late = slow(reference(training()), 4.5)
-    late = Means(late.middle[:28], late.width[:28], late.value[:28])
-    assert estimate(late, short, 5.0)[0] == pytest.approx(4.5, abs=0.2)
+    late = WindowMeans(late.middle[:28], late.width[:28], late.value[:28])
+    assert estimate_lag(late, short, 5.0)[0] == pytest.approx(4.5, abs=0.2)
 
 
-def channel(curve, step_s=FAST_S) -> Channel:
+def channel(curve, step_s=FAST_S) -> EnergyChannel:
     stream = Stream("s", "power", "node.ac", step_s, (curve.spec,))
-    return Channel("h", "m", stream, curve.spec, curve)
+    return EnergyChannel("h", "m", stream, curve.spec, curve)
 
 
 def test_counters_and_powers_become_the_same_energy_over_time():
     watts = training()
     joules = np.concatenate(([0.0], np.cumsum(watts[:-1] * FAST_S)))
-    counted = cumulative(channel(CounterCurve(readings(T, joules), counter_spec(0.0), name="c")), 0)
-    powered = cumulative(channel(PowerCurve(readings(T, watts), power_spec(0.0, 0.0), name="p", step_s=FAST_S)), 0)
+    counted = accumulate_energy(channel(CounterCurve(readings(T, joules), counter_spec(0.0), name="c")), 0)
+    powered = accumulate_energy(
+        channel(PowerCurve(readings(T, watts), power_spec(0.0, 0.0), name="p", step_s=FAST_S)), 0
+    )
     spans = np.diff(counted.at(counted.t[::100])), np.diff(powered.at(counted.t[::100]))
     assert spans[0] == pytest.approx(spans[1], rel=0.02, abs=40)
-    both = summed([channel(CounterCurve(readings(T, joules), counter_spec(0.0), name="c"))] * 2, 0)
+    both = sum_channels([channel(CounterCurve(readings(T, joules), counter_spec(0.0), name="c"))] * 2, 0)
     assert both.energy[-1] - both.energy[0] == pytest.approx(2 * (joules[-1] - joules[0]), rel=1e-6)
 
 
 def test_a_counter_tells_mean_powers_between_its_steps():
     t = np.arange(0, 20, 0.5)
-    found = means(channel(CounterCurve(readings(t, 300 * np.floor(t)), counter_spec(1.0), name="c")), 0)
+    found = find_window_means(channel(CounterCurve(readings(t, 300 * np.floor(t)), counter_spec(1.0), name="c")), 0)
     assert found.value == pytest.approx(300.0)
     assert found.width == pytest.approx(1.0)
 
@@ -112,7 +123,9 @@ def is_judged(watts, every_s: float, *, slow_s: float = 1.0, scatter_w: float = 
     joules = np.concatenate(([0.0], np.cumsum((watts[1:] + watts[:-1]) / 2 * every_s)))
     middle = np.arange(0.0, t[-1], slow_s)
     shown = 1250.0 + np.random.default_rng(9).normal(0, scatter_w, middle.size)
-    return has_moved(Means(middle, np.full(middle.size, slow_s), shown), Cumulative(0, t, joules, every_s), 2.0, 1.0)
+    return has_moved(
+        WindowMeans(middle, np.full(middle.size, slow_s), shown), CumulativeEnergy(0, t, joules, every_s), 2.0, 1.0
+    )
 
 
 @pytest.mark.parametrize("period_s", [0.26, 0.394, 0.466, 0.537, 0.582, 0.649, 0.66, 0.828])

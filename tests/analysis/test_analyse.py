@@ -13,7 +13,7 @@ from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import NS, ns
 
 from joulelab.analysis import analyse as module
-from joulelab.analysis.analyse import analyse, analyse_phase
+from joulelab.analysis.analyse import analyse_phase, analyse_run
 from joulelab.core.spec import Spec, Stream
 from joulelab.store.seal import seal
 
@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 
 def test_a_closed_run_is_measured_over_the_workloads_interval(folder):
-    result = analyse(node(folder).close(START, END).open())
+    result = analyse_run(node(folder).close(START, END).open())
     assert (result.state, result.outcome, result.exit_code) == ("closed", "exit", 0)
     assert result.duration_s == pytest.approx(10.0)
     assert result.group("gpu").energy.value == pytest.approx(8000.0, rel=0.005)
@@ -42,7 +42,7 @@ def test_a_killed_run_goes_to_the_last_reading_of_any_stream(folder):
     folder.add("nvml", gpu(0), T[lost], *(c[lost] for c in busy(50.0, 400.0)))
     folder.add("nvml", gpu(1), T, *busy(50.0, 400.0))
     folder.event(START, "workload", pid=77, start_ns=ns(START))
-    result = analyse(folder.open())
+    result = analyse_run(folder.open())
     assert result.state == result.outcome == "killed"
     assert (result.start_ns, result.duration_s) == (ns(START), pytest.approx(14.9, abs=0.01))
     assert [c.code for c in result.checks if c.name == "ending"] == ["ending.killed"]
@@ -54,7 +54,7 @@ def test_a_killed_run_goes_to_the_last_reading_of_any_stream(folder):
 
 def test_a_live_run_is_shown_so_far(tmp_path):
     folder = node(Folder(tmp_path, live=True), gpus=1)
-    result = analyse(folder.open())
+    result = analyse_run(folder.open())
     assert result.state == "live"
     assert result.start_ns == ns(0.0), "nothing says when the workload began but the start of the record"
     assert result.duration_s == pytest.approx(19.9, abs=0.01)
@@ -64,17 +64,17 @@ def test_a_live_run_is_shown_so_far(tmp_path):
 def test_a_run_whose_end_is_known_by_events_only(folder):
     node(folder, gpus=1)
     folder.event(START, "workload", start_ns=ns(START)).event(END + 0.2, "workload-end", end_ns=ns(END))
-    result = analyse(folder.open())
+    result = analyse_run(folder.open())
     assert (result.start_ns, result.end_ns) == (ns(START), ns(END))
 
 
 def test_an_event_after_the_last_reading_ends_a_killed_run(folder):
     node(folder, gpus=1).event(START, "workload").event(22.0, "stop", reason="owner-ended")
-    assert analyse(folder.open()).end_ns == ns(22.0)
+    assert analyse_run(folder.open()).end_ns == ns(22.0)
 
 
 def test_a_run_without_anything_says_so(folder):
-    result = analyse(folder.close(START, END).open())
+    result = analyse_run(folder.close(START, END).open())
     assert result.energy is None
     assert result.groups == result.scopes == ()
     assert result.per_work() == {}
@@ -85,10 +85,10 @@ def test_a_run_without_anything_says_so(folder):
 
 def test_a_sealed_run_gives_the_same_numbers(folder):
     node(folder, ac=1400.0).close(START, END)
-    before = analyse(folder.open()).to_json()
+    before = analyse_run(folder.open()).to_json()
     seal(folder.open())
     assert not list(folder.path.glob("*/*.journal"))
-    assert analyse(folder.open()).to_json() == before
+    assert analyse_run(folder.open()).to_json() == before
 
 
 # Readings and statistics.
@@ -96,7 +96,7 @@ def test_a_sealed_run_gives_the_same_numbers(folder):
 
 def test_other_channels_of_a_scope_are_kept_beside_the_best(folder):
     node(folder, gpus=1)
-    (found, *_) = analyse(folder.close(START, END).open()).scopes
+    (found, *_) = analyse_run(folder.close(START, END).open()).scopes
     assert (found.reading.meter, found.reading.channel, found.reading.kind) == ("nvml", "energy_j", "counter")
     assert (found.reading.accuracy, found.reading.reference) == ("assumed", "test")
     assert found.reading.readings == 100
@@ -111,14 +111,14 @@ def test_other_channels_of_a_scope_are_kept_beside_the_best(folder):
 
 def test_statistics_of_a_counter_alone_come_from_its_rises(folder):
     folder.add("rapl", counter("cpu:0"), T, busy(30.0, 100.0)[0])
-    found = analyse(folder.close(START, END).open()).scopes[0].statistics
+    found = analyse_run(folder.close(START, END).open()).scopes[0].statistics
     assert found.median == pytest.approx(100, rel=0.01)
     assert found.window_s == pytest.approx(0.1)
 
 
 def test_the_kernels_account_of_the_workload_is_part_of_the_load(folder):
     folder.event(9.0, "workload-end", end_ns=END, user_s=1.5, system_s=0.5, peak_memory_b=1e6)
-    load = analyse(folder.close(START, END).open()).load
+    load = analyse_run(folder.close(START, END).open()).load
     assert (load["workload.user_s"], load["workload.system_s"]) == (1.5, 0.5)
 
 
@@ -153,7 +153,7 @@ def test_phases_have_their_energy_and_work_and_add_up(folder):
         end(14.0, 1),
         begin(14.5, 4, "predict"),
     )
-    result = analyse(folder.close(START, END).open())
+    result = analyse_run(folder.close(START, END).open())
     shape = [(p.title, p.depth, p.start_s, p.duration_s, p.open_end) for p in result.phases]
     assert shape == [
         ("train", 0, 0.0, pytest.approx(9.0), False),
@@ -177,15 +177,15 @@ def test_phases_have_their_energy_and_work_and_add_up(folder):
 
 def test_phases_outside_of_the_interval_are_clipped(folder):
     node(folder, gpus=1).marks("9-1", begin(3.0, 1, "early"), end(7.0, 1))
-    (phase,) = analyse(folder.close(START, END).open()).phases
+    (phase,) = analyse_run(folder.close(START, END).open()).phases
     assert (phase.start_s, phase.duration_s) == (0.0, pytest.approx(2.0))
 
 
 def test_of_very_many_phases_the_first_have_energies(folder, monkeypatch):
-    monkeypatch.setattr(module, "MOST_PHASES", 2)
+    monkeypatch.setattr(module, "MOST_PHASE_ENERGIES", 2)
     marks = [m for k in range(4) for m in (begin(5.0 + k, k, "step", n=k), end(5.5 + k, k))]
     node(folder, gpus=1).marks("9-1", *marks)
-    assert [bool(p.energy) for p in analyse(folder.close(START, END).open()).phases] == [True, True, False, False]
+    assert [bool(p.energy) for p in analyse_run(folder.close(START, END).open()).phases] == [True, True, False, False]
 
 
 def test_one_stretch_is_analysed_as_a_run_of_its_own(folder):
@@ -203,18 +203,18 @@ def test_reported_steps_exclude_a_load_in_step_in_the_phase_they_are_of(folder):
     times = np.arange(5.1, 10.0, 0.137)
     lines = [work(t[-1], {"x": 1.0}, at=t) for t in np.split(times[:35], 5)]
     folder.marks("9-1", begin(5.0, 1, "train"), *lines, end(10.0, 1), begin(10.0, 2, "predict"), end(15.0, 2))
-    train, predict = analyse(folder.close(START, END).open()).phases
+    train, predict = analyse_run(folder.close(START, END).open()).phases
     assert "unseen" not in train.energy["gpu"].budget()
     assert predict.energy["gpu"].budget()["unseen"] > 500
 
 
 def test_of_very_many_steps_stretches_are_looked_at(folder, monkeypatch):
     """Each stretch of them is out of step; that holes lie between them does not matter."""
-    monkeypatch.setattr(module, "MOST_STEPS", 200)
-    monkeypatch.setattr(module, "STRETCH", 96)
+    monkeypatch.setattr(module, "MOST_STEP_STAMPS", 200)
+    monkeypatch.setattr(module, "STEP_STRETCH", 96)
     folder.add("nvml", gpu(0, seen=0.25), T, *busy(50.0, 400.0))
     folder.marks("9-1", *(work(t, {"x": 1.0}, at=[t]) for t in np.arange(5.1, 14.9, 0.0137)))
-    (found,) = analyse(folder.close(START, END).open()).scopes
+    (found,) = analyse_run(folder.close(START, END).open()).scopes
     assert "unseen" not in found.energy.budget()
 
 
@@ -236,7 +236,7 @@ def test_load_is_that_of_the_interval(folder):
     folder.add("host", MACHINE, t, np.where((t > 5) & (t < 15), 0.8, 0.1), 1e9 + 100 * t, nothing)
     ran = (t > 5) & (t < 16)
     folder.add("host", TREE, t[ran], 3.0 * np.clip(t[ran] - 5, 0, 10), np.full(ran.sum(), 7.0))
-    load = analyse(folder.close(START, END).open()).load
+    load = analyse_run(folder.close(START, END).open()).load
     assert load["host.busy.max"] == 0.8
     assert load["host.busy.mean"] == pytest.approx(0.8, abs=0.15)
     assert load["host.disk_read_b"] == pytest.approx(1000, abs=110)
@@ -248,7 +248,7 @@ def test_load_is_that_of_the_interval(folder):
 def test_one_reading_of_a_counter_since_boot_is_no_rise(folder):
     folder.add("host", MACHINE, [6.0], [0.5], [1e12], [1.0])
     folder.add("host", TREE, [6.0], [0.7], [5.0])
-    load = analyse(folder.close(START, END).open()).load
+    load = analyse_run(folder.close(START, END).open()).load
     assert "host.disk_read_b" not in load
     assert load["workload.cpu_s"] == pytest.approx(0.7)
     assert load["host.odd.mean"] == 1.0
@@ -258,7 +258,7 @@ def test_what_is_missing_is_listed_in_meters_that_work_too(folder):
     folder.event(0.1, "meter", meter="rapl", status="denied", what="may not", why="root only", next="chmod")
     part = {"scope": "gpu:3", "what": "it gives no power", "why": "old driver", "next": ""}
     folder.event(0.2, "meter", meter="nvml", status="open", missing=[part])
-    missing = analyse(folder.close(START, END).open()).missing
+    missing = analyse_run(folder.close(START, END).open()).missing
     assert missing == (
         {"meter": "rapl", "status": "denied", "what": "may not", "why": "root only", "next": "chmod"},
         {"meter": "nvml", "status": "missing", "what": "gpu:3: it gives no power", "why": "old driver", "next": ""},
@@ -269,7 +269,7 @@ def test_gaps_of_the_interval_are_kept(folder):
     for second, stream in ((1.0, "a"), (4.0, "b"), (16.0, "c")):
         folder.event(second, "gap", meter="nvml", stream=stream, reason="lost", **{"from": ns(second)})
     folder.event(2.0, "gap-end", meter="nvml", stream="a", to=ns(2.0))
-    assert [g.stream for g in analyse(folder.close(START, END).open()).gaps] == ["b"]
+    assert [g.stream for g in analyse_run(folder.close(START, END).open()).gaps] == ["b"]
 
 
 # JSON.
@@ -281,7 +281,7 @@ def test_a_result_is_plain_json_without_nan(folder):
     folder.marks("9-1", begin(6.0, 1, "train"), work(8.0, {"samples": 80.0, "odd": 0.0}), end(9.0, 1))
     with (folder.path / "node1" / "marks" / "10-1.jsonl").open("w") as file:
         file.write(json.dumps({"t": ns(8.0), "mark": "work", "amounts": {"broken": math.nan}}) + "\n")
-    result = analyse(folder.close(START, END).open())
+    result = analyse_run(folder.close(START, END).open())
     plain = result.to_json()
     text = json.dumps(plain, allow_nan=False)
     again = json.loads(text)
@@ -301,14 +301,14 @@ def test_a_result_is_plain_json_without_nan(folder):
 
 def test_a_run_of_no_length_has_no_rates(folder):
     node(folder, gpus=1).marks("9-1", work(5.0, {"samples": 1.0}))
-    result = analyse(folder.close(START, START).open())
+    result = analyse_run(folder.close(START, START).open())
     assert result.duration_s == 0.0
     assert result.to_json()["rates"] == {}
     json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_times_are_utc_by_the_first_clock_pair(folder):
-    assert analyse(folder.close(START, END).open()).start_utc.startswith("2023-11-14T22:13:25.000")
+    assert analyse_run(folder.close(START, END).open()).start_utc.startswith("2023-11-14T22:13:25.000")
     meta = json.loads((folder.path / "run.json").read_text())
     (folder.path / "run.json").write_text(json.dumps(meta | {"started": {"mono_ns": 5 * NS}}))
-    assert analyse(folder.open()).start_utc == ""
+    assert analyse_run(folder.open()).start_utc == ""

@@ -12,7 +12,7 @@ from tests.analysis.doubts import END, SECONDS, START, STATE, T, checks, named, 
 from tests.analysis.folders import Folder, counter, gpu, power, state
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Accuracy
 from joulelab.store.seal import seal
 
@@ -31,7 +31,7 @@ def test_a_good_run_raises_no_doubt(folder):
     folder.event(5.0, "workload", pid=77).event(5.5, "tree", pids=[77, 78])
     folder.event(16.0, "late", meter="nvml", count=3, missed=2, worst_ns=5, ticks=200)
     folder.event(4.5, "idle", **{"from": ns(0.5), "to": ns(4.5)})
-    assert analyse(folder.close(START, END).open()).checks == ()
+    assert analyse_run(folder.close(START, END).open()).checks == ()
 
 
 # Marks.
@@ -88,7 +88,7 @@ def test_a_journal_that_was_cut_is_damaged_and_no_meter_is_to_blame(folder):
     found = only(folder, "damaged")
     assert (found.status, found.scope) == ("failed", "node1/nvml.t0.0.journal")
     assert 0 < found.numbers["rows"] < T.size
-    assert not any("doctor" in c.next for c in analyse(run.open()).checks)
+    assert not any("doctor" in c.next for c in analyse_run(run.open()).checks)
 
 
 def test_an_estimate_is_called_one(folder):
@@ -108,7 +108,7 @@ def test_an_unknown_accuracy_is_said(folder):
 
 def test_a_killed_run(folder):
     steady(folder)
-    (found,) = named(analyse(folder.open()), "ending")
+    (found,) = named(analyse_run(folder.open()), "ending")
     assert (found.code, found.status) == ("ending.killed", "warning")
 
 
@@ -170,7 +170,7 @@ def test_a_sensor_that_sees_a_part(folder):
         0.25,
         0,
     )
-    energy = analyse(folder.open()).energy
+    energy = analyse_run(folder.open()).energy
     assert found.numbers["reach_share"] == pytest.approx(energy.bound / energy.value)
     assert not checks(folder, "in-step")
     three = Folder(folder.path.parent)
@@ -199,26 +199,26 @@ def test_steps_in_time_with_the_sensor_are_evidence_for_what_it_cannot_see(folde
     found = only(folder, "in-step.steps")
     assert (found.status, found.scope, found.numbers) == ("warning", "gpu:0", {"seen_share": 0.25})
     assert not checks(folder, "unseen")
-    energy = analyse(folder.open()).energy
+    energy = analyse_run(folder.open()).energy
     assert energy.expanded == energy.bound
     assert energy.expanded > 0.3 * energy.value
 
 
 def test_another_meter_that_disagrees_is_evidence_for_what_a_sensor_cannot_see(folder):
     steady(folder, seen=0.25)
-    alone = analyse(folder.close(START, END).open()).energy
+    alone = analyse_run(folder.close(START, END).open()).energy
     assert alone.expanded < 0.2 * alone.bound
     other = Folder(folder.path.parent)
     steady(other, seen=0.25)
     other.add("bmc", power("gpu:0", seen=0.25), T, np.full(T.size, 400.0))
-    found = analyse(other.close(START, END).open())
+    found = analyse_run(other.close(START, END).open())
     assert found.energy.expanded == found.energy.bound
     assert only(other, "in-step").code == "in-step.meter"
     assert [c.verdict for c in found.comparisons] == ["agree", "differ"]  # its own power, the other meter
     like = Folder(folder.path.parent)
     steady(like, seen=0.25)
     like.add("bmc", power("gpu:0", seen=0.25), T, np.full(T.size, 301.0))
-    assert analyse(like.close(START, END).open()).energy.expanded < 0.2 * alone.bound
+    assert analyse_run(like.close(START, END).open()).energy.expanded < 0.2 * alone.bound
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_another_channel_of_a_sensor_is_no_evidence_for_what_it_cannot_see(folde
     used = np.concatenate(([0.0], np.cumsum(load) * 0.001))
     shown = [load[max(k - 25, 0) : k + 1].mean() for k in np.rint(T * 1000).astype(int)]
     folder.add("nvml", gpu(0, seen=0.25), T, np.interp(T, np.arange(used.size) * 0.001, used), shown)
-    found = analyse(folder.close(START, END).open())
+    found = analyse_run(folder.close(START, END).open())
     true = float(np.diff(np.interp((START, END), np.arange(used.size) * 0.001, used))[0])
     assert [c.verdict for c in found.comparisons] == [verdict]
     assert not checks(folder, "in-step")

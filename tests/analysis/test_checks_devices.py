@@ -10,7 +10,7 @@ from tests.analysis.doubts import END, SECONDS, START, T, checks, only, steady
 from tests.analysis.folders import METER, Folder, counter, power, state
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.results_file import make_head
 from joulelab.core.spec import Spec, Stream
 
@@ -119,7 +119,7 @@ def test_an_impossible_power_of_a_meter_that_is_not_believed_leaves_the_energy_i
     folder.add("bmc", power("node.ac", given=replace(METER, gain=0.1)), T, np.where(np.isclose(T, 10.0), -3e3, 300.0))
     found = only(folder, "impossible-power.negative")
     assert (found.status, found.next) == ("warning", "joulelab doctor bmc")
-    assert make_head(analyse(folder.open())).check is None
+    assert make_head(analyse_run(folder.open())).check is None
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_readings_that_were_skipped(folder, missed, told):
 
 def test_a_run_whose_end_a_full_disk_took_still_says_how_the_workload_ended(folder):
     steady(folder).event(8.0, "workload-end", end_ns=END, exit_code=9, signal=None)
-    result = analyse(folder.open())
+    result = analyse_run(folder.open())
     assert (result.outcome, result.exit_code) == ("exit", 9)
     assert "ending.not-recorded" in [c.code for c in result.checks]
 
@@ -256,7 +256,7 @@ def test_a_meter_that_never_opened_is_missed(folder):
     steady(folder).event(0.5, "meter", meter="nvml", status="opening", why="it has not answered yet")
     found = only(folder, "silent-meter")
     assert (found.status, found.scope, found.next) == ("failed", "nvml", "joulelab doctor nvml")
-    assert [m["meter"] for m in analyse(folder.open()).missing] == ["nvml"]
+    assert [m["meter"] for m in analyse_run(folder.open()).missing] == ["nvml"]
 
 
 def test_a_meter_that_opened_late_is_not(folder):

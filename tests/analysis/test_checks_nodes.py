@@ -11,7 +11,7 @@ from tests.analysis.doubts import END, SECONDS, START, T, checks, only, steady
 from tests.analysis.folders import Folder, counter, gpu, power, state
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 
 HOLE = (T <= 7.0) | (T >= 13.0)
 
@@ -105,14 +105,14 @@ def test_the_interval_holds_what_a_long_hole_hides(tmp_path, hidden_w):
     given = power("gpu:0")
     given = replace(given, channels=(replace(given.channels[0], limits=(0.0, 700.0)),))
     folder = second(Folder(tmp_path), given, ((T > 4.5) & (T <= 6.5)) | ((T >= 13.5) & (T < 15.5)))
-    (found,) = (s.energy for s in analyse(folder.close(START, END).open()).scopes)
+    (found,) = (s.energy for s in analyse_run(folder.close(START, END).open()).scopes)
     assert abs(found.value - (3 * 300.0 + 7 * hidden_w)) <= found.expanded, (found, found.budget())
     assert found.expanded < 10 * 700.0, "but no more than the device may use"
 
 
 def test_a_short_hole_costs_little(tmp_path):
     folder = second(Folder(tmp_path), power("gpu:0"), (T <= 9.5) | (T >= 10.0))
-    (found,) = (s.energy for s in analyse(folder.close(START, END).open()).scopes)
+    (found,) = (s.energy for s in analyse_run(folder.close(START, END).open()).scopes)
     assert found.budget()["gap"] < 0.05 * found.value
 
 
@@ -126,7 +126,7 @@ def test_doubts_about_scopes_name_the_host_where_there_are_several(folder):
         text = "".join(json.dumps(line) + "\n" for line in (event, problem, {**problem, "stream": "", "what": "all"}))
         (folder.path / host / "events.0.jsonl").write_text(text)
     folder.close(START, END)
-    found = analyse(folder.open()).checks
+    found = analyse_run(folder.open()).checks
     scopes = {code: [c.scope for c in found if c.code == code] for code in {c.code for c in found}}
     assert scopes["gaps"] == ["node2/node.ac"]
     assert scopes["throttled.hardware-slowdown"] == ["node2/gpu:0"]

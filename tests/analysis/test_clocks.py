@@ -11,10 +11,10 @@ import pytest
 from tests.analysis.folders import UTC, Folder, counter, power
 from tests.analysis.virtual import BASE, NS, accuracy, ns
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.guided import DoubtedCurve
-from joulelab.analysis.joining import join
+from joulelab.analysis.joining import join_meters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def test_the_interval_covers_shifts_within_the_error(tmp_path: Path, error_s: fl
     covered = []
     for k, shift_s in enumerate([*rng.uniform(-error_s, error_s, 4), -error_s, error_s]):
         with two_hosts(tmp_path / str(k), float(shift_s), error_s) as run:
-            result = analyse(run)
+            result = analyse_run(run)
         for scope in result.scopes:
             true = LOAD_W * (END - START)
             assert scope.energy.expanded is not None
@@ -97,7 +97,7 @@ def test_edges_between_phases_cancel_and_scopes_of_a_host_shift_together(tmp_pat
 def test_what_guides_shifts_with_what_is_guided(tmp_path: Path) -> None:
     """Let a slow meter be guided by fast ones of the same host: the shift counts once."""
     with two_hosts(tmp_path, 0.0, 0.2) as run:
-        joined = join(load_channels(run), ns(START), ns(END))
+        joined = join_meters(load_channels(run), ns(START), ns(END))
     (slow,) = (s.best for s in joined.scopes if (s.host, s.scope) == ("node2", "node.dc"))
     terms = slow.energy(ns(START), ns(END)).terms
     assert sum(s.startswith("clock:") for s in terms) == 2
@@ -112,5 +112,5 @@ def test_no_interval_is_told_where_times_cannot_be_joined(tmp_path: Path) -> Non
         )
     with run:
         assert run.unjoined() == ["node2"]
-        found = {(s.host, s.energy.known) for s in analyse(run).scopes}
+        found = {(s.host, s.energy.known) for s in analyse_run(run).scopes}
     assert found == {("node1", True), ("node2", False)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from joulelab.analysis.gaps import gaps_of
+from joulelab.analysis.gaps import list_gaps
 from joulelab.analysis.result import Gap
 
 
@@ -12,20 +12,20 @@ def event(t, kind, stream="gpu:0.power", meter="nvml", **more):
 
 def test_a_gap_lasts_from_the_last_good_reading_to_the_next():
     events = [event(30, "gap", reason="lost", **{"from": 20}), event(90, "gap-end", to=95)]
-    assert gaps_of(events) == [Gap("nvml", "gpu:0.power", 20, 95, "lost")]
+    assert list_gaps(events) == [Gap("nvml", "gpu:0.power", 20, 95, "lost")]
 
 
 def test_the_first_reason_of_a_gap_stays():
     events = [event(30, "gap", reason="lost"), event(40, "gap", reason="denied"), event(90, "gap-end")]
-    assert gaps_of(events) == [Gap("nvml", "gpu:0.power", 30, 90, "lost")]
+    assert list_gaps(events) == [Gap("nvml", "gpu:0.power", 30, 90, "lost")]
 
 
 def test_a_gap_that_nobody_ended_lasts():
-    assert gaps_of([event(30, "gap")]) == [Gap("nvml", "gpu:0.power", 30, None, "")]
+    assert list_gaps([event(30, "gap")]) == [Gap("nvml", "gpu:0.power", 30, None, "")]
 
 
 def test_an_end_without_a_beginning_is_none():
-    assert gaps_of([event(30, "gap-end"), {"t": 5, "event": "clock"}]) == []
+    assert list_gaps([event(30, "gap-end"), {"t": 5, "event": "clock"}]) == []
 
 
 def test_streams_and_hosts_are_kept_apart_and_in_order():
@@ -36,4 +36,8 @@ def test_streams_and_hosts_are_kept_apart_and_in_order():
         event(50, "gap-end", host="b"),
         event(60, "gap-end", host="a"),
     ]
-    assert [(g.from_ns, g.to_ns, g.reason) for g in gaps_of(events)] == [(10, 50, "b"), (20, None, "c"), (30, 60, "a")]
+    assert [(g.from_ns, g.to_ns, g.reason) for g in list_gaps(events)] == [
+        (10, 50, "b"),
+        (20, None, "c"),
+        (30, 60, "a"),
+    ]

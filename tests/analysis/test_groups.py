@@ -9,7 +9,7 @@ from tests.analysis.folders import Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def energies(result):
 
 
 def test_families_are_summed_and_parts_of_a_package_are_not_added_to_it(folder):
-    found = energies(analyse(node(folder).close(START, END).open()))
+    found = energies(analyse_run(node(folder).close(START, END).open()))
     assert found == {
         "gpu": (("gpu:0", "gpu:1"), 8000.0),
         "cpu": (("cpu:0", "cpu:1"), 2000.0),
@@ -37,15 +37,15 @@ def test_families_are_summed_and_parts_of_a_package_are_not_added_to_it(folder):
 
 def test_psys_stands_beside_packages_and_in_no_sum_with_them(folder):
     """What it covers is up to the board's maker: it may hold the packages, or the whole board, GPUs too."""
-    result = analyse(node(folder, psys=300.0).close(START, END).open())
+    result = analyse_run(node(folder, psys=300.0).close(START, END).open())
     assert energies(result)["psys"] == (("psys",), 3000.0)
     assert energies(result)["measured"] == (("gpu:0", "gpu:1", "cpu:0", "cpu:1", "dram:0", "dram:1"), 10400.0)
     alone = Folder(folder.path.parent).add("rapl", counter("psys"), T, busy(90.0, 300.0)[0])
-    assert energies(analyse(alone.close(START, END).open()))["measured"] == (("psys",), 3000.0)
+    assert energies(analyse_run(alone.close(START, END).open()))["measured"] == (("psys",), 3000.0)
 
 
 def test_the_node_holds_everything_and_its_rest_is_named(folder):
-    result = analyse(node(folder, ac=1400.0, dc=1300.0).close(START, END).open())
+    result = analyse_run(node(folder, ac=1400.0, dc=1300.0).close(START, END).open())
     found = energies(result)
     assert found["measured"] == (("node.ac",), 14000.0)
     parts = ("gpu:0", "gpu:1", "cpu:0", "cpu:1", "dram:0", "dram:1")
@@ -69,7 +69,7 @@ def test_a_node_behind_containers_that_nobody_measured_still_holds_all(folder, p
     folder.add("bmc", power("node.ac"), T, busy(200.0, 1400.0)[1])
     if psys:
         folder.add("rapl", counter("psys"), T, busy(90.0, psys)[0])
-    found = energies(analyse(folder.close(START, END).open()))
+    found = energies(analyse_run(folder.close(START, END).open()))
     assert found["measured"] == (("node.ac",), 14000.0)
     assert found["rest of node.ac"][0] == ("gpu:0/mig:1", "cpu:0", "cpu:1/die:0")
 
@@ -77,14 +77,14 @@ def test_a_node_behind_containers_that_nobody_measured_still_holds_all(folder, p
 def test_dies_stand_for_a_package_that_was_not_read_itself(folder):
     for die in (0, 1):
         folder.add("rapl", counter(f"cpu:0/die:{die}"), T, busy(30.0, 100.0)[0])
-    assert energies(analyse(folder.close(START, END).open()))["cpu"] == (("cpu:0/die:0", "cpu:0/die:1"), 2000.0)
+    assert energies(analyse_run(folder.close(START, END).open()))["cpu"] == (("cpu:0/die:0", "cpu:0/die:1"), 2000.0)
 
 
 def test_two_nodes_are_added(folder):
     for host in ("node1", "node2"):
         folder.add("nvml", gpu(0), T, *busy(50.0, 400.0), host=host)
     folder.add("bmc", power("node.ac"), T, busy(200.0, 700.0)[1], host="node2")
-    result = analyse(folder.close(START, END).open())
+    result = analyse_run(folder.close(START, END).open())
     assert energies(result)["measured"] == (("gpu:0", "node.ac"), 11000.0)
     assert energies(result)["gpu"] == (("gpu:0", "gpu:0"), 8000.0)
 
@@ -92,14 +92,14 @@ def test_two_nodes_are_added(folder):
 def test_an_estimate_is_marked_and_does_not_count_beside_a_measurement(folder):
     node(folder, gpus=1, ac=700.0)
     folder.add("estimate", power("cpu", estimate=True), T, busy(10.0, 150.0)[1])
-    result = analyse(folder.close(START, END).open())
+    result = analyse_run(folder.close(START, END).open())
     assert result.group("cpu").scopes == ("cpu:0", "cpu:1")
     assert not result.group("cpu").estimate
     assert not result.group("measured").estimate
     alone = Folder(folder.path.parent)
     alone.add("nvml", gpu(0), T, *busy(50.0, 400.0)).add("bmc", power("node.ac"), T, busy(200.0, 700.0)[1])
     alone.add("estimate", power("cpu", estimate=True), T, busy(10.0, 150.0)[1])
-    result = analyse(alone.close(START, END).open())
+    result = analyse_run(alone.close(START, END).open())
     assert result.group("cpu").estimate
     assert result.group("rest of node.ac").estimate, "a rest with an estimate in it is one"
     assert not result.group("measured").estimate, "the node was measured"
@@ -110,7 +110,7 @@ def test_an_estimate_is_marked_and_does_not_count_beside_a_measurement(folder):
 
 def test_net_of_idle_keeps_only_the_gain_of_what_is_left(folder):
     node(folder, gpus=1).event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
-    (found, *_) = analyse(folder.close(START, END).open()).scopes
+    (found, *_) = analyse_run(folder.close(START, END).open()).scopes
     assert found.idle_w.value == pytest.approx(50.0, rel=0.01)
     assert found.net.value == pytest.approx(3500.0, rel=0.01)
     assert found.net.budget()["gain"] == pytest.approx(3500 * 0.05 / math.sqrt(3), rel=0.01)
@@ -122,7 +122,7 @@ def test_net_of_idle_keeps_only_the_gain_of_what_is_left(folder):
 def test_what_a_sensor_may_have_missed_in_the_load_does_not_cancel_against_idle(folder):
     folder.add("nvml", gpu(0, seen=0.25), T, *busy(50.0, 400.0))
     folder.event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
-    (found,) = analyse(folder.close(START, END).open()).scopes
+    (found,) = analyse_run(folder.close(START, END).open()).scopes
     assert found.energy.budget()["unseen"] > 1000
     assert found.net.budget()["unseen"] == pytest.approx(found.energy.budget()["unseen"])
     assert "unseen" not in found.idle_w.budget(), "nothing ran that could have been in step with the sensor"
@@ -131,6 +131,6 @@ def test_what_a_sensor_may_have_missed_in_the_load_does_not_cancel_against_idle(
 
 def test_the_groups_net_needs_all_of_them(folder):
     node(folder).event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
-    result = analyse(folder.close(START, END).open())
+    result = analyse_run(folder.close(START, END).open())
     assert result.group("measured").net.value == pytest.approx(7000 + 1400 + 300, rel=0.02)
-    assert analyse(node(Folder(folder.path.parent)).close(START, END).open()).group("measured").net is None
+    assert analyse_run(node(Folder(folder.path.parent)).close(START, END).open()).group("measured").net is None

@@ -24,7 +24,7 @@ from tests.analysis.loads import (
 )
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.alignment import cumulative
+from joulelab.analysis.alignment import accumulate_energy
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.guided import Guide, GuidedCurve
 from joulelab.core.spec import Accuracy, Spec, Stream
@@ -115,7 +115,7 @@ def test_a_guide_with_a_hole_is_none(folder):
 def test_a_fit_needs_readings_beside_the_fast_ones(node):
     run = node.add("pdu", slow_power("node.ac"), SLOW[:3], SLOW[:3]).close(START, END).open()
     found = {s.scope: s for s in load_channels(run)}
-    guide = Guide(cumulative(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
+    guide = Guide(accumulate_energy(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
     with pytest.raises(ValueError, match="only"):
         GuidedCurve(found["node.ac"].best.curve, guide, ns(START), ns(END))
 
@@ -228,7 +228,7 @@ def test_few_readings_and_steady_loads_are_represented_or_not(folder):
     folder.add("nvml", gpu(0), FAST, 300 * FAST, steady)
     folder.add("pdu", slow_power("node.ac"), SLOW, 900 + 0 * SLOW)
     found = {s.scope: s for s in load_channels(folder.close(START, END).open())}
-    guide = Guide(cumulative(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
+    guide = Guide(accumulate_energy(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
     curve = found["node.ac"].best.curve
     assert guide.is_represented(curve, ns(START), ns(END))
     assert not guide.is_represented(curve, ns(START), ns(START + 3))

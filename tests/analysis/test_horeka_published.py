@@ -11,7 +11,7 @@ from tests.analysis.studies import noted
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import StudySummary, summarise_cells
-from joulelab.analysis.pairs import Pair, compare
+from joulelab.analysis.pairs import CellPair, compare_cells
 from joulelab.report.study.paper import paper_latex, paper_markdown
 from joulelab.report.study.paper_rows import paper_tables
 
@@ -21,14 +21,14 @@ def summary() -> StudySummary:
     return summarise_cells(horeka.cells(), goals=[Goal("energy"), Goal("time")], reference={"node": "gpu"})
 
 
-def _pair(summary: StudySummary, use: str, phase: str, a: str, b: str, figure: str) -> Pair:
+def _pair(summary: StudySummary, use: str, phase: str, a: str, b: str, figure: str) -> CellPair:
     """Return the pair of two setups, turned round where the study has it the other way."""
     found = {(p.cell, p.against): p for p in summary.pairs if p.figure == figure}
     first, second = key(use, phase, a), key(use, phase, b)
     if (first, second) in found:
         return found[first, second]
     samples = {k: summary.statistics[k][figure] for k in (first, second)}
-    (turned,) = compare(samples, [(first, second)], figure)
+    (turned,) = compare_cells(samples, [(first, second)], figure)
     assert found[second, first].verdict == {"more": "less", "less": "more"}.get(turned.verdict, turned.verdict)
     return turned
 

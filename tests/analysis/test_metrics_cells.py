@@ -10,7 +10,7 @@ from tests.analysis.studies import cell, trial
 
 from joulelab.analysis.cells import Cell, Trial, compute_means, divide_energies, divide_times
 from joulelab.analysis.metrics import summarise_cells
-from joulelab.analysis.spread import correlation, deviation
+from joulelab.analysis.spread import compute_correlation, compute_deviation
 from joulelab.analysis.student import t_975
 from joulelab.core.quantity import Quantity
 
@@ -41,7 +41,7 @@ def test_student_s_quantile_holds_95_percent(freedom: int) -> None:
 def test_a_spread_needs_two_repeats() -> None:
     with pytest.raises(ValueError, match="two repeats"):
         t_975(0)
-    assert deviation([3.0]) is None
+    assert compute_deviation([3.0]) is None
 
 
 def test_gain_and_offset_stay_and_what_is_the_run_s_own_shrinks() -> None:
@@ -107,8 +107,8 @@ def test_the_product_s_uncertainty_is_that_of_gum_with_covariance() -> None:
     found = summarise_cells([cell("a", [trial(e, t) for e, t in pairs], cap=1.0)]).cells[0]
     energies, times = zip(*pairs, strict=True)
     factor = t_975(3) / 2 / math.sqrt(4)
-    u_e, u_t = ((deviation(v) or 0.0) * factor / (sum(v) / 4) for v in (energies, times))
-    cov = correlation(energies, times) * u_e * u_t
+    u_e, u_t = ((compute_deviation(v) or 0.0) * factor / (sum(v) / 4) for v in (energies, times))
+    cov = compute_correlation(energies, times) * u_e * u_t
     assert found.edp is not None
     assert found.edp.u / found.edp.value == pytest.approx(math.sqrt(u_e**2 + u_t**2 + 2 * cov))
     assert found.edp.value == pytest.approx(sum(energies) / 4 * sum(times) / 4)
@@ -122,8 +122,8 @@ def test_the_runs_own_terms_keep_the_covariance_with_time() -> None:
 
 
 def test_series_that_do_not_vary_are_not_correlated() -> None:
-    assert correlation([1.0, 1.0], [1.0, 2.0]) == 0.0
-    assert correlation([1.0, 2.0], [4.0, 3.0]) == pytest.approx(-1.0)
+    assert compute_correlation([1.0, 1.0], [1.0, 2.0]) == 0.0
+    assert compute_correlation([1.0, 2.0], [4.0, 3.0]) == pytest.approx(-1.0)
 
 
 def test_a_ratio_on_one_meter_may_be_known_where_its_energies_are_not() -> None:

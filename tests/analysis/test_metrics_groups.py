@@ -11,7 +11,7 @@ from tests.analysis.studies import cell, noted, trial
 from joulelab.analysis.cells import Cell
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import StudySummary, summarise_cells
-from joulelab.analysis.repeats import Sample
+from joulelab.analysis.repeats import RepeatSample
 from joulelab.core.errors import ConfigError
 
 
@@ -133,7 +133,9 @@ def test_scaling_is_found_within_a_workload() -> None:
 
 
 def test_moments_warm_ups_and_odd_repeats_are_noted() -> None:
-    told = Cell("m", {"node": "paper"}, moments={"energy": Sample(5, 100.0, 2.0), "time": Sample(5, 10.0, 0.1)})
+    told = Cell(
+        "m", {"node": "paper"}, moments={"energy": RepeatSample(5, 100.0, 2.0), "time": RepeatSample(5, 10.0, 0.1)}
+    )
     odd = [trial(None, 10.0), *(trial(v, 10.0) for v in (100.0, 100.5, 99.5, 100.2, 99.9, 180.0))]
     odd = [replace(t, run=f"run-{k}" if k < 5 else "") for k, t in enumerate(odd)]
     found = summarise_cells([told, replace(cell("r", odd, node="here"), warmup=2)])

@@ -19,7 +19,15 @@ from joulelab.analysis.cells import (
     pool_cells,
 )
 from joulelab.analysis.metrics import summarise_cells
-from joulelab.analysis.spread import NO_POOL, Pool, Pooled, deviation, pool_of, scatter_of, type_a
+from joulelab.analysis.spread import (
+    NO_POOL,
+    PooledDeviation,
+    SpreadPool,
+    compute_deviation,
+    compute_type_a,
+    measure_scatter,
+    pool_scatters,
+)
 from joulelab.analysis.student import f_tail, t_975
 from joulelab.core.quantity import ONE
 
@@ -95,7 +103,7 @@ def test_below_four_degrees_of_freedom_each_cell_has_its_own() -> None:
     assert pool.energy is None
     assert pool.time is None
     found = summarise_cells(cells)
-    spread = deviation([110.0 * 0.996, 110.0 * 1.004])
+    spread = compute_deviation([110.0 * 0.996, 110.0 * 1.004])
     assert spread is not None
     second = found.cell("c250").energy
     assert second is not None
@@ -148,15 +156,15 @@ def test_rounding_is_no_spread_and_too_few_others_judge_nothing() -> None:
     assert pool_cells((c, None) for c in cells).apart == frozenset()
     assert pool_cells((c, None) for c in _study(*[(0.0, 0.0)] * 5, (0.0, 1e-3))).apart == {"c210"}
     assert pool_cells((c, None) for c in _study(*[(0.0, 0.0)] * 3, (0.0, 1e-3))).apart == frozenset()
-    assert pool_of({}) == NO_POOL
+    assert pool_scatters({}) == NO_POOL
 
 
 def test_what_has_no_mean_is_left_out_and_keeps_its_own() -> None:
-    assert scatter_of([(0.0, 1.0), (0.0, 1.0)]).energy_freedom == 0
-    assert scatter_of([(1.0, math.inf), (1.0, 1.0)]).time_freedom == 0
-    odd = scatter_of([(None, 1.0), (5.0, 1.1)])
+    assert measure_scatter([(0.0, 1.0), (0.0, 1.0)]).energy_freedom == 0
+    assert measure_scatter([(1.0, math.inf), (1.0, 1.0)]).time_freedom == 0
+    odd = measure_scatter([(None, 1.0), (5.0, 1.1)])
     assert (odd.energy_freedom, odd.time_freedom) == (0, 1)
-    assert type_a([-1.0, 1.0], Pooled(0.1, 9)) == type_a([-1.0, 1.0])
+    assert compute_type_a([-1.0, 1.0], PooledDeviation(0.1, 9)) == compute_type_a([-1.0, 1.0])
 
 
 def test_energies_may_be_too_few_for_a_pool_where_times_are_not() -> None:
@@ -326,7 +334,7 @@ def test_lines_with_too_few_runs_have_the_pool_of_all_unless_they_scatter_more()
         more = by_cap({260.0 - 10 * k: _pairs(s) for k, s in enumerate(last)})
         return [*cells, *(replace(c, key=f"x{c.key}", knobs={**c.knobs, "gpus": 8}) for c in more)]
 
-    def pool(cells: list[Cell]) -> Pool:
+    def pool(cells: list[Cell]) -> SpreadPool:
         return pool_cells(((c, None) for c in cells), [[c.key for c in cells[:5]], [c.key for c in cells[5:]]])
 
     alike, noisy = study((-0.001, 0.001), (-0.001, 0.001)), study((-0.004, 0.004), (-0.004, 0.004))
@@ -356,7 +364,7 @@ def test_ten_runs_of_a_cell_stand_by_themselves() -> None:
     pool = pool_cells((c, None) for c in cells)
     assert pool.of("c260") == NO_POOL
     assert not pool.is_apart("c260")
-    spread = deviation([100.0 * (1 + s) for s in shares])
+    spread = compute_deviation([100.0 * (1 + s) for s in shares])
     energy = summarise_cells(cells).cell("c260").energy
     assert spread is not None
     assert energy is not None

@@ -12,17 +12,17 @@ from tests.analysis.studies import by_cap, cell, sweep, trial
 
 from joulelab.analysis.cells import Cell
 from joulelab.analysis.metrics import ALL_PAIRS, summarise_cells
-from joulelab.analysis.pairs import Pair, compare, holm
-from joulelab.analysis.repeats import Sample, sample_of
+from joulelab.analysis.pairs import CellPair, compare_cells, correct_p_values
+from joulelab.analysis.repeats import RepeatSample, make_sample
 
 
-def _one(a: Sample, b: Sample) -> Pair:
-    (pair,) = compare({"a": a, "b": b}, [("a", "b")], "energy")
+def _one(a: RepeatSample, b: RepeatSample) -> CellPair:
+    (pair,) = compare_cells({"a": a, "b": b}, [("a", "b")], "energy")
     return pair
 
 
 def test_welch_s_test_by_hand() -> None:
-    pair = _one(Sample(4, 12.0, 2.0), Sample(9, 10.0, 1.5))
+    pair = _one(RepeatSample(4, 12.0, 2.0), RepeatSample(9, 10.0, 1.5))
     error = math.sqrt(4 / 4 + 2.25 / 9)
     assert pair.freedom == pytest.approx(1.25**2 / (1 / 3 + 0.0625 / 8))
     assert pair.difference == 2.0
@@ -36,26 +36,26 @@ def test_welch_s_test_by_hand() -> None:
 
 def test_fieller_by_hand_where_the_degrees_of_freedom_do_not_depend_on_the_ratio() -> None:
     # The denominator is known as good as exactly: the ratio's interval is the numerator's.
-    pair = _one(Sample(3, 200.0, 3.0), Sample(1000, 100.0, 1e-6))
+    pair = _one(RepeatSample(3, 200.0, 3.0), RepeatSample(1000, 100.0, 1e-6))
     assert pair.ratio_interval is not None
     half = 4.302653 * 3.0 / math.sqrt(3) / 100
     assert pair.ratio_interval == pytest.approx((2 - half, 2 + half), abs=1e-3)
 
 
 def test_a_denominator_that_may_be_zero_leaves_the_ratio_open() -> None:
-    pair = _one(Sample(3, 5.0, 0.1), Sample(3, 1.0, 2.0))
+    pair = _one(RepeatSample(3, 5.0, 0.1), RepeatSample(3, 1.0, 2.0))
     assert pair.ratio == 5.0
     assert pair.ratio_interval is None
     assert pair.difference_interval is not None
-    assert _one(Sample(3, 5.0, 0.1), Sample(3, 0.0, 0.1)).ratio is None
+    assert _one(RepeatSample(3, 5.0, 0.1), RepeatSample(3, 0.0, 0.1)).ratio is None
 
 
 @given(
     st.floats(80, 130), st.floats(0.1, 8), st.floats(0.1, 8), st.integers(2, 12), st.integers(2, 12), st.floats(0, 0.1)
 )
 def test_p_and_both_intervals_say_one_thing(mean: float, s: float, r: float, n: int, m: int, meter: float) -> None:
-    a = Sample(n, mean, s, meter=meter, devices=frozenset("x"))
-    pair = _one(a, Sample(m, 100.0, r, meter=meter, devices=frozenset("y")))
+    a = RepeatSample(n, mean, s, meter=meter, devices=frozenset("x"))
+    pair = _one(a, RepeatSample(m, 100.0, r, meter=meter, devices=frozenset("y")))
     assert pair.p is not None
     assert pair.difference_interval is not None
     if abs(pair.p - 0.05) < 1e-5:
@@ -69,7 +69,7 @@ def test_p_and_both_intervals_say_one_thing(mean: float, s: float, r: float, n: 
 
 
 def test_turning_a_pair_round_turns_its_ratio_round() -> None:
-    a, b = Sample(5, 300.0, 5.0), Sample(5, 100.0, 4.0)
+    a, b = RepeatSample(5, 300.0, 5.0), RepeatSample(5, 100.0, 4.0)
     there, back = _one(a, b), _one(b, a)
     assert (there.verdict, back.verdict) == ("more", "less")
     assert there.p == pytest.approx(back.p or 0.0)
@@ -79,14 +79,14 @@ def test_turning_a_pair_round_turns_its_ratio_round() -> None:
 
 
 def test_one_run_beside_repeats_is_taken_to_scatter_as_they_do() -> None:
-    pair = _one(Sample(1, 110.0), Sample(5, 100.0, 2.0))
+    pair = _one(RepeatSample(1, 110.0), RepeatSample(5, 100.0, 2.0))
     assert pair.assumed
     assert pair.freedom == pytest.approx(4.0)
     # 10 / hypot(2.2, 2 / sqrt 5) = 4.2 with four degrees of freedom.
     assert pair.p == pytest.approx(0.0136, abs=2e-4)
     assert pair.verdict == "more"
-    assert _one(Sample(5, 100.0, 2.0), Sample(1, 110.0)).verdict == "less"
-    near = _one(Sample(1, 101.0), Sample(5, 100.0, 2.0))
+    assert _one(RepeatSample(5, 100.0, 2.0), RepeatSample(1, 110.0)).verdict == "less"
+    near = _one(RepeatSample(1, 101.0), RepeatSample(5, 100.0, 2.0))
     assert near.verdict == "no significant difference"
     assert near.more_repeats is not None
 
@@ -94,13 +94,13 @@ def test_one_run_beside_repeats_is_taken_to_scatter_as_they_do() -> None:
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        (Sample(1, 5.0), Sample(1, 9.0)),
-        (Sample(5, 5.0), Sample(5, 9.0, 0.1)),
-        (Sample(5, 5.0, 0.1), Sample(5, 9.0)),
-        (Sample(5, 0.0, 0.0), Sample(5, 0.0, 0.0)),
+        (RepeatSample(1, 5.0), RepeatSample(1, 9.0)),
+        (RepeatSample(5, 5.0), RepeatSample(5, 9.0, 0.1)),
+        (RepeatSample(5, 5.0, 0.1), RepeatSample(5, 9.0)),
+        (RepeatSample(5, 0.0, 0.0), RepeatSample(5, 0.0, 0.0)),
     ],
 )
-def test_what_is_not_known_is_said(a: Sample, b: Sample) -> None:
+def test_what_is_not_known_is_said(a: RepeatSample, b: RepeatSample) -> None:
     pair = _one(a, b)
     assert pair.verdict == "not known"
     assert pair.difference == a.mean - b.mean
@@ -108,20 +108,20 @@ def test_what_is_not_known_is_said(a: Sample, b: Sample) -> None:
 
 
 def test_a_cell_without_the_figure_is_not_known() -> None:
-    (pair,) = compare({"a": Sample(5, 1.0, 0.1)}, [("a", "b")], "energy")
-    assert pair == Pair("a", "b", "energy", "not known")
+    (pair,) = compare_cells({"a": RepeatSample(5, 1.0, 0.1)}, [("a", "b")], "energy")
+    assert pair == CellPair("a", "b", "energy", "not known")
 
 
 def test_repeats_that_are_all_the_same_are_told_apart_from_others() -> None:
-    assert _one(sample_of([5.0, 5.0]), sample_of([6.0, 6.0])).verdict == "less"
-    same = _one(sample_of([5.0, 5.0]), sample_of([5.0, 5.0]))
+    assert _one(make_sample([5.0, 5.0]), make_sample([6.0, 6.0])).verdict == "less"
+    same = _one(make_sample([5.0, 5.0]), make_sample([5.0, 5.0]))
     assert same.verdict == "no significant difference"
     assert (same.more_repeats, same.more_than_100) == (None, True)
     assert not same.by_meters
 
 
 def test_a_gain_that_both_share_cancels_and_others_do_not() -> None:
-    a, b = Sample(5, 104.0, 1.0, meter=0.1), Sample(5, 100.0, 1.0, meter=0.1)
+    a, b = RepeatSample(5, 104.0, 1.0, meter=0.1), RepeatSample(5, 100.0, 1.0, meter=0.1)
     assert _one(a, b).verdict == "more"
     other = _one(replace(a, devices=frozenset("x")), replace(b, devices=frozenset("y")))
     assert other.verdict == "no significant difference"
@@ -139,13 +139,13 @@ def test_a_gain_that_both_share_cancels_and_others_do_not() -> None:
 
 def test_terms_of_one_source_cancel_by_source() -> None:
     both = {"gain:wt": 0.05}
-    a = Sample(5, 104.0, 1.0, meter=0.1, terms=both)
-    assert _one(a, Sample(5, 100.0, 1.0, meter=0.1, terms=both)).verdict == "more"
-    assert _one(a, Sample(5, 100.0, 1.0, meter=0.1, terms={"gain:pdu": 0.05})).by_meters
+    a = RepeatSample(5, 104.0, 1.0, meter=0.1, terms=both)
+    assert _one(a, RepeatSample(5, 100.0, 1.0, meter=0.1, terms=both)).verdict == "more"
+    assert _one(a, RepeatSample(5, 100.0, 1.0, meter=0.1, terms={"gain:pdu": 0.05})).by_meters
 
 
 def test_an_unknown_accuracy_cancels_on_the_same_devices_only() -> None:
-    a, b = Sample(5, 104.0, 1.0), Sample(5, 100.0, 1.0)
+    a, b = RepeatSample(5, 104.0, 1.0), RepeatSample(5, 100.0, 1.0)
     assert _one(a, b).verdict == "more"
     assert _one(replace(a, devices=frozenset("x")), replace(b, devices=frozenset("x"))).verdict == "more"
     assert _one(replace(a, devices=frozenset("x")), replace(b, devices=frozenset("y"))).verdict == "not known"
@@ -153,17 +153,17 @@ def test_an_unknown_accuracy_cancels_on_the_same_devices_only() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([]) == []
+    assert correct_p_values([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
+    assert correct_p_values([0.9, 0.8]) == [1.0, 1.0]
+    assert correct_p_values([]) == []
 
 
 def test_more_comparisons_make_it_harder() -> None:
-    samples = {"a": Sample(3, 103.0, 1.0), "b": Sample(3, 100.0, 1.0)} | {
-        f"c{k}": Sample(3, 100.0, 1.0) for k in range(9)
+    samples = {"a": RepeatSample(3, 103.0, 1.0), "b": RepeatSample(3, 100.0, 1.0)} | {
+        f"c{k}": RepeatSample(3, 100.0, 1.0) for k in range(9)
     }
-    (alone,) = compare(samples, [("a", "b")])
-    among = compare(samples, [("a", "b"), *((f"c{k}", "b") for k in range(9))])[0]
+    (alone,) = compare_cells(samples, [("a", "b")])
+    among = compare_cells(samples, [("a", "b"), *((f"c{k}", "b") for k in range(9))])[0]
     assert (alone.verdict, among.verdict) == ("more", "no significant difference")
     assert alone.p == among.p
     assert alone.ratio_interval == among.ratio_interval
@@ -186,13 +186,13 @@ def test_the_repeats_that_are_named_settle_it_in_four_of_five_at_length(n: int, 
 
 
 def test_a_tiny_difference_asks_for_more_repeats_than_are_counted() -> None:
-    pair = _one(Sample(5, 100.01, 2.0), Sample(5, 100.0, 2.0))
+    pair = _one(RepeatSample(5, 100.01, 2.0), RepeatSample(5, 100.0, 2.0))
     assert (pair.more_repeats, pair.more_than_100) == (None, True)
-    assert not _one(Sample(5, 101.0, 2.0), Sample(5, 100.0, 2.0)).more_than_100
+    assert not _one(RepeatSample(5, 101.0, 2.0), RepeatSample(5, 100.0, 2.0)).more_than_100
 
 
 def test_no_interval_of_a_ratio_goes_below_zero() -> None:
-    pair = _one(Sample(2, 5.0, 5.6), Sample(2, 9.0, 0.1))
+    pair = _one(RepeatSample(2, 5.0, 5.6), RepeatSample(2, 9.0, 0.1))
     assert pair.ratio_interval is not None
     assert pair.ratio_interval[0] == 0.0
     assert pair.difference_interval is not None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.analysis.virtual import stamps
 
 from joulelab.analysis import periodic
-from joulelab.analysis.periodic import LONGEST, is_in_step, repeat_period_s, unseen_share, within
+from joulelab.analysis.periodic import REPEAT_READINGS, find_repeat_period, find_unseen_share, is_in_step, select_steps
 
 
 def wave(t, period, duty=0.5):
@@ -22,7 +22,7 @@ def wave(t, period, duty=0.5):
 @pytest.mark.parametrize("period", [0.7, 1.3, 2.7, 6.0])
 def test_the_period_of_a_square_wave_is_found(period):
     t = np.arange(0, 60, 0.1)
-    assert repeat_period_s(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.11)
+    assert find_repeat_period(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.11)
 
 
 @pytest.mark.parametrize("period", [1.3, 2.7])
@@ -31,22 +31,22 @@ def test_readings_that_are_not_evenly_spaced_do_not_hide_it(period):
     t = np.concatenate(
         (np.arange(0, 1, 0.002), np.arange(1, 14, 0.1), np.arange(16, 30, 0.1), np.arange(30, 31, 0.002))
     )
-    assert repeat_period_s(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.21)
+    assert find_repeat_period(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.21)
 
 
 def test_what_does_not_repeat_has_no_period():
     t = np.arange(0, 60, 0.1)
-    assert repeat_period_s(t, np.full(t.size, 400.0), 0.1) is None
-    assert repeat_period_s(t, 100 + 5 * t, 0.1) is None  # a ramp resembles itself, but does not come back
-    assert repeat_period_s(t, np.where(t > 30, 500.0, 100.0), 0.1) is None
-    assert repeat_period_s(t, np.random.default_rng(1).normal(400, 20, t.size), 0.1) is None
-    assert repeat_period_s(np.array([0.0, 1e-3]), np.array([1.0, 2.0]), 1.0) is None
+    assert find_repeat_period(t, np.full(t.size, 400.0), 0.1) is None
+    assert find_repeat_period(t, 100 + 5 * t, 0.1) is None  # a ramp resembles itself, but does not come back
+    assert find_repeat_period(t, np.where(t > 30, 500.0, 100.0), 0.1) is None
+    assert find_repeat_period(t, np.random.default_rng(1).normal(400, 20, t.size), 0.1) is None
+    assert find_repeat_period(np.array([0.0, 1e-3]), np.array([1.0, 2.0]), 1.0) is None
 
 
 def test_a_long_series_is_looked_at_in_its_middle():
-    t = np.arange(0, 4 * LONGEST) * 0.1
-    middle = np.abs(t - t.mean()) < LONGEST * 0.1
-    assert repeat_period_s(t, np.where(middle, wave(t, 2.7), 300.0), 0.1) == pytest.approx(2.7, abs=0.11)
+    t = np.arange(0, 4 * REPEAT_READINGS) * 0.1
+    middle = np.abs(t - t.mean()) < REPEAT_READINGS * 0.1
+    assert find_repeat_period(t, np.where(middle, wave(t, 2.7), 300.0), 0.1) == pytest.approx(2.7, abs=0.11)
 
 
 # Steps.
@@ -60,15 +60,15 @@ def steps(period_s, count=48, jitter=0.0, start=3.0, seed=0):
 
 
 def test_a_meter_that_sees_all_has_nothing_unseen():
-    assert unseen_share(1.0, GRID) == 0.0
-    assert unseen_share(1.5, GRID, steps(0.1)) == 0.0
+    assert find_unseen_share(1.0, GRID) == 0.0
+    assert find_unseen_share(1.5, GRID, steps(0.1)) == 0.0
 
 
 def test_without_steps_nothing_is_excluded():
-    assert unseen_share(0.25, GRID) == 0.75
-    assert unseen_share(0.25, GRID, steps(0.137, count=11)) == 0.75
-    assert unseen_share(0.25, 0.0, steps(0.137, count=50)) == 0.75, "nobody says when it looks"
-    assert unseen_share(0.25, GRID, stamps([])) == 0.75
+    assert find_unseen_share(0.25, GRID) == 0.75
+    assert find_unseen_share(0.25, GRID, steps(0.137, count=11)) == 0.75
+    assert find_unseen_share(0.25, 0.0, steps(0.137, count=50)) == 0.75, "nobody says when it looks"
+    assert find_unseen_share(0.25, GRID, stamps([])) == 0.75
 
 
 @pytest.mark.parametrize("period", [0.1, 0.2, 0.5, 0.05, 1.0, 3.0])
@@ -76,12 +76,12 @@ def test_without_steps_nothing_is_excluded():
 def test_steps_in_phase_exclude_nothing_even_if_the_sensors_period_is_off(period, off):
     """The sensor's true period is 0.3 % off what is said of it, and the load keeps in step with the sensor."""
     hidden = 0.5 if period == 0.05 else 0.75  # of a cycle half as long as the grid two windows see a quarter each
-    assert unseen_share(0.25, GRID, steps(period * (1 + off))) == pytest.approx(hidden, abs=0.03)
+    assert find_unseen_share(0.25, GRID, steps(period * (1 + off))) == pytest.approx(hidden, abs=0.03)
 
 
 @pytest.mark.parametrize("period", [0.137, 0.3137, 0.0618, 0.35 * 1.017])
 def test_steps_out_of_phase_exclude_it(period):
-    assert unseen_share(0.25, GRID, steps(period)) == 0.0
+    assert find_unseen_share(0.25, GRID, steps(period)) == 0.0
 
 
 @pytest.mark.parametrize("period", [0.1, 0.2, 0.05, 0.15, 1.0])
@@ -100,38 +100,38 @@ def test_steps_out_of_phase_too_few_or_none_are_no_evidence(period):
 
 
 def test_steps_that_jitter_by_more_than_the_window_exclude_it():
-    assert unseen_share(0.25, GRID, steps(0.3, jitter=0.2, count=240)) < 0.1
-    assert unseen_share(0.25, GRID, steps(0.3, jitter=0.001)) > 0.5
+    assert find_unseen_share(0.25, GRID, steps(0.3, jitter=0.2, count=240)) < 0.1
+    assert find_unseen_share(0.25, GRID, steps(0.3, jitter=0.001)) > 0.5
 
 
 def test_a_load_that_is_in_step_for_half_of_the_time_is_half_excluded():
     both = np.concatenate((steps(0.1, 96), steps(0.137, 96, start=20.0)))
-    assert unseen_share(0.25, GRID, both) == pytest.approx(0.375, abs=0.06)
+    assert find_unseen_share(0.25, GRID, both) == pytest.approx(0.375, abs=0.06)
 
 
 def test_the_worst_of_several_processes_counts():
     """Four processes, each in step with its own GPU's sensor, at phases that together look evenly spread."""
     processes = [steps(0.1, start=3.0 + phase) for phase in (0.0, 0.025, 0.05, 0.075)]
     together = np.sort(np.concatenate(processes))
-    assert unseen_share(0.25, GRID, together) < 0.3, "mixed they would exclude what each of them proves"
-    assert unseen_share(0.25, GRID, np.concatenate(processes)) == pytest.approx(0.75, abs=0.05)
+    assert find_unseen_share(0.25, GRID, together) < 0.3, "mixed they would exclude what each of them proves"
+    assert find_unseen_share(0.25, GRID, np.concatenate(processes)) == pytest.approx(0.75, abs=0.05)
     one_free = np.concatenate((steps(0.137), steps(0.1)))
-    assert unseen_share(0.25, GRID, one_free) == pytest.approx(0.75, abs=0.05)
+    assert find_unseen_share(0.25, GRID, one_free) == pytest.approx(0.75, abs=0.05)
     few = np.concatenate((steps(0.137), steps(0.1, count=3)))
-    assert unseen_share(0.25, GRID, few) == 0.0, "a process that said too little says nothing"
+    assert find_unseen_share(0.25, GRID, few) == 0.0, "a process that said too little says nothing"
 
 
 def test_steps_on_both_sides_of_a_pause_prove_nothing():
     """Each half is in step; only across the pause their phases differ."""
     halves = np.concatenate((steps(0.1, 6), steps(0.1, 6, start=33.05)))
-    assert unseen_share(0.25, GRID, halves) == 0.75
-    assert unseen_share(0.25, GRID, np.concatenate((steps(0.137, 96, start=60.0), halves + 10**11))) == 0.0
+    assert find_unseen_share(0.25, GRID, halves) == 0.75
+    assert find_unseen_share(0.25, GRID, np.concatenate((steps(0.137, 96, start=60.0), halves + 10**11))) == 0.0
 
 
 @pytest.mark.parametrize(("seen", "period"), [(0.5, 1 / 3), (0.25, 1 / 5)])
 def test_parts_that_are_seen_more_often_than_others_are_not_excluded(seen, period):
     """Every part of the cycle was seen, but some twice as often: the mean of what was seen is not the mean."""
-    share = unseen_share(seen, GRID, steps(period * GRID, 96))
+    share = find_unseen_share(seen, GRID, steps(period * GRID, 96))
     phases = np.arange(0, 1, 1e-4)
     cycle = (phases[:, np.newaxis] - np.arange(210) * period) % 1.0 < seen
     uneven = np.abs(cycle.mean(axis=1) / seen - 1).mean() / 2
@@ -142,25 +142,25 @@ def test_parts_that_are_seen_more_often_than_others_are_not_excluded(seen, perio
 @settings(deadline=None)
 @given(st.floats(0.02, 2.0), st.floats(0.05, 0.95), st.floats(0.0, 0.3), st.integers(0, 60))
 def test_the_share_lies_between_nothing_and_all_that_is_hidden(period, seen, jitter, count):
-    share = unseen_share(seen, GRID, np.sort(steps(period, count, jitter)))
+    share = find_unseen_share(seen, GRID, np.sort(steps(period, count, jitter)))
     assert 0.0 <= share <= 1 - seen + 1e-12
 
 
 def test_steps_of_other_phases_say_nothing_about_this_one():
     all_of_them = stamps([1.0, 2.0, 3.0, 4.0])
-    assert list(within(all_of_them, int(stamps(2.0)), int(stamps(3.0)))) == list(stamps([2.0, 3.0]))
-    assert within(None, 0, 1) is None
+    assert list(select_steps(all_of_them, int(stamps(2.0)), int(stamps(3.0)))) == list(stamps([2.0, 3.0]))
+    assert select_steps(None, 0, 1) is None
 
 
 def test_the_same_steps_are_looked_at_once_and_little_is_kept(monkeypatch):
     looked, real = [], periodic._in_step
     monkeypatch.setattr(periodic, "_in_step", lambda *given: looked.append(1) or real(*given))
-    monkeypatch.setattr(periodic, "_KEPT", {})
-    monkeypatch.setattr(periodic, "KEPT", 3)
+    monkeypatch.setattr(periodic, "_SHARES", {})
+    monkeypatch.setattr(periodic, "CACHED_SHARES", 3)
     asked = [steps(period) for period in (0.3, 0.137, 0.211, 0.3001)]
-    shares = [[unseen_share(0.25, GRID, each.copy()) for _ in range(8)] for each in asked]
+    shares = [[find_unseen_share(0.25, GRID, each.copy()) for _ in range(8)] for each in asked]
     assert [len(set(s)) for s in shares] == [1] * 4
     assert len(looked) == 4
-    assert len(periodic._KEPT) == 1, "full, it began anew"
-    assert unseen_share(0.25, GRID, asked[0]) == shares[0][0] != unseen_share(0.5, GRID, asked[0])
-    assert max(len(digest) for _, _, digest in periodic._KEPT) == 16
+    assert len(periodic._SHARES) == 1, "full, it began anew"
+    assert find_unseen_share(0.25, GRID, asked[0]) == shares[0][0] != find_unseen_share(0.5, GRID, asked[0])
+    assert max(len(digest) for _, _, digest in periodic._SHARES) == 16

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.analysis.virtual import ns, power_spec, readings, stamps
 
-from joulelab.analysis.power import BLOCK, STUDENT, Bounds, PowerCurve, unseen_u
+from joulelab.analysis.power import FEW_READINGS_FACTOR, SUM_BLOCK, Bounds, PowerCurve, bound_unseen
 from joulelab.analysis.series import Readings
 
 
@@ -53,10 +53,16 @@ def test_a_step_is_integrated_by_the_trapezoid():
 
 def test_blocks_do_not_show():
     rng = np.random.default_rng(3)
-    n = 3 * BLOCK + 17
+    n = 3 * SUM_BLOCK + 17
     t, watts = np.cumsum(rng.uniform(0.05, 0.15, n)), rng.uniform(50, 700, n)
     p = curve(t, watts, power_spec(0.0, 0.0))
-    for i, j in ((0, n - 1), (BLOCK - 1, BLOCK + 1), (BLOCK, 2 * BLOCK), (17, 3 * BLOCK), (BLOCK, BLOCK + 1)):
+    for i, j in (
+        (0, n - 1),
+        (SUM_BLOCK - 1, SUM_BLOCK + 1),
+        (SUM_BLOCK, 2 * SUM_BLOCK),
+        (17, 3 * SUM_BLOCK),
+        (SUM_BLOCK, SUM_BLOCK + 1),
+    ):
         exact = np.trapezoid(watts[i : j + 1], t[i : j + 1])
         assert p.energy(ns(t[i]), ns(t[j])).value == pytest.approx(exact, rel=1e-6)
 
@@ -93,8 +99,12 @@ def test_a_quiet_phase_may_have_missed_what_the_load_does_elsewhere_but_not_all_
     p = curve(t, np.concatenate((np.full(200, 300.0), noise(2))), power_spec(1.0, 0.0))
     quiet = [p.energy(ns(5), ns(5 + length)).budget()["sampling"] for length in (5, 10, 100, 180)]
     # Of five readings nobody knows their spread as well as of ten: Student's t.
-    assert quiet[0] == pytest.approx(quiet[1] / math.sqrt(2) * STUDENT[5] / STUDENT[10], rel=0.01)
-    assert quiet[1:] == pytest.approx([quiet[1], quiet[1] / STUDENT[10], quiet[1] / STUDENT[10]])
+    assert quiet[0] == pytest.approx(
+        quiet[1] / math.sqrt(2) * FEW_READINGS_FACTOR[5] / FEW_READINGS_FACTOR[10], rel=0.01
+    )
+    assert quiet[1:] == pytest.approx(
+        [quiet[1], quiet[1] / FEW_READINGS_FACTOR[10], quiet[1] / FEW_READINGS_FACTOR[10]]
+    )
     noisy = p.energy(ns(250), ns(390)).budget()["sampling"]
     assert quiet[3] < noisy / 2
     steady = curve(t, np.full(400, 300.0), power_spec(1.0, 0.0)).energy(ns(5), ns(10))
@@ -320,9 +330,9 @@ def test_the_unseen_bound_holds_for_the_worst_load_in_step():
     """Seen at 400 W in a quarter of the time, at the limit in the rest: the truth is inside."""
     for hidden_w in (50.0, 700.0):
         true = 10 * (0.25 * 400 + 0.75 * hidden_w)
-        assert abs(true - 4000) <= 2 * unseen_u(4000.0, 10.0, 0.75, Bounds(50.0, 700.0))
-    assert unseen_u(4000.0, 0.0, 0.75, Bounds(50.0, 700.0)) == 0.0
-    assert unseen_u(4000.0, 10.0, 0.0, Bounds(50.0, 700.0)) == 0.0
+        assert abs(true - 4000) <= 2 * bound_unseen(4000.0, 10.0, 0.75, Bounds(50.0, 700.0))
+    assert bound_unseen(4000.0, 0.0, 0.75, Bounds(50.0, 700.0)) == 0.0
+    assert bound_unseen(4000.0, 10.0, 0.0, Bounds(50.0, 700.0)) == 0.0
 
 
 # Bounds.

@@ -13,7 +13,7 @@ import pytest
 from tests.analysis.studies import by_cap, noted
 
 from joulelab.analysis.metrics import summarise_cells
-from joulelab.analysis.quality import data_of, figures_of, quality_of, quality_text
+from joulelab.analysis.quality import format_quality, list_quality_figures, name_data, read_quality
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
@@ -60,21 +60,21 @@ def _printed(show: Callable[..., None], summary: StudySummary) -> str:
 
 def test_quality_is_what_the_workload_says_it_is() -> None:
     facts = {"quality": "accuracy, loss,gone,text", "accuracy": 1, "loss": math.nan, "text": "a", "other": 3.0}
-    found = quality_of(facts)
+    found = read_quality(facts)
     assert list(found) == ["accuracy", "loss"]
     assert found["accuracy"] == 1.0
     assert math.isnan(found["loss"]), "shown as nan, not left out"
-    assert quality_text(facts) == "accuracy 1, loss nan"
-    assert quality_of({"quality": 0.9}) == {"quality": 0.9}
-    assert quality_of({"quality": "a", "a": "0.910"}) == {"a": 0.91}
-    assert quality_of({"accuracy": 0.9}) == {}
+    assert format_quality(facts) == "accuracy 1, loss nan"
+    assert read_quality({"quality": 0.9}) == {"quality": 0.9}
+    assert read_quality({"quality": "a", "a": "0.910"}) == {"a": 0.91}
+    assert read_quality({"accuracy": 0.9}) == {}
 
 
 def test_a_figure_that_a_run_does_not_tell_has_no_mean() -> None:
     (cell, _) = told(lambda _, k: {"quality": "a" if k else "a, b", "a": k, "b": 2} | ({"data": "x"} if k else {}))
-    assert figures_of(cell.trials) == {"a": [0.0, 1.0]}
-    assert figures_of(()) == {}
-    assert data_of(cell.trials) == "x"
+    assert list_quality_figures(cell.trials) == {"a": [0.0, 1.0]}
+    assert list_quality_figures(()) == {}
+    assert name_data(cell.trials) == "x"
 
 
 def test_cells_have_means_of_their_quality(judged: StudySummary) -> None:

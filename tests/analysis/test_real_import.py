@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.run.imports import Asked, Imported, Wanted, import_archives
 from joulelab.store.run import open_run
@@ -45,7 +45,7 @@ def node_log(run: str) -> Asked:
 def imported(runs: Path, *asked: Asked, **wanted: Any) -> tuple[Imported, Result]:
     made = import_archives(runs, asked, Wanted(source="csv", command=["joulelab", "import", "csv"], **wanted))
     with open_run(made.run) as run:
-        return made, analyse(run)
+        return made, analyse_run(run)
 
 
 def rows(run: str) -> dict[tuple[str, str], np.ndarray]:

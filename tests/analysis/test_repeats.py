@@ -8,12 +8,12 @@ from tests.analysis.studies import cell, trial
 
 from joulelab.analysis.cells import Cell, Trial, average_lasting, compute_idle_energy, compute_means
 from joulelab.analysis.metrics import summarise_cells
-from joulelab.analysis.repeats import Sample, sample_of, samples_of
+from joulelab.analysis.repeats import RepeatSample, make_sample, make_samples
 from joulelab.core.quantity import Quantity
 
 
 def test_a_sample_has_number_mean_deviation_median_and_student_s_interval() -> None:
-    sample = sample_of([98.0, 100.0, 105.0])
+    sample = make_sample([98.0, 100.0, 105.0])
     assert (sample.n, sample.mean, sample.median) == (3, 101.0, 100.0)
     assert sample.deviation == pytest.approx(math.sqrt(13.0))
     assert sample.half_width == pytest.approx(4.302653 * math.sqrt(13.0 / 3), rel=1e-6)
@@ -21,8 +21,8 @@ def test_a_sample_has_number_mean_deviation_median_and_student_s_interval() -> N
 
 
 def test_moments_alone_give_the_same_interval() -> None:
-    values = sample_of([98.0, 100.0, 105.0])
-    told = Sample(3, values.mean, values.deviation)
+    values = make_sample([98.0, 100.0, 105.0])
+    told = RepeatSample(3, values.mean, values.deviation)
     assert told.interval == values.interval
     assert told.median is None
     assert told.outliers == ()
@@ -30,17 +30,17 @@ def test_moments_alone_give_the_same_interval() -> None:
 
 
 def test_one_repeat_or_no_deviation_has_no_interval() -> None:
-    assert sample_of([7.0]).interval is None
-    assert sample_of([7.0]).deviation is None
-    assert Sample(5, 7.0).interval is None
-    assert Sample(1, 7.0, 0.5).interval is None
+    assert make_sample([7.0]).interval is None
+    assert make_sample([7.0]).deviation is None
+    assert RepeatSample(5, 7.0).interval is None
+    assert RepeatSample(1, 7.0, 0.5).interval is None
     with pytest.raises(ValueError, match="needs a value"):
-        sample_of([])
+        make_sample([])
 
 
 def test_a_cell_has_energy_power_and_time_with_the_meter_beside() -> None:
     trials = [trial(e, t, gain=0.02 * e, offset=0.01 * e, edge=9.0) for e, t in ((100.0, 10.0), (120.0, 12.0))]
-    found = samples_of(cell("a", trials))
+    found = make_samples(cell("a", trials))
     assert found["energy"].values == (100.0, 120.0)
     assert found["power"].values == (10.0, 10.0)
     assert found["power"].deviation == 0.0
@@ -52,27 +52,30 @@ def test_a_cell_has_energy_power_and_time_with_the_meter_beside() -> None:
 
 
 def test_what_is_not_known_is_not_there() -> None:
-    assert samples_of(cell("a", [])) == {}
-    assert set(samples_of(cell("a", [trial(None, 3.0)]))) == {"time"}
-    assert set(samples_of(cell("a", [trial(5.0, 0.0)]))) == {"energy", "time"}
-    assert samples_of(cell("a", [trial(5.0, 1.0, known=False)]))["energy"].meter is None
-    assert samples_of(cell("a", [trial(0.0, 1.0, gain=1.0)]))["energy"].meter is None
+    assert make_samples(cell("a", [])) == {}
+    assert set(make_samples(cell("a", [trial(None, 3.0)]))) == {"time"}
+    assert set(make_samples(cell("a", [trial(5.0, 0.0)]))) == {"energy", "time"}
+    assert make_samples(cell("a", [trial(5.0, 1.0, known=False)]))["energy"].meter is None
+    assert make_samples(cell("a", [trial(0.0, 1.0, gain=1.0)]))["energy"].meter is None
     with pytest.raises(ValueError, match="no energy"):
         average_lasting(cell("a", [trial(None, 1.0)]))
 
 
 def test_per_unit_of_work_and_moments_that_tell_no_work() -> None:
     done = Trial(Quantity(100.0), 10.0, {"samples": 50.0})
-    found = samples_of(Cell("a", {}, (done,)), "samples")
+    found = make_samples(Cell("a", {}, (done,)), "samples")
     assert (found["energy"].mean, found["power"].mean, found["time"].mean) == (2.0, 10.0, 0.2)
-    told = Cell("b", {}, moments={"energy": Sample(5, 1.0), "time": Sample(5, 1.0)})
-    assert samples_of(told) == dict(told.moments)
-    assert samples_of(told, "samples") == {}
+    told = Cell("b", {}, moments={"energy": RepeatSample(5, 1.0), "time": RepeatSample(5, 1.0)})
+    assert make_samples(told) == dict(told.moments)
+    assert make_samples(told, "samples") == {}
     assert compute_means(told, "samples") is None
 
 
 def test_means_of_moments() -> None:
-    told = {"energy": Sample(5, 100.0, 2.0, meter=0.02, terms={"gain:x": 0.01}), "time": Sample(5, 10.0, 0.1)}
+    told = {
+        "energy": RepeatSample(5, 100.0, 2.0, meter=0.02, terms={"gain:x": 0.01}),
+        "time": RepeatSample(5, 10.0, 0.1),
+    }
     found = compute_means(Cell("a", {}, moments=told))
     assert found is not None
     assert found.energy is not None
@@ -81,11 +84,11 @@ def test_means_of_moments() -> None:
     assert found.energy.expanded == pytest.approx(math.hypot(half, 2.0))
     assert found.spread
     assert found.time.known
-    bare = compute_means(Cell("a", {}, moments={"time": Sample(5, 10.0)}))
+    bare = compute_means(Cell("a", {}, moments={"time": RepeatSample(5, 10.0)}))
     assert bare is not None
     assert bare.energy is None
     assert not bare.time.known
-    assert compute_means(Cell("a", {}, moments={"energy": Sample(5, 10.0)})) is None
+    assert compute_means(Cell("a", {}, moments={"energy": RepeatSample(5, 10.0)})) is None
 
 
 def test_idle_devices_energy_has_a_mean() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.analysis.series import Readings, usual_step
+from joulelab.analysis.series import Readings, find_usual_step
 
 
 def of(t, values):
@@ -57,4 +57,4 @@ def test_slices_hold_both_ends():
     ],
 )
 def test_the_usual_step_is_that_of_most_of_the_time_but_no_gap(steps, usual):
-    assert usual_step(np.array(steps)) == usual
+    assert find_usual_step(np.array(steps)) == usual

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.virtual import ns, readings
 
-from joulelab.analysis.statistics import MANY, coverage, power_statistics, weighted_percentiles
+from joulelab.analysis.statistics import MOST_SORTED, compute_coverage, compute_percentiles, describe_power
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(1, 50)), min_size=1, max_size=30), st.integers(1, 99))
 def test_a_weight_is_as_good_as_that_many_readings(rows, percent):
     value, weight = np.array([v for v, _ in rows]), np.array([float(w) for _, w in rows])
-    (found,) = weighted_percentiles(value, weight, (percent,))
+    (found,) = compute_percentiles(value, weight, (percent,))
     each = np.sort(np.repeat(value, weight.astype(int)))
     # The smallest value with at least that share of the readings at or below it.
     share = np.arange(1, each.size + 1) / each.size
@@ -23,7 +23,7 @@ def test_a_weight_is_as_good_as_that_many_readings(rows, percent):
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=50))
 def test_percentiles_rise_and_stay_inside(values):
-    found = weighted_percentiles(np.array(values), np.ones(len(values)), (0, 5, 50, 95, 99, 100))
+    found = compute_percentiles(np.array(values), np.ones(len(values)), (0, 5, 50, 95, 99, 100))
     assert found == sorted(found)
     assert found[0] == min(values)
     assert found[-1] == max(values)
@@ -32,19 +32,19 @@ def test_percentiles_rise_and_stay_inside(values):
 @pytest.mark.parametrize("spread", [0.0, 1e-9, 300.0])
 def test_percentiles_of_many_are_those_of_all_of_them_in_order(spread):
     rng = np.random.default_rng(3)
-    value = 100 + spread * np.round(rng.gamma(0.5, 1.0, MANY + 1), 2)  # many are equal, and most are low
+    value = 100 + spread * np.round(rng.gamma(0.5, 1.0, MOST_SORTED + 1), 2)  # many are equal, and most are low
     weight = rng.integers(1, 9, value.size).astype(float)
     percent = (0.0, 5.0, 50.0, 95.0, 99.0, 99.99, 100.0)
     order = np.argsort(value, kind="stable")
     reached = np.cumsum(weight[order])
     expected = [value[order][np.searchsorted(reached, p / 100 * reached[-1])] for p in percent]
-    assert weighted_percentiles(value, weight, percent) == expected
+    assert compute_percentiles(value, weight, percent) == expected
 
 
 def test_readings_that_were_polled_quickly_weigh_little():
     t = np.concatenate((np.arange(0, 0.4, 0.002), np.arange(0.4, 10, 0.1)))
     watts = np.where(t < 0.4, 100.0, 500.0)  # 200 readings of 96 ms together, 96 readings of 9.6 s
-    found = power_statistics(readings(t, watts), ns(0), ns(10), window_s=0.1, step_s=0.1)
+    found = describe_power(readings(t, watts), ns(0), ns(10), window_s=0.1, step_s=0.1)
     assert (found.median, found.p5, found.minimum, found.maximum) == (500.0, 500.0, 100.0, 500.0)
     assert found.window_s == 0.1
 
@@ -53,19 +53,19 @@ def test_a_reading_before_a_gap_does_not_stand_for_the_gap():
     t = np.concatenate((np.arange(0, 3, 0.1), np.arange(9, 10, 0.1)))
     watts = np.where(t < 2.95, 300.0, 100.0)  # the last one before the gap is 100 W
     watts[29] = 100.0
-    found = power_statistics(readings(t, watts), ns(0), ns(10), window_s=None, step_s=0.1)
+    found = describe_power(readings(t, watts), ns(0), ns(10), window_s=None, step_s=0.1)
     assert found.median == 300.0
     assert found.p5 == 100.0
 
 
 def test_the_last_reading_holds_to_the_end_at_most_three_steps():
     r = readings([0.0, 1.0, 2.0], [1.0, 1.0, 9.0])
-    assert power_statistics(r, ns(-1), ns(100), window_s=None, step_s=1.0).median == 9.0
-    assert power_statistics(r, ns(-1), ns(3), window_s=None, step_s=1.0).median == 1.0
+    assert describe_power(r, ns(-1), ns(100), window_s=None, step_s=1.0).median == 9.0
+    assert describe_power(r, ns(-1), ns(3), window_s=None, step_s=1.0).median == 1.0
 
 
 def test_no_reading_no_statistics():
-    assert power_statistics(readings([0.0], [1.0]), ns(5), ns(6), window_s=None, step_s=1.0) is None
+    assert describe_power(readings([0.0], [1.0]), ns(5), ns(6), window_s=None, step_s=1.0) is None
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,10 @@ def test_no_reading_no_statistics():
     ],
 )
 def test_coverage_is_the_share_without_long_pauses(seconds, share):
-    assert coverage(readings(seconds, np.ones(len(seconds))), ns(0), ns(10), 0.1) == pytest.approx(share, abs=1e-4)
+    assert compute_coverage(readings(seconds, np.ones(len(seconds))), ns(0), ns(10), 0.1) == pytest.approx(
+        share, abs=1e-4
+    )
 
 
 def test_an_interval_of_no_length_is_covered():
-    assert coverage(readings([], []), ns(3), ns(3), 0.1) == 1.0
+    assert compute_coverage(readings([], []), ns(3), ns(3), 0.1) == 1.0

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.analysis.analyse import analyse
-from joulelab.analysis.unsure import unsure_of, with_unsure
+from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.unsure import add_interval_terms, read_edge_offsets
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.store.imported import Import, Part, import_run
@@ -22,8 +22,8 @@ NS = 1_000_000_000
 
 def test_events_tell_how_far_the_ends_may_be_off() -> None:
     told = {"t": 1, "event": "interval-unsure", "begin_s": 7.5, "end_s": 0.25}
-    assert unsure_of([{"t": 0, "event": "clock"}, told]) == (7_500_000_000, 250_000_000)
-    assert unsure_of([{"t": 0, "event": "clock"}]) == (0, 0)
+    assert read_edge_offsets([{"t": 0, "event": "clock"}, told]) == (7_500_000_000, 250_000_000)
+    assert read_edge_offsets([{"t": 0, "event": "clock"}]) == (0, 0)
 
 
 def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> 
     rows = [(t * NS, t * NS, (100.0,)) for t in range(1000, 1201)]
     streams = [Fetched(Stream("node.ac", "power", "node.ac", 1.0, (spec,)), rows, "n1", doubts)]
     with open_run(import_run(tmp_path, Import([Part("bmc", streams)], 1010 * NS, 1190 * NS, {}, ["x"]))) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     found = [c for c in result.checks if c.name == "interval"]
     assert [c.status for c in found] == ["failed", "warning", "note", "warning"]
     assert (found[0].message, found[0].next) == ("job 7: failed", "ask")
@@ -45,10 +45,10 @@ def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> 
 
 def test_an_end_is_worth_what_was_drawn_around_it() -> None:
     energy = Quantity(1000.0, {"gain:x": 3.0})
-    assert with_unsure(energy, lambda t, off: 1 / 0, 0, 10, (0, 0)) is energy
+    assert add_interval_terms(energy, lambda t, off: 1 / 0, 0, 10, (0, 0)) is energy
     # 100 W at the begin, 300 W at the end.
     watts = {0: 100.0, 10: 300.0}
-    found = with_unsure(energy, lambda t, off: watts[t] * off / math.sqrt(3), 0, 10, (2, 1))
+    found = add_interval_terms(energy, lambda t, off: watts[t] * off / math.sqrt(3), 0, 10, (2, 1))
     assert found.value == 1000.0
     assert found.terms == {
         "gain:x": 3.0,
@@ -58,8 +58,8 @@ def test_an_end_is_worth_what_was_drawn_around_it() -> None:
 
 
 def test_scopes_that_begin_together_add() -> None:
-    one = with_unsure(Quantity(1.0), lambda t, off: 5.0, 0, 9, (1, 1))
-    two = with_unsure(Quantity(2.0), lambda t, off: 7.0, 0, 9, (1, 1))
+    one = add_interval_terms(Quantity(1.0), lambda t, off: 5.0, 0, 9, (1, 1))
+    two = add_interval_terms(Quantity(2.0), lambda t, off: 7.0, 0, 9, (1, 1))
     assert (one + two).budget() == {"interval": pytest.approx(12 * math.sqrt(2))}
     assert (two - one).budget() == {"interval": pytest.approx(2 * math.sqrt(2))}
 
@@ -75,7 +75,7 @@ def test_the_cords_of_a_node_begin_together(tmp_path: Path) -> None:
         streams.append(Fetched(stream, rows, "n1"))
     what = Import([Part("pdu", streams)], 1050 * NS, 1150 * NS, {}, ["x"], unsure_s=(6.0, 3.0))
     with open_run(import_run(tmp_path, what)) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     node = next(s for s in result.scopes if s.scope == "node.ac")
     assert node.energy.value == pytest.approx(300 * 100)
     expected = 300 * math.hypot(6.0, 3.0) / math.sqrt(3)

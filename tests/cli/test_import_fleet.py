@@ -14,7 +14,7 @@ from benchmarks.fleet import begin_ns
 from benchmarks.fleet_model import NS, Fleet, Plan, Scraped
 from tests.instruments import timeseries
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.report.rows import energy_rows
 from joulelab.store.run import open_run
 
@@ -128,7 +128,7 @@ def test_the_run_is_shown_and_compared_like_any_other(
 
 def assert_many_rests_are_one_row(folder: Path) -> None:
     with open_run(folder) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     rests = [g for g in result.groups if g.name == "rest of node.ac"]
     many = replace(result, groups=(*(g for g in result.groups if g not in rests), *rests * 16))
     rows = {row.label: row for row in energy_rows(many)}

@@ -20,7 +20,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension, unload_ipython_extension
 from joulelab.integrations.jupyter_cells import Stack
 from joulelab.integrations.jupyter_reading import read_notebook
-from joulelab.run import cells, phases
+from joulelab.run import cells, marking
 from joulelab.store.folder import RunState, list_runs, read_end, run_state
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def check_after_the_recording(shell: Any, folder: Path, capsys: pytest.CaptureFi
         shell.run_cell(line)
         told = capsys.readouterr()
         assert said in told.out + told.err
-    assert phases.writer() is None
+    assert marking.writer() is None
 
 
 @pytest.mark.system
@@ -213,7 +213,7 @@ def test_what_somebody_else_records_is_joined_and_left(
 
         # As in a kernel that `joulelab run notebook.ipynb` has started, which marks the cells itself.
         monkeypatch.setenv(cells.NOTEBOOK, "a.ipynb")
-        marked = cells.Phases(phases.writer(), "a.ipynb")
+        marked = cells.Phases(marking.writer(), "a.ipynb")
         marked.next("cell 1")
         load_ipython_extension(shell)
         shell.run_cell("%%joulelab again\n1")
@@ -284,10 +284,10 @@ def test_a_kernel_that_ends_leaves_a_run_that_can_be_read(folder: Path, how: str
     until(lambda: any(events_of(path, "stop") for path in run.glob("*/events.0.jsonl")))
     until(lambda: run_state(run) is not RunState.LIVE)
     assert run_state(run) is (RunState.CLOSED if how == "leave" else RunState.KILLED)
-    from joulelab.analysis.analyse import analyse
+    from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run import open_run
 
     with open_run(run) as opened:
-        result = analyse(opened)
+        result = analyse_run(opened)
     cell = next(p for p in result.phases if p.title == "cell 1")
     assert cell.energy["measured"].value == pytest.approx(200 * cell.duration_s, rel=0.12)

@@ -21,7 +21,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks
 from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
-from joulelab.run import phases
+from joulelab.run import marking
 from joulelab.store.folder import list_runs, read_end
 
 if TYPE_CHECKING:
@@ -207,19 +207,19 @@ def test_by_itself_it_is_a_run_and_the_first_rank_reports_for_all(
         spawner.end()
     del training
     gc.collect()
-    assert phases.writer() is None
+    assert marking.writer() is None
     end = read_end(second)
     assert end is not None
     assert end["exit_code"] == 1
-    from joulelab.analysis.analyse import analyse
+    from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run import open_run
 
     with open_run(first) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     assert result.name == "mine"
     assert result.work == {"steps": 1, "samples": 32, "files": 4}
     with open_run(second) as run:
-        assert analyse(run).work == {"samples": 2}
+        assert analyse_run(run).work == {"samples": 2}
 
 
 class Callback(Following):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.cli.entry import JOULELAB
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.store.folder import list_runs, read_meta
 from joulelab.store.run import open_run
 from joulelab.twin import profile
@@ -45,7 +45,7 @@ class Trained:
 
     def result(self, run: str | Path) -> Result:
         with open_run(Path(run)) as opened:
-            return analyse(opened)
+            return analyse_run(opened)
 
 
 def lines(phases: tuple[PhaseResult, ...]) -> list[tuple[int, str, dict[str, float]]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.series import Readings
 from joulelab.core.spec import Spec
@@ -125,7 +125,7 @@ def test_energy_is_made_of_power_that_was_sampled_once_a_minute(study: Study) ->
         assert slot.run is not None
         with open_run(slot.run) as run:
             cords = [stream for table in run.tables() for stream in table.streams if stream.scope.startswith("outlet")]
-            (node,) = [scope for scope in analyse(run).scopes if scope.scope == "node.ac"]
+            (node,) = [scope for scope in analyse_run(run).scopes if scope.scope == "node.ac"]
         assert len(cords) == 6
         assert {spec.name for stream in cords for spec in stream.channels if spec.kind != "state"} == {"power_w"}, name
         assert (node.reading.kind, node.reading.channel) == ("power", "power_w")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.slurm.fake import DAY, PM, T0, Fake, row
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.errors import ConfigError, ReadFailed, StoreError
 from joulelab.instruments import slurm
 from joulelab.run.imports import Asked, Wanted, entry_asked, import_archives, typed_asked
@@ -130,7 +130,7 @@ def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypat
     wanted = replace(WANTED, phases=[Stretch("mine", begin_ns, begin_ns + 9 * NS)])
     done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], wanted)
     with open_run(done.run) as run:
-        found = analyse(run)
+        found = analyse_run(run)
     energies = {p.title: round(p.energy["job"].value) for p in found.phases if "job" in p.energy}
     assert energies == {"batch": 21_800, "0": 20_540}
     assert [p.title for p in found.phases if not p.energy] == ["mine", "1"]
@@ -148,7 +148,7 @@ def test_a_job_without_accounted_energy_fails_a_check(tmp_path: Path, monkeypatc
     monkeypatch.setattr(slurm, "open_archive", lambda _: Fake(row("1", "") + row("1.0", "")).archive())
     done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], WANTED)
     with open_run(done.run) as run:
-        found = {(c.name, c.status): c for c in analyse(run).checks}
+        found = {(c.name, c.status): c for c in analyse_run(run).checks}
     assert found["accounting", "failed"].message.startswith("job: the accounting has no energy for this job (")
     assert found["accounting", "failed"].next == ""
 
@@ -165,7 +165,7 @@ def watts(tmp_path: Path, values: Sequence[float], scope: str = "node.ac", unit:
     columns = [{"column": "w", "scope": scope, "unit": unit}]
     done = import_archives(tmp_path / "runs", [asked(path, columns=columns)], WANTED)
     with open_run(done.run) as run:
-        return [check for check in analyse(run).checks if check.status == "failed"]
+        return [check for check in analyse_run(run).checks if check.status == "failed"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.run.supervised import gone, recorders_in
 from tests.slurm.cluster import Cluster, Machine
 from tests.waiting import until
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.errors import MissingDependency
 from joulelab.run.step import MODULE
@@ -146,7 +146,7 @@ def test_a_job_of_two_nodes_is_one_run(bench: Bench) -> None:
     assert end is not None
     true = bench.twin.truth.energy("cpu:0", end["start_ns"], end["end_ns"])
     with open_run(run) as opened:
-        found = {(s.host, s.scope): s.energy.value for s in analyse(opened).scopes}
+        found = {(s.host, s.scope): s.energy.value for s in analyse_run(opened).scopes}
         assert found["n1", "cpu:0"] == pytest.approx(true, rel=0.1)
         assert found["n2", "cpu:0"] == pytest.approx(true, rel=0.1)
         assert opened.unjoined() == []
@@ -247,7 +247,7 @@ def test_a_node_whose_task_is_killed_is_told_and_recorded_again(bench: Bench) ->
     assert lost["heard_ns"] < lost["t"] < back["t"]
     assert lost["step"] != back["step"]
     with open_run(run) as opened:
-        (check,) = (c for c in analyse(opened).checks if c.name == "recorder lost")
+        (check,) = (c for c in analyse_run(opened).checks if c.name == "recorder lost")
         assert check.status == "note", "counters went on"
         assert check.message.startswith("n2: nothing was read from ")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.codes import raises_code
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.store.folder import RunState, list_runs
@@ -47,7 +47,7 @@ def test_a_run_of_what_was_measured_elsewhere(tmp_path: Path) -> None:
         pairs = opened.clock_pairs()
         assert [(p.mono_ns, p.utc_ns) for p in pairs] == [(T0, T0), (T0 + 100 * NS, T0 + 100 * NS)]
         assert not opened.problems()
-        result = analyse(opened)
+        result = analyse_run(opened)
     assert (result.outcome, result.state, result.host, result.name) == ("imported", "closed", "node7", "elsewhere")
     assert result.start_utc == "2024-05-01T12:00:00.000+00:00"
     assert result.energy is not None
@@ -65,7 +65,7 @@ def test_hosts_meters_phases_and_idle(tmp_path: Path) -> None:
         assert opened.hosts == ("a", "b")
         assert {(t.host, t.meter) for t in opened.tables()} == {("a", "pdu1"), ("b", "pdu1"), ("a", "bmc")}
         assert {p.mono_ns - p.utc_ns for p in opened.clock_pairs("b")} == {0}
-        result = analyse(opened)
+        result = analyse_run(opened)
     assert [(p.name, p.start_s, p.duration_s) for p in result.phases] == [("train", 10.0, 40.0), ("test", 50.0, 20.0)]
     assert result.phases[0].energy["node.ac"].value == pytest.approx(800 * 40, rel=1e-6)
     on_a = next(s for s in result.scopes if s.host == "a")
@@ -83,7 +83,7 @@ def test_gaps_and_problems_are_events_of_the_run(tmp_path: Path) -> None:
     with open_run(run) as opened:
         events = [e for e in opened.events() if e["event"] in ("gap", "problem")]
         assert [(e["event"], e["meter"]) for e in events] == [("problem", "pdu1"), ("gap", "pdu1")]
-        (found,) = analyse(opened).gaps
+        (found,) = analyse_run(opened).gaps
     assert (found.meter, found.from_ns, found.to_ns, found.reason) == ("pdu1", T0 + NS, T0 + 9 * NS, "no rows")
 
 

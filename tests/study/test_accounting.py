@@ -9,7 +9,7 @@ import pytest
 from tests.analysis.folders import STARTED, Folder, power
 from tests.slurm.fake import PM, T0, Fake, row
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.errors import Unavailable
 from joulelab.instruments.slurm.client import Answer, Slurm
@@ -80,7 +80,7 @@ def test_one_question_for_all_and_each_gets_its_own(slot):
         assert facts(one, f"slurm-{job}")["energy_j"] == 30_000 + job
         assert not (one.run / "results.json").exists()
         with open_run(one.run) as run:
-            result = analyse(run)
+            result = analyse_run(run)
         assert result.group("measured").scopes == ("node.dc",)
         assert {s.scope for s in result.scopes} == {"node.dc", "job"}
     noted = json.loads((slots[0].folder / "job.json").read_text())
@@ -94,7 +94,7 @@ def test_what_is_accounted_agrees_with_our_meter_in_one_time_line(slot):
     one = slot()
     assert filled([one], Asked(row("1", "", "00:00", "01:02") + row("1.batch", 31_000, "00:00", "01:02"))) == []
     with open_run(one.run) as run:
-        (found,) = analyse(run).comparisons
+        (found,) = analyse_run(run).comparisons
     assert found.verdict == "agree"
     assert found.best.energy.value == pytest.approx(500 * 62, rel=0.02)
     assert found.other.energy.value == pytest.approx(31_000, abs=1)
@@ -161,7 +161,7 @@ def test_zero_that_stays_is_a_gap_with_its_reason(slot):
     assert filled([one], Asked(row("1", 0) + row("1.batch", 0))) == []
     assert facts(one)["energy_j"] is None
     with open_run(one.run) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     (note,) = [c for c in result.checks if c.name == "accounting"]
     assert "does not read its meter on n1" in note.message
     assert filled([one], Asked("")) == []

@@ -10,45 +10,45 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.series import independent
+from joulelab.analysis.series import count_independent
 
 if TYPE_CHECKING:
-    from joulelab.analysis.channels import Channel
+    from joulelab.analysis.channels import EnergyChannel
     from joulelab.analysis.series import Floats, Readings
 
-REACH_S = 15.0  # no meter that is read while a run goes on is further behind
-FEWEST = 10  # readings from which a lag is estimated
-ALIKE = 0.8  # correlation from which two meters see the same load
-MOST = 4_000  # readings looked at
-LAGS = 240  # lags tried on each pass
-CELLS = 1 << 15  # lags times readings that are worked out at once: as many as stay in a processor's cache
+LONGEST_LAG_S = 15.0  # no meter that is read while a run goes on is further behind
+FEWEST_LAG_READINGS = 10  # readings from which a lag is estimated
+SAME_LOAD = 0.8  # correlation from which two meters see the same load
+MOST_LAG_READINGS = 4_000  # readings looked at
+LAGS_PER_PASS = 240  # lags tried on each pass
+LAG_CELLS = 1 << 15  # lags times readings that are worked out at once: as many as stay in a processor's cache
 # Readings, spread over those, that are enough to see around which lag to look, and to look closer.
-ROUGH, CLOSE = 500, 2_000
-REACH = 1 / 8  # share of the record within which lags are looked for
+ROUGH_READINGS, CLOSE_READINGS = 500, 2_000
+LAG_REACH = 1 / 8  # share of the record within which lags are looked for
 # Whether a meter follows a load can be judged only if the load moved for longer than either meter's reading period: a
 # log of single readings shows fast steps as movement that is not there. The load moved if its means over five readings
 # of the fast meters and one of the slow (1 s at least) resemble their neighbours, or if its means over one reading of
 # either are smooth: scatter, wrong readings and most beats of steps with readings are neither. A beat that takes more
 # than 28 readings looks the same as a load that moves slowly.
-VARIES = 0.05  # standard deviation of those means by which a load moves, as a share of their mean
-SHORTEST_S, PERSISTS = 1.0, 5
+MOVES_SHARE = 0.05  # standard deviation of those means by which a load moves, as a share of their mean
+SHORTEST_MEAN_S, LASTING_STEPS = 1.0, 5
 # Autocorrelation of neighbours, and against that of scatter: a sine of 7 means has 0.62, a step 1 - 3 / count.
-LASTS, ABOVE_CHANCE = 0.5, 3.5
+LASTING_CORRELATION, LASTING_CHANCE = 0.5, 3.5
 # Standard deviation against the scatter by third differences (rms): scatter has 1 or 2, a sine of 8 means 10, a square
 # wave of 28 means 8, a step more.
-SMOOTH, FEWEST_SMOOTH, THIRD = 8.0, 30, math.sqrt(20)
+SMOOTH_RATIO, FEWEST_SMOOTH, THIRD_DIFFERENCES = 8.0, 30, math.sqrt(20)
 # Share of what the fast meters show (standard deviation) that these means have to keep: beats of harmonics keep less.
-KEEPS = 0.6
+KEPT_MOVEMENT = 0.6
 # A meter that shows the movement of a load correlates with it by 0.5 or more unless it scatters by more than this times
 # the movement, even if it shows three quarters only.
 MOST_SCATTER = 1.5
 REPEATS = "the load repeats"
 # Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
-AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
+RIVAL_FACTOR, RIVAL_SHARE = 2.0, 0.05
 
 
 @dataclass(frozen=True)
-class Means:
+class WindowMeans:
     """Hold mean powers (W) of a channel over windows: their middles and widths in s from `base_ns`."""
 
     middle: Floats
@@ -57,7 +57,7 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Cumulative:
+class CumulativeEnergy:
     """Hold the energy (J) that a reference had used up to each time (s from `base_ns`), and its usual step (s)."""
 
     base_ns: int
@@ -76,79 +76,79 @@ class Cumulative:
         return (self.at(middle + wide / 2) - self.at(middle - wide / 2)) / wide
 
 
-def cumulative(channel: Channel, base_ns: int) -> Cumulative:
+def accumulate_energy(channel: EnergyChannel, base_ns: int) -> CumulativeEnergy:
     """Return a channel as energy over time, each reading at the middle of what it stands for."""
     curve, readings = channel.curve, channel.readings
-    t = middles(readings, base_ns)
-    t -= shift_s(channel)
+    t = find_middles(readings, base_ns)
+    t -= find_shift_s(channel)
     if isinstance(curve, CounterCurve):
-        return Cumulative(base_ns, t, curve.unwrapped(), _every_s(channel))
+        return CumulativeEnergy(base_ns, t, curve.unwrapped(), _every_s(channel))
     steps = np.diff(t) * (readings.value[1:] + readings.value[:-1]) / 2
-    return Cumulative(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), _every_s(channel))
+    return CumulativeEnergy(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), _every_s(channel))
 
 
-class Sums:
+class ChannelSums:
     """Add channels, and keep each sum: a node's meters are compared with it, guided by it, less it they are rest."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, ...], tuple[list[Channel], Cumulative]] = {}
+        self._found: dict[tuple[int, ...], tuple[list[EnergyChannel], CumulativeEnergy]] = {}
 
-    def of(self, channels: list[Channel]) -> Cumulative:
+    def of(self, channels: list[EnergyChannel]) -> CumulativeEnergy:
         """Return several channels together, where all of them were read."""
         key = tuple(sorted(map(id, channels)))  # they are held here, so that no other gets one's number
         if key not in self._found:
             base = min(int(c.readings.t0_ns[0]) for c in channels)
-            self._found[key] = channels, summed(channels, base)
+            self._found[key] = channels, sum_channels(channels, base)
         return self._found[key][1]
 
 
-def summed(channels: list[Channel], base_ns: int) -> Cumulative:
+def sum_channels(channels: list[EnergyChannel], base_ns: int) -> CumulativeEnergy:
     """Return several channels together, where all of them were read."""
-    ends = np.array([middles(c.readings.ends(), base_ns) - shift_s(c) for c in channels])
+    ends = np.array([find_middles(c.readings.ends(), base_ns) - find_shift_s(c) for c in channels])
     first, last = float(ends[:, 0].max()), float(ends[:, 1].min())
     step = max(map(_every_s, channels))
     count = int(min(max((last - first) / max(step / 2, 0.02), 2), 1_000_000))
     t = np.linspace(first, max(last, first), count)
     energy = np.zeros(count)
     for channel in channels:  # one after the other: a day of each is 14 MB
-        energy += cumulative(channel, base_ns).at(t)
-    return Cumulative(base_ns, t, energy, step)
+        energy += accumulate_energy(channel, base_ns).at(t)
+    return CumulativeEnergy(base_ns, t, energy, step)
 
 
-def middles(readings: Readings, base_ns: int) -> Floats:
+def find_middles(readings: Readings, base_ns: int) -> Floats:
     """Return the middle of each read, in s from the base."""
     doubled: Floats = ((readings.t0_ns - base_ns) + (readings.t1_ns - base_ns)).astype(np.float64)
     doubled *= 0.5e-9
     return doubled
 
 
-def shift_s(channel: Channel) -> float:
+def find_shift_s(channel: EnergyChannel) -> float:
     """Return how far back (s) the middle of what a reading stands for lies."""
     if isinstance(channel.curve, CounterCurve):
         return (channel.curve.spec.update_s or 0.0) / 2
     return (channel.update_s + (channel.spec.window_s or 0.0) + channel.spec.lag_s) / 2
 
 
-def _every_s(channel: Channel) -> float:
+def _every_s(channel: EnergyChannel) -> float:
     """Return how often (s) a channel tells something new of itself: of a power each reading counts."""
     counted = channel.curve.spec.update_s or 0.0 if isinstance(channel.curve, CounterCurve) else 0.0
     return max(counted, channel.step_s)
 
 
-def means(channel: Channel, base_ns: int) -> Means:
+def find_window_means(channel: EnergyChannel, base_ns: int) -> WindowMeans:
     """Return what a channel says as mean powers over windows: its readings, or the rises of its counter."""
     curve, readings = channel.curve, channel.readings
-    t = middles(readings, base_ns)
+    t = find_middles(readings, base_ns)
     if not isinstance(curve, CounterCurve):
-        return Means(t - shift_s(channel), np.full(t.size, channel.spec.window_s or 0.0), readings.value)
-    energy, back = curve.unwrapped(), shift_s(channel)
+        return WindowMeans(t - find_shift_s(channel), np.full(t.size, channel.spec.window_s or 0.0), readings.value)
+    energy, back = curve.unwrapped(), find_shift_s(channel)
     rises = np.concatenate(([0], np.flatnonzero(np.diff(energy) > 0) + 1))
     width = np.diff(t[rises])
-    return Means((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
+    return WindowMeans((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
 
 
-def estimate(
-    slow: Means, fast: Cumulative, least_s: float = 0.0, reach_s: float = REACH_S
+def estimate_lag(
+    slow: WindowMeans, fast: CumulativeEnergy, least_s: float = 0.0, reach_s: float = LONGEST_LAG_S
 ) -> tuple[float, float, float, str]:
     """Return lag (s) of the slow one behind the fast, its standard uncertainty, the correlation, and why it is poor.
 
@@ -161,29 +161,29 @@ def estimate(
     if not first[3]:
         return first
     # The one step of a short record may lie where a long reach does not look.
-    second = _within(slow, fast, min(reach_s, max(whole * REACH / 4, least_s)))
+    second = _within(slow, fast, min(reach_s, max(whole * LAG_REACH / 4, least_s)))
     return first if second[3] else second
 
 
-def _reach_s(fast: Cumulative, least_s: float, reach_s: float = REACH_S) -> float:
+def _reach_s(fast: CumulativeEnergy, least_s: float, reach_s: float = LONGEST_LAG_S) -> float:
     """Return how far (s) to either side a lag is looked for."""
-    return min(reach_s, max(float(fast.t[-1] - fast.t[0]) * REACH, least_s))
+    return min(reach_s, max(float(fast.t[-1] - fast.t[0]) * LAG_REACH, least_s))
 
 
-def _within(slow: Means, fast: Cumulative, reach: float) -> tuple[float, float, float, str]:
+def _within(slow: WindowMeans, fast: CumulativeEnergy, reach: float) -> tuple[float, float, float, str]:
     fit = _Fit(slow, fast, reach)
-    if fit.value.size < FEWEST:
+    if fit.value.size < FEWEST_LAG_READINGS:
         return 0.0, math.inf, math.nan, f"only {fit.value.size} readings"  # too few to tell whether it follows
     if float(np.ptp(fit.value)) <= 1e-9 * max(float(np.abs(fit.value).max()), 1e-9):
         return 0.0, math.inf, 0.0, "the power did not change"
-    lags = np.linspace(-reach, reach, 2 * LAGS + 1)
+    lags = np.linspace(-reach, reach, 2 * LAGS_PER_PASS + 1)
     between_s = float(np.median(np.diff(fit.middle)))
-    rough, fit = fit.thinned(ROUGH), fit.thinned(CLOSE)
+    rough, fit = fit.thinned(ROUGH_READINGS), fit.thinned(CLOSE_READINGS)
     left = rough.left(lags)
     rival = _rival(lags, left)
     possible = rough.possible(lags, left)
     step = float(lags[1] - lags[0])
-    fine = np.linspace(possible[0] - 2 * step, possible[-1] + 2 * step, LAGS + 1)
+    fine = np.linspace(possible[0] - 2 * step, possible[-1] + 2 * step, LAGS_PER_PASS + 1)
     left = fit.left(fine)
     possible = fit.possible(fine, left)
     lag, half = float(possible[0] + possible[-1]) / 2, float(possible[-1] - possible[0]) / 2
@@ -199,7 +199,7 @@ def _rival(lags: Floats, left: Floats) -> float | None:
     """Return another lag (s) at which the fit is about as good, with worse ones in between, None for none."""
     best = int(np.argmin(left))
     good = float(left[best])
-    enough = max(AS_GOOD * good, good + (1 - good) * AS_GOOD_SHARE)
+    enough = max(RIVAL_FACTOR * good, good + (1 - good) * RIVAL_SHARE)
     hump = good + (1 - good) / 4
     for step in (1, -1):
         far = left[best:] if step > 0 else left[best::-1]
@@ -209,7 +209,7 @@ def _rival(lags: Floats, left: Floats) -> float | None:
     return None
 
 
-def has_moved(slow: Means, fast: Cumulative, least_s: float, quantum_w: float) -> bool:
+def has_moved(slow: WindowMeans, fast: CumulativeEnergy, least_s: float, quantum_w: float) -> bool:
     """Return whether the load moved enough to judge whether a slow meter follows it, by the rules above `VARIES`.
 
     Only the readings that `estimate()` correlates count: a flat load has its idle edges elsewhere. There are at least
@@ -218,45 +218,45 @@ def has_moved(slow: Means, fast: Cumulative, least_s: float, quantum_w: float) -
     fit = _Fit(slow, fast, _reach_s(fast, least_s))
     if float(fit.value.std()) > MOST_SCATTER * float(fast.means(fit.middle, fit.width).std()):
         return False
-    shortest_s = max(SHORTEST_S, float(np.median(np.diff(fit.middle))), float(np.median(fit.width)))
+    shortest_s = max(SHORTEST_MEAN_S, float(np.median(np.diff(fit.middle))), float(np.median(fit.width)))
 
     def means_over(every_s: float) -> Floats:
         count = int((fit.middle[-1] - fit.middle[0]) / every_s)
         return np.diff(fast.at(fit.middle[0] + every_s * np.arange(count + 1))) / every_s
 
-    lasting, single = means_over(max(shortest_s, PERSISTS * fast.step_s)), means_over(max(shortest_s, fast.step_s))
+    lasting, single = means_over(max(shortest_s, LASTING_STEPS * fast.step_s)), means_over(max(shortest_s, fast.step_s))
     moves = [watts for watts, is_movement in ((lasting, _lasts), (single, _is_smooth)) if is_movement(watts)]
     if not moves:
         return False
-    least_w = max(KEEPS * float(means_over(fast.step_s).std()), quantum_w)
-    return any(float(watts.std()) > max(VARIES * abs(float(watts.mean())), least_w) for watts in moves)
+    least_w = max(KEPT_MOVEMENT * float(means_over(fast.step_s).std()), quantum_w)
+    return any(float(watts.std()) > max(MOVES_SHARE * abs(float(watts.mean())), least_w) for watts in moves)
 
 
 def _lasts(watts: Floats) -> bool:
     """Return whether neighbours are alike."""
-    if watts.size < FEWEST:
+    if watts.size < FEWEST_LAG_READINGS:
         return False
     off = watts - watts.mean()
-    least = max(LASTS, ABOVE_CHANCE / math.sqrt(watts.size))
+    least = max(LASTING_CORRELATION, LASTING_CHANCE / math.sqrt(watts.size))
     return float(np.dot(off[1:], off[:-1])) > least * float(np.dot(off, off))
 
 
 def _is_smooth(watts: Floats) -> bool:
     if watts.size < FEWEST_SMOOTH:
         return False
-    scatter = float(np.sqrt(np.mean(np.diff(watts, 3) ** 2))) / THIRD
-    return float(watts[3:-3].std()) > SMOOTH * scatter  # a wrong reading further out is not in all differences
+    scatter = float(np.sqrt(np.mean(np.diff(watts, 3) ** 2))) / THIRD_DIFFERENCES
+    return float(watts[3:-3].std()) > SMOOTH_RATIO * scatter  # a wrong reading further out is not in all differences
 
 
 class _Fit:
     """Fit slow readings by a straight line of the fast means, at any lag."""
 
-    def __init__(self, slow: Means, fast: Cumulative, reach_s: float) -> None:
+    def __init__(self, slow: WindowMeans, fast: CumulativeEnergy, reach_s: float) -> None:
         inside = slow.middle - slow.width / 2 - reach_s >= fast.t[0]
         inside &= slow.middle + slow.width / 2 + reach_s <= fast.t[-1]
         found = np.flatnonzero(inside)
-        begin = max((found.size - MOST) // 2, 0)
-        sel = found[begin : begin + MOST]
+        begin = max((found.size - MOST_LAG_READINGS) // 2, 0)
+        sel = found[begin : begin + MOST_LAG_READINGS]
         self.middle, self.width, self.value = slow.middle[sel], slow.width[sel], slow.value[sel]
         self._fast = fast
 
@@ -271,7 +271,7 @@ class _Fit:
 
     def left(self, lags: Floats) -> Floats:
         """Return the share of the slow readings' variance that the fit leaves at each lag; if falling, all."""
-        rows = max(CELLS // max(self.value.size, 1), 1)
+        rows = max(LAG_CELLS // max(self.value.size, 1), 1)
         return np.concatenate([self._left(lags[i : i + rows]) for i in range(0, lags.size, rows)])
 
     def possible(self, lags: Floats, left: Floats) -> Floats:
@@ -301,11 +301,11 @@ class _Fit:
         """Return how many independent readings are left over; residuals that follow each other count less."""
         x, y = self._centred(np.array([lag]))[:, 0], self.value - self.value.mean()
         residual = y - x * (float(np.dot(x, y)) / max(float(np.dot(x, x)), 1e-12))
-        return max(independent(residual) - 3, 1.0)
+        return max(count_independent(residual) - 3, 1.0)
 
 
 def _poor(lag: float, u: float, correlation: float, reach_s: float, step_s: float) -> str:
-    if correlation < ALIKE:
+    if correlation < SAME_LOAD:
         return f"the two do not see the same load (correlation {correlation:.2f})"
     if abs(lag) + 2 * u >= reach_s:
         return f"no end of the lags that fit within ±{reach_s:g} s"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from joulelab.analysis.alignment import Sums, means
+from joulelab.analysis.alignment import ChannelSums, find_window_means
 from joulelab.analysis.result import GroupResult, ScopeResult
 from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import power_statistics
+from joulelab.analysis.statistics import describe_power
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import CORDS, find_family, find_parent, find_roots, list_ancestors, rank_scope
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PARTS = ("gpu", "cpu", "dram")
 
 
-class Placed(Protocol):
+class ScopePlace(Protocol):
     """Tell where something was measured, and whether it is an estimate: a scope's channels, or its result."""
 
     @property
@@ -43,10 +43,10 @@ class Placed(Protocol):
         """Return whether nothing of it was measured."""
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=ScopePlace)
 
 
-def stacked(scopes: Sequence[P]) -> list[tuple[P, list[P]]]:
+def stack_scopes(scopes: Sequence[P]) -> list[tuple[P, list[P]]]:
     """Return what everything measured is the sum of, each with the parts inside that are subtracted for its rest.
 
     A part that nothing measured contains stands for itself and has none.
@@ -61,7 +61,7 @@ def stacked(scopes: Sequence[P]) -> list[tuple[P, list[P]]]:
     return sorted(found, key=lambda pair: _place(pair[0]))
 
 
-def _place(scope: Placed) -> tuple[str, tuple[int, str, list[int], str]]:
+def _place(scope: ScopePlace) -> tuple[str, tuple[int, str, list[int], str]]:
     return scope.host, rank_scope(scope.scope)
 
 
@@ -71,13 +71,13 @@ def _counted(scopes: Sequence[P]) -> tuple[P, ...]:
     return tuple(s for s in scopes if not s.estimate or (s.host, find_family(s.scope)) not in measured)
 
 
-def breakdown(
+def break_down_energy(
     results: tuple[ScopeResult, ...],
     channels: Sequence[ScopeChannels],
     span: float,
     a_ns: int,
     b_ns: int,
-    sums: Sums | None = None,
+    sums: ChannelSums | None = None,
 ) -> tuple[tuple[GroupResult, ...], dict[str, Quantity]]:
     """Return sums by family and over all, what nodes used beyond their parts, and how efficient supplies were.
 
@@ -98,7 +98,7 @@ def breakdown(
     summed = _summed(keys)
     if summed:
         groups.append(_group("measured", top(summed), span))
-    known, together = {(c.host, c.scope): c for c in channels}, sums or Sums()
+    known, together = {(c.host, c.scope): c for c in channels}, sums or ChannelSums()
     several = len({s.host for s in scopes if find_family(s.scope) != "job"}) > 1
     ratios: dict[str, Quantity] = {}
     for key, node in keys.items():
@@ -107,7 +107,7 @@ def breakdown(
         inside = {k: s for k, s in summed.items() if key in list_ancestors(k, tree) and find_family(s.scope) in PARTS}
         inner = top(inside)
         if inner:
-            groups.append(_rest(node, inner, span, rest_statistics(known, node, inner, (a_ns, b_ns), together)))
+            groups.append(_rest(node, inner, span, describe_rest(known, node, inner, (a_ns, b_ns), together)))
         direct = keys.get(f"{node.host}/node.dc")
         if node.scope == "node.ac" and direct is not None and node.energy.value > 0:
             loss = node.energy - direct.energy
@@ -168,14 +168,14 @@ def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: 
     return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics, hosts)
 
 
-def rest_over_time(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: Sums) -> Readings | None:
+def find_rest_power(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: ChannelSums) -> Readings | None:
     """Return a node's power less that of its parts (W), at the readings of the node's power; None where it has none."""
     power = node.power()
     if power is None or not inner:
         return None
     parts = sums.of([s.best for s in inner])
     base = parts.base_ns
-    shown = means(power, base)
+    shown = find_window_means(power, base)
     inside = (shown.middle - shown.width / 2 >= parts.t[0]) & (shown.middle + shown.width / 2 <= parts.t[-1])
     if not inside.any():
         return None
@@ -184,17 +184,17 @@ def rest_over_time(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: Su
     return Readings.of(at, at, rest[inside])
 
 
-def rest_statistics(
+def describe_rest(
     known: dict[tuple[str, str], ScopeChannels],
     node: ScopeResult,
     inner: list[ScopeResult],
     over: tuple[int, int],
-    sums: Sums,
+    sums: ChannelSums,
 ) -> PowerStatistics | None:
     """Return statistics of a node's rest (W) over [a, b]."""
     whole = known[node.host, node.scope]
-    rest = rest_over_time(whole, [known[s.host, s.scope] for s in inner], sums)
+    rest = find_rest_power(whole, [known[s.host, s.scope] for s in inner], sums)
     shown = whole.power()
     if rest is None or shown is None:
         return None
-    return power_statistics(rest, *over, window_s=shown.spec.window_s, step_s=shown.step_s)
+    return describe_power(rest, *over, window_s=shown.spec.window_s, step_s=shown.step_s)

@@ -11,15 +11,24 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.spread import NO_POOL, Pool, Pooled, correlation, mean_of, pool_of, scatter_of, type_a
+from joulelab.analysis.spread import (
+    NO_POOL,
+    PooledDeviation,
+    SpreadPool,
+    compute_correlation,
+    compute_mean,
+    compute_type_a,
+    measure_scatter,
+    pool_scatters,
+)
 from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, ONE, Quantity, total
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from joulelab.analysis.repeats import Sample
+    from joulelab.analysis.repeats import RepeatSample
     from joulelab.analysis.result import Fact
-    from joulelab.analysis.spread import Scatter
+    from joulelab.analysis.spread import RepeatScatter
 
 SHARED_SOURCES = ("gain:", "offset:")
 LASTING_SOURCES = ("lag:", IN_STEP)
@@ -84,7 +93,7 @@ class Cell:
     key: str
     knobs: Mapping[str, Any]
     trials: tuple[Trial, ...] = ()
-    moments: Mapping[str, Sample] = field(default_factory=dict)
+    moments: Mapping[str, RepeatSample] = field(default_factory=dict)
     warmup: int = 0
 
     @property
@@ -117,7 +126,7 @@ class CellMeans:
         return replace(self, energy=energy, time=time, spread=self.spread or (energy is not None and energy.known))
 
 
-def compute_means(cell: Cell, per: str | None = None, pool: Pool = NO_POOL) -> CellMeans | None:
+def compute_means(cell: Cell, per: str | None = None, pool: SpreadPool = NO_POOL) -> CellMeans | None:
     """Return mean energy and time of a cell, per unit of a kind of work where named; None without trials or moments."""
     trials = divide_trials(cell, per)
     if not trials:
@@ -129,23 +138,23 @@ def compute_means(cell: Cell, per: str | None = None, pool: Pool = NO_POOL) -> C
     return CellMeans(_average_energy(measured, cell.key, held), time, spread, frozenset(t.meter for t in measured))
 
 
-def pool_cells(cells: Iterable[tuple[Cell, str | None]], lines: Iterable[Collection[str]] = ()) -> Pool:
+def pool_cells(cells: Iterable[tuple[Cell, str | None]], lines: Iterable[Collection[str]] = ()) -> SpreadPool:
     """Return how much runs differ, pooled over cells, each with the kind of work it is divided by.
 
     `lines` are the keys of cells that are pooled by themselves if there are runs enough.
     """
-    scatters: dict[str, Scatter] = {}
+    scatters: dict[str, RepeatScatter] = {}
     blind = set()
     for cell, per in cells:
         trials = [_divide_trial(t, per) for t in cell.trials]
-        scatters[cell.key] = scatter_of([(t.energy.value if t.energy else None, t.time_s) for t in trials])
+        scatters[cell.key] = measure_scatter([(t.energy.value if t.energy else None, t.time_s) for t in trials])
         if has_blind_sensor(cell):
             blind.add(cell.key)
     within = [[key for key in line if key in scatters] for line in lines]
-    return pool_of(scatters, blind, [line for line in within if line])
+    return pool_scatters(scatters, blind, [line for line in within if line])
 
 
-def pool_by_work(cells: Sequence[Cell], lines: Sequence[Collection[str]] = ()) -> dict[str, Pool]:
+def pool_by_work(cells: Sequence[Cell], lines: Sequence[Collection[str]] = ()) -> dict[str, SpreadPool]:
     """Return a pool for each kind of work, of the cells whose every trial reports it."""
     kinds = dict.fromkeys(kind for c in cells for t in c.trials for kind in t.work)
     done = {kind: [c for c in cells if all(t.work.get(kind, 0.0) > 0 for t in c.trials)] for kind in kinds}
@@ -163,7 +172,7 @@ def list_doubts(trial: Trial) -> list[str]:
     return list(dict.fromkeys(doubt.partition(": ")[0] for doubt in trial.doubts))
 
 
-def is_hidden_covered(repeats: int, pool: Pool) -> bool:
+def is_hidden_covered(repeats: int, pool: SpreadPool) -> bool:
     """Return whether a spread stands for what the sensors may have missed, by repeats with an energy."""
     return repeats >= (ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS)
 
@@ -189,13 +198,15 @@ def divide_times(a: CellMeans, b: CellMeans) -> Quantity | None:
     return ONE if a is b else a.time / b.time
 
 
-def average_numbers(values: Sequence[float], source: str, pooled: Pooled | None = None) -> Quantity:
+def average_numbers(values: Sequence[float], source: str, pooled: PooledDeviation | None = None) -> Quantity:
     """Return the mean of plain numbers with the uncertainty that their spread gives, or a pooled one.
 
     That of one number alone is unknown.
     """
-    spread = type_a(values, pooled)
-    return Quantity(mean_of(values), {source: spread} if spread else {}, known=len(values) > 1 or pooled is not None)
+    spread = compute_type_a(values, pooled)
+    return Quantity(
+        compute_mean(values), {source: spread} if spread else {}, known=len(values) > 1 or pooled is not None
+    )
 
 
 def average_lasting(cell: Cell) -> Quantity:
@@ -215,13 +226,13 @@ def divide_trials(cell: Cell, kind: str | None) -> list[Trial]:
     return [_divide_trial(t, kind) for t in cell.trials]
 
 
-def compute_energy_per_work(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
+def compute_energy_per_work(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity | None:
     """Return joules per unit of a kind of work, None unless every trial has both."""
     done = [_divide_trial(t, kind) for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.energy is not None]
     return _average_energy(done, cell.key, pool.of(cell.key)) if done and len(done) == len(cell.trials) else None
 
 
-def compute_rate(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
+def compute_rate(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity | None:
     """Return units of work per second, None unless every trial reports it; it scatters as the time per unit does."""
     rates = [t.work[kind] / t.time_s for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.time_s > 0]
     if not rates or len(rates) < len(cell.trials):
@@ -241,11 +252,11 @@ def compute_idle_energy(cell: Cell) -> Quantity | None:
     return _average_energy(known, f"{cell.key} idle", NO_POOL)
 
 
-def join_pools(pools: Sequence[tuple[Collection[str], Pool]]) -> Pool:
+def join_pools(pools: Sequence[tuple[Collection[str], SpreadPool]]) -> SpreadPool:
     """Return one pool in which the cells of each have their own: workloads are not pooled with others."""
     if len(pools) == 1:
         return pools[0][1]
-    return Pool(
+    return SpreadPool(
         apart=frozenset(key for _, pool in pools for key in pool.apart),
         blind=any(pool.blind for _, pool in pools),
         lines={key: pool.lines.get(key, pool) for keys, pool in pools for key in keys},
@@ -268,7 +279,7 @@ def _read_moments(cell: Cell) -> CellMeans | None:
     )
 
 
-def _make_quantity(sample: Sample, source: str, *, known: bool) -> Quantity:
+def _make_quantity(sample: RepeatSample, source: str, *, known: bool) -> Quantity:
     half = sample.half_width
     terms = {} if half is None else {source: half / COVERAGE_FACTOR}
     terms |= {name: u * sample.mean for name, u in sample.terms.items()}
@@ -283,15 +294,15 @@ def _divide_trial(trial: Trial, kind: str | None) -> Trial:
     return replace(trial, energy=energy, time_s=trial.time_s * share)
 
 
-def _average_energy(trials: Sequence[Trial], tag: str, pool: Pool) -> Quantity | None:
+def _average_energy(trials: Sequence[Trial], tag: str, pool: SpreadPool) -> Quantity | None:
     """Return the mean energy: what goes with time by the source of the mean time, the rest by its own."""
     energies = [t.energy for t in trials if t.energy is not None]
     if not energies:
         return None
     whole, own = _average_meters(energies, trials, tag, hidden=not is_hidden_covered(len(energies), pool))
     values = [q.value for q in energies]
-    u_own, u_spread = math.hypot(*own.values()), type_a(values, pool.energy)
-    together = correlation(values, [t.time_s for t in trials]) if pool.energy is None else pool.correlation
+    u_own, u_spread = math.hypot(*own.values()), compute_type_a(values, pool.energy)
+    together = compute_correlation(values, [t.time_s for t in trials]) if pool.energy is None else pool.correlation
     with_time = together * u_spread
     rest = math.sqrt(max(max(u_own, u_spread) ** 2 - with_time**2, 0.0))
     terms = dict(whole.terms)

@@ -12,7 +12,7 @@ from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import Bounds, PowerCurve
 from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import coverage
+from joulelab.analysis.statistics import compute_coverage
 from joulelab.analysis.sums import SumCurve
 from joulelab.core.scope import find_parent, rank_scope
 
@@ -28,7 +28,7 @@ Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | 
 
 
 @dataclass(frozen=True)
-class Channel:
+class EnergyChannel:
     """Hold one energy-bearing channel of a scope as a curve; `members` are the channels that a sum is made of.
 
     `clock_s` bounds how far the times of its host may be off those of the run, None where that is not known. `in_step`:
@@ -41,7 +41,7 @@ class Channel:
     spec: Spec
     curve: Curve
     frozen: bool = False
-    members: tuple[Channel, ...] = ()
+    members: tuple[EnergyChannel, ...] = ()
     clock_s: float | None = 0.0
     in_step: bool = False
 
@@ -65,7 +65,7 @@ class Channel:
         """Return the share of [a, b] with readings."""
         if self.members:
             return min(member.coverage(a_ns, b_ns) for member in self.members)
-        return coverage(self.readings, a_ns, b_ns, self.step_s)
+        return compute_coverage(self.readings, a_ns, b_ns, self.step_s)
 
     def energy(self, a_ns: int, b_ns: int, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J."""
@@ -100,11 +100,11 @@ class ScopeChannels:
     scope: str
     host: str
     parent: str | None
-    channels: tuple[Channel, ...]
+    channels: tuple[EnergyChannel, ...]
     state: dict[str, Readings] = field(default_factory=dict)
 
     @property
-    def best(self) -> Channel:
+    def best(self) -> EnergyChannel:
         """Return the channel to believe."""
         return self.channels[0]
 
@@ -113,7 +113,7 @@ class ScopeChannels:
         """Return whether it is an estimate, not a measurement."""
         return self.best.spec.estimate
 
-    def power(self) -> Channel | None:
+    def power(self) -> EnergyChannel | None:
         """Return the channel whose readings show power best: measured, and with the shortest window."""
         powers = [c for c in self.channels if c.spec.kind == "power"]
         return min(powers, key=lambda c: (c.spec.estimate, c.spec.window_s or 0.0, c.step_s), default=None)
@@ -124,8 +124,8 @@ def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTable
 
     `idle` is an interval (ns) whose power bounds what was unseen.
     """
-    state = states_of(run)
-    found: dict[tuple[str, str], list[Channel]] = {}
+    state = read_states(run)
+    found: dict[tuple[str, str], list[EnergyChannel]] = {}
     parents: dict[tuple[str, str], str | None] = {}
     for table in run.tables():
         if lost is not None and lost.has_table(table.host, table.meter, table.table):
@@ -140,7 +140,7 @@ def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTable
     return sorted(scopes, key=lambda s: (s.host, rank_scope(s.scope)))
 
 
-def states_of(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
+def read_states(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
     """Return the slow channels by scope: load, caps, clocks, temperature."""
     state: dict[tuple[str, str], dict[str, Readings]] = {}
     for table in run.tables():
@@ -154,15 +154,15 @@ def states_of(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
     return state
 
 
-def energy_bearing(stream: Stream) -> list[Spec]:
+def list_energy_specs(stream: Stream) -> list[Spec]:
     """Return the channels of a stream that give energy: powers, and counters in J."""
     return [c for c in stream.channels if c.kind == "power" or (c.kind == "counter" and c.unit == "J")]
 
 
 def _channels(
     run: Run, table: TableInfo, stream: Stream, state: dict[str, Readings], idle: tuple[int, int] | None
-) -> list[Channel]:
-    specs = energy_bearing(stream)
+) -> list[EnergyChannel]:
+    specs = list_energy_specs(stream)
     if not specs:
         return []
     age = next((c.name for c in stream.channels if c.quantity == "age"), None)
@@ -174,7 +174,7 @@ def _channels(
     error_ns = run.clock_error_ns(table.host)
     clock_s = None if error_ns is None else error_ns * 1e-9
     powers: list[PowerCurve] = []
-    channels: list[Channel] = []
+    channels: list[EnergyChannel] = []
     for spec in sorted(specs, key=lambda c: c.kind == "counter"):
         readings = _readings(series, spec.name)
         if len(readings) < 2:
@@ -184,11 +184,11 @@ def _channels(
             bounds = _idle_bound(_bounds(spec, readings, state), readings, spec, idle)
             power = PowerCurve(readings, spec, name=name, bounds=bounds, step_s=stream.period_s)
             powers.append(power)
-            channels.append(Channel(table.host, table.meter, stream, spec, power, clock_s=clock_s))
+            channels.append(EnergyChannel(table.host, table.meter, stream, spec, power, clock_s=clock_s))
             continue
         curve = CounterCurve(readings, spec, name=name, power=min(powers, key=lambda p: p.window_s, default=None))
         frozen = float(np.ptp(readings.value)) == 0 and any(float(p.readings.value.max()) > 1 for p in powers)
-        channels.append(Channel(table.host, table.meter, stream, spec, curve, frozen, clock_s=clock_s))
+        channels.append(EnergyChannel(table.host, table.meter, stream, spec, curve, frozen, clock_s=clock_s))
     return channels
 
 
@@ -240,10 +240,10 @@ def _idle_bound(bounds: Bounds | None, readings: Readings, spec: Spec, idle: tup
     return Bounds(max(bounds.low, min(measured, float(readings.value.min()))), bounds.high)
 
 
-def _best_first(channels: list[Channel]) -> tuple[Channel, ...]:
+def _best_first(channels: list[EnergyChannel]) -> tuple[EnergyChannel, ...]:
     """Put measured before estimated, a working counter before a power, a known accuracy before an unknown one."""
 
-    def rank(c: Channel) -> tuple[bool, bool, bool, bool, float]:
+    def rank(c: EnergyChannel) -> tuple[bool, bool, bool, bool, float]:
         unknown = c.spec.accuracy.source == "unknown"
         return c.spec.estimate, c.frozen, not isinstance(c.curve, CounterCurve), unknown, c.spec.window_s or 0.0
 

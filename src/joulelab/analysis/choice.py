@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestCell:
     """Hold the best cell of a line for a goal (`line` None: of all lines) and those that cannot be told apart from it.
 
     `score` is what was made small: J, s, J s, J s², or 1 at the reference. `improvement` is its share saved against the
@@ -32,7 +32,9 @@ class Best:
     within: Mapping[str, LimitVerdict] = field(default_factory=dict)
 
 
-def best_of(goal: Goal, line: str | None, cells: Mapping[str, CellMeans], reference: CellMeans | None) -> Best | None:
+def choose_best(
+    goal: Goal, line: str | None, cells: Mapping[str, CellMeans], reference: CellMeans | None
+) -> BestCell | None:
     """Return the best of the cells, None where none can be judged by the goal.
 
     Cells are told apart as they are `judged`; what is told of the best is as it was measured.
@@ -56,7 +58,7 @@ def best_of(goal: Goal, line: str | None, cells: Mapping[str, CellMeans], refere
         if not (sums[key] - sums[best] if sums else _saved(goal, judged[best], judged[key])).is_positive
     )
     improvement = ONE - goal.score(*against[best]) if best in against else None
-    return Best(goal, line, best, scores[best], improvement, tied, within)
+    return BestCell(goal, line, best, scores[best], improvement, tied, within)
 
 
 def _judged(

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Readings
     from joulelab.core.spec import Spec
 
-COUNTS = 8  # so many counts, or readings, before and after an edge tell the power there
-STEADY = 0.05  # a power that changes by no more than 5 % lasts
+RATE_COUNTS = 8  # so many counts, or readings, before and after an edge tell the power there
+STEADY_SHARE = 0.05  # a power that changes by no more than 5 % lasts
 
 
 @dataclass(frozen=True)
-class Coarse:
+class CoarseCounter:
     """Hold a coarse counter: its readings, their values (J) with wraps undone, and the powers (W) that bound it."""
 
     readings: Readings
@@ -42,9 +42,9 @@ class Coarse:
         known = [rate for rate in both if rate is not None]
         low, high = self.bounds.low, self.bounds.high
         if known and all(steady for _, _, steady in known):
-            high = min(max(w * (1 + STEADY) + blur for w, blur, _ in known), high)
+            high = min(max(w * (1 + STEADY_SHARE) + blur for w, blur, _ in known), high)
             if len(known) > 1:
-                low = max(min(w * (1 - STEADY) - blur for w, blur, _ in known), low)
+                low = max(min(w * (1 - STEADY_SHARE) - blur for w, blur, _ in known), low)
         if late >= 0 and k + 1 < len(r):
             value, unsure = self._on_the_way(k, late, (low, high), [w for w, _, _ in known])
         else:
@@ -66,12 +66,12 @@ class Coarse:
         if first is None:
             return None
         (watts, blur), then = first[:2], self._rise(first[2], step)
-        lasts = then is None or abs(then[0] - watts) <= blur + then[1] + STEADY * watts
+        lasts = then is None or abs(then[0] - watts) <= blur + then[1] + STEADY_SHARE * watts
         return watts, blur, lasts
 
     def _rise(self, k: int, step: int) -> tuple[float, float, int] | None:
         """Return power (W) and its bound from reading k on until several counts have passed, and where that is."""
-        last = min(max(k + COUNTS * step, 0), len(self.readings) - 1)
+        last = min(max(k + RATE_COUNTS * step, 0), len(self.readings) - 1)
         if last == k:
             return None
         quantum, found = self.spec.accuracy.quantum, (0.0, 0.0, k)
@@ -80,7 +80,7 @@ class Coarse:
             rise = abs(float(values[n] - values[0]))
             span = abs(self._middle_ns(k + n * step) - self._middle_ns(k)) * 1e-9
             found = rise / span, quantum / span, k + n * step
-            if rise >= COUNTS * quantum:
+            if rise >= RATE_COUNTS * quantum:
                 break
         return found
 

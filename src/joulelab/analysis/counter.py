@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.coarse import Coarse
-from joulelab.analysis.periodic import is_in_step, unseen_share, within
-from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, place_hidden, source_of, unseen_u
-from joulelab.analysis.series import Readings, usual_step
+from joulelab.analysis.coarse import CoarseCounter
+from joulelab.analysis.periodic import find_unseen_share, is_in_step, select_steps
+from joulelab.analysis.power import GAP_STEPS, Bounds, PowerCurve, bound_unseen, name_error_source, place_unseen
+from joulelab.analysis.series import Readings, find_usual_step
 from joulelab.core.quantity import Quantity, edges
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
 HIDES_ALL_S = 0.5  # in half a second power may go anywhere and come back unseen, in a tenth of it a tenth of the way
-COARSE = 0.3  # a count of more than 30 % of what is used in one update
-CLEAN = 0.15  # a step known to within 15 % of its period gives a usable power of its own
+COARSE_SHARE = 0.3  # a count of more than 30 % of what is used in one update
+SHARP_SHARE = 0.15  # a step known to within 15 % of its period gives a usable power of its own
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CounterCurve:
         self.readings = readings
         self.spec = spec
         self.name = name
-        self.source = source_of(spec, name)
+        self.source = name_error_source(spec, name)
         self.power = power
         self.lag_u_s = lag_u_s
         self.base_ns = int(readings.t0_ns[0])
@@ -116,7 +116,7 @@ class CounterCurve:
         """Return the mean power (W) over the rises, leaving out falls, and pauses in which it may have wrapped."""
         rise, time = np.diff(self.readings.value[:100_000]), np.diff(self.readings.t0_ns[:100_000]) * 1e-9
         up = rise >= 0
-        up &= time <= GAP_FACTOR * usual_step(time) if time.size else up
+        up &= time <= GAP_STEPS * find_usual_step(time) if time.size else up
         return float(rise[up].sum() / time[up].sum()) if up.any() else 0.0
 
     @cached_property
@@ -211,11 +211,11 @@ class CounterCurve:
         watts = self._usual_w
         if self.power is not None:
             watts = max(watts, float(self.power.readings.value.mean()))
-        return quantum > COARSE * max(watts * tick, 1e-9) and quantum > 1.0
+        return quantum > COARSE_SHARE * max(watts * tick, 1e-9) and quantum > 1.0
 
     @cached_property
-    def _coarse(self) -> Coarse:
-        return Coarse(self.readings, self.spec, self.bounds, self._unwrapped, self._highest_w)
+    def _coarse(self) -> CoarseCounter:
+        return CoarseCounter(self.readings, self.spec, self.bounds, self._unwrapped, self._highest_w)
 
     def _outside(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
         """Extrapolate where no step was seen beyond the edge: from idle to the power near it."""
@@ -232,7 +232,7 @@ class CounterCurve:
         """Interpolate within a tick: what the steps on both sides and the powers seen near them allow."""
         span = float(knots.t[k + 1] - knots.t[k])
         x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
-        sharp = float(knots.half[k : k + 2].max()) < CLEAN * span
+        sharp = float(knots.half[k : k + 2].max()) < SHARP_SHARE * span
         low, high = self._within(self._near(t_ns, knots, k, but=k), span, knots, k)
         floor, ceiling = _allowed(knots, k, x, span, low, high)
         if floor > ceiling or (sharp and not self.bounds.low <= mean <= self._highest_w):
@@ -246,7 +246,7 @@ class CounterCurve:
     def _shape(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
         """Return the energy x seconds into a tick: one step from the power before to the power after, else linear."""
         before, after = knots.slope(k - 1, k), knots.slope(k + 1, k + 2)
-        sharp = float(knots.half[max(k - 1, 0) : k + 3].max()) < CLEAN * span
+        sharp = float(knots.half[max(k - 1, 0) : k + 3].max()) < SHARP_SHARE * span
         if not sharp or before is None or after is None or not min(before, after) < mean < max(before, after):
             return mean * x
         turn = span * (mean - after) / (before - after)
@@ -260,7 +260,7 @@ class CounterCurve:
         seen: list[float] = []
         for i in range(len(t) - 1):
             span = t[i + 1] - t[i]
-            if span > 0 and max(half[i], half[i + 1]) < CLEAN * span and first + i != but:
+            if span > 0 and max(half[i], half[i + 1]) < SHARP_SHARE * span and first + i != but:
                 seen.append((energy[i + 1] - energy[i]) / span)
         whole = knots.slope(0, knots.t.size - 1)
         if whole is not None:
@@ -303,10 +303,10 @@ class CounterCurve:
         bounds: dict[str, float] = {}
         if self.spec.seen < 1:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1
-            steps = within(steps_ns, a_ns, b_ns)
-            share = unseen_share(self.spec.seen, grid, steps)
-            hidden = unseen_u(value, span, share, Bounds(self.bounds.low, self._highest_w))
-            bounds = place_hidden(hidden, shared, terms, is_in_step(self.spec.seen, grid, steps))
+            steps = select_steps(steps_ns, a_ns, b_ns)
+            share = find_unseen_share(self.spec.seen, grid, steps)
+            hidden = bound_unseen(value, span, share, Bounds(self.bounds.low, self._highest_w))
+            bounds = place_unseen(hidden, shared, terms, is_in_step(self.spec.seen, grid, steps))
             if self.power is not None:
                 terms |= dict((self.power.sampling(a_ns, b_ns, share / (1 - self.spec.seen)),))
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown", bounds)

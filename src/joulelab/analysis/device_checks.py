@@ -14,7 +14,7 @@ from joulelab.core.scope import find_family
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from joulelab.analysis.channels import Channel, ScopeChannels
+    from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.analysis.checks import Facts
     from joulelab.analysis.result import CheckStatus, ScopeResult
     from joulelab.analysis.series import Floats
@@ -103,7 +103,7 @@ def _too_low(facts: Facts, scope: ScopeChannels, result: ScopeResult) -> Iterato
     yield Check("impossible-power.wrong-unit", "failed", message, advice, where, {"power_w": mean})
 
 
-def _powers(channel: Channel, facts: Facts, most_w: float) -> tuple[Floats, float]:
+def _powers(channel: EnergyChannel, facts: Facts, most_w: float) -> tuple[Floats, float]:
     """Return the powers (W) of a channel near the workload, and the highest that it may have shown."""
     since = min(facts.start_ns, facts.idle[0] if facts.idle else facts.start_ns)
     near_ns = round(channel.step_s * 1e9)
@@ -114,7 +114,7 @@ def _powers(channel: Channel, facts: Facts, most_w: float) -> tuple[Floats, floa
     return powers, float(powers.max(initial=0.0))
 
 
-def _counted_powers(channel: Channel, inside: slice, most_w: float) -> tuple[Floats, float]:
+def _counted_powers(channel: EnergyChannel, inside: slice, most_w: float) -> tuple[Floats, float]:
     """Return the powers (W) that a counter is sure to show, and the highest mean that its resolution allows.
 
     These are the least mean, by its resolution and its update, and its falls where no wrap or reset explains them. One

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def gaps_of(events: Iterable[Mapping[str, Any]]) -> list[Gap]:
+def list_gaps(events: Iterable[Mapping[str, Any]]) -> list[Gap]:
     """Return the gaps of all streams in the order in which they began."""
     gaps: list[Gap] = []
     running: dict[tuple[str, str, str], Mapping[str, Any]] = {}

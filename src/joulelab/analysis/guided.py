@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.power import Bounds, PowerCurve
-from joulelab.analysis.series import Readings, independent
+from joulelab.analysis.series import Readings, count_independent
 from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from joulelab.analysis.alignment import Cumulative
+    from joulelab.analysis.alignment import CumulativeEnergy
     from joulelab.analysis.counter import CounterCurve
     from joulelab.analysis.series import Floats, Ints
 
-FEWEST = 6  # readings of the workload from which a fit is made
-EXPLAINED = 0.8  # share of the slow readings' variance that the fast ones must explain
-SLOPE_U = 0.1  # how far the ratio of slow to fast may differ from one moment to the next
+FEWEST_GUIDED = 6  # readings of the workload from which a fit is made
+EXPLAINED_SHARE = 0.8  # share of the slow readings' variance that the fast ones must explain
+SLOPE_DRIFT = 0.1  # how far the ratio of slow to fast may differ from one moment to the next
 # Slow readings represent a load that the fast ones saw if their spread is about the same, and their mean by chance.
-SPREAD, CHANCE = (0.6, 1.6), 1.5
-LEAST = 0.2  # share of the true energy that readings at the wrong moments may make of it
-SEES_ALL = 0.95  # share of the time that a meter must see so that no load is in step with its readings
-OFFSETS = 9  # moments within a step at which slow readings may really have been taken
+FAIR_SPREAD, FAIR_MEAN = (0.6, 1.6), 1.5
+LEAST_SAMPLED = 0.2  # share of the true energy that readings at the wrong moments may make of it
+FULL_VIEW = 0.95  # share of the time that a meter must see so that no load is in step with its readings
+SAMPLE_OFFSETS = 9  # moments within a step at which slow readings may really have been taken
 # Kinds of terms of the fast meters that the fit takes out, since the slow readings set its level.
-LEVEL = ("gain", "offset", "unseen", "in-step")
+LEVEL_TERMS = ("gain", "offset", "unseen", "in-step")
 
 
 @dataclass(frozen=True)
 class Guide:
     """Hold the fast meters inside a slow one: together over time, and their energy with terms."""
 
-    curve: Cumulative
+    curve: CumulativeEnergy
     energy: Callable[[int, int], Quantity]
 
     def means(self, slow: PowerCurve, late_s: float = 0.0) -> tuple[Floats, npt.NDArray[np.bool_]]:
@@ -62,7 +62,7 @@ class Guide:
         values, inside = self.means(slow)
         during = inside & (slow.readings.t0_ns >= a_ns) & (slow.readings.t0_ns <= b_ns)
         count = int(during.sum())
-        if count < FEWEST:
+        if count < FEWEST_GUIDED:
             return False
         base = self.curve.base_ns
         t = np.arange((a_ns - base) * 1e-9, (b_ns - base) * 1e-9, max(self.curve.step_s, (b_ns - a_ns) * 1e-9 / 20_000))
@@ -70,9 +70,9 @@ class Guide:
         spread = float(dense.std())
         if spread <= 1e-3 * abs(float(dense.mean())):
             return True
-        low, high = SPREAD
+        low, high = FAIR_SPREAD
         off = abs(float(values[during].mean() - dense.mean()))
-        return low <= float(values[during].std()) / spread <= high and off <= CHANCE * spread / math.sqrt(count)
+        return low <= float(values[during].std()) / spread <= high and off <= FAIR_MEAN * spread / math.sqrt(count)
 
 
 class GuidedCurve:
@@ -84,13 +84,13 @@ class GuidedCurve:
         self.readings = slow.readings
         self.guide = guide
         values, inside = guide.means(slow)
-        if inside.sum() < FEWEST:
+        if inside.sum() < FEWEST_GUIDED:
             raise ValueError(f"only {inside.sum()} readings beside the fast ones")
         # Windows that follow each other without a pause see all there is; others may be in step with the load.
-        if slow.window_s < SEES_ALL * slow.step_s and not guide.is_represented(slow, a_ns, b_ns):
+        if slow.window_s < FULL_VIEW * slow.step_s and not guide.is_represented(slow, a_ns, b_ns):
             raise ValueError("the slow readings are no fair sample of what the fast ones saw")
         self.offset_w, self.slope, slope_u = _fit(values[inside], slow.readings.value[inside])
-        self.slope_u = math.hypot(slope_u, SLOPE_U * self.slope)
+        self.slope_u = math.hypot(slope_u, SLOPE_DRIFT * self.slope)
         self.rest = _like(slow, slow.readings.value - self.offset_w - self.slope * values)
         self._sampled = _like(slow, values)
 
@@ -98,15 +98,15 @@ class GuidedCurve:
         """Return the energy of [a, b] in J with all its terms."""
         span, shared = (b_ns - a_ns) * 1e-9, self.slow.spec.accuracy.shared or self.slow.name
         fast = self.guide.energy(a_ns, b_ns)
-        rest = self.rest.energy(a_ns, b_ns, steps_ns=steps_ns).without(*LEVEL, "quantum")
+        rest = self.rest.energy(a_ns, b_ns, steps_ns=steps_ns).without(*LEVEL_TERMS, "quantum")
         plain = self.slow.energy(a_ns, b_ns, steps_ns=steps_ns)
         value = self.offset_w * span + self.slope * fast.value + rest.value
-        level = tuple(f"{kind}:" for kind in (*LEVEL, "quantum"))
+        level = tuple(f"{kind}:" for kind in (*LEVEL_TERMS, "quantum"))
         terms = {s: u for s, u in plain.terms.items() if s.startswith(level)}
         terms = {s: u * value / plain.value if s.startswith("gain:") and plain.value else u for s, u in terms.items()}
         terms |= rest.terms
         terms[f"guide:{shared}"] = self.slope_u * abs(fast.value - _rise(self._sampled, a_ns, b_ns))
-        for source, u in fast.without(*LEVEL).terms.items():
+        for source, u in fast.without(*LEVEL_TERMS).terms.items():
             terms[source] = terms.get(source, 0.0) + self.slope * u
         return Quantity(value, {s: u for s, u in terms.items() if u}, plain.known, plain.bounds)
 
@@ -125,7 +125,7 @@ class WatchedCurve:
     @cached_property
     def _sampled(self) -> list[PowerCurve]:
         reach = self.slow.step_s / 2
-        return [self._guide.sampled(self.slow, float(late)) for late in np.linspace(-reach, reach, OFFSETS)]
+        return [self._guide.sampled(self.slow, float(late)) for late in np.linspace(-reach, reach, SAMPLE_OFFSETS)]
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
@@ -134,7 +134,7 @@ class WatchedCurve:
         for other in self._sampled if fast.value > 0 else ():
             missed = fast.value - _rise(other, a_ns, b_ns)
             # What such readings make of the fast ones' energy, these may make of their own: in proportion.
-            sampled = max(fast.value - missed, LEAST * fast.value)
+            sampled = max(fast.value - missed, LEAST_SAMPLED * fast.value)
             bound = max(bound, abs(plain.value * missed / sampled))
         terms = {**plain.terms, f"alias:{self.slow.name}": bound / math.sqrt(3)}
         return replace(plain, terms={s: u for s, u in terms.items() if u})
@@ -168,9 +168,9 @@ def _fit(x: Floats, y: Floats) -> tuple[float, float, float]:
     """Return offset (W), slope and its standard uncertainty; raise ValueError where too little is explained."""
     dx, dy = x - x.mean(), y - y.mean()
     xx, yy, xy = float(np.dot(dx, dx)), float(np.dot(dy, dy)), float(np.dot(dx, dy))
-    if xx <= 0 or yy <= 0 or xy <= 0 or xy * xy < EXPLAINED * xx * yy:
+    if xx <= 0 or yy <= 0 or xy <= 0 or xy * xy < EXPLAINED_SHARE * xx * yy:
         raise ValueError("the fast meters do not explain the slow readings")
     slope = xy / xx
     residual = dy - slope * dx
-    left, free = float(np.dot(residual, residual)), max(independent(residual) - 2, 1.0)
+    left, free = float(np.dot(residual, residual)), max(count_independent(residual) - 2, 1.0)
     return float(y.mean() - slope * x.mean()), slope, math.sqrt(left / free / xx)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.alignment import REPEATS, Cumulative, Sums, cumulative, estimate, has_moved, means
-from joulelab.analysis.channels import Channel, ScopeChannels
+from joulelab.analysis.alignment import (
+    REPEATS,
+    ChannelSums,
+    CumulativeEnergy,
+    accumulate_energy,
+    estimate_lag,
+    find_window_means,
+    has_moved,
+)
+from joulelab.analysis.channels import EnergyChannel, ScopeChannels
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve, Guide, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.result import Lag
-from joulelab.analysis.sums import sums_of
+from joulelab.analysis.sums import sum_cords
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family, find_parent, find_roots, rank_scope
 
@@ -20,17 +28,17 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Check
 
-INSIDE = ("gpu", "cpu", "dram")
-AROUND = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
-SLOWER = 2.0  # a meter read so many times more seldom than those inside is guided by them
-FOLLOWS = 0.5  # correlation below which a meter does not follow a load that moved
+INNER_FAMILIES = ("gpu", "cpu", "dram")
+OUTER_FAMILIES = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
+SLOW_FACTOR = 2.0  # a meter read so many times more seldom than those inside is guided by them
+FOLLOWS_CORRELATION = 0.5  # correlation below which a meter does not follow a load that moved
 NO_LAG = "none is seen"
-SLOW_WORTH = 3.0
-COVERED = 0.98  # share of a record that the fast ones must have seen to guide
+SLOW_PENALTY = 3.0
+GUIDE_COVERAGE = 0.98  # share of a record that the fast ones must have seen to guide
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedScopes:
     """Hold the scopes after joining, the lags that were looked for, and sums that lack a part, in words.
 
     `sums` keeps what parts of nodes are together.
@@ -39,15 +47,15 @@ class Joined:
     scopes: list[ScopeChannels]
     lags: list[Lag] = field(default_factory=list)
     incomplete: list[Check] = field(default_factory=list)
-    sums: Sums = field(default_factory=Sums)
+    sums: ChannelSums = field(default_factory=ChannelSums)
 
 
 @dataclass(frozen=True)
 class _Fast:
     """Hold what a host's slow meters are compared with: its GPUs, packages and memory together."""
 
-    channels: list[Channel]
-    curve: Cumulative
+    channels: list[EnergyChannel]
+    curve: CumulativeEnergy
     known: dict[tuple[int, int], Quantity] = field(default_factory=dict)
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -64,30 +72,30 @@ class _Fast:
         return self.known[a_ns, b_ns]
 
 
-def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
+def join_meters(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> JoinedScopes:
     """Join the channels of a run whose workload ran in [a, b]."""
     lags: list[Lag] = []
-    together = Sums()
+    together = ChannelSums()
     fast = {host: _fast([s for s in scopes if s.host == host], together) for host in {s.host for s in scopes}}
     aligned = [_aligned(s, fast[s.host], lags) for s in scopes]
     doubted = {(g.host, g.meter, g.stream) for g in lags if g.doubted}
     timed = {(g.host, g.meter, g.stream) for g in lags if g.applied or g.why == NO_LAG or g.why.startswith(REPEATS)}
     guided = [_guided(s, fast[s.host], (a_ns, b_ns), timed, doubted) for s in aligned]
-    sums, incomplete = sums_of(guided)
+    sums, incomplete = sum_cords(guided)
     found = {(s.host, s.scope): s for s in guided}
     for (host, scope), channels in sums.items():
         known = found.get((host, scope)) or ScopeChannels(scope, host, find_parent(scope, None), ())
         found[host, scope] = replace(known, channels=(*known.channels, *channels))
     ranked = (_ranked(s, a_ns, b_ns) for s in found.values())
-    return Joined(sorted(ranked, key=lambda s: (s.host, rank_scope(s.scope))), lags, incomplete, together)
+    return JoinedScopes(sorted(ranked, key=lambda s: (s.host, rank_scope(s.scope))), lags, incomplete, together)
 
 
-def _fast(scopes: list[ScopeChannels], sums: Sums) -> _Fast | None:
+def _fast(scopes: list[ScopeChannels], sums: ChannelSums) -> _Fast | None:
     """Return a host's GPUs, packages and memory together, None where there are none."""
-    inside = {s.scope: s for s in scopes if find_family(s.scope) in INSIDE and not s.best.spec.estimate}
+    inside = {s.scope: s for s in scopes if find_family(s.scope) in INNER_FAMILIES and not s.best.spec.estimate}
     tree = {name: s.parent for name, s in inside.items()}
     channels = [inside[name].best for name in find_roots(inside, tree)]
-    if not channels or not any(find_family(s.scope) in AROUND for s in scopes):
+    if not channels or not any(find_family(s.scope) in OUTER_FAMILIES for s in scopes):
         return None
     curve = sums.of(channels)
     return _Fast(channels, curve) if curve.t[-1] > curve.t[0] else None
@@ -104,12 +112,12 @@ def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> Scope
             continue
         against, curve = reference
         least = channel.spec.lag_s / 2 + channel.update_s + curve.step_s
-        shown = means(channel, curve.base_ns)
-        lag, u, correlation, why = estimate(shown, curve, least)
+        shown = find_window_means(channel, curve.base_ns)
+        lag, u, correlation, why = estimate_lag(shown, curve, least)
         if not why and abs(lag) <= 2 * u:
             why = NO_LAG
         if key not in shifts or why in ("", NO_LAG):
-            doubted = correlation < FOLLOWS and find_family(scope.scope) in AROUND
+            doubted = correlation < FOLLOWS_CORRELATION and find_family(scope.scope) in OUTER_FAMILIES
             doubted = doubted and has_moved(shown, curve, least, _quantum_w(channel, fast))
             found = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why, doubted)
             shifts[key] = replace(found, total_s=lag + channel.spec.lag_s / 2)
@@ -121,26 +129,26 @@ def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> Scope
     return replace(scope, channels=tuple(channels))
 
 
-def _reference(scope: ScopeChannels, channel: Channel, fast: _Fast | None) -> tuple[str, Cumulative] | None:
+def _reference(scope: ScopeChannels, channel: EnergyChannel, fast: _Fast | None) -> tuple[str, CumulativeEnergy] | None:
     """Return what a channel is aligned with: the fast meters inside it, or the fastest other meter of its scope."""
-    if find_family(scope.scope) in AROUND and fast is not None:
+    if find_family(scope.scope) in OUTER_FAMILIES and fast is not None:
         names = dict.fromkeys(find_family(c.stream.scope) for c in fast.channels)
         return " + ".join(names), fast.curve
     others = [c for c in scope.channels if c.meter != channel.meter and not c.spec.estimate]
     best = min(others, key=lambda c: (c.step_s, c.meter), default=None)
     if best is None or (best.step_s, best.meter) > (channel.step_s, channel.meter):
         return None
-    return best.meter, cumulative(best, int(best.readings.t0_ns[0]))
+    return best.meter, accumulate_energy(best, int(best.readings.t0_ns[0]))
 
 
-def _quantum_w(channel: Channel, fast: _Fast | None) -> float:
+def _quantum_w(channel: EnergyChannel, fast: _Fast | None) -> float:
     """Return the coarsest step (W) in which a channel and the fast meters inside it show power."""
     shown = [channel, *(fast.channels if fast is not None else ())]
     steps_w: list[float] = [c.spec.accuracy.quantum / (c.step_s if c.spec.kind == "counter" else 1.0) for c in shown]
     return max(steps_w)
 
 
-def _moved(channel: Channel, lag: Lag) -> Channel:
+def _moved(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
     """Return a channel with its stamps moved back by a lag."""
     curve, readings = channel.curve, channel.curve.readings.moved(lag.lag_s)
     if isinstance(curve, PowerCurve):
@@ -170,9 +178,9 @@ def _guided(
 
     `timed` are the streams whose lag is known: guided at the wrong time, a slow meter would be wrong and sure of it.
     """
-    if fast is None or find_family(scope.scope) not in AROUND:
+    if fast is None or find_family(scope.scope) not in OUTER_FAMILIES:
         return scope
-    covered = fast.coverage(*workload) >= COVERED
+    covered = fast.coverage(*workload) >= GUIDE_COVERAGE
     channels = []
     for channel in scope.channels:
         stream = (channel.host, channel.meter, channel.stream.name)
@@ -184,10 +192,10 @@ def _guided(
     return replace(scope, channels=tuple(channels))
 
 
-def _with_guide(channel: Channel, fast: _Fast, workload: tuple[int, int], *, timed: bool) -> Channel:
+def _with_guide(channel: EnergyChannel, fast: _Fast, workload: tuple[int, int], *, timed: bool) -> EnergyChannel:
     slowest = max(max(c.step_s, c.update_s) for c in fast.channels)
     curve = channel.curve
-    if not isinstance(curve, PowerCurve) or max(curve.step_s, curve.update_s) < SLOWER * slowest:
+    if not isinstance(curve, PowerCurve) or max(curve.step_s, curve.update_s) < SLOW_FACTOR * slowest:
         return channel
     guide = Guide(fast.curve, fast.energy)
     try:
@@ -204,17 +212,19 @@ def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
     Inside a node it is the meter that is chosen so; its own channels keep their order, counters first. Phases are
     short: there a slow meter must be much better than the fast one.
     """
-    inside = find_family(scope.scope) not in AROUND
+    inside = find_family(scope.scope) not in OUTER_FAMILIES
     if inside and len({c.meter for c in scope.channels}) < 2:
         return scope
     fastest = min(c.step_s for c in scope.channels)
     found = {id(c): c.energy(a_ns, b_ns) for c in scope.channels}
 
-    def worth(channel: Channel) -> float:
+    def worth(channel: EnergyChannel) -> float:
         # What a sensor cannot see counts here: of two meters, the one that sees all is to be believed.
-        return found[id(channel)].with_bound().u * (SLOW_WORTH if inside and channel.step_s > SLOWER * fastest else 1.0)
+        return found[id(channel)].with_bound().u * (
+            SLOW_PENALTY if inside and channel.step_s > SLOW_FACTOR * fastest else 1.0
+        )
 
-    def rank(channel: Channel) -> tuple[bool, bool, bool, float]:
+    def rank(channel: EnergyChannel) -> tuple[bool, bool, bool, float]:
         peers = [c for c in scope.channels if c.meter == channel.meter] if inside else [channel]
         width = min(worth(c) for c in peers)
         return channel.spec.estimate, channel.frozen, not found[id(channel)].known, width

@@ -16,31 +16,31 @@ from joulelab.analysis.spread import NO_SPREAD
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LEVEL = 0.02  # the share of cells in which a repeat is marked although nothing is odd
+OUTLIER_LEVEL = 0.02  # the share of cells in which a repeat is marked although nothing is odd
 # Limits from 4 repeats on.
-LIMITS = (
+OUTLIER_LIMITS = (
     *(16.60, 19.17, 11.61, 12.30, 9.66, 9.97, 8.63, 8.82),
     *(8.02, 8.14, 7.60, 7.71, 7.33, 7.39, 7.11, 7.16, 6.94),
 )
 # Below this none is marked: of two, neither is nearer the truth; two of three are near each other by chance so often
 # that a third which is ten deviations off would be marked in one cell of fourteen.
-LEAST = 4
-MANY = ((30, 6.48), (50, 6.18), (100, 6.04))  # limits by the number of repeats beyond the table
+FEWEST_TO_MARK = 4
+OUTLIER_LIMITS_OF_MANY = ((30, 6.48), (50, 6.18), (100, 6.04))  # limits by the number of repeats beyond the table
 
 
-def outliers(values: Sequence[float]) -> tuple[int, ...]:
+def find_outliers(values: Sequence[float]) -> tuple[int, ...]:
     """Return the places of the values that do not look like the others; none below four values."""
-    if len(values) < LEAST or not all(math.isfinite(v) for v in values):
+    if len(values) < FEWEST_TO_MARK or not all(math.isfinite(v) for v in values):
         return ()
     middle = median(values)
     distances = [abs(v - middle) for v in values]
     usual = max(median(distances), NO_SPREAD * abs(middle))
-    limit = limit_of(len(values)) * usual
+    limit = find_outlier_limit(len(values)) * usual
     return tuple(k for k, d in enumerate(distances) if d > limit)
 
 
-def limit_of(n: int) -> float:
+def find_outlier_limit(n: int) -> float:
     """Return from how many usual distances on a value is marked, by the number of repeats (four or more)."""
-    if n - LEAST < len(LIMITS):
-        return LIMITS[n - LEAST]
-    return next((limit for most, limit in MANY if n <= most), MANY[-1][1])
+    if n - FEWEST_TO_MARK < len(OUTLIER_LIMITS):
+        return OUTLIER_LIMITS[n - FEWEST_TO_MARK]
+    return next((limit for most, limit in OUTLIER_LIMITS_OF_MANY if n <= most), OUTLIER_LIMITS_OF_MANY[-1][1])

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.analysis.repeats import LEVEL
+from joulelab.analysis.repeats import INTERVAL_LEVEL
 from joulelab.analysis.spread import NO_SPREAD
 from joulelab.analysis.student import t_quantile, t_tail
 from joulelab.core.quantity import COVERAGE_FACTOR
@@ -20,17 +20,17 @@ from joulelab.core.quantity import COVERAGE_FACTOR
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.repeats import Sample
+    from joulelab.analysis.repeats import RepeatSample
 
 Verdict = Literal["more", "less", "no significant difference", "not known"]
-POWER = 0.8  # with this probability the repeats that are named settle it, if the difference is what it seems
+SETTLING_POWER = 0.8  # with this probability the repeats that are named settle it, if the difference is what it seems
 MOST_REPEATS = 100  # more are not counted
-ROUNDS = 8  # so often the degrees of freedom at a bound of a ratio are worked out anew; they move little
-SAME = 1e-8  # bounds that move by less do not move
+FIELLER_ROUNDS = 8  # so often the degrees of freedom at a bound of a ratio are worked out anew; they move little
+FIELLER_PRECISION = 1e-8  # bounds that move by less do not move
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CellPair:
     """Hold how a cell compares with another: ratio and difference (both 95 %, each pair by itself), p, verdict.
 
     `p_corrected` is by Holm over all pairs of the family, and the verdict is by it. `more_repeats` of both cells would
@@ -59,26 +59,28 @@ class Pair:
     per: str | None = None
 
 
-def compare(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]], figure: str = "") -> list[Pair]:
+def compare_cells(
+    samples: Mapping[str, RepeatSample], pairs: Sequence[tuple[str, str]], figure: str = ""
+) -> list[CellPair]:
     """Return how the first of each pair compares with the second, corrected over all these pairs together."""
     contrasts = [_contrast(samples.get(a), samples.get(b)) for a, b in pairs]
     found = [_judged(a, b, figure, samples, c) for (a, b), c in zip(pairs, contrasts, strict=True)]
-    corrected = holm([pair.p for pair in found])
-    open_pairs = sum(p is not None and p > LEVEL for p in corrected)
+    corrected = correct_p_values([pair.p for pair in found])
+    open_pairs = sum(p is not None and p > INTERVAL_LEVEL for p in corrected)
     told = []
     for pair, p, contrast in zip(found, corrected, contrasts, strict=True):
         if p is None or contrast is None:
             told.append(pair)
             continue
         verdict: Verdict = (
-            "no significant difference" if p > LEVEL else "more" if (pair.difference or 0) > 0 else "less"
+            "no significant difference" if p > INTERVAL_LEVEL else "more" if (pair.difference or 0) > 0 else "less"
         )
         pair = replace(pair, p_corrected=p, verdict=verdict)  # noqa: PLW2901
-        told.append(pair if p <= LEVEL else _open(pair, contrast, LEVEL / open_pairs))
+        told.append(pair if p <= INTERVAL_LEVEL else _open(pair, contrast, INTERVAL_LEVEL / open_pairs))
     return told
 
 
-def holm(values: Sequence[float | None]) -> list[float | None]:
+def correct_p_values(values: Sequence[float | None]) -> list[float | None]:
     """Return each p corrected for how many there are (Holm): below the level, all of them together are that sure."""
     known = sorted((p, k) for k, p in enumerate(values) if p is not None)
     corrected: list[float | None] = [None] * len(values)
@@ -121,7 +123,7 @@ class _Contrast:
         return max(self.error(ratio, more) ** 4 / squares, 1.0) if squares > 0 else math.inf
 
 
-def _contrast(a: Sample | None, b: Sample | None) -> _Contrast | None:
+def _contrast(a: RepeatSample | None, b: RepeatSample | None) -> _Contrast | None:
     """Return what is to be compared; None where it is not known how much repeats scatter, or how far meters agree."""
     if a is None or b is None:
         return None
@@ -138,7 +140,7 @@ def _contrast(a: Sample | None, b: Sample | None) -> _Contrast | None:
     return _Contrast(a.mean, b.mean, a.n, b.n, least[0] ** 2, least[1] ** 2, *meters, bool(alone))
 
 
-def _meters(a: Sample, b: Sample) -> tuple[float, float] | None:
+def _meters(a: RepeatSample, b: RepeatSample) -> tuple[float, float] | None:
     """Return what the meters may be off by in the ratio (relative, 1 sd), and in both alike; None if nobody knows.
 
     On the same devices what nobody knows of them is the same in both, and cancels.
@@ -154,24 +156,24 @@ def _meters(a: Sample, b: Sample) -> tuple[float, float] | None:
     return math.hypot(*_apart(a, b)), math.hypot(*((a.terms[s] + b.terms[s]) / 2 for s in common))
 
 
-def _apart(a: Sample, b: Sample) -> list[float]:
+def _apart(a: RepeatSample, b: RepeatSample) -> list[float]:
     """Return the terms of the ratio, by source: those of one source take each other away."""
     return [a.terms.get(s, 0.0) - b.terms.get(s, 0.0) for s in {*a.terms, *b.terms}]
 
 
-def _judged(a: str, b: str, figure: str, samples: Mapping[str, Sample], contrast: _Contrast | None) -> Pair:
+def _judged(a: str, b: str, figure: str, samples: Mapping[str, RepeatSample], contrast: _Contrast | None) -> CellPair:
     """Return the pair with all but what the others of its family decide."""
     first, second = samples.get(a), samples.get(b)
     if first is None or second is None:
-        return Pair(a, b, figure, "not known")
-    plain = Pair(a, b, figure, "not known", ratio=first.mean / second.mean if second.mean > 0 else None)
+        return CellPair(a, b, figure, "not known")
+    plain = CellPair(a, b, figure, "not known", ratio=first.mean / second.mean if second.mean > 0 else None)
     plain = replace(plain, difference=first.mean - second.mean)
     if contrast is None:
         return plain
     difference, error, freedom = first.mean - second.mean, contrast.error(), contrast.freedom()
     if error == 0:  # both are nothing at all
         return plain
-    half, off = t_quantile(LEVEL, freedom) * error, COVERAGE_FACTOR * contrast.shared
+    half, off = t_quantile(INTERVAL_LEVEL, freedom) * error, COVERAGE_FACTOR * contrast.shared
     low, high = difference - half, difference + half
     return replace(
         plain,
@@ -190,21 +192,21 @@ def _fieller(of: _Contrast) -> tuple[float, float] | None:
     bounds = []
     for side in (-1.0, 1.0):
         bound = of.a / of.b
-        for _ in range(ROUNDS):
+        for _ in range(FIELLER_ROUNDS):
             # Degrees of freedom as they are at the bound itself, so that 1 is inside exactly if p says so.
-            reach = t_quantile(LEVEL, of.freedom(bound)) ** 2
+            reach = t_quantile(INTERVAL_LEVEL, of.freedom(bound)) ** 2
             lead = of.b**2 - reach * of_b
             if lead <= 0:
                 return None
             root = math.sqrt(reach * (of_a * lead + of.a**2 * of_b))
             last, bound = bound, (of.a * of.b + side * root) / lead
-            if abs(bound - last) <= SAME * abs(bound):
+            if abs(bound - last) <= FIELLER_PRECISION * abs(bound):
                 break
         bounds.append(bound)
     return max(bounds[0], 0.0), bounds[1]
 
 
-def _open(pair: Pair, contrast: _Contrast, level: float) -> Pair:
+def _open(pair: CellPair, contrast: _Contrast, level: float) -> CellPair:
     """Return a pair that is not told apart with the number of repeats that would do it.
 
     `level` is that of the pairs that are still open: what is below it is told apart by Holm, whatever the others give.
@@ -222,5 +224,5 @@ def _open(pair: Pair, contrast: _Contrast, level: float) -> Pair:
 def _settles(contrast: _Contrast, difference: float, more: int, level: float) -> bool:
     """Return whether so many more repeats of both tell the difference with POWER."""
     freedom = contrast.freedom(more=more)
-    reach = t_quantile(level, freedom) + t_quantile(2 * (1 - POWER), freedom)
+    reach = t_quantile(level, freedom) + t_quantile(2 * (1 - SETTLING_POWER), freedom)
     return difference >= reach * contrast.error(more=more)

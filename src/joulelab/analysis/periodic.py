@@ -10,21 +10,25 @@ import numpy as np
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints
 
-LONGEST = 16_384  # readings looked at; a load that repeats does so within them
-ALIKE = 0.5  # autocorrelation from which a series counts as repeating
+REPEAT_READINGS = 16_384  # readings looked at; a load that repeats does so within them
+REPEAT_CORRELATION = 0.5  # autocorrelation from which a series counts as repeating
 FEWEST_STEPS, STEPS_PER_BLOCK = 12, 96  # steps looked at together: a load may be in step for a part of the run only
-HOLE = 10.0  # a pause of so many usual steps: what lies before says nothing about the phase after
-BINS = 48  # parts of a cycle that are told apart
-CELLS = 1 << 18  # periods times steps that are worked out at once
+LONGEST_PAUSE = 10.0  # a pause of so many usual steps: what lies before says nothing about the phase after
+CYCLE_BINS = 48  # parts of a cycle that are told apart
+STEP_CELLS = 1 << 18  # periods times steps that are worked out at once
 GRID_DRIFT = 0.005  # a sensor keeps its period within half a percent of what is said of it
-EVIDENT = 0.25  # part of the hidden share that steps leave unseen from which they are evidence; chance leaves less
-KEPT = 512  # shares that are kept, by a digest of the steps: devices that are alike ask for the same phases again
-_KEPT: dict[tuple[float, float, bytes], float] = {}
+IN_STEP_EVIDENCE = (
+    0.25  # part of the hidden share that steps leave unseen from which they are evidence; chance leaves less
+)
+CACHED_SHARES = (
+    512  # shares that are kept, by a digest of the steps: devices that are alike ask for the same phases again
+)
+_SHARES: dict[tuple[float, float, bytes], float] = {}
 
 
-def repeat_period_s(t_s: Floats, value: Floats, step_s: float) -> float | None:
+def find_repeat_period(t_s: Floats, value: Floats, step_s: float) -> float | None:
     """Return the shortest lag (s) at which the readings resemble themselves, None where they do not repeat."""
-    n = min(int((t_s[-1] - t_s[0]) / step_s) + 1, LONGEST)
+    n = min(int((t_s[-1] - t_s[0]) / step_s) + 1, REPEAT_READINGS)
     if n < 16:
         return None
     # Readings are not evenly spaced: edges are polled quickly, and some readings are missing.
@@ -40,20 +44,20 @@ def repeat_period_s(t_s: Floats, value: Floats, step_s: float) -> float | None:
     correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: n // 2] / power
     correlation *= n / (n - np.arange(n // 2))
     # The first fall below half of the threshold ends the main peak; what comes back above it is a repeat.
-    start = int(np.append(np.flatnonzero(correlation < ALIKE / 2), n // 2)[0])
-    back = start + np.flatnonzero(correlation[start:] > ALIKE)
+    start = int(np.append(np.flatnonzero(correlation < REPEAT_CORRELATION / 2), n // 2)[0])
+    back = start + np.flatnonzero(correlation[start:] > REPEAT_CORRELATION)
     if back.size == 0:
         return None
     peak = back[: int(np.argmax(np.append(np.diff(back) > 1, [True]))) + 1]
     return float(peak[np.argmax(correlation[peak])]) * step_s
 
 
-def within(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:
+def select_steps(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:
     """Return the steps in [a, b]: those of another phase say nothing about this one."""
     return None if steps_ns is None else steps_ns[(steps_ns >= a_ns) & (steps_ns <= b_ns)]
 
 
-def unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> float:
+def find_unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> float:
     """Return the share of a load's cycle that a meter may never have seen, or not as often as the rest.
 
     A meter that sees the share `seen` of every `grid_s` misses 1 - seen of a load in step with it. The times at which
@@ -78,20 +82,20 @@ def is_in_step(seen: float, grid_s: float, steps_ns: Ints | None) -> bool:
     hidden = 1.0 - min(1.0, seen)
     if hidden <= 1e-9 or grid_s <= 0 or steps_ns is None:
         return False
-    return EVIDENT * hidden < _worst(seen, grid_s, steps_ns) < 1.0
+    return IN_STEP_EVIDENCE * hidden < _worst(seen, grid_s, steps_ns) < 1.0
 
 
 def _worst(seen: float, grid_s: float, steps_ns: Ints) -> float:
     """Return the largest share of the processes whose steps follow each other, 1 where none has enough of them."""
     key = seen, grid_s, blake2b(steps_ns.tobytes(), digest_size=16).digest()
-    found = _KEPT.get(key)
+    found = _SHARES.get(key)
     if found is None:
         sources = np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
-        shares = [_in_step(s, max(seen, 1 / BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
+        shares = [_in_step(s, max(seen, 1 / CYCLE_BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
         found = max(shares, default=1.0)
-        if len(_KEPT) >= KEPT:
-            _KEPT.clear()
-        _KEPT[key] = found
+        if len(_SHARES) >= CACHED_SHARES:
+            _SHARES.clear()
+        _SHARES[key] = found
     return found
 
 
@@ -100,14 +104,14 @@ def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
     size = min(steps_ns.size, STEPS_PER_BLOCK)
     blocks = steps_ns[: steps_ns.size - steps_ns.size % size].reshape(-1, size)
     pauses = np.diff(blocks, axis=1)
-    blocks = blocks[pauses.max(axis=1) <= HOLE * np.median(pauses, axis=1)]
+    blocks = blocks[pauses.max(axis=1) <= LONGEST_PAUSE * np.median(pauses, axis=1)]
     if not len(blocks):
         return 1.0
     since = (blocks - blocks[:, :1]).astype(np.float64)
     # Fine enough that from one period to the next no phase moves by more than a quarter of the window.
     count = int(8 * GRID_DRIFT * float(since.max()) / grid_ns / seen) + 3
     grids = grid_ns * (1 + GRID_DRIFT * np.linspace(-1, 1, min(count, 500) | 1))
-    together = max(CELLS // since.size, 1)
+    together = max(STEP_CELLS // since.size, 1)
     worst = np.zeros(len(blocks))
     for first in range(0, grids.size, together):
         some = grids[first : first + together, np.newaxis, np.newaxis]
@@ -119,13 +123,15 @@ def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
 def _uneven(phase: Floats, seen: float) -> Floats:
     """Return, by block, the share of the cycle that no window saw, or that windows saw more often than the rest."""
     rows, size = phase.shape
-    bins = np.arange(rows)[:, np.newaxis] * BINS + np.minimum((phase * BINS).astype(np.int64), BINS - 1)
-    found = np.bincount(bins.ravel(), minlength=rows * BINS).reshape(rows, BINS)
-    window = max(round(seen * BINS), 1)
+    bins = np.arange(rows)[:, np.newaxis] * CYCLE_BINS + np.minimum(
+        (phase * CYCLE_BINS).astype(np.int64), CYCLE_BINS - 1
+    )
+    found = np.bincount(bins.ravel(), minlength=rows * CYCLE_BINS).reshape(rows, CYCLE_BINS)
+    window = max(round(seen * CYCLE_BINS), 1)
     reached = np.cumsum(np.concatenate((found, found), axis=1), axis=1)
-    covered = reached[:, BINS:] - reached[:, BINS - window : 2 * BINS - window]
+    covered = reached[:, CYCLE_BINS:] - reached[:, CYCLE_BINS - window : 2 * CYCLE_BINS - window]
     unseen: Floats = np.mean(covered == 0, axis=1)
-    uneven: Floats = np.mean(np.abs(covered * BINS / (size * window) - 1.0), axis=1) / 2
+    uneven: Floats = np.mean(np.abs(covered * CYCLE_BINS / (size * window) - 1.0), axis=1) / 2
     # So many steps at random would be as uneven as this, and half as much again, since the worst period is looked for.
     chance = 1.5 * 0.4 * np.sqrt((1 - seen) / (size * seen))
     share: Floats = np.maximum(unseen, uneven - chance)

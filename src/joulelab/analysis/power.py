@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.periodic import LONGEST, is_in_step, repeat_period_s, unseen_share, within
-from joulelab.analysis.series import usual_step
+from joulelab.analysis.periodic import REPEAT_READINGS, find_repeat_period, find_unseen_share, is_in_step, select_steps
+from joulelab.analysis.series import find_usual_step
 from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, Quantity, edges
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints, Readings
     from joulelab.core.spec import Spec
 
-BLOCK = 4096
-GAP_FACTOR = 3.0  # a pause of more than three usual steps, of ours and of the instrument, is a gap
+SUM_BLOCK = 4096
+GAP_STEPS = 3.0  # a pause of more than three usual steps, of ours and of the instrument, is a gap
 GAP_LIKE_REST, GAP_UNKNOWN = 0.25, 0.5  # share of a record up to which a gap is like the rest, from which it is unknown
 BEYOND_MEANS = 0.25  # share of the range of means by which true powers may lie beyond them
 RIPPLE = 0.1  # share of the power by which it may vary inside a tick without showing in the means
-FEW = 10  # readings that may be too few to show what a load does now and then
+FEW_READINGS = 10  # readings that may be too few to show what a load does now and then
 # By how much the few readings of an interval may understate how the load varies: Student's t at 95 %, over 2.
-STUDENT = {2: 6.4, 3: 2.15, 4: 1.59, 5: 1.39, 6: 1.29, 7: 1.22, 8: 1.18, 9: 1.15, 10: 1.13}
-NEAR = 3  # readings on each side whose powers bound what happened at an edge
+FEW_READINGS_FACTOR = {2: 6.4, 3: 2.15, 4: 1.59, 5: 1.39, 6: 1.29, 7: 1.22, 8: 1.18, 9: 1.15, 10: 1.13}
+EDGE_READINGS = 3  # readings on each side whose powers bound what happened at an edge
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PowerCurve:
         self.spec = spec
         self.name = name
         self.lag_u_s = spec.lag_s / math.sqrt(12) if lag_u_s is None else lag_u_s
-        self.source = source_of(spec, name)
+        self.source = name_error_source(spec, name)
         self.base_ns = int(readings.t0_ns[0])
         self.step_s = step_s or self._usual_step()
         self.update_s = spec.update_s if spec.update_s is not None else self.step_s
@@ -85,7 +85,7 @@ class PowerCurve:
 
     def _usual_step(self) -> float:
         steps = np.diff(self.readings.t0_ns[:100_001]) * 1e-9
-        return usual_step(steps) if steps.size else self.spec.update_s or 1.0
+        return find_usual_step(steps) if steps.size else self.spec.update_s or 1.0
 
     def _default_bounds(self) -> Bounds:
         seen_low, seen_high = float(self.readings.value.min()), float(self.readings.value.max())
@@ -94,8 +94,8 @@ class PowerCurve:
 
     def _period(self) -> float | None:
         middle = len(self.readings) // 2
-        sel = slice(max(middle - LONGEST // 2, 0), middle + LONGEST // 2)
-        return repeat_period_s(self.seconds(sel), self.readings.value[sel], self.step_s)
+        sel = slice(max(middle - REPEAT_READINGS // 2, 0), middle + REPEAT_READINGS // 2)
+        return find_repeat_period(self.seconds(sel), self.readings.value[sel], self.step_s)
 
     @cached_property
     def _gap_w(self) -> float:
@@ -137,10 +137,10 @@ class PowerCurve:
     def _prefixes(self) -> Floats:
         """Sum what `_sums` returns by block, so that C(t) needs one block only."""
         n = len(self.readings)
-        starts = range(0, n - 1, BLOCK)
+        starts = range(0, n - 1, SUM_BLOCK)
         sums = np.zeros((4, len(starts) + 1))
         for k, i in enumerate(starts):
-            sums[:, k + 1] = self._sums(slice(i, min(i + BLOCK, n - 1) + 1))
+            sums[:, k + 1] = self._sums(slice(i, min(i + SUM_BLOCK, n - 1) + 1))
         return sums.cumsum(axis=1)
 
     def _sums(self, sel: slice) -> Floats:
@@ -150,7 +150,7 @@ class PowerCurve:
         """
         t, p = self.seconds(sel), self.readings.value[sel]
         step, jump = t[1:] - t[:-1], p[1:] - p[:-1]
-        longest = GAP_FACTOR * max(self.step_s, self.update_s)
+        longest = GAP_STEPS * max(self.step_s, self.update_s)
         usual = np.minimum(step, longest)
         hidden = np.maximum(np.maximum(usual, self.update_s) - self.window_s, 0.2 * np.minimum(usual, self.update_s))
         hidden *= jump
@@ -172,8 +172,8 @@ class PowerCurve:
 
     def _up_to(self, t_ns: int) -> Floats:
         i = max(self._before(t_ns), 0)
-        block = min(i // BLOCK, self._prefix.shape[1] - 1)
-        sums: Floats = self._prefix[:, block] + self._sums(slice(block * BLOCK, i + 1))
+        block = min(i // SUM_BLOCK, self._prefix.shape[1] - 1)
+        sums: Floats = self._prefix[:, block] + self._sums(slice(block * SUM_BLOCK, i + 1))
         here, p = self._second(i), float(self.readings.value[i])
         since = (t_ns - self.base_ns) * 1e-9 + self.shift_s - here
         if i + 1 < len(self.readings) and since > 0:
@@ -188,7 +188,7 @@ class PowerCurve:
         r = self.readings
         sel = r.between(at - int(reach * 1e9), at + int(reach * 1e9))
         inside = int(r.t0_ns.searchsorted(at, side="right"))
-        values = r.value[max(min(sel.start, inside - NEAR), 0) : max(sel.stop, inside + NEAR)]
+        values = r.value[max(min(sel.start, inside - EDGE_READINGS), 0) : max(sel.stop, inside + EDGE_READINGS)]
         low, high = float(values.min()), float(values.max())
         step = self.step_s
         if inside in (0, len(r)):
@@ -237,10 +237,10 @@ class PowerCurve:
         is wrong the same way each time: as far as that cannot be excluded (0 to 1), its repeats add linearly.
         """
         _, squares, products, _ = self.at(b_ns) - self.at(a_ns)
-        elsewhere = self._squares_per_s * min((b_ns - a_ns) * 1e-9, FEW * max(self.step_s, self.update_s)) / 2
+        elsewhere = self._squares_per_s * min((b_ns - a_ns) * 1e-9, FEW_READINGS * max(self.step_s, self.update_s)) / 2
         variance = max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), elsewhere, 0.0)
         if self.window_s < self.step_s:
-            variance *= STUDENT.get(max(self._count(a_ns, b_ns), 2), 1.0) ** 2
+            variance *= FEW_READINGS_FACTOR.get(max(self._count(a_ns, b_ns), 2), 1.0) ** 2
         # Devices that are read together miss the same; sensors that update by themselves miss each its own.
         source = f"sampling:{self.source if self.step_s > 1.5 * self.update_s else self.name}"
         if self.period_s is None or in_step == 0:
@@ -263,15 +263,15 @@ class PowerCurve:
         span = (b_ns - a_ns) * 1e-9
         accuracy = self.spec.accuracy
         shared = accuracy.shared or self.name
-        steps = within(steps_ns, a_ns, b_ns)
+        steps = select_steps(steps_ns, a_ns, b_ns)
         terms = {
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_term(a_ns, b_ns),
             f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
         }
-        hidden = unseen_u(value, span, self.hidden_share(steps), self.bounds)
-        bounds = place_hidden(hidden, shared, terms, is_in_step(*self.view, steps))
+        hidden = bound_unseen(value, span, self.hidden_share(steps), self.bounds)
+        bounds = place_unseen(hidden, shared, terms, is_in_step(*self.view, steps))
         terms |= dict((self.sampling(a_ns, b_ns, self.in_step(steps)), self._quantum(a_ns, b_ns, span)))
         terms |= edges(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns), bounds)
@@ -281,7 +281,7 @@ class PowerCurve:
 
         Readings that are merely taken seldom hide nothing in this sense: what they miss is the sampling term.
         """
-        return unseen_share(*self.view, steps_ns)
+        return find_unseen_share(*self.view, steps_ns)
 
     @property
     def view(self) -> tuple[float, float]:
@@ -296,31 +296,31 @@ class PowerCurve:
         grid = max(self.update_s, self.step_s)
         seen = min(1.0, self.window_s / grid) if grid > 0 else 1.0
         hidden = max(1.0 - seen, self.hidden_share())
-        between = unseen_share(seen, grid, steps_ns)
+        between = find_unseen_share(seen, grid, steps_ns)
         return max(between, self.hidden_share(steps_ns)) / hidden if hidden > 1e-9 else 0.0
 
     def _quantum(self, a_ns: int, b_ns: int, span: float) -> tuple[str, float]:
         """Return source and standard uncertainty (J) of the reading's resolution; on one code it adds linearly."""
         quantum = self.spec.accuracy.quantum
         part = self.readings.value[self.readings.between(a_ns, b_ns)]
-        if part.size < 2 or float(np.ptp(part[: 10 * BLOCK])) < quantum / 2:
+        if part.size < 2 or float(np.ptp(part[: 10 * SUM_BLOCK])) < quantum / 2:
             return f"quantum:{self.name}", span * quantum / math.sqrt(12)
         return f"quantum:{self.name}:{a_ns}", span * quantum / math.sqrt(12 * part.size)
 
 
-def source_of(spec: Spec, name: str) -> str:
+def name_error_source(spec: Spec, name: str) -> str:
     """Return the source of errors that a load makes: devices of one kind work in step, so theirs add linearly."""
     return f"{spec.accuracy.shared}/{spec.name}" if spec.accuracy.shared else name
 
 
-def place_hidden(u: float, source: str, terms: dict[str, float], evident: bool) -> dict[str, float]:
+def place_unseen(u: float, source: str, terms: dict[str, float], evident: bool) -> dict[str, float]:
     """Add the part that a sensor may have missed to the terms where steps are evidence for it; else return a bound."""
     if evident:
         terms[IN_STEP + source] = u
     return {source: u} if u and not evident else {}
 
 
-def unseen_u(energy_j: float, span_s: float, share: float, bounds: Bounds) -> float:
+def bound_unseen(energy_j: float, span_s: float, share: float, bounds: Bounds) -> float:
     """Return half of how far (J) the hidden share, with power anywhere within bounds, can take the energy.
 
     Half, so that the expanded uncertainty (k = 2) reaches just to the bound, which cannot be passed.

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from joulelab.analysis.lines import CellLine
     from joulelab.analysis.result import Fact
 
-DATA, QUALITY = "data", "quality"
+DATA_FACT, QUALITY_FACT = "data", "quality"
 MOST_NAMED = 4
 UNTOLD = "(not told)"
 
 
-def quality_of(facts: Mapping[str, Fact]) -> dict[str, float]:
+def read_quality(facts: Mapping[str, Fact]) -> dict[str, float]:
     """Return the figures of quality that a run told, in its order; NaN where one is not finite.
 
     What was not told, or is no number, is left out.
     """
-    named = facts.get(QUALITY, "")
-    names = [name.strip() for name in named.split(",")] if isinstance(named, str) else [QUALITY]
+    named = facts.get(QUALITY_FACT, "")
+    names = [name.strip() for name in named.split(",")] if isinstance(named, str) else [QUALITY_FACT]
     found = {}
     for name in (n for n in names if n in facts):
         try:
@@ -41,21 +41,21 @@ def quality_of(facts: Mapping[str, Fact]) -> dict[str, float]:
     return found
 
 
-def quality_text(facts: Mapping[str, Fact]) -> str:
+def format_quality(facts: Mapping[str, Fact]) -> str:
     """Return the figures of quality in one line, empty where there are none: `accuracy 0.91, loss nan`."""
-    return ", ".join(f"{escape_unprintable(name)} {value:.4g}" for name, value in quality_of(facts).items())
+    return ", ".join(f"{escape_unprintable(name)} {value:.4g}" for name, value in read_quality(facts).items())
 
 
-def figures_of(trials: Sequence[Trial]) -> dict[str, list[float]]:
+def list_quality_figures(trials: Sequence[Trial]) -> dict[str, list[float]]:
     """Return the figures of quality that every one of some runs told, a value for each run."""
-    told = [quality_of(t.facts) for t in trials]
+    told = [read_quality(t.facts) for t in trials]
     names = [name for name in (told[0] if told else ()) if all(name in each for each in told)]
     return {name: [each[name] for each in told] for name in names}
 
 
-def data_of(trials: Sequence[Trial]) -> str:
+def name_data(trials: Sequence[Trial]) -> str:
     """Return what runs worked on; where they differ all of it, and nothing where none tells."""
-    return " / ".join(dict.fromkeys(str(t.facts[DATA]) for t in trials if DATA in t.facts))
+    return " / ".join(dict.fromkeys(str(t.facts[DATA_FACT]) for t in trials if DATA_FACT in t.facts))
 
 
 def data_notes(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
@@ -65,7 +65,7 @@ def data_notes(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
     for line in lines:
         keys = dict.fromkeys((*line.cells, *([line.reference] if line.reference else [])))
         of = [by_key[key] for key in keys if by_key[key].trials]
-        told = {c.key: escape_unprintable(data_of(c.trials)) or UNTOLD for c in of}
+        told = {c.key: escape_unprintable(name_data(c.trials)) or UNTOLD for c in of}
         if len(set(told.values())) > 1 or any(len(_each(c)) > 1 for c in of):
             for cell in of:
                 among = doubtful.setdefault(told[cell.key], [])
@@ -83,7 +83,7 @@ def data_doubt(a: str, b: str) -> str:
 
 
 def _each(cell: Cell) -> set[str]:
-    return {str(t.facts.get(DATA, "")) for t in cell.trials}
+    return {str(t.facts.get(DATA_FACT, "")) for t in cell.trials}
 
 
 def _named(cells: Sequence[Cell]) -> str:

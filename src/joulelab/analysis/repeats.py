@@ -12,8 +12,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import average_lasting, divide_trials
-from joulelab.analysis.outliers import LEAST, outliers
-from joulelab.analysis.spread import deviation, mean_of
+from joulelab.analysis.outliers import FEWEST_TO_MARK, find_outliers
+from joulelab.analysis.spread import compute_deviation, compute_mean
 from joulelab.analysis.student import t_quantile
 from joulelab.core.quantity import COVERAGE_FACTOR
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 FIGURES = ("energy", "power", "time")
 UNITS = {"energy": "J", "power": "W", "time": "s"}
-LEVEL = 0.05  # intervals hold the mean in all but this share of cases
+INTERVAL_LEVEL = 0.05  # intervals hold the mean in all but this share of cases
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RepeatSample:
     """Hold one figure (J, W or s) of a cell by its repeats; `deviation` is None for one repeat, or if nobody tells it.
 
     `meter` is the expanded relative uncertainty by the meters that repeating does not make smaller, None if it is not
@@ -38,7 +38,7 @@ class Sample:
 
     n: int
     mean: float
-    deviation: float | None = None
+    compute_deviation: float | None = None
     median: float | None = None
     values: tuple[float, ...] = ()
     meter: float | None = None
@@ -50,7 +50,7 @@ class Sample:
         """Return half of Student's 95 % interval of the mean, None where the scatter is not known."""
         if self.deviation is None or self.n < 2:
             return None
-        return t_quantile(LEVEL, self.n - 1) * self.deviation / math.sqrt(self.n)
+        return t_quantile(INTERVAL_LEVEL, self.n - 1) * self.deviation / math.sqrt(self.n)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -61,12 +61,12 @@ class Sample:
     @property
     def outliers(self) -> tuple[int, ...]:
         """Return the places of the repeats that do not look like the others; they are in every figure all the same."""
-        return outliers(self.values)
+        return find_outliers(self.values)
 
     @property
     def outliers_seen(self) -> bool:
         """Return whether there are repeats enough, with values, to see one that is odd."""
-        return len(self.values) >= LEAST
+        return len(self.values) >= FEWEST_TO_MARK
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data with the interval and the outliers."""
@@ -75,20 +75,20 @@ class Sample:
         return told | {"outliers": self.outliers, "outliers_seen": self.outliers_seen}
 
 
-def sample_of(
+def make_sample(
     values: Sequence[float],
     meter: float | None = None,
     *,
     terms: Mapping[str, float] | None = None,
     devices: frozenset[str] = frozenset(),
-) -> Sample:
+) -> RepeatSample:
     """Return the sample of some repeats. Raises ValueError without any."""
     if not values:
         raise ValueError("a sample needs a value")
-    return Sample(
+    return RepeatSample(
         n=len(values),
-        mean=mean_of(values),
-        deviation=deviation(values),
+        mean=compute_mean(values),
+        deviation=compute_deviation(values),
         median=median(values),
         values=tuple(values),
         meter=meter,
@@ -97,7 +97,7 @@ def sample_of(
     )
 
 
-def samples_of(cell: Cell, per: str | None = None) -> dict[str, Sample]:
+def make_samples(cell: Cell, per: str | None = None) -> dict[str, RepeatSample]:
     """Return energy (J), mean power (W) and time (s) of a cell, per unit of a kind of work where named.
 
     What is not known of it is not there. Where a cell has moments and no trials, those are given.
@@ -106,7 +106,7 @@ def samples_of(cell: Cell, per: str | None = None) -> dict[str, Sample]:
         return dict(cell.moments) if per is None else {}  # moments tell no work
     trials = divide_trials(cell, per)
     times = [t.time_s for t in trials]
-    found = {"time": sample_of(times, 0.0)}
+    found = {"time": make_sample(times, 0.0)}
     measured = [(t.energy.value, t.time_s) for t in trials if t.energy is not None]
     if not measured:
         return found
@@ -115,9 +115,9 @@ def samples_of(cell: Cell, per: str | None = None) -> dict[str, Sample]:
     terms = {source: u / size for source, u in whole.terms.items()} if size > 0 else {}
     meter = COVERAGE_FACTOR * math.hypot(*terms.values()) if whole.known and size > 0 else None
     devices = frozenset(t.meter for t in trials if t.energy is not None)
-    energy = sample_of([e for e, _ in measured], meter, terms=terms, devices=devices)
+    energy = make_sample([e for e, _ in measured], meter, terms=terms, devices=devices)
     powers = [e / t for e, t in measured if t > 0]
     both = {"energy": energy}
     if len(powers) == len(measured):
-        both["power"] = sample_of(powers, meter, terms=terms, devices=devices)
+        both["power"] = make_sample(powers, meter, terms=terms, devices=devices)
     return both | found

@@ -57,7 +57,7 @@ class Readings:
         return slice(max(0, i - before), min(len(self), i + after))
 
 
-def usual_step(steps: Floats) -> float:
+def find_usual_step(steps: Floats) -> float:
     """Return the step that holds for most of the time, whatever its unit; one that is longer than all others is a gap.
 
     Edges are polled quickly on purpose, so that most readings may lie in a small part of the time.
@@ -69,7 +69,7 @@ def usual_step(steps: Floats) -> float:
     return float(order[np.searchsorted(reached, reached[-1] / 2)])
 
 
-def independent(residual: Floats) -> float:
+def count_independent(residual: Floats) -> float:
     """Return as how many independent ones residuals count, by their correlation with the next."""
     power = float(np.dot(residual, residual))
     memory = float(np.dot(residual[1:], residual[:-1])) / power if power > 0 else 0.0

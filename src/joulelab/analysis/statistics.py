@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Readings
 
 TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
-MANY, PARTS = 20_000, 4096  # readings beyond which not all are sorted, and the parts that they are put into then
+MOST_SORTED, SORT_PARTS = (
+    20_000,
+    4096,
+)  # readings beyond which not all are sorted, and the parts that they are put into then
 LONGEST_HOLD = 3.0  # a reading stands for at most three usual steps; what is longer is a gap and counts for nothing
 
 
-def weighted_percentiles(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
+def compute_percentiles(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
     """Return the values below which the given percentages of the weight lie."""
-    if value.size <= MANY:
+    if value.size <= MOST_SORTED:
         order = np.argsort(value, kind="stable")
         reached = np.cumsum(weight[order])
         at = np.searchsorted(reached, np.array(percent) / 100 * reached[-1])
@@ -29,9 +32,9 @@ def weighted_percentiles(value: Floats, weight: Floats, percent: tuple[float, ..
 def _percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
     """Return the same, sorting only the parts in which the wanted values lie: sorting all takes ten times as long."""
     low, high = float(value.min()), float(value.max())
-    scale = PARTS / (high - low) if high > low else 0.0
-    part = np.minimum(((value - low) * scale).astype(np.int64), PARTS - 1)
-    reached = np.cumsum(np.bincount(part, weight, PARTS))
+    scale = SORT_PARTS / (high - low) if high > low else 0.0
+    part = np.minimum(((value - low) * scale).astype(np.int64), SORT_PARTS - 1)
+    reached = np.cumsum(np.bincount(part, weight, SORT_PARTS))
     found = []
     ordered: dict[int, tuple[Floats, Floats]] = {}  # of a power that rests all lie in one part
     for wanted in np.array(percent) / 100 * reached[-1]:
@@ -46,7 +49,7 @@ def _percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ..
     return found
 
 
-def power_statistics(
+def describe_power(
     readings: Readings, a_ns: int, b_ns: int, *, window_s: float | None, step_s: float
 ) -> PowerStatistics | None:
     """Return statistics of the readings in [a, b], which come every `step_s`; None where there is none."""
@@ -56,11 +59,11 @@ def power_statistics(
         return None
     t = readings.t0_ns[sel]
     hold = np.diff(np.append(t, max(b_ns, int(t[-1]) + 1))) * 1e-9
-    p5, median, p95, p99 = weighted_percentiles(value, np.minimum(hold, LONGEST_HOLD * step_s), (5, 50, 95, 99))
+    p5, median, p95, p99 = compute_percentiles(value, np.minimum(hold, LONGEST_HOLD * step_s), (5, 50, 95, 99))
     return PowerStatistics(median, p5, p95, p99, float(value.max()), float(value.min()), window_s)
 
 
-def coverage(readings: Readings, a_ns: int, b_ns: int, step_s: float) -> float:
+def compute_coverage(readings: Readings, a_ns: int, b_ns: int, step_s: float) -> float:
     """Return the share of [a, b] that lies within three steps of a reading on both sides."""
     if b_ns <= a_ns:
         return 1.0

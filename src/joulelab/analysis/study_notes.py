@@ -21,18 +21,18 @@ from joulelab.analysis.lines import (
     is_work_different,
     list_common_work,
 )
-from joulelab.analysis.outliers import LEAST as FEWEST
-from joulelab.analysis.outliers import LEVEL as ODD_BY_CHANCE
+from joulelab.analysis.outliers import FEWEST_TO_MARK as FEWEST
+from joulelab.analysis.outliers import OUTLIER_LEVEL as ODD_BY_CHANCE
 from joulelab.analysis.quality import data_notes
-from joulelab.analysis.spread import LEVEL
+from joulelab.analysis.spread import SCATTER_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.cells import Cell, Trial
     from joulelab.analysis.lines import CellLine
-    from joulelab.analysis.repeats import Sample
-    from joulelab.analysis.spread import Pool, Pooled
+    from joulelab.analysis.repeats import RepeatSample
+    from joulelab.analysis.spread import PooledDeviation, SpreadPool
 
 HALF = Note(
     "eds-is-half", "The gain by EDS(2) is by algebra always half of gain minus loss: one piece of evidence, not two."
@@ -46,8 +46,8 @@ def notes_of(
     cells: Sequence[Cell],
     lines: Sequence[CellLine],
     ks: Sequence[float],
-    pool: Pool,
-    samples: Mapping[str, Mapping[str, Sample]],
+    pool: SpreadPool,
+    samples: Mapping[str, Mapping[str, RepeatSample]],
     per: Sequence[str] = (),
 ) -> tuple[Note, ...]:
     """Return the notes, those that touch most figures first; `samples` are those of each cell, by figure."""
@@ -94,7 +94,7 @@ def _moments(cells: Sequence[Cell]) -> list[Note]:
     return said
 
 
-def _odd(cells: Sequence[Cell], samples: Mapping[str, Mapping[str, Sample]]) -> list[Note]:
+def _odd(cells: Sequence[Cell], samples: Mapping[str, Mapping[str, RepeatSample]]) -> list[Note]:
     """Say which repeats do not look like the others of their cell: cells, and runs by their names."""
     found = [(c, odd) for c in cells if (odd := _odd_runs(c, samples[c.key]))]
     if not found:
@@ -108,7 +108,7 @@ def _odd(cells: Sequence[Cell], samples: Mapping[str, Mapping[str, Sample]]) -> 
     return [Note("odd-runs", text, cells=len(found), runs=sum(len(odd) for _, odd in found))]
 
 
-def _odd_runs(cell: Cell, samples: Mapping[str, Sample]) -> list[str]:
+def _odd_runs(cell: Cell, samples: Mapping[str, RepeatSample]) -> list[str]:
     measured = [k for k, t in enumerate(cell.trials) if t.energy is not None]
     places = {k for f, s in samples.items() for k in (s.outliers if f == "time" else [measured[m] for m in s.outliers])}
     return [cell.trials[k].run or f"repeat {k + 1}" for k in sorted(places)]
@@ -131,7 +131,7 @@ def _uncapped(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
     return said
 
 
-def _repeats(cells: Sequence[Cell], pool: Pool) -> list[Note]:
+def _repeats(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
     counts = [len(c.trials) for c in cells if c.trials]
     single = counts.count(1)
     if single == len(counts):
@@ -151,7 +151,7 @@ def _repeats(cells: Sequence[Cell], pool: Pool) -> list[Note]:
         few = any(len(c.trials) < FEWEST for c in apart)
         text = (
             f"Look at {_named(apart)}: runs there differ significantly more than elsewhere "
-            f"(by chance one cell in {1 / LEVEL:.0f} does), so their own spread counts."
+            f"(by chance one cell in {1 / SCATTER_LEVEL:.0f} does), so their own spread counts."
         )
         text += f" Fewer than {FEWEST} repeats do not tell whether one of them is odd." if few else ""
         said.append(Note("wide-cells", text, cells=len(apart), few=few))
@@ -162,7 +162,7 @@ def _assumed() -> str:
     return f"cells are compared as if it were ±{ASSUMED_SPREAD:.0%}; repeat them to know"
 
 
-def _pooled(cells: Sequence[Cell], pool: Pool) -> list[Note]:
+def _pooled(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
     """Say over which cells spreads are pooled."""
     used = {id(p): p for c in cells if c.trials and (p := pool.of(c.key)).time is not None}
     whole = used.pop(id(pool), None)
@@ -178,7 +178,7 @@ def _pooled(cells: Sequence[Cell], pool: Pool) -> list[Note]:
     return said
 
 
-def _spread_numbers(pools: Sequence[Pool]) -> dict[str, float]:
+def _spread_numbers(pools: Sequence[SpreadPool]) -> dict[str, float]:
     """Return the lowest and highest pooled standard deviations, as shares, and degrees of freedom."""
     numbers: dict[str, float] = {}
     for name in ("energy", "time"):
@@ -189,9 +189,9 @@ def _spread_numbers(pools: Sequence[Pool]) -> dict[str, float]:
     return numbers
 
 
-def _spreads(pools: Sequence[Pool]) -> str:
+def _spreads(pools: Sequence[SpreadPool]) -> str:
     """Return the pooled standard deviations in words."""
-    named: list[tuple[str, list[Pooled]]] = [
+    named: list[tuple[str, list[PooledDeviation]]] = [
         ("energies", [p.energy for p in pools if p.energy is not None]),
         ("times", [p.time for p in pools if p.time is not None]),
     ]
@@ -297,7 +297,7 @@ def _doubts(cells: Sequence[Cell]) -> list[Note]:
     return [Note("warnings", text, warned=warned, runs=runs)]
 
 
-def _hidden(cells: Sequence[Cell], pool: Pool) -> list[Note]:
+def _hidden(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
     def repeats(cell: Cell) -> int:
         return sum(t.energy is not None for t in cell.trials)
 

@@ -15,7 +15,7 @@ from joulelab.core.scope import find_family
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.channels import Channel, ScopeChannels
+    from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.analysis.series import Ints
 
 
@@ -25,7 +25,7 @@ class SumCurve:
     `readings` are their powers (W) at the times of the one that was read least; a sum of counters has none of its own.
     """
 
-    def __init__(self, parts: Sequence[Channel]) -> None:
+    def __init__(self, parts: Sequence[EnergyChannel]) -> None:
         self.parts = tuple(parts)
         base = min(self.parts, key=lambda c: len(c.readings)).readings
         value = np.zeros(len(base))
@@ -39,9 +39,9 @@ class SumCurve:
         return total(part.energy(a_ns, b_ns, steps_ns) for part in self.parts)
 
 
-def sums_of(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list[Channel]], list[Check]]:
+def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list[EnergyChannel]], list[Check]]:
     """Return the sums by host and scope, and a failed check for each that lacks a cord: there is no sum then."""
-    groups: dict[tuple[str, str, str, str, str], list[Channel]] = {}
+    groups: dict[tuple[str, str, str, str, str], list[EnergyChannel]] = {}
     for scope in scopes:
         for channel in scope.channels:
             stream = channel.stream
@@ -50,7 +50,7 @@ def sums_of(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list
                 by = "" if find_family(stream.scope) == "outlet" else channel.meter
                 key = (scope.host, stream.sums, find_family(stream.scope), by, channel.spec.name)
                 groups.setdefault(key, []).append(channel)
-    found: dict[tuple[str, str], list[Channel]] = {}
+    found: dict[tuple[str, str], list[EnergyChannel]] = {}
     lacking: dict[str, Check] = {}
     for (host, whole, kind, _, name), parts in groups.items():
         wanted = max(part.stream.parts for part in parts)
@@ -65,7 +65,7 @@ def sums_of(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list
     return found, list(lacking.values())
 
 
-def _sum(scope: str, parts: list[Channel]) -> Channel:
+def _sum(scope: str, parts: list[EnergyChannel]) -> EnergyChannel:
     first = parts[0]
     meters = "+".join(dict.fromkeys(part.meter for part in parts))
     members = ", ".join(part.stream.scope for part in parts)

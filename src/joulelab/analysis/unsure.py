@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
 
 
-def unsure_of(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
+def read_edge_offsets(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Return how far begin and end may be off to either side (ns), as the events tell."""
     told = next((e for e in events if e.get("event") == "interval-unsure"), {})
     return math.ceil(float(told.get("begin_s", 0.0)) * 1e9), math.ceil(float(told.get("end_s", 0.0)) * 1e9)
@@ -33,7 +33,7 @@ def interval_checks(facts: Facts) -> Iterator[Check]:
         yield Check("interval", status, str(event.get("what", "")), str(event.get("next", "")))
 
 
-def with_unsure(
+def add_interval_terms(
     energy: Quantity, edge_u: Callable[[int, int], float], a_ns: int, b_ns: int, unsure: tuple[int, int]
 ) -> Quantity:
     """Return the energy of [a, b] with what its ends are worth; `edge_u(t, off)` gives that of one (J).

@@ -95,12 +95,12 @@ class Opened:
 
     def result(self) -> Result:
         """Return the run's result. Raises JoulelabError."""
-        from joulelab.analysis.analyse import analyse
+        from joulelab.analysis.analyse import analyse_run
 
         now = fingerprint(self.run.path)
         if self._result is None or now != self._of:
             self.run.tables()  # what a live run has written since is seen
-            self._result, self._of = read_result(self.run.path) or analyse(self.run), now
+            self._result, self._of = read_result(self.run.path) or analyse_run(self.run), now
         return self._result
 
 

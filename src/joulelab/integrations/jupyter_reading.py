@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from joulelab.analysis.alignment import summed
+from joulelab.analysis.alignment import sum_channels
 from joulelab.analysis.analyse import analyse_phase
 from joulelab.analysis.channels import load_channels
 from joulelab.core.clock import monotonic_ns
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from joulelab.analysis.channels import Channel
+    from joulelab.analysis.channels import EnergyChannel
     from joulelab.analysis.result import PhaseResult, Result
     from joulelab.run.measure import Measurement
     from joulelab.store.run import Run
@@ -176,7 +176,7 @@ def power_curve(run: Run, result: Result) -> PowerCurve | None:
     channels = _channels(run, group.hosts, group.scopes)
     if not channels:
         return None
-    curve = summed(channels, result.start_ns)
+    curve = sum_channels(channels, result.start_ns)
     first, last = max(float(curve.t[0]), 0.0), min(float(curve.t[-1]), result.duration_s)
     count = min(int((last - first) / max(curve.step_s, 1e-3)), MOST_STRETCHES)
     if count < 2:
@@ -186,11 +186,11 @@ def power_curve(run: Run, result: Result) -> PowerCurve | None:
     return PowerCurve(tuple(float(w) for w in watts), step, first)
 
 
-def _channels(run: Run, hosts: tuple[str, ...], scopes: tuple[str, ...]) -> list[Channel]:
+def _channels(run: Run, hosts: tuple[str, ...], scopes: tuple[str, ...]) -> list[EnergyChannel]:
     """Return the channels whose power together is that of some scopes; a sum of cords has those of its cords."""
     loaded = load_channels(run)
     known = {(s.host, s.scope): s.best for s in loaded}
-    found: list[Channel] = []
+    found: list[EnergyChannel] = []
     for key in zip(hosts, scopes, strict=True):
         cords = [s.best for s in loaded if (s.host, s.best.stream.sums) == key]
         found += [known[key]] if key in known else cords

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.analyse import interval_of
-from joulelab.analysis.series import Readings, usual_step
-from joulelab.analysis.statistics import power_statistics
+from joulelab.analysis.analyse import find_interval
+from joulelab.analysis.series import Readings, find_usual_step
+from joulelab.analysis.statistics import describe_power
 from joulelab.core.scope import find_family
 from joulelab.store.run import open_run
 from joulelab.study.slots import State, look, slots_of
@@ -99,15 +99,15 @@ def ran(study: Study) -> dict[str, Ran]:
 
 
 def _ran(name: str, cell: PlannedCell, trial: SlotTrial, run: Run) -> Ran:
-    interval = interval_of(run, list(run.events()))
+    interval = find_interval(run, list(run.events()))
     a, b = interval.start_ns, interval.end_ns
     powers, loads = _powers(run), [values[(t >= a) & (t < b)] for t, values in _loads(run)]
     statistics = None
     if powers:
         t, watts = _summed(powers)
         readings = Readings.of(t, t, watts)
-        step_s = usual_step(np.diff(t) * 1e-9)
-        statistics = power_statistics(readings, a, b, window_s=None, step_s=step_s)
+        step_s = find_usual_step(np.diff(t) * 1e-9)
+        statistics = describe_power(readings, a, b, window_s=None, step_s=step_s)
     batch = cell.values().get("batch")
     known = [np.nanmean(each) for each in loads if np.isfinite(each).any()]
     return Ran(
@@ -127,7 +127,7 @@ def course(study: Study, name: str) -> Course | None:
     if slot is None or slot.run is None:
         return None
     with open_run(slot.run) as run:
-        interval, powers, loads = interval_of(run, list(run.events())), _powers(run), _loads(run)
+        interval, powers, loads = find_interval(run, list(run.events())), _powers(run), _loads(run)
     if not powers:
         return None
     t, watts = _summed(powers)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.cells import Cell
-    from joulelab.analysis.choice import Best
+    from joulelab.analysis.choice import BestCell
     from joulelab.core.quantity import Quantity
     from joulelab.papers.judged import Kind
     from joulelab.study.folder import Study
@@ -71,7 +71,7 @@ class Swept:
         keys = () if found is None else (found.cell, *found.tied)
         return [c for c in self.line(gpus) if c.key in keys]
 
-    def _chosen(self, metric: Metric, gpus: int) -> Best | None:
+    def _chosen(self, metric: Metric, gpus: int) -> BestCell | None:
         summary = self.summary
         lines = () if summary is None else summary.lines
         key = next((line.key for line in lines if line.knobs.get("gpus") == gpus), None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.analyse import interval_of
+from joulelab.analysis.analyse import find_interval
 from joulelab.analysis.metrics import summarise_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import find_family
@@ -135,7 +135,7 @@ def profiles(study: Study, workload: str, node: str, most: int | None = None) ->
 
 def _profile(cell: PlannedCell, folder: Path) -> Profile | None:
     with open_run(folder) as run:
-        interval = interval_of(run, list(run.events()))
+        interval = find_interval(run, list(run.events()))
         parts = _powers(run)
     if not parts:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.accounting import SCOPE
+from joulelab.analysis.accounting import JOB_SCOPE
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.slurm.plugins import plugin_of
 
@@ -26,12 +26,12 @@ MEASURE = "leave it out, and name a run that was measured: joulelab run -- COMMA
 def side_told(measured: Measured) -> str:
     """Return which side of the supplies a job's energy is of: ac, dc, parts of nodes, or `job` where nobody tells."""
     told = measured.accounted.covers if measured.accounted is not None else ""
-    models = [str(s.model or "") for s in measured.result.scopes if s.scope == SCOPE]
+    models = [str(s.model or "") for s in measured.result.scopes if s.scope == JOB_SCOPE]
     plugins = [plugin_of(model.removeprefix(PLUGIN)) for model in models if model.startswith(PLUGIN)]
     # What was added to a run tells families of scopes, what was imported the plugin that is in its model.
     found = {told} if told in COVERS else {" + ".join(plugin.parts) for plugin in plugins}
     sides = {COVERS.get(one, "parts") for one in found}
-    return sides.pop() if len(sides) == 1 else "parts" if sides else SCOPE
+    return sides.pop() if len(sides) == 1 else "parts" if sides else JOB_SCOPE
 
 
 def nodes_told(measured: Measured) -> int | None:
@@ -75,4 +75,4 @@ def outer_scopes(measured: Measured) -> set[tuple[str, str]]:
     """Return host and scope of what a run's energy is the sum of."""
     if measured.resolved:
         return {(draw.host, scope) for draw in measured.draws for scope in draw.scopes}
-    return {(s.host, s.scope) for s in measured.result.scopes if s.scope == SCOPE}
+    return {(s.host, s.scope) for s in measured.result.scopes if s.scope == JOB_SCOPE}

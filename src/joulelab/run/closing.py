@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.result import Result
-    from joulelab.run.options import RunOptions
     from joulelab.run.recording import Recording
-    from joulelab.run.signals import SignalBox
+    from joulelab.run.run_options import RunOptions
+    from joulelab.run.signal_forwarding import SignalBox
 
 # numpy loads its parts when they are first used: those that the analysis uses are named.
 HEAVY = (
@@ -65,11 +65,11 @@ def close_run(recording: Recording, options: RunOptions, signals: SignalBox, *, 
 
 def analyse_run(run: Path) -> Result:
     """Compute the result of a run."""
-    from joulelab.analysis.analyse import analyse
+    from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run import open_run
 
     with open_run(run) as opened:
-        return analyse(opened)
+        return analyse_run(opened)
 
 
 def journal_bytes(run: Path) -> int:

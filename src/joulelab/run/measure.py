@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
-from joulelab.run import phases
-from joulelab.run.config.choose import Chosen, check_name, choose, general_problems
+from joulelab.run import marking
+from joulelab.run.config.configuration import load
 from joulelab.run.config.entry import Config
-from joulelab.run.config.load import load
-from joulelab.run.options import RUN, RunOptions, host_name, runs_folder
+from joulelab.run.config.meter_choice import Chosen, check_name, choose, general_problems
+from joulelab.run.run_options import RUN, RunOptions, host_name, runs_folder
 from joulelab.run.session import Session, join, part
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Measurement:
             raise ConfigError("a measurement is used once", next="call joulelab.measure() again")
         self._pid = os.getpid()
         self._session, self._started_run = join(self._options)
-        writer = phases.writer()
+        writer = marking.writer()
         if self._session is not None:
             self.run = self._session.recording.run
         elif writer is not None and not writer.rank:
@@ -86,7 +86,7 @@ class Measurement:
         """End the measurement; what the block raised goes on."""
         error: BaseException | None = raised[1]
         self._end_ns = monotonic_ns()
-        writer, session = phases.writer(), self._session
+        writer, session = marking.writer(), self._session
         if writer is not None and self._phase is not None:
             writer.end(self._phase, self._parent, at_ns=self._end_ns)
         elif writer is not None and session is not None and session.open > 1 and self._pid == os.getpid():
@@ -114,7 +114,7 @@ class Measurement:
         if not self._end_ns:
             raise ConfigError("the measurement has not ended", next="ask after the with block")
         if self._result is None and self.run is not None:
-            from joulelab.analysis.analyse import analyse, analyse_phase
+            from joulelab.analysis.analyse import analyse_phase, analyse_run
             from joulelab.run.coverage import wait_until_covered
             from joulelab.store.run import open_run
 
@@ -124,7 +124,7 @@ class Measurement:
                     time.sleep(max(self._end_ns + RANKS_NS - monotonic_ns(), 0) / NS)
             with open_run(self.run) as run:
                 whole = self._is_run
-                self._result = analyse(run) if whole else analyse_phase(run, self._start_ns, self._end_ns)
+                self._result = analyse_run(run) if whole else analyse_phase(run, self._start_ns, self._end_ns)
         return self._result
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.lines import name_knob_column
-from joulelab.analysis.quality import DATA
+from joulelab.analysis.quality import DATA_FACT
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.quantity import total
 from joulelab.core.scope import find_family
@@ -308,7 +308,7 @@ def _trial_row(found: SlotTrial, trial: Trial) -> dict[str, Any]:
         "used": " ".join(trial.used),
         "idle": " ".join(trial.idle),
         **{f"work_{name}": amount for name, amount in trial.work.items()},
-        **{name if name == DATA else f"fact_{name}": value for name, value in trial.facts.items()},
+        **{name if name == DATA_FACT else f"fact_{name}": value for name, value in trial.facts.items()},
         "doubts": "; ".join(found.doubts),
     }
 

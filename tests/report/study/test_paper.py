@@ -15,7 +15,7 @@ from tests.analysis.studies import by_cap, cell, sweep, trial
 
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.metrics import StudySummary, summarise_cells
-from joulelab.analysis.repeats import Sample
+from joulelab.analysis.repeats import RepeatSample
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv
@@ -115,8 +115,8 @@ def test_small_figures_have_the_digits_they_need() -> None:
 
 def test_one_quiet_row_does_not_set_the_decimals_of_all() -> None:
     watts = {"a": (2991.8, 35.0), "b": (3507.3, 466.8), "c": (2942.3, 15.8), "d": (3908.85, 0.2), "e": (3909.0, 0.0002)}
-    cells = [Cell(k, {"node": k}, moments={"power": Sample(3, w, d)}) for k, (w, d) in watts.items()]
-    cells.append(Cell("f", {"node": "f"}, moments={"power": Sample(3, 0.0123, 0.5)}))
+    cells = [Cell(k, {"node": k}, moments={"power": RepeatSample(3, w, d)}) for k, (w, d) in watts.items()]
+    cells.append(Cell("f", {"node": "f"}, moments={"power": RepeatSample(3, 0.0123, 0.5)}))
     (table,) = paper_tables(summarise_cells(cells))
     texts = [row.figures[0] for row in table.rows]
     assert texts[:2] == ["2 991.8 ± 35.0", "3 507.3 ± 466.8"]
@@ -128,7 +128,8 @@ def test_one_quiet_row_does_not_set_the_decimals_of_all() -> None:
 def test_the_largest_deviation_keeps_decimals_down_and_the_median_one_asks_for_them() -> None:
     def texts(*deviations: float) -> list[str]:
         cells = [
-            Cell(f"{k}", {"node": f"{k}"}, moments={"power": Sample(3, 500.0, d)}) for k, d in enumerate(deviations)
+            Cell(f"{k}", {"node": f"{k}"}, moments={"power": RepeatSample(3, 500.0, d)})
+            for k, d in enumerate(deviations)
         ]
         return [row.figures[0] for row in paper_tables(summarise_cells(cells))[0].rows]
 
@@ -169,7 +170,7 @@ def test_what_is_missing_is_a_dash_and_empty_cells_have_no_row() -> None:
     assert [row.figures for row in table.rows] == [("-", "-", "00:00:30"), ("5 000.0", "166.7", "00:00:30")]
     assert paper_tables(summarise_cells([cell("c", [])])) == []
     assert not _printed(summarise_cells([cell("c", [])])).strip()
-    untimed = summarise_cells([Cell("m", {}, moments={"energy": Sample(5, 5e3, 10.0)})])
+    untimed = summarise_cells([Cell("m", {}, moments={"energy": RepeatSample(5, 5e3, 10.0)})])
     assert paper_tables(untimed)[0].heads == ("Consumption [J]",)
     assert re.search(r"^ *all runs +5 000\.0 ± 10\.0$", _printed(untimed), re.MULTILINE)
     assert "5 repeats" in paper_tables(untimed)[0].caption

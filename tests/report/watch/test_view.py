@@ -10,7 +10,7 @@ import pytest
 from tests.report.synthetic import HOST, START, make_run
 from tests.report.watch.looked import plain, power, watch, write
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.spec import Spec, Stream
 from joulelab.report.watch.ends import HISTORY, Ends
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def test_energy_is_that_of_show(live: Path) -> None:
     view = watch(live)
     with open_run(live) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     assert view.energy is not None
     assert result.energy is not None
     share = view.energy_s / result.duration_s
@@ -186,7 +186,7 @@ def test_phases_have_time_and_the_energy_of_show(live: Path) -> None:
         view = watched.look()
     watched.close()
     with open_run(live) as run:
-        result = analyse(run)
+        result = analyse_run(run)
     shown = {p.title: p for p in view.phases}
     epoch = next(p for p in result.phases if p.title == "epoch 2")
     assert shown["epoch 2"].seconds == pytest.approx(epoch.duration_s)

@@ -8,7 +8,7 @@ import pytest
 from tests.store.make import START_NS
 from tests.study.tuning.inside import long_run
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.store.run import open_run
 from joulelab.study.tuning.window import drawn, energy_of, find_scopes, read_scopes
@@ -17,7 +17,7 @@ from joulelab.study.tuning.window import drawn, energy_of, find_scopes, read_sco
 def test_energy_of_a_stored_run_is_that_of_its_scopes() -> None:
     run = Path(__file__).parents[2] / "golden" / "schema-1" / "20231114-221320-aaaa"
     with open_run(run) as opened:
-        whole = analyse(opened)
+        whole = analyse_run(opened)
     scopes, everything = find_scopes(run, whole.start_ns, whole.end_ns)
     assert everything
     found = read_scopes(run, whole.start_ns, whole.end_ns)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from joulelab.analysis.accounting import SCOPE
+from joulelab.analysis.accounting import JOB_SCOPE
 from joulelab.core.quantity import ONE, Quantity, total
 from joulelab.plan.accounted import nodes_told, side_told
 
@@ -268,6 +268,6 @@ def side_of(measured: Measured) -> str:
     """Return where a run was measured: `ac` (all hosts at the wall), `dc`, `parts`; `unknown` where nobody tells."""
     if not measured.resolved:
         told = side_told(measured)
-        return "unknown" if told == SCOPE else told
+        return "unknown" if told == JOB_SCOPE else told
     sides = {draw.side for draw in measured.draws}
     return "parts" if "parts" in sides else "dc" if "dc" in sides else "ac"

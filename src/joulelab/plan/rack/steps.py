@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.power import GAP_FACTOR
+from joulelab.analysis.power import GAP_STEPS
 from joulelab.plan.rack.blocks import side_of
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _held(draw: Draw, at_s: Floats) -> Floats:
     before = after - 1
     after = np.minimum(after, own_s.size - 1)
     place = np.where(at_s - own_s[before] <= own_s[after] - at_s, before, after)
-    far = np.abs(own_s[place] - at_s) > GAP_FACTOR * max(draw.raw_s, draw.step_s)
+    far = np.abs(own_s[place] - at_s) > GAP_STEPS * max(draw.raw_s, draw.step_s)
     return np.where(far, np.nan, watts[place])
 
 
@@ -149,7 +149,7 @@ def _largest(draw: Draw, at_s: Floats, watts: Floats) -> list[Step]:
     """Return the largest rise, the largest fall and the steepest ramp between two readings that follow each other."""
     change, over_s = np.diff(watts), np.diff(at_s)
     usual_s = max(draw.raw_s, float(np.median(over_s)) if over_s.size else 0.0)
-    change = np.where(over_s > GAP_FACTOR * usual_s, np.nan, change)
+    change = np.where(over_s > GAP_STEPS * usual_s, np.nan, change)
     if not np.isfinite(change).any():
         return []
     change = np.where(np.abs(change) < ROUNDING * np.nanmax(np.abs(watts)), 0.0, change)

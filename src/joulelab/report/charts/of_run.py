@@ -18,7 +18,7 @@ from joulelab.report.rows import energy_rows, phase_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.distribution import Distribution
+    from joulelab.analysis.distribution import PowerDistribution
     from joulelab.analysis.result import GroupResult, Result
 
 # Families keep their colours in every chart of a page, as the rest does.
@@ -235,7 +235,7 @@ def _percent(q: Quantity) -> str:
     return f"± {fmt.format_number(200 * q.u / abs(q.value), 3)} %"
 
 
-def histogram_of(d: Distribution, title: str) -> Histogram:
+def histogram_of(d: PowerDistribution, title: str) -> Histogram:
     """Return the distribution of a power over time, with its median, 95th percentile and maximum."""
     factor, unit = fmt.choose_scale([d.maximum], "W")
     marks = (("median", d.median), ("95 %", d.p95), ("max", d.maximum))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.choice import best_of
+from joulelab.analysis.choice import choose_best
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.lines import choose_knob_unit, format_knob, format_knobs, rank_value
 from joulelab.report import format as fmt
@@ -185,7 +185,7 @@ def _curve(
     rows = [(c.key, q) for c in summary.of_line(line) if (q := pick(c)) is not None]
     keys, quantities = [key for key, _ in rows], [q for _, q in rows]
     reference = summary.cell(line.reference).compared if line.reference else None
-    best = best_of(goal, line.key, summary.choosable(line), reference)
+    best = choose_best(goal, line.key, summary.choosable(line), reference)
     return Curve(
         format_knobs(line.knobs),
         tuple(places[key] for key in keys),

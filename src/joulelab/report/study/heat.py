@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.choice import best_of
+from joulelab.analysis.choice import choose_best
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.lines import AXES, GROUP_KNOBS, format_knob, format_knobs, rank_value
 from joulelab.report import format as fmt
@@ -16,7 +16,7 @@ from joulelab.report.study.rows import ESTIMATE, UNCAPPED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from joulelab.analysis.choice import Best
+    from joulelab.analysis.choice import BestCell
     from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.core.quantity import Quantity
 
@@ -110,7 +110,7 @@ def _heat(
     known = [q.value for c in there.values() if (q := pick(c)) is not None]
     factor, prefixed = (1.0, "s") if unit == "s" else fmt.choose_scale([_middle(known)], unit)
     free = {c.key: c.compared for c in there.values() if c.compared is not None and not c.uncapped}
-    best = best_of(goal, None, free, None)
+    best = choose_best(goal, None, free, None)
     tiles = [[there.get((repr(b), repr(a))) for a in columns] for b in rows]
     made = tuple(
         tuple(None if c is None else _tile(summary, c, pick, (factor, prefixed), known, best) for c in row)
@@ -156,7 +156,7 @@ def _tile(
     pick: Pick,
     scale: tuple[float, str],
     known: Sequence[float],
-    best: Best | None,
+    best: BestCell | None,
 ) -> Tile:
     q = pick(cell)
     assert q is not None

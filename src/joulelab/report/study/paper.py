@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from joulelab.analysis.lines import format_knobs
-from joulelab.analysis.quality import data_doubt, figures_of
-from joulelab.analysis.repeats import sample_of
+from joulelab.analysis.quality import data_doubt, list_quality_figures
+from joulelab.analysis.repeats import make_sample
 from joulelab.report.console import print_facts
 from joulelab.report.study.csv_text import as_csv, knob_columns
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from joulelab.analysis.metrics import StudySummary
-    from joulelab.analysis.repeats import Sample
+    from joulelab.analysis.repeats import RepeatSample
     from joulelab.report.study.paper_rows import PaperTable, Spread
 
 SCHEMA = 1
@@ -96,8 +96,8 @@ def statistics_csv(summary: StudySummary) -> str:
             row |= _figures(figure, sample)
         if cell.idle_energy is not None:
             row["idle_energy_j"] = cell.idle_energy.value
-        for name, told in figures_of(cell.trials).items():
-            sample = sample_of(told)
+        for name, told in list_quality_figures(cell.trials).items():
+            sample = make_sample(told)
             row |= {f"quality_{name}_mean": sample.mean, f"quality_{name}_deviation": sample.deviation}
         rows.append(row | ({"data": cell.data} if cell.data else {}))
     return as_csv(rows)
@@ -177,7 +177,7 @@ def _blocks(table: PaperTable) -> list[int]:
     return [k for k, (a, b) in enumerate(pairwise(table.rows), start=1) if a.labels[0] != b.labels[0]]
 
 
-def _figures(figure: str, sample: Sample) -> dict[str, Any]:
+def _figures(figure: str, sample: RepeatSample) -> dict[str, Any]:
     name = f"{figure}_{UNIT[figure]}"
     row: dict[str, Any] = {f"{figure}_n": sample.n, f"{name}_mean": sample.mean, f"{name}_deviation": sample.deviation}
     row |= _bounds(name, sample.interval) | {f"{name}_median": sample.median}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.lines import CellLine
     from joulelab.analysis.metrics import StudySummary
-    from joulelab.analysis.pairs import Pair
+    from joulelab.analysis.pairs import CellPair
 
 NAMES = {"energy": "energy", "time": "time", "power": "mean power"}
 SHOWN = ("energy", "time")  # the others where every pair is asked for
@@ -63,9 +63,9 @@ def _whose(summary: StudySummary, workload: str, lines: Sequence[CellLine]) -> s
     return f"{told}: " if told else ""
 
 
-def _by_line(summary: StudySummary) -> dict[tuple[str, str], list[Pair]]:
+def _by_line(summary: StudySummary) -> dict[tuple[str, str], list[CellPair]]:
     of = {key: line.key for line in summary.lines for key in line.cells}
-    found: dict[tuple[str, str], list[Pair]] = {}
+    found: dict[tuple[str, str], list[CellPair]] = {}
     for pair in summary.pairs:
         found.setdefault((of[pair.cell], pair.figure), []).append(pair)
     return found
@@ -79,7 +79,7 @@ def pair_notes(summary: StudySummary) -> list[str]:
     return [NOTE, *(text for text, holds in further if holds)]
 
 
-def _columns(pairs: Sequence[Pair], knobs: Mapping[str, Mapping[str, Any]]) -> list[Column]:
+def _columns(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> list[Column]:
     columns = [
         Column("", pair_names(pairs, knobs)),
         Column("ratio", tuple(_ratio(p) for p in pairs)),
@@ -91,7 +91,7 @@ def _columns(pairs: Sequence[Pair], knobs: Mapping[str, Mapping[str, Any]]) -> l
     return [*columns, Column("difference", tuple(_difference(p) for p in pairs))]
 
 
-def pair_names(pairs: Sequence[Pair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def pair_names(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the pairs by what tells them apart: `batch=2 cpu-mix : gpu`.
 
     Knobs that are the same in all rows are left out, those of both cells stand before, once.
@@ -103,7 +103,7 @@ def pair_names(pairs: Sequence[Pair], knobs: Mapping[str, Mapping[str, Any]]) ->
     return tuple(_pair_name(p, knobs[p.cell], knobs[p.against], varying) for p in pairs)
 
 
-def _pair_name(pair: Pair, own: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> str:
+def _pair_name(pair: CellPair, own: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> str:
     both = [n for n in names if n in own and n in other and own[n] == other[n]]
     apart = [n for n in names if n not in both]
     # That a cell has no cap is left unsaid where it differs in something else.
@@ -122,18 +122,18 @@ def _values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
     return " ".join(format_knob(n, knobs[n]) if n in (*BARE, *AXES) else format_knobs({n: knobs[n]}) for n in there)
 
 
-def more_text(pair: Pair) -> str:
+def more_text(pair: CellPair) -> str:
     """Return how many more repeats would settle it, empty where it is settled or not known."""
     if pair.more_than_100:
         return "meters" if pair.by_meters else f"> {MOST_REPEATS}"
     return "" if pair.more_repeats is None else f"{pair.more_repeats}"
 
 
-def _ratio(pair: Pair) -> str:
+def _ratio(pair: CellPair) -> str:
     return _with_interval(pair.ratio, pair.ratio_interval)
 
 
-def _difference(pair: Pair) -> str:
+def _difference(pair: CellPair) -> str:
     bounds = pair.difference_interval
     value, unit = pair.difference or 0.0, UNITS[pair.figure]
     factor, prefixed = fmt.choose_scale([value, *(bounds or ())], unit)

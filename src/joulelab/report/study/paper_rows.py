@@ -8,8 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.analysis.lines import format_knob
-from joulelab.analysis.quality import figures_of
-from joulelab.analysis.repeats import UNITS, sample_of
+from joulelab.analysis.quality import list_quality_figures
+from joulelab.analysis.repeats import UNITS, make_sample
 from joulelab.report import format as fmt
 from joulelab.report.study.rows import unnamed
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.metrics import CellMetrics, StudySummary
-    from joulelab.analysis.repeats import Sample
+    from joulelab.analysis.repeats import RepeatSample
 
 Spread = Literal["deviation", "interval"]
 ODD = "†"  # after figures with a repeat that does not look like the others
@@ -139,12 +139,12 @@ def _figure(
 
 def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tuple[str, ...]]]:
     """Return the figures that workloads are to be judged by, each with its spread over repeats."""
-    told = [figures_of(c.trials) for c in cells]
+    told = [list_quality_figures(c.trials) for c in cells]
     columns = []
     for name in dict.fromkeys(n for of in told for n in of):
         texts = []
         for of in told:
-            sample = sample_of(of[name]) if name in of else None
+            sample = make_sample(of[name]) if name in of else None
             half = None if sample is None else half_of(sample, spread)
             texts.append(fmt.NOTHING if sample is None else _told(sample.mean, half))
         columns.append((name[:1].upper() + name[1:], tuple(texts)))
@@ -155,7 +155,7 @@ def _told(mean: float, half: float | None) -> str:
     return fmt.format_interval(mean, half, signed=True) if half and math.isfinite(mean) else fmt.format_quality(mean)
 
 
-def half_of(sample: Sample, spread: Spread) -> float | None:
+def half_of(sample: RepeatSample, spread: Spread) -> float | None:
     """Return what stands behind the ±."""
     return sample.deviation if spread == "deviation" else sample.half_width
 
@@ -254,7 +254,7 @@ def _compared(summary: StudySummary, cells: Sequence[CellMetrics]) -> list[str]:
     return [f"{whole}; they are compared per {', '.join(dict.fromkeys(kinds.values()))}."]
 
 
-def _accuracy(samples: Sequence[Sample]) -> str:
+def _accuracy(samples: Sequence[RepeatSample]) -> str:
     known = [s.meter * 100 for s in samples if s.meter is not None]
     if len(known) < len(samples):
         return "; the meters' own accuracy is not known, and not in ±"

@@ -13,7 +13,7 @@ from joulelab.report import format as fmt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from joulelab.analysis.choice import Best
+    from joulelab.analysis.choice import BestCell
     from joulelab.analysis.lines import CellLine
     from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.analysis.scaling import Scaling
@@ -165,14 +165,14 @@ def best_column(summary: StudySummary, line: CellLine) -> Column:
     return Column("best for\n(~ no significant difference)", tuple(written))
 
 
-def best_of_line(summary: StudySummary, line: CellLine | None) -> list[Best]:
+def best_of_line(summary: StudySummary, line: CellLine | None) -> list[BestCell]:
     """Return the best cells of a line for each goal, or of all lines together; none where a cell is alone."""
     if line is None:
         return [b for b in summary.best if b.line is None]
     return [] if is_alone(summary, line) else [b for b in summary.best if b.line == line.key]
 
 
-def best_text(summary: StudySummary, best: Best) -> str:
+def best_text(summary: StudySummary, best: BestCell) -> str:
     """Return the best cell for a goal in a sentence: how much better than the reference, and what is as good."""
     line = next((each for each in summary.lines if each.key == best.line), None)
     text = short_name(summary, best.cell, line)

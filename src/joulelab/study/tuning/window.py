@@ -101,10 +101,10 @@ def find_scopes(run: Path, a_ns: int, b_ns: int) -> tuple[list[str], bool]:
 def read_scopes(run: Path, a_ns: int, b_ns: int) -> list[ScopeChannels]:
     """Return what was measured of a run, joined as for [a, b]. Raises StoreError."""
     from joulelab.analysis.channels import load_channels
-    from joulelab.analysis.joining import join
+    from joulelab.analysis.joining import join_meters
 
     with _Bare(run, read_meta(run)) as opened:
-        return join(load_channels(opened), a_ns, b_ns).scopes
+        return join_meters(load_channels(opened), a_ns, b_ns).scopes
 
 
 def energy_of(

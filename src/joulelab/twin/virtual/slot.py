@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.results_file import write_result
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, StoreError
@@ -61,7 +61,7 @@ def run_slot(folder: Path) -> dict[str, Any]:
         problems = cluster.account(folder, run, job["job"], bench, accounted) if accounted else []
         truth.keep_truth(folder, bench.timeline)
         with open_run(run) as opened:
-            result = analyse(opened)
+            result = analyse_run(opened)
         write_result(run, result)
         took_s = (monotonic_ns() - began) / NS
         write_json_atomic(folder / NOTES, {**notes, "took_s": took_s, "problems": problems}, sync=False)

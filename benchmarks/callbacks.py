@@ -17,7 +17,7 @@ import numpy as np
 import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.training import Training
-from joulelab.run import phases
+from joulelab.run import marking
 from joulelab.run.live import Live, load
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import square
@@ -82,11 +82,11 @@ def recorded() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "host" / "marks"
         marks.mkdir(parents=True)
-        phases.attach(marks, 0)
+        marking.attach(marks, 0)
         try:
             yield
         finally:
-            phases.detach()
+            marking.detach()
 
 
 def in_phase() -> None:
@@ -258,7 +258,7 @@ def watch(seconds: float) -> None:
         load()
         options: dict[str, Any] = {"runs": runs, "meters": ["nvml", "rapl"]}
         with joulelab.measure("bench", **options):
-            writer = phases.writer()
+            writer = marking.writer()
             assert writer is not None
             with Live(writer.folder.parent, monotonic_ns(), every_s=0.5) as live:
                 time.sleep(seconds)

@@ -13,7 +13,7 @@ from tests.outside import HOME, REAL_PLACES, ROOT
 from joulelab.control.leftovers import get_caps_folder
 from joulelab.instruments.analyzer.kept import folder as state_folder
 from joulelab.plan.rates.services.access import settings_file
-from joulelab.run.config.files import present, system_file, user_file
+from joulelab.run.config.config_files import present, system_file, user_file
 from joulelab.study.turn import places
 from joulelab.twin.servers.nvml import cache_directory
 from joulelab.workloads.data.source import cache_folder

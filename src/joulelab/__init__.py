@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from joulelab.integrations.tracking import track
+    from joulelab.run.marking import fact, mark, phase, step, work, writer
     from joulelab.run.measure import Measurement, measure, measured
-    from joulelab.run.phases import fact, mark, phase, step, work, writer
 
 __all__ = [
     "Measurement",
@@ -32,15 +32,15 @@ _PLACES = {
     "Measurement": "joulelab.run.measure",
     "measure": "joulelab.run.measure",
     "measured": "joulelab.run.measure",
-    "fact": "joulelab.run.phases",
+    "fact": "joulelab.run.marking",
     "load_ipython_extension": "joulelab.integrations.jupyter",
-    "mark": "joulelab.run.phases",
-    "phase": "joulelab.run.phases",
-    "step": "joulelab.run.phases",
+    "mark": "joulelab.run.marking",
+    "phase": "joulelab.run.marking",
+    "step": "joulelab.run.marking",
     "track": "joulelab.integrations.tracking",
     "unload_ipython_extension": "joulelab.integrations.jupyter",
-    "work": "joulelab.run.phases",
-    "writer": "joulelab.run.phases",  # for what marks times that have passed
+    "work": "joulelab.run.marking",
+    "writer": "joulelab.run.marking",  # for what marks times that have passed
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.workloads.packages import outside
 
-from joulelab.run import workloads
+from joulelab.run import workload_registry
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Fail
@@ -28,7 +28,7 @@ def told(call: Call, *words: str) -> Any:
 
 def test_ls_lists_every_workload(call: Call) -> None:
     rows = {row["name"]: row for row in told(call, "ls")}
-    assert list(rows) == workloads.names()
+    assert list(rows) == workload_registry.names()
     assert rows["burn"]["study"] == "BNL 2024"
     assert "smoke" in rows["burn"]["presets"]
     assert rows["burn"]["needs"] is None

@@ -17,8 +17,8 @@ from joulelab import instruments as meters
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, ReadFailed
 from joulelab.core.spec import Meter, Spec, Stream
 from joulelab.instruments.hooks import FollowsWorkload, HasEvents, HasMissing
-from joulelab.run.config.choose import choose
-from joulelab.run.config.load import load
+from joulelab.run.config.configuration import load
+from joulelab.run.config.meter_choice import choose
 
 # SI units, and what is counted or compared (1). Channel names end in their unit.
 UNITS = {"J": "_j", "W": "_w", "B": "_b", "Hz": "_hz", "s": "_s", "degC": "_c", "1": ""}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import Mistakes, find_line, find_lines, key, parse_toml, read_table, read_texts
-from joulelab.run.config.write import toml
+from joulelab.run.config.toml_writing import toml
 
 
 def read_even(value: Any) -> int:

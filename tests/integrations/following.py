@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.run import phases
+from joulelab.run import marking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Marked:
         self.folder = folder
 
     def lines(self) -> list[dict[str, Any]]:
-        writer = phases.writer()
+        writer = marking.writer()
         if writer is not None:
             writer.flush()
         return [json.loads(line) for file in self.folder.iterdir() for line in file.read_text().splitlines()]
@@ -52,9 +52,9 @@ def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Marked]:
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "marks"
     folder.mkdir()
-    phases.attach(folder, 0)
+    marking.attach(folder, 0)
     yield Marked(folder)
-    phases.detach()
+    marking.detach()
 
 
 def load(monkeypatch: pytest.MonkeyPatch, name: str, **stubs: dict[str, Any] | None) -> Any:

@@ -24,7 +24,7 @@ from joulelab.integrations import tracking
 from joulelab.integrations.batches import samples_in
 from joulelab.integrations.progress import ERASE, Bar, Screen
 from joulelab.integrations.tracking import track
-from joulelab.run import live, phases
+from joulelab.run import live, marking
 from joulelab.run.tail import Now
 from joulelab.store.folder import RunState, list_runs, read_end, run_state
 
@@ -265,11 +265,11 @@ def test_what_is_slow_to_import_is_imported_before_anything_is_measured(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(tracking, "load", lambda: seen.append(phases.writer()))
+    monkeypatch.setattr(tracking, "load", lambda: seen.append(marking.writer()))
     monkeypatch.setattr(tracking, "measure", lambda: joulelab.measure("loop", **kw))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     for _batch in track(Loader(1), show=True):
-        assert phases.writer() is not None
+        assert marking.writer() is not None
     lines()
     assert seen == [None]
 
@@ -296,7 +296,7 @@ def test_a_rank_that_nobody_records_only_goes_over_its_batches(
     tracked = track(Loader(3), show=True)
     assert sum(1 for _ in tracked) == 3
     assert (tracked.batches, tracked.energy, tracked.energy_per, tracked.run) == (3, None, None, None)
-    assert phases.writer() is None
+    assert marking.writer() is None
     assert not capsys.readouterr().err
     assert not kw["runs"].exists()
 

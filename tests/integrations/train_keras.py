@@ -13,7 +13,7 @@ import keras  # it reads the backend when it is imported
 import numpy as np
 
 from joulelab.integrations.keras import JoulelabCallback
-from joulelab.run import phases
+from joulelab.run import marking
 
 X, Y = np.ones((10, 4), "float32"), np.ones((10, 1), "float32")
 
@@ -51,7 +51,7 @@ def main() -> None:
     trained.predict(X[:5], callbacks=[callback], **how)
 
     # By itself, as if nobody recorded; a test is a run of its own.
-    phases.detach()
+    marking.detach()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
     alone = JoulelabCallback("alone", meters=["nvml"], batch_size=4)
     model(Own).fit(X, Y, callbacks=[alone], **how)

@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 
 from joulelab.integrations.lightning import JoulelabCallback
-from joulelab.run import phases
+from joulelab.run import marking
 
 SCRATCH = Path(os.environ["SCRATCH"])
 
@@ -72,7 +72,7 @@ def main() -> None:
     joined.predict(Model(), loader(5))
 
     # By itself, as if nobody recorded; a test is a run of its own.
-    phases.detach()
+    marking.detach()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
     alone = JoulelabCallback("alone", meters=["nvml"], samples=lambda batch: 100 * len(batch["x"]))
     counted = trainer(alone)

@@ -12,12 +12,12 @@ import os
 import sys
 from pathlib import Path
 
-from joulelab.run.options import RunOptions
 from joulelab.run.recording import Recording
-from joulelab.run.run import run_command
-from joulelab.run.signals import SignalBox
+from joulelab.run.run_command import run_command
+from joulelab.run.run_options import RunOptions
+from joulelab.run.signal_forwarding import SignalBox
 from joulelab.run.spawn import Spawned
-from joulelab.run.workload import leave
+from joulelab.run.workload_process import leave
 
 
 def fault(*_: object) -> None:

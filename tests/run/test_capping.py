@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from joulelab.run.capping import Capping
+from joulelab.run.run_caps import Capping
 
 
 class Told:

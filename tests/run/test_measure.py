@@ -17,7 +17,7 @@ from tests.waiting import until
 
 import joulelab
 from joulelab.core.errors import ConfigError
-from joulelab.run import phases, session
+from joulelab.run import marking, session
 from joulelab.run.recording import Recording
 from joulelab.store.folder import RunState, list_runs, read_end, read_meta, run_state
 
@@ -39,7 +39,7 @@ def kw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def at_rest() -> bool:
     here = session._here
-    return phases.writer() is None and "JOULELAB_RUN" not in os.environ and (here is None or here.session is None)
+    return marking.writer() is None and "JOULELAB_RUN" not in os.environ and (here is None or here.session is None)
 
 
 def test_a_block_is_a_run(kw: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def test_inside_joulelab_run_a_block_is_a_phase(tmp_path: Path) -> None:
 def test_a_closed_run_is_not_marked_any_more(tmp_path: Path) -> None:
     (tmp_path / "host" / "marks").mkdir(parents=True)
     (tmp_path / "end.json").write_text("{}")
-    code = "import joulelab.run.phases as p; print(p.writer())"
+    code = "import joulelab.run.marking as p; print(p.writer())"
     assert python(code, JOULELAB_RUN=str(tmp_path), JOULELAB_HOST="host").stdout.strip() == "None"
 
 

@@ -17,9 +17,9 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns, read_boot_id
 from joulelab.core.process import read_start_ticks
-from joulelab.run.node import _next_segment
-from joulelab.run.nodes import _plan
-from joulelab.run.options import RunOptions
+from joulelab.run.job_nodes import _plan
+from joulelab.run.node_task import _next_segment
+from joulelab.run.run_options import RunOptions
 from joulelab.run.step import MODULE
 from joulelab.store.folder import create_run
 

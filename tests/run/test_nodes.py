@@ -16,8 +16,8 @@ from tests.run.supervised import DRIVER, Bench, gone
 from tests.waiting import until
 
 from joulelab.core.clock import read_boot_id
-from joulelab.run.nodes import other_nodes
-from joulelab.run.options import host_name, marks_folder
+from joulelab.run.job_nodes import other_nodes
+from joulelab.run.run_options import host_name, marks_folder
 from joulelab.run.step import step_environ
 from joulelab.store.folder import list_runs
 

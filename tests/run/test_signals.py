@@ -19,7 +19,7 @@ from tests.run.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders
 from tests.waiting import until
 
 from joulelab.core.clock import NS
-from joulelab.run.signals import LATE_NS, REPORT_NS, SAME_NS, Forwarder, Signal
+from joulelab.run.signal_forwarding import LATE_NS, REPORT_NS, SAME_NS, Forwarder, Signal
 from joulelab.run.witness import Witness
 
 if TYPE_CHECKING:

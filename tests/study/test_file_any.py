@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import describe_keys
-from joulelab.run.config.write import toml
+from joulelab.run.config.toml_writing import toml
 from joulelab.study.file import read_study
 from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulelab.run.config.write import toml
+from joulelab.run.config.toml_writing import toml
 from joulelab.study.file import read_study
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from tests.workloads.books import LIMIT_S, environment, is_gone, wait_for
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workloads import settings
+from joulelab.run.workload_registry import settings
 from joulelab.workloads import burn
 from joulelab.workloads.burning import crew, host
 from joulelab.workloads.burning.engines import count_buffers, open_engine

@@ -20,7 +20,7 @@ pytest.importorskip("PIL.Image")
 
 import joulelab  # noqa: E402
 from joulelab.core.errors import ConfigError  # noqa: E402
-from joulelab.run.workloads import settings  # noqa: E402
+from joulelab.run.workload_registry import settings  # noqa: E402
 from joulelab.workloads import llava15_13b as training  # noqa: E402
 from joulelab.workloads import llm_infer as serving  # noqa: E402
 from joulelab.workloads.data import llava as data  # noqa: E402

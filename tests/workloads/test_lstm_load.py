@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run import cells, notebook
-from joulelab.run.workloads import find, presets, settings
+from joulelab.run.workload_registry import find, presets, settings
 from joulelab.workloads import lstm_load, lstm_notebook
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
 from joulelab.workloads.training import loop

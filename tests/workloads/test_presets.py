@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from joulelab.run.workloads import find, settings
+from joulelab.run.workload_registry import find, settings
 from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.integrations.following import Marked, marked
 
-from joulelab.run import workloads
+from joulelab.run import workload_registry
 from joulelab.twin import profile
 from joulelab.twin.model import Node, preset
 from joulelab.twin.serve import TwinServer
@@ -29,8 +29,10 @@ JOULELAB = [sys.executable, "-m", "joulelab"]
 LIMIT_S = 400
 NEEDS = {"llava15-13b": "transformers", "llm-infer": "transformers", "lstm-notebook": "nbclient"}
 # Workloads that are trained; what they tell is the same.
-TRAINED = [name for name in workloads.names() if {"ranks", "epochs"} <= set(workloads.find(name).PARAMETERS)]
-OTHERS = [name for name in workloads.names() if name not in TRAINED]
+TRAINED = [
+    name for name in workload_registry.names() if {"ranks", "epochs"} <= set(workload_registry.find(name).PARAMETERS)
+]
+OTHERS = [name for name in workload_registry.names() if name not in TRAINED]
 # One training of two ranks and one workload of another kind are measured as users run them, the others in campaigns.
 TRAININGS = [
     pytest.param(name, ranks, marks=() if (name, ranks) == ("lstm-load", 2) else pytest.mark.campaign)
@@ -138,7 +140,7 @@ def facts_of(marked: Marked) -> dict[str, Any]:
 @pytest.mark.parametrize("name", TRAINED)
 def test_trainings_of_this_process(marked: Marked, capsys, name):
     pytest.importorskip(NEEDS.get(name, "torch"))
-    module = workloads.find(name)
+    module = workload_registry.find(name)
     words = ["preset=smoke", "ranks=1", *FEWER.get(name, ())]
     assert launch.main(name, module.PARAMETERS, module.task, module.PRESETS, words) == 0
     assert capsys.readouterr().out.count("epoch 1: loss") == 1

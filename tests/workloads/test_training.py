@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import joulelab  # noqa: E402
 from joulelab.core.errors import ConfigError, StoreError  # noqa: E402
-from joulelab.run.workloads import settings  # noqa: E402
+from joulelab.run.workload_registry import settings  # noqa: E402
 from joulelab.workloads import resnet152_cifar10 as workload  # noqa: E402
 from joulelab.workloads.data.source import Data, Source  # noqa: E402
 from joulelab.workloads.training import launch, loop, saving  # noqa: E402

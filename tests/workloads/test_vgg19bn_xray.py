@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from joulelab.core.errors import ConfigError
 from joulelab.run import cells, notebook
-from joulelab.run.workloads import settings
+from joulelab.run.workload_registry import settings
 from joulelab.workloads import lstm_load, lstm_notebook, vgg19bn_notebook, vgg19bn_xray
 from joulelab.workloads.models.vgg import VGG19, least_size
 from joulelab.workloads.training.counting import count

@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workloads import settings
+from joulelab.run.workload_registry import settings
 from joulelab.workloads import xception_birds
 from joulelab.workloads.training import launch
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from joulelab.agent.collect import Collector
     from joulelab.agent.serve import ScrapeServer
     from joulelab.agent.traps import TrapListener
-    from joulelab.run.config.choose import Chosen
     from joulelab.run.config.entry import Config
+    from joulelab.run.config.meter_choice import Chosen
 
 FILES = {"unit": "joulelab-agent.service", "alerts": "alerts.yml", "grafana": "grafana.json"}
 
@@ -123,9 +123,9 @@ def _start(
 
 
 def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]) -> tuple[Config, Chosen]:
-    from joulelab.run.config.choose import choose
-    from joulelab.run.config.load import load
-    from joulelab.run.options import host_name
+    from joulelab.run.config.configuration import load
+    from joulelab.run.config.meter_choice import choose
+    from joulelab.run.run_options import host_name
 
     config = load(os.environ, host_name(), named=file)
     chosen = choose(config, os.environ, wanted, without)
@@ -136,7 +136,7 @@ def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
 
 def _plan(chosen: Chosen, every_s: float) -> Any:
     from joulelab.recorder.plan import Plan
-    from joulelab.run.options import RunOptions, host_name
+    from joulelab.run.run_options import RunOptions, host_name
 
     offers = {k: v for k, v in RunOptions(runs=Path()).offers(os.environ).items() if k == "rapl.root"}
     slow_s = max(5 * every_s, 1.0)

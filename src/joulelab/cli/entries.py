@@ -82,7 +82,7 @@ class Opener:
 
 def load_configuration(named: Path | None) -> Config:
     """Load this host's configuration as a run does and print its warnings; its problems stay with the caller."""
-    from joulelab.run.config.load import load
+    from joulelab.run.config.configuration import load
     from joulelab.run.run_options import host_name
 
     config = load(os.environ, host_name(), named=named)

@@ -152,7 +152,7 @@ def _around(
     """Run a command as a phase, and end as it ends."""
     from joulelab.core.errors import WorkloadError
     from joulelab.core.marks import MarkWriter, read_local_rank
-    from joulelab.run.workload import leave, start_workload
+    from joulelab.run.workload_process import leave, start_workload
 
     writer = MarkWriter(folder, rank=read_local_rank(os.environ)) if folder is not None else None
     identity = writer.begin(name, number) if writer else None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.control.client import CapRequest
-    from joulelab.run.config.choose import Chosen
+    from joulelab.run.config.meter_choice import Chosen
     from joulelab.run.run_caps import Companion
     from joulelab.run.run_command import Outcome
     from joulelab.run.run_options import RunOptions
@@ -80,7 +80,7 @@ def execute(
     from joulelab.core.marks import read_local_rank
     from joulelab.run.run_command import run_command
     from joulelab.run.signal_forwarding import SignalBox
-    from joulelab.run.workload import inherited, leave
+    from joulelab.run.workload_process import inherited, leave
 
     words, labels = _of_notebook(words)
     if read_local_rank(os.environ):
@@ -105,7 +105,7 @@ def execute(
 def _become(words: Sequence[str], early: Sequence[Spawned] | None) -> NoReturn:
     """Run the command without recording: the first rank of a node records for all of them."""
     from joulelab.core.errors import WorkloadError
-    from joulelab.run.workload import become_workload, inherited, leave
+    from joulelab.run.workload_process import become_workload, inherited, leave
 
     for spawned in early or ():  # reaped, so that the command does not meet a child that it never had
         with contextlib.suppress(OSError):
@@ -198,15 +198,15 @@ def _configured(
     file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
 ) -> tuple[Chosen | None, dict[str, float]]:
     """Return the meters to read (None: the usual ones) and the configured times; most runs have nothing to load."""
-    from joulelab.run.config.files import present
+    from joulelab.run.config.config_files import present
 
     files, warnings = present(os.environ, named=file)
     for warning in warnings:
         _say(warning)
     if not files and not wanted and not without:
         return None, {}
-    from joulelab.run.config.choose import choose
-    from joulelab.run.config.load import load
+    from joulelab.run.config.configuration import load
+    from joulelab.run.config.meter_choice import choose
     from joulelab.run.run_options import host_name
 
     config = load(os.environ, host_name(), named=file)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.integrations.training import Following, Look, Training, harmless
-from joulelab.run import phases
+from joulelab.run import marking
 
 try:
     from transformers import TrainerCallback
@@ -188,7 +188,7 @@ class JoulelabCallback(Following, TrainerCallback):
         """Look at what goes into a model, if it is recorded, and if a look costs nothing and sees whole batches."""
         self._look_away()
         compiled = args.torch_compile or hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
-        if phases.writer() is not None and not compiled and args.n_gpu <= 1 and model is not None:
+        if marking.writer() is not None and not compiled and args.n_gpu <= 1 and model is not None:
             self._hook = model.register_forward_pre_hook(self._batches, with_kwargs=True)
 
     def _look_away(self) -> None:

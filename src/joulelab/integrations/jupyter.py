@@ -15,8 +15,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from joulelab.core.text import suggest_name
 from joulelab.integrations.jupyter_cells import Recording, Stack
+from joulelab.run.marking import phase
 from joulelab.run.measure import measure
-from joulelab.run.phases import phase
 
 if TYPE_CHECKING:
     from pathlib import Path

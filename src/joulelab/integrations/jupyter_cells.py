@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.run import cells, phases
+from joulelab.run import cells, marking
 from joulelab.run.measure import measure
-from joulelab.run.options import RUN
+from joulelab.run.run_options import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,13 +74,13 @@ class Recording:
         self.end_ns: int | None = None
         self.count = 0
         # Whoever runs the notebook without a browser marks its cells already.
-        self.is_marked = cells.NOTEBOOK in environ and phases.writer() is not None
+        self.is_marked = cells.NOTEBOOK in environ and marking.writer() is not None
         self.name = environ[cells.NOTEBOOK] if self.is_marked else f"{_name(environ)} {os.getpid()}"
         self._own: Measurement | None = None
-        if phases.writer() is None:
+        if marking.writer() is None:
             self._own = measure(_name(environ))
             self._own.__enter__()
-        self._writer: MarkWriter | None = phases.writer()
+        self._writer: MarkWriter | None = marking.writer()
         told = self._writer is not None and not self._writer.rank and RUN in os.environ
         self.run = Path(os.environ[RUN]) if told else None
         self._phases = cells.Phases(None if self.is_marked else self._writer, self.name)
@@ -91,7 +91,7 @@ class Recording:
     @property
     def is_on(self) -> bool:
         """Return whether the run that we mark in goes on."""
-        return self.end_ns is None and self._writer is not None and phases.writer() is self._writer
+        return self.end_ns is None and self._writer is not None and marking.writer() is self._writer
 
     @property
     def is_own(self) -> bool:
@@ -114,7 +114,7 @@ class Recording:
         if self.end_ns is not None:
             return
         self.end_ns = monotonic_ns()
-        if phases.writer() is self._writer:
+        if marking.writer() is self._writer:
             self._phases.end(self.end_ns)
         if self._own is not None:
             self._own.__exit__(None, None, None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.integrations import mlflow, wandb
-from joulelab.run import phases
+from joulelab.run import marking
 from joulelab.run.coverage import wait_until_covered
 from joulelab.run.live import Live, load
 from joulelab.run.measure import Measurement, measure
@@ -115,7 +115,7 @@ def logged(
     if to not in ("auto", "none", *TRACKERS):
         raise ConfigError(f"there is no tracker {to!r}", next=f"take one of auto, none, {', '.join(TRACKERS)}")
     board, start_ns = _Board(to), monotonic_ns()
-    own = measure() if run is None and phases.writer() is None else None
+    own = measure() if run is None and marking.writer() is None else None
     live: Live | None = None
     try:
         with own or contextlib.nullcontext():
@@ -136,7 +136,7 @@ def logged(
 
 def _host_folder(run: Measurement | Path | str | None) -> Path | None:
     """Return this host's folder in the run that is meant, None where nothing is recorded or others log it."""
-    writer = phases.writer()
+    writer = marking.writer()
     if writer is not None and writer.rank:
         return None
     mine = writer.folder.parent if writer is not None else None
@@ -163,7 +163,7 @@ def _result(run: Path, start_ns: int, end_ns: int) -> Result:
     from joulelab.analysis.analyse import analyse_phase
     from joulelab.store.run import open_run
 
-    writer = phases.writer()
+    writer = marking.writer()
     if writer is not None:
         writer.flush()  # work that is summed up still
     wait_until_covered(run, end_ns)

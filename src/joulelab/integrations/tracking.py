@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks, read_global_rank, read_local_rank
 from joulelab.integrations.batches import Count, samples_in
 from joulelab.integrations.progress import Bar, Screen
-from joulelab.run import phases
+from joulelab.run import marking
 from joulelab.run.coverage import wait_until_covered
 from joulelab.run.live import Live, load
 from joulelab.run.measure import measure
@@ -198,7 +198,7 @@ class _Loop:
         """Yield the batches; each that has been worked on is a step."""
         self._begin(loader)
         try:
-            if phases.writer() is None and self._bar is None:
+            if marking.writer() is None and self._bar is None:
                 yield from self._counting(loader)
                 return
             for batch in loader:
@@ -229,10 +229,10 @@ class _Loop:
             found = samples_in(batch, self._options.samples)
         if found is None:
             self._say(batch)
-            phases.step(batches=self._scale)
+            marking.step(batches=self._scale)
         else:
             count.samples += found
-            phases.step(**{self._options.unit: found * self._scale})
+            marking.step(**{self._options.unit: found * self._scale})
 
     def _begin(self, loader: object) -> None:
         options = self._options
@@ -240,13 +240,13 @@ class _Loop:
         shown = _shown(options.show)
         if shown:
             load()  # before anything is measured
-        if phases.writer() is None and not read_local_rank(os.environ):
+        if marking.writer() is None and not read_local_rank(os.environ):
             self._stack.enter_context(measure())
-        writer = phases.writer()
+        writer = marking.writer()
         self.run = writer.folder.parent.parent if writer is not None and writer.first else None
         if recorded_here():
             self._scale = count_local_ranks(os.environ)  # the other ranks cannot report: this one does for all of them
-        self._stack.enter_context(phases.phase(options.name, n))
+        self._stack.enter_context(marking.phase(options.name, n))
         self.thread = threading.get_ident()
         _loops.enter(self)
         self.start_ns = monotonic_ns()
@@ -258,7 +258,7 @@ class _Loop:
         self._bar = Bar(
             _loops.screen, sys.stderr, title, options.unit, options.total, ranks=count_local_ranks(os.environ)
         )
-        writer = phases.writer()
+        writer = marking.writer()
         folder = writer.folder.parent if writer is not None else None
         self._live = Live(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
 

@@ -19,7 +19,7 @@ import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import MarkWriter, count_local_ranks, current_phase, read_global_rank
-from joulelab.run import phases
+from joulelab.run import marking
 from joulelab.run.session import recorded_here
 from joulelab.store.folder import read_end
 
@@ -129,7 +129,7 @@ class _Begun:
         self._open: list[tuple[str, MarkWriter, str | None, str | None]] = []
 
     def enter(self, name: str, n: int | None) -> None:
-        writer = phases.writer()
+        writer = marking.writer()
         self.last_ns = monotonic_ns()
         if writer is not None:
             parent = current_phase()
@@ -215,7 +215,7 @@ class Training:
         """
         self.end(JoulelabError("the training before did not say that it ended"), late=True)
         self.measurement = None
-        writer = phases.writer()
+        writer = marking.writer()
         if local_rank:
             if writer is None:
                 return  # the first rank records, and reports for this one
@@ -276,19 +276,19 @@ class Training:
             self._begun.last_ns = monotonic_ns()
             if "samples" not in amounts:
                 self._begun.uncounted = True
-            if (writer := phases.writer()) is not None:
+            if (writer := marking.writer()) is not None:
                 writer.step(self._scaled(amounts))
 
     def work(self, amounts: Mapping[str, float]) -> None:
         """Report work that is no step of the training."""
         if self._begun is not None:
             self._begun.last_ns = monotonic_ns()
-            if (writer := phases.writer()) is not None:
+            if (writer := marking.writer()) is not None:
                 writer.work(self._scaled(amounts))
 
     def past(self, name: str, since_ns: int, amounts: Mapping[str, float], n: int | None = None) -> None:
         """Mark a phase that ends now and whose begin nobody told, also outside of a training."""
-        writer = phases.writer()
+        writer = marking.writer()
         if writer is not None:
             writer.past(name, n, since_ns, self._scaled(amounts))
         if self._begun is not None:

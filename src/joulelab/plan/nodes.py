@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from joulelab.run.config.problems import Table
+    from joulelab.plan.toml_tables import Table
 
 KEYS = (
     "rated_w", "gpus", "gpu_w", "host_w", "efficiency", "idle_w", "height_u",

@@ -17,7 +17,7 @@ from joulelab.plan.nodes import NodeKind, read_nodes
 from joulelab.plan.rack.facility import read_rack
 from joulelab.plan.rack.mix import read_mix
 from joulelab.plan.schedule.site import read_schedule
-from joulelab.run.config.problems import Problems, Table, read_toml
+from joulelab.plan.toml_tables import Problems, Table, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

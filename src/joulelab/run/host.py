@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.run.events import EventLog
-    from joulelab.run.options import RunOptions
+    from joulelab.run.run_options import RunOptions
     from joulelab.run.spawn import Spawned
 
 NEVER_NS = 1 << 62

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.core.text import suggest_name
 from joulelab.core.version import __version__
+from joulelab.run.config.configuration import load
 from joulelab.run.config.entry import Entry, Source
-from joulelab.run.config.load import load
 from joulelab.run.config.modules import module_of
 from joulelab.run.config.secrets import resolve
 from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names

@@ -21,7 +21,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.text import suggest_name
 from joulelab.run import cells
-from joulelab.run.workloads import missing, pairs
+from joulelab.run.workload_registry import missing, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,7 +188,7 @@ def main(words: Sequence[str]) -> int:
     try:
         asked = read_words(words)
         check(asked)
-        from joulelab.run.headless import run
+        from joulelab.run.notebook_kernel import run
 
         ended = run(asked, load(asked.file), began_ns)
     except JoulelabError as error:

@@ -11,8 +11,8 @@ from joulelab.core.errors import StoreError
 from joulelab.core.version import __version__
 from joulelab.run.events import EventLog
 from joulelab.run.host import HostRecording
-from joulelab.run.nodes import Nodes, other_nodes
-from joulelab.run.options import HOST, RUN, RunOptions, host_name
+from joulelab.run.job_nodes import Nodes, other_nodes
+from joulelab.run.run_options import HOST, RUN, RunOptions, host_name
 from joulelab.store.folder import create_run, end_run, host_dir
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.marks import read_local_rank
-from joulelab.run import phases
+from joulelab.run import marking
 from joulelab.run.recording import Recording
 from joulelab.run.spawn import Spawned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from joulelab.run.options import RunOptions
+    from joulelab.run.run_options import RunOptions
 
 _log = logging.getLogger("joulelab")
 
@@ -114,7 +114,7 @@ class Session:
         for name, value in recording.environment().items():
             self._restore[name] = os.environ.get(name)
             os.environ[name] = value
-        phases.attach(recording.folder / "marks", read_local_rank(os.environ))
+        marking.attach(recording.folder / "marks", read_local_rank(os.environ))
 
     def _unexport(self) -> None:
         for name, value in self._restore.items():
@@ -123,7 +123,7 @@ class Session:
             else:
                 os.environ[name] = value
         if self._restore:
-            phases.detach()
+            marking.detach()
 
 
 def _spawn_recorder() -> Spawned | None:
@@ -182,7 +182,7 @@ def join(options: Callable[[], RunOptions]) -> tuple[Session | None, bool]:
         if here.session is not None:
             here.session.open += 1
             return here.session, False
-        if phases.writer() is not None or read_local_rank(os.environ):
+        if marking.writer() is not None or read_local_rank(os.environ):
             return None, False
         try:
             here.session = Session(options())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-MODULE = "joulelab.run.node"
+MODULE = "joulelab.run.node_task"
 # Of Slurm's variables a step of ours needs these; the others would change it, as they were made for the workload's.
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JWT", "SLURM_WORKING_CLUSTER")
 CHANGING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_")

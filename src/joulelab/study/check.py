@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError
-from joulelab.run import workloads
+from joulelab.run import workload_registry
 from joulelab.study import cooling, devices, executors, limits
 from joulelab.study.measurable import check_meters
 from joulelab.study.nodes import LOCAL, SLURM, TWIN, NodeType
@@ -65,7 +65,7 @@ def _check_workloads(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusal
         if cell.workload.command not in seen:
             seen.add(cell.workload.command)
             with refusals.taken(("workloads", name, kind), cell.workload.command[0]):
-                workloads.check(kind, cell.argv(), (plan.file or Path()).parent)
+                workload_registry.check(kind, cell.argv(), (plan.file or Path()).parent)
 
 
 def _check_programs(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulelab.run.config.choose import choose
-from joulelab.run.config.load import load
-from joulelab.run.options import RunOptions, host_name
+from joulelab.run.config.configuration import load
+from joulelab.run.config.meter_choice import choose
+from joulelab.run.run_options import RunOptions, host_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import StoreError
 from joulelab.core.process import find_process
-from joulelab.run.options import RUN
+from joulelab.run.run_options import RUN
 from joulelab.store.folder import list_runs, read_json
 from joulelab.study.slots import CLAIM
 

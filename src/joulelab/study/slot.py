@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
-from joulelab.run.run import run_command
-from joulelab.run.workload import inherited
+from joulelab.run.run_command import run_command
+from joulelab.run.workload_process import inherited
 from joulelab.store.folder import write_json_atomic
 from joulelab.store.safe_files import open_append
 from joulelab.study import cooling, devices, remains
@@ -31,7 +31,7 @@ from joulelab.study.watching import NotingBox, Reaper, Watchdog
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from joulelab.run.run import Outcome
+    from joulelab.run.run_command import Outcome
     from joulelab.study.matrix import PlannedCell
 
 # What a workload leaves running is given so long to end when it is asked to.
@@ -131,7 +131,7 @@ def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list
     """
     words = cell.argv()
     if cell.workload.kind:
-        from joulelab.run.workloads import argv
+        from joulelab.run.workload_registry import argv
 
         beside = Path(study.data.get("file") or "").parent
         words = argv(cell.workload.kind, words, beside, folder / NOTEBOOK)

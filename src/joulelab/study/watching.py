@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.run.signals import ENDING, Signal, SignalBox
+from joulelab.run.signal_forwarding import ENDING, Signal, SignalBox
 from joulelab.store.folder import list_runs
 from joulelab.store.safe_files import read_regular
 from joulelab.study import remains

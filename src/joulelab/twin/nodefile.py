@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import Mistakes, convert, describe_keys, parse_toml, read_table
 from joulelab.core.text import suggest_name
-from joulelab.run.config.files import read_toml
+from joulelab.run.config.config_files import read_toml
 from joulelab.twin import bounds, points
 from joulelab.twin.flaws import Flaws
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.run.workloads import pairs, settings
+from joulelab.run.workload_registry import pairs, settings
 from joulelab.workloads.burning.settings import check_installed, has_gpu, read
 
 if TYPE_CHECKING:

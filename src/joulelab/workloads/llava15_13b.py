@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workloads import number, whole
+from joulelab.run.workload_registry import number, whole
 from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, start
 
 if TYPE_CHECKING:

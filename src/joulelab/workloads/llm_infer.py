@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import joulelab
 from joulelab.core.errors import ConfigError
-from joulelab.run.workloads import pairs, require, settings, whole
+from joulelab.run.workload_registry import pairs, require, settings, whole
 from joulelab.workloads.training.launch import COMMON, become_ranks, check_common, concluded, one_of
 
 if TYPE_CHECKING:

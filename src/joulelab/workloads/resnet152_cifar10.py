@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from joulelab.run.workloads import number, whole
+from joulelab.run.workload_registry import number, whole
 from joulelab.workloads.training.launch import COMMON, main, one_of, start
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workloads import number, whole
+from joulelab.run.workload_registry import number, whole
 from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, something, start
 
 if TYPE_CHECKING:

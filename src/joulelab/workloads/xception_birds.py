@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.run.workloads import number, whole
+from joulelab.run.workload_registry import number, whole
 from joulelab.workloads.training.launch import COMMON, main, one_of, start
 
 if TYPE_CHECKING:

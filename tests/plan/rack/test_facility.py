@@ -9,7 +9,7 @@ import pytest
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rack.facility import Rack, limits_of, read_rack
-from joulelab.run.config.problems import Problems, Table
+from joulelab.plan.toml_tables import Problems, Table
 
 PDU = "{ volts = 208, amps = 50 }"  # three phases: 18,013 VA
 

@@ -14,7 +14,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.plan.rack.extremes import Percentile, Refusal, percentile_of
 from joulelab.plan.rack.mix import Job, coincidence, load_of, read_mix
 from joulelab.plan.rack.spread import ASSUMED, Spread
-from joulelab.run.config.problems import Problems, Table
+from joulelab.plan.toml_tables import Problems, Table
 
 
 def given(found: Percentile | Refusal) -> Percentile:

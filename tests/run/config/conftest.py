@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.run.config.load import load
+from joulelab.run.config.configuration import load
 
 if TYPE_CHECKING:
     from joulelab.run.config.entry import Config

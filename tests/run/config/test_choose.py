@@ -7,7 +7,7 @@ from tests.run.config.conftest import INSTRUMENT, Places
 
 from joulelab import instruments as meters
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.choose import choose
+from joulelab.run.config.meter_choice import choose
 
 ENTRY = '[meters.pdu1]\nmeter = "INSTRUMENT"\naddress = "x"\n'
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.run.config.conftest import INSTRUMENT, Places
 
-from joulelab.run.config.files import foreign, project_file
+from joulelab.run.config.config_files import foreign, project_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

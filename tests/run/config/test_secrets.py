@@ -11,7 +11,7 @@ from keyring.backends.null import Keyring
 
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.instruments import keyring as transport
-from joulelab.run.config.choose import choose
+from joulelab.run.config.meter_choice import choose
 from joulelab.run.config.secrets import hide, resolve, shown
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_nothing_that_is_handed_on_shows_secrets_when_printed(places: Places) ->
     from pathlib import Path
 
     from joulelab.recorder.plan import MeterPlan, Plan
-    from joulelab.run.options import RunOptions
+    from joulelab.run.run_options import RunOptions
 
     entry(places, '{ env = "PW" }')
     config = places.load()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.run.config.choose import choose
-from joulelab.run.options import RunOptions
+from joulelab.run.config.meter_choice import choose
+from joulelab.run.run_options import RunOptions
 
 if TYPE_CHECKING:
     from tests.run.config.conftest import Places

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.config import write
-from joulelab.run.config.write import entry_text, toml, write_entry
+from joulelab.run.config import toml_writing
+from joulelab.run.config.toml_writing import entry_text, toml, write_entry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ def test_what_cannot_be_changed_safely_is_refused(
     def fail(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(write, "_set_entry", fail)
+    monkeypatch.setattr(toml_writing, "_set_entry", fail)
     file = tmp_path / "joulelab.toml"
     file.write_text(BEFORE)
     with pytest.raises(ConfigError, match=r"cannot be changed safely.*\n\[meters.a\]"):

@@ -19,8 +19,8 @@ from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec
 from joulelab.report.console import make_console
 from joulelab.report.tune import print_tuned
-from joulelab.run.options import RunOptions
 from joulelab.run.recording import Recording
+from joulelab.run.run_options import RunOptions
 from joulelab.store.documents import read_lines
 from joulelab.study.tuning.grid import Grid
 from joulelab.study.tuning.online import Online

@@ -10,8 +10,8 @@ from tests.study.tuning.inside import TRUE, Capped, events, measured, online, re
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import Denied, Refused
-from joulelab.run.options import RunOptions
 from joulelab.run.recording import Recording
+from joulelab.run.run_options import RunOptions
 from joulelab.study.tuning.account import account
 
 if TYPE_CHECKING:

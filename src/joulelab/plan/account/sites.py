@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.plan.rates.find import check_same, rate_of
-from joulelab.run.config.problems import is_number
+from joulelab.plan.toml_tables import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.plan.rates.rate import Rate
-    from joulelab.run.config.problems import Table
+    from joulelab.plan.toml_tables import Table
 
 KEYS = (
     "name", "intensity", "tariff", "pue", "pue_u", "currency", "zone", "data_gb", "kwh_per_gb", "kwh_per_gb_u",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Floats
     from joulelab.core.quantity import Quantity
     from joulelab.plan.draws import Measured
-    from joulelab.run.config.problems import Table
+    from joulelab.plan.toml_tables import Table
 
 KEYS = ("name", "runs", "amount", GPU_HOURS, NODE_HOURS, "repeats", "nodes", "gpus", "cap_w", "batch")
 LONGEST_S = 1000 * 365.25 * 86400.0  # a plan over more is a slip of the pen

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.series import Floats
     from joulelab.plan.draws import Draw
-    from joulelab.run.config.problems import Table
+    from joulelab.plan.toml_tables import Table
 
 KEYS = ("name", "nodes", "runs", "node", "count", "share", "idle_w")
 LEAST_BINS = 1 << 14

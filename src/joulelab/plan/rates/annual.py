@@ -12,7 +12,7 @@ from joulelab.core.text import suggest_name
 from joulelab.plan.rates.constant import Constant
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import CARBON
-from joulelab.run.config.problems import Problems, Table, is_number, read_toml
+from joulelab.plan.toml_tables import Problems, Table, is_number, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

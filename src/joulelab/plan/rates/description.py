@@ -18,8 +18,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import Unit, unit_of
 from joulelab.plan.rates.zones import utc_of, zone_of
-from joulelab.run.config.problems import Problems, Table, read_toml
-from joulelab.run.config.write import toml
+from joulelab.plan.toml_tables import Problems, Table, read_toml
+from joulelab.run.config.toml_writing import toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

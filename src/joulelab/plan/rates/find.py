@@ -17,7 +17,7 @@ from joulelab.plan.rates.rate import Kind, Label, Rate
 from joulelab.plan.rates.series_file import read_series
 from joulelab.plan.rates.tariff_file import read_tariff
 from joulelab.plan.rates.units import CARBON, unit_of
-from joulelab.run.config.problems import read_toml, show
+from joulelab.plan.toml_tables import read_toml, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.tariff import DAYS, MINUTES, MONTHS, Charge, Per, Rule, Tariff
 from joulelab.plan.rates.units import unit_of
 from joulelab.plan.rates.zones import utc_of, zone_of
-from joulelab.run.config.problems import Problems, Table, is_number
+from joulelab.plan.toml_tables import Problems, Table, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

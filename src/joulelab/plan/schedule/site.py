@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from joulelab.run.config.problems import Table
+    from joulelab.plan.toml_tables import Table
 
 Unused = Literal["idle", "off"]
 Count = Literal["mean", "highest"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.goal import Goal
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import Mistakes, read_table
-from joulelab.run.config.files import read_toml
+from joulelab.run.config.config_files import read_toml
 from joulelab.study.conditions import NODE, PHASE, WORKLOAD
 from joulelab.study.file.cells import Matrix, is_of
 from joulelab.study.file.knobs import Names, read_knobs

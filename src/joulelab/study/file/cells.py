@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from joulelab.core.reading import Mistakes
-    from joulelab.run.workloads import WorkloadModule
+    from joulelab.run.workload_registry import WorkloadModule
     from joulelab.study.conditions import Condition
     from joulelab.study.file.workloads import WorkloadDraft
     from joulelab.study.matrix import Knob, Workload
@@ -127,7 +127,7 @@ class Matrix:
 
     def _check_reference(self, draft: WorkloadDraft, cell: PlannedCell) -> None:
         """Refuse values that a reference workload does not take."""
-        from joulelab.run.workloads import find, pairs, presets, settings
+        from joulelab.run.workload_registry import find, pairs, presets, settings
 
         name = draft.words[0]
         if name not in self._modules:

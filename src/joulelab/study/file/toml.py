@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.write import table_text, to_key
+from joulelab.run.config.toml_writing import table_text, to_key
 from joulelab.study.folder import Settings
 
 if TYPE_CHECKING:

@@ -169,11 +169,11 @@ def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple
         then = suggest_name(name, beside) if beside else "its path is relative to the study file"
         mistakes.add(at, f"there is no notebook {name}", why=f"looked for in {around.folder}", next=then)
         return kind, ()
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
-    if name in workloads.names():
+    if name in workload_registry.names():
         return kind, (name,)
-    mistakes.add(at, f"there is no reference workload {name!r}", next=suggest_name(name, workloads.names()))
+    mistakes.add(at, f"there is no reference workload {name!r}", next=suggest_name(name, workload_registry.names()))
     return kind, ()
 
 
@@ -188,10 +188,10 @@ def _find_parameters(place: Place, kind: str, name: str, keys: WorkloadKeys, aro
         return _find_notebook_parameters(
             place, around.folder / name, must, [*keys.knobs, *around.knobs], around.mistakes
         )
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
-    module = workloads.find(name)
-    takes = [*module.PARAMETERS, *([workloads.PRESET] if workloads.presets(module) else [])]
+    module = workload_registry.find(name)
+    takes = [*module.PARAMETERS, *([workload_registry.PRESET] if workload_registry.presets(module) else [])]
     for key in (key for key in keys.parameters if key not in takes):
         what, then = f"{name} has no parameter {key!r}", suggest_name(key, takes)
         around.mistakes.add((*place, "parameters", key), what, next=then, code="config.unknown-key")

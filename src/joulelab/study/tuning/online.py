@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goal import Goal
     from joulelab.control.client import HeldCap
-    from joulelab.run.capping import Capping
     from joulelab.run.recording import Recording
+    from joulelab.run.run_caps import Capping
     from joulelab.study.tuning.drift import Drift
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.search import Choice, Search

@@ -107,9 +107,9 @@ def without_effect(cell: PlannedCell, model: Model, folder: Path) -> tuple[list[
 def _own_parameters(cell: PlannedCell, names: list[str], folder: Path) -> set[str]:
     """Return the parameters that the real workload has, of a notebook which of these; none where nobody can tell."""
     if cell.workload.kind == "reference":
-        from joulelab.run import workloads
+        from joulelab.run import workload_registry
 
-        return {*workloads.find(cell.argv()[0]).PARAMETERS, *SPECIAL}
+        return {*workload_registry.find(cell.argv()[0]).PARAMETERS, *SPECIAL}
     own: set[str] = set()
     if cell.workload.kind == "notebook":
         from joulelab.run import cells, notebook
@@ -128,12 +128,12 @@ def _parameters(cell: PlannedCell, model: Model) -> dict[str, float]:
     given = said_of(cell) if cell.workload.kind else {}
     usual: Mapping[str, str] = {}
     if cell.workload.kind == "reference":
-        from joulelab.run import workloads
+        from joulelab.run import workload_registry
 
-        module = workloads.find(cell.argv()[0])
-        preset = given.pop(workloads.PRESET, "")
+        module = workload_registry.find(cell.argv()[0])
+        preset = given.pop(workload_registry.PRESET, "")
         usual = {name: default for name, (default, _) in module.PARAMETERS.items() if name not in model.parameters}
-        usual = {**usual, **(workloads.presets(module).get(preset, {}))}
+        usual = {**usual, **(workload_registry.presets(module).get(preset, {}))}
     knobs = {name: str(value.value) for name, value in cell.knobs.items()}
     return _numbers({**knobs, **usual, **given})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, MissingDependency
-from joulelab.run.workloads import number, whole
+from joulelab.run.workload_registry import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

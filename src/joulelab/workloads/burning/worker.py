@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import JoulelabError
-from joulelab.run.workloads import pairs
+from joulelab.run.workload_registry import pairs
 from joulelab.workloads.burning.engines import BYTES, OTHERS, open_engine
 from joulelab.workloads.burning.settings import read
 

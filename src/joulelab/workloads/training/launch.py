@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import joulelab
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.run import notebook
-from joulelab.run.workloads import missing, number, pairs, require, settings, whole
+from joulelab.run.workload_registry import missing, number, pairs, require, settings, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

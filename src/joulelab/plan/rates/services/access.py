@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from joulelab.core.errors import ConfigError
+from joulelab.plan.toml_tables import Problems, Table, read_toml
+from joulelab.run.config.config_files import user_file
 from joulelab.run.config.entry import Entry, Source
-from joulelab.run.config.files import user_file
-from joulelab.run.config.problems import Problems, Table, read_toml
 from joulelab.run.config.secrets import resolve
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
 from joulelab.run.events import EventLog
 from joulelab.run.host import HostRecording
-from joulelab.run.options import RunOptions, host_name
+from joulelab.run.run_options import RunOptions, host_name
 from joulelab.store.folder import host_dir, make_host_dir
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ def options_of(plan: Mapping[str, Any], run: Path, environ: Mapping[str, str]) -
     by = plan.get("chosen_by")
     if by is None:
         return options
-    from joulelab.run.config.choose import choose
-    from joulelab.run.config.load import load
+    from joulelab.run.config.configuration import load
+    from joulelab.run.config.meter_choice import choose
 
     try:
         config = load(environ, host_name(environ), named=None if by["file"] is None else Path(by["file"]))

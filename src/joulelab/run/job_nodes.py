@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.run.host import HostRecording
-    from joulelab.run.options import RunOptions
+    from joulelab.run.run_options import RunOptions
 
 NEVER_NS = 1 << 62
 # Step numbers from here on are those of batch scripts, interactive shells and the like, not of steps.

@@ -19,7 +19,7 @@ from joulelab.core.reading import (
     show_table,
 )  # fmt: skip
 from joulelab.core.text import suggest_name
-from joulelab.run.config.files import read_toml
+from joulelab.run.config.config_files import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

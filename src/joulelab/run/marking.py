@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.marks import MarkWriter, current_phase, read_global_rank, read_local_rank
-from joulelab.run.options import marks_folder
+from joulelab.run.run_options import marks_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

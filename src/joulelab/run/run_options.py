@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.control.client import CapRequest
-    from joulelab.run.config.choose import Chosen
+    from joulelab.run.config.meter_choice import Chosen
 
 RUNS = "JOULELAB_RUNS"
 RUN = "JOULELAB_RUN"

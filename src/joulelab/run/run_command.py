@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Literal
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, WorkloadError
 from joulelab.core.process import is_pending, is_stopped
-from joulelab.run.capping import Capping
 from joulelab.run.closing import close_run, preload
 from joulelab.run.recording import Recording
-from joulelab.run.signals import ENDING, REPORT_NS, Forwarder, Signal, SignalBox
+from joulelab.run.run_caps import Capping
+from joulelab.run.signal_forwarding import ENDING, REPORT_NS, Forwarder, Signal, SignalBox
 from joulelab.run.witness import Witness
-from joulelab.run.workload import Capture, Ending, poll_workload, start_workload, stop_like
+from joulelab.run.workload_process import Capture, Ending, poll_workload, start_workload, stop_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.analysis.result import Result
-    from joulelab.run.capping import Companion
-    from joulelab.run.options import RunOptions
+    from joulelab.run.run_caps import Companion
+    from joulelab.run.run_options import RunOptions
     from joulelab.run.spawn import Spawned
 
 STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
+from joulelab.run.config.config_files import present, read_toml
 from joulelab.run.config.entry import Config, MeterTable, Source
-from joulelab.run.config.files import present, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cw
     config = Config(warnings=warnings)
     if not files:
         return config
-    from joulelab.run.config.check import add, count_cords
+    from joulelab.run.config.meter_entries import add, count_cords
 
     for file in files:
         try:
@@ -40,8 +40,8 @@ def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cw
 def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config, host: str) -> None:
     from joulelab.core.reading import Mistakes, read_table
     from joulelab.instruments.wall import check_scope
-    from joulelab.run.config.check import is_for
     from joulelab.run.config.config_keys import ConfigFile
+    from joulelab.run.config.meter_entries import is_for
 
     mistakes = Mistakes(file, text, ConfigFile)
     found = read_table(ConfigFile, content, mistakes) or ConfigFile()

@@ -9,7 +9,7 @@ import tomlkit
 from tomlkit.items import Comment, InlineTable, Table, Whitespace
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.files import read_toml
+from joulelab.run.config.config_files import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

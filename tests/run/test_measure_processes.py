@@ -135,7 +135,7 @@ import sys, joulelab
 before = set(sys.modules)
 joulelab.work(samples=64)
 with joulelab.phase("x", n=1): pass
-import joulelab.run.phases as p
+import joulelab.run.marking as p
 print(p.writer(), sorted(name for name in set(sys.modules) - before if name.partition(".")[0] in ("numpy", "msgspec")))
 """
     assert python(code).stdout == "None []\n"

@@ -1,4 +1,4 @@
-"""Record one node of a job for a supervisor on another: `python -m joulelab.run.node`, a task of its step.
+"""Record one node of a job for a supervisor on another: `python -m joulelab.run.node_task`, a task of its step.
 
 The plan and the commands come by standard input, one JSON line each; what is said goes to standard output, in short
 lines, since Slurm mixes long ones of several nodes; each second there is one, so that silence means something. The end

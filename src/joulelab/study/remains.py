@@ -25,7 +25,7 @@ KILL_S = 5.0
 PR_SET_CHILD_SUBREAPER = 36
 # A slot's process by its command, and by theirs what it starts beside its workload.
 SLOT = b"joulelab.study.slot"
-HELPERS = (b"joulelab.recorder", b"joulelab.control", b"joulelab.run.node", b"joulelab-witness")
+HELPERS = (b"joulelab.recorder", b"joulelab.control", b"joulelab.run.node_task", b"joulelab-witness")
 
 
 def adopt() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.analyse import analyse_run
-from joulelab.analysis.profile import make_profile
+from joulelab.analysis.power_profile import make_profile
 from joulelab.report.page.profile import profile_json
 from joulelab.report.rated import told
 from joulelab.store.folder import read_json

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tune_grids import Grid, cliffs, physical, recorded, smooth, textbook
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.study.tuning.curve import Prior
 from joulelab.study.tuning.objective import excess, objective, regret
 from joulelab.study.tuning.search import Search

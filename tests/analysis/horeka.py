@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulelab.analysis.cells import Cell
 from joulelab.analysis.repeats import RepeatSample
+from joulelab.analysis.study_cells import Cell
 
 PUBLISHED: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "published" / "horeka.toml").read_text())
 USES, PHASES, SETUPS = ("energy", "health"), ("train", "predict"), ("gpu", "cpu-mix", "cpu-only")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.metrics import Cell, Trial
+from joulelab.analysis.cell_metrics import Cell, Trial
 from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
 
 SCALING = {1: 1.0, 2: 1.86, 4: 3.3, 8: 4.95}
 

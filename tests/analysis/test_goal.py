@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 

@@ -12,10 +12,10 @@ from tests.analysis.folders import Folder, counter, power, state
 from tests.analysis.studies import by_cap, cell, sweep, trial
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.cells import Note
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, summarise_cells
+from joulelab.analysis.cell_metrics import Cell, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import Check
+from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from tests.analysis.studies import by_cap, cell, noted, sweep, trial
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.lines import find_axis, format_knob, format_knobs, rank_value
-from joulelab.analysis.metrics import Cell, Trial, summarise_cells
+from joulelab.analysis.cell_lines import find_axis, format_knob, format_knobs, rank_value
+from joulelab.analysis.cell_metrics import Cell, Trial, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.core.errors import ConfigError
 
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.analysis.studies import cell, noted, trial
 
-from joulelab.analysis.cells import Cell
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.analysis.repeats import RepeatSample
+from joulelab.analysis.study_cells import Cell
 from joulelab.core.errors import ConfigError
 
 

@@ -9,16 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.analysis.studies import by_cap, cell, noted, trial
 
-from joulelab.analysis.cells import (
-    Cell,
-    CellMeans,
-    compute_means,
-    compute_rate,
-    divide_energies,
-    divide_times,
-    pool_cells,
-)
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.spread import (
     NO_POOL,
     PooledDeviation,
@@ -29,6 +20,15 @@ from joulelab.analysis.spread import (
     pool_scatters,
 )
 from joulelab.analysis.student import f_tail, t_975
+from joulelab.analysis.study_cells import (
+    Cell,
+    CellMeans,
+    compute_means,
+    compute_rate,
+    divide_energies,
+    divide_times,
+    pool_cells,
+)
 from joulelab.core.quantity import ONE
 
 CAPS = 17

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.studies import by_cap, cell, trial
 
-from joulelab.analysis.cells import Cell, Trial, compute_means
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
+from joulelab.analysis.study_cells import Cell, Trial, compute_means
 
 if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity

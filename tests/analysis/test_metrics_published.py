@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.analysis.studies import by_cap, cell, trial
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import CellMetrics, StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import CellMetrics, StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 
 PUBLISHED: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "published" / "gdansk.toml").read_text())
 BEST = PUBLISHED["best"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.analysis.studies import noted, trial
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, summarise_cells
+from joulelab.analysis.cell_metrics import Cell, summarise_cells
+from joulelab.analysis.goals import Goal
 
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.analysis.simulated import NUMBERS, family_error, settled
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
-from joulelab.analysis.cells import Cell
-from joulelab.analysis.metrics import ALL_PAIRS, summarise_cells
+from joulelab.analysis.cell_metrics import ALL_PAIRS, summarise_cells
 from joulelab.analysis.pairs import CellPair, compare_cells, correct_p_values
 from joulelab.analysis.repeats import RepeatSample, make_sample
+from joulelab.analysis.study_cells import Cell
 
 
 def _one(a: RepeatSample, b: RepeatSample) -> CellPair:

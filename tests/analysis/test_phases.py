@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joulelab.analysis import phases as phases_module
-from joulelab.analysis.phases import list_phases
+from joulelab.analysis import marked_phases as phases_module
+from joulelab.analysis.marked_phases import list_phases
 
 START, END = 1_000, 9_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from joulelab.analysis.phases import list_phases
+from joulelab.analysis.marked_phases import list_phases
 
 
 def begin(t: int, identity: str, name: str, *, n: int | None = None, host: str = "h", **labels: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis import analyse as module
 from joulelab.analysis.analyse import analyse_run
-from joulelab.analysis.phases import find_stretches, list_facts, list_phases
+from joulelab.analysis.marked_phases import find_stretches, list_facts, list_phases
 
 
 def steps(t, until, identity, n, to, parent, amounts, **more):

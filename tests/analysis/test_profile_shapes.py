@@ -16,8 +16,8 @@ from tests.analysis.virtual import ns
 from joulelab.analysis import profile_shown
 from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
 from joulelab.analysis.distribution import make_distribution
-from joulelab.analysis.profile import MissingScope, make_profile
-from joulelab.analysis.profile_lines import BucketBuilder
+from joulelab.analysis.power_profile import MissingScope, make_profile
+from joulelab.analysis.profile_buckets import BucketBuilder
 from joulelab.analysis.profile_shown import ShownPower, find_extremes
 from joulelab.core.spec import Spec, Stream
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.analysis.studies import by_cap, noted
 
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.quality import format_quality, list_quality_figures, name_data, read_quality
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv
@@ -23,8 +23,8 @@ from joulelab.report.study.text import study_latex, study_markdown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from joulelab.analysis.cells import Cell
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
+    from joulelab.analysis.study_cells import Cell
 
 POINTS = {100.0: [(90.0, 12.0), (91.0, 12.1)], 200.0: [(100.0, 10.0), (101.0, 10.1)]}
 

@@ -321,7 +321,7 @@ def test_more_phases_than_are_listed_are_named(runs: Path, monkeypatch: pytest.M
 
 
 def test_more_kinds_of_work_than_are_counted_are_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulelab.analysis.phases.MOST_KINDS", 2)
+    monkeypatch.setattr("joulelab.analysis.marked_phases.MOST_KINDS", 2)
     times = [START + k * NS for k in range(1, 4)]
     marks = [{"t": t, "mark": "work", "from": t - 1, "amounts": {"samples": 1, f"kind{t}": 2}} for t in times]
     result = analyse_ended(make_run(runs, marks=marks))[0]

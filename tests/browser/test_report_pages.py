@@ -9,8 +9,8 @@ import pytest
 from tests.analysis.studies import sweep
 from tests.report.synthetic import epochs, make_run
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
 from joulelab.report.page.document import offline
 from joulelab.report.page.make import page_of_runs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.analysis.cells import Cell, Trial
+from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.quantity import Quantity
 from joulelab.papers import find, gdansk, gdansk_pictures
 from joulelab.papers.gdansk_pictures import pictures_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, summarise_cells
+from joulelab.analysis.cell_metrics import Cell, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.report import figures
 from joulelab.report.figures import draw
 from joulelab.report.study.curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
@@ -74,9 +74,9 @@ def test_figures_are_the_same_each_time_and_of_every_format(tmp_path: Path) -> N
 def test_drawing_leaves_no_state_behind(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom tests.analysis.studies import cell, trial\n"
-        "from joulelab.analysis.metrics import summarise\nfrom joulelab.report.figures import draw\n"
+        "from joulelab.analysis.cell_metrics import summarise_cells\nfrom joulelab.report.figures import draw\n"
         "assert 'matplotlib' not in sys.modules\nimport matplotlib\nbefore = matplotlib.rcParams.copy()\n"
-        f"draw(summarise([cell('a', [trial(None, 1.0)], cap=1.0)]), Path({str(tmp_path)!r}), formats=['svg'])\n"
+        f"draw(summarise_cells([cell('a', [trial(None, 1.0)], cap=1.0)]), Path({str(tmp_path)!r}), formats=['svg'])\n"
         "assert 'matplotlib.pyplot' not in sys.modules\nassert matplotlib.rcParams.copy() == before\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, cwd=ROOT)
@@ -88,8 +88,8 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path) -> No
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')\n")
     script = (
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom pathlib import Path\n"
-        "from joulelab.analysis.metrics import summarise\nfrom joulelab.core.errors import MissingDependency\n"
-        "from joulelab.report.figures import draw\ntry:\n    draw(summarise([]), Path('nowhere'))\n"
+        "from joulelab.analysis.cell_metrics import summarise_cells\nfrom joulelab.core.errors import MissingDependency\n"
+        "from joulelab.report.figures import draw\ntry:\n    draw(summarise_cells([]), Path('nowhere'))\n"
         "except MissingDependency as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, cwd=tmp_path)

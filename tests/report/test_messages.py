@@ -11,7 +11,7 @@ from tests.codes import list_error_codes, list_given_codes
 from tests.report.synthetic import UNKNOWN, make_run
 from tests.report.test_agreement import result
 
-from joulelab.analysis.metrics import Cell, summarise_cells
+from joulelab.analysis.cell_metrics import Cell, summarise_cells
 from joulelab.analysis.result import CapResult, Check, RatedDevice, RatedResult
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity

@@ -10,8 +10,8 @@ import pytest
 from tests.analysis.studies import sweep
 from tests.report.synthetic import epochs, make_run
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import Check
 from joulelab.report import format as fmt
 from joulelab.report import pictures

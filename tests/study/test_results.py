@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.study.bench import make_study, place, store_trial
 
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity

@@ -18,9 +18,9 @@ from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.damage import LostTables, damages_marks, needs_file
 from joulelab.analysis.gaps import list_gaps
 from joulelab.analysis.joining import JoinedScopes, join_meters
+from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
 from joulelab.analysis.nameplate import find_rated_power
 from joulelab.analysis.periodic import select_steps
-from joulelab.analysis.phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
 from joulelab.analysis.result import (
     ChannelEnergy,
     GroupResult,

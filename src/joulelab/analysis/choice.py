@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import CellMeans, divide_energies, divide_times
+from joulelab.analysis.study_cells import CellMeans, divide_energies, divide_times
 from joulelab.core.quantity import ONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.analysis.goal import Goal, LimitVerdict
+    from joulelab.analysis.goals import Goal, LimitVerdict
     from joulelab.core.quantity import Quantity
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.cells import CellMeans, divide_energies, divide_times
+from joulelab.analysis.study_cells import CellMeans, divide_energies, divide_times
 from joulelab.core.quantity import COVERAGE_FACTOR, ONE
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import Note
-from joulelab.analysis.lines import format_knobs
+from joulelab.analysis.cell_lines import format_knobs
+from joulelab.analysis.study_cells import Note
 from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.cells import Cell, Trial
-    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.result import Fact
+    from joulelab.analysis.study_cells import Cell, Trial
 
 DATA_FACT, QUALITY_FACT = "data", "quality"
 MOST_NAMED = 4

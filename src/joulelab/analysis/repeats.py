@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cells import average_lasting, divide_trials
 from joulelab.analysis.outliers import FEWEST_TO_MARK, find_outliers
 from joulelab.analysis.spread import compute_deviation, compute_mean
 from joulelab.analysis.student import t_quantile
+from joulelab.analysis.study_cells import average_lasting, divide_trials
 from joulelab.core.quantity import COVERAGE_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.cells import Cell
+    from joulelab.analysis.study_cells import Cell
 
 FIGURES = ("energy", "power", "time")
 UNITS = {"energy": "J", "power": "W", "time": "s"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cells import CellMeans, divide_energies, divide_times
-from joulelab.analysis.lines import format_knobs
+from joulelab.analysis.cell_lines import format_knobs
+from joulelab.analysis.study_cells import CellMeans, divide_energies, divide_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.cells import Cell
+    from joulelab.analysis.study_cells import Cell
     from joulelab.core.quantity import Quantity
 
 KNOB = "gpus"

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import (
-    ASSUMED_SPREAD,
-    ENOUGH_IN_POOL,
-    ENOUGH_REPEATS,
-    Note,
-    has_blind_sensor,
-    is_hidden_covered,
-    list_doubts,
-)
-from joulelab.analysis.lines import (
+from joulelab.analysis.cell_lines import (
     format_knobs,
     get_group_knobs,
     group_cells,
@@ -25,14 +16,23 @@ from joulelab.analysis.outliers import FEWEST_TO_MARK as FEWEST
 from joulelab.analysis.outliers import OUTLIER_LEVEL as ODD_BY_CHANCE
 from joulelab.analysis.quality import data_notes
 from joulelab.analysis.spread import SCATTER_LEVEL
+from joulelab.analysis.study_cells import (
+    ASSUMED_SPREAD,
+    ENOUGH_IN_POOL,
+    ENOUGH_REPEATS,
+    Note,
+    has_blind_sensor,
+    is_hidden_covered,
+    list_doubts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.cells import Cell, Trial
-    from joulelab.analysis.lines import CellLine
+    from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.repeats import RepeatSample
     from joulelab.analysis.spread import PooledDeviation, SpreadPool
+    from joulelab.analysis.study_cells import Cell, Trial
 
 HALF = Note(
     "eds-is-half", "The gain by EDS(2) is by algebra always half of gain minus loss: one piece of evidence, not two."

@@ -14,7 +14,7 @@ from joulelab.report.study.summary import simulated, twins_by_node
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.study.folder import Study
     from joulelab.study.results import Results
 

@@ -123,7 +123,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
 
 def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     """Return what is asked for. Raises ConfigError."""
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
     from joulelab.study.folder import Plan
     from joulelab.study.matrix import Knob, cells, find_reference
     from joulelab.study.work import WorkPattern
@@ -258,7 +258,7 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 
 def _values(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return the reference that is asked for, as values of the study's knobs. Raises ConfigError."""
-    from joulelab.analysis.lines import rank_value
+    from joulelab.analysis.cell_lines import rank_value
     from joulelab.study.matrix import Knob, find_reference
 
     there: dict[str, dict[str, Value]] = {}

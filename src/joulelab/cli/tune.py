@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import NoReturn
 
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
     from joulelab.run.run_command import Outcome
     from joulelab.run.spawn import Spawned
     from joulelab.study.drive import Told
@@ -167,7 +167,7 @@ def _check_options(ctx: click.Context, *, online: bool) -> None:
 
 def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str | None, trials: int | None) -> Wanted:
     """Return what is asked for. Raises JoulelabError."""
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
     from joulelab.control.client import Caps
     from joulelab.run.choosing import gpus
     from joulelab.study.tuning.grid import make_grid
@@ -181,7 +181,7 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
 def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     """Tune by whole runs; return the exit code. Raises JoulelabError."""
     from joulelab.control.leftovers import restore_at_start
-    from joulelab.run.workload import inherited
+    from joulelab.run.workload_process import inherited
     from joulelab.study.executors import open_executor
     from joulelab.study.stopping import Stop
 

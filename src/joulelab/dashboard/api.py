@@ -93,7 +93,7 @@ def power_json(place: Place, runs: OpenRuns, wanted: Stretch) -> dict[str, Any] 
     check_inside(place)
 
     def made(opened: Opened) -> dict[str, Any] | None:
-        from joulelab.analysis.profile import make_profile
+        from joulelab.analysis.power_profile import make_profile
         from joulelab.report.page.profile import profile_json
 
         result = opened.result()

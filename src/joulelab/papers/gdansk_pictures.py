@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
 
 REFERENCE = "Square: reference."
 TWIN = "In virtual time, on the twin of the paper's node."

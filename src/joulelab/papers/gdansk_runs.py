@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import CellMetrics, StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import CellMetrics, StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.study.results import gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.cells import Cell
     from joulelab.analysis.choice import BestCell
+    from joulelab.analysis.study_cells import Cell
     from joulelab.core.quantity import Quantity
     from joulelab.papers.judged import Kind
     from joulelab.study.folder import Study

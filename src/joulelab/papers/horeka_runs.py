@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.analyse import find_interval
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import find_family
 from joulelab.store.run import open_run
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from joulelab.analysis.metrics import CellMetrics
+    from joulelab.analysis.cell_metrics import CellMetrics
     from joulelab.core.quantity import Quantity
     from joulelab.store.run import Run
     from joulelab.study.folder import Study

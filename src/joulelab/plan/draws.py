@@ -18,8 +18,8 @@ from joulelab.analysis.accounting import list_account_events
 from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
 from joulelab.analysis.breakdown import stack_scopes
 from joulelab.analysis.power import GAP_STEPS
-from joulelab.analysis.profile import find_guides
-from joulelab.analysis.profile_lines import BucketBuilder
+from joulelab.analysis.power_profile import find_guides
+from joulelab.analysis.profile_buckets import BucketBuilder
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cells import Note
 from joulelab.analysis.result import GroupResult
+from joulelab.analysis.study_cells import Note
 from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.report.study.curves import Curve, Panel
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision; markers and dashes say it again.

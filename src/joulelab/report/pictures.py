@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from joulelab.analysis.metrics import StudySummary
-    from joulelab.analysis.profile import PowerProfile
+    from joulelab.analysis.cell_metrics import StudySummary
+    from joulelab.analysis.power_profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.blocks import Block, Part
 

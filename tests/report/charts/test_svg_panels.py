@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
 from joulelab.report.charts.svg_panels import draw_heat, draw_panel

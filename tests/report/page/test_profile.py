@@ -13,7 +13,7 @@ from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
-from joulelab.analysis.profile import MissingScope, make_profile
+from joulelab.analysis.power_profile import MissingScope, make_profile
 from joulelab.analysis.result import Gap
 from joulelab.report.html import json_script
 from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, in_common, lines_of, profile_json

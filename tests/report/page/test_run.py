@@ -11,7 +11,7 @@ import pytest
 from tests.report.page.reading import Reader
 from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
-from joulelab.analysis.profile import make_profile
+from joulelab.analysis.power_profile import make_profile
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS

@@ -13,7 +13,7 @@ import pytest
 from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
-from joulelab.analysis.profile import make_profile
+from joulelab.analysis.power_profile import make_profile
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import total
 from joulelab.report import format as fmt

@@ -14,8 +14,8 @@ from tests.analysis.studies import cell, sweep, trial
 from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import RatedDevice
 from joulelab.analysis.results_file import load_result, write_result
 from joulelab.core.quantity import Quantity

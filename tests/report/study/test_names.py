@@ -13,8 +13,8 @@ import pytest
 from tests.analysis import horeka
 from tests.analysis.studies import by_cap, cell, noted, trial
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv, scaling_csv
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
@@ -24,7 +24,7 @@ from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
 
 if TYPE_CHECKING:
-    from joulelab.analysis.cells import Cell
+    from joulelab.analysis.study_cells import Cell
 
 GOALS = [Goal.parse(g) for g in ("energy", "edp")]
 HASH, OTHER = "0c95c0d9537b", "71d20e4ab6f0"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.analysis.studies import by_cap, cell, noted, sweep, trial
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, StudySummary, summarise_cells
+from joulelab.analysis.cell_metrics import Cell, StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.analysis.study_notes import HALF
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv, scaling_csv

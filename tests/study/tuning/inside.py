@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.store.make import START_NS, close_run, gpus, make_run, write_rows
 from tests.study.tuning.marks import line, write
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.control.client import CapRequest, HeldCap
 from joulelab.core.clock import NS
 from joulelab.core.marks import MarkWriter

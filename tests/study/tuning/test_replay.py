@@ -9,7 +9,7 @@ import pytest
 from benchmarks.tune import DENSE, golden, judged, measured, name, ours, sweep
 from benchmarks.tune_grids import Grid, cliffs, physical, recorded, smooth, textbook
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.study.tuning.curve import Prior
 from joulelab.study.tuning.objective import regret
 

@@ -9,7 +9,7 @@ import pytest
 from tests.study.tuning.two_gpus import STATUS
 from tests.study.tuning.whole_runs import COMMAND, ENERGY, Made, curve, shown, tuned, tuning
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.core.quantity import Quantity
 from joulelab.report.tune import headline

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.study.tuning.whole_runs import ENERGY, Made, curve, noisy, shown, swept, tuned
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
 from joulelab.report.tune import headline
 from joulelab.study.folder import open_study

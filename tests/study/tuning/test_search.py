@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 from joulelab.study.tuning.curve import family

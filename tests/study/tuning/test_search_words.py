@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.study.tuning.search import Search
 
 

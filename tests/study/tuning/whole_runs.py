@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.study.bench import place, store_trial
 from tests.study.tuning.two_gpus import STATUS
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.tune import print_tuned

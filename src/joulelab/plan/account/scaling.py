@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.analysis.cells import Cell, CellMeans, Trial, compute_means, pool_cells
+from joulelab.analysis.study_cells import Cell, CellMeans, Trial, compute_means, pool_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.scope import find_family

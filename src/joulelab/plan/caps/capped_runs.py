@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.cells import Cell, Trial, compute_means, divide_times, pool_cells
+from joulelab.analysis.study_cells import Cell, Trial, compute_means, divide_times, pool_cells
 from joulelab.analysis.work import COST_WORK, list_figure_kinds
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE
@@ -19,8 +19,8 @@ from joulelab.plan.draws import ALIKE, workload_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.analysis.cells import CellMeans
     from joulelab.analysis.result import Result
+    from joulelab.analysis.study_cells import CellMeans
     from joulelab.core.quantity import Quantity
     from joulelab.plan.draws import Measured
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.cells import Cell, Trial, compute_means, pool_cells
+from joulelab.analysis.study_cells import Cell, Trial, compute_means, pool_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import total
 from joulelab.plan.account.energy import side_of

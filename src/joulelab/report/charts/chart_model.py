@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from joulelab.analysis.profile import PowerProfile, PowerTrace
+    from joulelab.analysis.power_profile import PowerProfile, PowerTrace
 
 EXPANDED_NOTE = "Bars: expanded uncertainty, k = 2."
 MARKS_NOTE = "Star: best. Ring: no significant difference from it. Square: reference."

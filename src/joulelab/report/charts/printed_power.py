@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from joulelab.analysis.profile import PowerProfile, PowerTrace
+    from joulelab.analysis.power_profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import Result
     from joulelab.analysis.series import Floats
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import PowerProfile
+    from joulelab.analysis.power_profile import PowerProfile
     from joulelab.report.comparison import Comparison
     from joulelab.report.page.make import Link
 

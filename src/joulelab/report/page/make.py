@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import PowerProfile
+    from joulelab.analysis.power_profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.parts import Page
     from joulelab.report.page.written import Report
@@ -86,7 +86,7 @@ def report_of_study(study: Study, plan: Plan | None = None, *, link: Link | None
 def looked_at(path: Path) -> Looked:
     """Return the result of a run and its power over time, None where there is none. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.analysis.profile import make_profile
+    from joulelab.analysis.power_profile import make_profile
     from joulelab.analysis.results_file import read_inputs, read_result, seal_ended, write_result
     from joulelab.store.run import open_run
 

@@ -11,7 +11,7 @@ from joulelab.report.page.tables import in_markdown
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.profile import PowerProfile
+    from joulelab.analysis.power_profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.blocks import Block
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import PowerProfile, PowerTrace
+    from joulelab.analysis.power_profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
     from joulelab.report.page.make import Link

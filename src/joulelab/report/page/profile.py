@@ -18,7 +18,7 @@ from joulelab.report.rated import power_told
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.profile import PowerProfile, PowerTrace
+    from joulelab.analysis.power_profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import PhaseResult, Result
     from joulelab.analysis.series import Floats
 

@@ -21,7 +21,7 @@ from joulelab.report.table import ending
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.profile import PowerProfile
+    from joulelab.analysis.power_profile import PowerProfile
     from joulelab.analysis.result import Result
     from joulelab.report.page.blocks import Block
 

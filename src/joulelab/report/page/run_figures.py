@@ -27,7 +27,7 @@ from joulelab.report.table import budget_table, energy_table, measured_by_lines,
 
 if TYPE_CHECKING:
     from joulelab.analysis.distribution import PowerDistribution
-    from joulelab.analysis.profile import PowerProfile, PowerTrace
+    from joulelab.analysis.power_profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import PowerStatistics, Result
     from joulelab.report.page.blocks import Block
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.lines import format_knobs
+from joulelab.analysis.cell_lines import format_knobs
 from joulelab.report import format as fmt
 from joulelab.report.page.blocks import Block, Cards, Columns, Commands, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.study_charts import front_part, groups_of, map_part, metric_part, scaling_part
@@ -20,7 +20,7 @@ from joulelab.report.study.table import COVERAGE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.report.page.make import Link
     from joulelab.report.study.rated import CellEstimate
     from joulelab.study.folder import Study

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.lines import GROUP_KNOBS, format_knobs
+from joulelab.analysis.cell_lines import GROUP_KNOBS, format_knobs
 from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
 from joulelab.report.charts.svg_panels import draw_heat, draw_panel
@@ -17,7 +17,7 @@ from joulelab.report.study.heat import heats_of
 from joulelab.report.study.rows import scaling_columns, scaling_title, shown_scaling
 
 if TYPE_CHECKING:
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.report.charts.heat import Heat
     from joulelab.report.study.curves import Curve, Panel
 

@@ -66,7 +66,7 @@ def _grid(study: Study, slots: Sequence[Mapping[str, Any]], link: Link | None) -
 
 def _name(row: Mapping[str, Any]) -> str:
     """Return a slot's cell by its workload, node type and knobs."""
-    from joulelab.analysis.lines import format_knobs
+    from joulelab.analysis.cell_lines import format_knobs
 
     named = [str(row[name]) for name in ("workload", "node") if row.get(name)]
     knobs = {key.removeprefix(KNOB).removesuffix("_hz"): v for key, v in row.items() if key.startswith(KNOB)}

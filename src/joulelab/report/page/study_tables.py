@@ -14,8 +14,8 @@ from joulelab.report.study.paper_rows import paper_tables
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from joulelab.analysis.lines import CellLine
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_lines import CellLine
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.report.study.rows import Column
 
 MOST_LINES = 8  # lines of cells whose tables stand open

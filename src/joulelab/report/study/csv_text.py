@@ -6,13 +6,13 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.lines import name_knob_column
+from joulelab.analysis.cell_lines import name_knob_column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.lines import CellLine
-    from joulelab.analysis.metrics import CellMetrics, StudySummary
+    from joulelab.analysis.cell_lines import CellLine
+    from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
     from joulelab.core.quantity import Quantity
 
 SCALING = "scaling.csv"

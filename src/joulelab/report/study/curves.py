@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.cell_lines import choose_knob_unit, format_knob, format_knobs, rank_value
 from joulelab.analysis.choice import choose_best
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.lines import choose_knob_unit, format_knob, format_knobs, rank_value
+from joulelab.analysis.goals import Goal
 from joulelab.report import format as fmt
 from joulelab.report.study.rows import UNCAPPED, short_name, shown_scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.analysis.lines import CellLine
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_lines import CellLine
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.scaling import ScalingPoint
     from joulelab.core.quantity import Quantity
 

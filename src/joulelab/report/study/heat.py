@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.cell_lines import AXES, GROUP_KNOBS, format_knob, format_knobs, rank_value
 from joulelab.analysis.choice import choose_best
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.lines import AXES, GROUP_KNOBS, format_knob, format_knobs, rank_value
+from joulelab.analysis.goals import Goal
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
 from joulelab.report.study.curves import AXIS_NAMES
@@ -16,8 +16,8 @@ from joulelab.report.study.rows import ESTIMATE, UNCAPPED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
     from joulelab.analysis.choice import BestCell
-    from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.core.quantity import Quantity
 
     Pick = Callable[[CellMetrics], Quantity | None]

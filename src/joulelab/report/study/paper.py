@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from joulelab.analysis.lines import format_knobs
+from joulelab.analysis.cell_lines import format_knobs
 from joulelab.analysis.quality import data_doubt, list_quality_figures
 from joulelab.analysis.repeats import make_sample
 from joulelab.report.console import print_facts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.repeats import RepeatSample
     from joulelab.report.study.paper_rows import PaperTable, Spread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.lines import AXES, format_knob, format_knobs
+from joulelab.analysis.cell_lines import AXES, format_knob, format_knobs
 from joulelab.analysis.pairs import MOST_REPEATS
 from joulelab.analysis.repeats import UNITS
 from joulelab.report import format as fmt
@@ -14,8 +14,8 @@ from joulelab.report.study.rows import Column
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.lines import CellLine
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_lines import CellLine
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.pairs import CellPair
 
 NAMES = {"energy": "energy", "time": "time", "power": "mean power"}

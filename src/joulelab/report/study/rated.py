@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cells import Cell, Trial, compute_means
-from joulelab.analysis.lines import format_knobs
+from joulelab.analysis.cell_lines import format_knobs
+from joulelab.analysis.study_cells import Cell, Trial, compute_means
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.rated import HOW, times
@@ -15,7 +15,7 @@ from joulelab.report.study.rows import Column, unnamed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.study.results import RatedTrial, Results
 
 NOTE = (

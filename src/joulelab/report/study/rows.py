@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.lines import AXES, choose_knob_unit, format_knob, format_knobs
+from joulelab.analysis.cell_lines import AXES, choose_knob_unit, format_knob, format_knobs
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from joulelab.analysis.cell_lines import CellLine
+    from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
     from joulelab.analysis.choice import BestCell
-    from joulelab.analysis.lines import CellLine
-    from joulelab.analysis.metrics import CellMetrics, StudySummary
     from joulelab.analysis.scaling import Scaling
     from joulelab.core.quantity import Quantity
 

@@ -11,16 +11,16 @@ from joulelab.store.folder import read_meta
 from joulelab.study.nodes import list_simulated
 
 if TYPE_CHECKING:
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.study.folder import Plan, Study
     from joulelab.study.results import Results
 
 
 def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, StudySummary]:
     """Work out everything from the study's folder; of a study file its own cells only."""
-    from joulelab.analysis.cells import Note
-    from joulelab.analysis.goal import Goal
-    from joulelab.analysis.metrics import summarise_cells
+    from joulelab.analysis.cell_metrics import summarise_cells
+    from joulelab.analysis.goals import Goal
+    from joulelab.analysis.study_cells import Note
     from joulelab.study.results import gather
     from joulelab.study.work import WorkPattern
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from joulelab.analysis.lines import CellLine
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_lines import CellLine
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.report.study.rows import Column
 
 COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."

@@ -11,7 +11,7 @@ from joulelab.report.study.table import COVERAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.report.study.rows import Column
 
 APART = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # a figure, its thousands set apart

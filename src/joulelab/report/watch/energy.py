@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.phases import MarkedPhase
+    from joulelab.analysis.marked_phases import MarkedPhase
     from joulelab.analysis.series import Ints
     from joulelab.core.quantity import Quantity
     from joulelab.run.tail import Now, Tail

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.phases import list_phases
+from joulelab.analysis.marked_phases import list_phases
 from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.analysis.phases import MarkedPhase
+    from joulelab.analysis.marked_phases import MarkedPhase
     from joulelab.analysis.series import Ints
 
 Line = dict[str, Any]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.phases import MarkedPhase
+    from joulelab.analysis.marked_phases import MarkedPhase
     from joulelab.core.quantity import Quantity
 
 SILENT = 3.0  # periods of a meter without a reading after which it is called silent

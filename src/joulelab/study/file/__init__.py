@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.goal import Goal
+from joulelab.analysis.goals import Goal
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import Mistakes, read_table
 from joulelab.run.config.config_files import read_toml

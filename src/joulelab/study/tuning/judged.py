@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import Cell, compute_means, divide_energies, divide_times
-from joulelab.analysis.metrics import summarise_cells
+from joulelab.analysis.cell_metrics import summarise_cells
+from joulelab.analysis.study_cells import Cell, compute_means, divide_energies, divide_times
 from joulelab.study.tuning.tuned import NOT_ENFORCED, Row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.cells import CellMeans
-    from joulelab.analysis.goal import Goal
-    from joulelab.analysis.metrics import StudySummary
+    from joulelab.analysis.cell_metrics import StudySummary
+    from joulelab.analysis.goals import Goal
+    from joulelab.analysis.study_cells import CellMeans
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.search import Choice
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.goal import USUAL_K
+from joulelab.analysis.goals import USUAL_K
 
 if TYPE_CHECKING:
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
     from joulelab.study.tuning.curve import Bools, Floats, Ints
 
 TOUCHES = 1e-9  # a slowdown that is the limit but for rounding is within it

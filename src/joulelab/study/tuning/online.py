@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
     from joulelab.control.client import HeldCap
     from joulelab.run.recording import Recording
     from joulelab.run.run_caps import Capping

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.cells import Cell, Trial
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
+    from joulelab.analysis.study_cells import Cell, Trial
     from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
     from joulelab.study.matrix import PlannedCell, Workload

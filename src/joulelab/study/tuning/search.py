@@ -18,7 +18,7 @@ from joulelab.study.tuning.objective import TOUCHES, Measured, excess, measured,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
 
 WORTH = 0.001  # of the objective: one more trial that is expected to gain less is not made
 LOOKS, CHOOSES = 384, 1536  # curves drawn to find the next cap, and to choose

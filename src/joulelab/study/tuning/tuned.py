@@ -11,7 +11,7 @@ from joulelab.core.quantity import ONE, Quantity, total
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.goals import Goal
     from joulelab.study.tuning.search import Choice
 
 SHARED = ("gain", "offset", "unseen", "in-step")

@@ -1,0 +1,371 @@
+"""Judge the cells of a study: every metric against a reference, the best per goal, what cannot be told apart. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.cell_lines import (
+    CellLine,
+    fill_axes,
+    find_cell_lines,
+    group_cells,
+    is_comparable,
+    note_unused_reference,
+)
+from joulelab.analysis.choice import BestCell, choose_best
+from joulelab.analysis.goals import Goal, compute_eds
+from joulelab.analysis.pairs import CellPair, compare_cells
+from joulelab.analysis.pareto import ParetoFront, find_front
+from joulelab.analysis.quality import list_quality_figures, name_data
+from joulelab.analysis.repeats import FIGURES, UNITS, RepeatSample, make_samples
+from joulelab.analysis.scaling import Scaling, find_scaling
+from joulelab.analysis.spread import SpreadPool, compute_deviation
+from joulelab.analysis.study_cells import (
+    Cell,
+    CellMeans,
+    Note,
+    Trial,
+    average_numbers,
+    compute_energy_per_work,
+    compute_idle_energy,
+    compute_idle_share,
+    compute_means,
+    compute_rate,
+    divide_energies,
+    divide_times,
+    join_pools,
+    list_doubts,
+    pool_by_work,
+    pool_cells,
+)
+from joulelab.analysis.study_notes import notes_of
+from joulelab.analysis.work import list_figure_kinds
+from joulelab.core.quantity import ONE, Quantity
+from joulelab.core.text import finite_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Cell", "CellMetrics", "StudySummary", "Trial", "summarise_cells"]
+SCHEMA = 1
+ALL_PAIRS = 8  # lines of up to so many cells are compared each with each, longer ones with their reference only
+
+
+@dataclass(frozen=True, slots=True)
+class CellMetrics:
+    """Hold every metric of a cell; None where there is no energy, no run or no reference.
+
+    Energy in J, time in s, EDP in J s, ED2P in J s², per unit of work (squared, cubed) if the line compares per work;
+    gains and losses are shares of one. `compared` are energy and time as they are compared. `told` is the number of
+    repeats of which moments are all that is known. `quality` are means of what the workload is to be judged by.
+    """
+
+    key: str
+    knobs: Mapping[str, Any]
+    line: str
+    trials: tuple[Trial, ...] = ()
+    energy: Quantity | None = None
+    time: Quantity | None = None
+    mean_w: Quantity | None = None
+    energy_deviation: float | None = None
+    time_deviation: float | None = None
+    compared: CellMeans | None = None
+    gain: Quantity | None = None
+    loss: Quantity | None = None
+    gain_minus_loss: Quantity | None = None
+    edp: Quantity | None = None
+    edp_gain: Quantity | None = None
+    ed2p: Quantity | None = None
+    ed2p_gain: Quantity | None = None
+    compute_eds: Mapping[float, Quantity] = field(default_factory=dict)
+    eds_gain: Mapping[float, Quantity] = field(default_factory=dict)
+    compute_energy_per_work: Mapping[str, Quantity] = field(default_factory=dict)
+    compute_rate: Mapping[str, Quantity] = field(default_factory=dict)
+    compute_idle_share: Quantity | None = None
+    compute_idle_energy: Quantity | None = None
+    told: int = 0
+    quality: Mapping[str, Quantity] = field(default_factory=dict)
+
+    @property
+    def data(self) -> str:
+        """Return what its runs worked on, empty where they do not tell."""
+        return name_data(self.trials)
+
+    @property
+    def n(self) -> int:
+        """Return the number of repeats; that of the moments where there are no trials."""
+        return len(self.trials) or self.told
+
+    @property
+    def estimate(self) -> bool:
+        """Return whether its energy is an estimate, wholly or in part."""
+        return any(t.estimate for t in self.trials)
+
+    @property
+    def uncapped(self) -> int:
+        """Return in how many runs a cap was not in force: those are not what the knobs say."""
+        return sum(bool(t.uncapped) for t in self.trials)
+
+    @property
+    def doubts(self) -> dict[str, int]:
+        """Return the names of the runs' own doubts, and in how many runs each came up."""
+        return dict(Counter(name for t in self.trials for name in list_doubts(t)))
+
+
+@dataclass(frozen=True, slots=True)
+class StudySummary:
+    """Hold everything that is told of a study. `reference` is what all lines together are compared with.
+
+    `statistics` are energy, power and time of each cell by key, of whole runs, each cell by its own repeats; `pairs`
+    compare them two by two, per unit of work where the line does.
+    """
+
+    cells: tuple[CellMetrics, ...]
+    lines: tuple[CellLine, ...]
+    goals: tuple[Goal, ...]
+    ks: tuple[float, ...]
+    best: tuple[BestCell, ...]
+    fronts: tuple[ParetoFront, ...]
+    scaling: tuple[Scaling, ...]
+    notes: tuple[Note, ...]
+    reference: str | None = None
+    statistics: Mapping[str, Mapping[str, RepeatSample]] = field(default_factory=dict)
+    pairs: tuple[CellPair, ...] = ()
+    by_key: Mapping[str, CellMetrics] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_key", {c.key: c for c in self.cells})
+
+    def cell(self, key: str) -> CellMetrics:
+        """Return a cell by its key. Raises KeyError."""
+        return self.by_key[key]
+
+    def of_line(self, line: CellLine) -> tuple[CellMetrics, ...]:
+        """Return the cells of a line, in its order."""
+        return tuple(self.by_key[key] for key in line.cells)
+
+    def choosable(self, line: CellLine) -> dict[str, CellMeans]:
+        """Return the cells of a line that may be named best, as they are compared: all whose caps were in force."""
+        return {c.key: c.compared for c in self.of_line(line) if c.compared is not None and not c.uncapped}
+
+    def best_for(self, goal: Goal, line: str | None = None) -> BestCell | None:
+        """Return the best cell of a line for a goal, or of all lines; None where none can be judged."""
+        if line is None and len(self.lines) == 1:
+            line = self.lines[0].key
+        return next((b for b in self.best if b.goal == goal and b.line == line), None)
+
+    def front_for(self, line: str | None = None) -> ParetoFront | None:
+        """Return the Pareto front of a line, or of all lines together."""
+        if line is None and len(self.lines) == 1:
+            line = self.lines[0].key
+        return next((f for f in self.fronts if f.line == line), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, quantities as value, expanded uncertainty and budget."""
+        plain: dict[str, Any] = _make_plain(self)
+        return {"schema": SCHEMA} | plain
+
+
+def summarise_cells(
+    cells: Sequence[Cell],
+    *,
+    goals: Sequence[Goal] = (),
+    reference: Mapping[str, Any] | None = None,
+    ks: Sequence[float] = (1.5, 2.0),
+    per: Sequence[str] = (),
+) -> StudySummary:
+    """Return every metric of every cell, and what follows. Raises ConfigError for a reference that is no cell.
+
+    `per` names the kinds of work to compare by, the first that all runs report.
+    """
+    cells = fill_axes(cells)
+    lines = find_cell_lines(cells, reference, per)
+    by_key = {c.key: c for c in cells}
+    line_of = {key: line for line in lines for key in line.cells}
+    every_k = tuple(sorted({*ks, *(g.k for g in goals if g.k is not None)}))
+    pools = _StudyPools.of(cells, lines)
+    compared = {
+        k: m for k, line in line_of.items() if (m := compute_means(by_key[k], line.per, pools.compared)) is not None
+    }
+    metrics = tuple(_compute_metrics(c, line_of[c.key], compared, every_k, pools) for c in cells)
+    judged, overall = _list_choices(cells, lines, compared)
+    best = [choose_best(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in judged]
+    samples = {c.key: make_samples(c) for c in cells}
+    notes = notes_of(cells, lines, every_k, pools.compared, samples, per)
+    return StudySummary(
+        cells=metrics,
+        lines=tuple(lines),
+        goals=tuple(goals),
+        ks=every_k,
+        best=tuple(b for b in best if b is not None),
+        fronts=tuple(find_front(key, of) for key, _, of in judged if of),
+        scaling=tuple(s for of in group_cells(cells) if is_comparable(of) for s in find_scaling(of, compared)),
+        notes=(*notes, *note_unused_reference(cells, reference)),
+        reference=overall,
+        statistics=samples,
+        pairs=_compare_pairs(by_key, lines, samples),
+    )
+
+
+def _list_choices(
+    cells: Sequence[Cell], lines: Sequence[CellLine], compared: Mapping[str, CellMeans]
+) -> tuple[list[tuple[str | None, str | None, dict[str, CellMeans]]], str | None]:
+    """Return what the best is chosen of: each line with its reference, and all lines together with theirs."""
+    uncapped = {c.key for c in cells if c.uncapped}
+    fit = {k: m for k, m in compared.items() if k not in uncapped}
+    judged: list[tuple[str | None, str | None, dict[str, CellMeans]]] = [
+        (line.key, line.reference, {k: fit[k] for k in line.cells if k in fit}) for line in lines
+    ]
+    if len(lines) == 1 or len(group_cells(cells)) != 1 or not is_comparable(cells):
+        return judged, None
+    overall = _find_fastest(lines, compared)
+    return [*judged, (None, overall, fit)], overall
+
+
+def _compare_pairs(
+    cells: Mapping[str, Cell], lines: Sequence[CellLine], whole: Mapping[str, dict[str, RepeatSample]]
+) -> tuple[CellPair, ...]:
+    """Return each cell against the reference of its line, and all pairs of lines that are short."""
+    wanted: dict[tuple[str, str], None] = {}
+    samples: dict[str, dict[str, RepeatSample]] = {}
+    per = {key: line.per for line in lines for key in line.cells}
+    for line in lines:
+        samples |= {k: make_samples(cells[k], line.per) if line.per else whole[k] for k in line.cells}
+        if line.reference is not None:
+            wanted |= dict.fromkeys((key, line.reference) for key in line.cells if key != line.reference)
+        if len(line.cells) <= ALL_PAIRS:
+            both = [(b, a) for k, b in enumerate(line.cells) for a in line.cells[:k]]
+            wanted |= dict.fromkeys((b, a) for b, a in both if (a, b) not in wanted)
+    found: list[CellPair] = []
+    for figure in FIGURES:
+        of = {key: each[figure] for key, each in samples.items() if figure in each}
+        both_known = [pair for pair in wanted if pair[0] in of and pair[1] in of]
+        found += [_set_unit(pair, per[pair.cell]) for pair in compare_cells(of, both_known, figure)]
+    return tuple(found)
+
+
+def _set_unit(pair: CellPair, per: str | None) -> CellPair:
+    unit = UNITS[pair.figure]
+    if per is None or pair.figure == "power":  # power is the same per whatever is done
+        return replace(pair, unit=unit)
+    return replace(pair, unit=f"{unit}/{per.removesuffix('s')}", per=per)
+
+
+@dataclass(frozen=True, slots=True)
+class _StudyPools:
+    """Hold how much runs differ: as they are, as they are compared, and per unit of each kind of work."""
+
+    whole: SpreadPool
+    compared: SpreadPool
+    work: Mapping[str, SpreadPool]
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell], lines: Sequence[CellLine]) -> _StudyPools:
+        """Pool the cells: each line by itself where it has runs enough, else all together of a workload and phase."""
+        per = {key: line.per for line in lines for key in line.cells}
+        found = []
+        for of in group_cells(cells):
+            names = {c.key for c in of}
+            keys = [line.cells for line in lines if line.cells[0] in names]
+            whole = pool_cells(((c, None) for c in of), keys)
+            compared = pool_cells(((c, per[c.key]) for c in of), keys)
+            found.append((names, cls(whole, compared, pool_by_work(of, keys))))
+        kinds = dict.fromkeys(kind for _, pools in found for kind in pools.work)
+        return cls(
+            join_pools([(names, pools.whole) for names, pools in found]),
+            join_pools([(names, pools.compared) for names, pools in found]),
+            {k: join_pools([(names, p.work[k]) for names, p in found if k in p.work]) for k in kinds},
+        )
+
+
+def _compute_metrics(
+    cell: Cell, line: CellLine, compared: Mapping[str, CellMeans], ks: Sequence[float], pools: _StudyPools
+) -> CellMetrics:
+    whole, own = compute_means(cell, pool=pools.whole), compared.get(cell.key)
+    told = max((s.n for s in cell.moments.values()), default=0)
+    if whole is None or own is None:
+        return CellMetrics(cell.key, cell.knobs, line.key, told=told)
+    energies = [t.energy.value for t in cell.trials if t.energy is not None]
+    kinds = list_figure_kinds(kind for t in cell.trials for kind in t.work)
+    edp = None if own.energy is None else own.energy * own.time
+    reference = compared.get(line.reference or "")
+    return CellMetrics(
+        key=cell.key,
+        knobs=cell.knobs,
+        line=line.key,
+        trials=cell.trials,
+        energy=whole.energy,
+        time=whole.time,
+        mean_w=_compute_power(whole),
+        energy_deviation=compute_deviation(energies),
+        time_deviation=compute_deviation([t.time_s for t in cell.trials]),
+        compared=own,
+        edp=edp,
+        ed2p=None if edp is None else edp * own.time,
+        per_work={
+            kind: q for kind in kinds if (q := compute_energy_per_work(cell, kind, pools.work[kind])) is not None
+        },
+        rate={kind: q for kind in kinds if (q := compute_rate(cell, kind, pools.work[kind])) is not None},
+        idle_energy_share=compute_idle_share(cell),
+        idle_energy=compute_idle_energy(cell),
+        told=told,
+        quality={
+            n: average_numbers(of, f"repeats:{n}@{cell.key}") for n, of in list_quality_figures(cell.trials).items()
+        },
+        **({} if reference is None else _compare_reference(own, reference, ks)),
+    )
+
+
+def _compute_power(of: CellMeans) -> Quantity | None:
+    if of.energy is None or of.time.value <= 0:
+        return None
+    # Of one run its time is known to the clock, and so is its mean power as far as its energy is.
+    return of.energy / of.time if of.time.known else of.energy * (1 / of.time.value)
+
+
+def _compare_reference(own: CellMeans, reference: CellMeans, ks: Sequence[float]) -> dict[str, Any]:
+    """Return the metrics that compare a cell with its reference."""
+    energy, time = divide_energies(own, reference), divide_times(own, reference)
+    if time is None:
+        return {}
+    found: dict[str, Any] = {"loss": time - ONE}
+    if energy is None:
+        return found
+    edp = energy * time
+    sums = {k: compute_eds(energy, time, k) for k in ks}
+    return found | {
+        "gain": ONE - energy,
+        "gain_minus_loss": ONE + ONE - energy - time,
+        "edp_gain": ONE - edp,
+        "ed2p_gain": ONE - edp * time,
+        "eds": sums,
+        "eds_gain": {k: ONE - q for k, q in sums.items()},
+    }
+
+
+def _find_fastest(lines: Sequence[CellLine], compared: Mapping[str, CellMeans]) -> str | None:
+    """Return the reference of the line whose reference is fastest: what one would run without asking for energy."""
+    references = [line.reference for line in lines if line.reference in compared]
+    return min(references, key=lambda key: compared[key or ""].time.value, default=None)
+
+
+def _make_plain(value: Any) -> Any:
+    if isinstance(value, Goal):
+        return value.text
+    if isinstance(value, (Quantity, RepeatSample)):
+        return _make_plain(value.to_json())
+    if isinstance(value, float):
+        return finite_or_none(value)
+    if isinstance(value, Mapping):
+        return {f"{k:g}" if isinstance(k, float) else str(k): _make_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, frozenset)):
+        return [_make_plain(v) for v in value]
+    if isinstance(value, CellMetrics):
+        told = {"n": value.n, "data": value.data, "uncapped": value.uncapped, "doubts": value.doubts}
+        return told | {k: _make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
+    if hasattr(value, "__dataclass_fields__"):
+        return {k: _make_plain(getattr(value, k)) for k, each in value.__dataclass_fields__.items() if each.repr}
+    return value

@@ -1,0 +1,318 @@
+"""Make phases, work done and facts out of marks."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.text import escape_surrogates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from joulelab.analysis.result import Fact
+
+SKEW = 0.02  # share of a report that is taken for the time by which ranks differ
+SAME_EDGE_NS = 1000  # steps that are not further apart follow each other without a gap
+LARGEST = 2**63  # numbers of phases are kept as integers of 64 bits
+MOST_PHASES = 10_000  # of a run; more can be neither listed nor looked at, and cost seconds and gigabytes
+MOST_KINDS = 100  # of work in a run: each has figures of its own in every phase
+
+
+@dataclass(slots=True)
+class MarkedPhase:
+    """Hold one named interval in monotonic ns; `open_end`: nothing closed it; `script`: the shell script it is of.
+
+    `steps`: the process (its file) whose steps it holds; their work is known and is a part of that process's reports.
+    """
+
+    id: str
+    name: str
+    n: int | None
+    start_ns: int
+    end_ns: int
+    parent: str | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    open_end: bool = False
+    work: dict[str, float] = field(default_factory=dict)
+    script: str | None = None
+    steps: str | None = None
+    host: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the name as people say it: `epoch 3`, `step 101-150`."""
+        if self.n is None:
+            return self.name
+        last = self.last
+        return f"{self.name} {self.n}" + ("" if last is None or last <= self.n else f"-{last}")
+
+    @property
+    def last(self) -> int | None:
+        """Return the number of the last of its steps, None where it has none."""
+        last = self.labels.get("to", self.n)
+        return last if self.steps is not None and isinstance(last, int) else None
+
+    @property
+    def duration_s(self) -> float:
+        """Return the length in s."""
+        return (self.end_ns - self.start_ns) * 1e-9
+
+
+@dataclass(slots=True)
+class MarkedWork:
+    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by process.
+
+    `phases` counts the phases that were marked, `left_out` the reports of further kinds of work than `MOST_KINDS`.
+    """
+
+    amounts: dict[str, float] = field(default_factory=dict)
+    times_ns: dict[str, list[int]] = field(default_factory=dict)
+    phases: int = 0
+    left_out: int = 0
+
+
+def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> tuple[list[MarkedPhase], MarkedWork]:
+    """Return the phases that overlap [start, end], in order, with the work reported in each and in all.
+
+    Of more than `MOST_PHASES` the outermost and first ones are kept.
+    """
+    lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
+    marked = _find_intervals(lines, end_ns)
+    phases, work = _limit_phases(marked), MarkedWork(phases=len(marked))
+    _nest_in_cells(phases.values())
+    _nest_in_scripts(phases.values())
+    clock = _PhaseFinder(phases.values())
+    for report in lines:
+        if report.get("mark") != "work" or not start_ns <= int(report["t"]) <= end_ns:
+            continue
+        line = _limit_kinds(work, report)
+        _add_amounts(work.amounts, line)
+        work.times_ns.setdefault(_get_source(line), []).extend(int(t) for t in line.get("at", ()))
+        if line.get("phase") is None:
+            _credit_times(clock, line)
+        else:
+            _credit_phases(phases, line)
+    inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
+    return sorted(inside, key=lambda p: (p.start_ns, -p.end_ns)), work
+
+
+def _limit_kinds(work: MarkedWork, line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a report without kinds of work beyond the first `MOST_KINDS`, and count it if it has such."""
+    amounts = _read_amounts(line.get("amounts"))
+    new = [name for name in amounts if name not in work.amounts]
+    room = MOST_KINDS - len(work.amounts)
+    if len(new) <= room:
+        return line
+    work.left_out += 1
+    beyond = set(new[room:])
+    return {**line, "amounts": {name: amount for name, amount in amounts.items() if name not in beyond}}
+
+
+def _limit_phases(phases: dict[str, MarkedPhase]) -> dict[str, MarkedPhase]:
+    if len(phases) <= MOST_PHASES:
+        return phases
+    ranked = sorted(phases.items(), key=lambda p: (p[1].steps is not None, p[1].parent in phases, p[1].start_ns))
+    return dict(ranked[:MOST_PHASES])
+
+
+def list_facts(marks: Iterable[Mapping[str, Any]], end_ns: int, first: str) -> dict[str, Fact]:
+    """Return the facts told up to a time: the last value of each name, that of the `first` host if it has one.
+
+    None takes a fact back.
+    """
+    told: dict[str, Fact | None] = {}
+    lines = [m for m in marks if m.get("mark") == "fact" and int(m.get("t", 0)) <= end_ns]
+    for line in sorted(lines, key=lambda m: (m.get("host", "") == first, int(m["t"]))):
+        facts = line.get("facts")
+        for name, value in facts.items() if isinstance(facts, dict) else ():
+            told.pop(
+                escape_surrogates(str(name)), None
+            )  # so that facts stand in the order in which they were told last
+            told[escape_surrogates(str(name))] = _clean_fact(value)
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _clean_fact(value: object) -> Fact | None:
+    """Return a fact as it can be stored: no lone surrogates, no integers that are too large for a float."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            float(value)
+        except OverflowError:
+            return str(value)
+    if isinstance(value, float) and math.isinf(value):
+        return str(value)  # JSON has none
+    if value is None or isinstance(value, (int, float)):
+        return value
+    return escape_surrogates(value if isinstance(value, str) else str(value))
+
+
+def _read_number(value: object) -> int | None:
+    """Return the number of a phase, None where it is no whole number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return value if fits else None  # type: ignore[return-value]
+
+
+def _read_amounts(given: object) -> dict[str, float]:
+    """Return amounts of work by name; what is no number is left out."""
+    found = {}
+    for name, amount in given.items() if isinstance(given, dict) else ():
+        try:
+            found[escape_surrogates(str(name))] = float(amount)
+        except (TypeError, ValueError, OverflowError):
+            continue
+    return found
+
+
+def find_stretches(phases: Sequence[MarkedPhase]) -> list[list[int]]:
+    """Return the places of steps that follow each other without a gap in one phase, a list for each stretch."""
+    found: list[list[int]] = []
+    last: dict[tuple[str, str | None], list[int]] = {}
+    for k, phase in enumerate(phases):
+        if phase.steps is None:
+            continue
+        key = phase.steps, phase.parent
+        if key in last and phase.start_ns - phases[last[key][-1]].end_ns <= SAME_EDGE_NS:
+            last[key].append(k)
+        else:
+            last[key] = [k]
+            found.append(last[key])
+    return found
+
+
+def _get_source(line: Mapping[str, Any]) -> str:
+    """Return the file that a line is from: one per process."""
+    return f"{line.get('host', '')}/{line.get('source', '')}"
+
+
+def _get_id(line: Mapping[str, Any], key: str) -> str | None:
+    """Return the id of a phase, which is that of one host only."""
+    return None if line.get(key) is None else f"{line.get('host', '')}/{line[key]}"
+
+
+def _find_intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, MarkedPhase]:
+    phases: dict[str, MarkedPhase] = {}
+    switched: dict[str, MarkedPhase] = {}
+    for k, line in enumerate(lines):
+        kind, t, source, host = line.get("mark"), int(line.get("t", 0)), _get_source(line), str(line.get("host", ""))
+        if kind == "begin":
+            identity = _get_id(line, "id") or ""
+            if identity in phases:  # a process of the same number, later
+                phases[f"{identity}#{k}"] = phases.pop(identity)
+            told, done, name = line.get("labels"), line.get("work"), escape_surrogates(str(line.get("name", "")))
+            labels = told if isinstance(told, dict) else {}
+            n, parent = _read_number(line.get("n")), _get_id(line, "parent")
+            begun = MarkedPhase(identity, name, n, t, end_ns, parent, labels, open_end=True, host=host)
+            if isinstance(done, dict):
+                begun.steps = source
+                begun.work = _read_amounts(done)
+            phases[identity] = begun
+        elif kind == "end" and (ended := phases.get(_get_id(line, "id") or "")) is not None:
+            ended.end_ns, ended.open_end = t, False
+        elif kind == "switch":
+            if source in switched:
+                last = switched.pop(source)
+                last.end_ns, last.open_end = t, False
+            if line.get("name"):
+                name, n = escape_surrogates(str(line["name"])), _read_number(line.get("n"))
+                begun = MarkedPhase(f"switch-{k}", name, n, t, end_ns, script=source, host=host)
+                phases[begun.id] = switched[source] = begun
+    return phases
+
+
+def _nest_in_cells(phases: Iterable[MarkedPhase]) -> None:
+    """Make phases of a notebook's kernel parts of the cells that they lie in.
+
+    Kernel and cells are marked by different processes, neither of which knows the other's phases; cells follow each
+    other without overlap.
+    """
+    cells: dict[str, list[MarkedPhase]] = {}
+    others = []
+    for phase in phases:
+        if "notebook" in phase.labels:
+            cells.setdefault(phase.host, []).append(phase)
+        elif phase.parent is None:
+            others.append(phase)
+    for phase in others:
+        there = cells.get(phase.host, [])
+        k = bisect_right(there, phase.start_ns, key=lambda cell: cell.start_ns) - 1
+        if k >= 0 and phase.end_ns <= there[k].end_ns:
+            phase.parent = there[k].id
+
+
+def _nest_in_scripts(phases: Iterable[MarkedPhase]) -> None:
+    """Make steps parts of the phases that their own process switched to: those have no id while it runs."""
+    switched: dict[str, list[MarkedPhase]] = {}
+    for phase in phases:
+        if phase.script is not None:
+            switched.setdefault(phase.script, []).append(phase)
+    for phase in phases:
+        there = switched.get(phase.steps or "", [])
+        k = bisect_right(there, phase.start_ns, key=lambda script: script.start_ns) - 1
+        if k >= 0 and phase.parent is None and phase.end_ns <= there[k].end_ns:
+            phase.parent = there[k].id
+
+
+class _PhaseFinder:
+    """Find the phases that reports without a phase were done in; steps by their order, for they may be many."""
+
+    def __init__(self, phases: Iterable[MarkedPhase]) -> None:
+        self._others: dict[str, list[MarkedPhase]] = {}
+        self._steps: dict[str, dict[str, list[MarkedPhase]]] = {}
+        for phase in phases:
+            if phase.steps is None:
+                self._others.setdefault(phase.host, []).append(phase)
+            else:
+                self._steps.setdefault(phase.host, {}).setdefault(phase.steps, []).append(phase)
+        for blocks in (b for by_process in self._steps.values() for b in by_process.values()):
+            blocks.sort(key=lambda block: block.start_ns)
+
+    def at(self, host: str, source: str, since: int, t: int) -> Iterator[MarkedPhase]:
+        """Return the phases of a host in which a report of [since, t] may lie; no steps of its own process."""
+        there = self._others.get(host, [])
+        yield from [p for p in there if p.script == source] or there
+        for process, blocks in self._steps.get(host, {}).items():
+            if process != source:
+                first = bisect_right(blocks, since, key=lambda block: block.end_ns)
+                yield from blocks[first : bisect_right(blocks, t, key=lambda block: block.start_ns)]
+
+
+def _add_amounts(amounts: dict[str, float], line: Mapping[str, Any], share: float = 1.0) -> None:
+    for name, amount in _read_amounts(line.get("amounts")).items():
+        amounts[name] = amounts.get(name, 0.0) + amount * share
+
+
+def _credit_times(clock: _PhaseFinder, line: Mapping[str, Any]) -> None:
+    """Add work that names no phase (of other ranks, threads, children, scripts) to the phases that it was done in.
+
+    A report covers the time since the one before; where that reaches over a phase's edge, its share is taken. A
+    script's reports belong to the script's own phases, if it has any. Ranks do not reach an edge at the same moment:
+    what little seems to lie in the phase beside belongs to the one that has nearly all of it.
+    """
+    t, since = int(line["t"]), min(int(line.get("from", line["t"])), int(line["t"]))
+    beside: dict[str | None, list[tuple[float, MarkedPhase]]] = {}
+    for phase in clock.at(str(line.get("host", "")), _get_source(line), since, t):
+        overlap = min(t, phase.end_ns) - max(since, phase.start_ns)
+        share = overlap / (t - since) if t > since else float(phase.start_ns <= t < phase.end_ns)
+        if share > 0:
+            beside.setdefault(phase.parent, []).append((share, phase))
+    for shares in beside.values():
+        whole = sum(share for share, _ in shares)
+        kept = [(share, phase) for share, phase in shares if share > SKEW * whole]
+        scale = whole / sum(share for share, _ in kept)
+        for share, phase in kept:
+            _add_amounts(phase.work, line, share * scale)
+
+
+def _credit_phases(phases: Mapping[str, MarkedPhase], line: Mapping[str, Any]) -> None:
+    """Add a work report to its phase and to every phase around that."""
+    current = phases.get(_get_id(line, "phase") or "")
+    seen: set[str] = set()
+    while current is not None and current.id not in seen:
+        seen.add(current.id)
+        _add_amounts(current.work, line)
+        current = phases.get(current.parent or "")

@@ -88,7 +88,8 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path) -> No
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')\n")
     script = (
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom pathlib import Path\n"
-        "from joulelab.analysis.cell_metrics import summarise_cells\nfrom joulelab.core.errors import MissingDependency\n"
+        "from joulelab.analysis.cell_metrics import summarise_cells\n"
+        "from joulelab.core.errors import MissingDependency\n"
         "from joulelab.report.figures import draw\ntry:\n    draw(summarise_cells([]), Path('nowhere'))\n"
         "except MissingDependency as error:\n    print(error)\n"
     )

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from joulelab.cli.doctor import advice
-from joulelab.cli.probe import MeterHealth, noise_w, probe, refresh_s, resolution
 from joulelab.core.clock import NS
 from joulelab.core.errors import ReadFailed
 from joulelab.core.spec import Spec, Stream
+from joulelab.instruments.meter_health import (
+    MeterHealth,
+    estimate_noise_w,
+    estimate_refresh_s,
+    estimate_resolution,
+    probe_meter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +145,7 @@ class Fake:
 
 def test_the_probe_finds_refresh_resolution_and_failures() -> None:
     clock = Clock()
-    health = probe(Fake(clock), 3.0, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
+    health = probe_meter(Fake(clock), 3.0, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
     energy, state = health.channels
     assert energy.refresh_s == pytest.approx(0.1, rel=0.1)
     assert energy.resolution == 10.0  # the largest power of ten that divides steps of 20 J
@@ -153,15 +159,15 @@ def test_the_probe_finds_refresh_resolution_and_failures() -> None:
 
 
 def test_what_cannot_be_told_is_not_told() -> None:
-    assert refresh_s([0, 1, 2], [1.0, 1.0, 1.0]) is None
-    assert noise_w([0, 1], [1.0, 2.0], counter=False) is None
-    assert resolution([1.0, 1.0]) is None
-    assert resolution([0.123, 0.456]) == pytest.approx(1e-3)
-    assert resolution([1 / 3, 1 / 7]) is None
+    assert estimate_refresh_s([0, 1, 2], [1.0, 1.0, 1.0]) is None
+    assert estimate_noise_w([0, 1], [1.0, 2.0], counter=False) is None
+    assert estimate_resolution([1.0, 1.0]) is None
+    assert estimate_resolution([0.123, 0.456]) == pytest.approx(1e-3)
+    assert estimate_resolution([1 / 3, 1 / 7]) is None
 
 
 def test_a_busy_machine_and_slow_reads_are_told() -> None:
     clock = Clock()
-    health = probe(Fake(clock), 0.2, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
+    health = probe_meter(Fake(clock), 0.2, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
     slow = MeterHealth(health.channels, 0.05, 0.2, 0.0, {})
     assert len(advice(slow)) > len(advice(MeterHealth(health.channels, 0.0, 0.0, 0.0, {})))

@@ -16,7 +16,7 @@ import click
 from joulelab.cli.output import print_json
 from joulelab.cli.parameters import Duration, config_option, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
-from joulelab.run.config.choose import list_lost_meters
+from joulelab.run.config.meter_choice import list_lost_meters
 from joulelab.run.config.modules import module_of
 from joulelab.run.config.secrets import shown
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from joulelab.cli.probe import ChannelHealth, MeterHealth
     from joulelab.core.spec import Meter
+    from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
     from joulelab.run.config.entry import Config, Entry
 
 INSIDE_S, OUTSIDE_S = 3.0, 6.0
@@ -147,12 +147,12 @@ def without_doctor(text: str) -> str:
 
 
 def _examined(name: str, meter: Meter, seconds: float, *, polite: bool = False) -> dict[str, Any]:
-    from joulelab.cli.probe import is_fast, probe
+    from joulelab.instruments.meter_health import has_power, probe_meter
 
     try:
-        health = probe(meter, seconds, polite=polite)
-        power = any(is_fast(stream) for stream in meter.streams())
-        fast = [1.2 * s.period_s for s in meter.streams() if is_fast(s) and polite]
+        health = probe_meter(meter, seconds, polite=polite)
+        power = any(has_power(stream) for stream in meter.streams())
+        fast = [1.2 * s.period_s for s in meter.streams() if has_power(s) and polite]
         slow_s = max(fast, default=SLOW_READ_S)
         gone = [asdict(m) for m in getattr(meter, "missing", list)()]
     finally:
@@ -231,7 +231,7 @@ def _together(channels: tuple[ChannelHealth, ...]) -> list[ChannelHealth]:
 
 
 def _print(console: Console, report: dict[str, Any]) -> None:
-    from joulelab.cli.probe import ChannelHealth, MeterHealth
+    from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
     from joulelab.report import format as fmt
     from joulelab.report.console import print_facts
 

@@ -1,4 +1,4 @@
-"""Read a meter quickly for a few seconds and work out how good it is: refresh, noise, resolution, cost of a read."""
+"""Read a meter quickly for a few seconds and measure its quality: refresh, noise, resolution, cost of a reading."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Meter, Spec, Stream
 
-POLL_S = 0.005
-FEW = 3  # changes of a value that are too few to tell a period
+POLL_PERIOD_S = 0.005
+LEAST_CHANGES = 3  # fewer changes of a value show no period
 
 
 @dataclass(slots=True)
 class StreamReadings:
-    """Collect what was read of one stream: times in ns, rows, errors by their words."""
+    """Collect the readings of one stream: times in ns, rows, number of errors by text."""
 
     stream: Stream
     t0_ns: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class StreamReadings:
 
 @dataclass(frozen=True, slots=True)
 class ChannelHealth:
-    """Tell how good one channel is; times in s, values in the channel's unit, None = cannot be told."""
+    """Describe the quality of one channel; times in s, values in the channel's unit, None = unknown."""
 
     scope: str
     channel: str
@@ -43,15 +43,15 @@ class ChannelHealth:
     rate_hz: float
     read_s: float | None
     last: float | None
-    refresh_s: float | None
+    estimate_refresh_s: float | None
     declared_s: float | None
-    noise_w: float | None
-    resolution: float | None
+    estimate_noise_w: float | None
+    estimate_resolution: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class MeterHealth:
-    """Tell how good a meter is: its channels, how late the reader was woken (s), CPU per read (s), errors."""
+    """Describe the quality of a meter: its channels, delay of the reader (s), CPU per reading (s), errors."""
 
     channels: tuple[ChannelHealth, ...]
     late_s: float
@@ -60,7 +60,7 @@ class MeterHealth:
     errors: dict[str, int]
 
 
-def probe(
+def probe_meter(
     meter: Meter,
     seconds: float,
     *,
@@ -69,9 +69,9 @@ def probe(
     sleep: Callable[[float], None] = time.sleep,
     cpu: Callable[[], float] = time.thread_time,
 ) -> MeterHealth:
-    """Read every stream of a meter for a while: power and energy each 5 ms, the rest at its own pace.
+    """Read every stream of a meter for some seconds: power and energy every 5 ms, others at their own period.
 
-    A device behind a network is read `polite`ly: at most four times in its period.
+    With `polite`, for devices behind a network, at most four times per period of the stream.
     """
     collected = [StreamReadings(stream) for stream in meter.streams()]
     begin, late = now(), []
@@ -83,13 +83,13 @@ def probe(
         before = cpu()
         for k, each in enumerate(collected):
             if due[k] <= tick:
-                _read(meter, each, now)
+                _read_stream(meter, each, now)
                 due[k] = tick + round(_poll_s(each.stream, polite=polite) * NS)
         used += cpu() - before
-        tick = max(tick + round(POLL_S * NS), now())
+        tick = max(tick + round(POLL_PERIOD_S * NS), now())
         sleep(max(tick - now(), 0) / NS)
     late.sort()
-    channels = [_health(each, spec, k) for each in collected for k, spec in enumerate(each.stream.channels)]
+    channels = [_judge_channel(each, spec, k) for each in collected for k, spec in enumerate(each.stream.channels)]
     reads = sum(len(each.rows) for each in collected)
     errors: dict[str, int] = {}
     for each in collected:
@@ -99,22 +99,23 @@ def probe(
     return MeterHealth(tuple(channels), late[int(0.95 * (len(late) - 1))] / NS, worst, used / max(reads, 1), errors)
 
 
-def is_fast(stream: Stream) -> bool:
-    """Return whether a stream tells energy or power."""
-    return any(_tells_power(spec) for spec in stream.channels)
+def has_power(stream: Stream) -> bool:
+    """Return whether a stream has a channel of energy or power."""
+    return any(is_power_channel(spec) for spec in stream.channels)
 
 
 def _poll_s(stream: Stream, *, polite: bool) -> float:
-    if not is_fast(stream):
+    if not has_power(stream):
         return stream.period_s
-    return max(POLL_S, stream.period_s / 4) if polite else POLL_S
+    return max(POLL_PERIOD_S, stream.period_s / 4) if polite else POLL_PERIOD_S
 
 
-def _tells_power(spec: Spec) -> bool:
+def is_power_channel(spec: Spec) -> bool:
+    """Return whether a channel gives power, or energy as a counter."""
     return spec.kind == "power" or (spec.kind == "counter" and spec.unit == "J")
 
 
-def _read(meter: Meter, into: StreamReadings, now: Callable[[], int]) -> None:
+def _read_stream(meter: Meter, into: StreamReadings, now: Callable[[], int]) -> None:
     t0 = now()
     try:
         row = meter.read(into.stream)
@@ -126,12 +127,12 @@ def _read(meter: Meter, into: StreamReadings, now: Callable[[], int]) -> None:
     into.rows.append(row)
 
 
-def _health(each: StreamReadings, spec: Spec, column: int) -> ChannelHealth:
+def _judge_channel(each: StreamReadings, spec: Spec, column: int) -> ChannelHealth:
     pairs = [(t, row[column]) for t, row in zip(each.t0_ns, each.rows, strict=True) if row[column] == row[column]]
     times, values = [t for t, _ in pairs], [v for _, v in pairs]
     costs = sorted(b - a for a, b in zip(each.t0_ns, each.t1_ns, strict=True))
     length = (times[-1] - times[0]) / NS if len(times) > 1 else 0.0
-    power = _tells_power(spec)
+    power = is_power_channel(spec)
     return ChannelHealth(
         scope=each.stream.scope,
         channel=spec.name,
@@ -142,37 +143,37 @@ def _health(each: StreamReadings, spec: Spec, column: int) -> ChannelHealth:
         rate_hz=(len(times) - 1) / length if length else 0.0,
         read_s=costs[len(costs) // 2] / NS if costs else None,
         last=values[-1] if values else None,
-        refresh_s=refresh_s(times, values) if power else None,
+        refresh_s=estimate_refresh_s(times, values) if power else None,
         declared_s=spec.update_s,
-        noise_w=noise_w(times, values, counter=spec.kind == "counter") if power else None,
-        resolution=resolution(values),
+        noise_w=estimate_noise_w(times, values, counter=spec.kind == "counter") if power else None,
+        resolution=estimate_resolution(values),
     )
 
 
-def refresh_s(times_ns: Sequence[int], values: Sequence[float]) -> float | None:
-    """Return the usual time between changes of a value, None where it changed too seldom to tell."""
-    changed = _changes(times_ns, values)
-    if len(changed) <= FEW:
+def estimate_refresh_s(times_ns: Sequence[int], values: Sequence[float]) -> float | None:
+    """Return the median time between changes of a value, None if it changed too seldom."""
+    changed = _list_changes(times_ns, values)
+    if len(changed) <= LEAST_CHANGES:
         return None
     gaps = sorted(b - a for (a, _), (b, _) in pairwise(changed))
     return gaps[len(gaps) // 2] / NS
 
 
-def noise_w(times_ns: Sequence[int], values: Sequence[float], *, counter: bool) -> float | None:
+def estimate_noise_w(times_ns: Sequence[int], values: Sequence[float], *, counter: bool) -> float | None:
     """Return the standard deviation of the power (W): of the values, or of a counter's steps over their times."""
-    changed = _changes(times_ns, values)
+    changed = _list_changes(times_ns, values)
     powers = [v for _, v in changed]
     if counter:
         steps = pairwise(changed)
         powers = [(v1 - v0) * NS / (t1 - t0) for (t0, v0), (t1, v1) in steps if v1 > v0 and t1 > t0]
-    if len(powers) <= FEW:
+    if len(powers) <= LEAST_CHANGES:
         return None
     mean = sum(powers) / len(powers)
     return float((sum((p - mean) ** 2 for p in powers) / (len(powers) - 1)) ** 0.5)
 
 
-def resolution(values: Sequence[float]) -> float | None:
-    """Return the largest power of ten that divides all values that were read, None where they are all equal."""
+def estimate_resolution(values: Sequence[float]) -> float | None:
+    """Return the largest power of ten that divides all values, None if they are all equal."""
     distinct = sorted(set(values))
     if len(distinct) < 2:
         return None
@@ -181,12 +182,12 @@ def resolution(values: Sequence[float]) -> float | None:
         quantum = 10.0**exponent
         if quantum > smallest * 1.001:
             continue
-        # A double has 16 digits: of a large count the last ones are not to be trusted.
+        # A double has 16 digits: the last digits of a large count are rounding errors.
         if all(abs(v / quantum - round(v / quantum)) < max(1e-3, abs(v / quantum) * 1e-15) for v in distinct):
             return quantum
     return None
 
 
-def _changes(times_ns: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the readings that differ from the one before them; the first reading tells no change."""
+def _list_changes(times_ns: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
+    """Return the readings that differ from the reading before them."""
     return [(t, v) for (_, old), (t, v) in pairwise(zip(times_ns, values, strict=True)) if v != old]

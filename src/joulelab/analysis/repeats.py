@@ -38,7 +38,7 @@ class RepeatSample:
 
     n: int
     mean: float
-    compute_deviation: float | None = None
+    deviation: float | None = None
     median: float | None = None
     values: tuple[float, ...] = ()
     meter: float | None = None

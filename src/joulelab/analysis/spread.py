@@ -47,7 +47,7 @@ class RepeatScatter:
 class PooledDeviation:
     """Hold a relative standard deviation and how many degrees of freedom it rests on."""
 
-    compute_deviation: float
+    deviation: float
     freedom: int
 
 
@@ -62,7 +62,7 @@ class SpreadPool:
 
     energy: PooledDeviation | None = None
     time: PooledDeviation | None = None
-    compute_correlation: float = 0.0
+    correlation: float = 0.0
     apart: frozenset[str] = frozenset()
     blind: bool = False
     lines: Mapping[str, SpreadPool] = field(default_factory=dict)

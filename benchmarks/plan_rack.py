@@ -23,7 +23,7 @@ from joulelab.plan.rack.extremes import Refusal, exceeding, percentile_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
 
 STEP_S = 2.0
 IDLE_W, BUSY_W, NOISE_W = 2200.0, 7000.0, 60.0

@@ -27,7 +27,7 @@ from joulelab.plan.shifting.slots import slots_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.shifting.slots import Slots
 
 SINCE_S = 1_794_787_200.0  # a Monday, 2026-11-16

@@ -10,7 +10,7 @@ import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Accuracy, Spec
 
 ACCURACY = Accuracy("assumed", 0.05, 0.0, 0.001, "bench", "")

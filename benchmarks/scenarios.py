@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Accuracy, Spec
 from joulelab.twin.curve import Curve, Pieces
 from joulelab.twin.flaws import GA10X, GA100, HOPPER, VOLTA, Counter, Flaws

@@ -12,7 +12,7 @@ from tests.analysis.virtual import NS, counter_spec, ns, power_spec, readings, s
 
 from joulelab.analysis.counter import CounterCurve, _refined
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 
 
 def curve(seconds, values, spec=None, power=None, **more):

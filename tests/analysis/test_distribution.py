@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joulelab.analysis.distribution import make_distribution
+from joulelab.analysis.readings import make_distribution
 
 
 def test_shares_of_time_and_percentiles() -> None:

@@ -10,7 +10,7 @@ from benchmarks.scenarios import LEAD, NS, START, curve_of, poll_times, specs, s
 
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.quantity import total
 from joulelab.twin.flaws import GA10X, GA100, HOPPER, VOLTA
 from joulelab.twin.instrument import counter_j, instant_w

@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.virtual import ns, power_spec, readings, stamps
 
 from joulelab.analysis.power import FEW_READINGS_FACTOR, SUM_BLOCK, Bounds, PowerCurve, bound_unseen
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 
 
 def curve(seconds, watts, spec=None, *, step_s=None, bounds=None, **more):

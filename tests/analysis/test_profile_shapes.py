@@ -15,10 +15,10 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis import profile_shown
 from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
-from joulelab.analysis.distribution import make_distribution
 from joulelab.analysis.power_profile import MissingScope, make_profile
 from joulelab.analysis.profile_buckets import BucketBuilder
 from joulelab.analysis.profile_shown import ShownPower, find_extremes
+from joulelab.analysis.readings import make_distribution
 from joulelab.core.spec import Spec, Stream
 
 TICK = 0.01  # of a powercap that steps 100 times a second

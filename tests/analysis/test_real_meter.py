@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.instruments.nvml.generations import power_specs, sensor
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "nvidia-smi-vs-meter"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Accuracy, Spec
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "h100-node-power"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.analysis.series import Readings, find_usual_step
+from joulelab.analysis.readings import Readings, find_usual_step
 
 
 def of(t, values):

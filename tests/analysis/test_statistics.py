@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.virtual import ns, readings
 
-from joulelab.analysis.statistics import MOST_SORTED, compute_coverage, compute_percentiles, describe_power
+from joulelab.analysis.readings import MOST_SORTED, compute_coverage, compute_percentiles, describe_power
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(1, 50)), min_size=1, max_size=30), st.integers(1, 99))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Accuracy, Spec
 
 NS = 1_000_000_000

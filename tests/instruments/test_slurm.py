@@ -9,7 +9,7 @@ import pytest
 from tests.slurm.fake import DAY, PM, T0, Fake, row
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.slurm.client import Answer

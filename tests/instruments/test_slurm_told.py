@@ -9,7 +9,7 @@ import pytest
 from tests.slurm.fake import PM, T0, row
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.clock import NS
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.slurm.client import parse_accounting, parse_settings

@@ -14,7 +14,7 @@ import pytest
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
+from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Spec
 from joulelab.papers import bnl, bnl_runs, tables
 from joulelab.papers.bnl_meters import REST_S, Seen, cost, costs, joules

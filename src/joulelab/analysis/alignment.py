@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.series import count_independent
+from joulelab.analysis.readings import count_independent
 
 if TYPE_CHECKING:
     from joulelab.analysis.channels import EnergyChannel
-    from joulelab.analysis.series import Floats, Readings
+    from joulelab.analysis.readings import Floats, Readings
 
 LONGEST_LAG_S = 15.0  # no meter that is read while a run goes on is further behind
 FEWEST_LAG_READINGS = 10  # readings from which a lag is estimated

@@ -21,6 +21,7 @@ from joulelab.analysis.joining import JoinedScopes, join_meters
 from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
 from joulelab.analysis.nameplate import find_rated_power
 from joulelab.analysis.periodic import select_steps
+from joulelab.analysis.readings import TICKS_PER_POWER, Readings, describe_power
 from joulelab.analysis.result import (
     ChannelEnergy,
     GroupResult,
@@ -30,8 +31,6 @@ from joulelab.analysis.result import (
     Result,
     ScopeResult,
 )
-from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import TICKS_PER_POWER, describe_power
 from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.unsure import add_interval_terms, read_edge_offsets
 from joulelab.core.errors import StoreError
@@ -42,7 +41,7 @@ from joulelab.core.text import SERVED_TWIN, escape_unprintable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.series import Ints
+    from joulelab.analysis.readings import Ints
     from joulelab.store.run import Run
 
 MOST_PHASE_ENERGIES = 500  # phases whose energy is worked out, steps last; the rest is listed by time only

@@ -11,14 +11,13 @@ import numpy as np
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import Bounds, PowerCurve
-from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import compute_coverage
+from joulelab.analysis.readings import Readings, compute_coverage
 from joulelab.analysis.sums import SumCurve
 from joulelab.core.scope import find_parent, rank_scope
 
 if TYPE_CHECKING:
     from joulelab.analysis.damage import LostTables
-    from joulelab.analysis.series import Ints
+    from joulelab.analysis.readings import Ints
     from joulelab.core.quantity import Quantity
     from joulelab.core.spec import Spec, Stream
     from joulelab.store.run import Run, TableInfo

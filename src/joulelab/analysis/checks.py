@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from joulelab.analysis.channels import ScopeChannels
+    from joulelab.analysis.readings import Floats, Ints
     from joulelab.analysis.result import Fact, Gap, Lag
-    from joulelab.analysis.series import Floats, Ints
     from joulelab.core.spec import Spec
     from joulelab.store.table import Problem
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from joulelab.analysis.power import Bounds
-    from joulelab.analysis.series import Floats, Readings
+    from joulelab.analysis.readings import Floats, Readings
     from joulelab.core.spec import Spec
 
 RATE_COUNTS = 8  # so many counts, or readings, before and after an edge tell the power there

@@ -12,13 +12,13 @@ import numpy as np
 from joulelab.analysis.coarse import CoarseCounter
 from joulelab.analysis.periodic import find_unseen_share, is_in_step, select_steps
 from joulelab.analysis.power import GAP_STEPS, Bounds, PowerCurve, bound_unseen, name_error_source, place_unseen
-from joulelab.analysis.series import Readings, find_usual_step
+from joulelab.analysis.readings import Readings, find_usual_step
 from joulelab.core.quantity import Quantity, edges
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from joulelab.analysis.series import Floats, Ints
+    from joulelab.analysis.readings import Floats, Ints
     from joulelab.core.spec import Spec
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %

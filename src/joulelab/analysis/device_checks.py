@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.analysis.checks import Facts
+    from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import CheckStatus, ScopeResult
-    from joulelab.analysis.series import Floats
 
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 # Bits of nvmlClocksEventReasons that mean that the device was held back: power cap, thermal, brake.

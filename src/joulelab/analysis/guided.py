@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.power import Bounds, PowerCurve
-from joulelab.analysis.series import Readings, count_independent
+from joulelab.analysis.readings import Readings, count_independent
 from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.alignment import CumulativeEnergy
     from joulelab.analysis.counter import CounterCurve
-    from joulelab.analysis.series import Floats, Ints
+    from joulelab.analysis.readings import Floats, Ints
 
 FEWEST_GUIDED = 6  # readings of the workload from which a fit is made
 EXPLAINED_SHARE = 0.8  # share of the slow readings' variance that the fast ones must explain

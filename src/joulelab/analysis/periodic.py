@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats, Ints
+    from joulelab.analysis.readings import Floats, Ints
 
 REPEAT_READINGS = 16_384  # readings looked at; a load that repeats does so within them
 REPEAT_CORRELATION = 0.5  # autocorrelation from which a series counts as repeating

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from joulelab.analysis.channels import ScopeChannels
-    from joulelab.analysis.series import Readings
+    from joulelab.analysis.readings import Readings
     from joulelab.store.run import Run
 
 Role = Literal["stack", "whole", "scope", "other", "load", "cap", "temperature"]

@@ -17,7 +17,7 @@ from joulelab.analysis.guided import DoubtedCurve, GuidedCurve
 from joulelab.analysis.power import GAP_STEPS
 from joulelab.analysis.profile_grid import Buckets
 from joulelab.analysis.profile_shown import ShownPower, find_bucket_extremes, find_extremes, list_shown_powers
-from joulelab.analysis.series import find_usual_step
+from joulelab.analysis.readings import find_usual_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from joulelab.analysis.channels import EnergyChannel, ScopeChannels
-    from joulelab.analysis.series import Floats, Readings
+    from joulelab.analysis.readings import Floats, Readings
 
 ALIKE = 2.0  # factor by which what is shown may differ from what is believed and still be scaled to it
 

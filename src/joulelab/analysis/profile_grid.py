@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
 
 COARSER = 4  # so many buckets of a level are one of the next
 FEW = 500  # buckets from which the coarsest level has fewer

@@ -12,14 +12,14 @@ import numpy as np
 from joulelab.analysis.alignment import find_window_means
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve
-from joulelab.analysis.statistics import TICKS_PER_POWER
+from joulelab.analysis.readings import TICKS_PER_POWER
 from joulelab.analysis.sums import SumCurve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.channels import EnergyChannel
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
 
 AT_ONCE = 2_000_000  # readings of all members of a sum that are put in order at once
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.readings import Readings
 from joulelab.analysis.result import Check
-from joulelab.analysis.series import Readings
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.channels import EnergyChannel, ScopeChannels
-    from joulelab.analysis.series import Ints
+    from joulelab.analysis.readings import Ints
 
 
 class SumCurve:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from pathlib import Path
 
+    from joulelab.analysis.live_energy import LiveFigures
+    from joulelab.analysis.readings import Ints
     from joulelab.analysis.result import Result
-    from joulelab.analysis.series import Ints
     from joulelab.core.quantity import Quantity
-    from joulelab.run.tail import Now
 
 _log = logging.getLogger("joulelab")
 T = TypeVar("T")
@@ -262,7 +262,7 @@ class _Loop:
         folder = writer.folder.parent if writer is not None else None
         self._live = Live(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
 
-    def _paint(self, now: Now | None) -> None:
+    def _paint(self, now: LiveFigures | None) -> None:
         if self._bar is not None and not self.end_ns and not self.holds_others:
             self._bar.paint(self.seconds, self.count.batches, self.count.samples, now)
 

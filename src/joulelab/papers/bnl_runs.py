@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.analyse import find_interval
-from joulelab.analysis.series import Readings, find_usual_step
-from joulelab.analysis.statistics import describe_power
+from joulelab.analysis.readings import Readings, describe_power, find_usual_step
 from joulelab.core.scope import find_family
 from joulelab.store.run import open_run
 from joulelab.study.slots import State, look, slots_of

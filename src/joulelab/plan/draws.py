@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.channels import EnergyChannel, ScopeChannels
+    from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import Result
-    from joulelab.analysis.series import Floats
     from joulelab.store.run import Run
 
 Side = Literal["ac", "dc", "parts"]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from joulelab.analysis.series import Ints
-    from joulelab.run.tail import Now, Tail
+    from joulelab.analysis.live_energy import EnergyTail, LiveFigures
+    from joulelab.analysis.readings import Ints
 
 _log = logging.getLogger("joulelab")
 SHARE = 0.005  # of one core, over the whole time that it watches
@@ -28,7 +28,7 @@ TRIES = 3  # files that are just being begun cannot be read once or twice
 def load() -> None:
     """Import what is slow to import: before what is watched begins, not beside it."""
     with contextlib.suppress(Exception):  # whoever uses it then says what is wrong
-        import_module("joulelab.run.tail")
+        import_module("joulelab.analysis.live_energy")
 
 
 class Live:
@@ -45,15 +45,15 @@ class Live:
         *,
         every_s: float = 1.0,
         steps: Callable[[], Ints | None] | None = None,
-        then: Callable[[Now | None], None] | None = None,
+        then: Callable[[LiveFigures | None], None] | None = None,
     ) -> None:
         """Take the folder of this host in the run (None: there is none), and the time of the start (monotonic ns)."""
-        self.now: Now | None = None
+        self.now: LiveFigures | None = None
         self.spent_s = self.begun = 0.0
         self.reads = 0
         self._folder, self._steps, self._then = folder, steps, then
         self._start_ns, self._every_s = start_ns, every_s
-        self._tail: Tail | None = None
+        self._tail: EnergyTail | None = None
         self._failed = 0
         self._cost_s = 0.0
         self._bell = threading.Event()
@@ -64,9 +64,9 @@ class Live:
         self.begun = time.monotonic()
         try:
             if self._folder is not None:
-                from joulelab.run.tail import Tail
+                from joulelab.analysis.live_energy import EnergyTail
 
-                self._tail = Tail(self._folder, self._start_ns, self._steps)
+                self._tail = EnergyTail(self._folder, self._start_ns, self._steps)
         except Exception as error:  # noqa: BLE001 - the block runs, watched or not
             self._say(error)
         self._thread.start()
@@ -88,7 +88,7 @@ class Live:
         if self._tail is not None:
             self._tail.close()
 
-    def look(self, until_ns: int) -> Now | None:
+    def look(self, until_ns: int) -> LiveFigures | None:
         """Return what was used up to a time, after waiting for its readings; the thread must have been stopped."""
         try:
             if self._folder is not None and self._tail is not None:

@@ -19,7 +19,7 @@ from joulelab.plan.accounted import nodes_told, side_told
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.draws import Measured
     from joulelab.plan.rates.rate import Label, Rate
 

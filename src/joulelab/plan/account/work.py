@@ -16,7 +16,7 @@ from joulelab.plan.draws import workload_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.core.quantity import Quantity
     from joulelab.plan.draws import Measured
     from joulelab.plan.toml_tables import Table

@@ -16,7 +16,7 @@ from joulelab.twin.points import heating
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.cooling.fans import Seen, Setting
     from joulelab.plan.cooling.pooled import Highest, Load
     from joulelab.plan.cooling.supplies import Supplies

@@ -20,7 +20,7 @@ from joulelab.twin.model import DOOR, LIQUID
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.core.spec import Spec
     from joulelab.store.run import Run, TableInfo
 

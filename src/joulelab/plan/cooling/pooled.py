@@ -23,7 +23,7 @@ from joulelab.plan.rack.spread import spread_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.cooling.supplies import Supplies
     from joulelab.plan.draws import Draw, Measured
 

@@ -12,7 +12,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.plan.rack.guarantee import EFFICIENCIES
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.twin.model import Node
 
 # Of supplies that nobody describes, and half of the range that it may lie in: what a rack is planned with too.

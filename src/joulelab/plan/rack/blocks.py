@@ -18,7 +18,7 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from joulelab.analysis.series import Floats, Ints
+    from joulelab.analysis.readings import Floats, Ints
     from joulelab.plan.draws import Draw, Side
 
 RESAMPLES = 1000

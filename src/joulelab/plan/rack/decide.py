@@ -23,8 +23,8 @@ from joulelab.plan.rack.steps import steps_of, synchronous
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import Result
-    from joulelab.analysis.series import Floats
     from joulelab.plan.caps.response import Response
     from joulelab.plan.draws import Draw, Measured
     from joulelab.plan.nodes import NodeKind

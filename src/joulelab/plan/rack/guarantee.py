@@ -21,7 +21,7 @@ from joulelab.plan.caps.response import AT_WALL, U_AT_WALL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.core.quantity import Quantity
     from joulelab.plan.caps.response import Response
     from joulelab.plan.draws import Draw, Measured

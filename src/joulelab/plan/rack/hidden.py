@@ -15,7 +15,7 @@ from joulelab.plan.rack.blocks import side_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.draws import Draw
 
 FINER = 5.0  # a run is finer where it was read so many times as often

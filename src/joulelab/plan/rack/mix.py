@@ -22,7 +22,7 @@ from joulelab.plan.rack.steps import sum_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.draws import Draw
     from joulelab.plan.toml_tables import Table
 

@@ -13,7 +13,7 @@ from joulelab.plan.rack.blocks import side_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.draws import Draw
 
 ROUNDING = 1e-6  # of the highest power: smaller changes are of numbers, not of power

@@ -11,7 +11,7 @@ from joulelab.plan.rates.rate import check_size
 from joulelab.plan.rates.steps import check_edges
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.rates.rate import Label
 
 

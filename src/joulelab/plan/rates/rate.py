@@ -17,7 +17,7 @@ from joulelab.core.text import escape_unprintable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
 
 # Carbon by the average of all generation or by what one kWh more causes; money. They are never added or compared.
 Kind = Literal["average", "marginal", "price"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from zoneinfo import ZoneInfo
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
 
 NOTHING = ("", "-", "na", "n/a", "nan", "null", "none")
 TIMES = ("time", "timestamp", "datetime", "date", "start", "from", "start_time", "datetime (utc)", "time (utc)")

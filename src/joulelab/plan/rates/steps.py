@@ -14,7 +14,7 @@ from joulelab.plan.rates.rate import check_size
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.rates.rate import Label
 
 SLACK_S = 1e-3  # times of today as floats are good to less than a microsecond; sums of them to this

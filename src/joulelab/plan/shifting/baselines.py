@@ -16,7 +16,7 @@ from joulelab.plan.shifting.blocks import NO_RESTART, Restart, fill_blocks
 from joulelab.plan.shifting.optimum import fill
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.shifting.job import Job
     from joulelab.plan.shifting.optimum import Filling
     from joulelab.plan.shifting.slots import Slots

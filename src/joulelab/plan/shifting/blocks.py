@@ -17,7 +17,7 @@ import numpy as np
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats, Ints
+    from joulelab.analysis.readings import Floats, Ints
 
 MOST_STATES = 200_000_000  # slots x units of work: bytes that the way back takes, twice
 SAME, STARTED, RESTARTED = 0, 1, 2

@@ -12,7 +12,7 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.rates.steps import Steps
     from joulelab.plan.shifting.baselines import Way
     from joulelab.plan.shifting.slots import Slots

@@ -22,7 +22,7 @@ from joulelab.plan.shifting.repeats import repeats_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.caps.response import Response
     from joulelab.plan.draws import Measured
     from joulelab.plan.shifting.repeats import Repeats

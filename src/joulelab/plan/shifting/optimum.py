@@ -19,7 +19,7 @@ import numpy as np
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats, Ints
+    from joulelab.analysis.readings import Floats, Ints
 
 MOST_SLOTS = 3_000  # windows are their square
 OUTER, INNER, FIRST = 0, 1, 2  # slots of a window: its last, those between its ends, its first

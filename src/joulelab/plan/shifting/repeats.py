@@ -17,7 +17,7 @@ from joulelab.plan.caps.capped_runs import cap_of, caps_of, compared
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.core.quantity import Quantity
     from joulelab.plan.draws import Measured
 

@@ -16,7 +16,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.plan.shifting.optimum import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.plan.rates.rate import Label, Rate
 
 J_PER_KWH = 3.6e6

@@ -18,7 +18,7 @@ from joulelab.report.rows import energy_rows, phase_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.distribution import PowerDistribution
+    from joulelab.analysis.readings import PowerDistribution
     from joulelab.analysis.result import GroupResult, Result
 
 # Families keep their colours in every chart of a page, as the rest does.

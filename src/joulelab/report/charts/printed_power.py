@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
+    from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import Result
-    from joulelab.analysis.series import Floats
 
 MOST_POINTS = 1500  # more than a printed line can show
 LINES = {"rated": ("#D55E00", "--"), "mean": ("#222222", ":"), "idle": ("#777777", "-.")}

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
+    from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import PhaseResult, Result
-    from joulelab.analysis.series import Floats
 
 SHOWN = ("stack", "whole", "load")
 OUTER = ("rack", "node.")  # what is drawn of several runs rather than parts of it

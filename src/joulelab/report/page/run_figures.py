@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.distribution import make_distribution
+from joulelab.analysis.readings import make_distribution
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.charts.of_run import (
@@ -26,8 +26,8 @@ from joulelab.report.rows import energy_rows, hidden_phases, phase_rows
 from joulelab.report.table import budget_table, energy_table, measured_by_lines, phase_table
 
 if TYPE_CHECKING:
-    from joulelab.analysis.distribution import PowerDistribution
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
+    from joulelab.analysis.readings import PowerDistribution
     from joulelab.analysis.result import PowerStatistics, Result
     from joulelab.report.page.blocks import Block
 

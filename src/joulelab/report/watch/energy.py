@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from joulelab.analysis.live_energy import EnergyTail, LiveFigures
     from joulelab.analysis.marked_phases import MarkedPhase
-    from joulelab.analysis.series import Ints
+    from joulelab.analysis.readings import Ints
     from joulelab.core.quantity import Quantity
-    from joulelab.run.tail import Now, Tail
 
 SHARE = 0.01  # of one core
 CREDIT_S = 40.0  # it may be ahead by what it earns in so many seconds, so that the first figures come soon
@@ -28,14 +28,14 @@ class Energies:
 
     def __init__(self, *, share: float = SHARE, clock: Callable[[], float] = time.monotonic) -> None:
         """Take which share of one core may be spent, and a clock (s)."""
-        self.whole: dict[str, Now] = {}
+        self.whole: dict[str, LiveFigures] = {}
         self.phases: dict[tuple[str, int], Quantity] = {}
         self.spent_s = 0.0
         self._share, self._clock = share, clock
         self._begun = clock()
         self._cost_s = 0.0
-        self._tails: dict[str, Tail] = {}
-        self._open: dict[tuple[str, int], Tail] = {}
+        self._tails: dict[str, EnergyTail] = {}
+        self._open: dict[tuple[str, int], EnergyTail] = {}
         self._asked: dict[str | tuple[str, int], float] = {}
         self._turn = False
         self._failed, self.problem = 0, ""
@@ -84,18 +84,18 @@ class Energies:
         folder, start_ns, steps = host
         self._asked[folder.name] = self._clock()
         if folder.name not in self._tails:
-            from joulelab.run.tail import Tail
+            from joulelab.analysis.live_energy import EnergyTail
 
-            self._tails[folder.name] = Tail(folder, start_ns, steps)
+            self._tails[folder.name] = EnergyTail(folder, start_ns, steps)
         if (now := self._tails[folder.name].read()) is not None:
             self.whole[folder.name] = now
 
     def _read_phase(self, host: tuple[Path, int, Callable[[], Ints | None]], phase: MarkedPhase) -> None:
         key, (folder, start_ns, steps) = (phase.id, phase.start_ns), host
         self._asked[key] = self._clock()
-        from joulelab.run.tail import Tail
+        from joulelab.analysis.live_energy import EnergyTail
 
-        tail = self._open.get(key) or Tail(folder, max(phase.start_ns, start_ns), steps)
+        tail = self._open.get(key) or EnergyTail(folder, max(phase.start_ns, start_ns), steps)
         self._open[key] = tail
         now = tail.read(None if phase.open_end else phase.end_ns)
         if now is not None and "measured" in now.energy:

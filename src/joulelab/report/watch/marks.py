@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.marked_phases import MarkedPhase
-    from joulelab.analysis.series import Ints
+    from joulelab.analysis.readings import Ints
 
 Line = dict[str, Any]
 MOST_LINES = 800  # of phases, of which the later half is kept with what is still open

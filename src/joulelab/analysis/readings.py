@@ -1,0 +1,177 @@
+"""Hold the readings of one channel, and describe them: usual step, coverage, percentiles, distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.analysis.result import PowerStatistics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
+MOST_SORTED, SORT_PARTS = (
+    20_000,
+    4096,
+)  # readings beyond which not all are sorted, and the parts that they are put into then
+LONGEST_HOLD = 3.0  # a reading stands for at most three usual steps; what is longer is a gap and counts for nothing
+DISTRIBUTION_BINS = 48
+SAME_VALUE = 1e-6  # what differs by less than this share is one value
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Hold readings of one channel in time order: `t0_ns` before, `t1_ns` after each read, `value` as stored (SI)."""
+
+    t0_ns: Ints
+    t1_ns: Ints
+    value: Floats
+
+    @classmethod
+    def of(cls, t0_ns: Ints, t1_ns: Ints, value: Floats) -> Readings:
+        """Drop what was not read (NaN) and stamps that do not advance."""
+        keep = np.isfinite(value)
+        if not keep.all():
+            t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
+        if t0_ns.size > 1:
+            steps = t0_ns[1:] > t0_ns[:-1]
+            if not steps.all():
+                keep = np.concatenate(([True], t0_ns[1:] > np.maximum.accumulate(t0_ns)[:-1]))
+                t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
+        return cls(t0_ns, t1_ns, value)
+
+    def moved(self, back_s: float) -> Readings:
+        """Return these readings as of so many seconds earlier."""
+        back = round(back_s * 1e9)
+        return self if back == 0 else Readings(self.t0_ns - back, self.t1_ns - back, self.value)
+
+    def ends(self) -> Readings:
+        """Return the first and the last reading."""
+        return Readings(self.t0_ns[[0, -1]], self.t1_ns[[0, -1]], self.value[[0, -1]])
+
+    def __len__(self) -> int:
+        return int(self.value.size)
+
+    def between(self, a_ns: int, b_ns: int) -> slice:
+        """Return the slice of readings that began in [a, b]."""
+        return slice(int(self.t0_ns.searchsorted(a_ns)), int(self.t0_ns.searchsorted(b_ns + 1)))
+
+    def around(self, t_ns: int, before: int, after: int) -> slice:
+        """Return the slice with up to `before` readings before t and up to `after` from t on."""
+        i = int(self.t0_ns.searchsorted(t_ns, side="right"))
+        return slice(max(0, i - before), min(len(self), i + after))
+
+
+def find_usual_step(steps: Floats) -> float:
+    """Return the step that holds for most of the time, whatever its unit; one that is longer than all others is a gap.
+
+    Edges are polled quickly on purpose, so that most readings may lie in a small part of the time.
+    """
+    order = np.sort(steps)
+    reached = np.cumsum(order)
+    while order.size > 2 and reached[-2] < order[-1]:
+        order, reached = order[:-1], reached[:-1]
+    return float(order[np.searchsorted(reached, reached[-1] / 2)])
+
+
+def count_independent(residual: Floats) -> float:
+    """Return as how many independent ones residuals count, by their correlation with the next."""
+    power = float(np.dot(residual, residual))
+    memory = float(np.dot(residual[1:], residual[:-1])) / power if power > 0 else 0.0
+    memory = min(max(memory, 0.0), 0.95)
+    return residual.size * (1 - memory) / (1 + memory)
+
+
+def compute_percentiles(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
+    """Return the values below which the given percentages of the weight lie."""
+    if value.size <= MOST_SORTED:
+        order = np.argsort(value, kind="stable")
+        reached = np.cumsum(weight[order])
+        at = np.searchsorted(reached, np.array(percent) / 100 * reached[-1])
+        return [float(value[order[min(int(i), value.size - 1)]]) for i in at]
+    return _percentiles_of_many(value, weight, percent)
+
+
+def _percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
+    """Return the same, sorting only the parts in which the wanted values lie: sorting all takes ten times as long."""
+    low, high = float(value.min()), float(value.max())
+    scale = SORT_PARTS / (high - low) if high > low else 0.0
+    part = np.minimum(((value - low) * scale).astype(np.int64), SORT_PARTS - 1)
+    reached = np.cumsum(np.bincount(part, weight, SORT_PARTS))
+    found = []
+    ordered: dict[int, tuple[Floats, Floats]] = {}  # of a power that rests all lie in one part
+    for wanted in np.array(percent) / 100 * reached[-1]:
+        k = int(np.searchsorted(reached, wanted))
+        if k not in ordered:
+            inside = part == k
+            some, own = value[inside], weight[inside]
+            order = np.argsort(some, kind="stable")
+            ordered[k] = some[order], np.cumsum(own[order]) + (reached[k - 1] if k else 0.0)
+        values, within = ordered[k]
+        found.append(float(values[min(int(np.searchsorted(within, wanted)), values.size - 1)]))
+    return found
+
+
+def describe_power(
+    readings: Readings, a_ns: int, b_ns: int, *, window_s: float | None, step_s: float
+) -> PowerStatistics | None:
+    """Return statistics of the readings in [a, b], which come every `step_s`; None where there is none."""
+    sel = readings.between(a_ns, b_ns)
+    value = readings.value[sel]
+    if value.size == 0:
+        return None
+    t = readings.t0_ns[sel]
+    hold = np.diff(np.append(t, max(b_ns, int(t[-1]) + 1))) * 1e-9
+    p5, median, p95, p99 = compute_percentiles(value, np.minimum(hold, LONGEST_HOLD * step_s), (5, 50, 95, 99))
+    return PowerStatistics(median, p5, p95, p99, float(value.max()), float(value.min()), window_s)
+
+
+def compute_coverage(readings: Readings, a_ns: int, b_ns: int, step_s: float) -> float:
+    """Return the share of [a, b] that lies within three steps of a reading on both sides."""
+    if b_ns <= a_ns:
+        return 1.0
+    sel = readings.between(a_ns, b_ns)
+    t = np.concatenate(([a_ns], readings.t0_ns[sel], [b_ns])).astype(np.int64)
+    pause = np.diff(t) * 1e-9
+    lost = pause[pause > LONGEST_HOLD * step_s].sum()
+    return float(1.0 - min(1.0, lost / ((b_ns - a_ns) * 1e-9)))
+
+
+@dataclass(frozen=True, slots=True)
+class PowerDistribution:
+    """Hold shares of time (of one) between edges (W), and the median, 95th percentile and maximum (W).
+
+    `step_s` is what each value is a mean over.
+    """
+
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
+    median: float
+    p95: float
+    maximum: float
+    step_s: float
+
+
+def make_distribution(mean: Floats, high: Floats, step_s: float) -> PowerDistribution | None:
+    """Return how means over buckets of `step_s` are distributed, NaN left out; `high` are the highest readings in them.
+
+    None where there is nothing.
+    """
+    there = np.isfinite(mean)
+    values = mean[there]
+    if values.size == 0:
+        return None
+    low, top = float(values.min()), float(values.max())
+    room = 0.5 if top - low <= SAME_VALUE * abs(top) else 0.0
+    counts, edges = np.histogram(values, bins=1 if room else DISTRIBUTION_BINS, range=(low - room, top + room))
+    median, p95 = compute_percentiles(values, np.ones(values.size), (50, 95))
+    peaks = high[there]
+    highest = float(np.nanmax(peaks)) if np.isfinite(peaks).any() else top
+    shares = tuple(float(c) / values.size for c in counts)
+    return PowerDistribution(tuple(map(float, edges)), shares, median, p95, max(highest, top), step_s)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 import sys
 
-from joulelab.analysis.outliers import find_outliers
 from joulelab.analysis.pairs import compare_cells
 from joulelab.analysis.repeats import RepeatSample, make_sample
+from joulelab.analysis.statistics import find_outliers
 
 NUMBERS = (3, 5, 10)
 TOLD_APART = ("more", "less")

@@ -9,8 +9,7 @@ import pytest
 from tests.analysis.studies import cell, trial
 
 from joulelab.analysis.cell_metrics import summarise_cells
-from joulelab.analysis.spread import compute_correlation, compute_deviation
-from joulelab.analysis.student import t_975
+from joulelab.analysis.statistics import compute_correlation, compute_deviation, t_975
 from joulelab.analysis.study_cells import Cell, Trial, compute_means, divide_energies, divide_times
 from joulelab.core.quantity import Quantity
 

@@ -10,16 +10,17 @@ import pytest
 from tests.analysis.studies import by_cap, cell, noted, trial
 
 from joulelab.analysis.cell_metrics import summarise_cells
-from joulelab.analysis.spread import (
+from joulelab.analysis.statistics import (
     NO_POOL,
     PooledDeviation,
     SpreadPool,
     compute_deviation,
     compute_type_a,
+    f_tail,
     measure_scatter,
     pool_scatters,
+    t_975,
 )
-from joulelab.analysis.student import f_tail, t_975
 from joulelab.analysis.study_cells import (
     Cell,
     CellMeans,

@@ -5,7 +5,8 @@ import math
 import pytest
 from tests.analysis.simulated import false_marks, found_marks
 
-from joulelab.analysis.outliers import (
+from joulelab.analysis.repeats import make_sample
+from joulelab.analysis.statistics import (
     FEWEST_TO_MARK,
     OUTLIER_LEVEL,
     OUTLIER_LIMITS,
@@ -13,7 +14,6 @@ from joulelab.analysis.outliers import (
     find_outlier_limit,
     find_outliers,
 )
-from joulelab.analysis.repeats import make_sample
 
 
 def test_a_repeat_far_from_the_others_is_marked_and_kept() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from joulelab.analysis.student import f_tail, t_975, t_quantile, t_tail
+from joulelab.analysis.statistics import f_tail, t_975, t_quantile, t_tail
 
 # Two-sided levels of 5, 1 and 0.1 %, as every table of Student's t prints them.
 TABLE = {

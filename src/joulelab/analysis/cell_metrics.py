@@ -22,7 +22,7 @@ from joulelab.analysis.pareto import ParetoFront, find_front
 from joulelab.analysis.quality import list_quality_figures, name_data
 from joulelab.analysis.repeats import FIGURES, UNITS, RepeatSample, make_samples
 from joulelab.analysis.scaling import Scaling, find_scaling
-from joulelab.analysis.spread import SpreadPool, compute_deviation
+from joulelab.analysis.statistics import SpreadPool, compute_deviation
 from joulelab.analysis.study_cells import (
     Cell,
     CellMeans,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.analysis.repeats import INTERVAL_LEVEL
-from joulelab.analysis.spread import NO_SPREAD
-from joulelab.analysis.student import t_quantile, t_tail
+from joulelab.analysis.statistics import NO_SPREAD, t_quantile, t_tail
 from joulelab.core.quantity import COVERAGE_FACTOR
 
 if TYPE_CHECKING:

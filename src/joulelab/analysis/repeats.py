@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.outliers import FEWEST_TO_MARK, find_outliers
-from joulelab.analysis.spread import compute_deviation, compute_mean
-from joulelab.analysis.student import t_quantile
+from joulelab.analysis.statistics import FEWEST_TO_MARK, compute_deviation, compute_mean, find_outliers, t_quantile
 from joulelab.analysis.study_cells import average_lasting, divide_trials
 from joulelab.core.quantity import COVERAGE_FACTOR
 

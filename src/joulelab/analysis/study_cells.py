@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.spread import (
+from joulelab.analysis.statistics import (
     NO_POOL,
     PooledDeviation,
     SpreadPool,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.repeats import RepeatSample
     from joulelab.analysis.result import Fact
-    from joulelab.analysis.spread import RepeatScatter
+    from joulelab.analysis.statistics import RepeatScatter
 
 SHARED_SOURCES = ("gain:", "offset:")
 LASTING_SOURCES = ("lag:", IN_STEP)

@@ -12,10 +12,10 @@ from joulelab.analysis.cell_lines import (
     is_work_different,
     list_common_work,
 )
-from joulelab.analysis.outliers import FEWEST_TO_MARK as FEWEST
-from joulelab.analysis.outliers import OUTLIER_LEVEL as ODD_BY_CHANCE
 from joulelab.analysis.quality import data_notes
-from joulelab.analysis.spread import SCATTER_LEVEL
+from joulelab.analysis.statistics import FEWEST_TO_MARK as FEWEST
+from joulelab.analysis.statistics import OUTLIER_LEVEL as ODD_BY_CHANCE
+from joulelab.analysis.statistics import SCATTER_LEVEL
 from joulelab.analysis.study_cells import (
     ASSUMED_SPREAD,
     ENOUGH_IN_POOL,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.repeats import RepeatSample
-    from joulelab.analysis.spread import PooledDeviation, SpreadPool
+    from joulelab.analysis.statistics import PooledDeviation, SpreadPool
     from joulelab.analysis.study_cells import Cell, Trial
 
 HALF = Note(

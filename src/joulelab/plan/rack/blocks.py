@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.student import f_tail
+from joulelab.analysis.statistics import f_tail
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:

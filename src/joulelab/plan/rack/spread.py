@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from joulelab.analysis.student import t_quantile
+from joulelab.analysis.statistics import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

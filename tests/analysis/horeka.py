@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulelab.analysis.repeats import RepeatSample
+from joulelab.analysis.cell_comparison import RepeatSample
 from joulelab.analysis.study_cells import Cell
 
 PUBLISHED: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "published" / "horeka.toml").read_text())

@@ -8,8 +8,7 @@ from __future__ import annotations
 import random
 import sys
 
-from joulelab.analysis.pairs import compare_cells
-from joulelab.analysis.repeats import RepeatSample, make_sample
+from joulelab.analysis.cell_comparison import RepeatSample, compare_cells, make_sample
 from joulelab.analysis.statistics import find_outliers
 
 NUMBERS = (3, 5, 10)

@@ -9,9 +9,9 @@ from tests.analysis import horeka
 from tests.analysis.horeka import JUPYTER, PHASES, PUBLISHED, ROWS, USES, key
 from tests.analysis.studies import noted
 
+from joulelab.analysis.cell_comparison import CellPair, compare_cells
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.analysis.pairs import CellPair, compare_cells
 from joulelab.report.study.paper import paper_latex, paper_markdown
 from joulelab.report.study.paper_rows import paper_tables
 

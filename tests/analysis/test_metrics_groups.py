@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.analysis.studies import cell, noted, trial
 
+from joulelab.analysis.cell_comparison import RepeatSample
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.analysis.repeats import RepeatSample
 from joulelab.analysis.study_cells import Cell
 from joulelab.core.errors import ConfigError
 

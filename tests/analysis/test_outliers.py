@@ -5,7 +5,7 @@ import math
 import pytest
 from tests.analysis.simulated import false_marks, found_marks
 
-from joulelab.analysis.repeats import make_sample
+from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.statistics import (
     FEWEST_TO_MARK,
     OUTLIER_LEVEL,

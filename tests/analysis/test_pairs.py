@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.analysis.simulated import NUMBERS, family_error, settled
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
+from joulelab.analysis.cell_comparison import CellPair, RepeatSample, compare_cells, correct_p_values, make_sample
 from joulelab.analysis.cell_metrics import ALL_PAIRS, summarise_cells
-from joulelab.analysis.pairs import CellPair, compare_cells, correct_p_values
-from joulelab.analysis.repeats import RepeatSample, make_sample
 from joulelab.analysis.study_cells import Cell
 
 

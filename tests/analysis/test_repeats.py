@@ -6,8 +6,8 @@ import pytest
 from tests.analysis.simulated import NUMBERS, coverage
 from tests.analysis.studies import cell, trial
 
+from joulelab.analysis.cell_comparison import RepeatSample, make_sample, make_samples
 from joulelab.analysis.cell_metrics import summarise_cells
-from joulelab.analysis.repeats import RepeatSample, make_sample, make_samples
 from joulelab.analysis.study_cells import Cell, Trial, average_lasting, compute_idle_energy, compute_means
 from joulelab.core.quantity import Quantity
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.cell_comparison import FIGURES, UNITS, CellPair, RepeatSample, compare_cells, make_samples
 from joulelab.analysis.cell_lines import (
     CellLine,
     fill_axes,
@@ -17,10 +18,8 @@ from joulelab.analysis.cell_lines import (
 )
 from joulelab.analysis.choice import BestCell, choose_best
 from joulelab.analysis.goals import Goal, compute_eds
-from joulelab.analysis.pairs import CellPair, compare_cells
 from joulelab.analysis.pareto import ParetoFront, find_front
 from joulelab.analysis.quality import list_quality_figures, name_data
-from joulelab.analysis.repeats import FIGURES, UNITS, RepeatSample, make_samples
 from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.statistics import SpreadPool, compute_deviation
 from joulelab.analysis.study_cells import (

@@ -26,7 +26,7 @@ from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, ONE, Quantity, tota
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from joulelab.analysis.repeats import RepeatSample
+    from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.result import Fact
     from joulelab.analysis.statistics import RepeatScatter
 
@@ -71,12 +71,12 @@ class Trial:
     time_s: float
     work: Mapping[str, float] = field(default_factory=dict)
     run: str = ""
-    compute_idle_share: float | None = None
+    idle_energy_share: float | None = None
     meter: str = ""
     estimate: bool = False
     doubts: tuple[str, ...] = ()
     uncapped: tuple[str, ...] = ()
-    compute_idle_energy: Quantity | None = None
+    idle_energy: Quantity | None = None
     used: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)

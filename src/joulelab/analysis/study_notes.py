@@ -29,8 +29,8 @@ from joulelab.analysis.study_cells import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.cell_lines import CellLine
-    from joulelab.analysis.repeats import RepeatSample
     from joulelab.analysis.statistics import PooledDeviation, SpreadPool
     from joulelab.analysis.study_cells import Cell, Trial
 

@@ -13,8 +13,8 @@ import pytest
 from tests.analysis import horeka
 from tests.analysis.studies import by_cap, cell, sweep, trial
 
+from joulelab.analysis.cell_comparison import RepeatSample
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
-from joulelab.analysis.repeats import RepeatSample
 from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console

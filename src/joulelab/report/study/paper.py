@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.cell_lines import format_knobs
 from joulelab.analysis.quality import data_doubt, list_quality_figures
-from joulelab.analysis.repeats import make_sample
 from joulelab.report.console import print_facts
 from joulelab.report.study.csv_text import as_csv, knob_columns
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.analysis.repeats import RepeatSample
     from joulelab.report.study.paper_rows import PaperTable, Spread
 
 SCHEMA = 1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.cell_comparison import MOST_REPEATS, UNITS
 from joulelab.analysis.cell_lines import AXES, format_knob, format_knobs
-from joulelab.analysis.pairs import MOST_REPEATS
-from joulelab.analysis.repeats import UNITS
 from joulelab.report import format as fmt
 from joulelab.report.study.paper_rows import TABLE
 from joulelab.report.study.rows import Column
@@ -14,9 +13,9 @@ from joulelab.report.study.rows import Column
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.analysis.cell_comparison import CellPair
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.analysis.pairs import CellPair
 
 NAMES = {"energy": "energy", "time": "time", "power": "mean power"}
 SHOWN = ("energy", "time")  # the others where every pair is asked for

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from joulelab.analysis.cell_comparison import UNITS, make_sample
 from joulelab.analysis.cell_lines import format_knob
 from joulelab.analysis.quality import list_quality_figures
-from joulelab.analysis.repeats import UNITS, make_sample
 from joulelab.report import format as fmt
 from joulelab.report.study.rows import unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
-    from joulelab.analysis.repeats import RepeatSample
 
 Spread = Literal["deviation", "interval"]
 ODD = "†"  # after figures with a repeat that does not look like the others

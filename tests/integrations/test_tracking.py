@@ -18,6 +18,7 @@ from tests.run.supervised import marks
 from tests.waiting import until
 
 import joulelab
+from joulelab.analysis.live_energy import LiveFigures
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 from joulelab.integrations import tracking
@@ -25,7 +26,6 @@ from joulelab.integrations.batches import samples_in
 from joulelab.integrations.progress import ERASE, Bar, Screen
 from joulelab.integrations.tracking import track
 from joulelab.run import live, marking
-from joulelab.run.tail import Now
 from joulelab.store.folder import RunState, list_runs, read_end, run_state
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Painted:
         self.times: dict[str, int] = {}
         paint = Bar.paint
 
-        def counted(bar: Bar, seconds: float, batches: int, samples: float, now: Now | None) -> None:
+        def counted(bar: Bar, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
             paint(bar, seconds, batches, samples, now)
             if now is not None and samples:
                 self.times[bar._title] = self.times.get(bar._title, 0) + 1
@@ -244,7 +244,7 @@ def test_what_is_printed_after_a_loop_stays(kw: dict[str, Any], monkeypatch: pyt
 def test_a_late_line_makes_a_bar_give_way_and_one_that_is_over_is_not_painted() -> None:
     terminal, screen = io.StringIO(), Screen()
     first, second = (Bar(screen, terminal, name, "samples", 4) for name in ("first", "second"))
-    now = Now(0, 2 * 10**9, {"measured": Quantity(700.0)}, {"measured": 1.0})
+    now = LiveFigures(0, 2 * 10**9, {"measured": Quantity(700.0)}, {"measured": 1.0})
     first.paint(2.5, 1, 8, now)
     assert "mean 350.0 W, " in terminal.getvalue()
     first.paint(9.0, 2, 16, now)

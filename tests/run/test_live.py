@@ -12,12 +12,13 @@ import pytest
 from tests.store.make import START_NS, gpus, make_run, open_journal
 from tests.waiting import until
 
+from joulelab.analysis import live_energy
 from joulelab.analysis.analyse import RunInterval, analyse_interval
+from joulelab.analysis.live_energy import EnergyTail
 from joulelab.core.clock import monotonic_ns
-from joulelab.run import coverage, live, tail
+from joulelab.run import coverage, live
 from joulelab.run.coverage import wait_until_covered
 from joulelab.run.live import Live
-from joulelab.run.tail import Tail
 from joulelab.store.run import open_run
 from joulelab.store.table import row_type
 
@@ -43,9 +44,9 @@ def rows(count: int, *, since: int = 0, devices: int = 2, at_ns: int = START_NS,
 def test_what_is_summed_up_on_the_way_is_what_a_whole_analysis_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "MOST_ROWS", 400)
+    monkeypatch.setattr(live_energy, "MOST_ROWS", 400)
     run = make_run(tmp_path)
-    read = Tail(run / "node1", A)
+    read = EnergyTail(run / "node1", A)
     with open_journal(run, gpus(2)) as journal:
         for part in range(20):
             journal.append_rows(rows(100, since=100 * part))
@@ -68,9 +69,9 @@ def test_what_is_summed_up_on_the_way_is_what_a_whole_analysis_gives(
 def test_a_meter_that_comes_late_counts_from_the_start_and_one_that_is_gone_is_in_no_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "MOST_ROWS", 400)
+    monkeypatch.setattr(live_energy, "MOST_ROWS", 400)
     run = make_run(tmp_path)
-    read = Tail(run / "node1", A)
+    read = EnergyTail(run / "node1", A)
     assert read.read() is None  # there is not even a table
     with open_journal(run, gpus(1)) as first, open_journal(run, gpus(2)[1:], meter="other") as late:
         first.append_rows(rows(600, devices=1))

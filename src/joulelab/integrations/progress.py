@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
-    from joulelab.run.tail import Now
+    from joulelab.analysis.live_energy import LiveFigures
 
 WIDTH = 100  # where nobody tells how wide the terminal is
 BLOCKS = 20
@@ -59,7 +59,7 @@ class Bar:
         self._screen, self._title, self._unit, self._total, self._ranks = screen, title, unit, total, ranks
         self._one = unit.removesuffix("s")
 
-    def paint(self, seconds: float, batches: int, samples: float, now: Now | None) -> None:
+    def paint(self, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
         """Paint how far the loop is, over what was painted before."""
         parts = [self._rate(seconds, batches, samples)]
         if now is not None and "measured" in now.energy:
@@ -74,9 +74,12 @@ class Bar:
         """Take the bar away."""
         self._screen.erase(self)
 
-    def finish(self, seconds: float, batches: int, samples: float, now: Now | None) -> None:
+    def finish(self, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
         """Print the line that stays, wherever the terminal is by then."""
-        parts = [fmt.format_duration(seconds), f"{fmt.format_amount(samples * self._ranks)} {self._unit}" if samples else ""]
+        parts = [
+            fmt.format_duration(seconds),
+            f"{fmt.format_amount(samples * self._ranks)} {self._unit}" if samples else "",
+        ]
         parts += ["" if samples else f"{fmt.format_amount(batches)} batches", self._rate(seconds, batches, samples)]
         if now is not None and "measured" in now.energy:
             energy = now.energy["measured"]
@@ -88,7 +91,7 @@ class Bar:
         self._screen.line(self, f"{self._title}: {', '.join(p for p in parts if p)}{ranks}")
 
     @staticmethod
-    def _mean(seconds: float, now: Now) -> str:
+    def _mean(seconds: float, now: LiveFigures) -> str:
         """Return the mean power of the loop, and up to when where that is long ago: readings come seldom."""
         age = seconds - now.seconds
         mean = f"mean {fmt.format_watts(now.energy['measured'].value / max(now.seconds, 1e-9))}"
@@ -110,7 +113,7 @@ class Bar:
         done, unit = (samples * self._ranks, self._unit) if samples else (batches, "batches")
         return f"{fmt.format_rate(done / seconds)} {unit}/s" if seconds > 0 else f"- {unit}/s"
 
-    def _per(self, samples: float, now: Now, *, wide: bool = False) -> str:
+    def _per(self, samples: float, now: LiveFigures, *, wide: bool = False) -> str:
         if not samples:
             return ""
         per = now.energy["measured"] * (1 / (samples * self._ranks))

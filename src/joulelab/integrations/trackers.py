@@ -20,8 +20,8 @@ from joulelab.run.measure import Measurement, measure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from joulelab.analysis.live_energy import LiveFigures
     from joulelab.analysis.result import Fact, Result
-    from joulelab.run.tail import Now
 
 _log = logging.getLogger("joulelab")
 To = Literal["auto", "wandb", "mlflow", "none"]
@@ -49,7 +49,7 @@ class _Board:
         self._asked = to != "auto"
         self._found: dict[str, Tracker] = {}
         self._failed: set[str] = set()
-        self._last: Now | None = None
+        self._last: LiveFigures | None = None
 
     def find(self, names: tuple[str, ...] = tuple(TRACKERS)) -> None:
         """Look for runs that are active by now: many a training begins its own."""
@@ -59,7 +59,7 @@ class _Board:
                 if tracker is not None:
                     self._found[name] = tracker
 
-    def point(self, now: Now | None) -> None:
+    def point(self, now: LiveFigures | None) -> None:
         """Log what is new; called in a thread of ours, which sees W&B's run but not MLflow's."""
         self.find(("wandb",))
         if now is None or now is self._last:
@@ -68,7 +68,7 @@ class _Board:
         values = _points(now)
         self._each(lambda tracker: tracker.log_point(now.at_ns, now.seconds, values))
 
-    def finish(self, now: Now | None, result: Result, folder: Path) -> None:
+    def finish(self, now: LiveFigures | None, result: Result, folder: Path) -> None:
         """Log a last point and the totals, for a bounded time."""
         self.find()
         if self._asked and not self._found and not self._failed:
@@ -171,7 +171,7 @@ def _result(run: Path, start_ns: int, end_ns: int) -> Result:
         return analyse_phase(opened, start_ns, end_ns)
 
 
-def _points(now: Now) -> dict[str, float]:
+def _points(now: LiveFigures) -> dict[str, float]:
     """Return power (W) and energy (J) of everything, and of each family of scopes."""
     values: dict[str, float] = {}
     for name, energy in now.energy.items():

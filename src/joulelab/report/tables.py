@@ -1,0 +1,433 @@
+"""Hold a table once and write it for the terminal, Markdown, LaTeX, CSV or HTML.
+
+Cells are quantities, numbers, texts or None. Figures are rounded in one place (`format.py`), so that the terminal, a
+page and a paper show the same digits; CSV has them in full. Nothing is printed here: writers return text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import unicodedata
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal
+
+from joulelab.core.quantity import Quantity
+from joulelab.core.text import escape_unprintable
+from joulelab.report import format as fmt
+from joulelab.report.html import Html, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+GAP = 2  # blanks between two columns
+LEAST_TEXT = 24  # cells that a column of text keeps where a table is too wide
+HARD_BLANK = "\N{NO-BREAK SPACE}"  # a blank at which no line is wrapped
+EXPANDED = "_expanded"  # in CSV, the column after a quantity: its expanded uncertainty (k = 2), empty where unknown
+STYLES = {"total": "bold", "best": "bold", "dim": "dim"}  # of rows, in the terminal
+ANSI = {"bold": "\x1b[1m", "dim": "\x1b[2m", "yellow": "\x1b[33m", "bold red": "\x1b[1;31m"}
+ANSI_END = "\x1b[0m"
+INLINE_STYLE = "text-align:{};padding:1px 8px;white-space:nowrap;{}"
+LATEX_FIGURE = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # with thousands set apart by blanks
+LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "µ": r"$\mu$",
+    "²": r"$^2$",
+    "†": r"$^\dagger$",
+    "<": "$<$",
+    ">": "$>$",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedCell:
+    """Hold a figure with marks around it: `~` before an estimate, `!` after a cap that was not in force."""
+
+    value: Quantity | float | None
+    before: str = ""
+    after: str = ""
+
+
+Cell = Quantity | float | str | None | MarkedCell
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Describe a column: heading (may have several lines), unit and alignment.
+
+    Figures are divided by `factor` to be in `unit`. Quantities in `%` are shares of one. `signed` figures may be below
+    zero, such as differences; `digits` are those of numbers without an uncertainty.
+    """
+
+    name: str
+    unit: str = ""
+    align: Literal["left", "right"] = "right"
+    factor: float = 1.0
+    signed: bool = False
+    digits: int = 4
+
+    @property
+    def heading(self) -> str:
+        """Return name and unit: `energy, kJ`."""
+        return ", ".join(part for part in (self.name, self.unit) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """Hold one row. `style` is total, best, dim, or a class of a page; `depth` indents the first cell."""
+
+    cells: tuple[Cell, ...]
+    style: str = ""
+    depth: int = 0
+    has_rule_below: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Hold a table with its title, and the notes to be read below it."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def make_table(
+    columns: Iterable[Column | str],
+    rows: Iterable[TableRow | Sequence[Cell]],
+    *,
+    left: Collection[int] = (0,),
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Table:
+    """Make a table; columns given by name are aligned to the right, but for those at the places `left`.
+
+    Short rows are filled up with empty cells.
+    """
+    made = [
+        c if isinstance(c, Column) else Column(c, align="left" if k in left else "right") for k, c in enumerate(columns)
+    ]
+    found = []
+    for given in rows:
+        row = given if isinstance(given, TableRow) else TableRow(tuple(given))
+        found.append(replace(row, cells=(*row.cells, *[""] * (len(made) - len(row.cells)))))
+    return Table(tuple(made), tuple(found), title, tuple(notes))
+
+
+def make_record_table(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Make a table for CSV: a row per record, and the columns of all records in the order in which they come up."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return make_table(names, [[record.get(name) for name in names] for record in records])
+
+
+def scale_column(name: str, unit: str, values: Iterable[Quantity | float | None], *, signed: bool = False) -> Column:
+    """Make a column whose unit has the SI prefix that fits its values."""
+    factor, prefixed = fmt.choose_scale([None if v is None else float(v) for v in values], unit)
+    return Column(name, prefixed, factor=factor, signed=signed)
+
+
+def join_tables(first: Table, second: Table) -> Table:
+    """Return both tables side by side: rows of the second without its first column after those of the first."""
+    rows = (replace(a, cells=(*a.cells, *b.cells[1:])) for a, b in zip(first.rows, second.rows, strict=True))
+    return replace(first, columns=(*first.columns, *second.columns[1:]), rows=tuple(rows))
+
+
+def format_cell(cell: Cell, column: Column) -> str:
+    """Return a cell as it is shown: rounded to its uncertainty, in the unit of its column, without the unit."""
+    match cell:
+        case MarkedCell(value, before, after):
+            text = format_cell(value, column)
+            return text if text == fmt.NOTHING else f"{before}{text}{after}"
+        case None:
+            return fmt.NOTHING
+        case str():
+            return cell
+        case Quantity():
+            return _format_quantity(cell, column)
+        case int():
+            return str(cell)
+    return fmt.format_number(cell / column.factor, column.digits)
+
+
+def _format_quantity(q: Quantity, column: Column) -> str:
+    expanded = q.expanded
+    if column.unit == "%":
+        if q.value == 0 and not expanded:
+            return "0"
+        return fmt.format_change(q.value, expanded).removesuffix(" %").removeprefix("+")
+    if expanded == 0:
+        return fmt.format_number(q.value / column.factor, column.digits)
+    wide = None if expanded is None else expanded / column.factor
+    return fmt.format_interval(q.value / column.factor, wide, signed=column.signed)
+
+
+def clean_text(text: str) -> str:
+    """Return a text that moves no cursor and sets no colour; our own HTML stays as it is."""
+    return text if isinstance(text, Html) else escape_unprintable(text.replace(HARD_BLANK, " "))
+
+
+def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
+    """Return the table and its cells as text, both without columns that have neither heading nor text."""
+    texts = [[format_cell(cell, c) for cell, c in zip(row.cells, table.columns, strict=True)] for row in table.rows]
+    shown = [k for k, c in enumerate(table.columns) if c.heading or any(row[k] for row in texts)]
+    if len(shown) == len(table.columns):
+        return table, texts
+    rows = tuple(replace(row, cells=tuple(row.cells[k] for k in shown)) for row in table.rows)
+    columns = tuple(table.columns[k] for k in shown)
+    return replace(table, columns=columns, rows=rows), [[row[k] for k in shown] for row in texts]
+
+
+# Terminal
+
+
+def measure_text(text: str) -> int:
+    """Return how many cells of a terminal a text of one line takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def measure_table(table: Table) -> int:
+    """Return how many cells of a terminal a table takes in width."""
+    table, texts = _fill_cells(table)
+    return _total(_widths(_headings(table), _lines(table, texts)))
+
+
+def style_text(text: str, style: str) -> str:
+    """Return a text in bold, dim or a colour for the terminal; without a style as it is."""
+    return f"{ANSI[style]}{text}{ANSI_END}" if style and text else text
+
+
+def split_table(table: Table, width: int) -> list[Table]:
+    """Return a table as parts that fit into a width, each with the first column: no figure is cut off."""
+    table, texts = _fill_cells(table)
+    if len(table.columns) < 3:
+        return [table]
+    widths = _widths(_headings(table), _lines(table, texts))
+    parts: list[list[int]] = []
+    room = 0
+    for k in range(1, len(widths)):
+        if not parts or widths[k] + GAP > room:
+            parts.append([0])
+            room = width - widths[0]
+        parts[-1].append(k)
+        room -= widths[k] + GAP
+    return [_choose_columns(table, places) for places in parts]
+
+
+def write_terminal(table: Table, width: int | None = None, *, is_styled: bool = False) -> str:
+    """Return a table as lines for a terminal: a rule below the headings, sums in bold where `is_styled`.
+
+    A table that is wider than `width` has long texts shortened in their middle, or comes in several parts.
+    """
+    parts = [style_text(clean_text(table.title), "bold" if is_styled else "")] if table.title else []
+    pieces = [table]
+    if width is not None and measure_table(table) > width:
+        table = _shorten_texts(table, width)
+        pieces = [table] if measure_table(table) <= width else split_table(table, width)
+    parts += [_write_lines(piece, is_styled=is_styled) for piece in pieces]
+    return "\n\n".join([*parts, *(clean_text(note) for note in table.notes)])
+
+
+def _write_lines(table: Table, *, is_styled: bool) -> str:
+    table, texts = _fill_cells(table)
+    heads, body = _headings(table), _lines(table, texts)
+    widths = _widths(heads, body)
+
+    def place(cells: Sequence[str], style: str = "") -> str:
+        placed = []
+        for text, wide, column in zip(cells, widths, table.columns, strict=True):
+            blanks = " " * (wide - measure_text(text))
+            placed.append(text + blanks if column.align == "left" else blanks + text)
+        return style_text((" " * GAP).join(placed).rstrip(), style if is_styled else "")
+
+    lines = [place(cells, "bold") for cells in heads] + ["─" * _total(widths)]
+    for row, cells in zip(table.rows, body, strict=True):
+        lines += [place(line, STYLES.get(row.style, "")) for line in cells]
+        lines += [""] if row.has_rule_below else []
+    return "\n".join(lines)
+
+
+def _headings(table: Table) -> list[list[str]]:
+    """Return the lines of the headings; those with fewer lines stand at the bottom."""
+    heads = [[clean_text(line) for line in column.heading.split("\n")] for column in table.columns]
+    most = max((len(lines) for lines in heads), default=1)
+    return [list(line) for line in zip(*([""] * (most - len(lines)) + lines for lines in heads), strict=True)]
+
+
+def _lines(table: Table, texts: Sequence[Sequence[str]]) -> list[list[tuple[str, ...]]]:
+    """Return the lines of each row: a text may have several, figures stand in the first."""
+    found = []
+    for row, cells in zip(table.rows, texts, strict=True):
+        lines = [[clean_text(line) for line in text.split("\n")] for text in cells]
+        if row.depth and lines:
+            lines[0] = ["  " * row.depth + line for line in lines[0]]
+        found.append(list(zip_longest(*lines, fillvalue="")))
+    return found
+
+
+def _widths(heads: Sequence[Sequence[str]], body: Sequence[Sequence[Sequence[str]]]) -> list[int]:
+    lines = [*heads, *(line for row in body for line in row)]
+    return [max(map(measure_text, column)) for column in zip(*lines, strict=True)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * max(len(widths) - 1, 0)
+
+
+def _choose_columns(table: Table, places: Sequence[int]) -> Table:
+    rows = tuple(replace(row, cells=tuple(row.cells[k] for k in places)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[k] for k in places), rows=rows, title="", notes=())
+
+
+def _shorten_texts(table: Table, width: int) -> Table:
+    """Shorten the widest columns of text in their middle, down to 24 cells, until the table fits or none is left."""
+    table, texts = _fill_cells(table)
+    widths = _widths(_headings(table), _lines(table, texts))
+    most = list(widths)
+    while (excess := _total(most) - width) > 0:
+        long = [k for k, c in enumerate(table.columns) if c.align == "left" and most[k] > LEAST_TEXT]
+        if not long:
+            break
+        widest = max(long, key=lambda k: most[k])
+        most[widest] = max(most[widest] - excess, LEAST_TEXT)
+    rows = []
+    for row in table.rows:
+        cells = list(row.cells)
+        for k, cell in enumerate(cells):
+            room = most[k] - (2 * row.depth if k == 0 else 0)
+            if most[k] < widths[k] and isinstance(cell, str):
+                cells[k] = "\n".join(fmt.shorten_middle(line, max(room, 2)) for line in cell.split("\n"))
+        rows.append(replace(row, cells=tuple(cells)))
+    return replace(table, rows=tuple(rows))
+
+
+# Markdown
+
+
+def write_markdown(table: Table) -> str:
+    """Return a table in Markdown, its title in bold. Text of others cannot end a cell or the table."""
+    table, texts = _fill_cells(table)
+    lines = [[escape_markdown(_flatten(c.heading)) or " " for c in table.columns]]
+    lines.append([":---" if c.align == "left" else "---:" for c in table.columns])
+    for row, cells in zip(table.rows, texts, strict=True):
+        safe = [escape_markdown(_flatten(text)) for text in cells]
+        if row.style == "total":
+            safe = [f"**{text}**" if text.strip() else text for text in safe]
+        lines.append([HARD_BLANK * 2 * row.depth + safe[0], *safe[1:]])
+    parts = [f"**{escape_markdown(table.title)}**"] if table.title else []
+    parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    return "\n\n".join([*parts, *(escape_markdown(note) for note in table.notes)]) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", clean_text(text))
+
+
+def _flatten(text: str) -> str:
+    return " ".join(text.split("\n")) if "\n" in text else text
+
+
+# LaTeX
+
+
+def write_latex(table: Table) -> str:
+    """Return a table in LaTeX (booktabs); title and notes are its caption."""
+    table, texts = _fill_cells(table)
+    heads = " & ".join(escape_latex(_flatten(c.heading)) for c in table.columns)
+    lines = [r"\toprule", rf"{heads} \\", r"\midrule"]
+    for k, (row, cells) in enumerate(zip(table.rows, texts, strict=True), start=1):
+        lines.append(rf"{' & '.join(escape_latex(_flatten(text)) for text in cells)} \\")
+        lines += [r"\midrule"] if row.has_rule_below and k < len(table.rows) else []
+    places = "".join("l" if c.align == "left" else "r" for c in table.columns)
+    tabular = [rf"\begin{{tabular}}{{{places}}}", *lines, r"\bottomrule", r"\end{tabular}"]
+    caption = ". ".join(part for part in (table.title, *table.notes) if part)
+    captions = [rf"\caption{{{escape_latex(caption)}}}"] if caption else []
+    return "\n".join([r"\begin{table}", r"\centering", *captions, *tabular, r"\end{table}"])
+
+
+def escape_latex(text: str) -> str:
+    """Return a text that LaTeX shows as it is; figures with ± as mathematics."""
+    safe = "".join(LATEX_SPECIAL.get(letter, letter) for letter in clean_text(text))
+    whole = re.sub(r"(?<=\d) (?=\d{3}(?:\D|$))", r"\\,", safe) if LATEX_FIGURE.fullmatch(text) else safe
+    return re.sub(r"([-+]?[\d.\\,]+) ± ([\d.?\\,]+)", r"$\1 \\pm \2$", whole).replace("±", r"$\pm$")
+
+
+# CSV
+
+
+def write_csv(table: Table) -> str:
+    """Return a table as CSV with figures in full; None is an empty field, a quantity has a second column."""
+    columns: list[tuple[str, list[object]]] = []
+    for k, column in enumerate(table.columns):
+        cells = [row.cells[k] for row in table.rows]
+        values = [cell.value if isinstance(cell, MarkedCell) else cell for cell in cells]
+        heading = _flatten(column.heading)
+        columns.append((heading, [_scale_value(value, column) for value in values]))
+        if any(isinstance(value, Quantity) for value in values):
+            wide = [value.expanded if isinstance(value, Quantity) else None for value in values]
+            columns.append((heading + EXPANDED, [_scale_value(value, column) for value in wide]))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([heading for heading, _ in columns])
+    writer.writerows(zip(*(values for _, values in columns), strict=True))
+    return file.getvalue()
+
+
+def _scale_value(value: object, column: Column) -> object:
+    value = value.value if isinstance(value, Quantity) else value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value / column.factor if is_number and column.factor != 1.0 else value  # type: ignore[operator]
+
+
+# HTML
+
+
+def write_html(table: Table, *, is_caption_hidden: bool = False, is_inline: bool = False) -> Html:
+    """Return a table as HTML with its title as caption; a hidden caption is for screen readers only.
+
+    Where `is_inline`, cells hold their own style: for notebooks, which have no style sheet of ours.
+    """
+    table, texts = _fill_cells(table)
+    cell = _style_inline if is_inline else _class_cell
+    heads = [cell(table, k, _flatten(column.heading), None) for k, column in enumerate(table.columns)]
+    body = []
+    for row, cells in zip(table.rows, texts, strict=True):
+        style = "total" if row.style == "best" else row.style
+        classes = " ".join(word for word in (style, "apart" if row.has_rule_below else "") if word)
+        made = [cell(table, k, _flatten(text), row) for k, text in enumerate(cells)]
+        body.append(tag("tr", *made, class_=None if is_inline else classes or None))
+    hidden = "sr-only" if is_caption_hidden else None
+    caption = tag("caption", clean_text(table.title), class_=hidden) if table.title else None
+    style = "border-collapse:collapse" if is_inline else None
+    return tag("table", caption, tag("thead", tag("tr", *heads)), tag("tbody", *body), style=style)
+
+
+def _class_cell(table: Table, place: int, text: str, row: TableRow | None) -> Html:
+    """Return a cell of a page, whose style sheet knows the classes."""
+    kind = None if table.columns[place].align == "left" else "number"
+    if row is None:
+        return tag("th", clean_text(text), scope="col", class_=kind) if text else tag("td", class_=kind)
+    if place == 0 and text:
+        return tag("th", clean_text(text), scope="row", class_=f"depth{min(row.depth, 6)}" if row.depth else None)
+    return tag("td", clean_text(text), class_=kind)
+
+
+def _style_inline(table: Table, place: int, text: str, row: TableRow | None) -> Html:
+    is_bold = row is not None and STYLES.get(row.style) == "bold"
+    style = INLINE_STYLE.format(table.columns[place].align, "font-weight:bold" if is_bold else "")
+    indent = HARD_BLANK * 2 * (row.depth if row is not None and place == 0 else 0)
+    name = "th" if row is None else "td"
+    return tag(name, Html(indent), clean_text(text), style=style)

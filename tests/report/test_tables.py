@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import csv
+import io
+
+from joulelab.core.quantity import Quantity
+from joulelab.report.html import Html
+from joulelab.report.tables import (
+    Column,
+    MarkedCell,
+    TableRow,
+    escape_latex,
+    escape_markdown,
+    format_cell,
+    join_tables,
+    make_record_table,
+    make_table,
+    measure_table,
+    measure_text,
+    scale_column,
+    split_table,
+    write_csv,
+    write_html,
+    write_latex,
+    write_markdown,
+    write_terminal,
+)
+
+ENERGIES = [Quantity(1234.0, {"gain": 6.0}), Quantity(800.0, {"gain": 4.0}), Quantity(2034.0, {"gain": 10.0})]
+TABLE = make_table(
+    [Column("", align="left"), scale_column("energy", "J", ENERGIES), Column("mean", "W")],
+    [
+        TableRow(("gpu:0", MarkedCell(ENERGIES[0], "~"), 61.71)),
+        TableRow(("gpu:1", ENERGIES[1], None), has_rule_below=True),
+        TableRow(("measured", ENERGIES[2], 101.7), "total"),
+    ],
+    title="Energy",
+    notes=["k = 2"],
+)
+
+
+def test_figures_are_rounded_to_their_uncertainty_in_the_unit_of_their_column() -> None:
+    joules = scale_column("energy", "J", ENERGIES)
+    assert joules.heading == "energy, kJ"
+    assert format_cell(ENERGIES[0], joules) == "1.234 ± 0.012"
+    assert format_cell(Quantity(1234.0, known=False), joules) == "1.234 ± ?"
+    assert format_cell(Quantity(1234.0), joules) == "1.234"
+    assert format_cell(61.713, Column("mean", "W")) == "61.71"
+    assert format_cell(12, Column("n")) == "12"
+    assert format_cell("a", Column("name")) == "a"
+    assert format_cell(None, Column("name")) == "-"
+
+
+def test_a_mark_stands_at_figures_only() -> None:
+    assert format_cell(MarkedCell(12.0, "~", "!"), Column("cap")) == "~12.00!"
+    assert format_cell(MarkedCell(None, "~"), Column("cap")) == "-"
+
+
+def test_shares_are_percent_and_may_be_below_zero() -> None:
+    percent = Column("gain", "%")
+    assert format_cell(Quantity(0.1234, {"a": 0.005}), percent) == "12.3 ± 1.0"
+    assert format_cell(Quantity(-0.01, {"a": 0.02}), percent) == "-1.0 ± 4.0"
+    assert format_cell(Quantity(0.0), percent) == "0"
+    assert format_cell(Quantity(0.1, known=False), percent) == "10.0 % ± ?"
+
+
+def test_a_difference_may_be_below_zero_an_energy_may_not() -> None:
+    q = Quantity(10.0, {"a": 10.0})
+    assert format_cell(q, Column("energy", "J")) == "10.0 (0 to 30.0)"
+    assert format_cell(q, Column("difference", "J", signed=True)) == "10.0 ± 20"
+
+
+def test_the_terminal_has_a_rule_below_the_headings_and_a_blank_line_before_sums() -> None:
+    assert write_terminal(TABLE).splitlines() == [
+        "Energy",
+        "",
+        "               energy, kJ  mean, W",
+        "──────────────────────────────────",
+        "gpu:0      ~1.234 ± 0.012    61.71",
+        "gpu:1     0.8000 ± 0.0080        -",
+        "",
+        "measured    2.034 ± 0.020    101.7",
+        "",
+        "k = 2",
+    ]
+
+
+def test_bold_only_where_the_terminal_knows_it() -> None:
+    assert "\x1b[1m" not in write_terminal(TABLE)
+    lines = write_terminal(TABLE, is_styled=True).splitlines()
+    assert [line for line in lines if line.startswith("\x1b[1m")] == [lines[0], lines[2], lines[7]]
+
+
+def test_wide_letters_take_two_cells_and_accents_none() -> None:
+    assert [measure_text(text) for text in ("abc", "漢字", "e\u0301", "µJ")] == [3, 4, 1, 2]
+    heads = ("run", "gain-loss =\n2 x EDS(2)", "energy, µJ")
+    rows = [("a", "1", "2.5 ± 0.1"), ("bcdef", "-12.25", "漢字"), ("", "", "")]
+    assert write_terminal(make_table(heads, rows)).split("\n") == [
+        "       gain-loss =",
+        "run     2 x EDS(2)  energy, µJ",
+        "──────────────────────────────",
+        "a                1   2.5 ± 0.1",
+        "bcdef       -12.25        漢字",
+        "",
+    ]
+
+
+def test_headings_without_rows() -> None:
+    assert write_terminal(make_table(("a", "b"), [])).splitlines() == ["a  b", "────"]
+
+
+def test_a_text_of_several_lines_takes_several_lines_beside_figures_in_the_first() -> None:
+    table = make_table(("pair", "ratio"), [("gpu :\ncpu", "1.2")])
+    assert write_terminal(table).splitlines()[2:] == ["gpu :    1.2", "cpu"]
+    assert "| gpu : cpu | 1.2 |" in write_markdown(table)
+
+
+def test_a_table_that_is_too_wide_comes_in_parts_and_no_figure_is_cut_off() -> None:
+    names = [f"column {k}" for k in range(12)]
+    table = make_table(["cap", *names], [["100 W", *(f"{k}.00 ± 0.10" for k in range(12))]])
+    assert measure_table(table) > 80
+    parts = split_table(table, 80)
+    assert len(parts) == 3
+    assert all(measure_table(part) <= 80 for part in parts)
+    written = write_terminal(table, 80)
+    assert all(f"{k}.00 ± 0.10" in written for k in range(12))
+    assert written.count("100 W") == 3
+
+
+def test_long_names_are_shortened_before_a_table_is_split() -> None:
+    table = make_table(("scope", "energy"), [("x" * 60 + "-first", "1.0 ± 0.1"), ("x" * 60 + "-second", "2.0 ± 0.1")])
+    lines = write_terminal(table, 60).splitlines()
+    assert max(map(len, lines)) == 60
+    assert lines[2].split()[0].endswith("-first")
+    assert "…" in lines[3]
+    assert lines[3].endswith("-second  2.0 ± 0.1")
+
+
+def test_rows_that_lie_in_others_are_indented() -> None:
+    table = make_table(("phase", "time"), [TableRow(("train", "9 s")), TableRow(("epoch", "3 s"), depth=1)])
+    assert write_terminal(table).splitlines()[3] == "  epoch   3 s"
+    assert "\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}epoch" in write_markdown(table)
+    assert '<th scope="row" class="depth1">epoch</th>' in write_html(table)
+
+
+def test_columns_without_heading_and_text_are_left_out_everywhere() -> None:
+    table = make_table(("a", "", "b"), [("x", "", "1")])
+    assert write_terminal(table).splitlines()[0] == "a  b"
+    assert write_markdown(table).splitlines()[0] == "| a | b |"
+    assert write_html(table).count("<td") == 1
+
+
+def test_short_rows_are_filled_up() -> None:
+    assert make_table(("a", "b"), [("x",)]).rows[0].cells == ("x", "")
+
+
+def test_two_tables_side_by_side_share_the_first_column() -> None:
+    first, second = make_table(("cap", "time"), [("1", "2")]), make_table(("cap", "gain"), [("1", "3")])
+    assert write_terminal(join_tables(first, second)).splitlines()[0] == "cap  time  gain"
+
+
+def test_markdown_aligns_columns_and_marks_sums() -> None:
+    assert write_markdown(TABLE).splitlines() == [
+        "**Energy**",
+        "",
+        "|   | energy, kJ | mean, W |",
+        "| :--- | ---: | ---: |",
+        r"| gpu:0 | \~1.234 ± 0.012 | 61.71 |",
+        "| gpu:1 | 0.8000 ± 0.0080 | - |",
+        "| **measured** | **2.034 ± 0.020** | **101.7** |",
+        "",
+        "k = 2",
+    ]
+
+
+def test_texts_of_others_break_neither_markdown_nor_latex_nor_html() -> None:
+    table = make_table(("name",), [("a|b*<i>&\n\x1b[31m_%",)])
+    assert write_markdown(table).splitlines()[2] == r"| a\|b\*\<i\>\& \\x1b\[31m\_% |"
+    assert r"a|b*$<$i$>$\& \textbackslash{}x1b[31m\_\%" in write_latex(table)
+    assert r"a|b*&lt;i&gt;&amp; \x1b[31m_%" in write_html(table)
+    assert "\x1b" not in write_terminal(table)
+    assert escape_markdown("a`b") == r"a\`b"
+
+
+def test_latex_has_figures_as_mathematics_and_title_and_notes_as_caption() -> None:
+    assert write_latex(TABLE).splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{Energy. k = 2}",
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r" & energy, kJ & mean, W \\",
+        r"\midrule",
+        r"gpu:0 & \textasciitilde{}$1.234 \pm 0.012$ & 61.71 \\",
+        r"gpu:1 & $0.8000 \pm 0.0080$ & - \\",
+        r"\midrule",
+        r"measured & $2.034 \pm 0.020$ & 101.7 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    assert escape_latex("109 477.1 ± 12.3") == r"$109\,477.1 \pm 12.3$"
+
+
+def test_csv_has_figures_in_full_and_a_column_for_the_uncertainty() -> None:
+    rows = list(csv.DictReader(io.StringIO(write_csv(TABLE))))
+    assert float(rows[0]["energy, kJ"]) == 1.234
+    assert float(rows[0]["energy, kJ_expanded"]) == 0.012
+    assert [row["mean, W"] for row in rows] == ["61.71", "", "101.7"]
+
+
+def test_records_have_the_columns_of_all_of_them() -> None:
+    assert write_csv(make_record_table([{"a": 1, "b": True}, {"a": None, "c": "x, y"}])).splitlines() == [
+        "a,b,c",
+        "1,True,",
+        ',,"x, y"',
+    ]
+
+
+def test_html_has_scopes_for_screen_readers_and_takes_our_own_markup_as_it_is() -> None:
+    table = make_table(("run", "energy"), [(Html('<a href="x">r</a>'), "1")], title="Runs")
+    written = write_html(table, is_caption_hidden=True)
+    assert '<caption class="sr-only">Runs</caption>' in written
+    assert '<th scope="col">run</th><th scope="col" class="number">energy</th>' in written
+    assert '<th scope="row"><a href="x">r</a></th><td class="number">1</td>' in written
+    assert '<tr class="total">' in write_html(TABLE)
+    assert '<tr class="apart">' in write_html(TABLE)
+
+
+def test_html_for_notebooks_holds_its_own_style() -> None:
+    written = write_html(TABLE, is_inline=True)
+    assert "class=" not in written.replace("<caption>", "")
+    assert written.count("font-weight:bold") == 3

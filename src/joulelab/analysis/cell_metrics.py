@@ -79,12 +79,12 @@ class CellMetrics:
     edp_gain: Quantity | None = None
     ed2p: Quantity | None = None
     ed2p_gain: Quantity | None = None
-    compute_eds: Mapping[float, Quantity] = field(default_factory=dict)
+    eds: Mapping[float, Quantity] = field(default_factory=dict)
     eds_gain: Mapping[float, Quantity] = field(default_factory=dict)
-    compute_energy_per_work: Mapping[str, Quantity] = field(default_factory=dict)
-    compute_rate: Mapping[str, Quantity] = field(default_factory=dict)
-    compute_idle_share: Quantity | None = None
-    compute_idle_energy: Quantity | None = None
+    per_work: Mapping[str, Quantity] = field(default_factory=dict)
+    rate: Mapping[str, Quantity] = field(default_factory=dict)
+    idle_energy_share: Quantity | None = None
+    idle_energy: Quantity | None = None
     told: int = 0
     quality: Mapping[str, Quantity] = field(default_factory=dict)
 

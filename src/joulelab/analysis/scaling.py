@@ -25,7 +25,7 @@ class ScalingPoint:
     gpus: float
     speedup: Quantity
     efficiency: Quantity
-    divide_energies: Quantity | None
+    energy_ratio: Quantity | None
 
 
 @dataclass(frozen=True, slots=True)

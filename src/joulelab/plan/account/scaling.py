@@ -62,7 +62,7 @@ class Group:
     cap_w: float | None
     batch: float | None
     members: tuple[Measured, ...]
-    compute_means: CellMeans
+    means: CellMeans
 
     @property
     def run(self) -> str:

@@ -57,7 +57,7 @@ class Panel:
     note: str
     ticks: tuple[str, ...] | None = None
     joined: bool = True
-    rank_value: float | None = None
+    level: float | None = None
     one_front: bool = True
 
     @property

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from tests.analysis.virtual import counter_spec, power_spec, readings
 
-from joulelab.analysis.alignment import (
+from joulelab.analysis.channels import EnergyChannel
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.slow_meters import (
     REPEATS,
     CumulativeEnergy,
     WindowMeans,
@@ -18,9 +21,6 @@ from joulelab.analysis.alignment import (
     has_moved,
     sum_channels,
 )
-from joulelab.analysis.channels import EnergyChannel
-from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.power import PowerCurve
 from joulelab.core.spec import Stream
 
 FAST_S = 0.1

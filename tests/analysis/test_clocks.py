@@ -13,8 +13,8 @@ from tests.analysis.virtual import BASE, NS, accuracy, ns
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.guided import DoubtedCurve
 from joulelab.analysis.joining import join_meters
+from joulelab.analysis.slow_meters import DoubtedCurve
 
 if TYPE_CHECKING:
     from pathlib import Path

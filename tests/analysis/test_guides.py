@@ -24,9 +24,8 @@ from tests.analysis.loads import (
 )
 from tests.analysis.virtual import ns
 
-from joulelab.analysis.alignment import accumulate_energy
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.guided import Guide, GuidedCurve
+from joulelab.analysis.slow_meters import Guide, GuidedCurve, accumulate_energy
 from joulelab.core.spec import Accuracy, Spec, Stream
 
 # Lags.

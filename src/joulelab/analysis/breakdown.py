@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from joulelab.analysis.alignment import ChannelSums, find_window_means
 from joulelab.analysis.readings import Readings, describe_power
 from joulelab.analysis.result import GroupResult, ScopeResult
+from joulelab.analysis.slow_meters import ChannelSums, find_window_means
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import CORDS, find_family, find_parent, find_roots, list_ancestors, rank_scope
 

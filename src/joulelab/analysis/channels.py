@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import DoubtedCurve, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import Bounds, PowerCurve
 from joulelab.analysis.readings import Readings, compute_coverage
+from joulelab.analysis.slow_meters import DoubtedCurve, GuidedCurve, WatchedCurve
 from joulelab.analysis.sums import SumCurve
 from joulelab.core.scope import find_parent, rank_scope
 

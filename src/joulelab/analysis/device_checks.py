@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import DoubtedCurve
 from joulelab.analysis.result import Check
+from joulelab.analysis.slow_meters import DoubtedCurve
 from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:

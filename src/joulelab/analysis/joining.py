@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.alignment import (
+from joulelab.analysis.channels import EnergyChannel, ScopeChannels
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.result import Lag
+from joulelab.analysis.slow_meters import (
     REPEATS,
     ChannelSums,
     CumulativeEnergy,
+    DoubtedCurve,
+    Guide,
+    GuidedCurve,
+    WatchedCurve,
     accumulate_energy,
     estimate_lag,
     find_window_means,
     has_moved,
 )
-from joulelab.analysis.channels import EnergyChannel, ScopeChannels
-from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import DoubtedCurve, Guide, GuidedCurve, WatchedCurve
-from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.result import Lag
 from joulelab.analysis.sums import sum_cords
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family, find_parent, find_roots, rank_scope

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.alignment import find_middles, find_window_means
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import DoubtedCurve, GuidedCurve
 from joulelab.analysis.power import GAP_STEPS
 from joulelab.analysis.profile_grid import Buckets
 from joulelab.analysis.profile_shown import ShownPower, find_bucket_extremes, find_extremes, list_shown_powers
 from joulelab.analysis.readings import find_usual_step
+from joulelab.analysis.slow_meters import DoubtedCurve, GuidedCurve, find_middles, find_window_means
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

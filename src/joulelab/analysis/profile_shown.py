@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.alignment import find_window_means
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import DoubtedCurve
 from joulelab.analysis.readings import TICKS_PER_POWER
+from joulelab.analysis.slow_meters import DoubtedCurve, find_window_means
 from joulelab.analysis.sums import SumCurve
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from joulelab.analysis.alignment import sum_channels
 from joulelab.analysis.analyse import analyse_phase
 from joulelab.analysis.channels import load_channels
+from joulelab.analysis.slow_meters import sum_channels
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.quantity import Quantity, total
 from joulelab.integrations.picture import PowerCurve

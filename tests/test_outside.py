@@ -13,21 +13,21 @@ from tests.outside import HOME, REAL_PLACES, ROOT
 from joulelab.control.leftovers import get_caps_folder
 from joulelab.instruments.analyzer.kept import folder as state_folder
 from joulelab.plan.rates.services.access import settings_file
-from joulelab.run.config.config_files import present, system_file, user_file
+from joulelab.run.config.config_files import get_system_file, get_user_file, list_config_files
 from joulelab.study.turn import places
 from joulelab.twin.servers.nvml import cache_directory
 from joulelab.workloads.data.source import cache_folder
 
 
 def test_everything_of_a_user_is_in_the_tests_own_home(own_home: Path) -> None:
-    configuration = [user_file(os.environ), system_file(os.environ), settings_file(os.environ)]
+    configuration = [get_user_file(os.environ), get_system_file(os.environ), settings_file(os.environ)]
     state = [Path(get_caps_folder(os.environ)), state_folder(), places(os.environ)[0]]
     for path in [*configuration, *state, Path.home(), Path.cwd()]:
         assert path.is_relative_to(own_home)
     for path in (cache_directory(), cache_folder("data")):
         assert path.is_relative_to(ROOT / ".pytest_cache")
     assert not own_home.is_relative_to(HOME / ".config")
-    assert present(os.environ) == ([], [])
+    assert list_config_files(os.environ) == ([], [])
 
 
 def test_a_file_of_the_person_cannot_be_opened() -> None:

@@ -17,7 +17,7 @@ from tests.waiting import until
 
 from joulelab.cli import add as adding
 from joulelab.cli.doctor import without_doctor
-from joulelab.run.config.secrets import KINDS
+from joulelab.run.config.secrets import SECRET_SOURCES
 from joulelab.store.folder import list_runs, read_meta
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkey
     monkeypatch.setattr(adding.click, "prompt", prompt)
     call("meters", "--add", INSTRUMENT)
     assert [question.split()[0] for question in asked] == ["address", "password"]
-    assert all(kind in asked[1] for kind in KINDS)
+    assert all(kind in asked[1] for kind in SECRET_SOURCES)
     assert (here / "home" / "joulelab" / "joulelab.toml").is_file()
 
 

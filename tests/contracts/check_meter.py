@@ -17,8 +17,8 @@ from joulelab import instruments as meters
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, ReadFailed
 from joulelab.core.spec import Meter, Spec, Stream
 from joulelab.instruments.hooks import FollowsWorkload, HasEvents, HasMissing
-from joulelab.run.config.configuration import load
-from joulelab.run.config.meter_choice import choose
+from joulelab.run.config.configuration import load_config
+from joulelab.run.config.meter_choice import choose_meters
 
 # SI units, and what is counted or compared (1). Channel names end in their unit.
 UNITS = {"J": "_j", "W": "_w", "B": "_b", "Hz": "_hz", "s": "_s", "degC": "_c", "1": ""}
@@ -58,7 +58,7 @@ def configured(name: str, module: Any) -> dict[str, Any]:
     root = os.environ.get("JOULELAB_POWERCAP")
     if root and "root" in module.CONFIG:
         return {"root": root}
-    found = choose(load(os.environ, "twin"), os.environ)
+    found = choose_meters(load_config(os.environ, "twin"), os.environ)
     assert not found.lost, found.lost
     return next(({**item["config"], "label": item["name"]} for item in found.also if item["meter"] == name), {})
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import Mistakes, find_line, find_lines, key, parse_toml, read_table, read_texts
-from joulelab.run.config.toml_writing import toml
+from joulelab.run.config.toml_writing import format_toml
 
 
 def read_even(value: Any) -> int:
@@ -262,10 +262,10 @@ def test_lines_of_any_file(tables: dict[str, dict[str, Any]]) -> None:
     lines: list[str] = []
     expected = {}
     for name, values in tables.items():
-        lines += ["# [x] = 1", f"[{toml(name)}]"]
+        lines += ["# [x] = 1", f"[{format_toml(name)}]"]
         expected[name,] = len(lines)
         for name_, value in values.items():
-            lines.append(f"{toml(name_)} = {toml(value)}")
+            lines.append(f"{format_toml(name_)} = {format_toml(value)}")
             expected[name, name_] = len(lines)
     text = "\n".join(lines)
     assert tomllib.loads(text) == tables

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import describe_keys
-from joulelab.run.config.toml_writing import toml
+from joulelab.run.config.toml_writing import format_toml
 from joulelab.study.file import read_study
 from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys
 
@@ -121,7 +121,9 @@ def test_many_files_are_read_or_refused(tmp_path: Path, content: dict[str, Any])
 
 
 def check(file: Path, content: dict[str, Any]) -> None:
-    file.write_text("".join(f"{key} = {toml(value)}\n" for key, value in content.items()), encoding="utf-8", newline="")
+    file.write_text(
+        "".join(f"{key} = {format_toml(value)}\n" for key, value in content.items()), encoding="utf-8", newline=""
+    )
     told = ""
     try:
         assert read_study(file).plan.cells

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulelab.run.config.toml_writing import toml
+from joulelab.run.config.toml_writing import format_toml
 from joulelab.study.file import read_study
 
 if TYPE_CHECKING:
@@ -36,15 +36,17 @@ class Drawn:
     def text(self, order: random.Random) -> str:
         blocks = []
         for name, values in self.knobs.items():
-            when = f"when = {toml(self.whens[name])}\n" if name in self.whens else ""
-            blocks.append(f"[knobs.{name}]\nvalues = {toml(values)}\n{when}")
+            when = f"when = {format_toml(self.whens[name])}\n" if name in self.whens else ""
+            blocks.append(f"[knobs.{name}]\nvalues = {format_toml(values)}\n{when}")
         for name, nodes in self.workloads.items():
             # A notebook or a command could use them all; a word for each knob would need every cell to have it.
             placeholders = " ".join(f"{{{knob}}}" for knob in self.always)
-            blocks.append(f"[workloads.{name}]\ncommand = {toml(f'run {placeholders}')}\nnodes = {toml(nodes)}\n")
+            blocks.append(
+                f"[workloads.{name}]\ncommand = {format_toml(f'run {placeholders}')}\nnodes = {format_toml(nodes)}\n"
+            )
         blocks += [f"[nodes.{name}]\nuses = 'gpu'\n" for name in self.nodes]
         order.shuffle(blocks)
-        skips = ["[[skip]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in skip.items()) for skip in self.skips]
+        skips = ["[[skip]]\n" + "".join(f"{k} = {format_toml(v)}\n" for k, v in skip.items()) for skip in self.skips]
         order.shuffle(skips)
         return "repeats = 1\n" + "".join([*skips, *blocks])
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.agent.serve import ScrapeServer
     from joulelab.agent.traps import TrapListener
     from joulelab.run.config.entry import Config
-    from joulelab.run.config.meter_choice import Chosen
+    from joulelab.run.config.meter_choice import MeterChoice
 
 FILES = {"unit": "joulelab-agent.service", "alerts": "alerts.yml", "grafana": "grafana.json"}
 
@@ -122,19 +122,19 @@ def _start(
     return collector, server, listener
 
 
-def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]) -> tuple[Config, Chosen]:
-    from joulelab.run.config.configuration import load
-    from joulelab.run.config.meter_choice import choose
+def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]) -> tuple[Config, MeterChoice]:
+    from joulelab.run.config.configuration import load_config
+    from joulelab.run.config.meter_choice import choose_meters
     from joulelab.run.run_options import host_name
 
-    config = load(os.environ, host_name(), named=file)
-    chosen = choose(config, os.environ, wanted, without)
+    config = load_config(os.environ, host_name(), named=file)
+    chosen = choose_meters(config, os.environ, wanted, without)
     for warning in (*map(str, chosen.lost), *config.warnings, *chosen.warnings):
         _say(warning)
     return config, chosen
 
 
-def _plan(chosen: Chosen, every_s: float) -> Any:
+def _plan(chosen: MeterChoice, every_s: float) -> Any:
     from joulelab.recorder.plan import Plan
     from joulelab.run.run_options import RunOptions, host_name
 
@@ -157,7 +157,7 @@ def _jobs(node: str | None) -> Any:
     return Jobs(Groups(), Queue(node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]))
 
 
-def _addresses(chosen: Chosen) -> dict[str, str]:
+def _addresses(chosen: MeterChoice) -> dict[str, str]:
     """Return the configured PDUs by their addresses, so that a trap names the entry and not a number."""
     import socket
 

@@ -17,8 +17,8 @@ from joulelab.cli.output import print_json
 from joulelab.cli.parameters import Duration, config_option, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
 from joulelab.run.config.meter_choice import list_lost_meters
-from joulelab.run.config.modules import module_of
-from joulelab.run.config.secrets import shown
+from joulelab.run.config.modules import find_meter_module
+from joulelab.run.config.secrets import mask_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Meter
     from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
-    from joulelab.run.config.entry import Config, Entry
+    from joulelab.run.config.entry import Config, MeterEntry
 
 INSIDE_S, OUTSIDE_S = 3.0, 6.0
 SLOW_READ_S = 0.02
@@ -83,7 +83,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         click.get_current_context().exit(1)
 
 
-def _targets(config: Config, names: tuple[str, ...], lost: set[str]) -> tuple[list[str], list[Entry]]:
+def _targets(config: Config, names: tuple[str, ...], lost: set[str]) -> tuple[list[str], list[MeterEntry]]:
     """Return the meters to examine that are not configured, and the entries; `lost` ones are neither."""
     from joulelab import instruments as meters
 
@@ -110,12 +110,12 @@ def examine(name: str, seconds: float) -> dict[str, Any]:
     return report | {"fixes": _fixes(name, offers) if denied else []}
 
 
-def examine_entry(entry: Entry, seconds: float) -> dict[str, Any]:
+def examine_entry(entry: MeterEntry, seconds: float) -> dict[str, Any]:
     """Open an entry of the configuration, read it, and return what is found; what fails is looked into."""
     from joulelab.cli.entries import Opener
 
     opener = Opener(entry)
-    about = {"module": entry.meter, "feeds": entry.feeds, "source": str(entry.source), "settings": shown(entry)}
+    about = {"module": entry.meter, "feeds": entry.feeds, "source": str(entry.source), "settings": mask_secrets(entry)}
     try:
         meter = opener.open()
     except JoulelabError as error:
@@ -166,7 +166,7 @@ def _adding(name: str) -> str | None:
     from joulelab.instruments.catalog import add_command, is_configured
 
     try:
-        module = module_of(name)
+        module = find_meter_module(name)
     except JoulelabError:
         return None
     return add_command(name, module) if is_configured(module) else None

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.core.errors import JoulelabError, Unavailable
-from joulelab.run.config.modules import is_live, module_of
-from joulelab.run.config.secrets import hide, resolve
+from joulelab.run.config.modules import find_meter_module, is_live
+from joulelab.run.config.secrets import hide_secrets, resolve_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Archive, Meter
     from joulelab.instruments.catalog import Row
-    from joulelab.run.config.entry import Config, Entry
+    from joulelab.run.config.entry import Config, MeterEntry
 
 TOGETHER = 16
 
@@ -27,7 +27,7 @@ TOGETHER = 16
 class Opener:
     """Open one entry as a run would. `error` is what it raised, with secrets taken out of it."""
 
-    entry: Entry
+    entry: MeterEntry
     error: JoulelabError | None = None
     warnings: list[str] = field(default_factory=list)
     _settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -35,12 +35,12 @@ class Opener:
     @property
     def module(self) -> Any:
         """Return the entry's module."""
-        return module_of(self.entry.meter)
+        return find_meter_module(self.entry.meter)
 
     def open(self) -> Any:
         """Return the open meter or archive. Raises JoulelabError."""
         try:
-            self._settings, self.warnings = resolve(self.entry, os.environ)
+            self._settings, self.warnings = resolve_secrets(self.entry, os.environ)
             return self._open()
         except JoulelabError as error:
             self.error = error
@@ -65,7 +65,7 @@ class Opener:
 
     def clean(self, text: Any) -> Any:
         """Return a text without secrets."""
-        return hide(text, self.entry, self._settings) if isinstance(text, str) else text
+        return hide_secrets(text, self.entry, self._settings) if isinstance(text, str) else text
 
     def _open(self) -> Meter | Archive:
         from joulelab.recorder.plan import MeterPlan, Plan, open_meter
@@ -82,22 +82,22 @@ class Opener:
 
 def load_configuration(named: Path | None) -> Config:
     """Load this host's configuration as a run does and print its warnings; its problems stay with the caller."""
-    from joulelab.run.config.configuration import load
+    from joulelab.run.config.configuration import load_config
     from joulelab.run.run_options import host_name
 
-    config = load(os.environ, host_name(), named=named)
+    config = load_config(os.environ, host_name(), named=named)
     for warning in config.warnings:
         click.echo(f"joulelab: {warning}", err=True)
     return config
 
 
-def rows_of(entries: Sequence[Entry]) -> list[Row]:
+def rows_of(entries: Sequence[MeterEntry]) -> list[Row]:
     """Open entries, some at once, and describe them."""
     from concurrent.futures import ThreadPoolExecutor
 
     from joulelab.instruments.catalog import describe
 
-    def row(entry: Entry) -> Row:
+    def row(entry: MeterEntry) -> Row:
         opener = Opener(entry)
         found = describe(entry.name, opener.module, opener.open)
         return replace(found, module=entry.meter, feeds=entry.feeds, source=str(entry.source))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.control.client import CapRequest
-    from joulelab.run.config.meter_choice import Chosen
+    from joulelab.run.config.meter_choice import MeterChoice
     from joulelab.run.run_caps import Companion
     from joulelab.run.run_command import Outcome
     from joulelab.run.run_options import RunOptions
@@ -196,21 +196,21 @@ def _options(
 
 def _configured(
     file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
-) -> tuple[Chosen | None, dict[str, float]]:
+) -> tuple[MeterChoice | None, dict[str, float]]:
     """Return the meters to read (None: the usual ones) and the configured times; most runs have nothing to load."""
-    from joulelab.run.config.config_files import present
+    from joulelab.run.config.config_files import list_config_files
 
-    files, warnings = present(os.environ, named=file)
+    files, warnings = list_config_files(os.environ, named=file)
     for warning in warnings:
         _say(warning)
     if not files and not wanted and not without:
         return None, {}
-    from joulelab.run.config.configuration import load
-    from joulelab.run.config.meter_choice import choose
+    from joulelab.run.config.configuration import load_config
+    from joulelab.run.config.meter_choice import choose_meters
     from joulelab.run.run_options import host_name
 
-    config = load(os.environ, host_name(), named=file)
-    chosen = choose(config, os.environ, wanted, without)
+    config = load_config(os.environ, host_name(), named=file)
+    chosen = choose_meters(config, os.environ, wanted, without)
     for warning in (*map(str, chosen.lost), *config.warnings, *chosen.warnings):
         if warning not in warnings:
             _say(warning)

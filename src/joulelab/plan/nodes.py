@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from joulelab.plan.toml_tables import Table
+    from joulelab.plan.toml_tables import TomlTable
 
 KEYS = (
     "rated_w", "gpus", "gpu_w", "host_w", "efficiency", "idle_w", "height_u",
@@ -39,7 +39,7 @@ class NodeKind:
     runs: tuple[str, ...] = ()
 
 
-def read_nodes(table: Table) -> dict[str, NodeKind]:
+def read_nodes(table: TomlTable) -> dict[str, NodeKind]:
     """Read [nodes.NAME] tables; what is wrong is noted with the table's problems."""
     found: dict[str, NodeKind] = {}
     for name in table.values:

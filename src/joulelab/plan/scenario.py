@@ -17,7 +17,7 @@ from joulelab.plan.nodes import NodeKind, read_nodes
 from joulelab.plan.rack.facility import read_rack
 from joulelab.plan.rack.mix import read_mix
 from joulelab.plan.schedule.site import read_schedule
-from joulelab.plan.toml_tables import Problems, Table, read_toml
+from joulelab.plan.toml_tables import Problems, TomlTable, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def read_scenario(
         problems.add((), f"the plan file has no [{need}]", next="add it, or name another file")
     _over(values, ("rack",), rack or {})
     _over(values, ("nodes", _named(values)), node or {})
-    top = Table(values, (), problems)
+    top = TomlTable(values, (), problems)
     top.allow(KEYS)
     folder = Path() if path is None else path.parent
     found = Scenario(

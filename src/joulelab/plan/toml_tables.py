@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from joulelab.core.reading import Place
 
-__all__ = ["Problems", "Table", "is_number", "read_toml", "show"]
+__all__ = ["Problems", "TomlTable", "is_number", "read_toml", "show"]
 
 Problems = Mistakes
 
 
-class Table:
+class TomlTable:
     """Hold a table of the file and its place, and give its values by their kinds; what is wrong is noted.
 
     A value that is wrong is given as if it were not there.
@@ -99,11 +99,11 @@ class Table:
         """Return a time in s, as on the command line."""
         return self._read(key, read=partial(read_time, least=least), advice=TIME)
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         """Return a table inside this one, empty where there is none."""
-        return Table(self._read(key, dict[str, Any]) or {}, (*self.at, key), self.problems)
+        return TomlTable(self._read(key, dict[str, Any]) or {}, (*self.at, key), self.problems)
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[TomlTable]:
         """Return the tables of a list: `[[skip]]`."""
         found = self._read(key, list[dict[str, Any]]) or []
-        return [Table(item, (*self.at, key, n), self.problems) for n, item in enumerate(found)]
+        return [TomlTable(item, (*self.at, key, n), self.problems) for n, item in enumerate(found)]

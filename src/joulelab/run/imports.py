@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.core.text import suggest_name
 from joulelab.core.version import __version__
-from joulelab.run.config.configuration import load
-from joulelab.run.config.entry import Entry, Source
-from joulelab.run.config.modules import module_of
-from joulelab.run.config.secrets import resolve
+from joulelab.run.config.configuration import load_config
+from joulelab.run.config.entry import KeySource, MeterEntry
+from joulelab.run.config.modules import find_meter_module
+from joulelab.run.config.secrets import resolve_secrets
 from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Archive, Fetched
 
 GRAVE = ("warning", "failed")  # of what is told of an interval, what is a problem
-COMMAND_LINE = Source(Path("the command line"))
+COMMAND_LINE = KeySource(Path("the command line"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Imported:
 
 def entry_asked(name: str, environ: Mapping[str, str], host: str, *, named: Path | None = None) -> Asked:
     """Return the archive of a configuration's entry. Raises ConfigError with the nearest name."""
-    config = load(environ, host, named=named)
+    config = load_config(environ, host, named=named)
     entry = config.named(name)
     if entry is None:
         config.check()  # it may be the one that is wrong
         valid = [e.name for e in config.entries]
         advice = suggest_name(name, valid) if valid else f"write [meters.{name}] into joulelab.toml"
         raise ConfigError(f"there is no entry {name!r}", where="joulelab.toml", next=advice)
-    settings, _ = resolve(entry, environ)
+    settings, _ = resolve_secrets(entry, environ)
     if entry.meter == "file" and isinstance(settings.get("path"), str):
         beside = entry.sources.get("path", entry.source).file.parent
         settings["path"] = str(beside / Path(settings["path"]).expanduser())
@@ -77,9 +77,9 @@ def entry_asked(name: str, environ: Mapping[str, str], host: str, *, named: Path
 
 def typed_asked(meter: str, label: str, settings: Mapping[str, Any], environ: Mapping[str, str]) -> Asked:
     """Return an archive whose settings were typed; secrets have to be references there too. Raises ConfigError."""
-    secrets = tuple(getattr(module_of(meter), "SECRETS", ()))
-    entry = Entry(label, meter, COMMAND_LINE, dict(settings), secrets=secrets)
-    return Asked(meter, label, resolve(entry, environ)[0])
+    secrets = tuple(getattr(find_meter_module(meter), "SECRETS", ()))
+    entry = MeterEntry(label, meter, COMMAND_LINE, dict(settings), secrets=secrets)
+    return Asked(meter, label, resolve_secrets(entry, environ)[0])
 
 
 def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Imported:
@@ -171,7 +171,7 @@ def _unsure_s(archives: Sequence[Archive], wanted: Wanted) -> tuple[float, float
 
 
 def _opened(asked: Asked, stack: contextlib.ExitStack) -> Archive:
-    module = module_of(asked.meter)
+    module = find_meter_module(asked.meter)
     if not callable(getattr(module, "open_archive", None)):
         why = "it is read while a run goes on"
         raise ConfigError(f"meter {asked.meter} cannot be asked afterwards", why=why, next="joulelab run -- COMMAND")

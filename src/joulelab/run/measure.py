@@ -17,9 +17,9 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
 from joulelab.run import marking
-from joulelab.run.config.configuration import load
+from joulelab.run.config.configuration import load_config
 from joulelab.run.config.entry import Config
-from joulelab.run.config.meter_choice import Chosen, check_name, choose, general_problems
+from joulelab.run.config.meter_choice import MeterChoice, check_meter_name, choose_meters, list_general_problems
 from joulelab.run.run_options import RUN, RunOptions, host_name, runs_folder
 from joulelab.run.session import Session, join, part
 
@@ -248,7 +248,7 @@ def _check_arguments(name: object, meters: object, times: Mapping[str, object], 
 def _configuration() -> Config:
     """Return the configuration as far as it is right, and warn of the rest: the block runs in any case."""
     try:
-        config = load(os.environ, host_name())
+        config = load_config(os.environ, host_name())
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
         _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
         return Config()
@@ -257,20 +257,20 @@ def _configuration() -> Config:
     return config
 
 
-def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> Chosen:
+def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> MeterChoice:
     """Return the meters to read: those that are given, or what is usual and configured."""
     wanted = []
     for name in (m for m in meters or () if isinstance(m, str)):
         try:
             if name not in config.lost:
-                check_name(config, name)
+                check_meter_name(config, name)
             wanted.append(name)
         except ConfigError as problem:
             _log.warning("this is not measured: %s", problem)
     if wanted or meters is None:
-        chosen = choose(config, os.environ, wanted)
+        chosen = choose_meters(config, os.environ, wanted)
     else:
-        chosen = Chosen(meters=[], node=dict(config.node), lost=general_problems(config))
+        chosen = MeterChoice(meters=[], node=dict(config.node), lost=list_general_problems(config))
     for said in (*chosen.lost, *chosen.warnings):
         _log.warning("%s", said)
     given = [dict(m) for m in meters or () if not isinstance(m, str)]

@@ -237,12 +237,12 @@ def options_of(plan: Mapping[str, Any], run: Path, environ: Mapping[str, str]) -
     by = plan.get("chosen_by")
     if by is None:
         return options
-    from joulelab.run.config.configuration import load
-    from joulelab.run.config.meter_choice import choose
+    from joulelab.run.config.configuration import load_config
+    from joulelab.run.config.meter_choice import choose_meters
 
     try:
-        config = load(environ, host_name(environ), named=None if by["file"] is None else Path(by["file"]))
-        chosen = choose(config, environ, by["wanted"], by["without"])
+        config = load_config(environ, host_name(environ), named=None if by["file"] is None else Path(by["file"]))
+        chosen = choose_meters(config, environ, by["wanted"], by["without"])
     except Exception as error:  # noqa: BLE001 - the usual meters are better than none
         say("problem", what=f"the configuration is not used: {error}"[:SHORT])
         return options

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.control.client import CapRequest
-    from joulelab.run.config.meter_choice import Chosen
+    from joulelab.run.config.meter_choice import MeterChoice
 
 RUNS = "JOULELAB_RUNS"
 RUN = "JOULELAB_RUN"
@@ -117,7 +117,7 @@ class RunOptions:
 
     def reading(
         self,
-        chosen: Chosen,
+        chosen: MeterChoice,
         *,
         file: Path | None = None,
         wanted: Sequence[str] | None = None,

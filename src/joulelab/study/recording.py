@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulelab.run.config.configuration import load
-from joulelab.run.config.meter_choice import choose
+from joulelab.run.config.configuration import load_config
+from joulelab.run.config.meter_choice import choose_meters
 from joulelab.run.run_options import RunOptions, host_name
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def run_options(
     caps: Sequence[CapRequest] = (),
 ) -> tuple[RunOptions, list[str]]:
     """Return how a slot is recorded, and what is to be warned of. Raises ConfigError for a name that no meter has."""
-    config = load(environ, host_name(), named=None if settings.config is None else Path(settings.config))
-    chosen = choose(config, environ, settings.meters, settings.without)
+    config = load_config(environ, host_name(), named=None if settings.config is None else Path(settings.config))
+    chosen = choose_meters(config, environ, settings.meters, settings.without)
     defaults = config.run
     period_s = settings.period_s if settings.period_s is not None else defaults.get("period_s", 0.1)
     rated = {} if settings.rated_cpu_w is None else {"cpu_w": settings.rated_cpu_w}

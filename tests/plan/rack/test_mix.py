@@ -14,7 +14,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.plan.rack.extremes import Percentile, Refusal, percentile_of
 from joulelab.plan.rack.mix import Job, coincidence, load_of, read_mix
 from joulelab.plan.rack.spread import ASSUMED, Spread
-from joulelab.plan.toml_tables import Problems, Table
+from joulelab.plan.toml_tables import Problems, TomlTable
 
 
 def given(found: Percentile | Refusal) -> Percentile:
@@ -24,7 +24,7 @@ def given(found: Percentile | Refusal) -> Percentile:
 
 def mix(text: str) -> tuple[Job, ...]:
     problems = Problems("plan.toml", text)
-    jobs = read_mix(Table(tomllib.loads(text), (), problems).tables("mix"))
+    jobs = read_mix(TomlTable(tomllib.loads(text), (), problems).tables("mix"))
     problems.check()
     return jobs
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.run.config.configuration import load
+from joulelab.run.config.configuration import load_config
 
 if TYPE_CHECKING:
     from joulelab.run.config.entry import Config
@@ -34,7 +34,7 @@ class Places:
         return path
 
     def load(self, host: str = "node07.cluster", **more: Any) -> Config:
-        return load(self.environ, host, cwd=str(self.cwd), **more)
+        return load_config(self.environ, host, cwd=str(self.cwd), **more)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.run.config.conftest import INSTRUMENT, Places
 
-from joulelab.run.config.config_files import foreign, project_file
+from joulelab.run.config.config_files import explain_distrust, find_project_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,16 +223,16 @@ def test_a_file_that_others_may_write_is_used_only_if_it_is_named(places: Places
 def test_a_file_of_another_user_is_not_trusted(places: Places) -> None:
     places.write("project", ENTRY)
     os.chown(places.project, 12345, 12345)
-    assert "belongs to another user" in (foreign(places.project, {}) or "")
-    assert foreign(places.project, {"SUDO_UID": "12345"}) is None
+    assert "belongs to another user" in (explain_distrust(places.project, {}) or "")
+    assert explain_distrust(places.project, {"SUDO_UID": "12345"}) is None
 
 
 def test_the_nearest_project_file_counts(places: Places, tmp_path: Path) -> None:
     places.write("project", ENTRY)
-    assert project_file(str(places.cwd)) == places.project
+    assert find_project_file(str(places.cwd)) == places.project
     near = places.cwd / "joulelab.toml"
     near.write_text("")
-    assert project_file(str(places.cwd)) == near
+    assert find_project_file(str(places.cwd)) == near
 
 
 def test_cords_are_counted_over_entries_of_one_scope(places: Places) -> None:

@@ -11,20 +11,20 @@ from keyring.backends.null import Keyring
 
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.instruments import keyring as transport
-from joulelab.run.config.meter_choice import choose
-from joulelab.run.config.secrets import hide, resolve, shown
+from joulelab.run.config.meter_choice import choose_meters
+from joulelab.run.config.secrets import hide_secrets, mask_secrets, resolve_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.run.config.conftest import Places
 
-    from joulelab.run.config.entry import Entry
+    from joulelab.run.config.entry import MeterEntry
 
 SECRET = "s3cret-of-mine"
 
 
-def entry(places: Places, password: str, key: str = "password") -> Entry:
+def entry(places: Places, password: str, key: str = "password") -> MeterEntry:
     places.write("project", f'[meters.pdu-1]\nmeter = "INSTRUMENT"\naddress = "x"\n{key} = {password}\n')
     config = places.load()
     config.check()
@@ -32,7 +32,7 @@ def entry(places: Places, password: str, key: str = "password") -> Entry:
 
 
 def test_from_the_environment(places: Places) -> None:
-    found, warnings = resolve(entry(places, '{ env = "PW" }'), {"PW": SECRET})
+    found, warnings = resolve_secrets(entry(places, '{ env = "PW" }'), {"PW": SECRET})
     assert (found["password"], warnings) == (SECRET, [])
 
 
@@ -40,9 +40,9 @@ def test_from_a_file_beside_the_configuration(places: Places) -> None:
     path = places.project.parent / "pw"
     path.write_text(f"  {SECRET}\n")
     path.chmod(0o600)
-    assert resolve(entry(places, '{ file = "pw" }'), {}) == ({"address": "x", "password": SECRET}, [])
+    assert resolve_secrets(entry(places, '{ file = "pw" }'), {}) == ({"address": "x", "password": SECRET}, [])
     path.chmod(0o640)
-    _, (warning,) = resolve(entry(places, '{ file = "pw" }'), {})
+    _, (warning,) = resolve_secrets(entry(places, '{ file = "pw" }'), {})
     assert f"chmod 600 {path}" in warning
     assert SECRET not in warning
 
@@ -52,7 +52,7 @@ def test_from_a_file_at_home(places: Places, monkeypatch: pytest.MonkeyPatch) ->
     path = places.project.parent / ".pw"
     path.write_text(SECRET)
     path.chmod(0o600)
-    assert resolve(entry(places, '{ file = "~/.pw" }'), {})[0]["password"] == SECRET
+    assert resolve_secrets(entry(places, '{ file = "~/.pw" }'), {})[0]["password"] == SECRET
 
 
 class Ring(Keyring):
@@ -75,14 +75,14 @@ def ring() -> Iterator[Any]:
 @pytest.mark.system
 def test_from_the_keyring(places: Places, ring: Any) -> None:
     ring(Ring())
-    assert resolve(entry(places, '{ keyring = "rack/pdu/admin" }'), {})[0]["password"] == SECRET
+    assert resolve_secrets(entry(places, '{ keyring = "rack/pdu/admin" }'), {})[0]["password"] == SECRET
     with pytest.raises(ConfigError, match=r"keyring set rack root"):
-        resolve(entry(places, '{ keyring = "rack/root" }'), {})
+        resolve_secrets(entry(places, '{ keyring = "rack/root" }'), {})
     with pytest.raises(ConfigError, match="not an entry of a keyring"):
-        resolve(entry(places, '{ keyring = "rack" }'), {})
+        resolve_secrets(entry(places, '{ keyring = "rack" }'), {})
     ring(Ring(fails=True))
     with pytest.raises(ConfigError, match="does not answer") as raised:
-        resolve(entry(places, '{ keyring = "rack/root" }'), {})
+        resolve_secrets(entry(places, '{ keyring = "rack/root" }'), {})
     assert SECRET not in str(raised.value)
 
 
@@ -91,7 +91,7 @@ def test_without_the_package_it_says_what_to_install(places: Places, monkeypatch
     with pytest.raises(MissingDependency, match=r"joulelab\[keyring\]"):
         transport.secret("a", "b")
     with pytest.raises(ConfigError, match=r"joulelab.toml:4, password: .*joulelab\[keyring\]"):
-        resolve(entry(places, '{ keyring = "rack/root" }'), {})
+        resolve_secrets(entry(places, '{ keyring = "rack/root" }'), {})
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_mistakes_name_the_place_and_the_way_out(places: Places, value: str, sai
     (places.project.parent / "empty").write_text(" \n")
     (places.project.parent / "noise").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError) as raised:
-        resolve(entry(places, value), {"PW": ""})
+        resolve_secrets(entry(places, value), {"PW": ""})
     assert str(raised.value).startswith(f"{places.project}:4, password: ")
     assert said in str(raised.value)
     assert raised.value.next
@@ -123,18 +123,18 @@ def test_mistakes_name_the_place_and_the_way_out(places: Places, value: str, sai
 
 
 def test_the_community_that_everybody_knows_may_be_plain_text(places: Places) -> None:
-    assert resolve(entry(places, '"public"', "community"), {})[0]["community"] == "public"
+    assert resolve_secrets(entry(places, '"public"', "community"), {})[0]["community"] == "public"
     with pytest.raises(ConfigError, match="plain text"):
-        resolve(entry(places, '"private"', "community"), {})
+        resolve_secrets(entry(places, '"private"', "community"), {})
 
 
 def test_secrets_are_shown_by_their_source_only(places: Places) -> None:
     one = entry(places, '{ env = "PW" }')
-    assert shown(one) == {"address": "x", "password": "*** (env PW)"}
-    assert shown(entry(places, f'"{SECRET}"'))["password"] == "***"
-    settings, _ = resolve(one, {"PW": SECRET})
-    assert hide(f"a {SECRET} b", one, settings) == "a *** b"
-    assert hide("abc", one, {"password": "ab"}) == "abc"
+    assert mask_secrets(one) == {"address": "x", "password": "*** (env PW)"}
+    assert mask_secrets(entry(places, f'"{SECRET}"'))["password"] == "***"
+    settings, _ = resolve_secrets(one, {"PW": SECRET})
+    assert hide_secrets(f"a {SECRET} b", one, settings) == "a *** b"
+    assert hide_secrets("abc", one, {"password": "ab"}) == "abc"
 
 
 def test_nothing_that_is_handed_on_shows_secrets_when_printed(places: Places) -> None:
@@ -145,7 +145,7 @@ def test_nothing_that_is_handed_on_shows_secrets_when_printed(places: Places) ->
 
     entry(places, '{ env = "PW" }')
     config = places.load()
-    chosen = choose(config, {"PW": SECRET})
+    chosen = choose_meters(config, {"PW": SECRET})
     (item,) = chosen.also
     assert item["config"]["password"] == SECRET
     options = RunOptions(runs=Path()).reading(chosen)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.run.config.meter_choice import choose
+from joulelab.run.config.meter_choice import choose_meters
 from joulelab.run.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -60,6 +60,6 @@ def test_what_is_wrong_is_told_with_its_line(places: Places, text: str, line: in
 @pytest.mark.parametrize("entry", ["", '[meters.pdu1]\nmeter = "INSTRUMENT"\naddress = "low"\nwatts = 7\n'])
 def test_a_run_keeps_what_is_known_of_its_node(places: Places, entry: str) -> None:
     places.write("user", f"[node]\nrated_w = 10200\n{entry}")
-    chosen = choose(places.load(), {})
+    chosen = choose_meters(places.load(), {})
     assert RunOptions(runs=Path()).reading(chosen).to_json()["node"] == {"rated_w": 10200.0}
     assert "node" not in RunOptions(runs=Path()).to_json()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.config import toml_writing
-from joulelab.run.config.toml_writing import entry_text, toml, write_entry
+from joulelab.run.config.toml_writing import format_entry, format_toml, write_entry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def test_the_rest_of_a_file_stays_as_it_is(tmp_path: Path) -> None:
     link = tmp_path / "link.toml"
     link.symlink_to(file)
     write_entry(link, "pdu1", VALUES)
-    assert file.read_text() == BEFORE + "\n\n" + entry_text("pdu1", VALUES)
+    assert file.read_text() == BEFORE + "\n\n" + format_entry("pdu1", VALUES)
     assert file.stat().st_mode & 0o777 == 0o640
     assert link.is_symlink()
 
@@ -51,7 +51,7 @@ def test_an_entry_is_replaced_only_on_request(tmp_path: Path) -> None:
     write_entry(file, "a", VALUES, replace=True)
     changed = file.read_text()
     assert changed == BEFORE.replace(
-        '# first\nmeter = "rapl"\n', "# first\n" + entry_text("a", VALUES).partition("\n")[2]
+        '# first\nmeter = "rapl"\n', "# first\n" + format_entry("a", VALUES).partition("\n")[2]
     )
     write_entry(file, "b", VALUES, replace=True)
     assert tomllib.loads(file.read_text())["meters"] == {"a": VALUES, "b": VALUES}
@@ -112,7 +112,7 @@ nested = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.
 @given(nested)
 def test_what_is_written_is_read_back(value: Any) -> None:
     try:
-        text = toml(value)
+        text = format_toml(value)
         text.encode()
     except UnicodeEncodeError:
         return  # a lone surrogate is no text

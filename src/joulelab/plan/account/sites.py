@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.plan.rates.rate import Rate
-    from joulelab.plan.toml_tables import Table
+    from joulelab.plan.toml_tables import TomlTable
 
 KEYS = (
     "name", "intensity", "tariff", "pue", "pue_u", "currency", "zone", "data_gb", "kwh_per_gb", "kwh_per_gb_u",
@@ -78,7 +78,7 @@ class Site:
         return found
 
 
-def read_sites(tables: Sequence[Table]) -> list[Site]:
+def read_sites(tables: Sequence[TomlTable]) -> list[Site]:
     """Read [[sites]] tables; what is wrong is noted with the tables' problems."""
     found: list[Site] = []
     for table in tables:
@@ -103,7 +103,7 @@ def read_sites(tables: Sequence[Table]) -> list[Site]:
     return found
 
 
-def _check(table: Table, pue: float | None, pue_u: float | None) -> None:
+def _check(table: TomlTable, pue: float | None, pue_u: float | None) -> None:
     if pue is not None and pue < 1:
         table.wrong(
             "pue", f"pue is {pue:g}", why="a site takes at least what its computers take", next="give 1 or more"
@@ -114,7 +114,7 @@ def _check(table: Table, pue: float | None, pue_u: float | None) -> None:
         table.wrong("pue_u", "pue_u says nothing without pue", next="add pue")
 
 
-def _spec(table: Table, key: str) -> str:
+def _spec(table: TomlTable, key: str) -> str:
     """Return a rate as people write it: a text, or a plain figure."""
     value = table.values.get(key)
     return f"{value:g}" if is_number(value) else table.text(key) or ""

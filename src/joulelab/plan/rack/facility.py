@@ -15,7 +15,7 @@ from joulelab.plan.toml_tables import is_number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.toml_tables import Table
+    from joulelab.plan.toml_tables import TomlTable
 
 KEYS = (
     "supply_w", "feeds", "redundancy", "continuous", "power_factor", "node_phases", "cooling_w", "height_u", "others_u",
@@ -202,7 +202,7 @@ def _load(nodes: int, node_phases: int) -> float:
     return float(nodes)
 
 
-def read_rack(table: Table) -> Rack:
+def read_rack(table: TomlTable) -> Rack:
     """Read [rack]; what is wrong is noted with the table's problems."""
     table.allow(KEYS)
     feeds = tuple(_feed(one, n) for n, one in enumerate(table.tables("feeds")))
@@ -229,7 +229,7 @@ def read_rack(table: Table) -> Rack:
     return rack
 
 
-def _feed(one: Table, number: int) -> Feed | None:
+def _feed(one: TomlTable, number: int) -> Feed | None:
     one.allow(FEED_KEYS)
     volts, amps = one.positive("volts"), one.positive("amps")
     for key, value, example in (("volts", volts, 208), ("amps", amps, 50)):
@@ -243,7 +243,7 @@ def _feed(one: Table, number: int) -> Feed | None:
     return Feed(one.text("name") or f"feed {number + 1}", volts, amps, phases or 3, one.text("side") or "")
 
 
-def _rules(table: Table) -> Rules:
+def _rules(table: TomlTable) -> Rules:
     table.allow(RULE_KEYS)
     percentiles, caps = _numbers(table, "percentiles"), _numbers(table, "caps_w")
     for value in percentiles or ():
@@ -260,7 +260,7 @@ def _rules(table: Table) -> Rules:
     )
 
 
-def _check(table: Table, rack: Rack, *, whole: bool) -> None:
+def _check(table: TomlTable, rack: Rack, *, whole: bool) -> None:
     """Note what contradicts itself; `whole` is whether all feeds could be read."""
     if "supply_w" not in table and (whole and not rack.feeds):
         then = "give --supply 70kW, or in [rack] supply_w = 70000, or feeds with volts and amps"
@@ -284,7 +284,7 @@ def _check(table: Table, rack: Rack, *, whole: bool) -> None:
             table.wrong("others_w", "nothing is left for nodes", why=f"{least.name}: {least.said}", next="correct it")
 
 
-def _assumed(table: Table, feeds: Sequence[Feed]) -> tuple[str, ...]:
+def _assumed(table: TomlTable, feeds: Sequence[Feed]) -> tuple[str, ...]:
     """Return what nobody said and was assumed."""
     if "feeds" not in table:
         return ()
@@ -309,7 +309,7 @@ def _sides(feeds: Sequence[Feed]) -> list[tuple[Feed, ...]]:
     return [tuple(of) for of in found.values()]
 
 
-def _share(table: Table, key: str) -> float | None:
+def _share(table: TomlTable, key: str) -> float | None:
     value = table.positive(key)
     if value is not None and value > 1:
         table.wrong(key, f"{key} is {value:g}", next="give a share of at most 1: 0.8")
@@ -317,14 +317,14 @@ def _share(table: Table, key: str) -> float | None:
     return value
 
 
-def _not_negative(table: Table, key: str) -> float | None:
+def _not_negative(table: TomlTable, key: str) -> float | None:
     value = table.values.get(key)
     if is_number(value) and value == 0:
         return 0.0
     return table.positive(key)
 
 
-def _numbers(table: Table, key: str) -> tuple[float, ...] | None:
+def _numbers(table: TomlTable, key: str) -> tuple[float, ...] | None:
     if key not in table:
         return None
     value = table.values[key]

@@ -12,7 +12,7 @@ from joulelab.core.text import suggest_name
 from joulelab.plan.rates.constant import Constant
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import CARBON
-from joulelab.plan.toml_tables import Problems, Table, is_number, read_toml
+from joulelab.plan.toml_tables import Problems, TomlTable, is_number, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def read_annual(path: Path | None = None) -> Annual:
     shown = str(path or f"joulelab's {NAME}")
     text, values = read_toml(path, "table of intensities") if path else (own_table(), tomllib.loads(own_table()))
     problems = Problems(shown, text)
-    table = Table(values, (), problems)
+    table = TomlTable(values, (), problems)
     table.allow(("prefer", "zones"))
     prefer = table.one_of("prefer", COVERS) or "lifecycle"
     found = [_row(one) for one in table.tables("zones")]
@@ -105,7 +105,7 @@ def read_annual(path: Path | None = None) -> Annual:
     return Annual(shown, tuple(rows), prefer)
 
 
-def _row(table: Table) -> Row | None:
+def _row(table: TomlTable) -> Row | None:
     table.allow(KEYS)
     missing = [key for key in NEEDED if key not in table]
     if missing:
@@ -124,7 +124,7 @@ def _row(table: Table) -> Row | None:
     return Row(zone, year, float(amount), kind, covers, source, u_rel=u_rel, **texts)
 
 
-def _check_once(table: Table, rows: Sequence[Row | None]) -> None:
+def _check_once(table: TomlTable, rows: Sequence[Row | None]) -> None:
     seen: set[tuple[str, int, str, str]] = set()
     for n, row in enumerate(rows):
         if row is None:

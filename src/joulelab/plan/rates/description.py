@@ -18,8 +18,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import Unit, unit_of
 from joulelab.plan.rates.zones import utc_of, zone_of
-from joulelab.plan.toml_tables import Problems, Table, read_toml
-from joulelab.run.config.toml_writing import toml
+from joulelab.plan.toml_tables import Problems, TomlTable, read_toml
+from joulelab.run.config.toml_writing import format_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +111,7 @@ def read_side(path: Path, of: Path) -> Description:
 def read_described(path: Path, text: str, values: dict[str, Any]) -> tuple[Description, str | None]:
     """Read what TOML says of values, and the name of the file that holds them. Raises ConfigError."""
     problems = Problems(str(path), text)
-    table = Table(values, (), problems)
+    table = TomlTable(values, (), problems)
     table.allow(KEYS)
     found = {key: table.text(key) for key in TEXTS}
     for key in ("step", "end", "issued"):
@@ -193,5 +193,5 @@ def _share(text: str) -> float:
 def side_text(name: str, words: Mapping[str, str]) -> str:
     """Return TOML that describes the values of a file. Raises ConfigError for words that mean nothing."""
     described_by(words)
-    lines = [f"{key} = {toml(value)}" for key, value in words.items()]
+    lines = [f"{key} = {format_toml(value)}" for key, value in words.items()]
     return "\n".join([f"# What {name} holds.", *lines]) + "\n"

@@ -13,7 +13,7 @@ from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.tariff import DAYS, MINUTES, MONTHS, Charge, Per, Rule, Tariff
 from joulelab.plan.rates.units import unit_of
 from joulelab.plan.rates.zones import utc_of, zone_of
-from joulelab.plan.toml_tables import Problems, Table, is_number
+from joulelab.plan.toml_tables import Problems, TomlTable, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _SPAN = re.compile(r"(\d{1,2}):(\d\d)\s*-\s*(\d{1,2}):(\d\d)")
 def read_tariff(path: Path, text: str, values: dict[str, object]) -> Tariff:
     """Return the tariff that a file holds. Raises ConfigError with all that is wrong and the lines."""
     problems = Problems(str(path), text)
-    table = Table(values, (), problems)
+    table = TomlTable(values, (), problems)
     table.allow(KEYS)
     unit = _unit(table)
     zone = _zone(table)
@@ -59,7 +59,7 @@ def read_tariff(path: Path, text: str, values: dict[str, object]) -> Tariff:
         raise ConfigError(error.what, where=str(path), why=error.why, next=error.next) from None
 
 
-def _unit(table: Table) -> Unit:
+def _unit(table: TomlTable) -> Unit:
     said = table.text("unit")
     if said is None and "unit" not in table:
         table.wrong("", "the tariff has no unit", next='say it: unit = "EUR/kWh"')
@@ -73,7 +73,7 @@ def _unit(table: Table) -> Unit:
     return unit
 
 
-def _zone(table: Table) -> ZoneInfo:
+def _zone(table: TomlTable) -> ZoneInfo:
     name = table.text("time_zone")
     by_clock = "rules" in table or "since" in table or "until" in table
     if name is None and "time_zone" not in table and by_clock:
@@ -85,7 +85,7 @@ def _zone(table: Table) -> ZoneInfo:
         return zone_of("UTC")
 
 
-def _price(table: Table, unit: Unit) -> float | None:
+def _price(table: TomlTable, unit: Unit) -> float | None:
     value = table.values.get("price")
     if is_number(value):
         return float(value) * unit.factor  # may be negative: spot prices are, at times
@@ -94,7 +94,7 @@ def _price(table: Table, unit: Unit) -> float | None:
     return None
 
 
-def _rule(table: Table, n: int, unit: Unit) -> Rule | None:
+def _rule(table: TomlTable, n: int, unit: Unit) -> Rule | None:
     table.allow(RULE_KEYS)
     price = _price(table, unit)
     if price is None and "price" not in table:
@@ -104,7 +104,7 @@ def _rule(table: Table, n: int, unit: Unit) -> Rule | None:
     return None if price is None else Rule(table.text("name") or f"rule {n + 1}", price, months, days, spans)
 
 
-def _members(table: Table, key: str, names: Sequence[str]) -> tuple[int, ...]:
+def _members(table: TomlTable, key: str, names: Sequence[str]) -> tuple[int, ...]:
     """Read `mon-fri`, `sat,sun` or a list of them; a range may go over the end: `nov-mar`."""
     said = table.texts(key)
     if said is None:
@@ -121,7 +121,7 @@ def _members(table: Table, key: str, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _spans(table: Table) -> tuple[tuple[int, int], ...]:
+def _spans(table: TomlTable) -> tuple[tuple[int, int], ...]:
     """Read `08:00-20:00` or a list of such; one over midnight is both ends of each day that is named."""
     said = table.texts("hours")
     if said is None:
@@ -142,7 +142,7 @@ def _spans(table: Table) -> tuple[tuple[int, int], ...]:
     return tuple(spans)
 
 
-def _charge(table: Table, key: str, name: str) -> Charge | None:
+def _charge(table: TomlTable, key: str, name: str) -> Charge | None:
     if key not in table:
         return None
     one = table.table(key)
@@ -155,7 +155,7 @@ def _charge(table: Table, key: str, name: str) -> Charge | None:
     return Charge(amount, cast("Per", per)) if amount is not None and per is not None else None
 
 
-def _date(table: Table, key: str, zone: ZoneInfo) -> float | None:
+def _date(table: TomlTable, key: str, zone: ZoneInfo) -> float | None:
     value = table.values.get(key)
     if value is None:
         return None

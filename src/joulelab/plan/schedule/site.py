@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from joulelab.plan.toml_tables import Table
+    from joulelab.plan.toml_tables import TomlTable
 
 Unused = Literal["idle", "off"]
 Count = Literal["mean", "highest"]
@@ -118,7 +118,7 @@ class Schedule:
     workloads: tuple[Workload, ...] = ()
 
 
-def read_schedule(table: Table) -> Schedule:
+def read_schedule(table: TomlTable) -> Schedule:
     """Read [schedule]; what is wrong is noted with the table's problems."""
     table.allow(KEYS)
     shares = {key: _share(table, key) for key in ("margin", "accuracy", "slowdown")}
@@ -141,13 +141,13 @@ def read_schedule(table: Table) -> Schedule:
     return found
 
 
-def _or_none(table: Table, key: str) -> float | None:
+def _or_none(table: TomlTable, key: str) -> float | None:
     """Return a number of at least 0."""
     value = table.values.get(key)
     return 0.0 if value == 0 and not isinstance(value, bool) else table.positive(key)
 
 
-def _share(table: Table, key: str) -> float | None:
+def _share(table: TomlTable, key: str) -> float | None:
     """Return a share of at least 0 and below 1."""
     share = _or_none(table, key)
     if share is not None and share >= 1:
@@ -156,7 +156,7 @@ def _share(table: Table, key: str) -> float | None:
     return share
 
 
-def _workloads(table: Table) -> tuple[Workload, ...]:
+def _workloads(table: TomlTable) -> tuple[Workload, ...]:
     found = []
     for name in table.values:
         one = table.table(name)
@@ -176,7 +176,7 @@ def _workloads(table: Table) -> tuple[Workload, ...]:
     return tuple(found)
 
 
-def _cap(table: Table) -> GivenCap | None:
+def _cap(table: TomlTable) -> GivenCap | None:
     table.allow(CAP_KEYS)
     cap, slowdown, node = (table.positive(key) for key in ("cap_w", "slowdown", "node_w"))
     highest = table.positive("highest_w")

@@ -12,30 +12,30 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NAME = "joulelab.toml"
-NAMED = "JOULELAB_CONFIG"
-SYSTEM = "JOULELAB_ETC"  # where the configuration of the machine is, if not in /etc/joulelab
+FILE_NAME = "joulelab.toml"
+FILE_VARIABLE = "JOULELAB_CONFIG"
+SYSTEM_VARIABLE = "JOULELAB_ETC"  # where the configuration of the machine is, if not in /etc/joulelab
 
 
-def system_file(environ: Mapping[str, str]) -> Path:
+def get_system_file(environ: Mapping[str, str]) -> Path:
     """Return the machine's file, whether it exists or not."""
-    return Path(environ.get(SYSTEM) or "/etc/joulelab") / NAME
+    return Path(environ.get(SYSTEM_VARIABLE) or "/etc/joulelab") / FILE_NAME
 
 
-def user_file(environ: Mapping[str, str]) -> Path:
+def get_user_file(environ: Mapping[str, str]) -> Path:
     """Return the user's file, whether it exists or not."""
     base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "~", ".config")  # noqa: PTH118 quick
-    return Path(base).expanduser() / "joulelab" / NAME
+    return Path(base).expanduser() / "joulelab" / FILE_NAME
 
 
-def project_file(cwd: str | None = None) -> Path | None:
+def find_project_file(cwd: str | None = None) -> Path | None:
     """Return the nearest joulelab.toml in a folder or those that contain it, None where there is none."""
     try:
         folder = cwd or os.getcwd()  # noqa: PTH109 quick
     except OSError:  # deleted under us
         return None
     while True:
-        path = os.path.join(folder, NAME)  # noqa: PTH118 quick
+        path = os.path.join(folder, FILE_NAME)  # noqa: PTH118 quick
         if os.path.lexists(path):
             return Path(path)
         above = os.path.dirname(folder)  # noqa: PTH120 quick
@@ -44,7 +44,7 @@ def project_file(cwd: str | None = None) -> Path | None:
         folder = above
 
 
-def present(
+def list_config_files(
     environ: Mapping[str, str], *, named: Path | None = None, cwd: str | None = None
 ) -> tuple[list[Path], list[str]]:
     """Return the files to read, the weakest first, and warnings about what is left out.
@@ -52,23 +52,23 @@ def present(
     The order is system, user, project, and the file that is named by an option or by JOULELAB_CONFIG. Each may be
     something that cannot be read, such as a folder, and the last one may be missing: reading it reports that.
     """
-    chosen = named or (Path(environ[NAMED]) if environ.get(NAMED) else None)
+    chosen = named or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
     if chosen is not None and not chosen.is_absolute():
         chosen = Path(cwd or os.curdir, chosen.expanduser()).absolute()  # it stays that file wherever we go
-    files = [path for path in (system_file(environ), user_file(environ)) if os.path.lexists(path)]
+    files = [path for path in (get_system_file(environ), get_user_file(environ)) if os.path.lexists(path)]
     warnings = []
-    project = project_file(cwd)
+    project = find_project_file(cwd)
     if project is not None:
-        why = None if chosen is not None and _same(project, chosen) else foreign(project, environ)
+        why = None if chosen is not None and _is_same_file(project, chosen) else explain_distrust(project, environ)
         if why is None:
             files.append(project)
         else:
-            warnings.append(f"{project} is not used: {why}; to trust it, name it: {NAMED}={project}")
-    files = [path for path in files if chosen is None or not _same(path, chosen)]
+            warnings.append(f"{project} is not used: {why}; to trust it, name it: {FILE_VARIABLE}={project}")
+    files = [path for path in files if chosen is None or not _is_same_file(path, chosen)]
     return [*files, *([chosen] if chosen is not None else [])], warnings
 
 
-def foreign(path: Path, environ: Mapping[str, str]) -> str | None:
+def explain_distrust(path: Path, environ: Mapping[str, str]) -> str | None:
     """Return why a file that merely lies about is not to be trusted: it may name code to run and where secrets go."""
     found = path.stat() if path.exists() else path.lstat()  # a link to nothing: reading it reports that
     mine = {0, os.geteuid(), int(environ["SUDO_UID"]) if environ.get("SUDO_UID", "").isdecimal() else 0}
@@ -78,7 +78,7 @@ def foreign(path: Path, environ: Mapping[str, str]) -> str | None:
     return "every user may write it" if is_open else None
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:

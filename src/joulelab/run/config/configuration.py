@@ -6,21 +6,21 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.config_files import present, read_toml
-from joulelab.run.config.entry import Config, MeterTable, Source
+from joulelab.run.config.config_files import list_config_files, read_toml
+from joulelab.run.config.entry import Config, KeySource, MeterTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 
-def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None) -> Config:
+def load_config(environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None) -> Config:
     """Return the configuration for a host; where there is no file it is empty, and nothing was loaded for it."""
-    files, warnings = present(environ, named=named, cwd=cwd)
+    files, warnings = list_config_files(environ, named=named, cwd=cwd)
     config = Config(warnings=warnings)
     if not files:
         return config
-    from joulelab.run.config.meter_entries import add, count_cords
+    from joulelab.run.config.meter_entries import add_entry, count_cords
 
     for file in files:
         try:
@@ -32,7 +32,7 @@ def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cw
         config.files.append(file)
         _read_file(file, text, content, config, host)
     for table in config.tables.values():
-        add(config, table, host)
+        add_entry(config, table, host)
     count_cords(config)
     return config
 
@@ -41,12 +41,12 @@ def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config
     from joulelab.core.reading import Mistakes, read_table
     from joulelab.instruments.wall import check_scope
     from joulelab.run.config.config_keys import ConfigFile
-    from joulelab.run.config.meter_entries import is_for
+    from joulelab.run.config.meter_entries import is_for_host
 
     mistakes = Mistakes(file, text, ConfigFile)
     found = read_table(ConfigFile, content, mistakes) or ConfigFile()
     config.run |= {key: value for key, value in asdict(found.run).items() if value is not None}
-    if is_for(found.node.node, host) and not mistakes.has("node", "node"):
+    if is_for_host(found.node.node, host) and not mistakes.has("node", "node"):
         config.node |= {key: value for key, value in asdict(found.node).items() if key != "node" and value is not None}
     for scope, watts in found.supply.items():
         try:
@@ -55,10 +55,10 @@ def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config
             mistakes.add_error(("supply", scope), problem)
     for name, values in found.meters.items():
         place = ("meters", name)
-        source = Source(file, mistakes.locate(place)[1])
+        source = KeySource(file, mistakes.locate(place)[1])
         table = config.tables.setdefault(name, MeterTable(name, source))
         table.values |= values
-        table.sources |= {key: Source(file, mistakes.locate((*place, key))[1]) for key in values}
+        table.sources |= {key: KeySource(file, mistakes.locate((*place, key))[1]) for key in values}
         if "meter" in values:
             table.source = source
     config.problems += mistakes.errors

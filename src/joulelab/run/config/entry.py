@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KeySource:
     """Name the place of a key: its file, and the line where that is known."""
 
     file: Path
@@ -28,17 +28,17 @@ class MeterTable:
     """Collect the keys of one entry over all files, with their places; the last one wins."""
 
     name: str
-    source: Source
+    source: KeySource
     values: dict[str, Any] = field(default_factory=dict, repr=False)
-    sources: dict[str, Source] = field(default_factory=dict, repr=False)
+    sources: dict[str, KeySource] = field(default_factory=dict, repr=False)
 
-    def find_source(self, key: str) -> Source:
+    def find_source(self, key: str) -> KeySource:
         """Return the place of a key, or that of the entry."""
         return self.sources.get(key, self.source)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MeterEntry:
     """Describe one meter of the configuration that is switched on and is for this host.
 
     `meter` is its module; `settings` are the keys for it, secrets not resolved; `sources` says where each stands.
@@ -48,9 +48,9 @@ class Entry:
 
     name: str
     meter: str
-    source: Source
+    source: KeySource
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
+    sources: Mapping[str, KeySource] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = ()
     feeds: str = ""
     parts: int = 0
@@ -68,7 +68,7 @@ class Config:
     the problems of single entries by their names, `unread` those of files that cannot be read at all.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[MeterEntry] = field(default_factory=list)
     run: dict[str, float] = field(default_factory=dict)
     node: dict[str, float] = field(default_factory=dict)
     supply: dict[str, float] = field(default_factory=dict)
@@ -85,6 +85,6 @@ class Config:
         if self.problems:
             raise self.problems[0]
 
-    def named(self, name: str) -> Entry | None:
+    def named(self, name: str) -> MeterEntry | None:
         """Return the entry of a name."""
         return next((entry for entry in self.entries if entry.name == name), None)

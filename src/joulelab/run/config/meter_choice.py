@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.run.config.modules import is_inside
-from joulelab.run.config.secrets import plain, resolve
+from joulelab.run.config.modules import is_builtin_meter
+from joulelab.run.config.secrets import list_secrets, resolve_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.run.config.entry import Config, Entry
+    from joulelab.run.config.entry import Config, MeterEntry
 
 
 CONFIGURATION = "configuration"  # stands in the place of a meter's name where a problem is that of no single entry
@@ -40,7 +40,7 @@ class LostMeter:
 
 
 @dataclass(slots=True)
-class Chosen:
+class MeterChoice:
     """Hold the meters of a run as a plan takes them (with secrets), None for the usual ones, and `also` on top.
 
     `entries` are those of the configuration among them; `lost` are entries that had to be left out. `node` is what the
@@ -49,43 +49,43 @@ class Chosen:
 
     meters: list[dict[str, Any]] | None = field(default=None, repr=False)
     also: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[MeterEntry] = field(default_factory=list)
     lost: list[LostMeter] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     node: dict[str, float] = field(default_factory=dict)
 
-    def take(self, entry: Entry, environ: Mapping[str, str]) -> None:
+    def take(self, entry: MeterEntry, environ: Mapping[str, str]) -> None:
         """Add an entry, its secrets resolved, or what is wrong with it."""
         try:
-            settings, warnings = resolve(entry, environ)
+            settings, warnings = resolve_secrets(entry, environ)
         except ConfigError as problem:
             self.lost.append(LostMeter(entry.name, problem, entry.meter))
             return
         self.entries.append(entry)
-        self.also.append(item_of(entry, settings))
+        self.also.append(make_plan_item(entry, settings))
         self.warnings += warnings
 
 
-def choose(
+def choose_meters(
     config: Config, environ: Mapping[str, str], wanted: Sequence[str] = (), without: Sequence[str] = ()
-) -> Chosen:
+) -> MeterChoice:
     """Return the meters of a run; names are those of entries or of modules. Raises ConfigError for any other name.
 
     A wrong entry costs its own meter only, and a file that cannot be read those that it names: they are `lost`.
     """
-    chosen = Chosen(node=dict(config.node), lost=list_lost_meters(config, wanted, without))
+    chosen = MeterChoice(node=dict(config.node), lost=list_lost_meters(config, wanted, without))
     for name in (*wanted, *without):
         entry = config.named(name)
         if entry is not None and not entry.live:
-            raise _archived(name)
-        if is_inside(name) and name not in config.lost:
-            check_name(config, name)  # refuses an archive
+            raise _refuse_archive(name)
+        if is_builtin_meter(name) and name not in config.lost:
+            check_meter_name(config, name)  # refuses an archive
     live = [e for e in config.entries if e.live and not _is_named(e, without)]
     entries = [e for e in live if not wanted or _is_named(e, wanted)]
     for entry in entries:
         chosen.take(entry, environ)
     # A usual meter whose entry is wrong is not read as if it had none: that may name its devices.
-    lost = {word for one in (*chosen.lost, *_lost_entries(config)) for word in (one.meter, one.kind)}
+    lost = {word for one in (*chosen.lost, *_list_lost_entries(config)) for word in (one.meter, one.kind)}
     taken = {e.meter for e in config.entries if e.usual} | set(config.off) | lost
     if wanted:
         named = {name for e in entries for name in (e.name, e.meter)}
@@ -108,33 +108,33 @@ def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequen
     Where a file cannot be read, a name that nothing has is lost, too: that file may define it. Raises ConfigError for
     such a name otherwise.
     """
-    lost = _lost_entries(config)
+    lost = _list_lost_entries(config)
     for name in (*wanted, *without):
-        if name in config.lost or is_inside(name):
+        if name in config.lost or is_builtin_meter(name):
             continue
         try:
-            check_name(config, name)
+            check_meter_name(config, name)
         except ConfigError as problem:
             if not config.unread:
                 raise
             why = f"{', '.join(map(str, config.unread))} cannot be read and may define it"
             lost.append(LostMeter(name, ConfigError(problem.what, why=why, next="correct that file")))
     missed = [one for one in lost if not {one.meter, one.kind} & {*without}]
-    return [*general_problems(config), *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
+    return [*list_general_problems(config), *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
 
 
-def _lost_entries(config: Config) -> list[LostMeter]:
+def _list_lost_entries(config: Config) -> list[LostMeter]:
     kinds = {name: str(config.tables[name].values.get("meter", name)) for name in config.lost}
     return [LostMeter(name, problem, kinds[name]) for name, problems in config.lost.items() for problem in problems]
 
 
-def general_problems(config: Config) -> list[LostMeter]:
+def list_general_problems(config: Config) -> list[LostMeter]:
     """Return the problems that are those of no single entry: a file that is not TOML, a wrong key of [run]."""
     own = [problem for problems in config.lost.values() for problem in problems]
     return [LostMeter(CONFIGURATION, problem) for problem in config.problems if problem not in own]
 
 
-def check_name(config: Config, name: str) -> None:
+def check_meter_name(config: Config, name: str) -> None:
     """Refuse a name that neither an entry nor a module has. Raises ConfigError with the nearest one."""
     if config.named(name) is not None or "." in name or "/" in name:
         return
@@ -145,8 +145,8 @@ def check_name(config: Config, name: str) -> None:
     except ConfigError:
         if any(entry.meter == name for entry in config.entries):
             return
-        if is_inside(name):
-            raise _archived(name) from None
+        if is_builtin_meter(name):
+            raise _refuse_archive(name) from None
         table = config.tables.get(name)
         if table is not None:
             why = "it is not for this host" if table.values.get("enabled", True) else "it is switched off"
@@ -155,15 +155,15 @@ def check_name(config: Config, name: str) -> None:
         raise ConfigError(f"there is no meter {name!r}", where="meters", next=suggest_name(name, valid)) from None
 
 
-def _archived(name: str) -> ConfigError:
+def _refuse_archive(name: str) -> ConfigError:
     return ConfigError(f"{name} is not read while a run goes on", next="ask it afterwards: joulelab import")
 
 
-def item_of(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+def make_plan_item(entry: MeterEntry, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry as the recorder's plan takes it; one that is not a usual meter keeps its own pace."""
-    hidden = plain(entry, settings)
+    hidden = list_secrets(entry, settings)
     return {"meter": entry.meter, "name": entry.name, "config": dict(settings), "paced": entry.usual, "hide": hidden}
 
 
-def _is_named(entry: Entry, names: Iterable[str]) -> bool:
+def _is_named(entry: MeterEntry, names: Iterable[str]) -> bool:
     return entry.name in names or entry.meter in names

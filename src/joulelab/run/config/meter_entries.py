@@ -12,8 +12,8 @@ from joulelab.core.reading import Mistakes, read_table
 from joulelab.core.text import suggest_name
 from joulelab.instruments import settings, wall
 from joulelab.run.config.config_keys import ConfigFile, EntryKeys
-from joulelab.run.config.entry import Entry
-from joulelab.run.config.modules import is_inside, is_live, is_usual, module_of
+from joulelab.run.config.entry import MeterEntry
+from joulelab.run.config.modules import find_meter_module, is_builtin_meter, is_live, is_usual
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from joulelab.core.reading import Place
     from joulelab.run.config.entry import Config, MeterTable
 
-OWN = tuple(one.name for one in fields(EntryKeys))
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-FEEDS = "node.ac"
+OWN_KEYS = tuple(one.name for one in fields(EntryKeys))
+ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+DEFAULT_SCOPE = "node.ac"
 # The keys that name cords of what an entry feeds.
-CORDS = ("outlets", "inlets")
+CORD_KEYS = ("outlets", "inlets")
 # What stands in the place of a secret while an entry is checked: long enough for SNMPv3, short enough for IPMI.
 PLACEHOLDER = "not-resolved"
-LOGIN = re.compile(r"://[^/\s]*@")
+LOGIN_PATTERN = re.compile(r"://[^/\s]*@")
 
 
 class EntryMistakes(Mistakes):
@@ -49,31 +49,31 @@ class EntryMistakes(Mistakes):
         self.add_error((*self.place, key) if key else self.place, error, before)
 
 
-def add(config: Config, table: MeterTable, host: str) -> None:
+def add_entry(config: Config, table: MeterTable, host: str) -> None:
     """Add an entry to the configuration if it is switched on and for this host, or what is wrong with it."""
     mistakes = EntryMistakes(table)
-    own = {key: value for key, value in table.values.items() if key in OWN}
+    own = {key: value for key, value in table.values.items() if key in OWN_KEYS}
     keys = read_table(EntryKeys, own, mistakes, mistakes.place) or EntryKeys()
-    if NAME.fullmatch(table.name) is None:
+    if ENTRY_NAME.fullmatch(table.name) is None:
         what, then = f"{table.name!r} cannot be the name of an entry", "use letters, digits, - and _"
         mistakes.add(mistakes.place, what, next=then, code="config.name")
-    is_here = is_for(keys.node, host)
+    is_here = is_for_host(keys.node, host)
     if keys.enabled and is_here and (entry := _make_entry(mistakes)) is not None:
-        _check_values(entry, mistakes)
+        _note_value_errors(entry, mistakes)
         config.entries += [] if mistakes.errors else [entry]
-    elif not keys.enabled and not mistakes.errors and "meter" not in own and is_inside(table.name):
+    elif not keys.enabled and not mistakes.errors and "meter" not in own and is_builtin_meter(table.name):
         config.off.append(table.name)
     config.problems += mistakes.errors
     if mistakes.errors and is_here:
         config.lost[table.name] = mistakes.errors
 
 
-def check_values(entry: Entry) -> None:
+def check_entry_values(entry: MeterEntry) -> None:
     """Check an entry's values, as its module does, without its secrets and without the instrument. Raises ConfigError.
 
     What is wrong stands under `meter NAME`; `add` finds the line.
     """
-    module = module_of(entry.meter)
+    module = find_meter_module(entry.meter)
     known = getattr(module, "CONFIG", {})
     values = {key: PLACEHOLDER if key in entry.secrets else value for key, value in entry.settings.items()}
     values |= {"label": entry.name} | ({"parts": entry.parts} if entry.parts and "parts" not in values else {})
@@ -96,11 +96,11 @@ def check_values(entry: Entry) -> None:
             ) from error
 
 
-def _check_values(entry: Entry, mistakes: EntryMistakes) -> None:
+def _note_value_errors(entry: MeterEntry, mistakes: EntryMistakes) -> None:
     if mistakes.errors:
         return  # a misspelt key would be missed here once more
     try:
-        check_values(entry)
+        check_entry_values(entry)
     except JoulelabError as error:
         more = re.sub(r"^(meter )+", "", error.where or "")  # such as a profile's file, a register
         before = "" if more in ("", entry.meter, entry.name) else f"{more}: "
@@ -120,7 +120,7 @@ def _find_keys_inside(value: Any) -> set[str]:
     return set().union(*map(_find_keys_inside, value)) if isinstance(value, list) else set()
 
 
-def entry_of(table: MeterTable) -> Entry:
+def read_entry(table: MeterTable) -> MeterEntry:
     """Return what a table describes; its module is loaded for that. Raises ConfigError."""
     mistakes = EntryMistakes(table)
     entry = _make_entry(mistakes)
@@ -129,33 +129,33 @@ def entry_of(table: MeterTable) -> Entry:
     return entry
 
 
-def _make_entry(mistakes: EntryMistakes) -> Entry | None:
+def _make_entry(mistakes: EntryMistakes) -> MeterEntry | None:
     """Return what a table describes, without a check of its values; None where it has no module."""
     table = mistakes.table
     meter = _find_meter(mistakes)
     if meter is None:
         return None
     try:
-        module = module_of(meter)
+        module = find_meter_module(meter)
     except JoulelabError as error:
         mistakes.add_key_error("meter", error)
         return None
-    given = {key: value for key, value in table.values.items() if key not in OWN}
+    given = {key: value for key, value in table.values.items() if key not in OWN_KEYS}
     known = getattr(module, "CONFIG", None)
-    valid = [*OWN, *(key for key in known or () if key != "label")]
+    valid = [*OWN_KEYS, *(key for key in known or () if key != "label")]
     for key in given if known is not None else ():
         if key not in valid:
             mistakes.refuse_key(mistakes.place, key, valid)
     secrets = tuple(getattr(module, "SECRETS", ()))
     _refuse_logins(given, secrets, mistakes)
-    return Entry(
+    return MeterEntry(
         table.name,
         meter,
         table.source,
         given,
         table.sources,
         secrets=secrets,
-        feeds=str(given.get("feeds") or FEEDS) if known is None or "feeds" in known else "",
+        feeds=str(given.get("feeds") or DEFAULT_SCOPE) if known is None or "feeds" in known else "",
         parts=_count_own_cords(table),
         live=is_live(module),
         usual=is_usual(module),
@@ -170,12 +170,12 @@ def count_cords(config: Config) -> None:
     """
     total: dict[str, int] = {}
     for name in config.lost:
-        feeds = str(config.tables[name].values.get("feeds") or FEEDS)
+        feeds = str(config.tables[name].values.get("feeds") or DEFAULT_SCOPE)
         total[feeds] = total.get(feeds, 0) + _count_own_cords(config.tables[name])
     owner: dict[tuple[str, str, str], str] = {}
     for entry in config.entries:
         total[entry.feeds] = total.get(entry.feeds, 0) + entry.parts
-        for key in (k for k in CORDS if isinstance(entry.settings.get(k), list)):
+        for key in (k for k in CORD_KEYS if isinstance(entry.settings.get(k), list)):
             for cord in entry.settings[key]:
                 first = owner.setdefault((str(entry.settings.get("address")), key, str(cord)), entry.name)
                 if first != entry.name:
@@ -185,7 +185,7 @@ def count_cords(config: Config) -> None:
     config.entries = [replace(e, parts=total[e.feeds] + unknown) if e.parts else e for e in config.entries]
 
 
-def is_for(patterns: Iterable[str], host: str) -> bool:
+def is_for_host(patterns: Iterable[str], host: str) -> bool:
     """Return whether a host is meant by one of several patterns, by its full or its short name."""
     from fnmatch import fnmatchcase
 
@@ -199,12 +199,12 @@ def _find_meter(mistakes: EntryMistakes) -> str | None:
     meter = table.values.get("meter", table.name)
     if not isinstance(meter, str) or not meter:
         return None  # that is noted
-    if "meter" not in table.values and not is_inside(meter):
+    if "meter" not in table.values and not is_builtin_meter(meter):
         wrong = next((key for key in table.values if suggest_name(key, ["meter"]).startswith("did")), None)
         then = f"did you mean 'meter' instead of {wrong!r}?" if wrong else 'add meter = "snmp" or another'
         mistakes.add(mistakes.place, f"entry {table.name} has no key 'meter'", next=then, code="config.missing-key")
         return None
-    if meter != table.name and is_inside(table.name):
+    if meter != table.name and is_builtin_meter(table.name):
         mistakes.add(
             mistakes.place, f"{table.name} is the name of a built-in meter", next="give the entry another name"
         )
@@ -217,7 +217,7 @@ def _find_meter(mistakes: EntryMistakes) -> str | None:
 def _refuse_logins(given: Mapping[str, Any], secrets: Sequence[str], mistakes: EntryMistakes) -> None:
     """Refuse a user or password in an address, without a word of it."""
     for key, value in given.items():
-        if key in wall.ADDRESSES or (key not in secrets and isinstance(value, str) and LOGIN.search(value)):
+        if key in wall.ADDRESSES or (key not in secrets and isinstance(value, str) and LOGIN_PATTERN.search(value)):
             try:
                 wall.refuse_login(given, key)
             except ConfigError as error:
@@ -226,7 +226,7 @@ def _refuse_logins(given: Mapping[str, Any], secrets: Sequence[str], mistakes: E
 
 def _count_own_cords(table: MeterTable) -> int:
     """Return how many cords an entry has: those that it names, or one where it says that it is one."""
-    for key in CORDS:
+    for key in CORD_KEYS:
         if key in table.values:
             named = table.values[key]
             return len(named) if isinstance(named, list) else 1

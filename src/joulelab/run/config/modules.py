@@ -10,9 +10,9 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.recorder.plan import find_module
 
 
-def module_of(meter: str) -> Any:
+def find_meter_module(meter: str) -> Any:
     """Return a module by its name, dotted path or file. Raises ConfigError with the nearest name, Unavailable."""
-    inside = _inside(meter)
+    inside = _find_builtin(meter)
     if inside is not None:
         return inside
     try:
@@ -27,12 +27,12 @@ def module_of(meter: str) -> Any:
     return module
 
 
-def is_inside(name: str) -> bool:
+def is_builtin_meter(name: str) -> bool:
     """Return whether one of joulelab's own meters or archives has that name."""
-    return _inside(name) is not None
+    return _find_builtin(name) is not None
 
 
-def _inside(name: str) -> Any:
+def _find_builtin(name: str) -> Any:
     if not name.isidentifier() or importlib.util.find_spec(f"joulelab.instruments.{name}") is None:
         return None
     module = importlib.import_module(f"joulelab.instruments.{name}")

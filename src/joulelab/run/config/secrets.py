@@ -13,21 +13,21 @@ from joulelab.store.safe_files import read_regular
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from joulelab.run.config.entry import Entry
+    from joulelab.run.config.entry import MeterEntry
 
-KINDS = ("env", "file", "keyring")
+SECRET_SOURCES = ("env", "file", "keyring")
 HIDDEN = "***"
 # Shorter ones are not looked for in texts: they would be found in any.
-SHORT = 4
+SHORT_SECRET = 4
 
 
-def resolve(entry: Entry, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def resolve_secrets(entry: MeterEntry, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Return an entry's settings with its secrets in plain, for the meter only, and warnings. Raises ConfigError."""
     settings, warnings = dict(entry.settings), []
     for key in entry.secrets:
         if key in settings:
             try:
-                settings[key], warning = _secret(entry, key, settings[key], environ)
+                settings[key], warning = _resolve_secret(entry, key, settings[key], environ)
             except ConfigError as error:
                 where = f"{entry.sources.get(key, entry.source)}, {key}"
                 raise ConfigError(error.what, where=where, why=error.why, next=error.next) from None
@@ -37,32 +37,32 @@ def resolve(entry: Entry, environ: Mapping[str, str]) -> tuple[dict[str, Any], l
     return settings, warnings
 
 
-def shown(entry: Entry) -> dict[str, Any]:
+def mask_secrets(entry: MeterEntry) -> dict[str, Any]:
     """Return an entry's settings as they may be printed: of secrets only where they come from."""
-    return {k: _source_of(v) if k in entry.secrets else v for k, v in entry.settings.items()}
+    return {k: _describe_source(v) if k in entry.secrets else v for k, v in entry.settings.items()}
 
 
-def plain(entry: Entry, settings: Mapping[str, Any]) -> list[str]:
+def list_secrets(entry: MeterEntry, settings: Mapping[str, Any]) -> list[str]:
     """Return the secrets among resolved settings, to look for them in texts."""
     found = [settings.get(key) for key in entry.secrets]
-    return [value for value in found if isinstance(value, str) and len(value) >= SHORT and value != "public"]
+    return [value for value in found if isinstance(value, str) and len(value) >= SHORT_SECRET and value != "public"]
 
 
-def hide(text: str, entry: Entry, settings: Mapping[str, Any]) -> str:
+def hide_secrets(text: str, entry: MeterEntry, settings: Mapping[str, Any]) -> str:
     """Return a text without the entry's secrets, should one have got into it."""
-    for value in plain(entry, settings):
+    for value in list_secrets(entry, settings):
         text = text.replace(value, HIDDEN)
     return text
 
 
-def _source_of(value: Any) -> str:
+def _describe_source(value: Any) -> str:
     if isinstance(value, dict) and len(value) == 1:
         kind, place = next(iter(value.items()))
         return f"{HIDDEN} ({kind} {place})"
     return HIDDEN
 
 
-def _secret(entry: Entry, key: str, value: Any, environ: Mapping[str, str]) -> tuple[str, str | None]:
+def _resolve_secret(entry: MeterEntry, key: str, value: Any, environ: Mapping[str, str]) -> tuple[str, str | None]:
     """Return a secret, and a warning about how it is kept. Raises ConfigError."""
     example = f"{entry.name}_{key}".upper().replace("-", "_")
     if key == "community" and value == "public":
@@ -71,7 +71,7 @@ def _secret(entry: Entry, key: str, value: Any, environ: Mapping[str, str]) -> t
         places = f'{{ env = "{example}" }}, {{ file = "~/.{entry.name}" }} or {{ keyring = "SERVICE/USER" }}'
         then = f"write {key} = {places}"
         raise ConfigError("a secret is given in plain text", why="others may read it", next=then)
-    kind, place = _reference(value)
+    kind, place = _read_reference(value)
     if kind == "env":
         if not environ.get(place):
             raise ConfigError(
@@ -79,14 +79,14 @@ def _secret(entry: Entry, key: str, value: Any, environ: Mapping[str, str]) -> t
             )
         return environ[place], None
     if kind == "file":
-        return _from_file(entry.sources.get(key, entry.source).file.parent / Path(place).expanduser())
-    return _from_keyring(place), None
+        return _read_secret_file(entry.sources.get(key, entry.source).file.parent / Path(place).expanduser())
+    return _read_keyring(place), None
 
 
-def _reference(value: Mapping[str, Any]) -> tuple[str, str]:
-    wrong: Iterable[str] = [key for key in value if key not in KINDS]
+def _read_reference(value: Mapping[str, Any]) -> tuple[str, str]:
+    wrong: Iterable[str] = [key for key in value if key not in SECRET_SOURCES]
     for key in wrong:
-        raise ConfigError(f"unknown source {key!r}", next=suggest_name(key, list(KINDS)))
+        raise ConfigError(f"unknown source {key!r}", next=suggest_name(key, list(SECRET_SOURCES)))
     if len(value) != 1 or not all(isinstance(place, str) and place for place in value.values()):
         raise ConfigError(
             "a secret has exactly one source", next='write { env = "NAME" }, { file = "PATH" } or { keyring = "S/U" }'
@@ -94,7 +94,7 @@ def _reference(value: Mapping[str, Any]) -> tuple[str, str]:
     return next(iter(value.items()))
 
 
-def _from_file(path: Path) -> tuple[str, str | None]:
+def _read_secret_file(path: Path) -> tuple[str, str | None]:
     try:
         text = read_regular(path).decode().strip()
         mode = path.stat().st_mode
@@ -113,7 +113,7 @@ def _from_file(path: Path) -> tuple[str, str | None]:
     return text, None
 
 
-def _from_keyring(place: str) -> str:
+def _read_keyring(place: str) -> str:
     from joulelab.instruments.keyring import secret
 
     service, slash, user = place.rpartition("/")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bool = False) -> None:
     """Append an entry to a file, or put it in the place of one of that name. Raises ConfigError."""
     text, content = read_toml(file, "configuration file") if file.exists() else ("", {})
-    block = entry_text(name, values)
+    block = format_entry(name, values)
     exists = name in content.get("meters", {})
     if exists and not replace:
         then = "choose another with --name, or add --replace"
@@ -37,7 +37,7 @@ def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bo
         is_right = False
     if not is_right:
         raise ConfigError("the file cannot be changed safely", where=str(file), next=f"put this in:\n{block}")
-    _write(file, changed)
+    _write_file(file, changed)
 
 
 def _set_entry(meters: Any, name: str, values: Mapping[str, Any]) -> None:
@@ -58,31 +58,31 @@ def _set_entry(meters: Any, name: str, values: Mapping[str, Any]) -> None:
         there.add(item)
 
 
-def entry_text(name: str, values: Mapping[str, Any]) -> str:
+def format_entry(name: str, values: Mapping[str, Any]) -> str:
     """Return an entry in TOML."""
-    return table_text(f"meters.{to_key(name)}", values)
+    return format_table(f"meters.{format_key(name)}", values)
 
 
-def table_text(name: str, values: Mapping[str, Any]) -> str:
+def format_table(name: str, values: Mapping[str, Any]) -> str:
     """Return a table in TOML, a line for each key; without a name, the top of a file."""
-    lines = [f"{to_key(key)} = {toml(value)}\n" for key, value in values.items()]
+    lines = [f"{format_key(key)} = {format_toml(value)}\n" for key, value in values.items()]
     return "".join([f"[{name}]\n" if name else "", *lines])
 
 
-def toml(value: Any) -> str:
+def format_toml(value: Any) -> str:
     """Return plain data in TOML: texts, numbers, lists, inline tables."""
     return str(_to_item(value).as_string())
 
 
-def toml_file(values: Mapping[str, Any], head: str) -> str:
+def format_toml_file(values: Mapping[str, Any], head: str) -> str:
     """Return plain data as the text of a file, below a line that says what it is."""
     return f"{head}\n\n{tomlkit.dumps(_drop_fractions(values))}"
 
 
-def to_key(key: str) -> str:
+def format_key(key: str) -> str:
     """Return a key in TOML, in quotation marks where it needs them."""
     is_plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if is_plain else toml(key)
+    return key if is_plain else format_toml(key)
 
 
 def _drop_fractions(value: Any) -> Any:
@@ -108,7 +108,7 @@ def _to_item(value: Any) -> Any:
     return tomlkit.item(_drop_fractions(value))
 
 
-def _write(file: Path, text: str) -> None:
+def _write_file(file: Path, text: str) -> None:
     from joulelab.store.safe_files import replace_file
 
     target = file.resolve()  # a link stays one

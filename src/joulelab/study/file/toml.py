@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.toml_writing import table_text, to_key
+from joulelab.run.config.toml_writing import format_key, format_table
 from joulelab.study.folder import Settings
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def to_toml(plan: Plan, name: str) -> str:
             knobs.setdefault(knob, {})[value] = None
     if plan.file is not None or math.prod(len(values) for values in knobs.values()) != len(plan.cells):
         raise ConfigError("only a sweep can be written as a study file", where="study file")
-    parts = [table_text("", _top(plan, name))]
+    parts = [format_table("", _top(plan, name))]
     if knobs:
-        parts.append(table_text("knobs", {knob: [_plain(v) for v in values] for knob, values in knobs.items()}))
+        parts.append(format_table("knobs", {knob: [_plain(v) for v in values] for knob, values in knobs.items()}))
     own: dict[str, Any] = {"command": list(workload.command)}
     if plan.work:
         own["work"] = [each["pattern"] for each in plan.work]
         own |= {"work_sum": True} if plan.work[0]["add"] else {}
-    parts.append(table_text(f"workloads.{to_key(name)}", own))
+    parts.append(format_table(f"workloads.{format_key(name)}", own))
     return "\n".join(parts)
 
 

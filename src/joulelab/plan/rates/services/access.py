@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from joulelab.core.errors import ConfigError
-from joulelab.plan.toml_tables import Problems, Table, read_toml
-from joulelab.run.config.config_files import user_file
-from joulelab.run.config.entry import Entry, Source
-from joulelab.run.config.secrets import resolve
+from joulelab.plan.toml_tables import Problems, TomlTable, read_toml
+from joulelab.run.config.config_files import get_user_file
+from joulelab.run.config.entry import KeySource, MeterEntry
+from joulelab.run.config.secrets import resolve_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,9 +53,9 @@ def access_of(about: About, environ: Mapping[str, str], known: Sequence[About]) 
     missing = [key for key in about.secrets if key not in given]
     if missing:
         raise _missing(about, missing[0], path)
-    entry = Entry(about.word, about.word, Source(path), given, secrets=tuple(about.secrets))
+    entry = MeterEntry(about.word, about.word, KeySource(path), given, secrets=tuple(about.secrets))
     try:
-        settings, warnings = resolve(entry, environ)
+        settings, warnings = resolve_secrets(entry, environ)
     except ConfigError as error:
         raise ConfigError(error.what, where=f"{path}, [{about.word}]", why=error.why, next=error.next) from None
     secrets = {key: str(settings[key]) for key in about.secrets}
@@ -68,7 +68,7 @@ def access_of(about: About, environ: Mapping[str, str], known: Sequence[About]) 
 def settings_file(environ: Mapping[str, str]) -> Path:
     """Return the file that says where keys are, whether it exists or not."""
     named = environ.get(NAMED)
-    return Path(named).expanduser() if named else user_file(environ).with_name(NAME)
+    return Path(named).expanduser() if named else get_user_file(environ).with_name(NAME)
 
 
 def _table(about: About, environ: Mapping[str, str], known: Sequence[About]) -> tuple[Path, dict[str, Any]]:
@@ -78,7 +78,7 @@ def _table(about: About, environ: Mapping[str, str], known: Sequence[About]) -> 
         return path, {}
     text, values = read_toml(path, "file of services")
     problems = Problems(str(path), text)
-    whole = Table(values, (), problems)
+    whole = TomlTable(values, (), problems)
     whole.allow([*(one.word for one in known), *REMOVED])
     for word in REMOVED.keys() & values.keys():
         whole.wrong(word, f"the service [{word}] ({REMOVED[word]}) was removed", next=f"delete it; {REMOVED_NEXT}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulelab.analysis.agreement import compare_meters
+from joulelab.analysis.joining import compare_meters
 from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, Result, ScopeResult
 from joulelab.core.quantity import Quantity
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.agreement import judge_difference
+from joulelab.analysis.joining import judge_difference
 from joulelab.analysis.result import ChannelEnergy, Check, MeterComparison, ScopeResult
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family, find_roots

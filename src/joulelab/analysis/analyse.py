@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.accounting import compare_accounts, list_account_events, make_account_result
-from joulelab.analysis.agreement import compare_meters, mark_in_step
 from joulelab.analysis.breakdown import break_down_energy
 from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import EnergyChannel, ScopeChannels, list_energy_specs, load_channels
@@ -17,7 +16,7 @@ from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.damage import LostTables, damages_marks, needs_file
 from joulelab.analysis.gaps import list_gaps
-from joulelab.analysis.joining import JoinedScopes, join_meters
+from joulelab.analysis.joining import JoinedScopes, compare_meters, join_meters, mark_in_step
 from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
 from joulelab.analysis.nameplate import find_rated_power
 from joulelab.analysis.periodic import select_steps

@@ -21,8 +21,7 @@ from tests.analysis.loads import (
     watts,
 )
 
-from joulelab.analysis.channels import load_channels
-from joulelab.analysis.sums import SumCurve
+from joulelab.analysis.channels import SumCurve, load_channels
 from joulelab.core.spec import Accuracy, Spec, Stream
 
 # Cords.

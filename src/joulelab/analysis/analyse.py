@@ -11,7 +11,7 @@ import numpy as np
 from joulelab.analysis.accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.breakdown import break_down_energy
 from joulelab.analysis.caps import caps_of
-from joulelab.analysis.channels import EnergyChannel, ScopeChannels, list_energy_specs, load_channels
+from joulelab.analysis.channels import EnergyChannel, ScopeChannels, SumCurve, list_energy_specs, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.damage import LostTables, damages_marks, needs_file
@@ -30,7 +30,6 @@ from joulelab.analysis.result import (
     Result,
     ScopeResult,
 )
-from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.unsure import add_interval_terms, read_edge_offsets
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import Quantity, total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.channels import EnergyChannel, ScopeChannels
+from joulelab.analysis.channels import EnergyChannel, ScopeChannels, sum_cords
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.result import Lag, MeterComparison
@@ -22,7 +22,6 @@ from joulelab.analysis.slow_meters import (
     find_window_means,
     has_moved,
 )
-from joulelab.analysis.sums import sum_cords
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family, find_parent, find_roots, rank_scope
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.channels import SumCurve
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.readings import TICKS_PER_POWER
 from joulelab.analysis.slow_meters import DoubtedCurve, find_window_means
-from joulelab.analysis.sums import SumCurve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

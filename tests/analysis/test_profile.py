@@ -14,7 +14,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power_profile import MOST_SCOPES, make_profile
-from joulelab.analysis.profile_grid import FEW, Buckets, make_grid, make_levels
+from joulelab.analysis.profile_buckets import FEW, Buckets, make_grid, make_levels
 from joulelab.core.spec import Spec, Stream
 
 

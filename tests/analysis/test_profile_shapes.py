@@ -13,11 +13,10 @@ from tests.analysis.nodes import END, START, T, busy
 from tests.analysis.test_profile import at, joules, stack
 from tests.analysis.virtual import ns
 
-from joulelab.analysis import profile_shown
+from joulelab.analysis import profile_buckets
 from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
 from joulelab.analysis.power_profile import MissingScope, make_profile
-from joulelab.analysis.profile_buckets import BucketBuilder
-from joulelab.analysis.profile_shown import ShownPower, find_extremes
+from joulelab.analysis.profile_buckets import BucketBuilder, ShownPower, find_extremes
 from joulelab.analysis.readings import make_distribution
 from joulelab.core.spec import Spec, Stream
 
@@ -258,7 +257,7 @@ def test_a_sum_is_the_same_in_one_go_and_in_parts(monkeypatch):
         inside = held.sum(axis=1)[(times >= a) & (times < b)]
         wanted = (inside.min(), inside.max()) if inside.size else (math.nan, math.nan)
         assert (low, high) == pytest.approx(wanted, nan_ok=True)
-    monkeypatch.setattr(profile_shown, "AT_ONCE", 20)
+    monkeypatch.setattr(profile_buckets, "AT_ONCE", 20)
     assert np.allclose(find_extremes(parts, edges), whole, equal_nan=True)
     assert np.isnan(find_extremes([], edges)).all()
 

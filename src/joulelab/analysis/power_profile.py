@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from joulelab.analysis.accounting import list_account_events
 from joulelab.analysis.analyse import RunInterval, find_interval, load_joined
 from joulelab.analysis.breakdown import stack_scopes
 from joulelab.analysis.channels import read_states
+from joulelab.analysis.job_accounting import list_account_events
 from joulelab.analysis.joining import INNER_FAMILIES
-from joulelab.analysis.profile_buckets import BucketBuilder, ScopeEnergies
-from joulelab.analysis.profile_grid import Buckets, TimeGrid, make_grid, make_levels
-from joulelab.analysis.profile_shown import find_extremes
+from joulelab.analysis.profile_buckets import (
+    BucketBuilder,
+    Buckets,
+    ScopeEnergies,
+    TimeGrid,
+    find_extremes,
+    make_grid,
+    make_levels,
+)
 from joulelab.core.scope import FAMILIES, find_family, find_roots, rank_scope
 
 if TYPE_CHECKING:

@@ -136,7 +136,7 @@ def _level(profile: PowerProfile) -> int:
 
 
 def _edges(profile: PowerProfile, level: int) -> Floats:
-    from joulelab.analysis.profile_grid import COARSER
+    from joulelab.analysis.profile_buckets import COARSER
 
     count = profile.traces[0].levels[level].mean.size
     edges: Floats = profile.grid.from_s + np.arange(count + 1) * profile.grid.step_s * COARSER**level

@@ -13,9 +13,9 @@ from tests.analysis.folders import Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import accuracy, ns
 
-from joulelab.analysis.accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.channels import load_channels
+from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import join_meters
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.report.agreement import agreement_rows

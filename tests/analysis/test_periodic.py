@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import stamps
 
-from joulelab.analysis import periodic
-from joulelab.analysis.periodic import REPEAT_READINGS, find_repeat_period, find_unseen_share, is_in_step, select_steps
+from joulelab.analysis import unseen
+from joulelab.analysis.unseen import REPEAT_READINGS, find_repeat_period, find_unseen_share, is_in_step, select_steps
 
 
 def wave(t, period, duty=0.5):
@@ -153,14 +153,14 @@ def test_steps_of_other_phases_say_nothing_about_this_one():
 
 
 def test_the_same_steps_are_looked_at_once_and_little_is_kept(monkeypatch):
-    looked, real = [], periodic._in_step
-    monkeypatch.setattr(periodic, "_in_step", lambda *given: looked.append(1) or real(*given))
-    monkeypatch.setattr(periodic, "_SHARES", {})
-    monkeypatch.setattr(periodic, "CACHED_SHARES", 3)
+    looked, real = [], unseen._in_step
+    monkeypatch.setattr(unseen, "_in_step", lambda *given: looked.append(1) or real(*given))
+    monkeypatch.setattr(unseen, "_SHARES", {})
+    monkeypatch.setattr(unseen, "CACHED_SHARES", 3)
     asked = [steps(period) for period in (0.3, 0.137, 0.211, 0.3001)]
     shares = [[find_unseen_share(0.25, GRID, each.copy()) for _ in range(8)] for each in asked]
     assert [len(set(s)) for s in shares] == [1] * 4
     assert len(looked) == 4
-    assert len(periodic._SHARES) == 1, "full, it began anew"
+    assert len(unseen._SHARES) == 1, "full, it began anew"
     assert find_unseen_share(0.25, GRID, asked[0]) == shares[0][0] != find_unseen_share(0.5, GRID, asked[0])
-    assert max(len(digest) for _, _, digest in periodic._SHARES) == 16
+    assert max(len(digest) for _, _, digest in unseen._SHARES) == 16

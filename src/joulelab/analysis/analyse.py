@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.breakdown import break_down_energy
 from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import EnergyChannel, ScopeChannels, SumCurve, list_energy_specs, load_channels
@@ -16,10 +15,10 @@ from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.damage import LostTables, damages_marks, needs_file
 from joulelab.analysis.gaps import list_gaps
+from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import JoinedScopes, compare_meters, join_meters, mark_in_step
 from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
 from joulelab.analysis.nameplate import find_rated_power
-from joulelab.analysis.periodic import select_steps
 from joulelab.analysis.readings import TICKS_PER_POWER, Readings, describe_power
 from joulelab.analysis.result import (
     ChannelEnergy,
@@ -30,6 +29,7 @@ from joulelab.analysis.result import (
     Result,
     ScopeResult,
 )
+from joulelab.analysis.unseen import select_steps
 from joulelab.analysis.unsure import add_interval_terms, read_edge_offsets
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import Quantity, total

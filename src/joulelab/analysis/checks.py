@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.accounting import Accounts
 from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.damage import damage_checks
 from joulelab.analysis.device_checks import device_checks
+from joulelab.analysis.job_accounting import Accounts
 from joulelab.analysis.marked_phases import MOST_KINDS, MOST_PHASES
 from joulelab.analysis.node_checks import listed, node_checks
-from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.quality import read_quality
 from joulelab.analysis.result import Check, CheckStatus, GroupResult, MeterComparison, ScopeResult
+from joulelab.analysis.unseen import FEWEST_STEPS
 from joulelab.analysis.unsure import interval_checks
 from joulelab.core.scope import CORDS, find_family
 

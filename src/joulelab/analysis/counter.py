@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.periodic import find_unseen_share, is_in_step, select_steps
 from joulelab.analysis.power import GAP_STEPS, Bounds, PowerCurve, bound_unseen, name_error_source, place_unseen
 from joulelab.analysis.readings import Readings, find_usual_step
+from joulelab.analysis.unseen import find_unseen_share, is_in_step, select_steps
 from joulelab.core.quantity import Quantity, edges
 
 if TYPE_CHECKING:

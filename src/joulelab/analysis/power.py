@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.periodic import REPEAT_READINGS, find_repeat_period, find_unseen_share, is_in_step, select_steps
 from joulelab.analysis.readings import find_usual_step
+from joulelab.analysis.unseen import REPEAT_READINGS, find_repeat_period, find_unseen_share, is_in_step, select_steps
 from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, Quantity, edges
 
 if TYPE_CHECKING:

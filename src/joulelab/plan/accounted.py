@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.accounting import JOB_SCOPE
+from joulelab.analysis.job_accounting import JOB_SCOPE
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.slurm.plugins import plugin_of
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from joulelab.analysis.accounting import list_account_events
 from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
 from joulelab.analysis.breakdown import stack_scopes
+from joulelab.analysis.job_accounting import list_account_events
 from joulelab.analysis.power import GAP_STEPS
 from joulelab.analysis.power_profile import find_guides
 from joulelab.analysis.profile_buckets import BucketBuilder

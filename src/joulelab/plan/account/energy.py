@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from joulelab.analysis.accounting import JOB_SCOPE
+from joulelab.analysis.job_accounting import JOB_SCOPE
 from joulelab.core.quantity import ONE, Quantity, total
 from joulelab.plan.accounted import nodes_told, side_told
 

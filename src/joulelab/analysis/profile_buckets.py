@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.channels import SumCurve
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import GAP_STEPS
 from joulelab.analysis.readings import TICKS_PER_POWER, find_usual_step
 from joulelab.analysis.slow_meters import DoubtedCurve, GuidedCurve, find_middles, find_window_means
-from joulelab.analysis.sums import SumCurve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -82,11 +82,11 @@ def recorded() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "host" / "marks"
         marks.mkdir(parents=True)
-        marking.attach(marks, 0)
+        marking.attach_writer(marks, 0)
         try:
             yield
         finally:
-            marking.detach()
+            marking.detach_writer()
 
 
 def in_phase() -> None:

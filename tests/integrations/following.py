@@ -52,9 +52,9 @@ def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Marked]:
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "marks"
     folder.mkdir()
-    marking.attach(folder, 0)
+    marking.attach_writer(folder, 0)
     yield Marked(folder)
-    marking.detach()
+    marking.detach_writer()
 
 
 def load(monkeypatch: pytest.MonkeyPatch, name: str, **stubs: dict[str, Any] | None) -> Any:

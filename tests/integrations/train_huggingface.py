@@ -63,7 +63,7 @@ def one_process() -> None:
     assert callback.measurement.run == Path(os.environ["JOULELAB_RUN"])
 
     # By itself, as if nobody recorded; the Trainer's own count of tokens is taken.
-    marking.detach()
+    marking.detach_writer()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
     alone = JoulelabCallback("alone", meters=["nvml"])
     counted = trainer(alone, save_strategy="no", include_num_input_tokens_seen="all")
@@ -89,7 +89,7 @@ def ranks() -> None:
     first = os.environ["LOCAL_RANK"] == "0"
     how = {"ddp_backend": "gloo", "save_strategy": "no", "include_num_input_tokens_seen": "all"}
     trainer(JoulelabCallback(), eval_strategy="epoch", **how).train()
-    marking.detach()
+    marking.detach_writer()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
     alone = JoulelabCallback("alone", meters=["nvml"])
     last = trainer(alone, **how)

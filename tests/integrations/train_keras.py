@@ -51,7 +51,7 @@ def main() -> None:
     trained.predict(X[:5], callbacks=[callback], **how)
 
     # By itself, as if nobody recorded; a test is a run of its own.
-    marking.detach()
+    marking.detach_writer()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
     alone = JoulelabCallback("alone", meters=["nvml"], batch_size=4)
     model(Own).fit(X, Y, callbacks=[alone], **how)

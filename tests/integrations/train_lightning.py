@@ -72,7 +72,7 @@ def main() -> None:
     joined.predict(Model(), loader(5))
 
     # By itself, as if nobody recorded; a test is a run of its own.
-    marking.detach()
+    marking.detach_writer()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
     alone = JoulelabCallback("alone", meters=["nvml"], samples=lambda batch: 100 * len(batch["x"]))
     counted = trainer(alone)

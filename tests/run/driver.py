@@ -12,12 +12,12 @@ import os
 import sys
 from pathlib import Path
 
-from joulelab.run.recording import Recording
+from joulelab.run.recording import RunRecording
 from joulelab.run.run_command import run_command
 from joulelab.run.run_options import RunOptions
 from joulelab.run.signal_forwarding import SignalBox
 from joulelab.run.spawn import Spawned
-from joulelab.run.workload_process import leave
+from joulelab.run.workload_process import exit_like_workload
 
 
 def fault(*_: object) -> None:
@@ -30,9 +30,9 @@ def main() -> None:
     if "python" in drive:
         sys.executable = drive["python"]
     if drive.get("fault") == "start":
-        Recording.start = fault  # type: ignore[method-assign, assignment]
+        RunRecording.start = fault  # type: ignore[method-assign, assignment]
     elif drive.get("fault"):
-        Recording.workload = fault  # type: ignore[method-assign, assignment]
+        RunRecording.workload = fault  # type: ignore[method-assign, assignment]
     spawned = Spawned(os.environ, warm=True) if drive.get("early") else None
     options = {"ready_s": 15.0, **drive["options"]}
     if "capture" in options:
@@ -59,7 +59,7 @@ def main() -> None:
     if outcome.result is not None and outcome.result.energy is not None:
         told["energy_j"] = outcome.result.energy.value
     Path(drive["outcome"]).write_text(json.dumps(told))
-    leave(outcome.exit_code, outcome.signal)
+    exit_like_workload(outcome.exit_code, outcome.signal)
 
 
 if __name__ == "__main__":

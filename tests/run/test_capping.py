@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from joulelab.run.run_caps import Capping
+from joulelab.run.run_caps import RunCaps
 
 
 class Told:
@@ -20,7 +20,7 @@ class Told:
 
 def test_a_keeper_that_came_back_is_no_problem_any_more_but_stays_an_event() -> None:
     told = Told()
-    capping = Capping((), {}, told)  # type: ignore[arg-type]
+    capping = RunCaps((), {}, told)  # type: ignore[arg-type]
     for event in (
         {"event": "keeper-died", "why": "SIGKILL"},
         {"event": "caps-problem", "problem": "the caps are not set again yet: capd is gone"},

@@ -18,7 +18,7 @@ from tests.waiting import until
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run import marking, session
-from joulelab.run.recording import Recording
+from joulelab.run.recording import RunRecording
 from joulelab.store.folder import RunState, list_runs, read_end, read_meta, run_state
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_behind(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Recording, "wait_edge", interrupted)
+    monkeypatch.setattr(RunRecording, "wait_edge", interrupted)
     with pytest.raises(KeyboardInterrupt), joulelab.measure("x", **kw):
         pytest.fail("the block must not run")
     assert at_rest()
@@ -177,12 +177,12 @@ def test_a_fault_of_our_own_never_reaches_the_block(
         raise RuntimeError("our fault")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Recording, "wait_ready", faulty)
+        patched.setattr(RunRecording, "wait_ready", faulty)
         with joulelab.measure("x", **kw) as m:
             pass
     assert m.run is None
     with monkeypatch.context() as patched:
-        patched.setattr(Recording, "finish", faulty)
+        patched.setattr(RunRecording, "finish", faulty)
         with joulelab.measure("y", **kw) as m:
             pass
     assert caplog.text.count("our fault") == 2

@@ -17,7 +17,7 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns, read_boot_id
 from joulelab.core.process import read_start_ticks
-from joulelab.run.job_nodes import _plan
+from joulelab.run.job_nodes import _make_plan
 from joulelab.run.node_task import _next_segment
 from joulelab.run.run_options import RunOptions
 from joulelab.run.step import MODULE
@@ -60,7 +60,7 @@ class Task:
             host=host,
             owner_pid=pid,
             owner_start_ticks=read_start_ticks(pid),
-            **_plan(options),
+            **_make_plan(options),
         )
 
     def hear(self, kind: str, limit_s: float = 120.0) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from tests.run.supervised import DRIVER, Bench, gone
 from tests.waiting import until
 
 from joulelab.core.clock import read_boot_id
-from joulelab.run.job_nodes import other_nodes
-from joulelab.run.run_options import host_name, marks_folder
+from joulelab.run.job_nodes import count_job_nodes
+from joulelab.run.run_options import find_marks_folder, get_host_name
 from joulelab.run.step import step_environ
 from joulelab.store.folder import list_runs
 
@@ -42,7 +42,7 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1"}
     ],
 )
 def test_a_job_of_several_nodes_is_known_by_its_script(environ: dict[str, str], count: int) -> None:
-    assert other_nodes(environ) == count
+    assert count_job_nodes(environ) == count
 
 
 def test_a_step_has_nothing_of_what_was_meant_for_others() -> None:
@@ -54,22 +54,24 @@ def test_a_step_has_nothing_of_what_was_meant_for_others() -> None:
 
 
 def test_folders_are_named_by_the_node_in_a_job_and_by_the_host_elsewhere(tmp_path: Path) -> None:
-    assert host_name(JOB) == "n1"
-    assert host_name({**JOB, "SLURMD_NODENAME": "../n/1"}) == "-n-1"
-    assert host_name({"SLURMD_NODENAME": "n1"}) == os.uname().nodename
-    assert host_name({**JOB, "SLURMD_NODENAME": "."}) == os.uname().nodename
+    assert get_host_name(JOB) == "n1"
+    assert get_host_name({**JOB, "SLURMD_NODENAME": "../n/1"}) == "-n-1"
+    assert get_host_name({"SLURMD_NODENAME": "n1"}) == os.uname().nodename
+    assert get_host_name({**JOB, "SLURMD_NODENAME": "."}) == os.uname().nodename
     (tmp_path / "n1").mkdir()
     own = {"JOULELAB_RUN": str(tmp_path), "JOULELAB_HOST": "n0"}
-    assert marks_folder({}) is None
-    assert marks_folder(own) == tmp_path / "n0" / "marks"
-    assert marks_folder(own | JOB) == tmp_path / "n1" / "marks", "a rank on another node"
+    assert find_marks_folder({}) is None
+    assert find_marks_folder(own) == tmp_path / "n0" / "marks"
+    assert find_marks_folder(own | JOB) == tmp_path / "n1" / "marks", "a rank on another node"
     third = own | JOB | {"SLURMD_NODENAME": "n2"}
-    assert marks_folder(third) == tmp_path / "n0" / "marks", "which is not recorded, and as far as known the same host"
+    assert find_marks_folder(third) == tmp_path / "n0" / "marks", (
+        "which is not recorded, and as far as known the same host"
+    )
     (tmp_path / "run.json").write_text(json.dumps({"started": {"boot_id": read_boot_id()}}))
-    assert marks_folder(third) == tmp_path / "n0" / "marks", "a second node of this host"
+    assert find_marks_folder(third) == tmp_path / "n0" / "marks", "a second node of this host"
     (tmp_path / "run.json").write_text('{"started": {"boot_id": "another"}}')
-    assert marks_folder(third) == tmp_path / "n2" / "marks", "its time is another"
-    assert marks_folder({"JOULELAB_RUN": str(tmp_path), **JOB}) == tmp_path / "n1" / "marks"
+    assert find_marks_folder(third) == tmp_path / "n2" / "marks", "its time is another"
+    assert find_marks_folder({"JOULELAB_RUN": str(tmp_path), **JOB}) == tmp_path / "n1" / "marks"
 
 
 class Job:

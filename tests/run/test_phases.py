@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 def nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
-    marking.detach()
+    marking.detach_writer()
 
 
 def test_steps_and_facts_are_written_where_a_run_is_attached(tmp_path: Path) -> None:
-    marking.attach(tmp_path, 0)
+    marking.attach_writer(tmp_path, 0)
     joulelab.fact(data="cifar-10", classes=10)
     with joulelab.phase("epoch", n=1):
         joulelab.step(samples=64)
         joulelab.step(samples=64)
-    marking.detach()
+    marking.detach_writer()
     lines = [json.loads(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
     assert lines[0]["facts"] == {"data": "cifar-10", "classes": 10}
     begun = [(line["name"], line["n"], line.get("work")) for line in lines if line["mark"] == "begin"]
@@ -40,9 +40,9 @@ def test_steps_and_facts_are_written_where_a_run_is_attached(tmp_path: Path) -> 
 
 def test_a_rank_of_another_node_counts_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "8")
-    marking.attach(tmp_path, 0)
+    marking.attach_writer(tmp_path, 0)
     joulelab.step(samples=64)
-    marking.detach()
+    marking.detach_writer()
     (line,) = [json.loads(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
     assert line["amounts"] == {"samples": 64.0}
 

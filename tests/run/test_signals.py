@@ -19,7 +19,7 @@ from tests.run.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders
 from tests.waiting import until
 
 from joulelab.core.clock import NS
-from joulelab.run.signal_forwarding import LATE_NS, REPORT_NS, SAME_NS, Forwarder, Signal
+from joulelab.run.signal_forwarding import LATE_NS, REPORT_NS, SAME_NS, ArrivedSignal, SignalForwarder
 from joulelab.run.witness import Witness
 
 if TYPE_CHECKING:
@@ -146,10 +146,10 @@ class TestForwarder:
         self.t = 1000 * NS
         self.sent: list[int] = []
         self.pending: set[int] = set()
-        self.forwarder = Forwarder(self.sent.append, lambda s: s.number in self.pending, now=lambda: self.t)
+        self.forwarder = SignalForwarder(self.sent.append, lambda s: s.number in self.pending, now=lambda: self.t)
 
     def arrive(self, number: int, *, of_kernel: bool = False, sender: int = 1) -> None:
-        self.forwarder.take(Signal(number, of_kernel, sender, self.t))
+        self.forwarder.take(ArrivedSignal(number, of_kernel, sender, self.t))
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH])
     def test_the_terminal_has_told_the_workload(self, number: int) -> None:

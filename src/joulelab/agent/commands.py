@@ -125,9 +125,9 @@ def _start(
 def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]) -> tuple[Config, MeterChoice]:
     from joulelab.run.config.configuration import load_config
     from joulelab.run.config.meter_choice import choose_meters
-    from joulelab.run.run_options import host_name
+    from joulelab.run.run_options import get_host_name
 
-    config = load_config(os.environ, host_name(), named=file)
+    config = load_config(os.environ, get_host_name(), named=file)
     chosen = choose_meters(config, os.environ, wanted, without)
     for warning in (*map(str, chosen.lost), *config.warnings, *chosen.warnings):
         _say(warning)
@@ -136,12 +136,12 @@ def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
 
 def _plan(chosen: MeterChoice, every_s: float) -> Any:
     from joulelab.recorder.plan import Plan
-    from joulelab.run.run_options import RunOptions, host_name
+    from joulelab.run.run_options import RunOptions, get_host_name
 
     offers = {k: v for k, v in RunOptions(runs=Path()).offers(os.environ).items() if k == "rapl.root"}
     slow_s = max(5 * every_s, 1.0)
     return Plan(
-        Path(), host_name(), os.getpid(), meters=chosen.meters, also=chosen.also, period_s=every_s,
+        Path(), get_host_name(), os.getpid(), meters=chosen.meters, also=chosen.also, period_s=every_s,
         slow_period_s=slow_s, offers=offers,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from joulelab.control.client import CapOutcome, CapRequest, CapStatus
-    from joulelab.run.choosing import Value
+    from joulelab.run.choosing import CapValue
     from joulelab.run.spawn import Spawned
 
 VERBS = ("status", "restore")
@@ -31,7 +31,7 @@ class Split(click.Command):
         return super().parse_args(ctx, args[:at])
 
 
-def value(text: str, where: str) -> Value:
+def value(text: str, where: str) -> CapValue:
     """Return a cap with its unit: `170` and `170W` in W, `65%` and `default` as a share of the default."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(W|w|%|)", text.strip())
     if text.strip() == "default":
@@ -43,7 +43,7 @@ def value(text: str, where: str) -> Value:
     return (float(match[1]) / 100, "share") if match[2] == "%" else (float(match[1]), "W")
 
 
-def clock(text: str) -> Value:
+def clock(text: str) -> CapValue:
     """Return a clock in Hz: `1200`, `1200MHz`, `1.2GHz`."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(mhz|ghz|)", text.strip().lower())
     if match is None or float(match[1]) <= 0:
@@ -108,20 +108,20 @@ def command(
 def _wishes(watts: str | None, which: str | None, cpu_cap: str | None, clock_text: str | None) -> list[CapRequest]:
     """Return what to ask the keeper for. Raises ConfigError, Unavailable."""
     from joulelab.control.client import Caps
-    from joulelab.run.choosing import gpus, packages, wishes
+    from joulelab.run.choosing import choose_cpus, choose_gpus, make_cap_requests
 
     asked = value(watts, "cap") if watts is not None else None
     locked = clock(clock_text) if clock_text is not None else None
     package = value(cpu_cap, "--cpu") if cpu_cap is not None else None
     with Caps(os.environ) as caps:
         status = caps.status()
-    scopes = gpus(status, os.environ, which) if asked or locked else []
+    scopes = choose_gpus(status, os.environ, which) if asked or locked else []
     for scope, reason in status.missing if scopes and which is None else ():
         if scope.startswith("gpu:") and scope not in scopes:
             click.echo(f"joulelab: {scope} is not capped: {reason}", err=True)
-    wanted = wishes(scopes, asked) if asked else []
-    wanted += wishes(scopes, locked) if locked else []
-    return wanted + (wishes(packages(status), package) if package else [])
+    wanted = make_cap_requests(scopes, asked) if asked else []
+    wanted += make_cap_requests(scopes, locked) if locked else []
+    return wanted + (make_cap_requests(choose_cpus(status), package) if package else [])
 
 
 def _status(as_json: bool) -> None:

@@ -116,9 +116,9 @@ def _say(text: str) -> None:
 
 
 def _folder(environ: Mapping[str, str]) -> Path | None:
-    from joulelab.run.run_options import marks_folder
+    from joulelab.run.run_options import find_marks_folder
 
-    folder = marks_folder(environ)
+    folder = find_marks_folder(environ)
     return folder if folder is not None and folder.is_dir() else None
 
 
@@ -152,7 +152,7 @@ def _around(
     """Run a command as a phase, and end as it ends."""
     from joulelab.core.errors import WorkloadError
     from joulelab.core.marks import MarkWriter, read_local_rank
-    from joulelab.run.workload_process import leave, start_workload
+    from joulelab.run.workload_process import exit_like_workload, start_workload
 
     writer = MarkWriter(folder, rank=read_local_rank(os.environ)) if folder is not None else None
     identity = writer.begin(name, number) if writer else None
@@ -166,7 +166,7 @@ def _around(
             writer.work(amounts)
         writer.end(identity)
         writer.close()
-    leave(code if code >= 0 else None, -code if code < 0 else None)
+    exit_like_workload(code if code >= 0 else None, -code if code < 0 else None)
 
 
 def _wait(pid: int) -> int:

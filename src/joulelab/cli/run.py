@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joulelab.control.client import CapRequest
     from joulelab.run.config.meter_choice import MeterChoice
     from joulelab.run.run_caps import Companion
-    from joulelab.run.run_command import Outcome
+    from joulelab.run.run_command import RunOutcome
     from joulelab.run.run_options import RunOptions
     from joulelab.run.spawn import Spawned
 
@@ -36,10 +36,10 @@ class After(Protocol):
 
     needs: Sequence[str]
 
-    def to_json(self, outcome: Outcome) -> Mapping[str, Any]:
+    def to_json(self, outcome: RunOutcome) -> Mapping[str, Any]:
         """Return what is added to the JSON."""
 
-    def print(self, outcome: Outcome) -> None:
+    def print(self, outcome: RunOutcome) -> None:
         """Print what comes below the table, to standard error."""
 
 
@@ -80,7 +80,7 @@ def execute(
     from joulelab.core.marks import read_local_rank
     from joulelab.run.run_command import run_command
     from joulelab.run.signal_forwarding import SignalBox
-    from joulelab.run.workload_process import inherited, leave
+    from joulelab.run.workload_process import exit_like_workload, strip_own_locale
 
     words, labels = _of_notebook(words)
     if read_local_rank(os.environ):
@@ -91,7 +91,13 @@ def execute(
     with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
         spawned = early.pop() if early else None
         outcome = run_command(
-            words, options, inherited(os.environ), say=_say, signals=signals, spawned=spawned, companion=companion
+            words,
+            options,
+            strip_own_locale(os.environ),
+            say=_say,
+            signals=signals,
+            spawned=spawned,
+            companion=companion,
         )
         try:
             with signals.interruptible():
@@ -99,23 +105,23 @@ def execute(
         except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever becomes of the table
             _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
         finally:
-            leave(outcome.exit_code, outcome.signal)
+            exit_like_workload(outcome.exit_code, outcome.signal)
 
 
 def _become(words: Sequence[str], early: Sequence[Spawned] | None) -> NoReturn:
     """Run the command without recording: the first rank of a node records for all of them."""
     from joulelab.core.errors import WorkloadError
-    from joulelab.run.workload_process import become_workload, inherited, leave
+    from joulelab.run.workload_process import become_workload, exit_like_workload, strip_own_locale
 
     for spawned in early or ():  # reaped, so that the command does not meet a child that it never had
         with contextlib.suppress(OSError):
             os.kill(spawned.pid, signal.SIGKILL)
             os.waitpid(spawned.pid, 0)
     try:
-        become_workload(words, inherited(os.environ))
+        become_workload(words, strip_own_locale(os.environ))
     except WorkloadError as error:
         _say(str(error))
-        leave(error.exit_code)
+        exit_like_workload(error.exit_code)
 
 
 def _of_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -131,7 +137,7 @@ def _of_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str
     return tuple(argv), {"notebook": words[0]}
 
 
-def _show(outcome: Outcome, *, as_json: bool, output: Path | None, quiet: bool, after: After | None) -> None:
+def _show(outcome: RunOutcome, *, as_json: bool, output: Path | None, quiet: bool, after: After | None) -> None:
     if as_json or output is not None:
         _write_json(outcome, output, {} if after is None else after.to_json(outcome))
     if not quiet and (output is not None or not as_json):
@@ -151,7 +157,7 @@ def _say(text: str) -> None:
         click.echo(f"joulelab: {text}", err=True)
 
 
-def _print_problems(outcome: Outcome) -> None:
+def _print_problems(outcome: RunOutcome) -> None:
     # What kept the run from being recorded has been said when the command started.
     for problem in outcome.problems if outcome.run is not None else outcome.problems[1:]:
         _say(problem)
@@ -207,9 +213,9 @@ def _configured(
         return None, {}
     from joulelab.run.config.configuration import load_config
     from joulelab.run.config.meter_choice import choose_meters
-    from joulelab.run.run_options import host_name
+    from joulelab.run.run_options import get_host_name
 
-    config = load_config(os.environ, host_name(), named=file)
+    config = load_config(os.environ, get_host_name(), named=file)
     chosen = choose_meters(config, os.environ, wanted, without)
     for warning in (*map(str, chosen.lost), *config.warnings, *chosen.warnings):
         if warning not in warnings:
@@ -217,7 +223,7 @@ def _configured(
     return chosen, config.run
 
 
-def _write_json(outcome: Outcome, output: Path | None, more: Mapping[str, Any]) -> None:
+def _write_json(outcome: RunOutcome, output: Path | None, more: Mapping[str, Any]) -> None:
     data: dict[str, Any] = {} if outcome.result is None else outcome.result.to_json()
     data |= more
     data |= {"folder": None if outcome.run is None else str(outcome.run), "problems": outcome.problems}
@@ -233,7 +239,7 @@ def _write_json(outcome: Outcome, output: Path | None, more: Mapping[str, Any]) 
         write_file(output, text.encode(errors="backslashreplace"), what="JSON")
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: RunOutcome) -> None:
     if outcome.error is not None:
         _say(str(outcome.error))
         return
@@ -250,7 +256,7 @@ def _print(outcome: Outcome) -> None:
     print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=name_run(folder))
 
 
-def _keep(outcome: Outcome) -> None:
+def _keep(outcome: RunOutcome) -> None:
     """Keep the result beside the run, so that `ls` and `query` need not work it out again."""
     from joulelab.analysis.results_file import write_result
 

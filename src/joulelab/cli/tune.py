@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.analysis.goals import Goal
-    from joulelab.run.run_command import Outcome
+    from joulelab.run.run_command import RunOutcome
     from joulelab.run.spawn import Spawned
     from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
@@ -169,24 +169,24 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
     """Return what is asked for. Raises JoulelabError."""
     from joulelab.analysis.goals import Goal
     from joulelab.control.client import Caps
-    from joulelab.run.choosing import gpus
+    from joulelab.run.choosing import choose_gpus
     from joulelab.study.tuning.grid import make_grid
 
     goal = Goal.parse(goal_text)
     with Caps(os.environ) as caps:
         status = caps.status()
-    return Wanted(words, goal, make_grid(status, gpus(status, os.environ, which), cap), trials)
+    return Wanted(words, goal, make_grid(status, choose_gpus(status, os.environ, which), cap), trials)
 
 
 def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     """Tune by whole runs; return the exit code. Raises JoulelabError."""
     from joulelab.control.leftovers import restore_at_start
-    from joulelab.run.workload_process import inherited
+    from joulelab.run.workload_process import strip_own_locale
     from joulelab.study.executors import open_executor
     from joulelab.study.stopping import Stop
 
     environ = _visible(wanted.grid) if which is not None else dict(os.environ)
-    executor = open_executor("local", inherited(environ), {}, given["studies"])
+    executor = open_executor("local", strip_own_locale(environ), {}, given["studies"])
     tuning = _tuning(wanted, which, given, executor)
     try:
         with Stop() as stop:
@@ -272,15 +272,15 @@ class Conclusion:
     def __init__(self, online: Online, typed: str) -> None:
         self._online, self._typed = online, typed
 
-    def to_json(self, outcome: Outcome) -> dict[str, Any]:
+    def to_json(self, outcome: RunOutcome) -> dict[str, Any]:
         """Return what was found as plain data."""
         return {"tune": self._tuned(outcome).to_json()}
 
-    def print(self, outcome: Outcome) -> None:
+    def print(self, outcome: RunOutcome) -> None:
         """Print what was found."""
         _print(self._tuned(outcome), sys.stderr)
 
-    def _tuned(self, outcome: Outcome) -> Tuned:
+    def _tuned(self, outcome: RunOutcome) -> Tuned:
         from joulelab.study.tuning.account import account
 
         return account(self._online, outcome.run, self._typed)

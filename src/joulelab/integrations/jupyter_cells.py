@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import monotonic_ns
 from joulelab.run import cells, marking
 from joulelab.run.measure import measure
-from joulelab.run.run_options import RUN
+from joulelab.run.run_options import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,8 +81,8 @@ class Recording:
             self._own = measure(_name(environ))
             self._own.__enter__()
         self._writer: MarkWriter | None = marking.writer()
-        told = self._writer is not None and not self._writer.rank and RUN in os.environ
-        self.run = Path(os.environ[RUN]) if told else None
+        told = self._writer is not None and not self._writer.rank and RUN_VARIABLE in os.environ
+        self.run = Path(os.environ[RUN_VARIABLE]) if told else None
         self._phases = cells.Phases(None if self.is_marked else self._writer, self.name)
         if not self.is_marked:
             self.since_ns = monotonic_ns()

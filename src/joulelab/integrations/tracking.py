@@ -21,7 +21,7 @@ from joulelab.run import marking
 from joulelab.run.coverage import wait_until_covered
 from joulelab.run.live import Live, load
 from joulelab.run.measure import measure
-from joulelab.run.session import recorded_here
+from joulelab.run.session import is_recording_itself
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -244,7 +244,7 @@ class _Loop:
             self._stack.enter_context(measure())
         writer = marking.writer()
         self.run = writer.folder.parent.parent if writer is not None and writer.first else None
-        if recorded_here():
+        if is_recording_itself():
             self._scale = count_local_ranks(os.environ)  # the other ranks cannot report: this one does for all of them
         self._stack.enter_context(marking.phase(options.name, n))
         self.thread = threading.get_ident()

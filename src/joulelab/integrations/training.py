@@ -20,7 +20,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import MarkWriter, count_local_ranks, current_phase, read_global_rank
 from joulelab.run import marking
-from joulelab.run.session import recorded_here
+from joulelab.run.session import is_recording_itself
 from joulelab.store.folder import read_end
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Training:
         measurement = joulelab.measure((self._name or name) if writer is None else name, **self._options)
         measurement.__enter__()
         self.measurement = measurement
-        alone = recorded_here() and (writer is None or not spawned)
+        alone = is_recording_itself() and (writer is None or not spawned)
         begun = self._begun = _Begun(measurement, (ranks or count_local_ranks(os.environ)) if alone else 1)
         self._finalizer = weakref.finalize(self, begun.abandon)
         if writer is None:
@@ -303,7 +303,7 @@ class Training:
 
     def _scaled(self, amounts: Mapping[str, float]) -> Mapping[str, float]:
         begun = self._begun  # at every step, so nothing is asked for that does not change
-        scale = begun.scale if begun is not None else count_local_ranks(os.environ) if recorded_here() else 1
+        scale = begun.scale if begun is not None else count_local_ranks(os.environ) if is_recording_itself() else 1
         return amounts if scale == 1 else {name: amount * scale for name, amount in amounts.items()}
 
     def _follow(self, begun: _Begun) -> None:

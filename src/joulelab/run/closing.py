@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.result import Result
-    from joulelab.run.recording import Recording
+    from joulelab.run.recording import RunRecording
     from joulelab.run.run_options import RunOptions
     from joulelab.run.signal_forwarding import SignalBox
 
@@ -28,7 +28,7 @@ HEAVY = (
 )
 
 
-def preload(more: Iterable[str] = ()) -> None:
+def preload_modules(more: Iterable[str] = ()) -> None:
     """Import what the analysis needs, and what its caller will.
 
     Its thread keeps its priority: a low one would hold the interpreter's lock for long on a busy machine.
@@ -38,7 +38,9 @@ def preload(more: Iterable[str] = ()) -> None:
             importlib.import_module(name)
 
 
-def close_run(recording: Recording, options: RunOptions, signals: SignalBox, *, analyse: bool) -> Result | None:
+def analyse_and_seal(
+    recording: RunRecording, options: RunOptions, signals: SignalBox, *, analyse: bool
+) -> Result | None:
     """Analyse and seal what was recorded; what fails is told, and the record stays readable as it is.
 
     The seal of a short run is left to whoever opens it next: it would cost the command a tenth of a second.
@@ -52,7 +54,7 @@ def close_run(recording: Recording, options: RunOptions, signals: SignalBox, *, 
             if analyse:
                 result = analyse_run(run)
             long = result is not None and result.duration_s >= options.seal_from_s
-            if long and journal_bytes(run) < options.seal_limit:
+            if long and count_journal_bytes(run) < options.seal_limit:
                 from joulelab.store.seal import seal
 
                 seal(run)
@@ -72,6 +74,6 @@ def analyse_run(run: Path) -> Result:
         return analyse_run(opened)
 
 
-def journal_bytes(run: Path) -> int:
+def count_journal_bytes(run: Path) -> int:
     """Return the size of a run's journals in bytes."""
     return sum(p.stat().st_size for p in run.glob("*/*.journal"))

@@ -41,7 +41,7 @@ class EventLog:
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._fd = open_append(self._path)
-                _reserve(self._fd)
+                _reserve_space(self._fd)
             while self._lines:
                 del self._lines[: os.write(self._fd, self._lines)]
 
@@ -57,7 +57,7 @@ class EventLog:
             self._fd = -1
 
 
-def _reserve(fd: int) -> None:
+def _reserve_space(fd: int) -> None:
     with contextlib.suppress(AttributeError):
         call = ctypes.CDLL(None).fallocate
         call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)

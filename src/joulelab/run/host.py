@@ -194,7 +194,7 @@ class HostRecording:
         self.recorder = None
         if self.finished or self._stuck or (self._finishing and recorder.status == 0):
             return
-        status = _describe(recorder.status)
+        status = _describe_status(recorder.status)
         self.event("recorder-died", segment=self._segment, status=status)
         if not self.ready:
             self.tell(f"the recorder did not start ({status}); see {self.folder / f'recorder.{self._segment}.log'}")
@@ -208,7 +208,7 @@ class HostRecording:
         self._restart_ns = now + self._delay_ns
 
 
-def _describe(status: int | None) -> str:
+def _describe_status(status: int | None) -> str:
     if status is None or status < 0:
         return "unknown"
     code = os.waitstatus_to_exitcode(status)

@@ -40,7 +40,7 @@ SHOWN = 300  # characters of what srun said
 NOISE = "lacks support for cpu binding"  # then there is none to switch off
 
 
-def other_nodes(environ: Mapping[str, str]) -> int:
+def count_job_nodes(environ: Mapping[str, str]) -> int:
     """Return the number of nodes of the job if it has several and this is its script, not a step; else 0."""
     with contextlib.suppress(ValueError):
         step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
@@ -50,7 +50,7 @@ def other_nodes(environ: Mapping[str, str]) -> int:
     return 0
 
 
-class Nodes:
+class JobNodes:
     """Own the step, and those that mend it. `fds` become readable when a node says something or a step ends.
 
     A node says hello, then that it is ready or has failed, each second that it is alive, and in the end that it has
@@ -64,7 +64,13 @@ class Nodes:
         self._environ = environ
         self._log = recording.folder / "nodes.log"
         self._log_read = 0
-        self._plan = {"do": "plan", "run": str(run), "host": recording.host, **_owner(), **_plan(recording.options)}
+        self._plan = {
+            "do": "plan",
+            "run": str(run),
+            "host": recording.host,
+            **_describe_owner(),
+            **_make_plan(recording.options),
+        }
         self._steps: list[Step] = []
         self._of: dict[str, Step] = {}  # the step that each node is recorded by
         self._said: dict[str, set[str]] = {"ready": set(), "failed": set(), "ended": set(), "lost": set()}
@@ -339,11 +345,11 @@ class Nodes:
         return ""
 
 
-def _owner() -> dict[str, Any]:
+def _describe_owner() -> dict[str, Any]:
     return {"owner_pid": os.getpid(), "owner_start_ticks": read_start_ticks()}
 
 
-def _plan(options: RunOptions) -> dict[str, Any]:
+def _make_plan(options: RunOptions) -> dict[str, Any]:
     """Return the options that nodes need. Configured meters are not sent: each node has its own, and their secrets."""
     own = {entry.get("name") for entry in options.configured}
     also = [dict(item) for item in options.also if item.get("name") not in own or item.get("name") is None]

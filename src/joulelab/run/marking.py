@@ -11,15 +11,15 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.marks import MarkWriter, current_phase, read_global_rank, read_local_rank
-from joulelab.run.run_options import marks_folder
+from joulelab.run.run_options import find_marks_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 
-def _from_environment(environ: Mapping[str, str]) -> MarkWriter | None:
-    folder = marks_folder(environ)
+def _open_writer(environ: Mapping[str, str]) -> MarkWriter | None:
+    folder = find_marks_folder(environ)
     if folder is None or not folder.is_dir() or (folder.parent.parent / "end.json").exists():
         return None
     writer = MarkWriter(folder, rank=read_local_rank(environ), first=not read_global_rank(environ))
@@ -28,7 +28,7 @@ def _from_environment(environ: Mapping[str, str]) -> MarkWriter | None:
     return writer
 
 
-_writer = _from_environment(os.environ)
+_writer = _open_writer(os.environ)
 
 
 def writer() -> MarkWriter | None:
@@ -36,14 +36,14 @@ def writer() -> MarkWriter | None:
     return _writer
 
 
-def attach(folder: Path, rank: int) -> MarkWriter:
+def attach_writer(folder: Path, rank: int) -> MarkWriter:
     """Write marks to a run that this process records itself, until `detach()`."""
     global _writer
     _writer = MarkWriter(folder, rank=rank, first=not read_global_rank(os.environ))
     return _writer
 
 
-def detach() -> None:
+def detach_writer() -> None:
     """Write no more marks, and what is left of them."""
     global _writer
     ended, _writer = _writer, None
@@ -51,7 +51,7 @@ def detach() -> None:
         ended.close()
 
 
-class Phase:
+class PhaseBlock:
     """Mark what happens in a `with` block as a phase."""
 
     __slots__ = ("_id", "_parent", "_writer", "labels", "n", "name")
@@ -62,7 +62,7 @@ class Phase:
         self.labels = labels
         self._id: str | None = None
 
-    def __enter__(self) -> Phase:
+    def __enter__(self) -> PhaseBlock:
         """Begin the phase."""
         self._writer = _writer
         if _writer is not None:
@@ -77,9 +77,9 @@ class Phase:
             self._writer.end(identity, self._parent)
 
 
-def phase(name: str, n: int | None = None, **labels: Any) -> Phase:
+def phase(name: str, n: int | None = None, **labels: Any) -> PhaseBlock:
     """Mark a phase: `with joulelab.phase("epoch", n=3):`. Phases nest; without a recording nothing is done."""
-    return Phase(name, n, labels)
+    return PhaseBlock(name, n, labels)
 
 
 def work(**amounts: float) -> None:

@@ -20,8 +20,8 @@ from joulelab.run import marking
 from joulelab.run.config.configuration import load_config
 from joulelab.run.config.entry import Config
 from joulelab.run.config.meter_choice import MeterChoice, check_meter_name, choose_meters, list_general_problems
-from joulelab.run.run_options import RUN, RunOptions, host_name, runs_folder
-from joulelab.run.session import Session, join, part
+from joulelab.run.run_options import RUN_VARIABLE, RunOptions, get_host_name, get_runs_folder
+from joulelab.run.session import MeasureSession, join_session, leave_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -53,7 +53,7 @@ class Measurement:
         self.name = name
         self.run: Path | None = None
         self._options, self._labels, self._again = options, labels, again
-        self._session: Session | None = None
+        self._session: MeasureSession | None = None
         self._started_run = self._is_run = False
         self._start_ns = self._end_ns = 0
         self._pid = 0
@@ -63,19 +63,19 @@ class Measurement:
 
     def __call__(self, function: Callable[P, R] | None = None) -> Callable[P, R]:
         """Measure each call of a function: `@joulelab.measure("name")`. Raises ConfigError for anything else."""
-        return _wrap(function, self.name, None, self._again)
+        return _wrap_function(function, self.name, None, self._again)
 
     def __enter__(self) -> Measurement:
         """Begin to measure."""
         if self._start_ns:
             raise ConfigError("a measurement is used once", next="call joulelab.measure() again")
         self._pid = os.getpid()
-        self._session, self._started_run = join(self._options)
+        self._session, self._started_run = join_session(self._options)
         writer = marking.writer()
         if self._session is not None:
             self.run = self._session.recording.run
         elif writer is not None and not writer.rank:
-            self.run = Path(os.environ[RUN]) if RUN in os.environ else None
+            self.run = Path(os.environ[RUN_VARIABLE]) if RUN_VARIABLE in os.environ else None
         self._start_ns = self._session.start_ns if self._session and self._started_run else monotonic_ns()
         if writer is not None and not self._started_run:
             self._parent = current_phase()
@@ -94,7 +94,7 @@ class Measurement:
             parent = current_phase()
             identity = writer.begin(self.name or "measure", None, self._labels, at_ns=self._start_ns)
             writer.end(identity, parent, at_ns=self._end_ns)
-        self._is_run = session is not None and part(session, self._end_ns, error) and self._started_run
+        self._is_run = session is not None and leave_session(session, self._end_ns, error) and self._started_run
 
     @property
     def duration_s(self) -> float:
@@ -193,11 +193,11 @@ def measure(
     arguments, before anything is recorded.
     """
     times = {"period_s": period_s, "idle_s": idle_s, "tail_s": tail_s}
-    again = functools.partial(_measurement, runs=runs, meters=meters, times=times, labels=labels)
-    return _wrap(name, None, None, again) if callable(name) else again(name)
+    again = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    return _wrap_function(name, None, None, again) if callable(name) else again(name)
 
 
-def _measurement(
+def _make_measurement(
     name: object,
     *,
     runs: str | Path | None,
@@ -208,19 +208,19 @@ def _measurement(
     title = _check_arguments(name, meters, times, labels)
 
     def options() -> RunOptions:
-        config = _configuration()
+        config = _load_configuration()
         used = config.run | {key: value for key, value in times.items() if value is not None}
         base = RunOptions(
-            runs=Path(runs) if runs is not None else runs_folder(os.environ),
+            runs=Path(runs) if runs is not None else get_runs_folder(os.environ),
             name=title,
             labels=labels or {},
             period_s=used.get("period_s", 0.1),
             idle_s=used.get("idle_s", 0.0),
             tail_s=used.get("tail_s", 0.3),
         )
-        return base.reading(_chosen(config, meters))
+        return base.reading(_choose_meters(config, meters))
 
-    again = functools.partial(_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    again = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
     return Measurement(title, options, labels or {}, again)
 
 
@@ -245,10 +245,10 @@ def _check_arguments(name: object, meters: object, times: Mapping[str, object], 
     return name
 
 
-def _configuration() -> Config:
+def _load_configuration() -> Config:
     """Return the configuration as far as it is right, and warn of the rest: the block runs in any case."""
     try:
-        config = load_config(os.environ, host_name())
+        config = load_config(os.environ, get_host_name())
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
         _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
         return Config()
@@ -257,7 +257,7 @@ def _configuration() -> Config:
     return config
 
 
-def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> MeterChoice:
+def _choose_meters(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> MeterChoice:
     """Return the meters to read: those that are given, or what is usual and configured."""
     wanted = []
     for name in (m for m in meters or () if isinstance(m, str)):
@@ -312,11 +312,11 @@ def measured(
             raise ConfigError(f"there are two names, {function!r} and {name!r}", next="give one")
         function, name = None, function
     if function is not None:
-        return _wrap(function, name, report, again)
-    return lambda f: _wrap(f, name, report, again)
+        return _wrap_function(function, name, report, again)
+    return lambda f: _wrap_function(f, name, report, again)
 
 
-def _wrap(
+def _wrap_function(
     function: Callable[P, R] | None,
     name: str | None,
     report: Callable[[Measurement], object] | None,
@@ -342,11 +342,11 @@ def _wrap(
             if report is not None:
                 report(m)
 
-    wrapper = functools.wraps(function)(_wrapper(cast("Callable[..., Any]", function), call))
+    wrapper = functools.wraps(function)(_make_wrapper(cast("Callable[..., Any]", function), call))
     return cast("Callable[P, R]", wrapper)
 
 
-def _wrapper(function: Callable[..., Any], call: Callable[[], AbstractContextManager[None]]) -> Callable[..., Any]:
+def _make_wrapper(function: Callable[..., Any], call: Callable[[], AbstractContextManager[None]]) -> Callable[..., Any]:
     """Return a function of the same kind (plain, generator, coroutine, both) that is measured from start to end."""
 
     def plain(*args: Any, **kwargs: Any) -> Any:

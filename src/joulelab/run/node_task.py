@@ -26,7 +26,7 @@ from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
 from joulelab.run.events import EventLog
 from joulelab.run.host import HostRecording
-from joulelab.run.run_options import RunOptions, host_name
+from joulelab.run.run_options import RunOptions, get_host_name
 from joulelab.store.folder import host_dir, make_host_dir
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ ORPHAN_S = 1.5  # for the end of input to arrive after the supervisor ended
 SHORT = 300  # characters of what is told; a line of more than 1024 bytes may be torn
 
 
-class Node(HostRecording):
+class NodeRecording(HostRecording):
     """Record this node into its folder of a run; problems are told to the supervisor too.
 
     Where an earlier task was lost, its segments are there, and this one's come after them.
@@ -63,24 +63,24 @@ class Node(HostRecording):
     def tell(self, problem: str) -> None:
         """Keep a problem, and tell it."""
         if problem not in self.problems:
-            say("problem", what=problem[:SHORT])
+            send_message("problem", what=problem[:SHORT])
         super().tell(problem)
 
     def event(self, event: str, **fields: Any) -> None:
         """Store an event; tell of a recorder that died."""
         if event == "recorder-died":
-            say("problem", what=f"the recorder died ({fields.get('status')}) and is started again")
+            send_message("problem", what=f"the recorder died ({fields.get('status')}) and is started again")
         super().event(event, **fields)
 
 
-def say(kind: str, **fields: Any) -> None:
+def send_message(kind: str, **fields: Any) -> None:
     """Say one line to the supervisor; nobody may be there to hear it."""
-    line = json.dumps({"node": host_name(), "is": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+    line = json.dumps({"node": get_host_name(), "is": kind, **fields}, separators=(",", ":")).encode() + b"\n"
     with contextlib.suppress(OSError):
         os.write(1, line)
 
 
-class Input:
+class CommandInput:
     """Read commands from standard input; `ended` once there will be no more."""
 
     def __init__(self, fd: int = 0) -> None:
@@ -104,8 +104,8 @@ def main() -> None:
     for number in (*REPORTED, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)  # they are sent to all steps of a job, and meant for its workload
     try:
-        say("hello", step=os.environ.get("SLURM_STEP_ID", ""))
-        given = Input()
+        send_message("hello", step=os.environ.get("SLURM_STEP_ID", ""))
+        given = CommandInput()
         until, commands = time.monotonic() + PLAN_S, given.take(PLAN_S)
         while not commands and not given.ended and time.monotonic() < until:
             commands = given.take(until - time.monotonic())
@@ -113,59 +113,59 @@ def main() -> None:
             return
         plan, *more = commands
         if os.environ.get("SLURM_PROCID") == "0":
-            _cancel(plan.get("instead_of", ()))
-        if plan["host"] == host_name():
-            _watch(plan, given, more)
+            _cancel_steps(plan.get("instead_of", ()))
+        if plan["host"] == get_host_name():
+            _watch_owner(plan, given, more)
         else:
-            _record(plan, given, more)
+            _record_node(plan, given, more)
     except Exception as error:  # noqa: BLE001 - whatever it is, the supervisor is told
-        say("failed", what=f"{type(error).__name__}: {error}"[:SHORT])
+        send_message("failed", what=f"{type(error).__name__}: {error}"[:SHORT])
         sys.excepthook(*sys.exc_info())
     finally:
-        say("ended")
+        send_message("ended")
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(0)
 
 
-def _answer(command: Mapping[str, Any]) -> None:
+def _answer_clock(command: Mapping[str, Any]) -> None:
     """Answer what needs no recorder: the time here."""
     if command.get("do") == "clock":
-        say("clock", id=command.get("id"), t=monotonic_ns(), boot_id=read_boot_id())
+        send_message("clock", id=command.get("id"), t=monotonic_ns(), boot_id=read_boot_id())
 
 
-def _watch(plan: Mapping[str, Any], given: Input, commands: list[dict[str, Any]]) -> None:
+def _watch_owner(plan: Mapping[str, Any], given: CommandInput, commands: list[dict[str, Any]]) -> None:
     """Wait for the end of the supervisor, which is a process of this node.
 
     A forked worker of it may hold the input open, or srun may have been killed with it: then the step is cancelled.
     """
-    say("ready")
+    send_message("ready")
     owner, pid, ticks = None, int(plan["owner_pid"]), plan.get("owner_start_ticks")
     if read_start_ticks(pid) == ticks:  # else it lives among other process numbers
         owner = Owner(pid, ticks)
     while not given.ended:
         for command in commands:
-            _answer(command)
+            _answer_clock(command)
             if command.get("do") == "edge":
-                say("edge", id=command["id"])  # the supervisor's own recorder sees to that
+                send_message("edge", id=command["id"])  # the supervisor's own recorder sees to that
             elif command.get("do") == "finish":
                 return
         if owner is not None and owner.ended():
-            _cancel_later(given)
+            _cancel_own_step(given)
             return
         patience_s = 60.0 if owner is None else owner.patience_ns / NS
         commands = given.take(patience_s, tuple(owner.fds) if owner is not None else ())
 
 
-def _cancel_later(given: Input) -> None:
+def _cancel_own_step(given: CommandInput) -> None:
     until = time.monotonic() + ORPHAN_S
     while not given.ended and time.monotonic() < until:
         given.take(until - time.monotonic())
     if not given.ended:
-        _cancel([os.environ.get("SLURM_STEP_ID", "")])
+        _cancel_steps([os.environ.get("SLURM_STEP_ID", "")])
 
 
-def _cancel(steps: Sequence[str]) -> None:
+def _cancel_steps(steps: Sequence[str]) -> None:
     """Kill steps of this job; of one that has ended nothing is said."""
     words = [f"{os.environ.get('SLURM_JOB_ID')}.{step}" for step in steps]
     if words:
@@ -179,31 +179,33 @@ def _next_segment(folder: Path) -> int:
     return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
-def _record(plan: Mapping[str, Any], given: Input, commands: list[dict[str, Any]]) -> None:
+def _record_node(plan: Mapping[str, Any], given: CommandInput, commands: list[dict[str, Any]]) -> None:
     run = Path(plan["run"])
     until = time.monotonic() + FOLDER_S
     while not (run / "run.json").exists():
         if time.monotonic() > until:
-            say("failed", what=f"{run} is not there; the store of runs must be on a file system that all nodes share")
+            send_message(
+                "failed", what=f"{run} is not there; the store of runs must be on a file system that all nodes share"
+            )
             return
         time.sleep(0.1)
-    node = Node(options_of(plan, run, os.environ), run, host_name(), os.environ)
+    node = NodeRecording(read_plan_options(plan, run, os.environ), run, get_host_name(), os.environ)
     node.begin()
     try:
-        _serve(node, given, commands)
+        _serve_commands(node, given, commands)
     finally:
         if node.recorder is not None:
             node.recorder.kill()
         node.close_log()
 
 
-def _serve(node: Node, given: Input, commands: list[dict[str, Any]]) -> None:
+def _serve_commands(node: NodeRecording, given: CommandInput, commands: list[dict[str, Any]]) -> None:
     """Do what is asked until the recorder has ended, which it is asked to at the latest by the end of input."""
     told_ready, until_ns, beat_ns = False, 1 << 62, monotonic_ns() + BEAT_NS
     edges: set[int] = set()
     while True:
         for command in commands:
-            _answer(command)
+            _answer_clock(command)
             if command.get("do") == "edge":
                 node.ask_edge(int(command["id"]))
             elif command.get("do") == "finish":
@@ -218,20 +220,20 @@ def _serve(node: Node, given: Input, commands: list[dict[str, Any]]) -> None:
             node.kill_stuck()
             return
         if monotonic_ns() >= beat_ns:
-            say("alive")
+            send_message("alive")
             beat_ns = monotonic_ns() + BEAT_NS
         left_s = (min(until_ns, node.due_ns, beat_ns) - monotonic_ns()) / NS
         commands = given.take(left_s, tuple(node.fds))
         node.serve()
         if node.ready and not told_ready:
             told_ready = True
-            say("ready", open=sum(m.get("status") == "open" for m in node.meters))
+            send_message("ready", open=sum(m.get("status") == "open" for m in node.meters))
         for number in node.edges.keys() - edges:
             edges.add(number)
-            say("edge", id=number, stepped=node.edges[number])
+            send_message("edge", id=number, stepped=node.edges[number])
 
 
-def options_of(plan: Mapping[str, Any], run: Path, environ: Mapping[str, str]) -> RunOptions:
+def read_plan_options(plan: Mapping[str, Any], run: Path, environ: Mapping[str, str]) -> RunOptions:
     """Return the options of the plan, with the meters that the configuration names for this node."""
     options = RunOptions(runs=run.parent, **plan["options"])
     by = plan.get("chosen_by")
@@ -241,13 +243,13 @@ def options_of(plan: Mapping[str, Any], run: Path, environ: Mapping[str, str]) -
     from joulelab.run.config.meter_choice import choose_meters
 
     try:
-        config = load_config(environ, host_name(environ), named=None if by["file"] is None else Path(by["file"]))
+        config = load_config(environ, get_host_name(environ), named=None if by["file"] is None else Path(by["file"]))
         chosen = choose_meters(config, environ, by["wanted"], by["without"])
     except Exception as error:  # noqa: BLE001 - the usual meters are better than none
-        say("problem", what=f"the configuration is not used: {error}"[:SHORT])
+        send_message("problem", what=f"the configuration is not used: {error}"[:SHORT])
         return options
     for lost in chosen.lost:
-        say("problem", what=str(lost)[:SHORT])
+        send_message("problem", what=str(lost)[:SHORT])
     return options.reading(chosen)
 
 

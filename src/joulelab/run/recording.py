@@ -11,8 +11,8 @@ from joulelab.core.errors import StoreError
 from joulelab.core.version import __version__
 from joulelab.run.events import EventLog
 from joulelab.run.host import HostRecording
-from joulelab.run.job_nodes import Nodes, other_nodes
-from joulelab.run.run_options import HOST, RUN, RunOptions, host_name
+from joulelab.run.job_nodes import JobNodes, count_job_nodes
+from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name
 from joulelab.store.folder import create_run, end_run, host_dir
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from joulelab.run.spawn import Spawned
 
 
-class Recording(HostRecording):
+class RunRecording(HostRecording):
     """Record a run. `run` is None where no folder could be created; then everything else does nothing.
 
     In a job of several nodes, `nodes` are the recorders of the other ones.
     """
 
     def __init__(self, options: RunOptions, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        super().__init__(options, host_name(environ), environ)
+        super().__init__(options, get_host_name(environ), environ)
         self.command = list(command)
         self.run: Path | None = None
-        self.nodes: Nodes | None = None
+        self.nodes: JobNodes | None = None
         self._create(command)
 
     @property
@@ -54,14 +54,14 @@ class Recording(HostRecording):
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which processes find the run they belong to."""
-        return {} if self.run is None else {RUN: str(self.run), HOST: self.host}
+        return {} if self.run is None else {RUN_VARIABLE: str(self.run), HOST_VARIABLE: self.host}
 
     def start(self, spawned: Spawned | None = None) -> None:
         """Start the recorder, or go on with one that was spawned already, and those of other nodes."""
         self.begin(spawned)
-        count = other_nodes(self._environ)
+        count = count_job_nodes(self._environ)
         if self.run is not None and count:
-            self.nodes = Nodes(self, self.run, self._environ, count)
+            self.nodes = JobNodes(self, self.run, self._environ, count)
 
     def serve(self) -> None:
         """Hear what the recorders say; start the one of this host again where it died."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.control.client import CapRequest, Caps, HeldCap
-    from joulelab.run.recording import Recording
+    from joulelab.run.recording import RunRecording
 
 NEVER_NS = 1 << 62
 
@@ -19,17 +19,17 @@ NEVER_NS = 1 << 62
 class Companion(Protocol):
     """Go along with a workload, such as one who tries caps while it runs."""
 
-    def begin(self, recording: Recording, capping: Capping) -> None:
+    def begin(self, recording: RunRecording, capping: RunCaps) -> None:
         """Begin: the workload has just started. Returns at once."""
 
     def end(self) -> None:
         """End: the workload has ended."""
 
 
-class Capping:
+class RunCaps:
     """Set caps for one run by way of a keeper; every change is an event of the run. Without wishes it does nothing."""
 
-    def __init__(self, wishes: Sequence[CapRequest], environ: Mapping[str, str], recording: Recording) -> None:
+    def __init__(self, wishes: Sequence[CapRequest], environ: Mapping[str, str], recording: RunRecording) -> None:
         self._wishes = wishes
         self._environ = environ
         self._recording = recording

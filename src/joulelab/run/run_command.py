@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Literal
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, WorkloadError
 from joulelab.core.process import is_pending, is_stopped
-from joulelab.run.closing import close_run, preload
-from joulelab.run.recording import Recording
-from joulelab.run.run_caps import Capping
-from joulelab.run.signal_forwarding import ENDING, REPORT_NS, Forwarder, Signal, SignalBox
+from joulelab.run.closing import analyse_and_seal, preload_modules
+from joulelab.run.recording import RunRecording
+from joulelab.run.run_caps import RunCaps
+from joulelab.run.signal_forwarding import ENDING_SIGNALS, REPORT_NS, ArrivedSignal, SignalBox, SignalForwarder
 from joulelab.run.witness import Witness
-from joulelab.run.workload_process import Capture, Ending, poll_workload, start_workload, stop_like
+from joulelab.run.workload_process import OutputCapture, WorkloadEnd, poll_workload, start_workload, stop_like_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ REFUSED_CODE = 125  # our own failure, as shells and `env` have it
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """Say how a command ended and what was recorded; `run` is None where nothing could be.
 
     `exit_code` and `signal` are the workload's own, or those of a shell where it did not start. `problems` are what
@@ -68,14 +68,14 @@ def run_command(
     signals: SignalBox,
     spawned: Spawned | None = None,
     companion: Companion | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Run a command and record it; `say` hears problems while it runs. Main thread only.
 
     `signals` is open, and best stays so until the caller leaves with the command's outcome: what arrives after the
     command's end then cannot replace it. `spawned` is a recorder that was started early, to load while its caller does.
     `companion` goes along with the workload. Where caps are refused, the command does not start.
     """
-    recording = Recording(options, argv, environ)
+    recording = RunRecording(options, argv, environ)
     for problem in recording.problems:
         with contextlib.suppress(Exception):  # a message that cannot be printed stops nothing
             say(f"not recorded: {problem}")
@@ -94,7 +94,7 @@ def run_command(
         supervision.witness.close()
     outcome.run = recording.run
     analyse = options.analyse and outcome.kind in ("exit", "signal")
-    outcome.result = close_run(recording, options, signals, analyse=analyse)
+    outcome.result = analyse_and_seal(recording, options, signals, analyse=analyse)
     outcome.problems = recording.problems
     return outcome
 
@@ -104,7 +104,7 @@ class _Supervision:
         self,
         argv: Sequence[str],
         environ: Mapping[str, str],
-        recording: Recording,
+        recording: RunRecording,
         signals: SignalBox,
         spawned: Spawned | None,
         companion: Companion | None,
@@ -112,22 +112,22 @@ class _Supervision:
         self.argv = argv
         self.spawned = spawned
         self.companion = companion
-        self.capping = Capping(recording.options.caps, environ, recording)
+        self.capping = RunCaps(recording.options.caps, environ, recording)
         self.environ = environ
         self.recording = recording
         self.signals = signals
         self.witness = Witness()
-        self.forwarder = Forwarder(self._send, self._pends)
-        self.outcome = Outcome()
+        self.forwarder = SignalForwarder(self._send, self._pends)
+        self.outcome = RunOutcome()
         self.pid = 0
-        self.ending: Ending | None = None
+        self.ending: WorkloadEnd | None = None
         self.stopped_by = 0
-        self.capture: Capture | None = None
+        self.capture: OutputCapture | None = None
         self._hurry = False
         self._continue_ns: int | None = None
         self._preload_ns: int | None = None
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         recording, options = self.recording, self.recording.options
         recording.start(self.spawned)
         recording.wait_ready(lambda met, until: self.wait(lambda: met() or bool(self.stopped_by), until))
@@ -157,7 +157,7 @@ class _Supervision:
             return False
         return True
 
-    def rescue(self) -> Outcome:
+    def rescue(self) -> RunOutcome:
         """Start the workload if that has not been done, and wait for it, without recording."""
         if not self.pid and self.stopped_by:
             self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
@@ -185,7 +185,7 @@ class _Supervision:
     def _work(self, options: RunOptions) -> None:
         if options.capture is not None:
             try:
-                self.capture = Capture(options.capture)
+                self.capture = OutputCapture(options.capture)
             except OSError as error:
                 self.recording.problems.append(f"cannot capture to {options.capture}: {error.strerror}")
         if not self._start(self.capture):
@@ -202,7 +202,7 @@ class _Supervision:
             if self.companion is not None:
                 self.companion.end()
 
-    def _start(self, capture: Capture | None) -> bool:
+    def _start(self, capture: OutputCapture | None) -> bool:
         outcome = self.outcome
         environ = {**self.environ, **self.recording.environment()}
         self.witness.renew()
@@ -286,7 +286,7 @@ class _Supervision:
         if self._preload_ns is not None and monotonic_ns() >= self._preload_ns:
             self._preload_ns = None
             more = self.recording.options.preload
-            threading.Thread(target=preload, args=(more,), name="preload", daemon=True).start()
+            threading.Thread(target=preload_modules, args=(more,), name="preload", daemon=True).start()
 
     def _look_at_workload(self) -> None:
         self.ending, stopped = poll_workload(self.pid)
@@ -294,19 +294,19 @@ class _Supervision:
             self.outcome.end_ns = monotonic_ns()
             self._preload_ns = None
         elif stopped in STOPS and is_stopped(self.pid):
-            stop_like(stopped)
+            stop_like_workload(stopped)
 
-    def _handle(self, arrived: Signal) -> None:
+    def _handle(self, arrived: ArrivedSignal) -> None:
         number = arrived.number
         if number == signal.SIGCHLD:
             return
         if not self.pid:
-            if number in ENDING:
+            if number in ENDING_SIGNALS:
                 self.stopped_by = number
             elif number == signal.SIGTSTP:
-                stop_like(number)
+                stop_like_workload(number)
         elif self.ending is not None:
-            if number in ENDING:
+            if number in ENDING_SIGNALS:
                 self._hurry = True
                 self.recording.abandon_tail()
         elif number == signal.SIGCONT:
@@ -315,7 +315,7 @@ class _Supervision:
         elif number != signal.SIGTSTP or not is_stopped(self.pid):
             self.forwarder.take(arrived)
 
-    def _pends(self, arrived: Signal) -> bool:
+    def _pends(self, arrived: ArrivedSignal) -> bool:
         """Return whether others of the group got a signal: the recorder, or the witness where none was there yet."""
         recorder = self.recording.recorder
         if recorder is not None and is_pending(recorder.pid, arrived.number):

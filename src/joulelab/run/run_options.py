@@ -17,43 +17,43 @@ if TYPE_CHECKING:
     from joulelab.control.client import CapRequest
     from joulelab.run.config.meter_choice import MeterChoice
 
-RUNS = "JOULELAB_RUNS"
-RUN = "JOULELAB_RUN"
-HOST = "JOULELAB_HOST"
+RUNS_VARIABLE = "JOULELAB_RUNS"
+RUN_VARIABLE = "JOULELAB_RUN"
+HOST_VARIABLE = "JOULELAB_HOST"
 # Meters of the configuration load libraries and wait for devices: so long at most, and only as long as they need.
 OPEN_S, READY_S = 9.5, 10.0
 
 
-def runs_folder(environ: Mapping[str, str]) -> Path:
+def get_runs_folder(environ: Mapping[str, str]) -> Path:
     """Return the store of runs: JOULELAB_RUNS, or `joulelab-runs` here."""
-    return Path(environ.get(RUNS) or "joulelab-runs")
+    return Path(environ.get(RUNS_VARIABLE) or "joulelab-runs")
 
 
-def host_name(environ: Mapping[str, str] | None = None) -> str:
+def get_host_name(environ: Mapping[str, str] | None = None) -> str:
     """Return the name of this host's folder in a run: in a job that of the node, of which a host may have several."""
-    node = node_name(os.environ if environ is None else environ)
-    return node or _safe(os.uname().nodename) or "localhost"
+    node = get_node_name(os.environ if environ is None else environ)
+    return node or _make_file_name(os.uname().nodename) or "localhost"
 
 
-def node_name(environ: Mapping[str, str]) -> str:
+def get_node_name(environ: Mapping[str, str]) -> str:
     """Return the name that Slurm gives this node, fit for a folder; empty outside of a job."""
-    return _safe(environ.get("SLURMD_NODENAME", "")) if environ.get("SLURM_JOB_ID") else ""
+    return _make_file_name(environ.get("SLURMD_NODENAME", "")) if environ.get("SLURM_JOB_ID") else ""
 
 
-def _safe(name: str) -> str:
+def _make_file_name(name: str) -> str:
     return name.lstrip(".").replace("/", "-").replace("\0", "")
 
 
-def marks_folder(environ: Mapping[str, str]) -> Path | None:
+def find_marks_folder(environ: Mapping[str, str]) -> Path | None:
     """Return where processes of a recorded run write their marks, None where nothing is recorded.
 
     On another node of a job than the run's own that is the node's folder: its time is another. Where that node is not
     recorded, there is no such folder.
     """
-    run, node = environ.get(RUN), node_name(environ)
+    run, node = environ.get(RUN_VARIABLE), get_node_name(environ)
     if not run:
         return None
-    host = environ.get(HOST) or host_name(environ)
+    host = environ.get(HOST_VARIABLE) or get_host_name(environ)
     elsewhere = node not in ("", host) and ((Path(run) / node).is_dir() or not _is_of_this_boot(Path(run)))
     return Path(run) / (node if elsewhere else host) / "marks"
 

@@ -14,7 +14,7 @@ from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.marks import read_local_rank
 from joulelab.run import marking
-from joulelab.run.recording import Recording
+from joulelab.run.recording import RunRecording
 from joulelab.run.spawn import Spawned
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("joulelab")
 
 
-class Session:
+class MeasureSession:
     """Own a run of this process: from the first `measure()` to the end of the last one."""
 
     def __init__(self, options: RunOptions) -> None:
@@ -35,7 +35,7 @@ class Session:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watch: threading.Thread | None = None
         restore_at_start(os.environ, _log.warning)
-        self.recording = Recording(options, [sys.executable, *sys.argv], os.environ)
+        self.recording = RunRecording(options, [sys.executable, *sys.argv], os.environ)
         try:
             self.recording.start(_spawn_recorder())
             self.recording.wait_ready(self._wait)
@@ -60,7 +60,7 @@ class Session:
         recording = self.recording
         try:
             self._unexport()
-            recording.event("workload-end", end_ns=end_ns, outcome="exit", exit_code=exit_code(error), signal=None)
+            recording.event("workload-end", end_ns=end_ns, outcome="exit", exit_code=get_exit_code(error), signal=None)
             recording.finish(self._wait, recording.options.tail_s)
         finally:
             if recording.recorder is not None:
@@ -68,7 +68,7 @@ class Session:
             recording.close(
                 {
                     "outcome": "exit",
-                    "exit_code": exit_code(error),
+                    "exit_code": get_exit_code(error),
                     "start_ns": self.start_ns,
                     "end_ns": end_ns,
                     "message": None if error is None else f"{type(error).__name__}: {error}",
@@ -114,7 +114,7 @@ class Session:
         for name, value in recording.environment().items():
             self._restore[name] = os.environ.get(name)
             os.environ[name] = value
-        marking.attach(recording.folder / "marks", read_local_rank(os.environ))
+        marking.attach_writer(recording.folder / "marks", read_local_rank(os.environ))
 
     def _unexport(self) -> None:
         for name, value in self._restore.items():
@@ -123,7 +123,7 @@ class Session:
             else:
                 os.environ[name] = value
         if self._restore:
-            marking.detach()
+            marking.detach_writer()
 
 
 def _spawn_recorder() -> Spawned | None:
@@ -137,7 +137,7 @@ def _spawn_recorder() -> Spawned | None:
         return None
 
 
-def exit_code(error: BaseException | None) -> int:
+def get_exit_code(error: BaseException | None) -> int:
     """Return the exit code of a program that ends by an error (None: in good order), as Python and shells have it."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -146,38 +146,38 @@ def exit_code(error: BaseException | None) -> int:
     return int(error is not None and not isinstance(error, GeneratorExit))
 
 
-class _Here:
+class _SessionSlot:
     """Hold the session of one process; a forked child finds another pid here and begins anew."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
-        self.session: Session | None = None
+        self.session: MeasureSession | None = None
         self.at_exit: weakref.finalize[Any, Any] | None = None
 
 
-_here: _Here | None = None
+_here: _SessionSlot | None = None
 
 
-def _mine() -> _Here:
+def _get_slot() -> _SessionSlot:
     global _here
     here = _here
     if here is None or here.pid != os.getpid():
-        here = _here = _Here()
+        here = _here = _SessionSlot()
     return here
 
 
-def recorded_here() -> bool:
+def is_recording_itself() -> bool:
     """Return whether this very process records itself, by `measure()`."""
-    return _mine().session is not None
+    return _get_slot().session is not None
 
 
-def join(options: Callable[[], RunOptions]) -> tuple[Session | None, bool]:
+def join_session(options: Callable[[], RunOptions]) -> tuple[MeasureSession | None, bool]:
     """Return the session of this process and whether it was started for this call.
 
     Inside a run that somebody else records, and on ranks other than the first of a node, there is none.
     """
-    here = _mine()
+    here = _get_slot()
     with here.lock:
         if here.session is not None:
             here.session.open += 1
@@ -185,7 +185,7 @@ def join(options: Callable[[], RunOptions]) -> tuple[Session | None, bool]:
         if marking.writer() is not None or read_local_rank(os.environ):
             return None, False
         try:
-            here.session = Session(options())
+            here.session = MeasureSession(options())
         except Exception as error:  # noqa: BLE001 - the block runs, measured or not
             _log.warning("this is not measured: %s", error)
             return None, False
@@ -195,15 +195,15 @@ def join(options: Callable[[], RunOptions]) -> tuple[Session | None, bool]:
 
 def _close_at_exit(pid: int) -> None:
     """Close a run whose block was never left, as when a notebook's kernel ends; not that of a parent."""
-    here = _mine()
+    here = _get_slot()
     if here.session is not None and pid == os.getpid():
         here.session.open = 1
-        part(here.session, monotonic_ns(), getattr(sys, "last_value", None))
+        leave_session(here.session, monotonic_ns(), getattr(sys, "last_value", None))
 
 
-def part(session: Session, end_ns: int, error: BaseException | None) -> bool:
+def leave_session(session: MeasureSession, end_ns: int, error: BaseException | None) -> bool:
     """Leave a session; return whether that closed it."""
-    here = _mine()
+    here = _get_slot()
     with here.lock:
         if here.session is not session:
             return False  # a forked child left its parent's block

@@ -26,14 +26,14 @@ SAME_NS = 40_000_000
 # How long before us the recorder may see a signal to both: a busy machine keeps one of us waiting.
 LATE_NS = 2_000_000_000
 # What the terminal sends always goes to the whole group.
-OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH)
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH)
 # What ends a process that does not handle it.
-ENDING = tuple(n for n in REPORTED if n != signal.SIGWINCH)
-TAKEN = (*REPORTED, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
+ENDING_SIGNALS = tuple(n for n in REPORTED if n != signal.SIGWINCH)
+TAKEN_SIGNALS = (*REPORTED, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class ArrivedSignal:
     """Hold a signal that arrived: its number, whether the kernel sent it, the sender otherwise, and when."""
 
     number: int
@@ -53,7 +53,7 @@ class SignalBox:
         """Block the signals."""
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        taken = [n for n in TAKEN if signal.getsignal(n) != signal.SIG_IGN]
+        taken = [n for n in TAKEN_SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
         self.original = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
         try:
             self.fd = open_signals(taken)
@@ -68,10 +68,10 @@ class SignalBox:
         os.close(self.fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.original)
 
-    def take(self) -> list[Signal]:
+    def take(self) -> list[ArrivedSignal]:
         """Return the signals that have arrived."""
         now = monotonic_ns()
-        return [Signal(*arrived, now) for arrived in read_signals(self.fd)]
+        return [ArrivedSignal(*arrived, now) for arrived in read_signals(self.fd)]
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -95,15 +95,19 @@ def _interrupt_once(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-class Forwarder:
+class SignalForwarder:
     """Pass signals on to the workload, each once; `pends` tells of one that reached others of the group."""
 
     def __init__(
-        self, send: Callable[[int], None], pends: Callable[[Signal], bool], *, now: Callable[[], int] = monotonic_ns
+        self,
+        send: Callable[[int], None],
+        pends: Callable[[ArrivedSignal], bool],
+        *,
+        now: Callable[[], int] = monotonic_ns,
     ) -> None:
         self._send, self._pends = send, pends
         self._now = now
-        self._undecided: list[Signal] = []
+        self._undecided: list[ArrivedSignal] = []
         self._counted: dict[tuple[int, int], int] = {}  # reports that a signal of ours was found to belong to
         # Whether a signal to the whole group came since this was last set to False.
         self.group = False
@@ -113,9 +117,9 @@ class Forwarder:
         """Return when the next decision is due."""
         return min((s.t_ns + REPORT_NS for s in self._undecided), default=None)
 
-    def take(self, arrived: Signal) -> None:
+    def take(self, arrived: ArrivedSignal) -> None:
         """Pass a signal on, drop it, or wait whether others of the group have it too."""
-        if arrived.of_kernel and arrived.number in OF_TERMINAL:
+        if arrived.of_kernel and arrived.number in TERMINAL_SIGNALS:
             self.group = True
         elif arrived.number in REPORTED:
             self._undecided.append(arrived)

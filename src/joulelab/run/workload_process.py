@@ -30,7 +30,7 @@ PR_SET_DUMPABLE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class WorkloadEnd:
     """Say how a process ended, and what it used: CPU in s, peak memory in bytes."""
 
     exit_code: int | None
@@ -40,7 +40,7 @@ class Ending:
     peak_memory_b: int
 
 
-def inherited(environ: Mapping[str, str], began: Path = Path("/proc/self/environ")) -> dict[str, str]:
+def strip_own_locale(environ: Mapping[str, str], began: Path = Path("/proc/self/environ")) -> dict[str, str]:
     """Return the environment without the locale that Python gives itself where none was set when it `began`."""
     found = dict(environ)
     if found.get("LC_CTYPE") in COERCED:
@@ -71,9 +71,9 @@ def start_workload(
             if error.errno != errno.ENOEXEC:
                 raise
             # A script without a first line that names its interpreter: shells run it themselves.
-            return spawn(["/bin/sh", _on_path(argv[0]), *argv[1:]])
+            return spawn(["/bin/sh", _find_on_path(argv[0]), *argv[1:]])
     except (OSError, ValueError) as error:
-        raise _not_started(argv[0], error) from error
+        raise _refuse_start(argv[0], error) from error
 
 
 def become_workload(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -86,18 +86,18 @@ def become_workload(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            os.execve("/bin/sh", ["/bin/sh", _on_path(argv[0]), *argv[1:]], environ)  # noqa: S606
+            os.execve("/bin/sh", ["/bin/sh", _find_on_path(argv[0]), *argv[1:]], environ)  # noqa: S606
     except (OSError, ValueError) as error:
-        raise _not_started(argv[0], error) from error
+        raise _refuse_start(argv[0], error) from error
 
 
-def _on_path(name: str) -> str:
+def _find_on_path(name: str) -> str:
     if "/" in name:
         return name
     return next((p for d in os.get_exec_path() if os.access(p := str(Path(d) / name), os.X_OK)), name)
 
 
-def _not_started(name: str, error: OSError | ValueError) -> WorkloadError:
+def _refuse_start(name: str, error: OSError | ValueError) -> WorkloadError:
     if isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTDIR):
         interpreter = "/" in name and Path(name).exists()
         why = "its interpreter is missing" if interpreter else "no such command"
@@ -106,7 +106,7 @@ def _not_started(name: str, error: OSError | ValueError) -> WorkloadError:
     return WorkloadError(f"{name} cannot be started", exit_code=NOT_EXECUTABLE, why=why)
 
 
-def poll_workload(pid: int) -> tuple[Ending | None, int]:
+def poll_workload(pid: int) -> tuple[WorkloadEnd | None, int]:
     """Return how the workload ended (None while it has not), and the signal that has just stopped it, 0 for none."""
     found, status, usage = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
     if not found:
@@ -115,17 +115,17 @@ def poll_workload(pid: int) -> tuple[Ending | None, int]:
         return None, os.WSTOPSIG(status)
     code = os.waitstatus_to_exitcode(status)
     killed = -code if code < 0 else None
-    return Ending(code if code >= 0 else None, killed, usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024), 0
+    return WorkloadEnd(code if code >= 0 else None, killed, usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024), 0
 
 
-def stop_like(number: int) -> None:
+def stop_like_workload(number: int) -> None:
     """Stop this process as the workload was stopped, so that the shell sees its job stopped; return when continued."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
 
 
-def leave(exit_code: int | None, killed_by: int | None = None) -> NoReturn:
+def exit_like_workload(exit_code: int | None, killed_by: int | None = None) -> NoReturn:
     """End this process as the workload ended: with its exit code, or by the same signal and without a core."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -143,7 +143,7 @@ def leave(exit_code: int | None, killed_by: int | None = None) -> NoReturn:
     os._exit(OWN_FAILURE if exit_code is None else exit_code)
 
 
-class Capture:
+class OutputCapture:
     """Copy the workload's output to a file on its way to where it goes anyway.
 
     The workload then sees pipes instead of the terminal, and its output and errors may change their order.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.run.config.configuration import load_config
 from joulelab.run.config.meter_choice import choose_meters
-from joulelab.run.run_options import RunOptions, host_name
+from joulelab.run.run_options import RunOptions, get_host_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def run_options(
     caps: Sequence[CapRequest] = (),
 ) -> tuple[RunOptions, list[str]]:
     """Return how a slot is recorded, and what is to be warned of. Raises ConfigError for a name that no meter has."""
-    config = load_config(environ, host_name(), named=None if settings.config is None else Path(settings.config))
+    config = load_config(environ, get_host_name(), named=None if settings.config is None else Path(settings.config))
     chosen = choose_meters(config, environ, settings.meters, settings.without)
     defaults = config.run
     period_s = settings.period_s if settings.period_s is not None else defaults.get("period_s", 0.1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import StoreError
 from joulelab.core.process import find_process
-from joulelab.run.run_options import RUN
+from joulelab.run.run_options import RUN_VARIABLE
 from joulelab.store.folder import list_runs, read_json
 from joulelab.study.slots import CLAIM
 
@@ -118,7 +118,7 @@ def _run_of(pid: int, proc: Path) -> bytes:
         variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return b""
-    prefix = f"{RUN}=".encode()
+    prefix = f"{RUN_VARIABLE}=".encode()
     found = next((v.removeprefix(prefix) for v in variables if v.startswith(prefix)), b"")
     return found.rpartition(b"/")[2]
 

@@ -17,7 +17,7 @@ from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
 from joulelab.run.run_command import run_command
-from joulelab.run.workload_process import inherited
+from joulelab.run.workload_process import strip_own_locale
 from joulelab.store.folder import write_json_atomic
 from joulelab.store.safe_files import open_append
 from joulelab.study import cooling, devices, remains
@@ -31,7 +31,7 @@ from joulelab.study.watching import NotingBox, Reaper, Watchdog
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from joulelab.run.run_command import Outcome
+    from joulelab.run.run_command import RunOutcome
     from joulelab.study.matrix import PlannedCell
 
 # What a workload leaves running is given so long to end when it is asked to.
@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
     try:
         signals = NotingBox()
         with signals:
-            told = run_slot(folder, inherited(os.environ), signals, lambda news: _say(said, news))
+            told = run_slot(folder, strip_own_locale(os.environ), signals, lambda news: _say(said, news))
     except JoulelabError as error:
         told = {"is": "error", "error": describe(error)}
     except OSError as error:
@@ -193,7 +193,7 @@ def _end_rest(folder: Path) -> dict[str, int]:
     return {"outlived": len(left), "unended": len(remains.processes(folder))}
 
 
-def _check_recorded(outcome: Outcome, folder: Path) -> None:
+def _check_recorded(outcome: RunOutcome, folder: Path) -> None:
     """Raise what stops the whole study: a command that cannot be started, a disk that takes nothing."""
     if outcome.error is not None:
         raise outcome.error

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.run.signal_forwarding import ENDING, Signal, SignalBox
+from joulelab.run.signal_forwarding import ENDING_SIGNALS, ArrivedSignal, SignalBox
 from joulelab.store.folder import list_runs
 from joulelab.store.safe_files import read_regular
 from joulelab.study import remains
@@ -31,10 +31,10 @@ class NotingBox(SignalBox):
         self.told: int | None = None
         self.slot: Path | None = None
 
-    def take(self) -> list[Signal]:
+    def take(self) -> list[ArrivedSignal]:
         """Return the signals that have arrived."""
         arrived = super().take()
-        ending = next((signal.number for signal in arrived if signal.number in ENDING), None)
+        ending = next((signal.number for signal in arrived if signal.number in ENDING_SIGNALS), None)
         if ending is not None and self.told is None:
             self.told = ending
             if self.slot is not None:

@@ -19,7 +19,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec
 from joulelab.report.console import make_console
 from joulelab.report.tune import print_tuned
-from joulelab.run.recording import Recording
+from joulelab.run.recording import RunRecording
 from joulelab.run.run_options import RunOptions
 from joulelab.store.documents import read_lines
 from joulelab.study.tuning.grid import Grid
@@ -70,9 +70,9 @@ class Capped:
         """Hear nothing."""
 
 
-def recorded(tmp_path: Path, capped: Capped, tuning: Online, until: Callable[[], object]) -> Recording:
+def recorded(tmp_path: Path, capped: Capped, tuning: Online, until: Callable[[], object]) -> RunRecording:
     """Tune a run without meters whose work is reported all the time, until something is the case."""
-    recording = Recording(RunOptions(runs=tmp_path), ["true"], os.environ)
+    recording = RunRecording(RunOptions(runs=tmp_path), ["true"], os.environ)
     writer = MarkWriter(recording.folder / "marks")
     tuning.begin(recording, capped)  # type: ignore[arg-type]
     end = time.monotonic() + 120
@@ -87,7 +87,7 @@ def recorded(tmp_path: Path, capped: Capped, tuning: Online, until: Callable[[],
     return recording
 
 
-def events(recording: Recording) -> list[str]:
+def events(recording: RunRecording) -> list[str]:
     return [str(e["event"]) for e in read_lines(recording.folder / "events.run.jsonl")[0]]
 
 

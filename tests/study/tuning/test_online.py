@@ -10,7 +10,7 @@ from tests.study.tuning.inside import TRUE, Capped, events, measured, online, re
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import Denied, Refused
-from joulelab.run.recording import Recording
+from joulelab.run.recording import RunRecording
 from joulelab.run.run_options import RunOptions
 from joulelab.study.tuning.account import account
 
@@ -99,7 +99,7 @@ def test_a_workload_that_changed_by_itself_is_found_out_by_coming_back(tmp_path:
 def test_a_run_that_is_not_recorded_is_not_tuned(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     tuning = online()
-    recording = Recording(RunOptions(runs=tmp_path / "file"), ["true"], os.environ)
+    recording = RunRecording(RunOptions(runs=tmp_path / "file"), ["true"], os.environ)
     tuning.begin(recording, Capped(lambda _: None))  # type: ignore[arg-type]
     tuning.end()
     assert account(tuning, None, "CMD").problems == ("tuning failed: nothing is recorded, so nothing can be tuned",)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goals import Goal
     from joulelab.control.client import HeldCap
-    from joulelab.run.recording import Recording
-    from joulelab.run.run_caps import Capping
+    from joulelab.run.recording import RunRecording
+    from joulelab.run.run_caps import RunCaps
     from joulelab.study.tuning.drift import Drift
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.search import Choice, Search
@@ -82,7 +82,7 @@ class Online:
         self._thread: threading.Thread | None = None
         self._held: list[HeldCap] = []
 
-    def begin(self, recording: Recording, capping: Capping) -> None:
+    def begin(self, recording: RunRecording, capping: RunCaps) -> None:
         """Begin: the workload has just started."""
         self._recording, self._capping = recording, capping
         if recording.run is None:

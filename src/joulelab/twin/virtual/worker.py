@@ -34,10 +34,10 @@ def main() -> int:
 
 
 def _warm_up() -> None:
-    from joulelab.run.closing import preload
+    from joulelab.run.closing import preload_modules
     from joulelab.twin.virtual import slot
 
-    preload([slot.__name__])
+    preload_modules([slot.__name__])
 
 
 def told_of(folder: Path) -> dict[str, Any]:

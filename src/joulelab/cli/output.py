@@ -17,10 +17,13 @@ import click
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rich.progress import Progress, TaskID
 
+    from joulelab.report.terminal import Block
+
+NO_TERMINAL_WIDTH = 80
 BAR_AFTER_S = 2.0  # shorter work needs no bar
 REDRAW_S = 0.2
 LEAST_SHARE_DONE = 0.02  # below it, a time left would be a guess
@@ -39,6 +42,27 @@ def print_json(data: Any, *, one_line: bool = False) -> None:
     text = json.dumps(data, indent=None if one_line else 1, ensure_ascii=False, default=str, allow_nan=False)
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def measure_terminal() -> int:
+    """Return how many columns the terminal has, 80 where there is none; COLUMNS sets another number."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    for descriptor in (0, 1, 2):  # output may be a pipe to a pager
+        with contextlib.suppress(OSError):
+            return os.get_terminal_size(descriptor).columns or NO_TERMINAL_WIDTH
+    return NO_TERMINAL_WIDTH
+
+
+def print_blocks(blocks: Iterable[Block], *, file: TextIO | None = None) -> None:
+    """Print blocks of a report: on a terminal in its width and with bold and colours, elsewhere as plain text."""
+    from joulelab.report.terminal import write_blocks
+
+    target = file or sys.stdout
+    is_plain = not _is_terminal(target) or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    target.write(write_blocks(blocks, measure_terminal(), is_styled=not is_plain))
+    target.flush()
 
 
 def describe_error(error: JoulelabError | click.ClickException | OSError) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
         print_json(result.to_json() | {"folder": str(path)})
         return
     from joulelab.report.console import make_console
-    from joulelab.report.table import print_result
+    from joulelab.report.run_tables import print_result
 
     print_result(
         make_console(sys.stdout),

@@ -236,7 +236,7 @@ class _Shown:
 
     def ended(self, view: View, result: Result, path: Path | None) -> None:
         """Tell how a run ended: the figures that `joulelab show` prints."""
-        from joulelab.report.table import headline, story
+        from joulelab.report.run_tables import headline, story
 
         if self.as_json:
             keys = ("state", "outcome", "exit_code", "signal", "duration_s", "energy")

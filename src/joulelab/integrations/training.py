@@ -250,7 +250,7 @@ class Training:
             return
         try:
             from joulelab.report.format import format_duration
-            from joulelab.report.table import headline
+            from joulelab.report.run_tables import headline
 
             result = None if read_end(run) is None else measurement.result
             took = f"{format_duration(measurement.duration_s)}, a phase of a run that goes on"

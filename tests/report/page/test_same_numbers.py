@@ -23,7 +23,7 @@ from joulelab.report.console import make_console
 from joulelab.report.page.document import offline
 from joulelab.report.page.markdown_run import run_markdown
 from joulelab.report.page.run import run_page
-from joulelab.report.table import headline, print_result
+from joulelab.report.run_tables import headline, print_result
 from joulelab.store.run import open_run
 from joulelab.twin.virtual import run_twin_study
 

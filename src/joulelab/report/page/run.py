@@ -16,7 +16,7 @@ from joulelab.report.page.profile import profile_json
 from joulelab.report.page.run_facts import configuration, recomputed, workload
 from joulelab.report.page.run_figures import distribution, energies, meters, phases, rated, uncertainty
 from joulelab.report.page.run_summary import checked, gaps, summary
-from joulelab.report.table import ending
+from joulelab.report.run_tables import ending
 
 if TYPE_CHECKING:
     from pathlib import Path

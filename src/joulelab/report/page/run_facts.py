@@ -13,7 +13,7 @@ from joulelab.report import format as fmt
 from joulelab.report.caps import cap_lines
 from joulelab.report.page.blocks import Commands, Fold, Heading, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row
-from joulelab.report.table import load_lines
+from joulelab.report.run_tables import load_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

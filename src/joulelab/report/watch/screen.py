@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from joulelab.report import format as fmt
-from joulelab.report.table import cell, shown_work
+from joulelab.report.run_tables import cell, shown_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

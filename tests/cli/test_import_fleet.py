@@ -15,7 +15,7 @@ from benchmarks.fleet_model import NS, Fleet, Plan, Scraped
 from tests.instruments import timeseries
 
 from joulelab.analysis.analyse import analyse_run
-from joulelab.report.rows import energy_rows
+from joulelab.report.run_rows import energy_rows
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:

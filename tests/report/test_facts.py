@@ -14,7 +14,7 @@ from joulelab.core.clock import NS
 from joulelab.report import format as fmt
 from joulelab.report.comparison import compare
 from joulelab.report.console import make_console
-from joulelab.report.rows import hidden_phases, phase_rows
+from joulelab.report.run_rows import hidden_phases, phase_rows
 from joulelab.report.run_tables import print_result, shown_work
 from joulelab.store.query import query
 from joulelab.study.trial import from_result

@@ -12,7 +12,7 @@ from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.report.console import make_console, print_facts
-from joulelab.report.rows import check_lines, energy_rows, phase_rows
+from joulelab.report.run_rows import check_lines, energy_rows, phase_rows
 from joulelab.report.run_tables import print_result
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
 from joulelab.report.comparison import line_of
-from joulelab.report.rows import phase_rows
+from joulelab.report.run_rows import phase_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
     from joulelab.report.comparison import Comparison, Line
-    from joulelab.report.rows import PhaseRow
+    from joulelab.report.run_rows import PhaseRow
 
 MOST_OF_NAME, MOST_OF_TITLE = 24, 60  # letters of a fact's name, and of a run's in a title
 OWN_LABELS = ("cell", "slot")  # where a run stands in its study: what its knobs say too

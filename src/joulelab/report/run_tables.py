@@ -17,7 +17,7 @@ from joulelab.report import rated
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.caps import cap_lines
 from joulelab.report.console import BLANK, LABEL, STYLE, make_table, print_facts
-from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
+from joulelab.report.run_rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
-    from joulelab.report.rows import EnergyRow, PhaseRow
+    from joulelab.report.run_rows import EnergyRow, PhaseRow
 
 SIGNALS = {
     1: "SIGHUP",

@@ -13,7 +13,7 @@ from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows
 from joulelab.report.charts.model import Bar, Bars, Histogram, Part, Stack, Stacked
-from joulelab.report.rows import energy_rows, phase_rows
+from joulelab.report.run_rows import energy_rows, phase_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from joulelab.core.scope import rank_scope
 from joulelab.report import format as fmt
 from joulelab.report.page.blocks import Cards, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row
-from joulelab.report.rows import check_lines
+from joulelab.report.run_rows import check_lines
 from joulelab.report.run_tables import check_facts, headline, missing_lines, rated_lines, work_lines
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from joulelab.core.errors import StoreError
 from joulelab.core.quantity import total
 from joulelab.core.scope import CORDS, find_family, find_roots, rank_scope
 from joulelab.core.text import escape_unprintable, finite_or_none
-from joulelab.report.rows import INNER
+from joulelab.report.run_rows import INNER
 from joulelab.report.watch.ends import Ends, Scope
 from joulelab.report.watch.energy import SHARE, Energies
 from joulelab.report.watch.marks import Events, Marks

@@ -258,7 +258,7 @@ def _show(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bool) -> N
 
 def _print(tuned: Tuned, file: Any) -> None:
     from joulelab.report.console import make_console
-    from joulelab.report.tune import print_tuned
+    from joulelab.report.tuning_tables import print_tuned
 
     print_tuned(make_console(file), tuned)
     file.flush()
@@ -267,7 +267,7 @@ def _print(tuned: Tuned, file: Any) -> None:
 class Conclusion:
     """Tell what tuning found inside a run, below what the run used."""
 
-    needs: Sequence[str] = ("joulelab.report.tune", "joulelab.study.tuning.account")
+    needs: Sequence[str] = ("joulelab.report.tuning_tables", "joulelab.study.tuning.account")
 
     def __init__(self, online: Online, typed: str) -> None:
         self._online, self._typed = online, typed

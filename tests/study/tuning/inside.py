@@ -18,7 +18,7 @@ from joulelab.core.marks import MarkWriter
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec
 from joulelab.report.console import make_console
-from joulelab.report.tune import print_tuned
+from joulelab.report.tuning_tables import print_tuned
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_options import RunOptions
 from joulelab.store.documents import read_lines

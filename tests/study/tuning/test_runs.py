@@ -12,7 +12,7 @@ from tests.study.tuning.whole_runs import COMMAND, ENERGY, Made, curve, shown, t
 from joulelab.analysis.goals import Goal
 from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.core.quantity import Quantity
-from joulelab.report.tune import headline
+from joulelab.report.tuning_tables import headline
 from joulelab.study.matrix import Workload
 from joulelab.study.slots import State, look
 from joulelab.study.tuning.grid import make_grid

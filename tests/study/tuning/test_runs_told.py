@@ -11,7 +11,7 @@ from tests.study.tuning.whole_runs import ENERGY, Made, curve, noisy, shown, swe
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
-from joulelab.report.tune import headline
+from joulelab.report.tuning_tables import headline
 from joulelab.study.folder import open_study
 from joulelab.study.results import gather
 from joulelab.study.tuning.grid import Grid

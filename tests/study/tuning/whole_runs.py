@@ -12,7 +12,7 @@ from tests.study.tuning.two_gpus import STATUS
 from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
-from joulelab.report.tune import print_tuned
+from joulelab.report.tuning_tables import print_tuned
 from joulelab.store.folder import list_runs
 from joulelab.study.executors import Ended
 from joulelab.study.matrix import Workload

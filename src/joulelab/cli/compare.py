@@ -73,8 +73,8 @@ def _print(found: Comparison) -> None:
 def _print_figures(console: Console, found: Comparison) -> bool:
     """Print the figures, in several tables where one is too wide; return whether some have a mark for a verdict."""
     from joulelab.report.comparison_rows import figure_rows
-    from joulelab.report.study.rows import Column
     from joulelab.report.study.table import fits, fitting, print_table
+    from joulelab.report.study_tables import Column
 
     rows = figure_rows(found)
     changes, said = [row.change for row in rows], [row.verdict for row in rows]

@@ -9,7 +9,7 @@ from joulelab.core.text import finite_or_none
 from joulelab.papers.judged import of_kind
 from joulelab.report import format as fmt
 from joulelab.report.study.csv_text import as_csv
-from joulelab.report.study.rows import Column
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,9 +11,9 @@ from joulelab.papers import told as say
 from joulelab.papers.judged import count
 from joulelab.papers.tables import sections, table_columns
 from joulelab.report.console import print_facts
-from joulelab.report.study.rows import Column
 from joulelab.report.study.table import fits, fitting, print_table
 from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from joulelab.report import format as fmt
 from joulelab.report.comparison import compare
 from joulelab.report.comparison_rows import change_text
-from joulelab.report.study.rows import Column
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

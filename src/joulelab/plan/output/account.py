@@ -12,7 +12,7 @@ from joulelab.plan.account.work import Planned
 from joulelab.plan.rates.steps import shown as time_shown
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
-from joulelab.report.study.rows import Column
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

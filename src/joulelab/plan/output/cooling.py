@@ -9,7 +9,7 @@ from rich.text import Text
 from joulelab.plan.cooling.blowing import BEYOND_SEEN
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
-from joulelab.report.study.rows import Column
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ from joulelab.plan.shifting.slots import J_PER_KWH, zone_of
 from joulelab.plan.shifting.stretches import stretches_of
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, print_facts
-from joulelab.report.study.rows import Column
 from joulelab.report.study.table import fitting, print_table
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.cell_lines import format_knobs
 from joulelab.report import format as fmt
+from joulelab.report import study_tables
 from joulelab.report.page.blocks import Block, Cards, Columns, Commands, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.study_charts import front_part, groups_of, map_part, metric_part, scaling_part
 from joulelab.report.page.study_slots import slot_part, states_text
 from joulelab.report.page.study_tables import cell_part, paper_part
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.page.written import Report
-from joulelab.report.study import rows
 from joulelab.report.study.rated import NOTE, estimate_columns, estimate_text, estimates_of
 from joulelab.report.study.summary import simulated
 from joulelab.report.study.table import COVERAGE
@@ -55,8 +55,8 @@ def study_report(study: Study, results: Results, summary: StudySummary, *, link:
 
 def _best(study: Study, results: Results, summary: StudySummary, estimates: Sequence[CellEstimate]) -> list[Block]:
     blocks: list[Block] = [Cards(tuple(_cards(study, results, summary)))]
-    told = [(best.goal.text, best.line, rows.best_text(summary, best)) for best in summary.best]
-    alone = {line.key for line in summary.lines if rows.is_alone(summary, line)}
+    told = [(best.goal.text, best.line, study_tables.best_text(summary, best)) for best in summary.best]
+    alone = {line.key for line in summary.lines if study_tables.is_alone(summary, line)}
     overall = [(goal, text) for goal, line, text in told if line is None or len(summary.lines) == 1]
     each = [(f"{goal}, {line}", text) for goal, line, text in told if line and line not in alone]
     if overall:
@@ -83,7 +83,7 @@ def _cards(study: Study, results: Results, summary: StudySummary) -> list[tuple[
     overall = [b for b in summary.best if b.line is None] or [b for b in summary.best if len(summary.lines) == 1]
     if overall:
         group = groups_of(summary)[0][0]
-        name = rows.short_name(summary, overall[0].cell, None).removeprefix(group).strip()
+        name = study_tables.short_name(summary, overall[0].cell, None).removeprefix(group).strip()
         gain = overall[0].improvement
         about = "" if gain is None else f"gain {fmt.format_change(gain.value, gain.expanded)}"
         cards.append((f"best for {overall[0].goal.text}", name, about))

@@ -14,7 +14,7 @@ from joulelab.report.page.study_tables import grid_of_columns
 from joulelab.report.page.tables import figure
 from joulelab.report.study.curves import AXIS_NAMES, panels_of, pareto_of, scaling_panels
 from joulelab.report.study.heat import heats_of
-from joulelab.report.study.rows import scaling_columns, scaling_title, shown_scaling
+from joulelab.report.study_tables import scaling_columns, scaling_title, shown_scaling
 
 if TYPE_CHECKING:
     from joulelab.analysis.cell_metrics import StudySummary

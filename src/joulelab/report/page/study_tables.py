@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulelab.report import study_tables
 from joulelab.report.page.blocks import Block, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.tables import Grid, Row
-from joulelab.report.study import rows
 from joulelab.report.study.paper import columns_of
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
 from joulelab.report.study.paper_rows import paper_tables
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.report.study.rows import Column
+    from joulelab.report.study_tables import Column
 
 MOST_LINES = 8  # lines of cells whose tables stand open
 TWO_WAYS = (
@@ -58,17 +58,17 @@ def cell_part(summary: StudySummary) -> Part | None:
 
 
 def _line(summary: StudySummary, line: CellLine) -> list[Block]:
-    label = rows.label_column(summary, line)
-    best = {b.cell for b in rows.best_of_line(summary, line)}
+    label = study_tables.label_column(summary, line)
+    best = {b.cell for b in study_tables.best_of_line(summary, line)}
     bold = [k for k, key in enumerate(line.cells) if key in best]
-    title = rows.line_title(summary, line)
-    mark = rows.best_column(summary, line)
-    measured = [label, *rows.measured_columns(summary, line), *([mark] if any(mark.cells) else [])]
+    title = study_tables.line_title(summary, line)
+    mark = study_tables.best_column(summary, line)
+    measured = [label, *study_tables.measured_columns(summary, line), *([mark] if any(mark.cells) else [])]
     blocks: list[Block] = [
         Heading(title),
         Table(grid_of_columns(measured, bold=bold), f"{title}: measured", hidden=True),
     ]
-    compared = rows.compared_columns(summary, line)
+    compared = study_tables.compared_columns(summary, line)
     if compared:
         grid = grid_of_columns([label, *compared], bold=bold)
         blocks.append(Table(grid, "gains and losses against the reference, in percent"))

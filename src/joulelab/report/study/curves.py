@@ -10,7 +10,7 @@ from joulelab.analysis.cell_lines import choose_knob_unit, format_knob, format_k
 from joulelab.analysis.choice import choose_best
 from joulelab.analysis.goals import Goal
 from joulelab.report import format as fmt
-from joulelab.report.study.rows import UNCAPPED, short_name, shown_scaling
+from joulelab.report.study_tables import UNCAPPED, short_name, shown_scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from joulelab.analysis.goals import Goal
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
 from joulelab.report.study.curves import AXIS_NAMES
-from joulelab.report.study.rows import ESTIMATE, UNCAPPED
+from joulelab.report.study_tables import ESTIMATE, UNCAPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,9 +14,9 @@ from joulelab.report.console import print_facts
 from joulelab.report.study.csv_text import as_csv, knob_columns
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
 from joulelab.report.study.paper_rows import paper_tables
-from joulelab.report.study.rows import Column
 from joulelab.report.study.table import fits, fitting, print_table
 from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Collection

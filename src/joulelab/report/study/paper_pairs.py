@@ -8,7 +8,7 @@ from joulelab.analysis.cell_comparison import MOST_REPEATS, UNITS
 from joulelab.analysis.cell_lines import AXES, format_knob, format_knobs
 from joulelab.report import format as fmt
 from joulelab.report.study.paper_rows import TABLE
-from joulelab.report.study.rows import Column
+from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from joulelab.analysis.cell_comparison import UNITS, make_sample
 from joulelab.analysis.cell_lines import format_knob
 from joulelab.analysis.quality import list_quality_figures
 from joulelab.report import format as fmt
-from joulelab.report.study.rows import unnamed
+from joulelab.report.study_tables import unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

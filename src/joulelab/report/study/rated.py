@@ -10,7 +10,7 @@ from joulelab.analysis.study_cells import Cell, Trial, compute_means
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.rated import HOW, times
-from joulelab.report.study.rows import Column, unnamed
+from joulelab.report.study_tables import Column, unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

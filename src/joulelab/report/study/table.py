@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from joulelab.report import study_tables
 from joulelab.report.columns import print_columns
 from joulelab.report.console import print_facts
-from joulelab.report.study import rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.report.study.rows import Column
+    from joulelab.report.study_tables import Column
 
 COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
 GAP = 2
@@ -29,14 +29,14 @@ def print_study(console: Console, summary: StudySummary, *, every: bool = False)
     for line in summary.lines:
         _print_line(console, summary, line)
     if len(summary.lines) > 1:
-        facts = [(b.goal.text, rows.best_text(summary, b)) for b in rows.best_of_line(summary, None)]
-        front = rows.front_text(summary, None)
+        facts = [(b.goal.text, study_tables.best_text(summary, b)) for b in study_tables.best_of_line(summary, None)]
+        front = study_tables.front_text(summary, None)
         _print_best(console, "All lines together, best for", facts + ([("Pareto", front)] if front else []))
-    scalings = rows.shown_scaling(summary, every=every)
+    scalings = study_tables.shown_scaling(summary, every=every)
     if scalings:
         console.print()
-        console.print(Text(rows.scaling_title(summary, scalings), style="bold"))
-        label, *columns = rows.scaling_columns(summary, scalings)
+        console.print(Text(study_tables.scaling_title(summary, scalings), style="bold"))
+        label, *columns = study_tables.scaling_columns(summary, scalings)
         for fit in fitting(label, columns, console.width):
             console.print()
             print_table(console, [label, *fit])
@@ -45,17 +45,17 @@ def print_study(console: Console, summary: StudySummary, *, every: bool = False)
 
 
 def _print_line(console: Console, summary: StudySummary, line: CellLine) -> None:
-    label = rows.label_column(summary, line)
-    best = rows.best_of_line(summary, line)
+    label = study_tables.label_column(summary, line)
+    best = study_tables.best_of_line(summary, line)
     bold = [any(b.cell == key for b in best) for key in line.cells]
     console.print()
-    console.print(Text(rows.line_title(summary, line), style="bold"))
-    measured, compared = rows.measured_columns(summary, line), rows.compared_columns(summary, line)
+    console.print(Text(study_tables.line_title(summary, line), style="bold"))
+    measured, compared = study_tables.measured_columns(summary, line), study_tables.compared_columns(summary, line)
     for columns in fitting(label, measured, console.width) + fitting(label, compared, console.width):
         console.print()
         print_table(console, [label, *columns], bold)
-    facts = [(b.goal.text, rows.best_text(summary, b)) for b in best]
-    front = rows.front_text(summary, line)
+    facts = [(b.goal.text, study_tables.best_text(summary, b)) for b in best]
+    front = study_tables.front_text(summary, line)
     _print_best(console, "Best for", facts + ([("Pareto", front)] if front else []))
 
 

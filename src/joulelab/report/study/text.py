@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from joulelab.report.study import rows
+from joulelab.report import study_tables
 from joulelab.report.study.table import COVERAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.report.study.rows import Column
+    from joulelab.report.study_tables import Column
 
 APART = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # a figure, its thousands set apart
 SPECIAL = {
@@ -52,26 +52,28 @@ def study_latex(summary: StudySummary) -> str:
 def _tables(summary: StudySummary) -> list[tuple[str, list[Column]]]:
     tables = []
     for line in summary.lines:
-        label, title = rows.label_column(summary, line), rows.line_title(summary, line)
-        best = rows.best_column(summary, line)
+        label, title = study_tables.label_column(summary, line), study_tables.line_title(summary, line)
+        best = study_tables.best_column(summary, line)
         marks = [best] if any(best.cells) else []
-        tables.append((title, [label, *rows.measured_columns(summary, line), *marks]))
-        compared = rows.compared_columns(summary, line)
+        tables.append((title, [label, *study_tables.measured_columns(summary, line), *marks]))
+        compared = study_tables.compared_columns(summary, line)
         if compared:
             tables.append((f"{title}: gains in percent", [label, *compared]))
     if summary.scaling:
-        tables.append(("scaling, compared with the fewest GPUs", rows.scaling_columns(summary, summary.scaling)))
+        tables.append(
+            ("scaling, compared with the fewest GPUs", study_tables.scaling_columns(summary, summary.scaling))
+        )
     return tables
 
 
 def _best(summary: StudySummary) -> list[tuple[str, str]]:
     found = []
-    alone = {line.key for line in summary.lines if rows.is_alone(summary, line)}
+    alone = {line.key for line in summary.lines if study_tables.is_alone(summary, line)}
     for best in summary.best:
         if best.line in alone:
             continue
         of = "" if len(summary.lines) == 1 else " of all lines" if best.line is None else f" of {best.line}"
-        found.append((f"best for {best.goal.text}{of}", rows.best_text(summary, best)))
+        found.append((f"best for {best.goal.text}{of}", study_tables.best_text(summary, best)))
     return found
 
 

@@ -15,10 +15,10 @@ from tests.analysis.studies import by_cap, noted
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.quality import format_quality, list_quality_figures, name_data, read_quality
 from joulelab.report.console import make_console
-from joulelab.report.study.csv_text import cells_csv
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
+from joulelab.report.study_csv import cells_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable

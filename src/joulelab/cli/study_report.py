@@ -104,8 +104,8 @@ def write(study: Study, results: Results, summary: StudySummary, *, figures: boo
 
     Raises MissingDependency for figures that were asked for.
     """
-    from joulelab.report.study.csv_text import SCALING, cells_csv, scaling_csv
     from joulelab.report.study.paper import pairs_csv, statistics_csv
+    from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
     from joulelab.study.results import slots_csv
 
     if (study.folder / RESULTS).exists() and not any(cell.trials for cell in results.cells):

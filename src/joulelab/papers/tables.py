@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.text import finite_or_none
 from joulelab.papers.judged import of_kind
 from joulelab.report import format as fmt
-from joulelab.report.study.csv_text import as_csv
+from joulelab.report.study_csv import as_csv
 from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:

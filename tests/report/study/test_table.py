@@ -15,9 +15,9 @@ from joulelab.analysis.cell_metrics import Cell, StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.analysis.study_notes import HALF
 from joulelab.report.console import make_console
-from joulelab.report.study.csv_text import cells_csv, scaling_csv
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
+from joulelab.report.study_csv import cells_csv, scaling_csv
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.cell_lines import format_knobs
 from joulelab.analysis.quality import data_doubt, list_quality_figures
 from joulelab.report.console import print_facts
-from joulelab.report.study.csv_text import as_csv, knob_columns
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
 from joulelab.report.study.paper_rows import paper_tables
 from joulelab.report.study.table import fits, fitting, print_table
 from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
+from joulelab.report.study_csv import as_csv, knob_columns
 from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tests.analysis.studies import noted
 from joulelab.analysis.cell_comparison import CellPair, compare_cells
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
+from joulelab.report.paper_tables import paper_tables
 from joulelab.report.study.paper import paper_latex, paper_markdown
-from joulelab.report.study.paper_rows import paper_tables
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
 from joulelab.report.caps import cap_lines
 from joulelab.report.comparison import Comparison, compare, line_of
+from joulelab.report.paper_tables import Spread, paper_tables
 from joulelab.report.rated import power_told, told
 from joulelab.report.run_rows import check_lines
 from joulelab.report.run_tables import ending
-from joulelab.report.study.paper_rows import Spread, paper_tables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from joulelab.report.page.document import offline
 from joulelab.report.page.make import page_of_run, page_of_study, report_of_study
 from joulelab.report.page.study import study_report
 from joulelab.report.page.study_slots import states_text
-from joulelab.report.study.paper_rows import paper_tables
+from joulelab.report.paper_tables import paper_tables
 from joulelab.report.study.rated import estimate_columns, estimate_text, estimates_of
 from joulelab.report.study.summary import summarised
 from joulelab.study.folder import Settings, Study, open_study

@@ -16,9 +16,9 @@ from tests.analysis.studies import by_cap, cell, noted, trial
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.report.console import make_console
+from joulelab.report.paper_tables import paper_tables
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
 from joulelab.report.study.paper_pairs import pair_tables
-from joulelab.report.study.paper_rows import paper_tables
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
 from joulelab.report.study_csv import cells_csv, scaling_csv

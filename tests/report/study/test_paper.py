@@ -18,6 +18,7 @@ from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
+from joulelab.report.paper_tables import clock, paper_tables
 from joulelab.report.study.paper import (
     pairs_csv,
     paper_json,
@@ -27,12 +28,11 @@ from joulelab.report.study.paper import (
     statistics_csv,
 )
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
-from joulelab.report.study.paper_rows import clock, paper_tables
 from joulelab.report.study.table import print_study
 from joulelab.report.study_csv import cells_csv
 
 if TYPE_CHECKING:
-    from joulelab.report.study.paper_rows import Spread
+    from joulelab.report.paper_tables import Spread
 
 
 @pytest.fixture(scope="module")

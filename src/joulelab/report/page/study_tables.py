@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from joulelab.report import study_tables
 from joulelab.report.page.blocks import Block, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.tables import Grid, Row
+from joulelab.report.paper_tables import paper_tables
 from joulelab.report.study.paper import columns_of
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
-from joulelab.report.study.paper_rows import paper_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

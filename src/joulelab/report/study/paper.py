@@ -11,8 +11,8 @@ from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.cell_lines import format_knobs
 from joulelab.analysis.quality import data_doubt, list_quality_figures
 from joulelab.report.console import print_facts
+from joulelab.report.paper_tables import paper_tables
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
-from joulelab.report.study.paper_rows import paper_tables
 from joulelab.report.study.table import fits, fitting, print_table
 from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
 from joulelab.report.study_csv import as_csv, knob_columns
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.report.study.paper_rows import PaperTable, Spread
+    from joulelab.report.paper_tables import PaperTable, Spread
 
 SCHEMA = 1
 WIDE = 100  # from this on the difference is shown, even if names then take two lines

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cell_comparison import MOST_REPEATS, UNITS
 from joulelab.analysis.cell_lines import AXES, format_knob, format_knobs
 from joulelab.report import format as fmt
-from joulelab.report.study.paper_rows import TABLE
+from joulelab.report.paper_tables import TABLE
 from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ def pictures_of(target: Target) -> tuple[list[Picture], str]:
     from joulelab.report.page.make import looked_at, report_on
 
     if target.study is not None:
-        from joulelab.report.study.summary import simulated, summarised
+        from joulelab.report.study_summary import simulated, summarised
 
         said = simulated(target.study)
         _, summary = summarised(target.study, target.plan)

@@ -102,7 +102,7 @@ def run_command(
     from joulelab.cli.output import show_progress
     from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.cli.study_report import print_report, write
-    from joulelab.report.study.summary import summarised
+    from joulelab.report.study_summary import summarised
     from joulelab.study.folder import FILE, join_study
 
     found = read_named(file, twins, studies)
@@ -161,7 +161,7 @@ def report_command(
     """
     from joulelab.cli.output import show_progress
     from joulelab.cli.study_report import print_report, write
-    from joulelab.report.study.summary import summarised
+    from joulelab.report.study_summary import summarised
 
     found = read_named(file, twins, studies)
     study = open_named(found, studies, twins)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.cli.output import print_json, print_notice
-from joulelab.report.study.summary import simulated, twins_by_node
+from joulelab.report.study_summary import simulated, twins_by_node
 
 if TYPE_CHECKING:
     from pathlib import Path

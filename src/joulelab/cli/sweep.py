@@ -210,7 +210,7 @@ def _write(plan: Plan, given: Mapping[str, Any]) -> int:
 def _sweep(plan: Plan, wanted: Wanted) -> int:
     from joulelab.cli.output import show_progress
     from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
-    from joulelab.report.study.summary import summarised
+    from joulelab.report.study_summary import summarised
     from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
 
@@ -235,7 +235,7 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     from joulelab.cli.output import show_progress
-    from joulelab.report.study.summary import summarised
+    from joulelab.report.study_summary import summarised
     from joulelab.study.folder import check_name, default_name, open_study
 
     if not words and not given["name"]:

@@ -134,7 +134,7 @@ def compared_json(places: Sequence[Place]) -> dict[str, Any]:
 
 def study_json(study: StudyEntry, place: Place) -> dict[str, Any]:
     """Return what a study has given so far, its slots with the ids of their runs. Raises JoulelabError, OSError."""
-    from joulelab.report.study.summary import summarised
+    from joulelab.report.study_summary import summarised
     from joulelab.study.folder import open_study
 
     check_inside(place)

@@ -27,7 +27,7 @@ from joulelab.report.page.study import study_report
 from joulelab.report.page.study_slots import states_text
 from joulelab.report.paper_tables import paper_tables
 from joulelab.report.study.rated import estimate_columns, estimate_text, estimates_of
-from joulelab.report.study.summary import summarised
+from joulelab.report.study_summary import summarised
 from joulelab.study.folder import Settings, Study, open_study
 from joulelab.study.results import RatedTrial, Results, gather
 

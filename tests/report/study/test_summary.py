@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from joulelab.report.study.summary import simulated
+from joulelab.report.study_summary import simulated
 from joulelab.study.folder import open_study
 
 CAPS = Path(__file__).parents[3] / "examples" / "studies" / "caps"

@@ -77,7 +77,7 @@ def report_on(looked: Sequence[Looked], paths: Sequence[Path], *, link: Link | N
 def report_of_study(study: Study, plan: Plan | None = None, *, link: Link | None = None) -> Report:
     """Return the report on a study that is open. Raises JoulelabError."""
     from joulelab.report.page.study import study_report
-    from joulelab.report.study.summary import summarised
+    from joulelab.report.study_summary import summarised
 
     results, summary = summarised(study, plan)
     return study_report(study, results, summary, link=link)

@@ -14,8 +14,8 @@ from joulelab.report.page.study_tables import cell_part, paper_part
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.page.written import Report
 from joulelab.report.study.rated import NOTE, estimate_columns, estimate_text, estimates_of
-from joulelab.report.study.summary import simulated
 from joulelab.report.study.table import COVERAGE
+from joulelab.report.study_summary import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.papers.judged import Figure
-    from joulelab.report.study.curves import Panel
+    from joulelab.report.study_curves import Panel
     from joulelab.twin.nodefile import Description
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from joulelab.analysis.cell_metrics import Cell, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.report import figures
 from joulelab.report.figures import draw
-from joulelab.report.study.curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
+from joulelab.report.study_curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
 
 pytestmark = pytest.mark.system
 

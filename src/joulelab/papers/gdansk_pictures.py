@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.report.figures import FORMATS, draw_panels
-from joulelab.report.study.curves import MARKS, Curve, Panel, panels_of
+from joulelab.report.study_curves import MARKS, Curve, Panel, panels_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

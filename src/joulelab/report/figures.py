@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import MissingDependency
 from joulelab.report.charts.model import lower_end
-from joulelab.report.study.curves import panels_of, pareto_of, scaling_panels
+from joulelab.report.study_curves import panels_of, pareto_of, scaling_panels
 from joulelab.store.safe_files import replace_file
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.report.study.curves import Curve, Panel
+    from joulelab.report.study_curves import Curve, Panel
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision; markers and dashes say it again.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -10,8 +10,8 @@ from joulelab.report import format as fmt
 from joulelab.report.charts import printed
 from joulelab.report.figures import STYLE, annotate, draw_panel, plotting, rendered
 from joulelab.report.page.blocks import Columns, Drawing, Fold
-from joulelab.report.study.curves import Panel, panels_of, pareto_of, scaling_panels
 from joulelab.report.study.heat import heats_of
+from joulelab.report.study_curves import Panel, panels_of, pareto_of, scaling_panels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -16,8 +16,8 @@ from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
 from joulelab.report.charts.svg_panels import draw_heat, draw_panel
 from joulelab.report.page.study_charts import bars_of, groups_of, named_within, zoomed
-from joulelab.report.study.curves import Curve, Panel, panels_of, pareto_of, scaling_panels
 from joulelab.report.study.heat import MOST_MAPS, heats_of
+from joulelab.report.study_curves import Curve, Panel, panels_of, pareto_of, scaling_panels
 
 if TYPE_CHECKING:
     from joulelab.report.html import Html

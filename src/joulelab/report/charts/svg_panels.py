@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.report.charts.heat import Heat, Tile
-    from joulelab.report.study.curves import Curve, Panel
+    from joulelab.report.study_curves import Curve, Panel
 
     Box = tuple[float, float, float, float]  # left, top, right, bottom
 

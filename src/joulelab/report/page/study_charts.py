@@ -12,14 +12,14 @@ from joulelab.report.charts.svg_panels import draw_heat, draw_panel
 from joulelab.report.page.blocks import Block, Columns, Drawing, Drawn, Fold, Heading, Part, Table, Text
 from joulelab.report.page.study_tables import grid_of_columns
 from joulelab.report.page.tables import figure
-from joulelab.report.study.curves import AXIS_NAMES, panels_of, pareto_of, scaling_panels
 from joulelab.report.study.heat import heats_of
+from joulelab.report.study_curves import AXIS_NAMES, panels_of, pareto_of, scaling_panels
 from joulelab.report.study_tables import scaling_columns, scaling_title, shown_scaling
 
 if TYPE_CHECKING:
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.report.charts.heat import Heat
-    from joulelab.report.study.curves import Curve, Panel
+    from joulelab.report.study_curves import Curve, Panel
 
 FEW = 2  # so many workloads and phases show more than their energy at once
 OPEN = ("energy", "time", "edp")  # the others are opened by a click, but for those that are goals

@@ -10,7 +10,7 @@ from joulelab.analysis.choice import choose_best
 from joulelab.analysis.goals import Goal
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
-from joulelab.report.study.curves import AXIS_NAMES
+from joulelab.report.study_curves import AXIS_NAMES
 from joulelab.report.study_tables import ESTIMATE, UNCAPPED
 
 if TYPE_CHECKING:

@@ -95,12 +95,12 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: b
 def read_back(address: str, job: str, runs: Path) -> dict[str, Any]:
     """Import a job as a run and analyse it, as the command does; return what came of it, with times (s)."""
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.run.imports import Wanted, import_archives, typed_asked
+    from joulelab.run.imports import ImportRequest, import_archives, make_archive_request
     from joulelab.store.run import open_run
 
     at, cpu = time.monotonic(), time.process_time()
-    asked = typed_asked("prometheus", "prometheus", {"address": address, "preset": "joulelab", "job": job}, {})
-    done = import_archives(runs, [asked], Wanted("prometheus", ["joulelab", "import", "prometheus", job]))
+    asked = make_archive_request("prometheus", "prometheus", {"address": address, "preset": "joulelab", "job": job}, {})
+    done = import_archives(runs, [asked], ImportRequest("prometheus", ["joulelab", "import", "prometheus", job]))
     imported_s, at = time.monotonic() - at, time.monotonic()
     imported_cpu_s, cpu = time.process_time() - cpu, time.process_time()
     with open_run(done.run) as run:

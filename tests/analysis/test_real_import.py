@@ -15,7 +15,7 @@ import pytest
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
-from joulelab.run.imports import Asked, Imported, Wanted, import_archives
+from joulelab.run.imports import ArchiveRequest, ImportedRun, ImportRequest, import_archives
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ SIDE = {"unit": "W", "update_s": 2.0, "window_s": 0.0, "gain": 0.01, "reference"
 GAIN = 0.065  # what is assumed for Ampere
 
 
-def node_log(run: str) -> Asked:
+def node_log(run: str) -> ArchiveRequest:
     settings = {
         "path": str(NODES / f"{run}.csv"),
         "time": {"column": "t_s", "format": "seconds", "start": START},
         "host": {"column": "node"},
         "columns": [{"column": "ac_w", "scope": "node.ac", **SIDE}, {"column": "dc_w", "scope": "node.dc", **SIDE}],
     }
-    return Asked("file", "bmc", settings)
+    return ArchiveRequest("file", "bmc", settings)
 
 
-def imported(runs: Path, *asked: Asked, **wanted: Any) -> tuple[Imported, Result]:
-    made = import_archives(runs, asked, Wanted(source="csv", command=["joulelab", "import", "csv"], **wanted))
+def imported(runs: Path, *asked: ArchiveRequest, **wanted: Any) -> tuple[ImportedRun, Result]:
+    made = import_archives(runs, asked, ImportRequest(source="csv", command=["joulelab", "import", "csv"], **wanted))
     with open_run(made.run) as run:
         return made, analyse_run(run)
 
@@ -120,7 +120,7 @@ def test_eight_nodes_whose_dc_side_was_hardly_logged(tmp_path: Path) -> None:
     assert any("go back" in p or "repeat" in p for p in made.problems)
 
 
-def gpu_logs(log: str) -> tuple[Asked, Asked]:
+def gpu_logs(log: str) -> tuple[ArchiveRequest, ArchiveRequest]:
     """Return nvidia-smi's log and the meter's as two files of one GPU."""
     time = {"column": "t_ms", "format": "milliseconds", "start": START}
     smi = {"scope": "gpu:0", "unit": "W", "gain": GAIN, "reference": "assumed for Ampere", "update_s": 0.1}
@@ -131,8 +131,10 @@ def gpu_logs(log: str) -> tuple[Asked, Asked]:
     ]
     meter = {"column": "power_w", "scope": "gpu:0", "unit": "W", "window_s": 0.0, "gain": 0.005, "reference": "taken"}
     return (
-        Asked("file", "nvidia-smi", {"path": str(GPUS / f"{log}_nvsmi.csv"), "time": time, "columns": columns}),
-        Asked("file", "meter", {"path": str(GPUS / f"{log}_meter.csv"), "time": time, "columns": [meter]}),
+        ArchiveRequest(
+            "file", "nvidia-smi", {"path": str(GPUS / f"{log}_nvsmi.csv"), "time": time, "columns": columns}
+        ),
+        ArchiveRequest("file", "meter", {"path": str(GPUS / f"{log}_meter.csv"), "time": time, "columns": [meter]}),
     )
 
 

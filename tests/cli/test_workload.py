@@ -28,7 +28,7 @@ def told(call: Call, *words: str) -> Any:
 
 def test_ls_lists_every_workload(call: Call) -> None:
     rows = {row["name"]: row for row in told(call, "ls")}
-    assert list(rows) == workload_registry.names()
+    assert list(rows) == workload_registry.list_workloads()
     assert rows["burn"]["study"] == "BNL 2024"
     assert "smoke" in rows["burn"]["presets"]
     assert rows["burn"]["needs"] is None

@@ -47,7 +47,7 @@ period_s = 0.02
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder in which a device of 200 W is configured and nothing is recorded."""
-    for name in ("JOULELAB_RUN", "JOULELAB_HOST", cells.NOTEBOOK, "JPY_SESSION_NAME"):
+    for name in ("JOULELAB_RUN", "JOULELAB_HOST", cells.NOTEBOOK_VARIABLE, "JPY_SESSION_NAME"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "joulelab.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
@@ -212,12 +212,12 @@ def test_what_somebody_else_records_is_joined_and_left(
         shell.run_cell("1")
 
         # As in a kernel that `joulelab run notebook.ipynb` has started, which marks the cells itself.
-        monkeypatch.setenv(cells.NOTEBOOK, "a.ipynb")
-        marked = cells.Phases(marking.writer(), "a.ipynb")
+        monkeypatch.setenv(cells.NOTEBOOK_VARIABLE, "a.ipynb")
+        marked = cells.CellPhases(marking.writer(), "a.ipynb")
         marked.next("cell 1")
         load_ipython_extension(shell)
         shell.run_cell("%%joulelab again\n1")
-        marked.next(cells.BETWEEN)
+        marked.next(cells.BETWEEN_CELLS)
         marked.next("cell 2")
         shell.run_cell("%joulelab")
         assert "cell 2 (runs)" in shown(shell)[0]

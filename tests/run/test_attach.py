@@ -15,7 +15,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.spec import Fetched, Spec, Stream
-from joulelab.run.attach import attach
+from joulelab.run.attach import attach_archive
 from joulelab.store.attached import attach_host
 from joulelab.store.imported import Part
 from joulelab.store.run import open_run
@@ -51,7 +51,7 @@ def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
         seal(folder.path)
     load_result(folder.path)
     before = files(folder.path)
-    attach(folder.path, "slurm-7", told(), FACTS)
+    attach_archive(folder.path, "slurm-7", told(), FACTS)
     after = files(folder.path)
     assert before.pop("results.json")
     assert before.pop("head.json")
@@ -79,12 +79,12 @@ def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
 
 
 def test_the_second_of_a_name_is_refused_and_another_name_is_not(folder):
-    attach(folder.path, "slurm-7", told(), FACTS)
+    attach_archive(folder.path, "slurm-7", told(), FACTS)
     before = files(folder.path)
     with pytest.raises(StoreError, match="has slurm-7 already"):
-        attach(folder.path, "slurm-7", told(7000.0), FACTS)
+        attach_archive(folder.path, "slurm-7", told(7000.0), FACTS)
     assert files(folder.path) == before
-    attach(folder.path, "slurm-7-again", told(7000.0), FACTS)
+    attach_archive(folder.path, "slurm-7-again", told(7000.0), FACTS)
     with open_run(folder.path) as run:
         assert run.hosts == ("node1", "slurm-7", "slurm-7-again")
 
@@ -95,7 +95,7 @@ def test_of_many_at_once_one_succeeds_and_no_half_is_left(folder):
     def one(k):
         start.wait()
         try:
-            attach(folder.path, "slurm-7", told(1000.0 + k), FACTS)
+            attach_archive(folder.path, "slurm-7", told(1000.0 + k), FACTS)
         except StoreError as error:
             refused.append(str(error))
 
@@ -112,25 +112,25 @@ def test_of_many_at_once_one_succeeds_and_no_half_is_left(folder):
 def test_a_run_that_goes_on_or_was_cut_off_is_left_alone(tmp_path):
     live = Folder(tmp_path, live=True).add("bmc", power("node.dc"), T, np.full(T.size, 500.0))
     with pytest.raises(StoreError, match="not closed"):
-        attach(live.path, "slurm-7", told(), FACTS)
+        attach_archive(live.path, "slurm-7", told(), FACTS)
     killed = Folder(tmp_path).add("bmc", power("node.dc"), T, np.full(T.size, 500.0))
     with pytest.raises(StoreError, match="not closed"):
-        attach(killed.path, "slurm-7", told(), FACTS)
+        attach_archive(killed.path, "slurm-7", told(), FACTS)
     assert not list(tmp_path.glob("*/slurm-7"))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../other", "a/b", ".hidden"])
 def test_a_name_does_not_lead_outside(folder, name):
     with pytest.raises(StoreError):
-        attach(folder.path, name, told(), FACTS)
+        attach_archive(folder.path, name, told(), FACTS)
 
 
 def test_what_cannot_be_written_leaves_nothing(folder):
     with pytest.raises(StoreError, match="nothing to add"):
-        attach(folder.path, "slurm-7", [], FACTS)
+        attach_archive(folder.path, "slurm-7", [], FACTS)
     bad = [Fetched(told()[0].stream, [(UTC, UTC - 1, (0.0,))])]
     with pytest.raises(StoreError, match="ends before it begins"):
-        attach(folder.path, "slurm-7", bad, FACTS)
+        attach_archive(folder.path, "slurm-7", bad, FACTS)
     (folder.path / "slurm-8").write_text("in the way")
     with pytest.raises(StoreError, match="cannot add to the run"):
         attach_host(folder.path, "slurm-8", [Part("slurm", told())], FACTS, (UTC, UTC + NS))
@@ -141,7 +141,7 @@ def test_facts_are_plain_and_what_was_not_read_is_a_gap(folder):
     gap = {"event": "gap", "meter": "slurm", "stream": "job", "reason": "0 J in 12 s", "t": UTC + 4 * NS}
     fetched = told(math.nan)[0]
     rows = [(t0, t1, (math.nan,)) for t0, t1, _ in fetched.rows]
-    attach(folder.path, "slurm-7", [Fetched(fetched.stream, rows, "", (gap,))], {**FACTS, "path": folder.path})
+    attach_archive(folder.path, "slurm-7", [Fetched(fetched.stream, rows, "", (gap,))], {**FACTS, "path": folder.path})
     lines = [json.loads(line) for line in (folder.path / "slurm-7" / "events.0.jsonl").read_text().splitlines()]
     assert next(e for e in lines if e["event"] == "attached")["path"] == str(folder.path)
     found = load_result(folder.path).to_json()

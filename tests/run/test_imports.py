@@ -9,7 +9,13 @@ from tests.slurm.fake import DAY, PM, T0, Fake, row
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.errors import ConfigError, ReadFailed, StoreError
 from joulelab.instruments import slurm
-from joulelab.run.imports import Asked, Wanted, entry_asked, import_archives, typed_asked
+from joulelab.run.imports import (
+    ArchiveRequest,
+    ImportRequest,
+    import_archives,
+    make_archive_request,
+    read_archive_entry,
+)
 from joulelab.store.imported import Stretch
 from joulelab.store.run import open_run
 
@@ -19,13 +25,13 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Check
 
-WANTED = Wanted(source="csv", command=["joulelab", "import", "csv"])
+WANTED = ImportRequest(source="csv", command=["joulelab", "import", "csv"])
 NS = 10**9
 
 
-def asked(path: Path, **more: Any) -> Asked:
+def asked(path: Path, **more: Any) -> ArchiveRequest:
     columns = [{"column": "w", "scope": "node.ac", "unit": "W"}]
-    return Asked("file", "log", {"path": str(path), "time": "t", "columns": columns, **more})
+    return ArchiveRequest("file", "log", {"path": str(path), "time": "t", "columns": columns, **more})
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def log(tmp_path: Path) -> Path:
 
 def test_a_meter_that_is_read_live_cannot_be_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be asked afterwards"):
-        import_archives(tmp_path / "runs", [Asked("rapl", "rapl", {})], WANTED)
+        import_archives(tmp_path / "runs", [ArchiveRequest("rapl", "rapl", {})], WANTED)
 
 
 def test_an_interval_has_to_come_from_somewhere(tmp_path: Path, log: Path) -> None:
@@ -45,10 +51,10 @@ def test_an_interval_has_to_come_from_somewhere(tmp_path: Path, log: Path) -> No
         "class A:\n    def fetch(self, a, b):\n        return []\n    def close(self):\n        pass\n"
         "def open_archive(config):\n    return A()\n"
     )
-    fake = Asked(str(tmp_path / "fake.py"), "fake", {})
+    fake = ArchiveRequest(str(tmp_path / "fake.py"), "fake", {})
     with pytest.raises(ConfigError, match="does not say when"):
         import_archives(tmp_path / "runs", [fake], WANTED)
-    between = Wanted(source="csv", command=[], start_ns=1 * NS, end_ns=2 * NS)
+    between = ImportRequest(source="csv", command=[], start_ns=1 * NS, end_ns=2 * NS)
     with pytest.raises(ReadFailed, match="no reading in that interval"):
         import_archives(tmp_path / "runs", [fake], between)
     assert not (tmp_path / "runs").exists()
@@ -66,9 +72,9 @@ def test_secrets_are_not_typed(tmp_path: Path) -> None:
     path = tmp_path / "fake.py"
     path.write_text('SECRETS = ("password",)\ndef open_archive(config):\n    raise AssertionError\n')
     with pytest.raises(ConfigError, match="a secret is given in plain text") as error:
-        typed_asked(str(path), "fake", {"password": "hunter2"}, {})
+        make_archive_request(str(path), "fake", {"password": "hunter2"}, {})
     assert "hunter2" not in str(error.value)
-    found = typed_asked(str(path), "fake", {"password": {"env": "WORD"}}, {"WORD": "hunter2"})
+    found = make_archive_request(str(path), "fake", {"password": {"env": "WORD"}}, {"WORD": "hunter2"})
     assert found.settings["password"] == "hunter2"
     assert "hunter2" not in repr(found)
 
@@ -76,10 +82,10 @@ def test_secrets_are_not_typed(tmp_path: Path) -> None:
 def test_entries_are_found_and_paths_are_beside_their_file(tmp_path: Path, log: Path) -> None:
     config = tmp_path / "joulelab.toml"
     config.write_text('[meters.dcim]\nmeter = "file"\npath = "log.csv"\ntime = "t"\n')
-    found = entry_asked("dcim", {}, "here", named=config)
+    found = read_archive_entry("dcim", {}, "here", named=config)
     assert (found.meter, found.label, found.settings["path"]) == ("file", "dcim", str(log))
     with pytest.raises(ConfigError, match="did you mean 'dcim'"):
-        entry_asked("dcmi", {}, "here", named=config)
+        read_archive_entry("dcmi", {}, "here", named=config)
 
 
 def test_what_is_not_known_of_the_interval_is_in_the_run(tmp_path: Path, log: Path) -> None:
@@ -90,7 +96,7 @@ def test_what_is_not_known_of_the_interval_is_in_the_run(tmp_path: Path, log: Pa
         "    def fetch(self, a, b):\n        return []\n    def close(self):\n        pass\n"
         "def open_archive(config):\n    return A()\n"
     )
-    fake = Asked(str(tmp_path / "fake.py"), "fake", {})
+    fake = ArchiveRequest(str(tmp_path / "fake.py"), "fake", {})
     given = [{}, {"start_ns": 1714564800 * NS}, {"end_ns": 1714564801 * NS}]
     for more, left, problems in zip(given, ("BEN", "EN", "BN"), (["B", "E"], ["E"], ["B"]), strict=True):
         done = import_archives(tmp_path / "runs", [fake, asked(log)], replace(WANTED, **more))
@@ -115,7 +121,7 @@ def test_a_doubtful_job_is_imported_with_its_problems(
 ) -> None:
     fake = Fake(row("1", 5000) + row("1.0", 5000), **more)
     monkeypatch.setattr(slurm, "open_archive", lambda _: fake.archive())
-    done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], WANTED)
+    done = import_archives(tmp_path / "runs", [ArchiveRequest("slurm", "slurm", {})], WANTED)
     assert [said in problem for problem in done.problems] == [True], done.problems
     with open_run(done.run) as run:
         assert [said in e["what"] for e in run.events() if e["event"] == "problem"] == [True]
@@ -128,7 +134,7 @@ def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypat
     monkeypatch.setattr(slurm, "open_archive", lambda _: Fake(rows).archive())
     begin_ns = T0 + 5 * NS
     wanted = replace(WANTED, phases=[Stretch("mine", begin_ns, begin_ns + 9 * NS)])
-    done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], wanted)
+    done = import_archives(tmp_path / "runs", [ArchiveRequest("slurm", "slurm", {})], wanted)
     with open_run(done.run) as run:
         found = analyse_run(run)
     energies = {p.title: round(p.energy["job"].value) for p in found.phases if "job" in p.energy}
@@ -146,7 +152,7 @@ def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypat
 
 def test_a_job_without_accounted_energy_fails_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "open_archive", lambda _: Fake(row("1", "") + row("1.0", "")).archive())
-    done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], WANTED)
+    done = import_archives(tmp_path / "runs", [ArchiveRequest("slurm", "slurm", {})], WANTED)
     with open_run(done.run) as run:
         found = {(c.name, c.status): c for c in analyse_run(run).checks}
     assert found["accounting", "failed"].message.startswith("job: the accounting has no energy for this job (")

@@ -33,11 +33,11 @@ def run_cells(
     monkeypatch.setattr(joulelab, "fact", facts.update)
     monkeypatch.setattr(joulelab, "work", add)
     monkeypatch.setattr(joulelab, "step", lambda **more: add(steps=1, **more))
-    book, names = notebook.load(file), dict[str, Any]()
+    book, names = notebook.load_notebook(file), dict[str, Any]()
     for number, cell in enumerate(book["cells"], 1):
         if cell["cell_type"] == "code":
-            exec(compile(cells.source(cell), f"cell {number}", "exec"), names)
-        if number == cells.place(book):
-            exec(cells.injected(given), names)
+            exec(compile(cells.get_source(cell), f"cell {number}", "exec"), names)
+        if number == cells.find_parameters_place(book):
+            exec(cells.format_parameters(given), names)
     plt.close("all")
     return facts, amounts, names

@@ -15,7 +15,7 @@ import pytest
 from tests.workloads.books import LIMIT_S, environment, is_gone, wait_for
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workload_registry import settings
+from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import burn
 from joulelab.workloads.burning import crew, host
 from joulelab.workloads.burning.engines import count_buffers, open_engine
@@ -30,7 +30,7 @@ needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="
 
 
 def asked(gpu: bool = False, **given: str) -> Settings:
-    return read(settings("burn", burn.PARAMETERS, given, burn.PRESETS), gpu=gpu)
+    return read(merge_parameters("burn", burn.PARAMETERS, given, burn.PRESETS), gpu=gpu)
 
 
 @pytest.mark.parametrize(

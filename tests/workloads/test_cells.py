@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_values_are_numbers_truths_or_text(given: str, value: object) -> None:
-    found = ast.literal_eval(cells.literal(given))
+    found = ast.literal_eval(cells.format_literal(given))
     assert found == value
     assert type(found) is type(value)
 
@@ -45,52 +45,52 @@ def test_values_are_numbers_truths_or_text(given: str, value: object) -> None:
 @pytest.mark.system  # pure, and slow
 @given(st.text())
 def test_every_value_is_one_literal_that_says_the_same(value: str) -> None:
-    found = ast.literal_eval(cells.literal(value))
+    found = ast.literal_eval(cells.format_literal(value))
     assert isinstance(found, int | float | bool) or found == value
-    assert ast.parse(cells.injected({"x": value})).body[0].targets[0].id == "x"  # type: ignore[attr-defined]
+    assert ast.parse(cells.format_parameters({"x": value})).body[0].targets[0].id == "x"  # type: ignore[attr-defined]
 
 
 def test_a_cell_is_called_by_its_tag_or_its_first_comment() -> None:
-    assert cells.title(code("x = 1", "hide-input", "load")) == "load"
-    assert cells.title(code("\n# %% train the model\nx = 1")) == "train the model"
-    assert cells.title(code("x = 1  # no title")) == ""
-    assert cells.title(code("x = 1", "parameters")) == ""
-    assert cells.title({"cell_type": "code", "source": "x", "metadata": {"tags": "wrong"}}) == ""
-    assert len(cells.title(code("#" + "long " * 100))) <= cells.MOST_LETTERS
+    assert cells.get_title(code("x = 1", "hide-input", "load")) == "load"
+    assert cells.get_title(code("\n# %% train the model\nx = 1")) == "train the model"
+    assert cells.get_title(code("x = 1  # no title")) == ""
+    assert cells.get_title(code("x = 1", "parameters")) == ""
+    assert cells.get_title({"cell_type": "code", "source": "x", "metadata": {"tags": "wrong"}}) == ""
+    assert len(cells.get_title(code("#" + "long " * 100))) <= cells.MOST_LETTERS
 
 
 def test_empty_and_skipped_cells_are_not_run() -> None:
-    assert cells.is_run(code("x"))
-    assert not cells.is_run(code(" \n"))
-    assert not cells.is_run(code("x", "skip-execution"))
+    assert cells.has_code(code("x"))
+    assert not cells.has_code(code(" \n"))
+    assert not cells.has_code(code("x", "skip-execution"))
 
 
 def test_parameters_come_after_their_defaults_or_first() -> None:
-    assert cells.place(book(text("# a"), code("x = 1"), code("a = 1", "parameters"), code("x"))) == 3
-    assert cells.place(book(text("# a"), code("x = 1"))) == 0
+    assert cells.find_parameters_place(book(text("# a"), code("x = 1"), code("a = 1", "parameters"), code("x"))) == 3
+    assert cells.find_parameters_place(book(text("# a"), code("x = 1"))) == 0
 
 
 def test_a_parameter_without_default_is_refused_with_the_nearest() -> None:
     found = book(code("epochs: int = 3\nbatch, rate = 64, 0.1", "parameters"))
-    cells.check(found, ["epochs", "batch", "rate"], where="a.ipynb")
-    cells.check(found, [], where="a.ipynb")
+    cells.check_parameters(found, ["epochs", "batch", "rate"], where="a.ipynb")
+    cells.check_parameters(found, [], where="a.ipynb")
     with pytest.raises(ConfigError, match=r"no parameter 'epoch'.*did you mean 'epochs'"):
-        cells.check(found, ["epoch"], where="a.ipynb")
+        cells.check_parameters(found, ["epoch"], where="a.ipynb")
 
 
 def test_where_no_default_can_be_told_any_variable_is_taken() -> None:
-    cells.check(book(code("x = 1")), ["anything"], where="a.ipynb")
-    cells.check(book(code("%matplotlib inline\nx = 1", "parameters")), ["anything"], where="a.ipynb")
+    cells.check_parameters(book(code("x = 1")), ["anything"], where="a.ipynb")
+    cells.check_parameters(book(code("%matplotlib inline\nx = 1", "parameters")), ["anything"], where="a.ipynb")
     with pytest.raises(ConfigError, match="'class' is no name of a variable"):
-        cells.check(book(code("x = 1")), ["class"], where="a.ipynb")
+        cells.check_parameters(book(code("x = 1")), ["class"], where="a.ipynb")
     with pytest.raises(ConfigError, match="it is in julia"):
-        cells.check(book(language="julia"), ["x"], where="a.ipynb")
+        cells.check_parameters(book(language="julia"), ["x"], where="a.ipynb")
 
 
 def test_the_language_is_python_unless_told() -> None:
-    assert cells.language({"metadata": {"language_info": {"name": "R"}}}) == "r"
-    assert cells.language({"metadata": {"kernelspec": "wrong"}}) == "python"
-    assert cells.kernel({}) == ""
+    assert cells.get_language({"metadata": {"language_info": {"name": "R"}}}) == "r"
+    assert cells.get_language({"metadata": {"kernelspec": "wrong"}}) == "python"
+    assert cells.get_kernel_name({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -110,17 +110,19 @@ def test_what_is_no_notebook_is_told(tmp_path: Path, content: str, why: str) -> 
     file = tmp_path / "a.ipynb"
     file.write_text(content)
     with pytest.raises(ConfigError, match=why):
-        notebook.load(file)
+        notebook.load_notebook(file)
 
 
 def test_the_words_of_a_notebook(tmp_path: Path) -> None:
-    asked = notebook.read_words(["a.ipynb", "--pause", "2m", "x=1=2", "--out=b.ipynb", "--kernel", "julia-1.10"])
+    asked = notebook.read_notebook_words(
+        ["a.ipynb", "--pause", "2m", "x=1=2", "--out=b.ipynb", "--kernel", "julia-1.10"]
+    )
     assert (asked.parameters, asked.pause_s, str(asked.out)) == ({"x": "1=2"}, 120, "b.ipynb")
     assert asked.kernel == "julia-1.10"
     file = write(tmp_path / "a.ipynb", book(code("x = 1")))
-    words = notebook.command(file, {"x": "1"}, out=tmp_path / "b.ipynb", pause_s=0.5, kernel="python3")
-    again = notebook.read_words(words[3:])
-    assert again == notebook.Asked(file, {"x": "1"}, tmp_path / "b.ipynb", 0.5, "python3")
+    words = notebook.make_notebook_command(file, {"x": "1"}, out=tmp_path / "b.ipynb", pause_s=0.5, kernel="python3")
+    again = notebook.read_notebook_words(words[3:])
+    assert again == notebook.NotebookRequest(file, {"x": "1"}, tmp_path / "b.ipynb", 0.5, "python3")
 
 
 @pytest.mark.parametrize(
@@ -138,12 +140,12 @@ def test_the_words_of_a_notebook(tmp_path: Path) -> None:
 )
 def test_wrong_words_are_told(words: list[str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        notebook.read_words(words)
+        notebook.read_notebook_words(words)
 
 
 def test_the_notebook_itself_is_never_written(tmp_path: Path) -> None:
     file = write(tmp_path / "a.ipynb", book())
     with pytest.raises(ConfigError, match="would replace the notebook"):
-        notebook.command(file, {}, out=tmp_path / "x" / ".." / "a.ipynb")
+        notebook.make_notebook_command(file, {}, out=tmp_path / "x" / ".." / "a.ipynb")
     with pytest.raises(ConfigError, match="cannot be read"):
-        notebook.command(tmp_path / "none.ipynb", {})
+        notebook.make_notebook_command(tmp_path / "none.ipynb", {})

@@ -20,7 +20,7 @@ pytest.importorskip("PIL.Image")
 
 import joulelab  # noqa: E402
 from joulelab.core.errors import ConfigError  # noqa: E402
-from joulelab.run.workload_registry import settings  # noqa: E402
+from joulelab.run.workload_registry import merge_parameters  # noqa: E402
 from joulelab.workloads import llava15_13b as training  # noqa: E402
 from joulelab.workloads import llm_infer as serving  # noqa: E402
 from joulelab.workloads.data import llava as data  # noqa: E402
@@ -160,7 +160,7 @@ class TestModel:
         full = llava.SIZES["13b"]
         decoder = replace(full.decoder, layers=sizes.get("decoder", full.decoder.layers))
         size = replace(full, decoder=decoder, layers=sizes.get("tower", full.layers))
-        task = training.task(settings("x", training.PARAMETERS, {"data": "synthetic-memory", "samples": "200"}))
+        task = training.task(merge_parameters("x", training.PARAMETERS, {"data": "synthetic-memory", "samples": "200"}))
         return count(lambda: llava.build(size, recomputes=True), task.example, task.loss)
 
     def seen(self) -> int:
@@ -203,7 +203,9 @@ class TestModel:
 
 class TestTraining:
     def given(self, **more: str) -> dict[str, str]:
-        return settings("llava15-13b", training.PARAMETERS, {**training.PRESETS["smoke"], "max_seconds": "0", **more})
+        return merge_parameters(
+            "llava15-13b", training.PARAMETERS, {**training.PRESETS["smoke"], "max_seconds": "0", **more}
+        )
 
     def test_the_loss_falls_and_all_is_told(self, tmp_path, told, capsys):
         facts, amounts = told
@@ -219,7 +221,7 @@ class TestTraining:
 
     def test_without_held_out_samples_it_trains_and_predicts_nothing(self, told, capsys):
         facts, amounts = told
-        paper = settings("llava15-13b", training.PARAMETERS, training.PRESETS["paper"])
+        paper = merge_parameters("llava15-13b", training.PARAMETERS, training.PRESETS["paper"])
         assert paper["held_out"] == "0"
         loop.train("llava15-13b", training.task, self.given(held_out=paper["held_out"], save="no", max_steps="2"))
         assert (facts["steps"], facts["quality"], amounts["samples"]) == (2, "", 8)
@@ -235,7 +237,7 @@ class TestTraining:
         assert training.share(0, 10, 0.0) == 1
 
     def test_the_paper_s_settings(self):
-        given = settings("x", training.PARAMETERS, training.PRESETS["paper"])
+        given = merge_parameters("x", training.PARAMETERS, training.PRESETS["paper"])
         assert (given["batch"], float(given["rate"]), float(given["warmup_ratio"])) == ("128", 2e-5, 0.03)
         assert (given["model"], given["precision"], given["text"]) == ("13b", "bf16", "300")
         assert training.command(given)[2] == "joulelab.workloads.llava15_13b"
@@ -275,7 +277,7 @@ class TestTraining:
 class TestServing:
     def given(self, **more: str) -> dict[str, str]:
         small = {"model": "tiny", "batch": "2", "prompt": "9", "length": "5", "repeats": "2", "device": "cpu"}
-        return settings("llm-infer", serving.PARAMETERS, {**small, "threads": "1", **more})
+        return merge_parameters("llm-infer", serving.PARAMETERS, {**small, "threads": "1", **more})
 
     def serve(self, **more: str) -> None:
         given = self.given(**more)
@@ -384,6 +386,6 @@ class TestServing:
 
     @pytest.mark.usefixtures("signals")
     def test_its_words(self):
-        words = serving.command(settings("x", serving.PARAMETERS, serving.PRESETS["smoke"]))
+        words = serving.command(merge_parameters("x", serving.PARAMETERS, serving.PRESETS["smoke"]))
         assert words[1:4] == ["-m", "joulelab.workloads.llm_infer", "model=tiny"]
         assert serving.main([*words[3:], "repeats=1"]) == 2  # given twice

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run import cells, notebook
-from joulelab.run.workload_registry import find, presets, settings
+from joulelab.run.workload_registry import find_workload, get_presets, merge_parameters
 from joulelab.workloads import lstm_load, lstm_notebook
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
 from joulelab.workloads.training import loop
@@ -26,7 +26,7 @@ torch.set_num_threads(1)  # several wait for each other where other tests run to
 
 
 def given(preset: str = "paper", **more: str) -> dict[str, str]:
-    return settings("lstm-load", lstm_load.PARAMETERS, {**lstm_load.PRESETS[preset], **more})
+    return merge_parameters("lstm-load", lstm_load.PARAMETERS, {**lstm_load.PRESETS[preset], **more})
 
 
 def test_it_has_the_parameters_and_flop_of_a_week_and_learns_with_a_seed() -> None:
@@ -93,7 +93,7 @@ def test_hours_of_no_load_are_left_out_of_the_errors_and_counted(tmp_path: Any) 
 def test_the_notebook_counts_only_what_is_trained_on_as_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     small = {"countries": "1", "hours": "400", "batch": "16", "units": "5", "cell": "zero"}
-    asked = settings("lstm-notebook", lstm_notebook.PARAMETERS, {**lstm_notebook.PRESETS["smoke"], **small})
+    asked = merge_parameters("lstm-notebook", lstm_notebook.PARAMETERS, {**lstm_notebook.PRESETS["smoke"], **small})
     facts, work, _ = run_cells(lstm_notebook.FILE, {key: asked[key] for key in lstm_notebook.SAME}, monkeypatch)
     trained = 400 - 336
     assert (work["steps"], work["samples"]) == (2 * trained / 16, 2 * trained)
@@ -131,19 +131,19 @@ def test_wrong_values_are_told_before_anything_is_started(key: str, value: str, 
         lstm_load.command(given(**{key: value}))
     if key in lstm_notebook.SAME:
         with pytest.raises(ConfigError, match=why):
-            lstm_notebook.command(settings("lstm-notebook", lstm_notebook.PARAMETERS, {key: value}))
+            lstm_notebook.command(merge_parameters("lstm-notebook", lstm_notebook.PARAMETERS, {key: value}))
 
 
 def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_parameters(tmp_path: Any) -> None:
-    book = notebook.load(lstm_notebook.FILE)
+    book = notebook.load_notebook(lstm_notebook.FILE)
     assert defaults(book) == {key: lstm_load.PARAMETERS[key][0] for key in lstm_notebook.SAME}
     for cell in book["cells"]:
         if cell["cell_type"] == "code":
-            compile(cells.source(cell), "cell", "exec")
+            compile(cells.get_source(cell), "cell", "exec")
             assert not cell["outputs"]
     out = tmp_path / "done.ipynb"
     asked = {**lstm_notebook.PRESETS["smoke"], "pause": "2", "out": str(out)}
-    words = lstm_notebook.command(settings("lstm-notebook", lstm_notebook.PARAMETERS, asked))
+    words = lstm_notebook.command(merge_parameters("lstm-notebook", lstm_notebook.PARAMETERS, asked))
     assert words[3] == str(lstm_notebook.FILE)
     assert {"--pause=2", f"--out={out}", "data=synthetic-memory", "hours=700", "max_seconds=15"} <= set(words)
     assert set(lstm_notebook.PRESETS) == set(lstm_load.PRESETS)
@@ -153,15 +153,15 @@ def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_
     "name", ["lstm-load", "vgg19bn-xray", "xception-birds", "llava15-13b", "resnet152-cifar10", "lstm-notebook"]
 )
 def test_smoke_ends_by_steps_and_time_only_guards_it(name: str) -> None:
-    smoke = presets(find(name))["smoke"]
+    smoke = get_presets(find_workload(name))["smoke"]
     assert float(smoke["max_seconds"]) >= 15
     assert int(smoke.get("max_steps") or smoke["epochs"]) > 0
 
 
 def defaults(book: dict[str, Any]) -> dict[str, str]:
     """Return what the cell tagged `parameters` sets, as a workload's parameters are written."""
-    cell = book["cells"][cells.place(book) - 1]
-    values = {node.targets[0].id: ast.unparse(node.value) for node in ast.parse(cells.source(cell)).body}  # type: ignore[attr-defined]
+    cell = book["cells"][cells.find_parameters_place(book) - 1]
+    values = {node.targets[0].id: ast.unparse(node.value) for node in ast.parse(cells.get_source(cell)).body}  # type: ignore[attr-defined]
     return {key: str(ast.literal_eval(text)) if text[0] in "'\"" else exact(text) for key, text in values.items()}
 
 
@@ -178,7 +178,7 @@ class TestPartsAlone:
         with pytest.raises(ConfigError, match=r"epochs and copies are 0 \(nothing is left to do\)"):
             lstm_load.command(given(epochs="0", copies="0"))
         with pytest.raises(ConfigError, match="give a whole number from 1"):
-            lstm_notebook.command(settings("lstm-notebook", lstm_notebook.PARAMETERS, {"copies": "0"}))
+            lstm_notebook.command(merge_parameters("lstm-notebook", lstm_notebook.PARAMETERS, {"copies": "0"}))
 
     @pytest.mark.parametrize(("left_out", "phase"), [("copies", "predict"), ("epochs", "epoch")])
     def test_what_is_left_out_is_no_phase(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from joulelab.run.workload_registry import find, settings
+from joulelab.run.workload_registry import find_workload, merge_parameters
 from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
 
 ROOT = Path(__file__).parents[2]
@@ -88,13 +88,13 @@ def test_ranks_of_a_real_torchrun_respect_the_user_only(user: str | None, thread
 @pytest.mark.parametrize("name", ["vgg19bn-xray", "vgg19bn-notebook"])
 @pytest.mark.parametrize("preset", ["paper", "paper-250"])
 def test_the_papers_preset_decodes_whole_images(name: str, preset: str) -> None:
-    workload = find(name)
-    assert settings(name, workload.PARAMETERS, {"preset": preset}, workload.PRESETS)["draft"] == "no"
+    workload = find_workload(name)
+    assert merge_parameters(name, workload.PARAMETERS, {"preset": preset}, workload.PRESETS)["draft"] == "no"
 
 
 def test_nobody_is_promised_the_papers_resnet_on_real_gpus() -> None:
     header = (ROOT / "studies" / "bnl.toml").read_text().partition("\nname =")[0].replace("\n# ", " ")
-    notes = " ".join(find("resnet152-cifar10").NOTES)
+    notes = " ".join(find_workload("resnet152-cifar10").NOTES)
     for text in (header, notes):
         assert "26 h" in text
         assert "factor of 4" in text

@@ -30,9 +30,11 @@ LIMIT_S = 400
 NEEDS = {"llava15-13b": "transformers", "llm-infer": "transformers", "lstm-notebook": "nbclient"}
 # Workloads that are trained; what they tell is the same.
 TRAINED = [
-    name for name in workload_registry.names() if {"ranks", "epochs"} <= set(workload_registry.find(name).PARAMETERS)
+    name
+    for name in workload_registry.list_workloads()
+    if {"ranks", "epochs"} <= set(workload_registry.find_workload(name).PARAMETERS)
 ]
-OTHERS = [name for name in workload_registry.names() if name not in TRAINED]
+OTHERS = [name for name in workload_registry.list_workloads() if name not in TRAINED]
 # One training of two ranks and one workload of another kind are measured as users run them, the others in campaigns.
 TRAININGS = [
     pytest.param(name, ranks, marks=() if (name, ranks) == ("lstm-load", 2) else pytest.mark.campaign)
@@ -140,7 +142,7 @@ def facts_of(marked: Marked) -> dict[str, Any]:
 @pytest.mark.parametrize("name", TRAINED)
 def test_trainings_of_this_process(marked: Marked, capsys, name):
     pytest.importorskip(NEEDS.get(name, "torch"))
-    module = workload_registry.find(name)
+    module = workload_registry.find_workload(name)
     words = ["preset=smoke", "ranks=1", *FEWER.get(name, ())]
     assert launch.main(name, module.PARAMETERS, module.task, module.PRESETS, words) == 0
     assert capsys.readouterr().out.count("epoch 1: loss") == 1

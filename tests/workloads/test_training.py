@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import joulelab  # noqa: E402
 from joulelab.core.errors import ConfigError, StoreError  # noqa: E402
-from joulelab.run.workload_registry import settings  # noqa: E402
+from joulelab.run.workload_registry import merge_parameters  # noqa: E402
 from joulelab.workloads import resnet152_cifar10 as workload  # noqa: E402
 from joulelab.workloads.data.source import Data, Source  # noqa: E402
 from joulelab.workloads.training import launch, loop, saving  # noqa: E402
@@ -31,7 +31,7 @@ TINY = {
 
 
 def given(**more: str) -> dict[str, str]:
-    return settings("resnet", workload.PARAMETERS, {**TINY, **more})
+    return merge_parameters("resnet", workload.PARAMETERS, {**TINY, **more})
 
 
 @pytest.fixture

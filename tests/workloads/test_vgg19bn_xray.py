@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from joulelab.core.errors import ConfigError
 from joulelab.run import cells, notebook
-from joulelab.run.workload_registry import settings
+from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import lstm_load, lstm_notebook, vgg19bn_notebook, vgg19bn_xray
 from joulelab.workloads.models.vgg import VGG19, least_size
 from joulelab.workloads.training.counting import count
@@ -29,7 +29,7 @@ MEMORY = {"data": "synthetic-memory", "pixels": "122", "divisor": "16", "train_s
 
 
 def given(preset: str = "paper", **more: str) -> dict[str, str]:
-    return settings("vgg19bn-xray", vgg19bn_xray.PARAMETERS, {**vgg19bn_xray.PRESETS[preset], **more})
+    return merge_parameters("vgg19bn-xray", vgg19bn_xray.PARAMETERS, {**vgg19bn_xray.PRESETS[preset], **more})
 
 
 def test_it_has_the_parameters_and_flop_of_the_study() -> None:
@@ -126,22 +126,22 @@ def test_wrong_values_are_told_before_anything_is_started(key: str, value: str, 
         vgg19bn_xray.command(given(**{key: value}))
     if key in vgg19bn_notebook.SAME:
         with pytest.raises(ConfigError, match=why):
-            vgg19bn_notebook.command(settings("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, {key: value}))
+            vgg19bn_notebook.command(merge_parameters("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, {key: value}))
 
 
 def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_parameters() -> None:
-    book = notebook.load(vgg19bn_notebook.FILE)
-    cell = book["cells"][cells.place(book) - 1]
-    values: Any = {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(cells.source(cell)).body}  # type: ignore[attr-defined]
+    book = notebook.load_notebook(vgg19bn_notebook.FILE)
+    cell = book["cells"][cells.find_parameters_place(book) - 1]
+    values: Any = {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(cells.get_source(cell)).body}  # type: ignore[attr-defined]
     assert {key: str(value) for key, value in values.items()} == {
         key: vgg19bn_xray.PARAMETERS[key][0] for key in vgg19bn_notebook.SAME
     }
     for cell in book["cells"]:
         if cell["cell_type"] == "code":
-            compile(cells.source(cell), "cell", "exec")
+            compile(cells.get_source(cell), "cell", "exec")
             assert not cell["outputs"]
     asked = vgg19bn_notebook.PRESETS["smoke"]
-    words = vgg19bn_notebook.command(settings("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, asked))
+    words = vgg19bn_notebook.command(merge_parameters("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, asked))
     assert words[3] == str(vgg19bn_notebook.FILE)
     assert {f"{key}={value}" for key, value in asked.items()} <= set(words)
     assert set(vgg19bn_notebook.PRESETS) == set(vgg19bn_xray.PRESETS)
@@ -152,7 +152,9 @@ def test_the_notebook_counts_only_what_is_trained_on_as_samples_and_gives_the_sa
 ) -> None:
     pytest.importorskip("matplotlib")
     small = {**MEMORY, "train_samples": "8", "batch": "4", "momentum": "0", "deterministic": "yes", "draft": "no"}
-    asked = settings("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, {**vgg19bn_notebook.PRESETS["smoke"], **small})
+    asked = merge_parameters(
+        "vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, {**vgg19bn_notebook.PRESETS["smoke"], **small}
+    )
     words = {key: asked[key] for key in vgg19bn_notebook.SAME}
     try:
         found = [run_cells(vgg19bn_notebook.FILE, words, monkeypatch) for _ in range(2)]

@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workload_registry import settings
+from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import xception_birds
 from joulelab.workloads.training import launch
 
@@ -23,7 +23,7 @@ def one_thread():
 
 
 def given(**changed):
-    return settings("xception-birds", xception_birds.PARAMETERS, xception_birds.PRESETS["smoke"] | changed)
+    return merge_parameters("xception-birds", xception_birds.PARAMETERS, xception_birds.PRESETS["smoke"] | changed)
 
 
 def parameters(model):
@@ -63,7 +63,7 @@ def test_the_paper_is_the_default_and_its_sizes_are_its_own(monkeypatch):
     asked = {}
     monkeypatch.setattr(birds, "load", lambda data, sizes: asked.update(data=data, sizes=sizes))
     monkeypatch.setenv("WORLD_SIZE", "8")
-    task = xception_birds.task(settings("xception-birds", xception_birds.PARAMETERS, {}))
+    task = xception_birds.task(merge_parameters("xception-birds", xception_birds.PARAMETERS, {}))
     sizes = asked["sizes"]
     assert (asked["data"], sizes.classes, sizes.images, sizes.count("valid"), sizes.pixels) == (
         "auto", 69, 10_000, 345, 299,

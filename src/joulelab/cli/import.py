@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from zoneinfo import ZoneInfo
 
-    from joulelab.run.imports import Asked, Imported
+    from joulelab.run.imports import ArchiveRequest, ImportedRun
 
 SOURCES = ("slurm", "prometheus", "csv", "wandb")
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
@@ -64,7 +64,7 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         _show(_attached(source, what, runs, options), as_json=as_json)
         return
     from joulelab.instruments.file.times import zone_of
-    from joulelab.run.imports import Wanted, import_archives
+    from joulelab.run.imports import ImportRequest, import_archives
     from joulelab.store.imported import Stretch
 
     zone = zone_of(options["zone"], "--zone") if options["zone"] else None
@@ -78,7 +78,7 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
             next="give FROM, then TO",
             code="config.interval",
         )
-    wanted = Wanted(
+    wanted = ImportRequest(
         source=source,
         command=["joulelab", "import", source, *what, *(w for n in options["entries"] for w in ("--entry", n))],
         start_ns=start_ns,
@@ -97,9 +97,9 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
     _show(imported, as_json=as_json)
 
 
-def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> Imported:
+def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> ImportedRun:
     """Add what Slurm accounted to a run that is there. Raises JoulelabError."""
-    from joulelab.run.imports import Imported
+    from joulelab.run.imports import ImportedRun
     from joulelab.store.folder import find_run
     from joulelab.study.accounting import attach_job
 
@@ -122,12 +122,12 @@ def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, A
         )
     run = find_run(runs, options["into"])
     asked = _asked(source, what, options)[0]
-    return Imported(run, attach_job(run, {**asked.settings, "label": asked.label}, name=options["name"] or ""))
+    return ImportedRun(run, attach_job(run, {**asked.settings, "label": asked.label}, name=options["name"] or ""))
 
 
-def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[Asked]:
+def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[ArchiveRequest]:
     """Return the archives to ask: the source itself, unless entries take its place, and the entries."""
-    from joulelab.run.imports import entry_asked, typed_asked
+    from joulelab.run.imports import make_archive_request, read_archive_entry
 
     subjects = [w for w in what if "=" not in w or Path(w).exists()]
     settings = dict(_setting(w) for w in what if w not in subjects)
@@ -138,7 +138,7 @@ def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[As
             code="config.not-for-source",
         )
     host = options["host"] or socket.gethostname()
-    entries = [entry_asked(n, os.environ, host, named=options["config"]) for n in options["entries"]]
+    entries = [read_archive_entry(n, os.environ, host, named=options["config"]) for n in options["entries"]]
     if len(subjects) > 1:
         raise ConfigError(
             f"{', '.join(subjects)}: one at a time",
@@ -148,24 +148,24 @@ def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[As
     if source in ("csv", "wandb"):
         if subjects:
             given = _file_settings(source, subjects[0], options, settings)
-            return [typed_asked("file", Path(subjects[0]).stem, given, os.environ), *entries]
+            return [make_archive_request("file", Path(subjects[0]).stem, given, os.environ), *entries]
         if entries:
             return entries
         raise ConfigError("no file is given", next=f"joulelab import {source} FILE", code="config.no-file")
     if source == "slurm":
         if not subjects:
             raise ConfigError("no job is given", next="joulelab import slurm JOBID", code="config.no-job")
-        return [typed_asked("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
+        return [make_archive_request("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
     return _of_servers(subjects, settings, entries, options["nodes"])
 
 
 def _of_servers(
-    subjects: Sequence[str], settings: dict[str, Any], entries: Sequence[Asked], nodes: str | None
-) -> list[Asked]:
+    subjects: Sequence[str], settings: dict[str, Any], entries: Sequence[ArchiveRequest], nodes: str | None
+) -> list[ArchiveRequest]:
     """Return the servers to ask: for a job of theirs, for some nodes, or as they are."""
     from dataclasses import replace
 
-    from joulelab.run.imports import typed_asked
+    from joulelab.run.imports import make_archive_request
 
     if subjects and not re.fullmatch(r"\d+([_+]\w+)?", subjects[0]):
         advice = "joulelab import prometheus JOBID, or address=... --from --to"
@@ -175,7 +175,11 @@ def _of_servers(
         more["nodes"] = [name.strip() for name in nodes.split(",") if name.strip()]
     if settings.keys().isdisjoint(("preset", "queries")):
         settings = {"preset": "joulelab", **settings} if "address" in settings else settings
-    typed = [typed_asked("prometheus", "prometheus", settings | more, os.environ)] if settings or not entries else []
+    typed = (
+        [make_archive_request("prometheus", "prometheus", settings | more, os.environ)]
+        if settings or not entries
+        else []
+    )
     asked = [replace(e, settings={**e.settings, **more}) if e.meter == "prometheus" else e for e in entries]
     return [*typed, *asked]
 
@@ -233,7 +237,7 @@ def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
     return utc_ns(text, zone, where)
 
 
-def _show(imported: Imported, *, as_json: bool) -> None:
+def _show(imported: ImportedRun, *, as_json: bool) -> None:
     from joulelab.analysis.results_file import load_result
     from joulelab.cli.output import show_progress
 
@@ -244,7 +248,7 @@ def _show(imported: Imported, *, as_json: bool) -> None:
         print_json(result.to_json() | extra)
         return
     from joulelab.report.console import make_console
-    from joulelab.report.table import print_result
+    from joulelab.report.run_tables import print_result
 
     for text in imported.told:
         click.echo(text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from joulelab.cli.output import describe_error, shorten_path, write_file
-from joulelab.cli.parameters import UsageError, add_run_options, name_run
+from joulelab.cli.parameters import UsageError, add_run_options, format_examples, name_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from joulelab.run.run_options import RunOptions
     from joulelab.run.spawn import Spawned
 
+EXAMPLES = format_examples(
+    "joulelab run -- python train.py",
+    "joulelab run --idle 10s --name baseline -- python train.py --epochs 3",
+    "joulelab run train.ipynb epochs=3 --pause 10s",
+)
 # What prints the table; loaded while the command runs.
-NEEDED = ("joulelab.analysis.results_file", "joulelab.report.table")
+NEEDED = ("joulelab.analysis.results_file", "joulelab.report.run_tables")
 
 
 class After(Protocol):
@@ -43,19 +48,14 @@ class After(Protocol):
         """Print what comes below the table, to standard error."""
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @add_run_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 @click.pass_obj
 def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any) -> None:
-    r"""Measure the energy of a command or a notebook.
+    """Measure the energy of a command or a notebook.
 
     The command's input, output, signals and exit code stay the same. The result is printed on standard error.
-
-    \b
-    joulelab run -- python train.py
-    joulelab run --idle 10s --name baseline -- python train.py --epochs 3
-    joulelab run train.ipynb epochs=3 --pause 10s
     """
     if not words:
         raise UsageError("no-command", "there is no command to measure; type `joulelab run -- CMD`")
@@ -132,8 +132,10 @@ def _of_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str
 
     if notebook.is_program(Path(words[0])):
         return words, {}
-    asked = notebook.read_words(words)
-    argv = notebook.command(asked.file, asked.parameters, out=asked.out, pause_s=asked.pause_s, kernel=asked.kernel)
+    asked = notebook.read_notebook_words(words)
+    argv = notebook.make_notebook_command(
+        asked.file, asked.parameters, out=asked.out, pause_s=asked.pause_s, kernel=asked.kernel
+    )
     return tuple(argv), {"notebook": words[0]}
 
 
@@ -250,7 +252,7 @@ def _print(outcome: RunOutcome) -> None:
             _say(f"the run is recorded in {folder}; joulelab show {name_run(folder)}")
         return
     from joulelab.report.console import make_console
-    from joulelab.report.table import print_result
+    from joulelab.report.run_tables import print_result
 
     folder = shorten_path(outcome.run)
     print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=name_run(folder))

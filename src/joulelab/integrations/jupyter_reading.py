@@ -13,7 +13,7 @@ from joulelab.analysis.slow_meters import sum_channels
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.quantity import Quantity, total
 from joulelab.integrations.picture import PowerCurve
-from joulelab.run.cells import BETWEEN
+from joulelab.run.cells import BETWEEN_CELLS
 from joulelab.run.coverage import wait_until_covered
 from joulelab.store.run import open_run
 
@@ -125,9 +125,9 @@ def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> 
         Part(p.name, p.duration_s, p.energy.get("measured"), marked.titles.get(p.name, ""), p.open_end)
         for p in result.phases
     ]
-    between = joined(BETWEEN, tuple(p for p in parts if p.name == BETWEEN))
+    between = joined(BETWEEN_CELLS, tuple(p for p in parts if p.name == BETWEEN_CELLS))
     whole = Part("total", result.duration_s, result.energy)
-    return Notebook(run, tuple(p for p in parts if p.name != BETWEEN), between, whole, curve, result)
+    return Notebook(run, tuple(p for p in parts if p.name != BETWEEN_CELLS), between, whole, curve, result)
 
 
 class _Marked:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Fetched
 
 
-def attach(run: Path, name: str, fetched: Sequence[Fetched], facts: Mapping[str, Any], *, meter: str = "slurm") -> None:
+def attach_archive(
+    run: Path, name: str, fetched: Sequence[Fetched], facts: Mapping[str, Any], *, meter: str = "slurm"
+) -> None:
     """Add what an archive told to a closed run as the host `name`: once, and whole. Raises StoreError.
 
     `facts` go into the host's events as they are. Only the caches of the run are removed.

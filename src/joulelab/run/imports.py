@@ -27,7 +27,7 @@ COMMAND_LINE = KeySource(Path("the command line"))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ArchiveRequest:
     """Name one archive to be asked: its module, its label, its settings with secrets resolved."""
 
     meter: str
@@ -36,7 +36,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ImportRequest:
     """Say what to make of the archives: interval, idle stretch and phases in UTC ns, words for the run."""
 
     source: str
@@ -51,7 +51,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedRun:
     """Hold the run that was made, what is wrong with its sources, and what was found by itself (`told`)."""
 
     run: Path
@@ -59,7 +59,9 @@ class Imported:
     told: Sequence[str] = ()
 
 
-def entry_asked(name: str, environ: Mapping[str, str], host: str, *, named: Path | None = None) -> Asked:
+def read_archive_entry(
+    name: str, environ: Mapping[str, str], host: str, *, named: Path | None = None
+) -> ArchiveRequest:
     """Return the archive of a configuration's entry. Raises ConfigError with the nearest name."""
     config = load_config(environ, host, named=named)
     entry = config.named(name)
@@ -72,32 +74,34 @@ def entry_asked(name: str, environ: Mapping[str, str], host: str, *, named: Path
     if entry.meter == "file" and isinstance(settings.get("path"), str):
         beside = entry.sources.get("path", entry.source).file.parent
         settings["path"] = str(beside / Path(settings["path"]).expanduser())
-    return Asked(entry.meter, name, settings)
+    return ArchiveRequest(entry.meter, name, settings)
 
 
-def typed_asked(meter: str, label: str, settings: Mapping[str, Any], environ: Mapping[str, str]) -> Asked:
+def make_archive_request(
+    meter: str, label: str, settings: Mapping[str, Any], environ: Mapping[str, str]
+) -> ArchiveRequest:
     """Return an archive whose settings were typed; secrets have to be references there too. Raises ConfigError."""
     secrets = tuple(getattr(find_meter_module(meter), "SECRETS", ()))
     entry = MeterEntry(label, meter, COMMAND_LINE, dict(settings), secrets=secrets)
-    return Asked(meter, label, resolve_secrets(entry, environ)[0])
+    return ArchiveRequest(meter, label, resolve_secrets(entry, environ)[0])
 
 
-def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Imported:
+def import_archives(runs: Path, asked: Sequence[ArchiveRequest], wanted: ImportRequest) -> ImportedRun:
     """Ask all archives for the interval, write a run and seal it. Raises ConfigError, MeterError, StoreError."""
     with contextlib.ExitStack() as stack:
-        archives = [_opened(one, stack) for one in asked]
-        start_ns, end_ns = _interval(archives, wanted)
-        phases = [*_steps(archives, start_ns, end_ns), *wanted.phases]
+        archives = [_open_archive(one, stack) for one in asked]
+        start_ns, end_ns = _find_interval(archives, wanted)
+        phases = [*_list_steps(archives, start_ns, end_ns), *wanted.phases]
         since, until = start_ns, end_ns
         if wanted.idle is not None:
             since, until = min(since, wanted.idle[0]), max(until, wanted.idle[1])
         names = meter_names(one.label for one in asked)
         fetched = [(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)]
-        doubts = _doubts(archives, wanted, start_ns)
-        parts = _doubted(_parts(fetched), doubts)
+        doubts = _list_doubts(archives, wanted, start_ns)
+        parts = _add_doubts(_group_by_meter(fetched), doubts)
         if not any(len(f.rows) for part in parts for f in part.streams):
             raise ReadFailed("there is no reading in that interval", where=wanted.source, next="give --from and --to")
-        about: dict[str, Any] = {"source": wanted.source, "archives": [*_about(asked, names, archives)]}
+        about: dict[str, Any] = {"source": wanted.source, "archives": [*_describe_archives(asked, names, archives)]}
         what = Import(
             parts=parts,
             start_ns=start_ns,
@@ -106,35 +110,37 @@ def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Impor
             command=wanted.command,
             host=wanted.host,
             name=wanted.name or next((str(a["name"]) for a in about["archives"] if a.get("name")), None),
-            labels={**_labels(archives), **wanted.labels},
+            labels={**_collect_labels(archives), **wanted.labels},
             idle=wanted.idle,
             phases=phases,
             version=__version__,
-            unsure_s=_unsure_s(archives, wanted),
+            unsure_s=_get_interval_error(archives, wanted),
         )
         run = import_run(runs, what)
         told = [str(text) for a in archives for text in getattr(a, "told", ())]
     from joulelab.store.seal import seal
 
     seal(run, wait=True)
-    return Imported(run, problems_of([f for part in parts for f in part.streams]), list(dict.fromkeys(told)))
+    return ImportedRun(
+        run, list_archive_problems([f for part in parts for f in part.streams]), list(dict.fromkeys(told))
+    )
 
 
-def problems_of(fetched: Sequence[Fetched]) -> list[str]:
+def list_archive_problems(fetched: Sequence[Fetched]) -> list[str]:
     """Return what archives tell about themselves, and what is doubtful of the interval, each once."""
     bad = (e for f in fetched for e in f.events if e.get("event") == "problem" or e.get("status") in GRAVE)
     return list(dict.fromkeys(str(e.get("what", "")) for e in bad))
 
 
-def _doubts(archives: Sequence[Archive], wanted: Wanted, start_ns: int) -> list[dict[str, Any]]:
+def _list_doubts(archives: Sequence[Archive], wanted: ImportRequest, start_ns: int) -> list[dict[str, Any]]:
     """Return as events what is not known of the interval, but of a begin or an end that was asked for."""
-    own = _own(archives)
+    own = _find_interval_owner(archives)
     given = {"begin": wanted.start_ns is not None, "end": wanted.end_ns is not None}
     told = (dict(event) for event in getattr(own, "doubts", ()))
     return [{"t": start_ns, **event} for event in told if not given.get(event.get("side", ""))]
 
 
-def _doubted(parts: list[Part], doubts: Sequence[dict[str, Any]]) -> list[Part]:
+def _add_doubts(parts: list[Part], doubts: Sequence[dict[str, Any]]) -> list[Part]:
     """Return parts with these events, which are of the run as a whole, in the first stream."""
     place = next((k for k, part in enumerate(parts) if part.streams), None)
     if not doubts or place is None:
@@ -144,7 +150,7 @@ def _doubted(parts: list[Part], doubts: Sequence[dict[str, Any]]) -> list[Part]:
     return [*parts[:place], Part(parts[place].meter, streams), *parts[place + 1 :]]
 
 
-def _parts(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[Part]:
+def _group_by_meter(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[Part]:
     """Return what archives gave by meter: their own, or those that they tell apart."""
     found: dict[tuple[str, str], list[Fetched]] = {}
     for name, streams in fetched:
@@ -154,23 +160,23 @@ def _parts(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[Part]:
     return [Part(name, streams) for name, streams in zip(names, found.values(), strict=True)]
 
 
-def _labels(archives: Sequence[Archive]) -> dict[str, str]:
+def _collect_labels(archives: Sequence[Archive]) -> dict[str, str]:
     return {str(k): str(v) for a in archives for k, v in getattr(a, "labels", {}).items()}
 
 
-def _own(archives: Sequence[Archive]) -> Archive | None:
+def _find_interval_owner(archives: Sequence[Archive]) -> Archive | None:
     """Return the first archive that has an interval of its own."""
     return next((a for a in archives if getattr(a, "interval", None) is not None), None)
 
 
-def _unsure_s(archives: Sequence[Archive], wanted: Wanted) -> tuple[float, float]:
+def _get_interval_error(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[float, float]:
     """Return how far begin and end may be off (s): not at all where they were asked for."""
-    own = _own(archives)
+    own = _find_interval_owner(archives)
     begin_s, end_s = getattr(own, "unsure_s", (0.0, 0.0))
     return (begin_s if wanted.start_ns is None else 0.0), (end_s if wanted.end_ns is None else 0.0)
 
 
-def _opened(asked: Asked, stack: contextlib.ExitStack) -> Archive:
+def _open_archive(asked: ArchiveRequest, stack: contextlib.ExitStack) -> Archive:
     module = find_meter_module(asked.meter)
     if not callable(getattr(module, "open_archive", None)):
         why = "it is read while a run goes on"
@@ -180,7 +186,7 @@ def _opened(asked: Asked, stack: contextlib.ExitStack) -> Archive:
     return archive
 
 
-def _interval(archives: Sequence[Archive], wanted: Wanted) -> tuple[int, int]:
+def _find_interval(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[int, int]:
     """Return the interval: as asked for, else that of the first archive that has one of its own."""
     start_ns, end_ns = wanted.start_ns, wanted.end_ns
     if start_ns is None or end_ns is None:
@@ -194,14 +200,16 @@ def _interval(archives: Sequence[Archive], wanted: Wanted) -> tuple[int, int]:
     return int(start_ns), int(end_ns)
 
 
-def _steps(archives: Sequence[Archive], start_ns: int, end_ns: int) -> Iterator[Stretch]:
+def _list_steps(archives: Sequence[Archive], start_ns: int, end_ns: int) -> Iterator[Stretch]:
     for archive in archives:
         for name, since, to in getattr(archive, "steps", ()):
             if since is not None and since < end_ns and (to is None or to > start_ns):
                 yield Stretch(str(name), int(since), int(end_ns if to is None else to))
 
 
-def _about(asked: Sequence[Asked], names: Sequence[str], archives: Sequence[Archive]) -> Iterator[dict[str, Any]]:
+def _describe_archives(
+    asked: Sequence[ArchiveRequest], names: Sequence[str], archives: Sequence[Archive]
+) -> Iterator[dict[str, Any]]:
     for one, name, archive in zip(asked, names, archives, strict=True):
         facts: dict[str, Any] = json.loads(json.dumps(dict(getattr(archive, "facts", {})), default=str))
         yield {"meter": name, "archive": one.meter, **facts}

@@ -21,7 +21,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.text import suggest_name
 from joulelab.run import cells
-from joulelab.run.workload_registry import missing, pairs
+from joulelab.run.workload_registry import read_pairs, refuse_missing_library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ FAILED, WRONG = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NotebookRequest:
     """Hold what is asked for: the notebook, its parameters, where the copy with outputs goes, the wait between cells.
 
     `kernel` names an installed kernel; empty is the one that the notebook asks for.
@@ -48,12 +48,12 @@ class Asked:
     kernel: str = ""
 
 
-def command(
+def make_notebook_command(
     file: Path, parameters: Mapping[str, str], *, out: Path | None = None, pause_s: float = 0.0, kernel: str = ""
 ) -> list[str]:
     """Return the words that run a notebook. Raises ConfigError, MissingDependency before anything is started."""
-    asked = Asked(file, parameters, out, pause_s, kernel)
-    check(asked)
+    asked = NotebookRequest(file, parameters, out, pause_s, kernel)
+    check_notebook(asked)
     words = [sys.executable, "-m", "joulelab.run.notebook", str(file)]
     words += [f"--pause={pause_s:g}"] if pause_s else []
     words += [f"--kernel={kernel}"] if kernel else []
@@ -61,7 +61,7 @@ def command(
     return [*words, *(f"{name}={value}" for name, value in parameters.items())]
 
 
-def read_words(words: Sequence[str]) -> Asked:
+def read_notebook_words(words: Sequence[str]) -> NotebookRequest:
     """Return what words ask for: FILE, NAME=VALUE, --pause TIME, --out FILE, --kernel NAME. Raises ConfigError."""
     if not words or words[0].startswith("--"):
         raise ConfigError("no notebook is named", next="name its file first, then NAME=VALUE for each parameter")
@@ -80,29 +80,29 @@ def read_words(words: Sequence[str]) -> Asked:
         if not equals and not left:
             raise ConfigError(f"{name} has no value", where=words[0], next=f"write {name}=VALUE")
         options[name] = value if equals else left.pop(0)
-    return Asked(
+    return NotebookRequest(
         Path(words[0]),
-        pairs(rest, where=words[0]),
+        read_pairs(rest, where=words[0]),
         Path(options["--out"]) if options.get("--out") else None,
-        _seconds(options.get("--pause", "0"), where=words[0]),
+        _read_seconds(options.get("--pause", "0"), where=words[0]),
         options.get("--kernel", ""),
     )
 
 
-def check(asked: Asked) -> None:
+def check_notebook(asked: NotebookRequest) -> None:
     """Refuse what cannot be run: the file, its kernel, the copy. Raises ConfigError, MissingDependency."""
-    notebook = load(asked.file)
-    cells.check(notebook, list(asked.parameters), where=str(asked.file))
+    notebook = load_notebook(asked.file)
+    cells.check_parameters(notebook, list(asked.parameters), where=str(asked.file))
     if asked.out is not None:
         _check_out(asked.out, asked.file)
-    need("nbclient", asked.file)
-    need("nbformat", asked.file)
-    if is_own(asked, notebook):
-        need("ipykernel", asked.file)
+    require_library("nbclient", asked.file)
+    require_library("nbformat", asked.file)
+    if is_own_kernel(asked, notebook):
+        require_library("ipykernel", asked.file)
     else:
-        from joulelab.run.kernels import Kernels
+        from joulelab.run.kernels import KernelFinder
 
-        Kernels().choose(asked, notebook)
+        KernelFinder().choose(asked, notebook)
 
 
 def _check_out(out: Path, file: Path) -> None:
@@ -119,15 +119,15 @@ def _check_out(out: Path, file: Path) -> None:
         raise ConfigError(f"the copy cannot be written to {out}", where="--out", why=why, next="name another file")
 
 
-def is_own(asked: Asked, notebook: Mapping[str, Any]) -> bool:
+def is_own_kernel(asked: NotebookRequest, notebook: Mapping[str, Any]) -> bool:
     """Return whether the kernel to start is surely that of the Python we run in."""
-    return (asked.kernel or cells.kernel(notebook)) in OWN_KERNELS and cells.language(notebook) == "python"
+    return (asked.kernel or cells.get_kernel_name(notebook)) in OWN_KERNELS and cells.get_language(notebook) == "python"
 
 
-def need(library: str, file: Path) -> None:
+def require_library(library: str, file: Path) -> None:
     """Refuse to go on without a library. Raises MissingDependency."""
     if importlib.util.find_spec(library) is None:
-        missing(str(file), library)
+        refuse_missing_library(str(file), library)
 
 
 def is_program(file: Path) -> bool:
@@ -139,23 +139,23 @@ def is_program(file: Path) -> bool:
         return False
 
 
-def load(file: Path) -> dict[str, Any]:
+def load_notebook(file: Path) -> dict[str, Any]:
     """Return a notebook's file as plain data. Raises ConfigError where it is none."""
     try:
         notebook = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("the notebook cannot be read", where=str(file), why=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise _no_notebook(file, f"its text is no JSON: {error}") from error
+        raise _refuse_notebook(file, f"its text is no JSON: {error}") from error
     if not isinstance(notebook, dict) or not isinstance(notebook.get("nbformat"), int):
-        raise _no_notebook(file, "it has no `nbformat`")
+        raise _refuse_notebook(file, "it has no `nbformat`")
     if notebook["nbformat"] != 4:
-        raise _no_notebook(file, f"its format is {notebook['nbformat']}, not 4", "save it with a newer Jupyter")
+        raise _refuse_notebook(file, f"its format is {notebook['nbformat']}, not 4", "save it with a newer Jupyter")
     listed = notebook.get("cells")
     if not isinstance(listed, list) or not all(_is_cell(cell) for cell in listed):
-        raise _no_notebook(file, "it has no list of cells")
+        raise _refuse_notebook(file, "it has no list of cells")
     if not isinstance(notebook.setdefault("metadata", {}), dict):
-        raise _no_notebook(file, "its metadata is no table")
+        raise _refuse_notebook(file, "its metadata is no table")
     return notebook
 
 
@@ -168,11 +168,13 @@ def _is_cell(cell: Any) -> bool:
     return isinstance(text, str) or (isinstance(text, list) and all(isinstance(line, str) for line in text))
 
 
-def _no_notebook(file: Path, why: str, then: str = "name a Jupyter notebook, or run it as a command") -> ConfigError:
+def _refuse_notebook(
+    file: Path, why: str, then: str = "name a Jupyter notebook, or run it as a command"
+) -> ConfigError:
     return ConfigError("this is no notebook", where=str(file), why=why, next=then)
 
 
-def _seconds(text: str, *, where: str) -> float:
+def _read_seconds(text: str, *, where: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", text.strip())
     seconds = float(match[1]) * UNITS[match[2]] if match and match[2] in UNITS else -1.0
     if not 0 <= seconds <= MOST_PAUSE_S:
@@ -186,20 +188,20 @@ def main(words: Sequence[str]) -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a kernel to end, just leave
     try:
-        asked = read_words(words)
-        check(asked)
-        from joulelab.run.notebook_kernel import run
+        asked = read_notebook_words(words)
+        check_notebook(asked)
+        from joulelab.run.notebook_kernel import run_notebook
 
-        ended = run(asked, load(asked.file), began_ns)
+        ended = run_notebook(asked, load_notebook(asked.file), began_ns)
     except JoulelabError as error:
-        say(str(error))
+        print_message(str(error))
         return WRONG if isinstance(error, ConfigError) else FAILED
     if ended.signal is not None:
-        _die(ended.signal)
+        _die_by_signal(ended.signal)
     return ended.exit_code
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Tell something on standard error, in a line."""
     try:
         sys.stderr.write(f"joulelab: {text}\n")
@@ -208,7 +210,7 @@ def say(text: str) -> None:
         pass  # nobody listens
 
 
-def _die(number: int) -> NoReturn:
+def _die_by_signal(number: int) -> NoReturn:
     """End by a signal, as any program does that is told to."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

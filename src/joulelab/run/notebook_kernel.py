@@ -26,13 +26,13 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 import joulelab
 from joulelab.run import cells
-from joulelab.run.kernels import OWN, Kernels
-from joulelab.run.notebook import FAILED, say
+from joulelab.run.kernels import OWN_KERNEL, KernelFinder
+from joulelab.run.notebook import FAILED, print_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from joulelab.run.notebook import Asked
+    from joulelab.run.notebook import NotebookRequest
 
 FORMAT: Any = nbformat  # which is not typed
 START_S, OUTPUT_S = 120, 60
@@ -48,14 +48,14 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class NotebookEnd:
     """Say how a notebook ended: an exit code, and the signal that we were told to end by."""
 
     exit_code: int
     signal: int | None = None
 
 
-class Client(NotebookClient):
+class PrintingClient(NotebookClient):
     """Run cells, and pass on what they print as they print it."""
 
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
@@ -68,49 +68,52 @@ class Client(NotebookClient):
         return super().process_message(msg, cell, cell_index)
 
 
-def run(asked: Asked, notebook: Mapping[str, Any], began_ns: int) -> Ended:
+def run_notebook(asked: NotebookRequest, notebook: Mapping[str, Any], began_ns: int) -> NotebookEnd:
     """Run a notebook from start to end. Raises ConfigError where it cannot be started."""
-    phases = cells.Phases(joulelab.writer(), asked.file.name)
+    phases = cells.CellPhases(joulelab.writer(), asked.file.name)
     phases.next("kernel start", at_ns=began_ns)
-    kernels = Kernels()
+    kernels = KernelFinder()
     name = kernels.choose(asked, notebook)
-    node, ours = _read(asked, notebook)
-    with _quiet(), tempfile.TemporaryDirectory(prefix="joulelab-kernel-", ignore_cleanup_errors=True) as folder:
+    node, ours = _prepare_cells(asked, notebook)
+    with (
+        _silence_logging(),
+        tempfile.TemporaryDirectory(prefix="joulelab-kernel-", ignore_cleanup_errors=True) as folder,
+    ):
         manager = AsyncKernelManager(
             kernel_name=name,
             kernel_spec_manager=kernels,
             connection_file=str(Path(folder) / "kernel.json"),
             shutdown_wait_time=STOP_S,
             # Through files nobody else can take its place or hear it.
-            transport="ipc" if name == OWN and len(folder) < MOST_SOCKET else "tcp",
+            transport="ipc" if name == OWN_KERNEL and len(folder) < MOST_SOCKET else "tcp",
         )
-        ended = asyncio.run(_Run(asked, node, ours, manager, phases).all())
+        ended = asyncio.run(_NotebookRun(asked, node, ours, manager, phases).all())
     phases.end()
     return ended
 
 
-def _read(asked: Asked, notebook: Mapping[str, Any]) -> tuple[Any, int]:
+def _prepare_cells(asked: NotebookRequest, notebook: Mapping[str, Any]) -> tuple[Any, int]:
     """Return the notebook as nbformat has it, and where a cell was put in that sets its parameters (-1: nowhere)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # cells without an id, which we do not need
         node = FORMAT.from_dict(dict(notebook))
     for cell in node.cells:
-        cell.source = cells.source(cell)
+        cell.source = cells.get_source(cell)
         cell.setdefault("metadata", FORMAT.from_dict({}))
         if cell.cell_type == "code":
             cell.update({"outputs": [], "execution_count": None})
     if not asked.parameters:
         return node, -1
-    new = FORMAT.v4.new_code_cell(cells.injected(asked.parameters), metadata={"tags": [cells.INJECTED]})
+    new = FORMAT.v4.new_code_cell(cells.format_parameters(asked.parameters), metadata={"tags": [cells.INJECTED_TAG]})
     if node.get("nbformat_minor", 0) < 5:
         del new["id"]
-    ours = cells.place(notebook)
+    ours = cells.find_parameters_place(notebook)
     node.cells.insert(ours, new)
     return node, ours
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_logging() -> Iterator[None]:
     """Keep what libraries log away from the notebook's own output; we say what is wrong ourselves."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -120,20 +123,22 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-class _Run:
+class _NotebookRun:
     """Hold one notebook while it runs."""
 
-    def __init__(self, asked: Asked, node: Any, ours: int, manager: AsyncKernelManager, phases: cells.Phases) -> None:
+    def __init__(
+        self, asked: NotebookRequest, node: Any, ours: int, manager: AsyncKernelManager, phases: cells.CellPhases
+    ) -> None:
         self.asked, self.node, self.ours, self.manager, self.phases = asked, node, ours, manager, phases
-        more = [DIRECT] if manager.kernel_name == OWN else []
+        more = [DIRECT] if manager.kernel_name == OWN_KERNEL else []
         limits = {"timeout": None, "startup_timeout": START_S, "iopub_timeout": OUTPUT_S}
-        self.client = Client(node, km=manager, extra_arguments=more, **limits)
+        self.client = PrintingClient(node, km=manager, extra_arguments=more, **limits)
         self.told: int | None = None
         self.where = ""  # the cell that runs, in words
         self._ending: asyncio.Task[None] | None = None
         self._stopping = False
 
-    async def all(self) -> Ended:
+    async def all(self) -> NotebookEnd:
         """Start the kernel, run the cells, end the kernel, and write the copy; told by a signal, leave the rest."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -150,28 +155,28 @@ class _Run:
             await self._stop()
             self._write()
         if self.told is not None:
-            say(f"{self.asked.file}: ended by signal {self.told}{self.where and f' in {self.where}'}")
-        return Ended(code, self.told)
+            print_message(f"{self.asked.file}: ended by signal {self.told}{self.where and f' in {self.where}'}")
+        return NotebookEnd(code, self.told)
 
     async def _start_and_run(self) -> int:
         try:
             # The kernel is told that its cells are marked, so that `%load_ext joulelab` does not mark them again.
-            environ = {**os.environ, cells.NOTEBOOK: self.asked.file.name}
+            environ = {**os.environ, cells.NOTEBOOK_VARIABLE: self.asked.file.name}
             await self.client.async_start_new_kernel(cwd=str(self.asked.file.resolve().parent), env=environ)
             await self.client.async_start_new_kernel_client()
         except (RuntimeError, OSError) as error:
             if self.told is None:
-                say(f"{self.asked.file}: the kernel did not start ({error})")
+                print_message(f"{self.asked.file}: the kernel did not start ({error})")
             return FAILED
         try:
             await self._cells()
         except CellExecutionError as error:
             if self.told is None:
-                _tell_failure(self.asked.file, self.where, error)
+                _print_failure(self.asked.file, self.where, error)
             return FAILED
         except DeadKernelError:
             if self.told is None:
-                say(f"{self.asked.file}: the kernel died in {self.where}{await self._death()}")
+                print_message(f"{self.asked.file}: the kernel died in {self.where}{await self._death()}")
             return FAILED
         return 0 if self.told is None else FAILED
 
@@ -179,20 +184,20 @@ class _Run:
         number, before = 0, False
         for index, cell in enumerate(self.node.cells):
             number += cell.cell_type == "code" and not self._is_ours(index)
-            if cell.cell_type != "code" or not cells.is_run(cell):
+            if cell.cell_type != "code" or not cells.has_code(cell):
                 continue
             if before and not self._is_ours(index):
-                self.phases.next(cells.BETWEEN)
+                self.phases.next(cells.BETWEEN_CELLS)
                 await asyncio.sleep(self.asked.pause_s)
             if self.told is not None:
                 return
             before = True
             if self._is_ours(index):
                 self.where = "the cell of parameters"
-                self.phases.next(cells.PARAMETERS)
+                self.phases.next(cells.PARAMETERS_TAG)
             else:
                 self.where = f"cell {number}"
-                self.phases.next(self.where, title=cells.title(cell))
+                self.phases.next(self.where, title=cells.get_title(cell))
             await self.client.async_execute_cell(cell, index, execution_count=self.client.code_cells_executed + 1)
             self.where = ""
 
@@ -254,11 +259,11 @@ class _Run:
             part.replace(self.asked.out)
         except (OSError, ValueError) as error:
             part.unlink(missing_ok=True)
-            say(f"the copy cannot be written to {self.asked.out} ({error})")
+            print_message(f"the copy cannot be written to {self.asked.out} ({error})")
 
 
-def _tell_failure(file: Path, where: str, error: CellExecutionError) -> None:
+def _print_failure(file: Path, where: str, error: CellExecutionError) -> None:
     trace = error.traceback if sys.stderr.isatty() else _COLOUR.sub("", error.traceback)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{trace.rstrip()}\n")
-    say(f"{file}: {where} failed: {error.ename}: {error.evalue}")
+    print_message(f"{file}: {where} failed: {error.ename}: {error.evalue}")

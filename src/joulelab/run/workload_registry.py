@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 GROUP = "joulelab.workloads"
-KINDS = ("notebook", "reference")
+WORKLOAD_KINDS = ("notebook", "reference")
 PRESET = "preset"
 # The extra of joulelab that brings a library.
 EXTRAS = {
@@ -59,41 +59,41 @@ class WorkloadModule(Protocol):
         ...
 
 
-def study(module: WorkloadModule) -> str:
+def get_study(module: WorkloadModule) -> str:
     """Return whose workload it is, empty where it does not say."""
     return str(getattr(module, "STUDY", ""))
 
 
-def presets(module: WorkloadModule) -> Mapping[str, Mapping[str, str]]:
+def get_presets(module: WorkloadModule) -> Mapping[str, Mapping[str, str]]:
     """Return the presets of a workload: by name what differs from the defaults."""
     return cast("Mapping[str, Mapping[str, str]]", getattr(module, "PRESETS", {}))
 
 
-def notes(module: WorkloadModule) -> tuple[str, ...]:
+def get_notes(module: WorkloadModule) -> tuple[str, ...]:
     """Return what is to be known about a workload, a line each."""
     return tuple(getattr(module, "NOTES", ()))
 
 
-def names() -> list[str]:
+def list_workloads() -> list[str]:
     """Return the names of all reference workloads, inside first; hardly anything is imported for it."""
     inside = [
-        module.name.replace("_", "-") for module in pkgutil.iter_modules(_folders()) if _is_reference(module.name)
+        module.name.replace("_", "-") for module in pkgutil.iter_modules(_list_folders()) if _is_reference(module.name)
     ]
-    return inside + sorted({point.name for point in _outside()} - set(inside))
+    return inside + sorted({point.name for point in _list_entry_points()} - set(inside))
 
 
-def find(name: str) -> WorkloadModule:
+def find_workload(name: str) -> WorkloadModule:
     """Return the module of a reference workload. Raises ConfigError with the nearest name, or for a broken package."""
     module = name.replace("-", "_")
     if module.isidentifier() and _is_reference(module):
         return cast("WorkloadModule", importlib.import_module(f"{GROUP}.{module}"))
-    for point in _outside():
+    for point in _list_entry_points():
         if point.name == name:
-            return _load(point)
-    raise ConfigError(f"there is no reference workload {name!r}", next=suggest_name(name, names()))
+            return _load_entry_point(point)
+    raise ConfigError(f"there is no reference workload {name!r}", next=suggest_name(name, list_workloads()))
 
 
-def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
+def make_workload_command(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
     """Return the command of a workload of a study. Raises ConfigError, MissingDependency.
 
     `words` are a notebook's file (relative to `folder`) or the name of a reference workload, then NAME=VALUE for each
@@ -102,38 +102,40 @@ def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
     if kind == "notebook":
         from joulelab.run import notebook
 
-        asked = notebook.read_words(words)
+        asked = notebook.read_notebook_words(words)
         file, kept = folder / asked.file, asked.out or out
-        return notebook.command(file, asked.parameters, out=kept, pause_s=asked.pause_s, kernel=asked.kernel)
+        return notebook.make_notebook_command(
+            file, asked.parameters, out=kept, pause_s=asked.pause_s, kernel=asked.kernel
+        )
     if kind == "reference":
-        return reference(words)
-    raise ConfigError(f"there is no kind of workload {kind!r}", next=suggest_name(kind, KINDS))
+        return make_reference_command(words)
+    raise ConfigError(f"there is no kind of workload {kind!r}", next=suggest_name(kind, WORKLOAD_KINDS))
 
 
-def check(kind: str, words: Sequence[str], folder: Path) -> None:
+def check_workload(kind: str, words: Sequence[str], folder: Path) -> None:
     """Refuse a workload of a study that this Python cannot run. Raises ConfigError, MissingDependency."""
     if kind == "notebook":
         from joulelab.run import notebook
 
-        asked = notebook.read_words(words)
-        notebook.check(replace(asked, file=folder / asked.file))
+        asked = notebook.read_notebook_words(words)
+        notebook.check_notebook(replace(asked, file=folder / asked.file))
     else:
-        argv(kind, words, folder, folder)
+        make_workload_command(kind, words, folder, folder)
 
 
-def reference(words: Sequence[str]) -> list[str]:
+def make_reference_command(words: Sequence[str]) -> list[str]:
     """Return the command of a reference workload: its name, then NAME=VALUE, preset=NAME among them.
 
     Raises ConfigError, MissingDependency.
     """
     if not words:
-        raise ConfigError("no reference workload is named", next=suggest_name("", names()))
-    module = find(words[0])
-    given = pairs(words[1:], where=words[0])
-    return module.command(settings(words[0], module.PARAMETERS, given, presets(module)))
+        raise ConfigError("no reference workload is named", next=suggest_name("", list_workloads()))
+    module = find_workload(words[0])
+    given = read_pairs(words[1:], where=words[0])
+    return module.command(merge_parameters(words[0], module.PARAMETERS, given, get_presets(module)))
 
 
-def pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
+def read_pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
     """Return NAME=VALUE words as a mapping. Raises ConfigError."""
     found: dict[str, str] = {}
     for word in words:
@@ -146,7 +148,7 @@ def pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
     return found
 
 
-def settings(
+def merge_parameters(
     name: str,
     known: Mapping[str, tuple[str, str]],
     given: Mapping[str, str],
@@ -158,18 +160,18 @@ def settings(
     nearest name.
     """
     own = dict(given)
-    chosen = _preset(name, presets or {}, own.pop(PRESET)) if PRESET in own and PRESET not in known else {}
+    chosen = _find_preset(name, presets or {}, own.pop(PRESET)) if PRESET in own and PRESET not in known else {}
     _check_names(name, known, own)
     return {key: default for key, (default, _) in known.items()} | dict(chosen) | own
 
 
-def _preset(name: str, presets: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
+def _find_preset(name: str, presets: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
     if wanted not in presets:
         raise ConfigError(f"there is no preset {wanted!r}", where=name, next=suggest_name(wanted, list(presets)))
     return presets[wanted]
 
 
-def whole(parameters: Mapping[str, str], key: str, *, least: int, most: int) -> int:
+def read_whole_number(parameters: Mapping[str, str], key: str, *, least: int, most: int) -> int:
     """Return a parameter that is a whole number within bounds. Raises ConfigError."""
     text = parameters[key].strip()
     if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
@@ -177,7 +179,7 @@ def whole(parameters: Mapping[str, str], key: str, *, least: int, most: int) -> 
     return int(text)
 
 
-def number(parameters: Mapping[str, str], key: str, *, least: float, most: float) -> float:
+def read_number(parameters: Mapping[str, str], key: str, *, least: float, most: float) -> float:
     """Return a parameter that is a number within bounds. Raises ConfigError."""
     try:
         value = float(parameters[key])
@@ -188,21 +190,21 @@ def number(parameters: Mapping[str, str], key: str, *, least: float, most: float
     return value
 
 
-def missing(what: str, needs: str) -> NoReturn:
+def refuse_missing_library(what: str, needs: str) -> NoReturn:
     """Say that a library has to be installed. Raises MissingDependency."""
-    raise MissingDependency(f"{what} cannot be run", why=f"{needs} is not installed", next=_install(needs))
+    raise MissingDependency(f"{what} cannot be run", why=f"{needs} is not installed", next=_suggest_install(needs))
 
 
-def require(what: str, *libraries: str) -> None:
+def require_libraries(what: str, *libraries: str) -> None:
     """Refuse to begin where a library is not installed; none of them is imported. Raises MissingDependency."""
     import importlib.util
 
     for library in libraries:
         if importlib.util.find_spec(library) is None:
-            missing(what, library)
+            refuse_missing_library(what, library)
 
 
-def _install(needs: str) -> str:
+def _suggest_install(needs: str) -> str:
     return f"pip install 'joulelab[{EXTRAS[needs]}]'" if needs in EXTRAS else f"pip install {needs}"
 
 
@@ -215,38 +217,38 @@ def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping
 def _is_reference(name: str) -> bool:
     """Return whether a module of `joulelab.workloads` is a reference workload; its text tells."""
     text = ""
-    for folder in map(Path, _folders()):
+    for folder in map(Path, _list_folders()):
         for file in (folder / f"{name}.py", folder / name / "__init__.py"):
             if file.is_file():
                 text = file.read_text()
     return "\nPARAMETERS" in text and "\ndef command(" in text
 
 
-def _folders() -> list[str]:
+def _list_folders() -> list[str]:
     """Return where joulelab's own workloads are; an app is found by its name, never imported by the lab."""
     import joulelab
 
     return [str(Path(folder) / "workloads") for folder in joulelab.__path__]
 
 
-def _outside() -> tuple[EntryPoint, ...]:
+def _list_entry_points() -> tuple[EntryPoint, ...]:
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=GROUP))
 
 
-def _load(point: EntryPoint) -> WorkloadModule:
+def _load_entry_point(point: EntryPoint) -> WorkloadModule:
     try:
         module = point.load()
         whole_module = callable(module.command) and module.PARAMETERS is not None
     except JoulelabError:
         raise
     except Exception as error:
-        raise _broken(point.name, f"{type(error).__name__}: {error}") from error
+        raise _refuse_package(point.name, f"{type(error).__name__}: {error}") from error
     if not whole_module:
-        raise _broken(point.name, f"{point.value} has no command(parameters)")
+        raise _refuse_package(point.name, f"{point.value} has no command(parameters)")
     return cast("WorkloadModule", module)
 
 
-def _broken(name: str, why: str) -> ConfigError:
+def _refuse_package(name: str, why: str) -> ConfigError:
     return ConfigError("its package is broken", where=f"workload {name}", why=why, next="update or remove that package")

@@ -17,7 +17,7 @@ from joulelab.instruments.slurm.job import RECENT_S, has_energy, is_final, is_se
 from joulelab.instruments.slurm.plugins import sampling_of
 from joulelab.instruments.slurm.rows import Known, energy_of, grouped, shared_with, total_of
 from joulelab.instruments.slurm.told import account
-from joulelab.run.attach import attach
+from joulelab.run.attach import attach_archive
 from joulelab.store.attached import is_attached
 from joulelab.store.folder import read_end, read_json, read_meta, write_json_atomic
 from joulelab.store.run import open_run
@@ -109,7 +109,7 @@ def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[
     known = _known(run)
     energy = total_of([energy_of(component, archive.sampling, known) for component in archive.components])
     fetched, facts = account(archive.components, archive.sampling, energy, archive.problems, config, known)
-    attach(run, name or host_name(row.raw), [fetched], facts)
+    attach_archive(run, name or host_name(row.raw), [fetched], facts)
     if (run.parent / CLAIM).is_file():
         _note(run.parent, facts)
     return [*energy.doubts, *archive.problems, *([energy.reason] if energy.reason else [])]
@@ -225,7 +225,7 @@ def _add(one: _Wanted, component: Component, sampling: Sampling, others: dict[st
             doubts.append("some of its steps still count as running: its energy may be incomplete")
         energy = energy_of(component, sampling, one.known)
         fetched, facts = account([component], sampling, energy, doubts, known=one.known)
-        attach(one.run, host_name(one.job), [fetched], facts)
+        attach_archive(one.run, host_name(one.job), [fetched], facts)
     except (JoulelabError, OSError) as error:
         # Another call may have been faster: then it is there.
         there = is_attached(one.run, host_name(one.job))

@@ -65,7 +65,7 @@ def _check_workloads(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusal
         if cell.workload.command not in seen:
             seen.add(cell.workload.command)
             with refusals.taken(("workloads", name, kind), cell.workload.command[0]):
-                workload_registry.check(kind, cell.argv(), (plan.file or Path()).parent)
+                workload_registry.check_workload(kind, cell.argv(), (plan.file or Path()).parent)
 
 
 def _check_programs(

@@ -131,10 +131,10 @@ def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list
     """
     words = cell.argv()
     if cell.workload.kind:
-        from joulelab.run.workload_registry import argv
+        from joulelab.run.workload_registry import make_workload_command
 
         beside = Path(study.data.get("file") or "").parent
-        words = argv(cell.workload.kind, words, beside, folder / NOTEBOOK)
+        words = make_workload_command(cell.workload.kind, words, beside, folder / NOTEBOOK)
     return ["srun", *words] if node.executor == SLURM and node.launch == "srun" else words
 
 

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.run.workload_registry import pairs, settings
+from joulelab.run.workload_registry import merge_parameters, read_pairs
 from joulelab.workloads.burning.settings import check_installed, has_gpu, read
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def command(parameters: Mapping[str, str]) -> list[str]:
 def main(words: Sequence[str]) -> int:
     """Burn, and return 0; 1 where a product was wrong or a process failed, 2 for wrong words."""
     try:
-        given = settings("burn", PARAMETERS, pairs(words, where="burn"), PRESETS)
+        given = merge_parameters("burn", PARAMETERS, read_pairs(words, where="burn"), PRESETS)
         asked = read(given, gpu=has_gpu(os.environ))
         check_installed(asked)
         from joulelab.workloads.burning.control import burn

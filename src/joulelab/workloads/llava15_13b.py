@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workload_registry import number, whole
+from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, start
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def read(parameters: Mapping[str, str]) -> None:
     one_of(parameters, "model", ("13b", "7b", "tiny"))
     one_of(parameters, "recompute", YES_NO)
     for key, least in (("epochs", 1), ("batch", 1), ("samples", 1), ("held_out", 0)):
-        whole(parameters, key, least=least, most=10**9)
+        read_whole_number(parameters, key, least=least, most=10**9)
     for key in ("text", "longest"):
-        whole(parameters, key, least=2, most=4096)
+        read_whole_number(parameters, key, least=2, most=4096)
     for key, most in (("rate", 1000.0), ("decay", 1000.0), ("warmup_ratio", 1.0)):
-        number(parameters, key, least=0, most=most)
+        read_number(parameters, key, least=0, most=most)
     folder(parameters, "weights", RANDOM)
     folder(parameters, "tokenizer", AUTO)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import joulelab
 from joulelab.core.errors import ConfigError
-from joulelab.run.workload_registry import pairs, require, settings, whole
+from joulelab.run.workload_registry import merge_parameters, read_pairs, read_whole_number, require_libraries
 from joulelab.workloads.training.launch import COMMON, become_ranks, check_common, concluded, one_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ WARM_UP, END = 3, "end"
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
     read(parameters)
-    require(NAME, "torch", "transformers")
+    require_libraries(NAME, "torch", "transformers")
     words = [f"{key}={parameters[key]}" for key in PARAMETERS]
     return [sys.executable, "-m", "joulelab.workloads.llm_infer", *words]
 
@@ -88,7 +88,9 @@ def read(parameters: Mapping[str, str]) -> Asked:
     if parameters["model"] not in MODELS and not Path(parameters["model"]).expanduser().is_dir():
         why, names = "there is no such folder", ", ".join(MODELS)
         raise ConfigError(f"model is {parameters['model']!r}", why=why, next=f"name a folder, or one of: {names}")
-    counts = {key: whole(parameters, key, least=1, most=10**6) for key in ("batch", "prompt", "length", "repeats")}
+    counts = {
+        key: read_whole_number(parameters, key, least=1, most=10**6) for key in ("batch", "prompt", "length", "repeats")
+    }
     return Asked(**counts, max_seconds=float(parameters["max_seconds"]))
 
 
@@ -298,9 +300,9 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
 
     def run() -> None:
-        given = settings(NAME, PARAMETERS, pairs(words, where=NAME), PRESETS)
+        given = merge_parameters(NAME, PARAMETERS, read_pairs(words, where=NAME), PRESETS)
         asked = read(given)
-        require(NAME, "torch", "transformers")
+        require_libraries(NAME, "torch", "transformers")
         become_ranks(given, words)
         serve(given, asked)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.run.workload_registry import number, whole
+from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, main, one_of, something, start
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def command(parameters: Mapping[str, str]) -> list[str]:
 def read(parameters: Mapping[str, str]) -> None:
     """Check what is not common to all trainings. Raises ConfigError."""
     for key, most in (("batch", 10**6), ("units", 65536), ("countries", 1000)):
-        whole(parameters, key, least=1, most=most)
+        read_whole_number(parameters, key, least=1, most=most)
     something(parameters, "epochs", "copies")
-    whole(parameters, "hours", least=337, most=10**7)
-    number(parameters, "rate", least=0, most=1000)
+    read_whole_number(parameters, "hours", least=337, most=10**7)
+    read_number(parameters, "rate", least=0, most=1000)
     one_of(parameters, "cell", ("random", "zero"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from joulelab.run.workload_registry import number, whole
+from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, main, one_of, start
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def command(parameters: Mapping[str, str]) -> list[str]:
 def _read(parameters: Mapping[str, str]) -> tuple[int, ...]:
     """Check what is not common to all trainings; return the depths. Raises ConfigError."""
     for key, most in (("epochs", 10**6), ("batch", 10**6), ("width", 4096)):
-        whole(parameters, key, least=1, most=most)
+        read_whole_number(parameters, key, least=1, most=most)
     for key in ("train_samples", "test_samples"):
-        whole(parameters, key, least=1, most=10**8)
+        read_whole_number(parameters, key, least=1, most=10**8)
     for key in ("rate", "momentum", "decay"):
-        number(parameters, key, least=0, most=1000)
+        read_number(parameters, key, least=0, most=1000)
     one_of(parameters, "stem", ("cifar", "imagenet"))
     depths = parameters["depths"].split(",")
-    return tuple(whole({"depths": text}, "depths", least=1, most=1000) for text in depths)
+    return tuple(read_whole_number({"depths": text}, "depths", least=1, most=1000) for text in depths)
 
 
 def task(given: Mapping[str, str]) -> Task:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.workload_registry import number, whole
+from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, something, start
 
 if TYPE_CHECKING:
@@ -75,15 +75,18 @@ def command(parameters: Mapping[str, str]) -> list[str]:
 def read(parameters: Mapping[str, str]) -> None:
     """Check what is not common to all trainings. Raises ConfigError."""
     for key in ("batch", "train_samples", "distinct"):
-        whole(parameters, key, least=1, most=10**6)
+        read_whole_number(parameters, key, least=1, most=10**6)
     something(parameters, "epochs", "repeats")
     for key in ("rate", "momentum"):
-        number(parameters, key, least=0, most=1000)
-    whole(parameters, "divisor", least=1, most=64)
-    whole(parameters, "file_pixels", least=16, most=8192)
+        read_number(parameters, key, least=0, most=1000)
+    read_whole_number(parameters, "divisor", least=1, most=64)
+    read_whole_number(parameters, "file_pixels", least=16, most=8192)
     one_of(parameters, "preparation", ("paper", "repository"))
     one_of(parameters, "draft", YES_NO)
-    stride, pixels = whole(parameters, "pool_stride", least=2, most=3), whole(parameters, "pixels", least=1, most=8192)
+    stride, pixels = (
+        read_whole_number(parameters, "pool_stride", least=2, most=3),
+        read_whole_number(parameters, "pixels", least=1, most=8192),
+    )
     least = {2: 32, 3: 122}[stride]
     if pixels < least:
         why = f"five pools of stride {stride} leave nothing of it"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.run.workload_registry import number, whole
+from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, main, one_of, start
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def command(parameters: Mapping[str, str]) -> list[str]:
 
 def _read(parameters: Mapping[str, str]) -> dict[str, int]:
     """Check what is not common to all trainings; return the whole numbers. Raises ConfigError."""
-    number(parameters, "rate", least=0, most=1000)
+    read_number(parameters, "rate", least=0, most=1000)
     one_of(parameters, "base", ("trained", "frozen"))
     one_of(parameters, "top", ("one", "512"))
     bounds = {
@@ -79,7 +79,7 @@ def _read(parameters: Mapping[str, str]) -> dict[str, int]:
         "pixels": (71, 10_000), "classes": (2, 100_000), "images": (1, 10**8), "held_out": (1, 10**6),
         "file_pixels": (16, 10_000),
     }  # fmt: skip
-    return {key: whole(parameters, key, least=least, most=most) for key, (least, most) in bounds.items()}
+    return {key: read_whole_number(parameters, key, least=least, most=most) for key, (least, most) in bounds.items()}
 
 
 def task(given: Mapping[str, str]) -> Task:

@@ -23,7 +23,7 @@ from joulelab.plan.rack.hidden import PUBLISHED, hidden_in, widened
 from joulelab.plan.rack.mix import Job, coincidence, load_of
 from joulelab.plan.rack.spread import ASSUMED, spread_of
 from joulelab.plan.rack.steps import steps_of, steps_of_sum, sum_of, synchronous
-from joulelab.run.imports import Asked, Wanted, import_archives
+from joulelab.run.imports import ArchiveRequest, ImportRequest, import_archives
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def imported(runs: Path, log: str) -> Measured:
         "host": {"column": "node"},
         "columns": [{"column": "ac_w", "scope": "node.ac", **SIDE}],
     }
-    wanted = Wanted(source="csv", command=["joulelab", "import", "csv"], name=log)
-    made = import_archives(runs, [Asked("file", "bmc", settings)], wanted)
+    wanted = ImportRequest(source="csv", command=["joulelab", "import", "csv"], name=log)
+    made = import_archives(runs, [ArchiveRequest("file", "bmc", settings)], wanted)
     with open_run(made.run) as run:
         return measured_of(run)
 

@@ -127,15 +127,15 @@ class Matrix:
 
     def _check_reference(self, draft: WorkloadDraft, cell: PlannedCell) -> None:
         """Refuse values that a reference workload does not take."""
-        from joulelab.run.workload_registry import find, pairs, presets, settings
+        from joulelab.run.workload_registry import find_workload, get_presets, merge_parameters, read_pairs
 
         name = draft.words[0]
         if name not in self._modules:
-            self._modules[name] = find(name)  # those of other packages are looked for long
+            self._modules[name] = find_workload(name)  # those of other packages are looked for long
         module = self._modules[name]
         try:
-            given = pairs(cell.argv()[1:], where=name)
-            module.command(settings(name, module.PARAMETERS, given, presets(module)))
+            given = read_pairs(cell.argv()[1:], where=name)
+            module.command(merge_parameters(name, module.PARAMETERS, given, get_presets(module)))
         except ConfigError as error:
             if self._is_new("value", draft.name, error.what):
                 self.mistakes.add_error((*draft.place, "reference"), error, f"{name}: ")

@@ -171,9 +171,11 @@ def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple
         return kind, ()
     from joulelab.run import workload_registry
 
-    if name in workload_registry.names():
+    if name in workload_registry.list_workloads():
         return kind, (name,)
-    mistakes.add(at, f"there is no reference workload {name!r}", next=suggest_name(name, workload_registry.names()))
+    mistakes.add(
+        at, f"there is no reference workload {name!r}", next=suggest_name(name, workload_registry.list_workloads())
+    )
     return kind, ()
 
 
@@ -190,8 +192,8 @@ def _find_parameters(place: Place, kind: str, name: str, keys: WorkloadKeys, aro
         )
     from joulelab.run import workload_registry
 
-    module = workload_registry.find(name)
-    takes = [*module.PARAMETERS, *([workload_registry.PRESET] if workload_registry.presets(module) else [])]
+    module = workload_registry.find_workload(name)
+    takes = [*module.PARAMETERS, *([workload_registry.PRESET] if workload_registry.get_presets(module) else [])]
     for key in (key for key in keys.parameters if key not in takes):
         what, then = f"{name} has no parameter {key!r}", suggest_name(key, takes)
         around.mistakes.add((*place, "parameters", key), what, next=then, code="config.unknown-key")
@@ -205,14 +207,14 @@ def _find_notebook_parameters(
     from joulelab.run import cells, notebook
 
     try:
-        content = notebook.load(file)
+        content = notebook.load_notebook(file)
     except ConfigError as error:
         mistakes.add_error((*place, "notebook"), error, f"{file.name}: ")
         return list(must)
     found = []
     for name in dict.fromkeys((*must, *shared)):
         try:
-            cells.check(content, [] if name in template.OWN else [name], where=file.name)
+            cells.check_parameters(content, [] if name in template.OWN else [name], where=file.name)
         except ConfigError as error:
             if name not in must:
                 continue
@@ -245,8 +247,8 @@ def _check_phases(draft: WorkloadDraft, around: Surroundings) -> None:
         return
     from joulelab.run import cells, notebook
 
-    content = notebook.load(around.folder / draft.words[0])
-    there = cells.numbers(content)
+    content = notebook.load_notebook(around.folder / draft.words[0])
+    there = cells.number_cells(content)
     for phase, number in numbers.items():
         if number not in there:
             every = len([cell for cell in content["cells"] if cell["cell_type"] == "code"])

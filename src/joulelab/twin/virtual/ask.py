@@ -109,16 +109,16 @@ def _own_parameters(cell: PlannedCell, names: list[str], folder: Path) -> set[st
     if cell.workload.kind == "reference":
         from joulelab.run import workload_registry
 
-        return {*workload_registry.find(cell.argv()[0]).PARAMETERS, *SPECIAL}
+        return {*workload_registry.find_workload(cell.argv()[0]).PARAMETERS, *SPECIAL}
     own: set[str] = set()
     if cell.workload.kind == "notebook":
         from joulelab.run import cells, notebook
 
         with contextlib.suppress(ConfigError):
-            loaded = notebook.load(folder / cell.argv()[0])
+            loaded = notebook.load_notebook(folder / cell.argv()[0])
             for name in names:
                 with contextlib.suppress(ConfigError):
-                    cells.check(loaded, [name], where=name)
+                    cells.check_parameters(loaded, [name], where=name)
                     own.add(name)
     return own
 
@@ -130,10 +130,10 @@ def _parameters(cell: PlannedCell, model: Model) -> dict[str, float]:
     if cell.workload.kind == "reference":
         from joulelab.run import workload_registry
 
-        module = workload_registry.find(cell.argv()[0])
+        module = workload_registry.find_workload(cell.argv()[0])
         preset = given.pop(workload_registry.PRESET, "")
         usual = {name: default for name, (default, _) in module.PARAMETERS.items() if name not in model.parameters}
-        usual = {**usual, **(workload_registry.presets(module).get(preset, {}))}
+        usual = {**usual, **(workload_registry.get_presets(module).get(preset, {}))}
     knobs = {name: str(value.value) for name, value in cell.knobs.items()}
     return _numbers({**knobs, **usual, **given})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, MissingDependency
-from joulelab.run.workload_registry import number, whole
+from joulelab.run.workload_registry import read_number, read_whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,17 +71,19 @@ def read(parameters: Mapping[str, str], *, gpu: bool) -> Settings:
     if (backend, device) == (NUMPY, CUDA):
         raise ConfigError("numpy has no GPU", why="device is cuda", next="give backend=torch or device=cpu")
     return Settings(
-        seconds=number(parameters, "seconds", least=0.01, most=86400 * 7),
-        processes=whole(parameters, "processes", least=0, most=4096),
-        size=SIZES[device] if parameters["size"] == AUTO else whole(parameters, "size", least=2, most=32768),
+        seconds=read_number(parameters, "seconds", least=0.01, most=86400 * 7),
+        processes=read_whole_number(parameters, "processes", least=0, most=4096),
+        size=SIZES[device]
+        if parameters["size"] == AUTO
+        else read_whole_number(parameters, "size", least=2, most=32768),
         backend=backend,
         device=device,
         dtype=_dtype(parameters, backend, device),
         memory=_memory(parameters["memory"], device),
-        check=number(parameters, "check", least=0.0, most=1.0),
+        check=read_number(parameters, "check", least=0.0, most=1.0),
         host=_one_of(parameters, "host", ("no", STRESS_NG)),
-        tasks=whole(parameters, "tasks", least=1, most=65536),
-        host_memory=number(parameters, "host_memory", least=0.0, most=0.95),
+        tasks=read_whole_number(parameters, "tasks", least=1, most=65536),
+        host_memory=read_number(parameters, "host_memory", least=0.0, most=0.95),
     )
 
 

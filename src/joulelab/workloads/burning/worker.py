@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import JoulelabError
-from joulelab.run.workload_registry import pairs
+from joulelab.run.workload_registry import read_pairs
 from joulelab.workloads.burning.engines import BYTES, OTHERS, open_engine
 from joulelab.workloads.burning.settings import read
 
@@ -62,7 +62,7 @@ def work(number: int, words: Sequence[str]) -> int:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # that of a terminal reaches who started us, who ends us
     parent = os.getppid()
-    asked = read(pairs(words, where="burn"), gpu=False)
+    asked = read(read_pairs(words, where="burn"), gpu=False)
     try:
         engine = open_engine(asked, number)
         _warm_up(engine)

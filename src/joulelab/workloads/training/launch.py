@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import joulelab
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.run import notebook
-from joulelab.run.workload_registry import missing, number, pairs, require, settings, whole
+from joulelab.run.workload_registry import (
+    merge_parameters,
+    read_number,
+    read_pairs,
+    read_whole_number,
+    refuse_missing_library,
+    require_libraries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,7 +71,7 @@ def start(
     check_common(parameters)
     if check is not None:
         check(parameters)
-    require(module.rpartition(".")[2].replace("_", "-"), *needs)
+    require_libraries(module.rpartition(".")[2].replace("_", "-"), *needs)
     return [sys.executable, "-m", module, *(f"{key}={parameters[key]}" for key in known)]
 
 
@@ -86,11 +93,11 @@ def start_notebook(
     base.read(whole_set)
     for key in ("epochs", "copies", "repeats"):  # cells follow each other: none can be left out
         if key in parameters:
-            whole(parameters, key, least=1, most=10**6)
-    pause_s = number(parameters, "pause", least=0, most=notebook.MOST_PAUSE_S)
-    require(name, *needs)
+            read_whole_number(parameters, key, least=1, most=10**6)
+    pause_s = read_number(parameters, "pause", least=0, most=notebook.MOST_PAUSE_S)
+    require_libraries(name, *needs)
     out = Path(parameters["out"]).expanduser() if parameters["out"] else None
-    return notebook.command(file, {key: parameters[key] for key in same}, out=out, pause_s=pause_s)
+    return notebook.make_notebook_command(file, {key: parameters[key] for key in same}, out=out, pause_s=pause_s)
 
 
 def check_common(parameters: Mapping[str, str]) -> None:
@@ -99,11 +106,11 @@ def check_common(parameters: Mapping[str, str]) -> None:
     one_of(parameters, "precision", PRECISIONS)
     one_of(parameters, "deterministic", YES_NO)
     for key, most in (("ranks", 1024), ("threads", 4096), ("workers", 1024), ("warmup_steps", 1000)):
-        whole(parameters, key, least=0, most=most)
-    whole(parameters, "seed", least=0, most=2**31)
-    whole(parameters, "max_steps", least=0, most=10**9)
-    number(parameters, "max_seconds", least=0, most=86400 * 365)
-    if whole(parameters, "nodes", least=1, most=100_000) > 1 and not parameters["rendezvous"]:
+        read_whole_number(parameters, key, least=0, most=most)
+    read_whole_number(parameters, "seed", least=0, most=2**31)
+    read_whole_number(parameters, "max_steps", least=0, most=10**9)
+    read_number(parameters, "max_seconds", least=0, most=86400 * 365)
+    if read_whole_number(parameters, "nodes", least=1, most=100_000) > 1 and not parameters["rendezvous"]:
         raise ConfigError(
             "there is no rendezvous", why="several nodes train together", next="give rendezvous=HOST:PORT"
         )
@@ -113,7 +120,11 @@ def check_common(parameters: Mapping[str, str]) -> None:
 
 def something(parameters: Mapping[str, str], train: str, predict: str) -> None:
     """Check how often is trained and predicted; one of both may be 0. Raises ConfigError."""
-    if whole(parameters, train, least=0, most=10**6) + whole(parameters, predict, least=0, most=10**6) == 0:
+    if (
+        read_whole_number(parameters, train, least=0, most=10**6)
+        + read_whole_number(parameters, predict, least=0, most=10**6)
+        == 0
+    ):
         raise ConfigError(f"{train} and {predict} are 0", why="nothing is left to do", next="give one of them")
 
 
@@ -135,7 +146,7 @@ def main(
     words = sys.argv[1:] if words is None else words
 
     def run() -> None:
-        given = settings(name, known, pairs(words, where=name), presets)
+        given = merge_parameters(name, known, read_pairs(words, where=name), presets)
         check_common(given)
         become_ranks(given, words)
         with contextlib.ExitStack() as set_up:
@@ -143,7 +154,7 @@ def main(
             try:
                 from joulelab.workloads.training.loop import train
             except ImportError as error:
-                missing(name, error.name or "torch")
+                refuse_missing_library(name, error.name or "torch")
             train(name, task, given, set_up)
 
     return concluded(name, run)
@@ -266,7 +277,7 @@ def _gpus() -> int:
     try:
         import torch
     except ImportError:
-        missing("the training", "torch")
+        refuse_missing_library("the training", "torch")
     return int(torch.cuda.device_count())
 
 
@@ -279,7 +290,7 @@ def _torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> 
             from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
             from torch.distributed.run import main as torchrun
         except ImportError as error:
-            missing("the training", error.name or "torch")
+            refuse_missing_library("the training", error.name or "torch")
     with tempfile.TemporaryDirectory(prefix="joulelab-ranks-") as folder:  # torchrun's own would stay
         argv = [*(where or ["--standalone"]), f"--log-dir={folder}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
         try:

@@ -163,7 +163,7 @@ def test_a_slow_wall_that_is_guided_by_uneven_counters_has_no_peaks_of_its_own(f
     scopes = {s.scope: s for s in load_joined(run, find_interval(run, list(run.events()))).scopes}
     edges = BucketBuilder(ns(30.0), ns(180.0), np.linspace(0.0, 150.0, 3), {"node1": [scopes["cpu:0"]]})
     wall = scopes["node.ac"].best
-    assert np.diff(edges.up_to(wall, edges.t)) == pytest.approx(edges.course(scopes["node.ac"]).plain)
+    assert np.diff(edges.integrate(wall, edges.t)) == pytest.approx(edges.compute_scope(scopes["node.ac"]).plain)
 
 
 def test_what_is_guessed_beyond_the_record_does_not_lift_what_was_read(folder):
@@ -198,7 +198,7 @@ def test_means_leave_what_was_read_by_the_correction_only(
     interval = find_interval(run, list(run.events()))
     (scope,) = load_joined(run, interval).scopes
     edges = BucketBuilder(interval.start_ns, interval.end_ns, np.linspace(0.0, edges_end(interval), buckets + 1))
-    course = edges.course(scope)
+    course = edges.compute_scope(scope)
     (read,) = course.shown
     wide = np.diff(edges.t)
     there = ~np.isnan(course.energy)
@@ -268,10 +268,10 @@ def test_a_member_of_which_no_power_is_shown_is_in_the_sum_with_its_mean(folder)
     run = folder.close(START, END).open()
     scopes = load_joined(run, find_interval(run, list(run.events()))).scopes
     edges = BucketBuilder(ns(START), ns(END), np.linspace(0.0, 10.0, 11))
-    read, silent = (edges.course(s) for s in scopes)
+    read, silent = (edges.compute_scope(s) for s in scopes)
     assert silent.shown[0].t.size == 0
     assert not np.isnan(silent.energy[0])
-    alone, both = edges.added([read]), edges.added([read, silent])
+    alone, both = edges.add_scopes([read]), edges.add_scopes([read, silent])
     assert both.high[:2] == pytest.approx((alone.high + silent.plain)[:2])
     assert both.low[1] == pytest.approx(alone.low[1] + silent.plain[1])
     assert np.isnan(both.high[5:]).all()

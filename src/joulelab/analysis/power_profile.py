@@ -1,7 +1,7 @@
-"""Make power over time of a run: every trace on one grid of buckets, with coarser levels for a look from afar.
+"""Make the power of a run over time: every trace on one grid of buckets, with coarser levels for the overview.
 
-Means go as the readings do and add up to the energies that are printed; lows and highs are those of the readings, so
-that no peak is lost at any level and none is made up. Stretches without readings are NaN: they are left out.
+Means add up to the printed energies. Lows and highs are those of the readings, so no level loses or invents a peak.
+Buckets without readings are NaN.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Role = Literal["stack", "whole", "scope", "other", "load", "cap", "temperature"]
 
 MOST_VALUES = 560_000  # in all traces and levels: 3 MB as base64 of 32 bits each
 MOST_SCOPES = 40  # single scopes; of more, the lowest and the highest of each family
-AROUND_S = 600.0  # of a record before and after the workload, or as long as that
-# What is shown of a device's state: by the first name that it has, and what it is multiplied with.
+AROUND_S = 600.0  # of the record shown before and after the workload, or the duration of a longer workload
+# The states of a device that are shown: role, unit, factor, and the names of the channel, the first one first.
 STATES: tuple[tuple[Role, str, float, tuple[str, ...]], ...] = (
     ("load", "%", 100.0, ("load", "busy")),
     ("cap", "W", 1.0, ("cap_enforced_w", "cap_requested_w")),
@@ -50,9 +50,9 @@ STATES: tuple[tuple[Role, str, float, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class PowerTrace:
-    """Hold one trace: its levels, the finest first. Stacked traces add up to everything measured, `whole`.
+    """Hold one trace: its levels, the finest first. Traces of the role `stack` add up to the trace `whole`.
 
-    Where one of them is all there is, it is that.
+    There is no trace `whole` where a single stacked trace is everything measured.
     """
 
     id: str
@@ -64,7 +64,7 @@ class PowerTrace:
 
 @dataclass(frozen=True, slots=True)
 class MissingScope:
-    """Hold from when to when (s) a scope was not read while others were that it is added to: their sum is a gap."""
+    """Hold a time span (s) in which a scope has no readings and others do: their sum has a gap."""
 
     name: str
     from_s: float
@@ -75,7 +75,7 @@ class MissingScope:
 class PowerProfile:
     """Hold a run's power over time; `zero_ns` is the workload's start, `raw_s` the shortest step of a meter.
 
-    `missing` says of several hosts which of them leave gaps in sums.
+    `missing` lists the scopes of runs on several hosts that leave gaps in sums.
     """
 
     grid: TimeGrid
@@ -86,33 +86,33 @@ class PowerProfile:
     missing: tuple[MissingScope, ...] = ()
 
     def trace(self, ident: str) -> PowerTrace | None:
-        """Return a trace by its id, None where there is none."""
+        """Return a trace by its id, or None."""
         return next((t for t in self.traces if t.id == ident), None)
 
     @property
     def everything(self) -> PowerTrace:
-        """Return everything measured: the sum that counts nothing twice, or the only part there is."""
+        """Return the trace of everything measured: the sum without double counting, or the only stacked trace."""
         return self.trace("whole") or next(t for t in self.traces if t.role == "stack")
 
 
 def make_profile(
     run: Run, *, buckets: int | None = None, start_ns: int | None = None, end_ns: int | None = None
 ) -> PowerProfile | None:
-    """Return power over time of a run, or of [start, end] of it on one level; None where no power was measured.
+    """Make the power over time of a run, or of [start, end] on one level; None where no power was measured.
 
-    `buckets` is the most that the finest level has; without it, as many as a page can hold.
+    `buckets` limits the finest level; by default it has as many as a page can hold.
     """
     events = list(run.events())
     interval = find_interval(run, events)
-    told = list_account_events(events)
+    accounts = list_account_events(events)
     joined = load_joined(run, interval)
-    scopes = [s for s in joined.scopes if s.host not in told]
+    scopes = [s for s in joined.scopes if s.host not in accounts]
     if not scopes:
         return None
-    draw = _TracePlan(scopes, read_states(run))
+    plan = _TracePlan(scopes, read_states(run))
     raw_s = min(c.step_s for s in scopes for c in s.channels)
     duration_s = (interval.end_ns - interval.start_ns) * 1e-9
-    most = buckets or max(MOST_VALUES // (4 * len(draw.plan)), 1)
+    most = buckets or max(MOST_VALUES // (4 * len(plan.traces)), 1)
     if start_ns is not None or end_ns is not None:
         first, last = _find_record(scopes, interval)
         since = first if start_ns is None else (start_ns - interval.start_ns) * 1e-9
@@ -121,16 +121,16 @@ def make_profile(
         grid = TimeGrid(since, step, max(round((until - since) / step), 1))
     else:
         grid = make_grid(*_find_record(scopes, interval), duration_s, raw_s=raw_s, most=most)
-    edges = BucketBuilder(interval.start_ns, interval.end_ns, grid.edges(), find_guides(scopes))
+    builder = BucketBuilder(interval.start_ns, interval.end_ns, grid.list_edges(), find_guides(scopes))
     traces = tuple(
-        PowerTrace(ident, label, role, unit, make_levels(make(edges), grid.levels))
-        for ident, label, role, unit, make in draw.plan
+        PowerTrace(ident, label, role, unit, make_levels(make(builder), grid.levels))
+        for ident, label, role, unit, make in plan.traces
     )
-    return PowerProfile(grid, interval.start_ns, duration_s, raw_s, traces, draw.missing(edges))
+    return PowerProfile(grid, interval.start_ns, duration_s, raw_s, traces, plan.find_missing(builder))
 
 
 def _find_record(scopes: Sequence[ScopeChannels], interval: RunInterval) -> tuple[float, float]:
-    """Return from when to when there are readings (s from the workload's start), the workload included."""
+    """Return start and end of the record (s from the workload's start); it includes the workload."""
     a, b = interval.start_ns, interval.end_ns
     around = max(AROUND_S, (b - a) * 1e-9)
     first = min(int(c.readings.t0_ns[0]) for s in scopes for c in s.channels)
@@ -143,83 +143,96 @@ PlannedTrace = tuple[str, str, Role, str, "Callable[[BucketBuilder], Buckets]"]
 
 
 class _TracePlan:
-    """Plan the traces of a run; each is worked out once it is known over which buckets."""
+    """Plan the traces of a run. Each is a function of the buckets, whose number depends on the number of traces."""
 
     def __init__(self, scopes: Sequence[ScopeChannels], states: dict[tuple[str, str], dict[str, Readings]]) -> None:
         self._scopes = scopes
         self._several = len({s.host for s in scopes}) > 1
-        self._courses: dict[int, ScopeEnergies] = {}
+        self._scope_energies: dict[int, ScopeEnergies] = {}
         self._stack = stack_scopes(scopes)
         parts: dict[str, list[ScopeChannels]] = {}
         for outer, inner in self._stack:
             for scope in inner or [outer]:
                 parts.setdefault(find_family(scope.scope), []).append(scope)
         self._parts = parts
-        self.plan: list[PlannedTrace] = [*self._stacked(), *self._single(), *self._others(), *_plan_states(states)]
+        self.traces: list[PlannedTrace] = [
+            *self._plan_stack(),
+            *self._plan_scopes(),
+            *self._plan_others(),
+            *_plan_states(states),
+        ]
 
-    def _stacked(self) -> Iterator[PlannedTrace]:
+    def _plan_stack(self) -> Iterator[PlannedTrace]:
         for name in sorted(self._parts, key=lambda n: FAMILIES.index(n) if n in FAMILIES else len(FAMILIES)):
             members = self._parts[name]
             label = f"{name} ({len(members)})" if len(members) > 1 else name
-            yield name, label, "stack", "W", partial(self._sum, scopes=members)
+            yield name, label, "stack", "W", partial(self._add_scopes, scopes=members)
         outer = [(whole, inner) for whole, inner in self._stack if inner]
         if outer:
-            yield "rest", f"rest of {_name_scopes(w for w, _ in outer)}", "stack", "W", partial(self._rest, outer=outer)
+            yield (
+                "rest",
+                f"rest of {_name_scopes(w for w, _ in outer)}",
+                "stack",
+                "W",
+                partial(self._subtract_parts, outer=outer),
+            )
         if outer or len(self._parts) > 1:
             tops = [whole for whole, _ in self._stack]
-            yield "whole", _name_scopes(tops), "whole", "W", partial(self._sum, scopes=tops)
+            yield "whole", _name_scopes(tops), "whole", "W", partial(self._add_scopes, scopes=tops)
 
-    def _single(self) -> Iterator[PlannedTrace]:
+    def _plan_scopes(self) -> Iterator[PlannedTrace]:
         alone = {id(members[0]) for members in self._parts.values() if len(members) == 1}
         alone |= {id(whole) for whole, inner in self._stack if inner} if len(self._stack) == 1 else set()
         members = [s for s in self._scopes if id(s) not in alone]
         if len(members) > MOST_SCOPES:
             members = _pick_extremes(members)
         for scope in sorted(members, key=lambda s: (rank_scope(s.scope), s.host)):
-            name = self._name(scope)
-            yield f"scope:{name}", name, "scope", "W", partial(self._sum, scopes=[scope])
+            name = self._name_scope(scope)
+            yield f"scope:{name}", name, "scope", "W", partial(self._add_scopes, scopes=[scope])
 
-    def _others(self) -> Iterator[PlannedTrace]:
-        """Plan the other meters of scopes that are not one of many."""
+    def _plan_others(self) -> Iterator[PlannedTrace]:
+        """Plan the other meters of a scope, where there are few scopes."""
         for scope in self._scopes if len(self._scopes) <= MOST_SCOPES else ():
             for meter in list(dict.fromkeys(c.meter for c in scope.channels))[1:]:
                 own = replace(scope, channels=tuple(c for c in scope.channels if c.meter == meter))
-                name = f"{self._name(scope)} by {meter}"
-                yield f"other:{name}", name, "other", "W", partial(self._sum, scopes=[own])
+                name = f"{self._name_scope(scope)} by {meter}"
+                yield f"other:{name}", name, "other", "W", partial(self._add_scopes, scopes=[own])
 
-    def _name(self, scope: ScopeChannels) -> str:
+    def _name_scope(self, scope: ScopeChannels) -> str:
         return f"{scope.host}/{scope.scope}" if self._several else scope.scope
 
-    def _course(self, edges: BucketBuilder, scope: ScopeChannels) -> ScopeEnergies:
-        if id(scope) not in self._courses:  # all of them are held by the plan
-            self._courses[id(scope)] = edges.course(scope)
-        return self._courses[id(scope)]
+    def _get_scope(self, builder: BucketBuilder, scope: ScopeChannels) -> ScopeEnergies:
+        if id(scope) not in self._scope_energies:  # the plan holds all scopes, so that no id is used again
+            self._scope_energies[id(scope)] = builder.compute_scope(scope)
+        return self._scope_energies[id(scope)]
 
-    def _sum(self, edges: BucketBuilder, scopes: Sequence[ScopeChannels]) -> Buckets:
-        return edges.added([self._course(edges, s) for s in scopes])
+    def _add_scopes(self, builder: BucketBuilder, scopes: Sequence[ScopeChannels]) -> Buckets:
+        return builder.add_scopes([self._get_scope(builder, s) for s in scopes])
 
-    def _rest(self, edges: BucketBuilder, outer: Sequence[tuple[ScopeChannels, list[ScopeChannels]]]) -> Buckets:
-        energy, plain = np.zeros(edges.t.size - 1), np.zeros(edges.t.size - 1)
+    def _subtract_parts(
+        self, builder: BucketBuilder, outer: Sequence[tuple[ScopeChannels, list[ScopeChannels]]]
+    ) -> Buckets:
+        energy, plain = np.zeros(builder.t.size - 1), np.zeros(builder.t.size - 1)
         for whole, inner in outer:
             for sign, scope in ((1, whole), *((-1, s) for s in inner)):
-                course = self._course(edges, scope)
+                course = self._get_scope(builder, scope)
                 energy, plain = energy + sign * course.energy, plain + sign * course.plain
-        shown = [edges.less(whole, inner) for whole, inner in outer]
+        shown = [builder.subtract_parts(whole, inner) for whole, inner in outer]
         silent = not all(s.t.size for s in shown)
-        low, high = find_extremes([] if silent else shown, edges.t)
-        return edges.powers(energy, plain, low, high)
+        low, high = find_extremes([] if silent else shown, builder.t)
+        return builder.make_powers(energy, plain, low, high)
 
-    def missing(self, edges: BucketBuilder) -> tuple[MissingScope, ...]:
-        """Return which of several hosts' scopes leave gaps in the stack while the workload ran, and when."""
+    def find_missing(self, builder: BucketBuilder) -> tuple[MissingScope, ...]:
+        """Find the scopes that leave gaps in the stack during the workload of a run on several hosts."""
         held = [scope for whole, inner in self._stack for scope in (whole, *inner)] if self._several else []
-        there = {id(s): ~np.isnan(self._course(edges, s).energy) for s in held}
-        some = np.logical_or.reduce(list(there.values())) if held else np.zeros(edges.t.size - 1, bool)
-        some &= (edges.t[1:] > 0) & (edges.t[:-1] < edges.duration_s)
+        there = {id(s): ~np.isnan(self._get_scope(builder, s).energy) for s in held}
+        some = np.logical_or.reduce(list(there.values())) if held else np.zeros(builder.t.size - 1, bool)
+        some &= (builder.t[1:] > 0) & (builder.t[:-1] < builder.duration_s)
         found: dict[tuple[str, float, float], list[str]] = {}
         for scope in held:
             turns = np.flatnonzero(np.diff(np.concatenate(([False], some & ~there[id(scope)], [False])).astype(int)))
             for first, last in turns.reshape(-1, 2):
-                span = scope.host, float(edges.t[first]), float(edges.t[last])
+                span = scope.host, float(builder.t[first]), float(builder.t[last])
                 found.setdefault(span, []).append(scope.scope)
         count = {host: sum(s.host == host for s in held) for host in {s.host for s in held}}
         return tuple(
@@ -229,7 +242,7 @@ class _TracePlan:
 
 
 def find_guides(scopes: Sequence[ScopeChannels]) -> dict[str, list[ScopeChannels]]:
-    """Return each host's GPUs, packages and memory: what slow meters around them are guided by."""
+    """Return the GPUs, packages and memory of each host: they guide the slow meters around them."""
     found: dict[str, list[ScopeChannels]] = {}
     for host in {s.host for s in scopes}:
         inside = {
@@ -246,7 +259,7 @@ def _name_scopes(scopes: Iterator[ScopeChannels] | Sequence[ScopeChannels]) -> s
 
 
 def _pick_extremes(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
-    """Return those of each family that used least and most over all that was read."""
+    """Return the scopes of each family with the least and the most power."""
     by: dict[str, list[tuple[float, int, ScopeChannels]]] = {}
     for number, scope in enumerate(scopes):
         power = scope.power() or scope.best
@@ -256,7 +269,7 @@ def _pick_extremes(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
 
 
 def _plan_states(states: dict[tuple[str, str], dict[str, Readings]]) -> Iterator[PlannedTrace]:
-    """Plan load, caps and temperature: devices of a family together."""
+    """Plan the traces of load, caps and temperature, one per family of devices."""
     for role, unit, factor, names in STATES:
         by: dict[str, list[Readings]] = {}
         for (_, scope), found in sorted(states.items(), key=lambda item: (item[0][0], rank_scope(item[0][1]))):
@@ -269,9 +282,9 @@ def _plan_states(states: dict[tuple[str, str], dict[str, Readings]]) -> Iterator
             yield f"{role}:{name}", label, role, unit, make
 
 
-def _merge_states(edges: BucketBuilder, members: Sequence[Readings], role: Role, factor: float) -> Buckets:
-    """Return several devices together: caps added; of loads and temperatures the mean, the lowest and the highest."""
-    found = [edges.state(readings, factor) for readings in members]
+def _merge_states(builder: BucketBuilder, members: Sequence[Readings], role: Role, factor: float) -> Buckets:
+    """Add the caps of devices; of loads and temperatures return the mean, the lowest and the highest."""
+    found = [builder.compute_state(readings, factor) for readings in members]
     low, high = np.array([b.low for b in found]), np.array([b.high for b in found])
     mean = np.array([b.mean for b in found])
     if role == "cap":

@@ -28,18 +28,15 @@ if TYPE_CHECKING:
     from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.analysis.readings import Floats, Readings
 
-COARSER = 4  # so many buckets of a level are one of the next
-FEW = 500  # buckets from which the coarsest level has fewer
-AT_ONCE = 2_000_000  # readings of all members of a sum that are put in order at once
-ALIKE = 2.0  # factor by which what is shown may differ from what is believed and still be scaled to it
+COARSER = 4  # buckets of a level that make one of the next
+FEW = 500  # the coarsest level has fewer buckets
+AT_ONCE = 2_000_000  # readings of a sum that are sorted at once: it bounds the memory
+ALIKE = 2.0  # the shown energy is scaled to the believed one up to this factor, else the difference is spread
 
 
 @dataclass(frozen=True, slots=True)
 class TimeGrid:
-    """Hold `count` buckets of `step_s` from `from_s` on, and how many levels are made of them.
-
-    Times are in s from the workload's start.
-    """
+    """Hold `count` buckets of `step_s` from `from_s` on (s from the workload's start), and the number of levels."""
 
     from_s: float
     step_s: float
@@ -48,20 +45,20 @@ class TimeGrid:
 
     @property
     def to_s(self) -> float:
-        """Return where it ends."""
+        """Return the end of the last bucket, in s."""
         return self.from_s + self.count * self.step_s
 
-    def edges(self) -> Floats:
-        """Return where buckets begin, and where the last one ends."""
+    def list_edges(self) -> Floats:
+        """Return the start of every bucket and the end of the last one, in s."""
         edges: Floats = self.from_s + np.arange(self.count + 1, dtype=np.float64) * self.step_s
         return edges
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Hold mean, lowest and highest value of each bucket; NaN = no reading there.
+    """Hold mean, lowest and highest value of each bucket; NaN = no reading.
 
-    `seen` is the share of each that was read; without it, all of those that have a mean.
+    `seen` is the share of each bucket that has readings; None: buckets with a mean have them throughout.
     """
 
     mean: Floats
@@ -69,11 +66,8 @@ class Buckets:
     high: Floats
     seen: Floats | None = None
 
-    def coarser(self) -> Buckets:
-        """Return buckets of four each: the mean over what was read, the lowest low, the highest high.
-
-        What was read has the same integral as before: mean x share.
-        """
+    def merge_buckets(self) -> Buckets:
+        """Merge four buckets each: the mean over the time with readings, the lowest low, the highest high."""
         seen = (~np.isnan(self.mean)).astype(np.float64) if self.seen is None else self.seen
         mean, low, high, share = (a.reshape(-1, COARSER) for a in (self.mean, self.low, self.high, seen))
         weight = share.sum(axis=1)
@@ -83,10 +77,10 @@ class Buckets:
 
 
 def make_grid(first_s: float, last_s: float, duration_s: float, *, raw_s: float, most: int) -> TimeGrid:
-    """Return a grid over [first, last] of at most about `most` buckets, none shorter than the meters' step `raw_s`.
+    """Make a grid over [first, last] of about `most` buckets or fewer, none shorter than the meters' step `raw_s`.
 
-    The workload, from 0 to `duration_s`, begins and ends at edges of every level, unless it is shorter than a bucket of
-    the coarsest.
+    The workload, from 0 to `duration_s`, begins and ends at edges of every level, unless it is shorter than a bucket
+    of the coarsest level.
     """
     span = max(last_s - first_s, raw_s)
     step = max(raw_s, span / max(most, 1))
@@ -102,32 +96,27 @@ def make_grid(first_s: float, last_s: float, duration_s: float, *, raw_s: float,
 
 
 def make_levels(finest: Buckets, levels: int) -> tuple[Buckets, ...]:
-    """Return a level and so many coarser ones that there are `levels`."""
+    """Make this number of levels, each coarser than the one before."""
     found = [finest]
     for _ in range(levels - 1):
-        found.append(found[-1].coarser())
+        found.append(found[-1].merge_buckets())
     return tuple(found)
 
 
 @dataclass(frozen=True)
 class ShownPower:
-    """Hold values and the times (s from the workload's start) of the middle of what each stands for.
+    """Hold powers (W) and the middles of their windows (s from the workload's start).
 
-    `knots` are there for the rises of a counter: rise k is the mean from knot k to knot k + 1.
+    The powers of a counter have `knots`: power k is the mean from knot k to knot k + 1.
     """
 
     t: Floats
     value: Floats
     knots: Floats | None = None
 
-    @classmethod
-    def none(cls) -> ShownPower:
-        """Return no values."""
-        return cls(np.empty(0), np.empty(0))
-
     @property
-    def since(self) -> Floats:
-        """Return from when on each value holds."""
+    def begins(self) -> Floats:
+        """Return the time from which each power holds."""
         return self.t if self.knots is None else self.knots[:-1]
 
     @cached_property
@@ -136,10 +125,10 @@ class ShownPower:
             return np.concatenate(([0.0], np.cumsum(np.diff(self.knots) * self.value)))
         return np.concatenate(([0.0], np.cumsum(np.diff(self.t) * (self.value[1:] + self.value[:-1]) / 2)))
 
-    def up_to(self, at: Floats) -> Floats:
-        """Return the integral up to each time: readings are joined by lines, rises hold; beyond them the nearest stays.
+    def integrate(self, at: Floats) -> Floats:
+        """Integrate up to each time. Readings are joined by lines, rises are steps; outside, the nearest power holds.
 
-        It is that of a value at least.
+        There must be at least one power.
         """
         t = self.t if self.knots is None else self.knots
         if self.knots is not None:
@@ -157,7 +146,7 @@ class ShownPower:
 
 
 def list_shown_powers(channel: EnergyChannel, a_ns: int, b_ns: int) -> tuple[ShownPower, ...]:
-    """Return a channel as powers (W): as read, or the rises of its counter; of counters that are added, those of each.
+    """Return the powers of a channel: its readings or the rises of its counter; one entry per counter of a sum.
 
     [a, b] is the workload.
     """
@@ -171,10 +160,10 @@ def list_shown_powers(channel: EnergyChannel, a_ns: int, b_ns: int) -> tuple[Sho
 
 
 def _list_rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> ShownPower:
-    """Return a counter's mean powers over stretches of many of its steps, as statistics have them.
+    """Return mean powers of a counter over many of its steps each, as the power statistics do.
 
-    They begin and end with the record and with the workload, where what was used so far is known: idle stays idle. Of
-    stretches that this would make too short two are one; a little of the record before or after it is not shown.
+    The record and the workload begin and end at a knot, where the energy is known, so that idle time stays idle.
+    A stretch that this would make too short is merged with its neighbour, or dropped outside the workload.
     """
     every = max(step_s, TICKS_PER_POWER * (curve.spec.update_s or step_s))
     r, late = curve.readings, (curve.spec.update_s or 0.0) / 2
@@ -193,14 +182,14 @@ def _list_rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> Sho
     t = np.insert(t[keep], place, ends)
     energy = np.maximum.accumulate(np.insert(energy[keep], place, [curve.at(ns)[0] for ns in known]))
     if t.size < 2:
-        return ShownPower.none()
+        return ShownPower(np.empty(0), np.empty(0))
     return ShownPower((t[1:] + t[:-1]) / 2, np.diff(energy) / np.diff(t), t)
 
 
 def find_extremes(shown: Sequence[ShownPower], edges: Floats) -> tuple[Floats, Floats]:
-    """Return the lowest and highest value of each bucket between edges, NaN where none is in it.
+    """Return the lowest and highest sum of powers in each bucket, NaN where there is no reading.
 
-    Several are added at the times of all their readings: each is held as it was read last.
+    Each power holds until its next reading; the sum is taken at the times of all readings.
     """
     parts = [s for s in shown if s.t.size]
     if len(parts) == 1:
@@ -215,23 +204,23 @@ def find_extremes(shown: Sequence[ShownPower], edges: Floats) -> tuple[Floats, F
 
 
 def _add_powers(parts: Sequence[ShownPower], start: float, end: float) -> tuple[Floats, Floats]:
-    """Return the sum of all members at every time of [start, end) at which one of them was read."""
+    """Return the times of [start, end) at which a member was read, and the sum of all members then."""
     level, times, jumps = 0.0, [], []
     for part in parts:
-        first, last = np.searchsorted(part.since, (start, end))
+        first, last = np.searchsorted(part.begins, (start, end))
         before = max(first - 1, 0)
         level += float(part.value[before])
-        times.append(part.since[first:last])
+        times.append(part.begins[first:last])
         jumps.append(np.diff(part.value[before:last], prepend=part.value[0] if first == 0 < last else ()))
     t = np.concatenate(times)
     order = np.argsort(t, kind="stable")
     t, value = t[order], level + np.cumsum(np.concatenate(jumps)[order])
-    together = np.append(t[1:] > t[:-1], np.ones(min(t.size, 1), bool))  # what was read at one time jumps at once
+    together = np.append(t[1:] > t[:-1], np.ones(min(t.size, 1), bool))  # readings of one time count together
     return t[together], value[together]
 
 
 def find_bucket_extremes(t: Floats, value: Floats, edges: Floats) -> tuple[Floats, Floats]:
-    """Return the lowest and highest of the values whose time lies in each bucket, NaN where there is none."""
+    """Return the lowest and highest value in each bucket, NaN where there is none."""
     ends = np.searchsorted(t, edges)
     full = np.flatnonzero(np.diff(ends))
     low, high = np.full(edges.size - 1, np.nan), np.full(edges.size - 1, np.nan)
@@ -244,7 +233,7 @@ def find_bucket_extremes(t: Floats, value: Floats, edges: Floats) -> tuple[Float
 
 @dataclass(frozen=True)
 class ScopeEnergies:
-    """Hold a scope over buckets: energy (J) by what is believed, and as shown; NaN where nothing was read."""
+    """Hold the energy (J) of a scope in each bucket, believed (NaN = no reading) and as shown (`plain`)."""
 
     energy: Floats
     plain: Floats
@@ -252,9 +241,9 @@ class ScopeEnergies:
 
 
 class BucketBuilder:
-    """Hold the edges of buckets (s from `zero_ns`, the workload's start) and when the workload ended.
+    """Sample scopes over buckets with the edges `t` (s from `zero_ns`, the workload's start); it ended at `end_ns`.
 
-    `fast` are the scopes of each host by which slow meters around them are guided.
+    `fast` are the scopes of each host that guide the slow meters around them.
     """
 
     def __init__(
@@ -269,67 +258,71 @@ class BucketBuilder:
         self._guides: dict[str, Floats] = {}
         self._shown: dict[int, tuple[EnergyChannel, tuple[ShownPower, ...]]] = {}
 
-    def course(self, scope: ScopeChannels) -> ScopeEnergies:
-        """Return a scope over the buckets."""
+    def compute_scope(self, scope: ScopeChannels) -> ScopeEnergies:
+        """Return the energy of a scope in each bucket."""
         best, shown = scope.best, scope.power() or scope.best
-        up_to = self.up_to(shown, self._at)
-        seen = self._seen_of(best) & ~self._beyond(shown)
-        plain, believed = np.diff(up_to[:-2]), np.diff(self._levelled(best, shown, up_to)[:-2])
+        up_to = self.integrate(shown, self._at)
+        seen = self._find_seen(best) & ~self._find_beyond(shown)
+        plain, believed = np.diff(up_to[:-2]), np.diff(self._match_energy(best, shown, up_to)[:-2])
         if (shown.meter, shown.stream.name) != (best.meter, best.stream.name):
-            # Where only the one that is believed was read it stands for itself.
-            alone = seen & ~self._seen_of(shown)
-            own = np.diff(self.up_to(best, self.t)) if alone.any() else plain
+            # Where only the believed channel has readings, its own course is shown.
+            alone = seen & ~self._find_seen(shown)
+            own = np.diff(self.integrate(best, self.t)) if alone.any() else plain
             plain, believed = np.where(alone, own, plain), np.where(alone, own, believed)
         return ScopeEnergies(np.where(seen, believed, np.nan), plain, self.shown(shown))
 
     def shown(self, channel: EnergyChannel) -> tuple[ShownPower, ...]:
-        """Return what is shown of a channel."""
-        if id(channel) not in self._shown:  # held here, so that no other gets its number
+        """Return the powers of a channel, computed once."""
+        if id(channel) not in self._shown:  # the channel is held too, so that its id is not used again
             self._shown[id(channel)] = channel, list_shown_powers(channel, self.zero_ns, self.end_ns)
         return self._shown[id(channel)][1]
 
-    def up_to(self, channel: EnergyChannel, at: Floats) -> Floats:
-        """Return the energy (J), less a constant, that a channel shows up to times in s."""
+    def integrate(self, channel: EnergyChannel, at: Floats) -> Floats:
+        """Return the energy (J) that a channel shows up to each time (s), less a constant."""
         curve = channel.curve
         if isinstance(curve, GuidedCurve):
             rest = ShownPower(
                 find_middles(curve.readings, self.zero_ns) - curve.slow.shift_s, curve.rest.readings.value
             )
-            guided: Floats = curve.offset_w * at + curve.slope * self._guide(channel.host, at) + rest.up_to(at)
+            guided: Floats = (
+                curve.offset_w * at + curve.slope * self._integrate_guide(channel.host, at) + rest.integrate(at)
+            )
             return guided
         parts = [shown for shown in self.shown(channel) if shown.t.size]
-        if not parts:  # nothing but what it is in all
+        if not parts:  # only its total is known
             flat: Floats = channel.energy(self.zero_ns, self.end_ns).value / max(self.duration_s, 1e-9) * at
             return flat
-        found: Floats = np.sum([shown.up_to(at) for shown in parts], axis=0)
+        found: Floats = np.sum([shown.integrate(at) for shown in parts], axis=0)
         return found
 
-    def _guide(self, host: str, at: Floats) -> Floats:
-        """Return the energy (J) of what guides the slow meters of a host; most of these ask for the same times."""
+    def _integrate_guide(self, host: str, at: Floats) -> Floats:
+        """Return the energy (J) of the scopes that guide the slow meters of a host; stored for the bucket edges."""
         if at is self._at and host in self._guides:
             return self._guides[host]
         found = np.zeros(at.size)
         for scope in self._fast[host]:
-            found += self.up_to(scope.power() or scope.best, at)
+            found += self.integrate(scope.power() or scope.best, at)
         if at is self._at:
             self._guides[host] = found
         return found
 
-    def _levelled(self, best: EnergyChannel, shown: EnergyChannel, up_to: Floats) -> Floats:
-        """Return what is shown up to each time with the workload's energy as believed: in proportion, else spread.
+    def _match_energy(self, best: EnergyChannel, shown: EnergyChannel, up_to: Floats) -> Floats:
+        """Change the shown energies so that the workload has its believed energy: in proportion, else evenly.
 
-        In proportion, idle stretches stay idle. What was used while nothing was read is left out on both sides.
+        In proportion, idle stretches stay idle. Energy used during pauses in the readings is left out of both.
         """
-        since, until = self._read(best)
+        since, until = self._find_read_span(best)
         if until <= since:
             return up_to
-        first, last = up_to[-2:] if until - since == self.duration_s else self.up_to(shown, np.array((since, until)))
+        first, last = (
+            up_to[-2:] if until - since == self.duration_s else self.integrate(shown, np.array((since, until)))
+        )
         a_ns, b_ns = (self.zero_ns + round(s * 1e9) for s in (since, until))
         energy, seen = best.energy(a_ns, b_ns).value, float(last - first)
         pauses = _find_pauses(np.clip(_list_times(shown, self.zero_ns), since, until), _find_longest_step(shown))
         if shown is not best and pauses.size:
-            energy -= float(np.diff(self.up_to(best, pauses))[::2].sum())
-            seen -= float(np.diff(self.up_to(shown, pauses))[::2].sum())
+            energy -= float(np.diff(self.integrate(best, pauses))[::2].sum())
+            seen -= float(np.diff(self.integrate(shown, pauses))[::2].sum())
         if seen > 0 and 1 / ALIKE <= energy / seen <= ALIKE:
             inside = np.where(self._at < since, first, np.where(self._at > until, last, up_to))
             scaled: Floats = up_to + (energy / seen - 1) * (inside - first)
@@ -337,29 +330,29 @@ class BucketBuilder:
         spread: Floats = up_to + (energy - seen) * np.clip((self._at - since) / (until - since), 0.0, 1.0)
         return spread
 
-    def _read(self, channel: EnergyChannel) -> tuple[float, float]:
-        """Return from when to when (s) of the workload a channel was read; its ends count where a reading is near."""
+    def _find_read_span(self, channel: EnergyChannel) -> tuple[float, float]:
+        """Return the part of the workload (s) in which a channel was read; a reading near an end counts for the end."""
         t, longest = _list_times(channel, self.zero_ns), _find_longest_step(channel)
         since = 0.0 if t[0] <= longest else float(t[0])
         return since, self.duration_s if t[-1] >= self.duration_s - longest else float(t[-1])
 
-    def _seen_of(self, channel: EnergyChannel) -> npt.NDArray[np.bool_]:
-        return self._seen(_list_times(channel, self.zero_ns), _find_longest_step(channel))
+    def _find_seen(self, channel: EnergyChannel) -> npt.NDArray[np.bool_]:
+        return self._mark_seen(_list_times(channel, self.zero_ns), _find_longest_step(channel))
 
-    def _beyond(self, channel: EnergyChannel) -> npt.NDArray[np.bool_]:
-        """Return which buckets lie before the first or after the last rise of a counter, the workload's left out."""
+    def _find_beyond(self, channel: EnergyChannel) -> npt.NDArray[np.bool_]:
+        """Mark buckets outside the workload and before the first or after the last rise of a counter."""
         knots = [shown.knots for shown in self.shown(channel) if shown.knots is not None]
         first = max((k[0] for k in knots), default=-np.inf)
         last = min((k[-1] for k in knots), default=np.inf)
         found: npt.NDArray[np.bool_] = (self.t[1:] <= min(first, 0.0)) | (self.t[:-1] >= max(last, self.duration_s))
         return found
 
-    def _seen(self, t: Floats, longest_s: float) -> npt.NDArray[np.bool_]:
-        """Return which buckets were read, or lie between readings that are no more than so many seconds apart."""
+    def _mark_seen(self, t: Floats, longest_s: float) -> npt.NDArray[np.bool_]:
+        """Mark buckets that hold a reading, or lie between readings at most `longest_s` apart."""
         before, after = np.searchsorted(t, self.t[:-1]), np.searchsorted(t, self.t[1:])
         pause = np.concatenate(([np.inf], np.diff(t), [np.inf]))
         seen = (after > before) | (pause[before] <= longest_s)
-        # The workload's ends count as read where a reading is near.
+        # The ends of the workload count as read if a reading is near.
         begin, end = self.t[:-1], self.t[1:]
         inside = (end > 0) & (begin < self.duration_s)
         near = (begin > t[0] - longest_s) & (end < t[-1] + longest_s)
@@ -367,61 +360,61 @@ class BucketBuilder:
         found: npt.NDArray[np.bool_] = seen | (inside & near & outside)
         return found
 
-    def added(self, courses: Sequence[ScopeEnergies]) -> Buckets:
-        """Return scopes together as powers (W). One of which no power is shown is in the extremes with its means."""
+    def add_scopes(self, courses: Sequence[ScopeEnergies]) -> Buckets:
+        """Add scopes and return powers (W). A scope without shown powers adds its mean to the extremes."""
         silent = [c.plain for c in courses if not any(s.t.size for s in c.shown)]
         aside = np.sum(silent, axis=0) / np.diff(self.t) if silent else 0.0
         low, high = find_extremes([s for c in courses for s in c.shown], self.t)
         energy, plain = (np.sum(e, axis=0) for e in zip(*((c.energy, c.plain) for c in courses), strict=True))
-        return self.powers(energy, plain, low + aside, high + aside)
+        return self.make_powers(energy, plain, low + aside, high + aside)
 
-    def powers(self, energy: Floats, plain: Floats, low: Floats, high: Floats) -> Buckets:
-        """Return energies (J) of buckets as powers (W), with the extremes of what was read in each."""
+    def make_powers(self, energy: Floats, plain: Floats, low: Floats, high: Floats) -> Buckets:
+        """Turn the energies (J) of buckets into powers (W), with the extremes of the readings."""
         return make_buckets(energy / np.diff(self.t), plain / np.diff(self.t), low, high)
 
-    def less(self, whole: ScopeChannels, inner: Sequence[ScopeChannels]) -> ShownPower:
-        """Return a scope's readings less what its parts show over the same time (W)."""
+    def subtract_parts(self, whole: ScopeChannels, inner: Sequence[ScopeChannels]) -> ShownPower:
+        """Return the powers of a scope less those of its parts over the same windows (W)."""
         channel = whole.power() or whole.best
         shown = self.shown(channel)
         if len(shown) > 1 or shown[0].t.size == 0:
-            return ShownPower.none()
+            return ShownPower(np.empty(0), np.empty(0))
         (own,) = shown
         parts = [s.power() or s.best for s in inner]
         wide = max(channel.spec.window_s or 0.0, channel.step_s, *(c.step_s for c in parts))
         begin, end = (own.t - wide / 2, own.t + wide / 2) if own.knots is None else (own.knots[:-1], own.knots[1:])
         used = np.zeros(own.t.size)
         for part in parts:
-            used += self.up_to(part, end) - self.up_to(part, begin)
+            used += self.integrate(part, end) - self.integrate(part, begin)
         return ShownPower(own.t, own.value - used / (end - begin), own.knots)
 
-    def state(self, readings: Readings, factor: float = 1.0) -> Buckets:
-        """Return what was read of a device, times a factor, as means over buckets with its extremes."""
+    def compute_state(self, readings: Readings, factor: float = 1.0) -> Buckets:
+        """Return means and extremes over buckets of a device's state, times a factor."""
         shown = ShownPower(find_middles(readings, self.zero_ns), readings.value * factor)
-        mean = np.diff(shown.up_to(self.t)) / np.diff(self.t)
+        mean = np.diff(shown.integrate(self.t)) / np.diff(self.t)
         longest = GAP_STEPS * find_usual_step(np.diff(shown.t)) if shown.t.size > 1 else 0.0
-        seen = np.where(self._seen(shown.t, longest), mean, np.nan)
+        seen = np.where(self._mark_seen(shown.t, longest), mean, np.nan)
         return make_buckets(seen, mean, *find_bucket_extremes(shown.t, shown.value, self.t))
 
 
 def make_buckets(mean: Floats, plain: Floats, low: Floats, high: Floats) -> Buckets:
-    """Return buckets with the lowest and highest of their readings and of what these are in the mean, `plain`."""
+    """Make buckets whose extremes are those of the readings (`low`, `high`) and of the shown mean `plain`."""
     there = np.where(np.isnan(mean), np.nan, 0.0)
     return Buckets(mean, np.fmin(low, plain) + there, np.fmax(high, plain) + there)
 
 
 def _find_longest_step(channel: EnergyChannel) -> float:
-    """Return the longest pause (s) between readings that is no gap."""
+    """Return the longest time (s) between readings that does not count as a gap."""
     return GAP_STEPS * max(channel.step_s, channel.update_s)
 
 
 def _find_pauses(t: Floats, longest_s: float) -> Floats:
-    """Return from when to when nothing was read, one after the other, in s."""
+    """Return start and end of each pause in the readings, in s."""
     long = np.flatnonzero(np.diff(t) > longest_s)
     return np.stack((t[long], t[long + 1]), axis=1).ravel()
 
 
 def _list_times(channel: EnergyChannel, base_ns: int) -> Floats:
-    """Return the middles of what a channel's readings stand for, in s."""
+    """Return the middles of the windows of a channel's readings, in s."""
     if isinstance(channel.curve, (CounterCurve, DoubtedCurve)):
         return find_middles(channel.readings, base_ns)
     return find_window_means(channel, base_ns).middle

@@ -221,13 +221,13 @@ def _draw(
     count = max(int(duration_s / step_s), 1)
     step_s = duration_s / count
     edges = BucketBuilder(*span, np.linspace(0.0, duration_s, count + 1), guides)
-    whole = edges.added([edges.course(s) for s in outer])
+    whole = edges.add_scopes([edges.compute_scope(s) for s in outer])
     inner: dict[str, list[ScopeChannels]] = {}
     for scope, inside in stack:
         for part in inside or [scope]:
             if find_family(part.scope) in PARTS:
                 inner.setdefault(find_family(part.scope), []).append(part)
-    parts = {name: edges.added([edges.course(s) for s in members]).mean for name, members in inner.items()}
+    parts = {name: edges.add_scopes([edges.compute_scope(s) for s in members]).mean for name, members in inner.items()}
     own = [s for s in result.scopes if s.host == host and s.scope in {o.scope for o in outer}]
     energy = total(s.energy for s in own)
     idle = [s.idle_w for s in own]

@@ -22,8 +22,8 @@ from joulelab.report.charts.of_run import (
 from joulelab.report.page.blocks import Columns, Drawing, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row, grid_of
 from joulelab.report.rated import told as rated_text
-from joulelab.report.rows import energy_rows, hidden_phases, phase_rows
-from joulelab.report.table import budget_table, energy_table, measured_by_lines, phase_table
+from joulelab.report.run_rows import energy_rows, hidden_phases, phase_rows
+from joulelab.report.run_tables import budget_table, energy_table, measured_by_lines, phase_table
 
 if TYPE_CHECKING:
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
@@ -149,7 +149,7 @@ def _traces(profile: PowerProfile | None) -> list[tuple[str, PowerTrace]]:
 
 def _workload(profile: PowerProfile) -> tuple[int, int]:
     """Return the buckets that the workload covers."""
-    edges = profile.grid.edges()
+    edges = profile.grid.list_edges()
     first = int(np.searchsorted(edges, -0.5 * profile.grid.step_s))
     return first, max(int(np.searchsorted(edges, profile.duration_s - 0.5 * profile.grid.step_s)), first + 1)
 

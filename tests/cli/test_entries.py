@@ -15,8 +15,8 @@ from tests.run.config.conftest import INSTRUMENT
 from tests.run.config.instrument import RIGHT
 from tests.waiting import until
 
-from joulelab.cli import add as adding
-from joulelab.cli.doctor import without_doctor
+from joulelab.cli import meters as adding
+from joulelab.cli.doctor import remove_own_advice
 from joulelab.run.config.secrets import SECRET_SOURCES
 from joulelab.store.folder import list_runs, read_meta
 
@@ -432,7 +432,7 @@ def test_doctor_suggests_entries_first_and_knows_archives(fail: Fail, here: Path
     ],
 )
 def test_doctor_does_not_send_to_itself(advice: str, left: str) -> None:
-    assert without_doctor(advice) == left
+    assert remove_own_advice(advice) == left
 
 
 def test_what_a_run_would_refuse_is_not_added(fail: Fail, here: Path) -> None:

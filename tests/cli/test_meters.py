@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.cli.doctor import advice
+from joulelab.cli.doctor import list_advice
 from joulelab.core.clock import NS
 from joulelab.core.errors import ReadFailed
 from joulelab.core.spec import Spec, Stream
@@ -153,7 +153,7 @@ def test_the_probe_finds_refresh_resolution_and_failures() -> None:
     assert energy.rate_hz == pytest.approx(200, rel=0.1)
     assert state.refresh_s is None
     assert state.failed == sum(health.errors.values()) > 3
-    said = advice(health)
+    said = list_advice(health)
     assert any("100 ms" in line and "20 ms" in line for line in said)
     assert any("no answer" in line for line in said)
 
@@ -170,4 +170,4 @@ def test_a_busy_machine_and_slow_reads_are_told() -> None:
     clock = Clock()
     health = probe_meter(Fake(clock), 0.2, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
     slow = MeterHealth(health.channels, 0.05, 0.2, 0.0, {})
-    assert len(advice(slow)) > len(advice(MeterHealth(health.channels, 0.0, 0.0, 0.0, {})))
+    assert len(list_advice(slow)) > len(list_advice(MeterHealth(health.channels, 0.0, 0.0, 0.0, {})))

@@ -88,6 +88,11 @@ class Amount(click.ParamType[tuple[str, float]]):
         return key.strip(), amount
 
 
+def format_examples(*commands: str) -> str:
+    """Return the end of a help page: commands to copy, one per line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+
+
 def runs_option(function: F) -> F:
     """Add `--runs DIR`."""
     return _add_folder_option("runs", "JOULELAB_RUNS")(function)

@@ -43,10 +43,10 @@ class ChannelHealth:
     rate_hz: float
     read_s: float | None
     last: float | None
-    estimate_refresh_s: float | None
+    refresh_s: float | None
     declared_s: float | None
-    estimate_noise_w: float | None
-    estimate_resolution: float | None
+    noise_w: float | None
+    resolution: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from benchmarks.fleet_model import NS, Fleet, Plan, Scraped
 from tests.instruments import timeseries
 
 from joulelab.analysis.analyse import analyse_run
-from joulelab.report.run_rows import energy_rows
+from joulelab.report.run_rows import list_energy_rows
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -131,10 +131,10 @@ def assert_many_rests_are_one_row(folder: Path) -> None:
         result = analyse_run(run)
     rests = [g for g in result.groups if g.name == "rest of node.ac"]
     many = replace(result, groups=(*(g for g in result.groups if g not in rests), *rests * 16))
-    rows = {row.label: row for row in energy_rows(many)}
+    rows = {row.label: row for row in list_energy_rows(many)}
     assert [label for label in rows if "rest" in label] == ["rest of node.ac (64)"]
     assert rows["rest of node.ac (64)"].energy.value == pytest.approx(16 * sum(g.energy.value for g in rests))
-    assert "node0003/rest of node.ac" in {row.label for row in energy_rows(many, every=True)}
+    assert "node0003/rest of node.ac" in {row.label for row in list_energy_rows(many, every=True)}
 
 
 def test_scrapes_that_fail_are_gaps(call: Call, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from joulelab.core.clock import NS
 from joulelab.report import format as fmt
 from joulelab.report.comparison import compare
 from joulelab.report.console import make_console
-from joulelab.report.run_rows import hidden_phases, phase_rows
+from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
 from joulelab.report.run_tables import print_result, shown_work
 from joulelab.store.query import query
 from joulelab.study.trial import from_result
@@ -102,10 +102,10 @@ def test_steps_are_one_line_for_each_epoch(runs: Path) -> None:
     run = make_run(runs, marks=stepped(3, 10))
     result = load_result(run)
     text = shown(result, run)
-    assert [row.label for row in phase_rows(result)] == [
+    assert [row.label for row in list_phase_rows(result)] == [
         "train", "epoch 1", "step 1-10", "epoch 2", "step 11-20", "epoch 3", "step 21-30",
     ]  # fmt: skip
-    assert hidden_phases(result) == 0
+    assert count_hidden_phases(result) == 0
     assert "J/sample" in text
     assert "pJ/FLOP" in text
     assert "J/step" in text
@@ -113,12 +113,12 @@ def test_steps_are_one_line_for_each_epoch(runs: Path) -> None:
     assert result.work == {"samples": 192.0, "steps": 30.0, "FLOP": 3e13}
     first = result.phases[2]
     assert (first.title, first.depth, first.work) == ("step 1", 2, {"steps": 1.0, "samples": 6.4, "FLOP": 1e12})
-    assert len(phase_rows(result, every=True)) == 34
+    assert len(list_phase_rows(result, every=True)) == 34
 
 
 def test_of_many_epochs_steps_are_one_line_in_all(runs: Path) -> None:
     result = load_result(make_run(runs, gpus=1, cpus=0, marks=stepped(12, 2)))
-    rows = phase_rows(result)
+    rows = list_phase_rows(result)
     assert [(row.label, row.count) for row in rows] == [("train", 1), ("epoch x 12", 12), ("step 1-24", 24)]
     assert rows[2].energy is not None
     assert rows[1].energy is not None
@@ -127,13 +127,13 @@ def test_of_many_epochs_steps_are_one_line_in_all(runs: Path) -> None:
 
 def test_steps_together_are_seen_as_well_as_what_they_are_in(runs: Path) -> None:
     result = load_result(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(2, 40)))
-    (_, epoch, steps, *_) = phase_rows(result)
+    (_, epoch, steps, *_) = list_phase_rows(result)
     assert (epoch.label, steps.label) == ("epoch 1", "step 1-40")
     assert epoch.energy is not None
     assert steps.energy is not None
     assert steps.energy.value == pytest.approx(epoch.energy.value, rel=0.01)
     assert steps.energy.budget()["unseen"] == pytest.approx(epoch.energy.budget()["unseen"], rel=0.01)
-    alone = phase_rows(result, every=True)[2]
+    alone = list_phase_rows(result, every=True)[2]
     assert alone.label == "step 1"
     assert alone.energy is not None
     assert alone.energy.budget()["unseen"] > 0
@@ -249,7 +249,7 @@ def test_joined_rows_stay_below_their_own(runs: Path) -> None:
         step = {"t": at, "id": f"1-s{k}", "name": "step", "n": k + 1, "parent": f"1-{k}", "work": {"steps": 1.0}}
         marks += [begin | step, {"t": at + NS // 4, "mark": "end", "id": f"1-s{k}"}]
         marks += [{"t": at + NS // 4, "mark": "end", "id": f"1-{k}"}]
-    rows = phase_rows(load_result(make_run(runs, gpus=1, cpus=0, marks=marks)))
+    rows = list_phase_rows(load_result(make_run(runs, gpus=1, cpus=0, marks=marks)))
     assert [(r.label, r.depth) for r in rows] == [
         ("prefill x 12", 0),
         ("step 1-23", 1),
@@ -266,7 +266,7 @@ def test_joined_rows_stay_below_their_own(runs: Path) -> None:
 def test_steps_beyond_the_limit_have_their_energy_together(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyse, "MOST_PHASE_ENERGIES", 5)
     result = load_result(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(3, 40)))
-    rows = phase_rows(result)
+    rows = list_phase_rows(result)
     assert [r.label for r in rows][1:3] == ["epoch 1", "step 1-40"]
     epoch, steps = rows[1].energy, rows[2].energy
     assert epoch is not None

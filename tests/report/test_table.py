@@ -12,7 +12,7 @@ from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.report.console import make_console, print_facts
-from joulelab.report.run_rows import check_lines, energy_rows, phase_rows
+from joulelab.report.run_rows import check_lines, list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import print_result
 
 if TYPE_CHECKING:
@@ -149,22 +149,22 @@ def test_parts_of_packages_are_shown_on_request(runs: Path) -> None:
 
 def test_many_devices_are_shown_as_sum_and_extremes(runs: Path) -> None:
     path = make_run(runs, gpus=12, cpus=0)
-    rows = energy_rows(load_result(path))
+    rows = list_energy_rows(load_result(path))
     assert len(rows) == 4
     assert rows[2].label == "gpu (12)"
-    assert len(energy_rows(load_result(path), every=True)) == 14
+    assert len(list_energy_rows(load_result(path), every=True)) == 14
 
 
 @pytest.mark.system  # pure, and slow
 def test_few_phases_are_listed_many_are_summed_by_name(runs: Path) -> None:
     few = load_result(make_run(runs, marks=epochs(3, 9.0), seconds=9.0))
-    assert [r.label for r in phase_rows(few)] == ["train", "epoch 1", "epoch 2", "epoch 3"]
-    assert [r.depth for r in phase_rows(few)] == [0, 1, 1, 1]
+    assert [r.label for r in list_phase_rows(few)] == ["train", "epoch 1", "epoch 2", "epoch 3"]
+    assert [r.depth for r in list_phase_rows(few)] == [0, 1, 1, 1]
     path = make_run(runs, marks=epochs(40, 10.0))
     many = load_result(path)
-    rows = phase_rows(many)
+    rows = list_phase_rows(many)
     assert [r.label for r in rows] == ["train", "epoch x 40"]
-    parts = [p for p in phase_rows(many, every=True) if p.depth == 1]
+    parts = [p for p in list_phase_rows(many, every=True) if p.depth == 1]
     assert rows[1].energy is not None
     assert rows[1].energy.value == pytest.approx(sum(p.energy.value for p in parts if p.energy))
     assert rows[1].work == {"samples": 40 * 64.0}
@@ -177,7 +177,7 @@ def test_few_phases_are_listed_many_are_summed_by_name(runs: Path) -> None:
 def test_a_sum_of_phases_that_leaves_some_out_is_not_shown(runs: Path) -> None:
     result = load_result(make_run(runs, marks=epochs(40, 10.0)))
     cut = replace(result, phases=(*result.phases[:-1], replace(result.phases[-1], energy={})))
-    assert phase_rows(cut)[1].energy is None
+    assert list_phase_rows(cut)[1].energy is None
 
 
 def test_work_gives_joules_per_sample(runs: Path) -> None:

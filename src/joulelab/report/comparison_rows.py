@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
 from joulelab.report.comparison import line_of
-from joulelab.report.run_rows import phase_rows
+from joulelab.report.run_rows import list_phase_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,10 +110,10 @@ def phase_pairs(found: Comparison) -> list[PhasePair]:
     """Return the phases of both runs, those of one label together, in the order of A; then what only B has."""
     keep = ("gain:",) if found.same_devices else ()
     of_b: dict[tuple[int, str], list[PhaseRow]] = {}
-    for row in phase_rows(found.b):
+    for row in list_phase_rows(found.b):
         of_b.setdefault((row.depth, row.label), []).append(row)
     pairs = []
-    for row in phase_rows(found.a):
+    for row in list_phase_rows(found.a):
         same = of_b.get((row.depth, row.label), [])
         pairs.append(_pair(row, same.pop(0) if same else None, keep))
     return pairs + [_pair(None, row, keep) for rows in of_b.values() for row in rows]

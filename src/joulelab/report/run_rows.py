@@ -20,7 +20,7 @@ MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extre
 MOST_PHASES = 20
 MOST_HOSTS = 3
 # Parts of a package, cords of a node: shown only with all scopes, since the package or the node holds them.
-INNER = ("core", "uncore")
+INNER_FAMILIES = ("core", "uncore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class MeterRow:
     estimate: bool
 
 
-def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
+def list_energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
     """Return scopes by family, each family's sum after its members, then everything measured and the rest."""
     several = len({s.host for s in result.scopes if find_family(s.scope) != "job"}) > 1
     shown: list[EnergyRow] = []
@@ -99,7 +99,7 @@ def _sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
 def _is_inner(s: ScopeResult, result: Result) -> bool:
     """Return whether a scope is left out of the short table, because another one holds it."""
     held = any((o.host, o.scope) == (s.host, s.parent) for o in result.scopes)
-    return find_family(s.scope) in INNER or "/" in s.scope or (find_family(s.scope) in CORDS and held)
+    return find_family(s.scope) in INNER_FAMILIES or "/" in s.scope or (find_family(s.scope) in CORDS and held)
 
 
 def _extremes(members: list[ScopeResult]) -> list[ScopeResult]:
@@ -136,7 +136,7 @@ def _group_row(group: GroupResult, label: str) -> EnergyRow:
     )
 
 
-def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
+def list_meter_rows(result: Result, *, every: bool = False) -> list[MeterRow]:
     """Return by what was measured: scopes with the same meter, channel and accuracy in one line."""
     lines: dict[tuple[object, ...], list[ScopeResult]] = {}
     for s in result.scopes:
@@ -161,7 +161,7 @@ def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
     return found
 
 
-def phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
+def list_phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
     """Return the phases in order; beyond 20 the steps of each become one line, and then those of one name.
 
     What is of one name in phases of different names stays apart, each below its own.
@@ -248,7 +248,7 @@ def _stretches(phases: list[PhaseResult], result: Result) -> list[PhaseResult]:
     return [result.stretches[k] for k in places if k is not None]
 
 
-def hidden_phases(result: Result) -> int:
+def count_hidden_phases(result: Result) -> int:
     """Return how many names of phases do not fit into the short list."""
     if len(set(_by_parent(result))) <= MOST_PHASES:
         return 0

@@ -17,7 +17,13 @@ from joulelab.report import rated
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.caps import cap_lines
 from joulelab.report.console import BLANK, LABEL, STYLE, make_table, print_facts
-from joulelab.report.run_rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
+from joulelab.report.run_rows import (
+    check_lines,
+    count_hidden_phases,
+    list_energy_rows,
+    list_meter_rows,
+    list_phase_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,9 +89,9 @@ def print_result(
         _print_energies(console, result, every=every_scope, budget=budget)
     if result.phases:
         console.print()
-        console.print(_fitting(console, phase_rows(result, every=every_phase), families=every_phase))
-        if not every_phase and hidden_phases(result):
-            console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
+        console.print(_fitting(console, list_phase_rows(result, every=every_phase), families=every_phase))
+        if not every_phase and count_hidden_phases(result):
+            console.print(Text(f"and {count_hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
     print_facts(console, unbroken(fact_lines(result) + work_lines(result)) + cap_lines(result))
     print_facts(console, joined_lines(result) + load_lines(result) + rated_lines(result))
@@ -100,7 +106,7 @@ def print_result(
 def _print_energies(console: Console, result: Result, *, every: bool, budget: bool) -> None:
     by = measured_by_lines(result, every=every)
     console.print()
-    console.print(energy_table(energy_rows(result, every=every)))
+    console.print(energy_table(list_energy_rows(result, every=every)))
     console.print()
     print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
     agreement = agreement_rows(result, every=every)
@@ -185,7 +191,7 @@ def energy_table(rows: list[EnergyRow]) -> Table:
 def measured_by_lines(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
     """Return for each kind of scope by which meter and channel it was measured, and how accurate that is."""
     lines = []
-    for m in measured_by(result, every=every):
+    for m in list_meter_rows(result, every=every):
         if m.estimate:
             how = "an estimate: load x rated power, not measured"
         elif m.accuracy == "unknown":

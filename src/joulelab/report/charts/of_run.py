@@ -13,7 +13,7 @@ from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows
 from joulelab.report.charts.model import Bar, Bars, Histogram, Part, Stack, Stacked
-from joulelab.report.run_rows import energy_rows, phase_rows
+from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ def _share(q: Quantity, whole: Quantity) -> str:
 
 def scopes_of(result: Result) -> Bars | None:
     """Return the energy of every scope of the table, those of one family in one colour; None for a single one."""
-    rows = [r for r in energy_rows(result) if not r.total]
+    rows = [r for r in list_energy_rows(result) if not r.total]
     devices = [r for r in rows if _family(r.label) not in HOLDING]
     rows = devices or rows  # what holds devices would make them look small; the stack has it
     if len(rows) < LEAST_BARS:
@@ -133,7 +133,7 @@ def epochs_of(result: Result) -> Bars | None:
 
     None where no phase came twice, or more often than a picture shows.
     """
-    rows = phase_rows(result, every=True)
+    rows = list_phase_rows(result, every=True)
     names: dict[tuple[str, str], list[int]] = {}
     for k, p in enumerate(result.phases):
         if p.n is not None and p.last is None:

@@ -26,7 +26,7 @@ from joulelab.report.charts.chart_model import (
     StackPart,
 )
 from joulelab.report.comparison_rows import change_text, value_texts
-from joulelab.report.run_rows import energy_rows, phase_rows
+from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,7 @@ def chart_energy_parts(result: Result) -> StackChart | None:
 
 def chart_scopes(result: Result) -> BarChart | None:
     """Chart the energy of the scopes of the energy table, one colour per family; None for a single scope."""
-    rows = [row for row in energy_rows(result) if not row.total]
+    rows = [row for row in list_energy_rows(result) if not row.total]
     families = {row.label: find_family(row.label.rpartition("/")[2]) for row in rows}
     # A node would make its devices look small; the stacked bars show it.
     rows = [row for row in rows if families[row.label] not in OUTER_FAMILIES] or rows
@@ -184,7 +184,7 @@ def chart_epochs(result: Result) -> BarChart | None:
 
     None if no phase is repeated, or more often than a picture can show.
     """
-    rows = phase_rows(result, every=True)
+    rows = list_phase_rows(result, every=True)
     repeats: dict[tuple[str, str], list[int]] = {}
     for k, p in enumerate(result.phases):
         if p.n is not None and p.last is None:

@@ -22,7 +22,7 @@ from joulelab.report.charts.of_run import (
 from joulelab.report.page.blocks import Columns, Drawing, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row, grid_of
 from joulelab.report.rated import told as rated_text
-from joulelab.report.run_rows import energy_rows, hidden_phases, phase_rows
+from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import budget_table, energy_table, measured_by_lines, phase_table
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def energies(result: Result) -> tuple[Block, ...]:
         if any(p.value < 0 for row in stack.rows for p in row.parts):
             note += " A part below 0 has no length: its meters disagree with what holds it."
         blocks.append(Drawing(stack, note))
-    grid = grid_of(energy_table(energy_rows(result)))
+    grid = grid_of(energy_table(list_energy_rows(result)))
     table = Table(grid, f"Energy, power and energy net of idle, by scope. {INTERVALS}")
     bars = scopes_of(result)
     blocks.append(table if bars is None else Columns((table, Drawing(bars, INTERVALS, wide=False))))
     blocks.append(Lines(tuple(measured_by_lines(result))))
     if joined := joined_lines(result):
         blocks.append(Lines(tuple(joined)))
-    every = grid_of(energy_table(energy_rows(result, every=True)))
+    every = grid_of(energy_table(list_energy_rows(result, every=True)))
     if len(every.rows) > len(grid.rows):
         blocks.append(Fold(f"every scope ({len(every.rows)} rows)", (Table(every, "Every scope", hidden=True),)))
     return tuple(blocks)
@@ -82,11 +82,11 @@ def phases(result: Result) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if (chart := epochs_of(result)) is not None:
         blocks.append(Drawing(chart, INTERVALS if any(bar.expanded for bar in chart.rows) else ""))
-    short = grid_of(phase_table(phase_rows(result)))
+    short = grid_of(phase_table(list_phase_rows(result)))
     blocks.append(Table(short, f"Phases. {INTERVALS}"))
-    if more := hidden_phases(result):
+    if more := count_hidden_phases(result):
         blocks.append(Text(f"and {more} more names, below", "muted"))
-    whole = grid_of(phase_table(phase_rows(result, every=True), families=True))
+    whole = grid_of(phase_table(list_phase_rows(result, every=True), families=True))
     if len(whole.rows) > len(short.rows):
         title = f"every phase, by family of devices ({len(whole.rows)} rows)"
         blocks.append(Fold(title, (Table(whole, "Every phase", hidden=True),)))
@@ -179,7 +179,7 @@ def percentiles(result: Result, *, every: bool = False) -> Grid:
     several = len({s.host for s in result.scopes}) > 1
     named = [(f"{s.host}/{s.scope}" if several else s.scope, s.statistics) for s in result.scopes]
     named += [(g.name, g.statistics) for g in result.groups]
-    wanted = {r.label for r in energy_rows(result, every=every)}
+    wanted = {r.label for r in list_energy_rows(result, every=every)}
     rows = [(label, found) for label, found in named if found is not None and label in wanted]
     factor, unit = fmt.choose_scale([found.maximum for _, found in rows], "W")
     heads = ("", f"min, {unit}", "5 %", "median", "95 %", "99 %", "max", "mean over")

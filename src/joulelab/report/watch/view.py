@@ -14,7 +14,7 @@ from joulelab.core.errors import StoreError
 from joulelab.core.quantity import total
 from joulelab.core.scope import CORDS, find_family, find_roots, rank_scope
 from joulelab.core.text import escape_unprintable, finite_or_none
-from joulelab.report.run_rows import INNER
+from joulelab.report.run_rows import INNER_FAMILIES
 from joulelab.report.watch.ends import Ends, Scope
 from joulelab.report.watch.energy import SHARE, Energies
 from joulelab.report.watch.marks import Events, Marks
@@ -249,7 +249,7 @@ def power_rows(scopes: Sequence[Scope], used: dict[str, Quantity]) -> tuple[list
     rows: list[PowerRow] = []
     for name in sorted({find_family(s.scope) for s in live}, key=rank_scope):
         members = [s for s in live if find_family(s.scope) == name]
-        if name in INNER or (name in CORDS and all((s.host, s.parent) in held for s in members)):
+        if name in INNER_FAMILIES or (name in CORDS and all((s.host, s.parent) in held for s in members)):
             continue
         top = set(find_roots([f"{s.host}/{s.scope}" for s in members], tree))
         members = [s for s in members if f"{s.host}/{s.scope}" in top]

@@ -15,7 +15,7 @@ from joulelab.report import format as fmt
 from joulelab.report.comparison import compare
 from joulelab.report.console import make_console
 from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
-from joulelab.report.run_tables import print_result, shown_work
+from joulelab.report.run_tables import choose_work_kinds, print_result
 from joulelab.store.query import query
 from joulelab.study.trial import from_result
 
@@ -84,8 +84,8 @@ def test_values_of_facts(value: Any, text: str) -> None:
 
 
 def test_samples_come_before_what_they_took() -> None:
-    assert shown_work(["steps", "FLOP", "samples", "tokens"]) == ["samples", "tokens", "FLOP"]
-    assert shown_work(["steps", "samples", "steps"]) == ["samples", "steps"]
+    assert choose_work_kinds(["steps", "FLOP", "samples", "tokens"]) == ["samples", "tokens", "FLOP"]
+    assert choose_work_kinds(["steps", "samples", "steps"]) == ["samples", "steps"]
 
 
 @pytest.mark.system  # pure, and slow

@@ -20,7 +20,7 @@ from joulelab.report.comparison import Comparison, compare, line_of
 from joulelab.report.paper_tables import Spread, paper_tables
 from joulelab.report.rated import power_told, told
 from joulelab.report.run_rows import check_lines
-from joulelab.report.run_tables import ending
+from joulelab.report.run_tables import name_ending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,7 +211,7 @@ def test_devices_with_equal_caps_share_a_line() -> None:
     ],
 )
 def test_endings(end: dict[str, Any], words: str) -> None:
-    assert ending(replace(result(), **{"exit_code": None, "signal": None, **end})).startswith(words)
+    assert name_ending(replace(result(), **{"exit_code": None, "signal": None, **end})).startswith(words)
 
 
 def gap(place: str) -> Check:

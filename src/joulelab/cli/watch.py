@@ -236,15 +236,15 @@ class _Shown:
 
     def ended(self, view: View, result: Result, path: Path | None) -> None:
         """Tell how a run ended: the figures that `joulelab show` prints."""
-        from joulelab.report.run_tables import headline, story
+        from joulelab.report.run_tables import describe_command, write_headline
 
         if self.as_json:
             keys = ("state", "outcome", "exit_code", "signal", "duration_s", "energy")
             whole = result.to_json()
             self._json(view.to_json() | {"state": result.state, "final": {key: whole[key] for key in keys}})
             return
-        click.echo(headline(result))
+        click.echo(write_headline(result))
         if not view.own:
-            click.echo(story(result, 80))
+            click.echo(describe_command(result, 80))
         if path is not None:
             click.echo(f"-> joulelab show {name_run(path)}")

@@ -250,11 +250,11 @@ class Training:
             return
         try:
             from joulelab.report.format import format_duration
-            from joulelab.report.run_tables import headline
+            from joulelab.report.run_tables import write_headline
 
             result = None if read_end(run) is None else measurement.result
             took = f"{format_duration(measurement.duration_s)}, a phase of a run that goes on"
-            text = took if result is None else headline(result)
+            text = took if result is None else write_headline(result)
             sys.stderr.write(f"joulelab: {title}: {text}; run {run} (joulelab show {run.name})\n")
             sys.stderr.flush()
         except Exception as problem:  # noqa: BLE001 - the training has ended well

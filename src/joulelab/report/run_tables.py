@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from joulelab.analysis.marked_phases import find_work_phase, list_figure_kinds
 from joulelab.analysis.quality import DATA_FACT, QUALITY_FACT, read_quality
-from joulelab.analysis.work import find_work_phase, list_figure_kinds
 from joulelab.core.scope import rank_scope
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
@@ -81,10 +81,10 @@ def print_result(
     console.rule(Text(escape_unprintable(f"joulelab · {result.run}{titled}")), align="left", style="dim")
     if result.twin:
         console.print(Text(fmt.name_twins([result.twin])))
-    console.print(Text(headline(result), style="bold"), soft_wrap=True)
+    console.print(Text(write_headline(result), style="bold"), soft_wrap=True)
     if (bound := result.bound_check) is not None:
         print_facts(console, [(bound.status, f"{bound.message}\n-> {bound.next}")])
-    console.print(Text(story(result, console.width)))
+    console.print(Text(describe_command(result, console.width)))
     if result.scopes:
         _print_energies(console, result, every=every_scope, budget=budget)
     if result.phases:
@@ -93,20 +93,20 @@ def print_result(
         if not every_phase and count_hidden_phases(result):
             console.print(Text(f"and {count_hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
-    print_facts(console, unbroken(fact_lines(result) + work_lines(result)) + cap_lines(result))
-    print_facts(console, joined_lines(result) + load_lines(result) + rated_lines(result))
-    doubts = [("problem", text) for text in problems] + check_facts(result)
+    print_facts(console, avoid_breaks(list_workload_facts(result) + list_work_facts(result)) + cap_lines(result))
+    print_facts(console, joined_lines(result) + list_load_facts(result) + list_rated_facts(result))
+    doubts = [("problem", text) for text in problems] + list_check_facts(result)
     print_facts(console, doubts, styles=STYLE)
-    print_facts(console, missing_lines(result))
-    for label, text in closing_lines(result, folder, name):
+    print_facts(console, list_missing_facts(result))
+    for label, text in list_closing_facts(result, folder, name):
         # Not wrapped: paths and commands are there to be copied.
         console.print(Text(f"{label:<{LABEL}} {text}"), soft_wrap=True)
 
 
 def _print_energies(console: Console, result: Result, *, every: bool, budget: bool) -> None:
-    by = measured_by_lines(result, every=every)
+    by = list_meter_facts(result, every=every)
     console.print()
-    console.print(energy_table(list_energy_rows(result, every=every)))
+    console.print(make_energy_table(list_energy_rows(result, every=every)))
     console.print()
     print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
     agreement = agreement_rows(result, every=every)
@@ -115,10 +115,10 @@ def _print_energies(console: Console, result: Result, *, every: bool, budget: bo
         console.print(agreement_table(agreement))
     if budget:
         console.print()
-        console.print(budget_table(result))
+        console.print(make_budget_table(result))
 
 
-def headline(result: Result) -> str:
+def write_headline(result: Result) -> str:
     """Return the one line that matters: energy, time, power."""
     took = fmt.format_duration(result.duration_s)
     energy, whole = result.energy, result.group("measured")
@@ -134,21 +134,21 @@ def headline(result: Result) -> str:
     return f"{text} ({fmt.format_watt_hours(energy.value)}) in {took}{so_far}, {mean} on average"
 
 
-def story(result: Result, width: int) -> str:
+def describe_command(result: Result, width: int) -> str:
     """Return what ran, how it ended and what the energy covers."""
     whole = result.group("measured")
     covers = f"{fmt.join_scopes(sorted(whole.scopes, key=rank_scope))} · " if whole else ""
-    end = f" · {ending(result)}"
+    end = f" · {name_ending(result)}"
     room = max(width - len(covers) - len(end), 20)
     return f"{covers}{fmt.shorten_end(shlex.join(result.command), room)}{end}"
 
 
-def rated_lines(result: Result) -> list[tuple[str, str]]:
+def list_rated_facts(result: Result) -> list[tuple[str, str]]:
     """Return what runtime x rated power would have said, where that is known."""
     return [("estimate", rated.told(result.rated))] if result.rated.ratio is not None else []
 
 
-def ending(result: Result) -> str:
+def name_ending(result: Result) -> str:
     """Return how the workload ended, in words."""
     if result.outcome == "exit":
         return f"exit {result.exit_code}"
@@ -168,7 +168,7 @@ def cell(q: Quantity | None, factor: float, *, estimate: bool = False) -> str:
     return f"~{text}" if estimate else text
 
 
-def energy_table(rows: list[EnergyRow]) -> Table:
+def make_energy_table(rows: list[EnergyRow]) -> Table:
     """Return energy with its interval (k = 2), powers, and net of idle where idle was measured."""
     joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
     watts, power = fmt.choose_scale([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
@@ -188,7 +188,7 @@ def energy_table(rows: list[EnergyRow]) -> Table:
     return table
 
 
-def measured_by_lines(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
+def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
     """Return for each kind of scope by which meter and channel it was measured, and how accurate that is."""
     lines = []
     for m in list_meter_rows(result, every=every):
@@ -202,7 +202,7 @@ def measured_by_lines(result: Result, *, every: bool = False) -> list[tuple[str,
     return lines
 
 
-def budget_table(result: Result) -> Table:
+def make_budget_table(result: Result) -> Table:
     """Return what makes up the interval of each scope: percent of its energy at k = 2, by kind of source."""
     kinds = list(dict.fromkeys(kind for s in result.scopes for kind in s.energy.budget()))
     kinds.sort(key=lambda kind: kind == "unseen")  # last: it is a bound, and no part of `all`
@@ -223,18 +223,18 @@ def _fitting(console: Console, rows: list[PhaseRow], *, families: bool) -> Table
     """Return the table of phases with as many kinds of work as there is room for: no figure may be cut off."""
     unbounded = console.options.update(max_width=10_000)
     for kinds in range(MOST_KINDS, 0, -1):
-        table = phase_table(rows, families=families, kinds=kinds)
+        table = make_phase_table(rows, families=families, kinds=kinds)
         if console.measure(table, options=unbounded).maximum <= console.width:
             return table
-    return phase_table(rows, families=families, kinds=0)
+    return make_phase_table(rows, families=families, kinds=0)
 
 
-def phase_table(rows: list[PhaseRow], *, families: bool = False, kinds: int = MOST_KINDS) -> Table:
+def make_phase_table(rows: list[PhaseRow], *, families: bool = False, kinds: int = MOST_KINDS) -> Table:
     """Return the phases with time, energy, power and energy per unit of work; with `families` a line for each."""
     joules, unit = fmt.choose_scale([r.energy.value for r in rows if r.energy is not None], "J")
     means = {k: r.energy.value / r.duration_s for k, r in enumerate(rows) if r.energy and r.duration_s > 0}
     watts, power = fmt.choose_scale(means.values(), "W")
-    works = shown_work(name for r in rows for name in r.work)[:kinds]
+    works = choose_work_kinds(name for r in rows for name in r.work)[:kinds]
     energy_heads = [f"energy, {unit}", f"mean, {power}"] if means else []
     scales = [fmt.scale_per_work(_each(rows, w), w) if means else (1.0, f"{w}/s") for w in works]
     table = make_table("phase", "time", *energy_heads, *(head for _, head in scales))
@@ -251,7 +251,7 @@ def phase_table(rows: list[PhaseRow], *, families: bool = False, kinds: int = MO
     return table
 
 
-def shown_work(kinds: Iterable[str]) -> list[str]:
+def choose_work_kinds(kinds: Iterable[str]) -> list[str]:
     """Return the kinds of work that there is room for: what was worked on before what it took."""
     return sorted(dict.fromkeys(kinds), key=lambda kind: BEHIND.get(kind, 0))[:MOST_KINDS]
 
@@ -269,7 +269,7 @@ def _per_work(row: PhaseRow, work: str, factor: float, *, energy: bool) -> str:
     return cell(row.energy * (1 / done), factor)
 
 
-def work_lines(result: Result) -> list[tuple[str, str]]:
+def list_work_facts(result: Result) -> list[tuple[str, str]]:
     """Return work done: amount, per second in the phases it was done in and over all, and energy for each."""
     per_work, lines = result.per_work(), []
     told = list_figure_kinds(result.work)
@@ -295,7 +295,7 @@ def _rates(result: Result, kind: str) -> str:
     return f", {fmt.format_work_rate(inside[1], kind)} in {name}, {fmt.format_work_rate(over_all, kind)} over all"
 
 
-def fact_lines(result: Result) -> list[tuple[str, str]]:
+def list_workload_facts(result: Result) -> list[tuple[str, str]]:
     """Return what the workload told of itself: the data, by what it is to be judged, then the rest in one line."""
     facts, quality = dict(result.facts), read_quality(result.facts)
     data = facts.pop(DATA_FACT, None)
@@ -309,7 +309,7 @@ def fact_lines(result: Result) -> list[tuple[str, str]]:
     return [(label, text) for label, text in told if text]
 
 
-def unbroken(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def avoid_breaks(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return lines that are wrapped between their parts only: no figure is broken, nor parted from its name."""
     found = []
     for label, text in lines:
@@ -318,7 +318,7 @@ def unbroken(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return found
 
 
-def load_lines(result: Result) -> list[tuple[str, str]]:
+def list_load_facts(result: Result) -> list[tuple[str, str]]:
     """Return the load of the command and of the whole machine in one line."""
     load, own, machine = result.load, [], []
     if "workload.user_s" in load:
@@ -337,7 +337,7 @@ def load_lines(result: Result) -> list[tuple[str, str]]:
     return [("load", "; ".join(parts))] if parts else []
 
 
-def check_facts(result: Result) -> list[tuple[str, str]]:
+def list_check_facts(result: Result) -> list[tuple[str, str]]:
     """Return the checks that did not end well, the worst first, with the next command to type."""
     rows: list[tuple[str, str]] = []
     for check in check_lines(result.checks):
@@ -350,7 +350,7 @@ def check_facts(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
-def missing_lines(result: Result) -> list[tuple[str, str]]:
+def list_missing_facts(result: Result) -> list[tuple[str, str]]:
     """Return meters that gave nothing: all of them where there is no energy, else those that somebody can repair."""
     lines = []
     for m in result.missing:
@@ -362,7 +362,7 @@ def missing_lines(result: Result) -> list[tuple[str, str]]:
     return lines
 
 
-def closing_lines(result: Result, folder: Path, name: str) -> list[tuple[str, str]]:
+def list_closing_facts(result: Result, folder: Path, name: str) -> list[tuple[str, str]]:
     """Return where the run is and what to type next."""
     lines = [("run", str(folder))]
     if not result.scopes and result.outcome == "imported":

@@ -23,7 +23,7 @@ from joulelab.report.console import make_console
 from joulelab.report.page.document import offline
 from joulelab.report.page.markdown_run import run_markdown
 from joulelab.report.page.run import run_page
-from joulelab.report.run_tables import headline, print_result
+from joulelab.report.run_tables import print_result, write_headline
 from joulelab.store.run import open_run
 from joulelab.twin.virtual import run_twin_study
 
@@ -136,8 +136,8 @@ def test_the_first_figures_are_those_of_the_headline_and_the_json(told: Told) ->
     assert cards[0] == fmt.format_quantity(energy["value"], energy["expanded"], "J")
     assert cards[1] == fmt.format_duration(told.json["duration_s"])
     watt_hours = fmt.format_watt_hours(energy["value"])
-    assert f"{cards[0]} ({watt_hours}) in {cards[1]}, {cards[2]} on average" == headline(told.result)
-    assert headline(told.result) in told.terminal
+    assert f"{cards[0]} ({watt_hours}) in {cards[1]}, {cards[2]} on average" == write_headline(told.result)
+    assert write_headline(told.result) in told.terminal
     assert told.html.by_class["name"][:3] == ["energy", "time", "mean power"]
 
 

@@ -16,7 +16,7 @@ from joulelab.report.page.profile import profile_json
 from joulelab.report.page.run_facts import configuration, recomputed, workload
 from joulelab.report.page.run_figures import distribution, energies, meters, phases, rated, uncertainty
 from joulelab.report.page.run_summary import checked, gaps, summary
-from joulelab.report.run_tables import ending
+from joulelab.report.run_tables import name_ending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +90,7 @@ def title_of(result: Result) -> str:
 def subtitle_of(result: Result) -> str:
     """Return the line below: id, when and where it ran, how it ended."""
     named = [result.run] if result.name else []
-    return escape_unprintable(" · ".join([*named, *_when(result), result.host, ending(result)]))
+    return escape_unprintable(" · ".join([*named, *_when(result), result.host, name_ending(result)]))
 
 
 def _when(result: Result) -> list[str]:

@@ -13,7 +13,7 @@ from joulelab.report import format as fmt
 from joulelab.report.caps import cap_lines
 from joulelab.report.page.blocks import Commands, Fold, Heading, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row
-from joulelab.report.run_tables import load_lines
+from joulelab.report.run_tables import list_load_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ MOST_SCOPES = 200  # letters of a list of scopes
 def workload(result: Result) -> tuple[Block, ...]:
     """Return caps, load, and every fact that the workload told."""
     blocks: list[Block] = []
-    if rows := cap_lines(result) + load_lines(result):
+    if rows := cap_lines(result) + list_load_facts(result):
         blocks.append(Lines(tuple(rows)))
     if result.facts:
         grid = Grid(

@@ -23,7 +23,7 @@ from joulelab.report.page.blocks import Columns, Drawing, Fold, Lines, Table, Te
 from joulelab.report.page.tables import Grid, Row, grid_of
 from joulelab.report.rated import told as rated_text
 from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
-from joulelab.report.run_tables import budget_table, energy_table, measured_by_lines, phase_table
+from joulelab.report.run_tables import list_meter_facts, make_budget_table, make_energy_table, make_phase_table
 
 if TYPE_CHECKING:
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
@@ -62,14 +62,14 @@ def energies(result: Result) -> tuple[Block, ...]:
         if any(p.value < 0 for row in stack.rows for p in row.parts):
             note += " A part below 0 has no length: its meters disagree with what holds it."
         blocks.append(Drawing(stack, note))
-    grid = grid_of(energy_table(list_energy_rows(result)))
+    grid = grid_of(make_energy_table(list_energy_rows(result)))
     table = Table(grid, f"Energy, power and energy net of idle, by scope. {INTERVALS}")
     bars = scopes_of(result)
     blocks.append(table if bars is None else Columns((table, Drawing(bars, INTERVALS, wide=False))))
-    blocks.append(Lines(tuple(measured_by_lines(result))))
+    blocks.append(Lines(tuple(list_meter_facts(result))))
     if joined := joined_lines(result):
         blocks.append(Lines(tuple(joined)))
-    every = grid_of(energy_table(list_energy_rows(result, every=True)))
+    every = grid_of(make_energy_table(list_energy_rows(result, every=True)))
     if len(every.rows) > len(grid.rows):
         blocks.append(Fold(f"every scope ({len(every.rows)} rows)", (Table(every, "Every scope", hidden=True),)))
     return tuple(blocks)
@@ -82,11 +82,11 @@ def phases(result: Result) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if (chart := epochs_of(result)) is not None:
         blocks.append(Drawing(chart, INTERVALS if any(bar.expanded for bar in chart.rows) else ""))
-    short = grid_of(phase_table(list_phase_rows(result)))
+    short = grid_of(make_phase_table(list_phase_rows(result)))
     blocks.append(Table(short, f"Phases. {INTERVALS}"))
     if more := count_hidden_phases(result):
         blocks.append(Text(f"and {more} more names, below", "muted"))
-    whole = grid_of(phase_table(list_phase_rows(result, every=True), families=True))
+    whole = grid_of(make_phase_table(list_phase_rows(result, every=True), families=True))
     if len(whole.rows) > len(short.rows):
         title = f"every phase, by family of devices ({len(whole.rows)} rows)"
         blocks.append(Fold(title, (Table(whole, "Every phase", hidden=True),)))
@@ -243,6 +243,6 @@ def uncertainty(result: Result) -> tuple[Block, ...]:
         "Parts add in quadrature, so a bar shows shares of the square. At its end: the interval (k = 2), of the energy."
     )
     told = tuple((kind, PARTS_OF_BUDGET[kind]) for kind in chart.keys if kind in PARTS_OF_BUDGET)
-    grid = grid_of(budget_table(result))
+    grid = grid_of(make_budget_table(result))
     title = "Percent of the energy at k = 2, by what it comes from"
     return (Drawing(chart, note), Lines(told), Fold("as a table", (Table(grid, title),)))

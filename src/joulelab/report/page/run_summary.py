@@ -11,7 +11,13 @@ from joulelab.report import format as fmt
 from joulelab.report.page.blocks import Cards, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.run_rows import check_lines
-from joulelab.report.run_tables import check_facts, headline, missing_lines, rated_lines, work_lines
+from joulelab.report.run_tables import (
+    list_check_facts,
+    list_missing_facts,
+    list_rated_facts,
+    list_work_facts,
+    write_headline,
+)
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
@@ -27,13 +33,13 @@ def summary(result: Result) -> tuple[Block, ...]:
         blocks.append(Text(f"{fmt.name_twins([result.twin])}. Nothing here was measured.", "note warn"))
     if result.state == "live":
         blocks.append(Text("This run is still going on: figures are those so far.", "note"))
-    blocks.append(Cards(_cards(result)) if result.scopes else Text(f"{headline(result)}.", "note warn"))
+    blocks.append(Cards(_cards(result)) if result.scopes else Text(f"{write_headline(result)}.", "note warn"))
     if (bound := result.bound_check) is not None:
         blocks.append(Text(f"{bound.message} -> {bound.next}", "muted"))
     blocks.append(Lines(tuple(_what(result))))
     doubts = Counter(c.status for c in check_lines(result.checks))
     if doubts["failed"] or doubts["warning"]:
-        worst = [row for row in check_facts(result) if row[0] in ("failed", "warning")]
+        worst = [row for row in list_check_facts(result) if row[0] in ("failed", "warning")]
         blocks.append(Lines(tuple(worst), "checks"))
     return tuple(blocks)
 
@@ -66,12 +72,17 @@ def _what(result: Result) -> list[tuple[str, str]]:
         rows.append(("GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())))
     if result.labels:
         rows.append(("labels", ", ".join(f"{k} = {v}" for k, v in result.labels.items())))
-    return rows + work_lines(result) + rated_lines(result) + ([] if result.scopes else missing_lines(result))
+    return (
+        rows
+        + list_work_facts(result)
+        + list_rated_facts(result)
+        + ([] if result.scopes else list_missing_facts(result))
+    )
 
 
 def checked(result: Result) -> tuple[Block, ...]:
     """Return every doubt with the next command to type, meters that gave nothing, then what was found in order."""
-    doubts, missing = check_facts(result), missing_lines(result)
+    doubts, missing = list_check_facts(result), list_missing_facts(result)
     fine = [c for c in result.checks if c.status == "ok"]
     blocks: list[Block] = [Lines(tuple(doubts), "checks")] if doubts else []
     if not doubts and result.scopes:

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from joulelab.report import format as fmt
-from joulelab.report.run_tables import cell, shown_work
+from joulelab.report.run_tables import cell, choose_work_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -273,4 +273,4 @@ def _busy(view: View) -> str:
 
 
 def _work(view: View) -> str:
-    return ", ".join(fmt.format_work(view.work[kind], fmt.format_fact(kind)) for kind in shown_work(view.work))
+    return ", ".join(fmt.format_work(view.work[kind], fmt.format_fact(kind)) for kind in choose_work_kinds(view.work))

@@ -18,7 +18,7 @@ from joulelab.analysis.channels import load_channels
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import join_meters
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.report.agreement import agreement_rows
+from joulelab.report.agreement import list_agreement_rows
 
 SLURM = accuracy(0.05, shared="slurm:xcc", quantum=400.0)
 COMMON = {"job": "7", "row": ".batch", "plugin": "xcc"}
@@ -96,7 +96,7 @@ def test_a_meter_that_is_off_by_more_than_both_may_be_differs(folder):
     (check,) = named(result, "meters-disagree")
     assert (check.status, check.scope) == ("warning", "job")
     assert check.numbers["difference_share"] == pytest.approx(0.3, abs=5e-4)
-    rows = agreement_rows(result)
+    rows = list_agreement_rows(result)
     assert [(r.scope, r.meter, r.verdict) for r in rows] == [
         ("job, -1 to +11 s", "bmc power_w", "ours"),
         ("", "slurm energy_j", "differ"),
@@ -157,7 +157,7 @@ def test_the_other_side_of_the_supply_decides_nothing(folder):
     result = result_of(account(steady(folder, 550.0, "node.ac"), 6000.0))
     assert only(result).verdict == "cannot tell"
     assert codes(result) == [("accounting.other-side", "note", "job 7")]
-    assert agreement_rows(result)[-1].verdict == "cannot tell"
+    assert list_agreement_rows(result)[-1].verdict == "cannot tell"
 
 
 def test_all_nodes_of_the_job_are_summed_whatever_their_domain(folder):

@@ -10,7 +10,7 @@ import pytest
 from joulelab.analysis.joining import compare_meters
 from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, Result, ScopeResult
 from joulelab.core.quantity import Quantity
-from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
+from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.console import make_console
 
 
@@ -46,7 +46,7 @@ GPU = scope("gpu:0", reading("nvml", 100.0, 5.0), reading("redfish", 101.0, 5.0)
 
 
 def test_the_best_channel_of_each_meter_at_the_wall_and_elsewhere_only_what_differs():
-    rows = agreement_rows(result(NODE, GPU))
+    rows = list_agreement_rows(result(NODE, GPU))
     assert [(r.scope, r.meter, r.verdict) for r in rows] == [
         ("node.ac", "analyzer power_w", "best"),
         ("", "pdu1 power_w", "agree"),
@@ -54,23 +54,23 @@ def test_the_best_channel_of_each_meter_at_the_wall_and_elsewhere_only_what_diff
         ("", "plug power_w", "cannot tell"),
     ]
     off = scope("gpu:0", reading("nvml", 100.0, 1.0), reading("redfish", 120.0, 1.0))
-    assert [r.meter for r in agreement_rows(result(off))] == ["nvml power_w", "redfish power_w"]
+    assert [r.meter for r in list_agreement_rows(result(off))] == ["nvml power_w", "redfish power_w"]
 
 
 def test_who_imports_two_meters_of_a_gpu_sees_them_compared():
-    rows = agreement_rows(replace(result(GPU), outcome="imported"))
+    rows = list_agreement_rows(replace(result(GPU), outcome="imported"))
     assert [(r.meter, r.verdict) for r in rows] == [("nvml power_w", "best"), ("redfish power_w", "agree")]
 
 
 def test_every_channel_on_request():
-    rows = agreement_rows(result(NODE, GPU), every=True)
+    rows = list_agreement_rows(result(NODE, GPU), every=True)
     assert [r.meter for r in rows if r.scope == "" and r.meter.startswith("pdu1")] == ["pdu1 power_w", "pdu1 energy_j"]
     assert "gpu:0" in [r.scope for r in rows]
 
 
 def test_scopes_of_several_hosts_are_named_with_them():
     other = scope("node.ac", reading("a", 5.0, 0.1), reading("b", 5.0, 0.1), host="n2")
-    assert [r.scope for r in agreement_rows(result(NODE, other)) if r.scope] == ["n1/node.ac", "n2/node.ac"]
+    assert [r.scope for r in list_agreement_rows(result(NODE, other)) if r.scope] == ["n1/node.ac", "n2/node.ac"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_scopes_of_several_hosts_are_named_with_them():
     ],
 )
 def test_the_lag_that_was_taken_out(lags, words):
-    row = next(r for r in agreement_rows(result(NODE, lags=lags)) if r.meter == "pdu1 power_w")
+    row = next(r for r in list_agreement_rows(result(NODE, lags=lags)) if r.meter == "pdu1 power_w")
     assert row.lag == words
 
 
@@ -93,7 +93,7 @@ def test_the_table_fits_a_terminal_and_nothing_of_nothing_is_no_share():
     out = io.StringIO()
     console = make_console(out)
     console.width = 80
-    console.print(agreement_table(agreement_rows(result(NODE, none))))
+    console.print(make_agreement_table(list_agreement_rows(result(NODE, none))))
     text = out.getvalue()
     assert "+1.0 ± 2.0" in text
     assert "…" not in text
@@ -106,7 +106,7 @@ def test_rest_and_supply_in_words():
     )
     clear = GroupResult("rest of node.dc", ("gpu:0",), Quantity(40.0, {"gain:y": 2.0}), Quantity(4.0), None)
     ratios = {"supply efficiency": Quantity(0.94, {"gain:y": 0.005}), "n2: supply efficiency": Quantity(0.9, {}, False)}
-    assert joined_lines(result(NODE, groups=[rest, clear], ratios=ratios)) == [
+    assert list_joining_facts(result(NODE, groups=[rest, clear], ratios=ratios)) == [
         ("rest", "rest of node.ac: off by up to 60 J if the load repeats in step with the sensors inside"),
         ("supply", "efficiency 94.0 ± 1.0 % (node.dc / node.ac)"),
         ("supply", "n2: efficiency 90.0 % (node.dc / node.ac)"),

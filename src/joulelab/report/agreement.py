@@ -28,7 +28,7 @@ class AgreementRow:
     lag: str
 
 
-def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]:
+def list_agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]:
     """Return the scopes that several meters cover, the one believed first.
 
     Without `every` the best channel of each meter at the node and the rack, and elsewhere only what differs.
@@ -92,7 +92,7 @@ def _covers(scope: ScopeResult, lag: Lag) -> bool:
     return lag.scope == scope.scope or lag.scope.startswith(parts)
 
 
-def agreement_table(rows: list[AgreementRow]) -> Table:
+def make_agreement_table(rows: list[AgreementRow]) -> Table:
     """Return meters of one scope with their energies, differences and verdicts."""
     joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
     table = make_table("scope", "meter", f"energy, {unit}", "off, %", "", "lag, s", left=(0, 1, 4))
@@ -107,7 +107,7 @@ def agreement_table(rows: list[AgreementRow]) -> Table:
     return table
 
 
-def joined_lines(result: Result) -> list[tuple[str, str]]:
+def list_joining_facts(result: Result) -> list[tuple[str, str]]:
     """Return what joining meters tells: how far rests can be off, and how efficient supplies were."""
     lines = []
     for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):

@@ -14,7 +14,7 @@ from joulelab.core.scope import rank_scope
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report import rated
-from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
+from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.caps import cap_lines
 from joulelab.report.console import BLANK, LABEL, STYLE, make_table, print_facts
 from joulelab.report.run_rows import (
@@ -94,7 +94,7 @@ def print_result(
             console.print(Text(f"and {count_hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
     print_facts(console, avoid_breaks(list_workload_facts(result) + list_work_facts(result)) + cap_lines(result))
-    print_facts(console, joined_lines(result) + list_load_facts(result) + list_rated_facts(result))
+    print_facts(console, list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result))
     doubts = [("problem", text) for text in problems] + list_check_facts(result)
     print_facts(console, doubts, styles=STYLE)
     print_facts(console, list_missing_facts(result))
@@ -109,10 +109,10 @@ def _print_energies(console: Console, result: Result, *, every: bool, budget: bo
     console.print(make_energy_table(list_energy_rows(result, every=every)))
     console.print()
     print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
-    agreement = agreement_rows(result, every=every)
+    agreement = list_agreement_rows(result, every=every)
     if agreement:
         console.print()
-        console.print(agreement_table(agreement))
+        console.print(make_agreement_table(agreement))
     if budget:
         console.print()
         console.print(make_budget_table(result))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
-from joulelab.report.agreement import agreement_rows
+from joulelab.report.agreement import list_agreement_rows
 from joulelab.report.charts.model import Bar, Bars, Histogram, Part, Stack, Stacked
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 
@@ -182,7 +182,7 @@ def rated_of(result: Result) -> Bars | None:
 def meters_of(result: Result) -> Bars | None:
     """Return meters of one scope against the one believed: by how many percent they are off, with intervals."""
     rows, scope = [], ""
-    for r in agreement_rows(result):
+    for r in list_agreement_rows(result):
         scope = r.scope or scope
         if r.off is None:
             continue

@@ -15,7 +15,7 @@ from joulelab.analysis.distribution import make_distribution
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
-from joulelab.report.agreement import agreement_rows
+from joulelab.report.agreement import list_agreement_rows
 from joulelab.report.charts.chart_model import (
     EXPANDED_NOTE,
     BarChart,
@@ -221,7 +221,7 @@ def chart_rated_power(result: Result) -> BarChart | None:
 def chart_meters(result: Result) -> BarChart | None:
     """Chart the deviation of other meters of a scope from the one that is used, in percent."""
     bars, scope = [], ""
-    for row in agreement_rows(result):
+    for row in list_agreement_rows(result):
         scope = row.scope or scope
         if row.off is not None:
             expanded = None if row.off.expanded is None else 100 * row.off.expanded

@@ -9,7 +9,7 @@ import numpy as np
 
 from joulelab.analysis.readings import make_distribution
 from joulelab.report import format as fmt
-from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
+from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.charts.of_run import (
     budget_of,
     epochs_of,
@@ -67,7 +67,7 @@ def energies(result: Result) -> tuple[Block, ...]:
     bars = scopes_of(result)
     blocks.append(table if bars is None else Columns((table, Drawing(bars, INTERVALS, wide=False))))
     blocks.append(Lines(tuple(list_meter_facts(result))))
-    if joined := joined_lines(result):
+    if joined := list_joining_facts(result):
         blocks.append(Lines(tuple(joined)))
     every = grid_of(make_energy_table(list_energy_rows(result, every=True)))
     if len(every.rows) > len(grid.rows):
@@ -197,8 +197,8 @@ def _window(seconds: float | None) -> str:
 
 def meters(result: Result) -> tuple[Block, ...]:
     """Return meters that cover one scope beside each other, with the lag that was taken out of their readings."""
-    every = agreement_rows(result, every=True)
-    rows = agreement_rows(result) or (every if len(every) <= FEW_METERS else [])
+    every = list_agreement_rows(result, every=True)
+    rows = list_agreement_rows(result) or (every if len(every) <= FEW_METERS else [])
     if not every:
         return ()
     blocks: list[Block] = []
@@ -206,10 +206,10 @@ def meters(result: Result) -> tuple[Block, ...]:
         blocks.append(Drawing(chart, "0 is the meter that is believed. " + INTERVALS))
     if rows:
         blocks.append(
-            Table(grid_of(agreement_table(rows)), "Meters of one scope; the lag is taken out of their readings")
+            Table(grid_of(make_agreement_table(rows)), "Meters of one scope; the lag is taken out of their readings")
         )
     if len(every) > len(rows):
-        whole = Table(grid_of(agreement_table(every)), "Every channel", hidden=True)
+        whole = Table(grid_of(make_agreement_table(every)), "Every channel", hidden=True)
         blocks.append(Fold(f"every channel of every meter ({len(every)} rows)", (whole,)))
     if lags := _lags(result):
         blocks.append(Fold("lags of streams", (Table(lags, "Lags of streams", hidden=True),)))

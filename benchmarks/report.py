@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power_profile import make_profile
 from joulelab.report.page.profile import profile_json
-from joulelab.report.rated import told
+from joulelab.report.rated import describe_rated
 from joulelab.store.folder import read_json
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
@@ -86,7 +86,7 @@ def report(run: Path) -> tuple[str, float, dict[str, Any]]:
     print(
         f"  {len(profile.traces)} traces, {profile.grid.count} buckets of {finest:.3g} s, {profile.grid.levels} levels"
     )
-    print(f"  {told(result.rated)}")
+    print(f"  {describe_rated(result.rated)}")
     return text, first + second + third + fourth, profile_json(profile, result)
 
 

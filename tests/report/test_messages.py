@@ -18,7 +18,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.report.caps import cap_lines
 from joulelab.report.comparison import Comparison, compare, line_of
 from joulelab.report.paper_tables import Spread, paper_tables
-from joulelab.report.rated import power_told, told
+from joulelab.report.rated import describe_rated, format_rated_power
 from joulelab.report.run_rows import check_lines
 from joulelab.report.run_tables import name_ending
 
@@ -169,8 +169,8 @@ HOW = "is not recorded; to tell it: rated_w = WATTS below [node] of joulelab.tom
     ],
 )
 def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, words: str) -> None:
-    assert told(found) == words
-    assert power_told(rated(10200.0)) == "10 200 W"
+    assert describe_rated(found) == words
+    assert format_rated_power(rated(10200.0)) == "10 200 W"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, word
     ],
 )
 def test_numbers_are_told_in_the_units_of_their_size(found: RatedResult, words: str) -> None:
-    assert words in told(found)
+    assert words in describe_rated(found)
 
 
 def test_devices_with_equal_caps_share_a_line() -> None:

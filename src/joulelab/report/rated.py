@@ -17,23 +17,23 @@ MOST = 4  # scopes that are named
 KWH, WORTH_KWH = 3.6e6, 0.1  # J; energies from which they are told in kWh too
 
 
-def told(rated: RatedResult) -> str:
+def describe_rated(rated: RatedResult) -> str:
     """Return the estimate and how far off it is in one line; what is not known with how to tell it."""
     ratio = rated.ratio
     if ratio is None:
         if not rated.unknown:
             return "none: no energy was measured that it could be compared with"
         return f"unknown: the rated power of {_some(rated.unknown)} is not recorded; {HOW}"
-    power = power_told(rated)
+    power = format_rated_power(rated)
     power = f"({power})" if " + " in power else power
     sources = ", ".join(dict.fromkeys(device.source for device in rated.devices))
     of = f"what {rated.families} used" if rated.unknown or rated.unused else "what was measured"
     without = f"; without {_some(rated.unused)}, not shown to the workload" if rated.unused else ""
     estimate = f"{power} x {_time(rated.duration_s)} = {_energy(rated.energy_j)}"
-    return f"{estimate}: {times(ratio)} times {of} ({sources}{without})"
+    return f"{estimate}: {format_ratio(ratio)} times {of} ({sources}{without})"
 
 
-def power_told(rated: RatedResult) -> str:
+def format_rated_power(rated: RatedResult) -> str:
     """Return the rated power in words: `8 x 700 W`, `2 x 350 W + 8 x 700 W`."""
     counts: dict[float, int] = {}
     for device in rated.devices:
@@ -43,7 +43,7 @@ def power_told(rated: RatedResult) -> str:
     )
 
 
-def times(ratio: Quantity) -> str:
+def format_ratio(ratio: Quantity) -> str:
     """Return how many times as much it is, with its interval."""
     return fmt.format_interval(ratio.value, ratio.expanded)
 

@@ -145,7 +145,7 @@ def describe_command(result: Result, width: int) -> str:
 
 def list_rated_facts(result: Result) -> list[tuple[str, str]]:
     """Return what runtime x rated power would have said, where that is known."""
-    return [("estimate", rated.told(result.rated))] if result.rated.ratio is not None else []
+    return [("estimate", rated.describe_rated(result.rated))] if result.rated.ratio is not None else []
 
 
 def name_ending(result: Result) -> str:

@@ -122,7 +122,7 @@ def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> N
     text = re.sub("<[^>]+>", "", estimate.body)
     for result in results:
         assert result.rated.ratio is not None
-        assert escape_unprintable(rated.told(result.rated)) in text.replace("&#x27;", "'")
+        assert escape_unprintable(rated.describe_rated(result.rated)) in text.replace("&#x27;", "'")
 
 
 @pytest.mark.system  # pure, and slow

@@ -159,7 +159,7 @@ def test_the_stack_adds_up_to_what_was_measured(told: Told) -> None:
 
 
 def test_rated_power_is_told_once(rich: Told) -> None:
-    told = rated.told(rich.result.rated)
+    told = rated.describe_rated(rich.result.rated)
     assert fmt.format_interval(rich.json["rated"]["ratio"]["value"], rich.json["rated"]["ratio"]["expanded"]) in told
     assert told in " ".join(rich.html.by_class["said"])
     assert told in rich.terminal

@@ -92,7 +92,7 @@ def run_link(run: Result, path: Path, link: Link | None) -> Html | str:
 
 def estimate_part(results: Sequence[Result], labels: Sequence[str]) -> Part:
     """Return what runtime x rated power would have said of each run."""
-    told = tuple((label, rated.told(run.rated)) for label, run in zip(labels, results, strict=True))
+    told = tuple((label, rated.describe_rated(run.rated)) for label, run in zip(labels, results, strict=True))
     return Part("estimate", "Runtime x rated power", (Text(ESTIMATE), Lines(told)))
 
 

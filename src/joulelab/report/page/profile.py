@@ -13,7 +13,7 @@ from joulelab.analysis.profile_buckets import COARSER
 from joulelab.core.quantity import total
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
-from joulelab.report.rated import power_told
+from joulelab.report.rated import format_rated_power
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,9 @@ def lines_of(result: Result) -> list[dict[str, Any]]:
         return lines
     if result.rated.devices:
         part = f" ({result.rated.families})" if result.rated.unknown else ""
-        lines.append({"label": f"rated: {power_told(result.rated)}{part}", "w": result.rated.watts, "kind": "rated"})
+        lines.append(
+            {"label": f"rated: {format_rated_power(result.rated)}{part}", "w": result.rated.watts, "kind": "rated"}
+        )
     lines.append({"label": f"mean: {fmt.format_watts(whole.mean_w.value)}", "w": whole.mean_w.value, "kind": "mean"})
     known = {(s.host, s.scope): s.idle_w for s in result.scopes}
     idle = [known.get(key) for key in zip(whole.hosts, whole.scopes, strict=True)]

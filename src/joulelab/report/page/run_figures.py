@@ -21,7 +21,7 @@ from joulelab.report.charts.of_run import (
 )
 from joulelab.report.page.blocks import Columns, Drawing, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row, grid_of
-from joulelab.report.rated import told as rated_text
+from joulelab.report.rated import describe_rated as rated_text
 from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import list_meter_facts, make_budget_table, make_energy_table, make_phase_table
 

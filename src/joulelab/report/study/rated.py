@@ -9,7 +9,7 @@ from joulelab.analysis.cell_lines import format_knobs
 from joulelab.analysis.study_cells import Cell, Trial, compute_means
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
-from joulelab.report.rated import HOW, times
+from joulelab.report.rated import HOW, format_ratio
 from joulelab.report.study_tables import Column, unnamed
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def estimate_text(estimates: Sequence[CellEstimate], summary: StudySummary) -> s
     if not estimates:
         return f"Unknown: no run recorded the rated power of what was measured; {HOW}."
     ranked = sorted(estimates, key=lambda each: each.ratio.value)
-    low, high = (times(each.ratio) for each in (ranked[0], ranked[-1]))
+    low, high = (format_ratio(each.ratio) for each in (ranked[0], ranked[-1]))
     of = f"{len(estimates)} cell{'s' if len(estimates) > 1 else ''}"
     lacking = sum(cell.compared is not None for cell in summary.cells) - len(estimates)
     without = f"; of {lacking} more it is unknown" if lacking > 0 else ""
@@ -83,7 +83,7 @@ def estimate_columns(estimates: Sequence[CellEstimate], summary: StudySummary) -
         Column(f"rated, {power}", tuple(fmt.format_number(e.watts / watts) for e in estimates)),
         Column(f"estimate, {unit}", tuple(fmt.format_number(e.energy_j / energy) for e in estimates)),
         Column(f"used, {unit}", tuple(_used(e.used, energy) for e in estimates)),
-        Column("ratio", tuple(times(e.ratio) for e in estimates)),
+        Column("ratio", tuple(format_ratio(e.ratio) for e in estimates)),
     ]
     told = tuple(" + ".join(e.families) for e in estimates)
     return [*columns, Column("of", told)]

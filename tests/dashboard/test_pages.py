@@ -16,7 +16,7 @@ from tests.dashboard.conftest import BIDI, HOSTILE
 from joulelab.analysis.results_file import load_head, load_result
 from joulelab.dashboard.security import Doors
 from joulelab.dashboard.server import in_background
-from joulelab.report.listed import energy_text
+from joulelab.report.listed import format_run_energy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ class Seen(HTMLParser):
 def test_the_list_has_the_numbers_of_the_terminal(served: Asked) -> None:
     text = html.unescape(served.get("/").text)
     for name in ("first", "second", "killed", "failed", "none"):
-        assert energy_text(load_head(served.stores.runs / served.stores.ids[name]).to_json()) in text
+        assert format_run_energy(load_head(served.stores.runs / served.stores.ids[name]).to_json()) in text
     for word in ("live", "killed", "exit 3", "simulated", "broken", "no meter", "batch=128", "2 more in studies"):
         assert word in text, word
 

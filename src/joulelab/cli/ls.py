@@ -102,7 +102,7 @@ def _room(heads: list[str], cells: list[list[str]], width: int) -> int:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
     from joulelab.report import format as fmt
-    from joulelab.report.listed import end_text, energy_text
+    from joulelab.report.listed import format_run_end, format_run_energy
 
     if row["problem"]:
         age, took = (_age(row["start_utc"]), fmt.format_duration(row["duration_s"])) if "start_utc" in row else ("", "")
@@ -110,7 +110,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
     words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
     words = f"simulated (twin {row['twin']}): {words}" if row.get("twin") else words
     took = fmt.format_duration(row["duration_s"])
-    return row["run"], _age(row["start_utc"]), took, energy_text(row), end_text(row), words
+    return row["run"], _age(row["start_utc"]), took, format_run_energy(row), format_run_end(row), words
 
 
 def _data(row: Mapping[str, Any]) -> str:

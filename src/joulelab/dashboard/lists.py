@@ -13,7 +13,7 @@ from joulelab.dashboard.frame import BADGES, WORDS, document, navigation, short,
 from joulelab.dashboard.search import ALL
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, joined, tag
-from joulelab.report.listed import end_text, energy_text
+from joulelab.report.listed import format_run_end, format_run_energy
 from joulelab.report.page.parts import Page, Section
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _labels(entry: Entry) -> list[Html]:
 def _status(entry: Entry) -> Html:
     words = WORDS.get(entry.status, entry.status)
     if entry.status == "failed":
-        words = end_text({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
+        words = format_run_end({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
     badge = tag("span", escape_unprintable(words), class_=BADGES[entry.status])
     twin = tag("span", "simulated", class_="badge warn", title=short(fmt.name_twins([entry.twin])))
     return joined((badge, twin if entry.twin else None), " ")
@@ -156,7 +156,7 @@ def _running(entry: Entry, now: dt.datetime) -> str:
 def _energy(entry: Entry) -> str:
     if entry.status == "broken" or (entry.energy is None and not entry.told):
         return fmt.NOTHING
-    return energy_text({"energy": entry.energy, "estimate": entry.estimate})
+    return format_run_energy({"energy": entry.energy, "estimate": entry.estimate})
 
 
 def _hosts(entry: Entry) -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def energy_text(listed: Mapping[str, Any]) -> str:
+def format_run_energy(listed: Mapping[str, Any]) -> str:
     """Return the energy of a run with its interval: `28.2 ± 1.7 kJ`, `~` before an estimate, `no meter`."""
     energy = listed["energy"]
     if energy is None:
@@ -21,7 +21,7 @@ def energy_text(listed: Mapping[str, Any]) -> str:
     return f"{'~' if listed['estimate'] else ''}{text} {unit}"
 
 
-def end_text(listed: Mapping[str, Any]) -> str:
+def format_run_end(listed: Mapping[str, Any]) -> str:
     """Return how a run ended: `exit 0`, `signal 9`, or what became of it."""
     if listed["outcome"] == "exit":
         return f"exit {listed['exit_code']}"

@@ -13,7 +13,7 @@ import pytest
 
 from joulelab.analysis.results_file import load_result
 from joulelab.dashboard.entries import Place, full_entry, quick_entry
-from joulelab.report.comparison import compare
+from joulelab.report.comparison import compare_runs
 from joulelab.report.page.run import run_page
 from joulelab.study.trial import from_result
 
@@ -163,7 +163,7 @@ def test_no_plan_is_made_with_such_a_run(fail: Fail, run: Path) -> None:
 def test_such_a_run_is_compared_with_nothing(run: Path, runs: Path) -> None:
     whole = load_result(Path(shutil.copytree(EXAMPLE, runs / "whole")))
     truncate(run / POWER)
-    told = compare(whole, load_result(run))
+    told = compare_runs(whole, load_result(run))
     assert told.line("energy") is None
     assert from_result(load_result(run)).energy() is None  # a slot of a study
 

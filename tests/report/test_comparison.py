@@ -7,7 +7,7 @@ import pytest
 from tests.report.synthetic import ASSUMED, UNKNOWN, epochs, make_run
 
 from joulelab.analysis.results_file import load_result
-from joulelab.report.comparison import Comparison, compare, devices
+from joulelab.report.comparison import RunComparison, compare_runs, list_devices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
 
 
-def codes(found: Comparison) -> list[str]:
+def codes(found: RunComparison) -> list[str]:
     """Return the codes of the notes below a comparison."""
     return [note.code for note in found.notes()]
 
@@ -23,7 +23,7 @@ def codes(found: Comparison) -> list[str]:
 def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=300.0))
     b = load_result(make_run(runs, gpu_w=263.0))
-    found = compare(a, b)
+    found = compare_runs(a, b)
     energy = found.line("energy")
     assert found.same_devices
     assert energy is not None
@@ -41,18 +41,18 @@ def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
 def test_what_was_measured_and_what_was_simulated_is_told_apart(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=300.0))
     b = replace(a, twin="mine")
-    assert codes(compare(a, b))[0] == "simulated-differ"
+    assert codes(compare_runs(a, b))[0] == "simulated-differ"
     for same in (a, b):  # the head says it of both
-        assert "simulated-differ" not in codes(compare(same, same))
-    assert compare(a, b).to_json()["twin"] == {"a": "", "b": "mine"}
+        assert "simulated-differ" not in codes(compare_runs(same, same))
+    assert compare_runs(a, b).to_json()["twin"] == {"a": "", "b": "mine"}
 
 
 def test_on_other_devices_nothing_cancels(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=300.0, cpus=0))
     b = load_result(make_run(runs, gpu_w=305.0, cpus=0))
     moved = replace(b, scopes=tuple(replace(s, device=f"other-{s.device}") for s in b.scopes))
-    assert devices(a) == devices(b)
-    found = compare(a, moved)
+    assert list_devices(a) == list_devices(b)
+    found = compare_runs(a, moved)
     energy = found.line("energy")
     assert not found.same_devices
     assert energy is not None
@@ -65,7 +65,7 @@ def test_on_other_devices_nothing_cancels(runs: Path) -> None:
 def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=300.0, accuracy=UNKNOWN))
     b = load_result(make_run(runs, gpu_w=400.0, accuracy=UNKNOWN))
-    energy = compare(a, b).line("energy")
+    energy = compare_runs(a, b).line("energy")
     assert energy is not None
     assert energy.difference is None
     assert energy.ratio is not None
@@ -75,7 +75,7 @@ def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
 def test_runs_without_energy_are_compared_by_time(runs: Path) -> None:
     a = load_result(make_run(runs, gpus=0, cpus=0))
     b = load_result(make_run(runs, gpus=0, cpus=0, seconds=12.0))
-    found = compare(a, b)
+    found = compare_runs(a, b)
     (time,) = found.lines
     assert (time.name, time.ratio and time.ratio.value) == ("time", pytest.approx(1.2))
 
@@ -83,20 +83,20 @@ def test_runs_without_energy_are_compared_by_time(runs: Path) -> None:
 def test_work_net_and_power_are_compared(runs: Path) -> None:
     a = load_result(make_run(runs, idle=True, marks=epochs(5, 10.0)))
     b = load_result(make_run(runs, idle=True, seconds=5.0, marks=epochs(5, 5.0)))
-    lines = {line.name: line for line in compare(a, b).lines}
+    lines = {line.name: line for line in compare_runs(a, b).lines}
     assert set(lines) == {"energy", "  gpu", "  cpu", "net of idle", "time", "mean power", "per sample", "samples/s"}
     assert lines["samples/s"].ratio is not None
     assert lines["samples/s"].ratio.value == pytest.approx(2.0)
     assert lines["per sample"].ratio is not None
     assert lines["per sample"].ratio.value == pytest.approx(0.5, rel=0.02)
-    data = compare(a, b).to_json()
+    data = compare_runs(a, b).to_json()
     assert data["lines"][0]["ratio"]["value"] == lines["energy"].ratio.value if lines["energy"].ratio else False
 
 
 def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
     a = load_result(make_run(runs, gpus=0, cpus=0, estimate=True))
     b = load_result(make_run(runs, gpus=0, cpus=0, estimate=True, seconds=30.0))
-    energy = compare(a, b).line("energy")
+    energy = compare_runs(a, b).line("energy")
     assert energy is not None
     assert energy.estimate
 
@@ -104,7 +104,7 @@ def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
 def test_a_zero_cannot_be_divided_by(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=0.0, idle_w=0.0, cpus=0, accuracy=ASSUMED))
     b = load_result(make_run(runs, cpus=0))
-    energy = compare(a, b).line("energy")
+    energy = compare_runs(a, b).line("energy")
     assert energy is not None
     assert energy.ratio is None
 
@@ -118,21 +118,21 @@ def at_the_wall(result: Result, *names: str) -> Result:
 def test_the_wall_is_not_compared_with_the_inside(runs: Path) -> None:
     result = load_result(make_run(runs))
     wall, inside = at_the_wall(result, "gpu", "node.ac"), at_the_wall(result, "gpu")
-    both = compare(wall, inside)
+    both = compare_runs(wall, inside)
     energy = both.line("energy")
     assert energy is not None
     assert energy.a.value == pytest.approx(energy.b.value)
     assert codes(both)[0] == "points-differ"
     assert both.notes()[0].endswith(" gpu.")
-    nodes = compare(at_the_wall(result, "gpu", "node.dc", "node.ac"), at_the_wall(result, "gpu", "node.dc"))
+    nodes = compare_runs(at_the_wall(result, "gpu", "node.dc", "node.ac"), at_the_wall(result, "gpu", "node.dc"))
     assert nodes.notes()[0].endswith(" node.dc.")
-    nothing = compare(at_the_wall(result, "node.ac"), inside)
+    nothing = compare_runs(at_the_wall(result, "node.ac"), inside)
     assert nothing.line("energy") is None
 
 
 def test_sensors_that_measure_part_of_the_time_resolve_650_w_from_300_w(runs: Path) -> None:
     a, b = (load_result(make_run(runs, gpus=1, cpus=0, gpu_w=watts, seen=0.25)) for watts in (650.0, 300.0))
-    found = compare(a, b)
+    found = compare_runs(a, b)
     energy = found.line("energy")
     assert energy is not None
     assert energy.difference is True

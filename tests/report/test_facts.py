@@ -12,7 +12,7 @@ from joulelab.analysis import analyse
 from joulelab.analysis.results_file import list_query_rows, load_head, load_result
 from joulelab.core.clock import NS
 from joulelab.report import format as fmt
-from joulelab.report.comparison import compare
+from joulelab.report.comparison import compare_runs
 from joulelab.report.console import make_console
 from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
 from joulelab.report.run_tables import choose_work_kinds, print_result
@@ -163,7 +163,7 @@ def test_facts_are_listed_and_queried(runs: Path) -> None:
 def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     a = load_result(make_run(runs, marks=[told(accuracy=0.9, data="cifar-10")]))
     b = load_result(make_run(runs, marks=[told(data="synthetic", seed=1)]))
-    found = compare(a, b)
+    found = compare_runs(a, b)
     assert found.notes()[0].code == "data-differ"
     assert "A cifar-10, B synthetic" in found.notes()[0]
     assert list(found.facts.items()) == [
@@ -173,8 +173,8 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     ]
     assert found.to_json()["facts"]["accuracy"] == {"a": 0.9, "b": None}
     silent = load_result(make_run(runs))
-    assert compare(a, silent).notes()[0].code == "data-differ"
-    assert "data-differ" not in [note.code for note in compare(a, a).notes()]
+    assert compare_runs(a, silent).notes()[0].code == "data-differ"
+    assert "data-differ" not in [note.code for note in compare_runs(a, a).notes()]
 
 
 @pytest.mark.system  # pure, and slow
@@ -289,7 +289,7 @@ def test_work_is_told_per_second_of_its_phases(runs: Path) -> None:
     assert "128 samples, 25.60 samples/s in epoch, 12.80 samples/s over all, " in text
     assert "work     5 validated\n" in text
     assert list(result.per_work()) == ["samples"]
-    found = compare(result, result)
+    found = compare_runs(result, result)
     assert [line.name for line in found.lines][-2:] == ["per sample", "samples/s"]
 
 

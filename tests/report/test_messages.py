@@ -16,7 +16,7 @@ from joulelab.analysis.result import CapResult, Check, RatedDevice, RatedResult
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
 from joulelab.report.caps import cap_lines
-from joulelab.report.comparison import Comparison, compare, line_of
+from joulelab.report.comparison import RunComparison, compare_quantities, compare_runs
 from joulelab.report.paper_tables import Spread, paper_tables
 from joulelab.report.rated import describe_rated, format_rated_power
 from joulelab.report.run_rows import check_lines
@@ -93,14 +93,16 @@ def test_the_caption_explains_its_marks() -> None:
     )
 
 
-def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = False) -> Comparison:
+def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = False) -> RunComparison:
     """Return a comparison of which only the ratios matter."""
     energy = replace(
-        line_of("energy", "J", Quantity(1.0), Quantity(ratio), ()),
+        compare_quantities("energy", "J", Quantity(1.0), Quantity(ratio), ()),
         ratio=Quantity(ratio, {"x": u or 0.0}, known=u is not None),
         estimate=estimate,
     )
-    return Comparison(result(), result(), (energy, line_of("time", "s", Quantity(1.0), Quantity(time), ())), False)
+    return RunComparison(
+        result(), result(), (energy, compare_quantities("time", "s", Quantity(1.0), Quantity(time), ())), False
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,20 +118,20 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
         (pair(0.8, 0.01, estimate=True), "B uses 20.0 % less ± 2.0 (an estimate)"),
     ],
 )
-def test_a_verdict_is_one_sentence(found: Comparison, verdict: str) -> None:
+def test_a_verdict_is_one_sentence(found: RunComparison, verdict: str) -> None:
     assert found.verdict() == verdict
 
 
 def test_why_two_runs_cannot_be_compared_is_said(runs: Path) -> None:
     dark = load_result(make_run(runs, gpus=0, cpus=0))
     lit = load_result(make_run(runs, accuracy=UNKNOWN))
-    assert compare(dark, dark).verdict() == "The energies cannot be compared: no power meter was read in A and B"
-    assert compare(dark, lit).verdict() == "The energies cannot be compared: no power meter was read in A"
+    assert compare_runs(dark, dark).verdict() == "The energies cannot be compared: no power meter was read in A and B"
+    assert compare_runs(dark, lit).verdict() == "The energies cannot be compared: no power meter was read in A"
     damaged = replace(dark, checks=(Check("damaged", "failed", "x"),))
-    assert compare(lit, damaged).verdict() == (
+    assert compare_runs(lit, damaged).verdict() == (
         "The energies cannot be compared: files of B cannot be read or are missing"
     )
-    notes = compare(replace(lit, facts={"data": "xray"}), replace(damaged, twin="mine")).notes()
+    notes = compare_runs(replace(lit, facts={"data": "xray"}), replace(damaged, twin="mine")).notes()
     assert notes == [
         "! Not alike: A measured; B simulated: twin mine, virtual time.",
         "! A and B did not work on the same data: A xray, B does not tell; differences may come from that.",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from joulelab.report.comparison import Comparison
+    from joulelab.report.comparison import RunComparison
 
 LEAST_OF_FACT = 24  # letters
 ALIKE, NOT_APART = "≈", "no significant difference"
@@ -33,21 +33,21 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
     """
     from joulelab.analysis.results_file import load_result
     from joulelab.cli.output import show_progress
-    from joulelab.report.comparison import compare
+    from joulelab.report.comparison import compare_runs
     from joulelab.store.folder import find_run
 
     first, second = find_run(runs, a), find_run(runs, b)
     if first.resolve() == second.resolve():
         raise UsageError("same-run", f"both are run {first.name}; name two, see `joulelab ls`")
     with show_progress(f"reading {first.name} and {second.name}"):
-        found = compare(load_result(first), load_result(second))
+        found = compare_runs(load_result(first), load_result(second))
     if as_json:
         print_json(found.to_json())
         return
     _print(found)
 
 
-def _print(found: Comparison) -> None:
+def _print(found: RunComparison) -> None:
     from rich.text import Text
 
     from joulelab.report import format as fmt
@@ -70,7 +70,7 @@ def _print(found: Comparison) -> None:
         console.print(Text(note))
 
 
-def _print_figures(console: Console, found: Comparison) -> bool:
+def _print_figures(console: Console, found: RunComparison) -> bool:
     """Print the figures, in several tables where one is too wide; return whether some have a mark for a verdict."""
     from joulelab.report.comparison_rows import figure_rows
     from joulelab.report.study.table import fits, fitting, print_table
@@ -96,7 +96,7 @@ def _print_figures(console: Console, found: Comparison) -> bool:
     return any(said)
 
 
-def _print_facts(console: Console, found: Comparison) -> None:
+def _print_facts(console: Console, found: RunComparison) -> None:
     """Print what the workloads told of themselves; texts that there is no room for are cut in their middle."""
     from joulelab.report.columns import GAP, print_columns
     from joulelab.report.comparison_rows import MOST_OF_NAME, fact_rows

@@ -122,14 +122,14 @@ def chosen(snapshot: Snapshot, given: Pairs) -> list[Entry]:
 def compared_json(places: Sequence[Place]) -> dict[str, Any]:
     """Return two runs compared, as `joulelab compare --json` prints it. Raises JoulelabError, OSError."""
     from joulelab.analysis.results_file import load_result
-    from joulelab.report.comparison import compare
+    from joulelab.report.comparison import compare_runs
 
     if len(places) != 2:
         raise ConfigError(f"{len(places)} runs are named", next="name two: run=A&run=B")
     for place in places:
         check_inside(place)
     first, second = (load_result(place.path) for place in places)
-    return compare(first, second).to_json()
+    return compare_runs(first, second).to_json()
 
 
 def study_json(study: StudyEntry, place: Place) -> dict[str, Any]:

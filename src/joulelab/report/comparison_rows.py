@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
-from joulelab.report.comparison import line_of
+from joulelab.report.comparison import compare_quantities
 from joulelab.report.run_rows import list_phase_rows
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
-    from joulelab.report.comparison import Comparison, Line
+    from joulelab.report.comparison import ComparedFigure, RunComparison
     from joulelab.report.run_rows import PhaseRow
 
 MOST_OF_NAME, MOST_OF_TITLE = 24, 60  # letters of a fact's name, and of a run's in a title
@@ -45,22 +45,22 @@ class PhasePair:
     verdict: str
 
 
-def figure_rows(found: Comparison) -> list[FigureRow]:
+def figure_rows(found: RunComparison) -> list[FigureRow]:
     """Return the figures of a comparison in order."""
     return [FigureRow(line.name, *value_texts(line), change_text(line), verdict_text(line)) for line in found.lines]
 
 
-def change_text(line: Line) -> str:
+def change_text(line: ComparedFigure) -> str:
     """Return B / A - 1 with its interval."""
     return fmt.NOTHING if line.ratio is None else fmt.format_change(line.ratio.value - 1, line.ratio.expanded)
 
 
-def verdict_text(line: Line) -> str:
+def verdict_text(line: ComparedFigure) -> str:
     """Return what has to be said of a difference: only that there is none to be seen."""
     return "" if line.difference is not False or line.unit in ("s", "") else line.verdict()
 
 
-def value_texts(line: Line) -> tuple[str, str]:
+def value_texts(line: ComparedFigure) -> tuple[str, str]:
     """Return A and B with their intervals, in one unit."""
     if line.unit == "s":
         return fmt.format_duration(line.a.value), fmt.format_duration(line.b.value)
@@ -76,7 +76,7 @@ def value_texts(line: Line) -> tuple[str, str]:
     return a, b
 
 
-def fact_rows(found: Comparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[str, str, str]]:
+def fact_rows(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[str, str, str]]:
     """Return what the workloads told of themselves: name, A, B; longer texts are cut in their middle."""
     rows = []
     for name, told in found.facts.items():
@@ -106,7 +106,7 @@ def runs_title(runs: Sequence[Result]) -> str:
     return " and ".join(names)
 
 
-def phase_pairs(found: Comparison) -> list[PhasePair]:
+def phase_pairs(found: RunComparison) -> list[PhasePair]:
     """Return the phases of both runs, those of one label together, in the order of A; then what only B has."""
     keep = ("gain:",) if found.same_devices else ()
     of_b: dict[tuple[int, str], list[PhaseRow]] = {}
@@ -128,7 +128,7 @@ def _pair(a: PhaseRow | None, b: PhaseRow | None, keep: tuple[str, ...]) -> Phas
     )
     first, second = (None if each is None else each.energy for each in (a, b))
     if first is not None and second is not None:
-        line = line_of(row.label, "J", first, second, keep)
+        line = compare_quantities(row.label, "J", first, second, keep)
         return PhasePair(row.label, row.depth, times, value_texts(line), change_text(line), verdict_text(line))
     return PhasePair(row.label, row.depth, times, (_alone(first), _alone(second)), fmt.NOTHING, "")
 

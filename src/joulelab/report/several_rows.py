@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
-from joulelab.report.comparison import compare
+from joulelab.report.comparison import compare_runs
 from joulelab.report.comparison_rows import change_text
 from joulelab.report.study_tables import Column
 
@@ -26,7 +26,7 @@ def labels_of(results: Sequence[Result]) -> tuple[str, ...]:
 def several_columns(results: Sequence[Result]) -> list[Column]:
     """Return energy, time and mean power of each run, and its energy and time against those of the first."""
     first = results[0]
-    found = [compare(first, other) for other in results[1:]]
+    found = [compare_runs(first, other) for other in results[1:]]
     against = [(line.line("energy"), line.line("time")) for line in found]
     columns = [
         _column("energy", "J", [r.energy for r in results], _estimates(results)),

@@ -17,7 +17,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report import rated
-from joulelab.report.comparison import ONE_RUN_EACH, compare
+from joulelab.report.comparison import ONE_RUN_EACH, compare_runs
 from joulelab.report.comparison_rows import differing_labels, figure_rows, phase_pairs, runs_title
 from joulelab.report.page.blocks import Text
 from joulelab.report.page.comparison import comparison_report
@@ -58,7 +58,7 @@ def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     page = page_of_runs(both)
     _well_formed(page)
     read = Reader(offline(page))
-    found = compare(*(load_result(path) for path in both))
+    found = compare_runs(*(load_result(path) for path in both))
     for row in figure_rows(found):
         told = [cell for cell in (row.name.strip(), row.a, row.b, row.change, row.verdict) if cell]
         assert [cell for cell in read.row(row.name.strip()) if cell] == told
@@ -102,7 +102,7 @@ def test_runs_that_are_measured_at_no_scope_alike_are_said_to_be(runs: Path) -> 
 
 
 def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) -> None:
-    found = compare(*(load_result(path) for path in both))
+    found = compare_runs(*(load_result(path) for path in both))
     pairs = {p.label: p for p in phase_pairs(found)}
     assert list(pairs) == ["train", "epoch 1", "epoch 2", "epoch 3"]
     assert pairs["epoch 3"].time[1] == pairs["epoch 3"].energy[1] == pairs["epoch 3"].change == fmt.NOTHING
@@ -112,7 +112,7 @@ def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) 
     assert float(value) == pytest.approx(100 * (6 * (2 * 240 + 90)) / (10 / 3 * (2 * 300 + 90)) - 100, abs=float(wide))
     elsewhere = {p.label: p for p in phase_pairs(replace(found, same_devices=False))}["epoch 1"].change
     assert float(elsewhere.removesuffix(" %").partition(" ± ")[2]) > 1.5 * float(wide)  # by the same meters: cancelled
-    assert [p.label for p in phase_pairs(compare(found.b, found.a))][-1] == "epoch 3"
+    assert [p.label for p in phase_pairs(compare_runs(found.b, found.a))][-1] == "epoch 3"
 
 
 @pytest.mark.system  # pure, and slow
@@ -134,7 +134,7 @@ def test_labels_that_differ_are_told_and_names_that_do_not_are_not_the_title(bot
     assert runs_title([named[0], replace(named[1], name="other")]) == "same and other"
     assert "cap=240" in offline(page_of_runs(both))
     alike = [replace(r, labels={}) for r in results]
-    report = comparison_report(compare(*alike), both, [None, None])
+    report = comparison_report(compare_runs(*alike), both, [None, None])
     assert ">labels<" not in report.page().sections[0].body
 
 
@@ -168,7 +168,7 @@ def test_runs_without_meters_have_a_page_too(runs: Path) -> None:
     a, b = make_run(runs, gpus=0, cpus=0), make_run(runs)
     report = report_of_runs([a, b])
     _well_formed(report.page())
-    assert compare(load_result(a), load_result(b)).verdict() in report.markdown()
+    assert compare_runs(load_result(a), load_result(b)).verdict() in report.markdown()
     assert re.search(r"\bA\.$", report.markdown(), re.MULTILINE)
     neither = report_of_runs([a, make_run(runs, gpus=0, cpus=0)])
     assert neither.data == {}
@@ -185,7 +185,7 @@ def test_a_live_run_makes_a_live_page(runs: Path) -> None:
 
 def test_runs_of_twins_say_so(both: list[Path]) -> None:
     a, b = (replace(load_result(path), twin="mine") for path in both)
-    page = comparison_report(compare(a, b), both, [None, None]).page()
+    page = comparison_report(compare_runs(a, b), both, [None, None]).page()
     assert "simulated: twin mine, virtual time" in page.subtitle
     assert page.sections[0].body.count("simulated: twin mine") == 2
     page = several_report([a, b, a], [*both, both[0]], [None] * 3).page()
@@ -209,7 +209,7 @@ def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> N
     _well_formed(report.page())
     results = [load_result(path) for path in paths]
     columns = {c.head: c.cells for c in several_columns(results)}
-    against = compare(results[0], results[1]).line("energy")
+    against = compare_runs(results[0], results[1]).line("energy")
     assert against is not None
     assert against.ratio is not None
     assert columns["energy against A"][1] == fmt.format_change(against.ratio.value - 1, against.ratio.expanded)
@@ -240,7 +240,7 @@ def test_what_makes_runs_doubtful_to_compare_stands_beside_the_first_figures(tmp
     two, three = (report_of_runs(paths).parts[0].blocks for paths in ((runs[0], runs[2]), runs))
     first, _, third = (load_result(path) for path in runs)
     for blocks, names in ((two, "AB"), (three, "AC")):
-        (doubt,) = compare(first, third).doubts(*names)
+        (doubt,) = compare_runs(first, third).doubts(*names)
         assert doubt.code == "points-differ"
         assert Text(doubt, "note warn") in blocks
     assert not [b for b in three if isinstance(b, Text) and "A and B" in b.said]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import GroupResult, Result
     from joulelab.report.charts.chart_model import Chart
-    from joulelab.report.comparison import Comparison
+    from joulelab.report.comparison import RunComparison
 
 # A family has the same colour in all charts; page/assets/profile_scene.js has the same table.
 FAMILY_COLOURS = {
@@ -313,7 +313,7 @@ def _chart_distribution(found: PowerDistribution, title: str) -> HistogramChart:
     return HistogramChart(title, description, f"{title}, {unit}", edges, shares, marks, note)
 
 
-def chart_compared_energies(found: Comparison, labels: tuple[str, str]) -> BarChart | None:
+def chart_compared_energies(found: RunComparison, labels: tuple[str, str]) -> BarChart | None:
     """Chart the energies of two runs, one below the other; None without energies."""
     lines = [line for line in found.lines if line.unit == "J" and not line.name.startswith("per ")]
     parts = [line for line in lines if line.name.startswith(" ")]
@@ -330,7 +330,7 @@ def chart_compared_energies(found: Comparison, labels: tuple[str, str]) -> BarCh
     return _make_bar_chart("Energy of A and B", f"energy, {unit}", bars, keys=labels)
 
 
-def chart_changes(found: Comparison) -> BarChart | None:
+def chart_changes(found: RunComparison) -> BarChart | None:
     """Chart the relative changes between two runs with their intervals; None if there are none."""
     bars = []
     for line in found.lines:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.power_profile import PowerProfile
-    from joulelab.report.comparison import Comparison
+    from joulelab.report.comparison import RunComparison
     from joulelab.report.page.make import Link
 
 LABELS = ("A", "B")
@@ -32,7 +32,7 @@ CHANGED = (
 
 
 def comparison_report(
-    found: Comparison, paths: Sequence[Path], profiles: Sequence[PowerProfile | None], *, link: Link | None = None
+    found: RunComparison, paths: Sequence[Path], profiles: Sequence[PowerProfile | None], *, link: Link | None = None
 ) -> Report:
     """Return the report on two runs; `paths` are their folders, `link` gives addresses of their own pages."""
     results = (found.a, found.b)
@@ -56,7 +56,7 @@ def comparison_report(
     return Report(f"{rows.runs_title(results)} compared", " · ".join(about), tuple(parts), data, live(results))
 
 
-def _runs(found: Comparison, paths: Sequence[Path], link: Link | None) -> Block:
+def _runs(found: RunComparison, paths: Sequence[Path], link: Link | None) -> Block:
     made = []
     runs = (found.a, found.b)
     for label, run, path, told in zip(LABELS, runs, paths, rows.differing_labels(runs), strict=True):
@@ -72,7 +72,7 @@ def _when(start_utc: str) -> str:
     return f"{start_utc[:19].replace('T', ' ')} UTC" if start_utc else fmt.NOTHING
 
 
-def _figures(found: Comparison) -> Block:
+def _figures(found: RunComparison) -> Block:
     made = []
     for row in rows.figure_rows(found):
         name = row.name.lstrip(" ")
@@ -81,7 +81,7 @@ def _figures(found: Comparison) -> Block:
     return Table(Grid(("", "A", "B", "B / A - 1", ""), tuple(made), frozenset({0, 4})), "A and B side by side")
 
 
-def _energies(found: Comparison) -> list[Block]:
+def _energies(found: RunComparison) -> list[Block]:
     """Return the energies as bars: A above B, each with its interval."""
     shown = [line for line in found.lines if line.unit == ENERGY_UNIT and not line.name.startswith("per ")]
     parts = [line for line in shown if line.name.startswith(" ")]
@@ -99,7 +99,7 @@ def _energies(found: Comparison) -> list[Block]:
     return [Drawing(chart, WHISKERS)]
 
 
-def _changes(found: Comparison) -> list[Block]:
+def _changes(found: RunComparison) -> list[Block]:
     """Return the changes as points with intervals: those whose interval holds 0 cannot be told apart."""
     bars = []
     for line in found.lines:
@@ -118,7 +118,7 @@ def _told(bars: Sequence[Bar]) -> str:
     return "; ".join(f"{bar.label}: {bar.text}" for bar in bars)
 
 
-def _phases(found: Comparison) -> list[Part]:
+def _phases(found: RunComparison) -> list[Part]:
     pairs = rows.phase_pairs(found)
     if not pairs:
         return []
@@ -128,7 +128,7 @@ def _phases(found: Comparison) -> list[Part]:
     return [Part("phases", "Phases", (shown,))]
 
 
-def _facts(found: Comparison) -> list[Part]:
+def _facts(found: RunComparison) -> list[Part]:
     told = rows.fact_rows(found)
     if not told:
         return []
@@ -136,6 +136,6 @@ def _facts(found: Comparison) -> list[Part]:
     return [Part("facts", "What the workloads told", (Table(grid, "Facts of A and B"),))]
 
 
-def _again(found: Comparison) -> Block:
+def _again(found: RunComparison) -> Block:
     a, b = (shlex.quote(run.run) for run in (found.a, found.b))
     return Commands((f"joulelab compare {a} {b}", f"joulelab report {a} {b}", f"joulelab show {a} --budget"))

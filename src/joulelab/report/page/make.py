@@ -64,13 +64,13 @@ def report_of_runs(paths: Sequence[Path], *, link: Link | None = None) -> Report
 
 def report_on(looked: Sequence[Looked], paths: Sequence[Path], *, link: Link | None = None) -> Report:
     """Return the same of runs that were looked at."""
-    from joulelab.report.comparison import compare
+    from joulelab.report.comparison import compare_runs
     from joulelab.report.page.comparison import comparison_report
     from joulelab.report.page.several import several_report
 
     results, profiles = [result for result, _ in looked], [profile for _, profile in looked]
     if len(results) == 2:
-        return comparison_report(compare(*results), paths, profiles, link=link)
+        return comparison_report(compare_runs(*results), paths, profiles, link=link)
     return several_report(results, paths, profiles, link=link)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
-from joulelab.report.comparison import ONE_RUN_EACH, compare
+from joulelab.report.comparison import ONE_RUN_EACH, compare_runs
 from joulelab.report.comparison_rows import differing_labels, run_title
 from joulelab.report.page.blocks import Block, Commands, Drawing, Part, Table, Text
 from joulelab.report.page.overlay import doubted, estimate_part, live, power_part, run_link
@@ -35,7 +35,7 @@ def several_report(
     labels = labels_of(results)
     power, data = power_part(results, profiles, labels)
     others = zip(labels[1:], results[1:], strict=True)
-    doubts = [text for label, run in others for text in compare(results[0], run).doubts(labels[0], label)]
+    doubts = [text for label, run in others for text in compare_runs(results[0], run).doubts(labels[0], label)]
     parts = (
         Part("runs", "Runs", (*doubted(doubts), _table(results, paths, labels, link), Text(ONE_RUN_EACH))),
         power,

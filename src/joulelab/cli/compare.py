@@ -51,12 +51,12 @@ def _print(found: RunComparison) -> None:
     from rich.text import Text
 
     from joulelab.report import format as fmt
-    from joulelab.report.comparison_rows import run_title
+    from joulelab.report.comparison_rows import title_run
     from joulelab.report.console import make_console
 
     console = make_console(sys.stdout)
     for label, run in (("A", found.a), ("B", found.b)):
-        console.print(Text(fmt.shorten_end(f"{label}  {run.run}  {run_title(run)}", console.width)))
+        console.print(Text(fmt.shorten_end(f"{label}  {run.run}  {title_run(run)}", console.width)))
         if run.twin:
             console.print(Text(f"   {fmt.name_twins([run.twin])}"))
     console.print()
@@ -72,11 +72,11 @@ def _print(found: RunComparison) -> None:
 
 def _print_figures(console: Console, found: RunComparison) -> bool:
     """Print the figures, in several tables where one is too wide; return whether some have a mark for a verdict."""
-    from joulelab.report.comparison_rows import figure_rows
+    from joulelab.report.comparison_rows import list_figure_rows
     from joulelab.report.study.table import fits, fitting, print_table
     from joulelab.report.study_tables import Column
 
-    rows = figure_rows(found)
+    rows = list_figure_rows(found)
     changes, said = [row.change for row in rows], [row.verdict for row in rows]
     columns = [
         Column("", tuple(row.name for row in rows)),
@@ -99,7 +99,7 @@ def _print_figures(console: Console, found: RunComparison) -> bool:
 def _print_facts(console: Console, found: RunComparison) -> None:
     """Print what the workloads told of themselves; texts that there is no room for are cut in their middle."""
     from joulelab.report.columns import GAP, print_columns
-    from joulelab.report.comparison_rows import MOST_OF_NAME, fact_rows
+    from joulelab.report.comparison_rows import MOST_OF_NAME, list_compared_facts
 
     room = max((console.width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)
-    print_columns(console.file, ("fact", "A", "B"), fact_rows(found, room), left=(0, 1, 2))
+    print_columns(console.file, ("fact", "A", "B"), list_compared_facts(found, room), left=(0, 1, 2))

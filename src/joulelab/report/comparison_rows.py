@@ -45,22 +45,25 @@ class PhasePair:
     verdict: str
 
 
-def figure_rows(found: RunComparison) -> list[FigureRow]:
+def list_figure_rows(found: RunComparison) -> list[FigureRow]:
     """Return the figures of a comparison in order."""
-    return [FigureRow(line.name, *value_texts(line), change_text(line), verdict_text(line)) for line in found.lines]
+    return [
+        FigureRow(line.name, *format_figure_values(line), format_figure_change(line), word_figure_verdict(line))
+        for line in found.lines
+    ]
 
 
-def change_text(line: ComparedFigure) -> str:
+def format_figure_change(line: ComparedFigure) -> str:
     """Return B / A - 1 with its interval."""
     return fmt.NOTHING if line.ratio is None else fmt.format_change(line.ratio.value - 1, line.ratio.expanded)
 
 
-def verdict_text(line: ComparedFigure) -> str:
+def word_figure_verdict(line: ComparedFigure) -> str:
     """Return what has to be said of a difference: only that there is none to be seen."""
     return "" if line.difference is not False or line.unit in ("s", "") else line.verdict()
 
 
-def value_texts(line: ComparedFigure) -> tuple[str, str]:
+def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
     """Return A and B with their intervals, in one unit."""
     if line.unit == "s":
         return fmt.format_duration(line.a.value), fmt.format_duration(line.b.value)
@@ -76,7 +79,7 @@ def value_texts(line: ComparedFigure) -> tuple[str, str]:
     return a, b
 
 
-def fact_rows(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[str, str, str]]:
+def list_compared_facts(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[str, str, str]]:
     """Return what the workloads told of themselves: name, A, B; longer texts are cut in their middle."""
     rows = []
     for name, told in found.facts.items():
@@ -86,19 +89,19 @@ def fact_rows(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[
     return rows
 
 
-def run_title(run: Result) -> str:
+def title_run(run: Result) -> str:
     """Return a run by its name and command."""
     return f"{run.name}: {shlex.join(run.command)}" if run.name else shlex.join(run.command)
 
 
-def differing_labels(runs: Sequence[Result]) -> list[str]:
+def list_differing_labels(runs: Sequence[Result]) -> list[str]:
     """Return the labels of each run that not all of them have alike: `cap=120 gpus=1`."""
     names = dict.fromkeys(name for run in runs for name in run.labels if name not in OWN_LABELS)
     apart = [name for name in names if len({run.labels.get(name) for run in runs}) > 1]
     return [" ".join(f"{n}={run.labels[n]}" for n in apart if n in run.labels) for run in runs]
 
 
-def runs_title(runs: Sequence[Result]) -> str:
+def title_runs(runs: Sequence[Result]) -> str:
     """Return several runs by their names, or by their ids where names do not tell them apart."""
     names = [fmt.shorten_end(run.name or run.run, MOST_OF_TITLE) for run in runs]
     if len(set(names)) < len(names):
@@ -106,7 +109,7 @@ def runs_title(runs: Sequence[Result]) -> str:
     return " and ".join(names)
 
 
-def phase_pairs(found: RunComparison) -> list[PhasePair]:
+def pair_phases(found: RunComparison) -> list[PhasePair]:
     """Return the phases of both runs, those of one label together, in the order of A; then what only B has."""
     keep = ("gain:",) if found.same_devices else ()
     of_b: dict[tuple[int, str], list[PhaseRow]] = {}
@@ -129,7 +132,14 @@ def _pair(a: PhaseRow | None, b: PhaseRow | None, keep: tuple[str, ...]) -> Phas
     first, second = (None if each is None else each.energy for each in (a, b))
     if first is not None and second is not None:
         line = compare_quantities(row.label, "J", first, second, keep)
-        return PhasePair(row.label, row.depth, times, value_texts(line), change_text(line), verdict_text(line))
+        return PhasePair(
+            row.label,
+            row.depth,
+            times,
+            format_figure_values(line),
+            format_figure_change(line),
+            word_figure_verdict(line),
+        )
     return PhasePair(row.label, row.depth, times, (_alone(first), _alone(second)), fmt.NOTHING, "")
 
 

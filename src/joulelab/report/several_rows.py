@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
 from joulelab.report.comparison import compare_runs
-from joulelab.report.comparison_rows import change_text
+from joulelab.report.comparison_rows import format_figure_change
 from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def several_columns(results: Sequence[Result]) -> list[Column]:
         _column(
             "mean power", "W", [g.mean_w if (g := r.group("measured")) else None for r in results], _estimates(results)
         ),
-        Column("energy against A", ("", *(fmt.NOTHING if e is None else change_text(e) for e, _ in against))),
-        Column("time against A", ("", *(fmt.NOTHING if t is None else change_text(t) for _, t in against))),
+        Column("energy against A", ("", *(fmt.NOTHING if e is None else format_figure_change(e) for e, _ in against))),
+        Column("time against A", ("", *(fmt.NOTHING if t is None else format_figure_change(t) for _, t in against))),
     ]
     said = ["", *("" if e is None or e.difference is not False else e.verdict() for e, _ in against)]
     return [*columns, Column("", tuple(said))] if any(said) else columns

@@ -18,7 +18,7 @@ from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.comparison import ONE_RUN_EACH, compare_runs
-from joulelab.report.comparison_rows import differing_labels, figure_rows, phase_pairs, runs_title
+from joulelab.report.comparison_rows import list_differing_labels, list_figure_rows, pair_phases, title_runs
 from joulelab.report.page.blocks import Text
 from joulelab.report.page.comparison import comparison_report
 from joulelab.report.page.document import offline
@@ -59,7 +59,7 @@ def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     _well_formed(page)
     read = Reader(offline(page))
     found = compare_runs(*(load_result(path) for path in both))
-    for row in figure_rows(found):
+    for row in list_figure_rows(found):
         told = [cell for cell in (row.name.strip(), row.a, row.b, row.change, row.verdict) if cell]
         assert [cell for cell in read.row(row.name.strip()) if cell] == told
     assert f"{found.verdict()}." in " ".join(read.by_class["verdict"])
@@ -103,16 +103,16 @@ def test_runs_that_are_measured_at_no_scope_alike_are_said_to_be(runs: Path) -> 
 
 def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) -> None:
     found = compare_runs(*(load_result(path) for path in both))
-    pairs = {p.label: p for p in phase_pairs(found)}
+    pairs = {p.label: p for p in pair_phases(found)}
     assert list(pairs) == ["train", "epoch 1", "epoch 2", "epoch 3"]
     assert pairs["epoch 3"].time[1] == pairs["epoch 3"].energy[1] == pairs["epoch 3"].change == fmt.NOTHING
     assert pairs["epoch 1"].time == ("3.333 s", "6.000 s")
     assert pairs["epoch 1"].depth == 1
     value, _, wide = pairs["epoch 1"].change.removesuffix(" %").partition(" ± ")
     assert float(value) == pytest.approx(100 * (6 * (2 * 240 + 90)) / (10 / 3 * (2 * 300 + 90)) - 100, abs=float(wide))
-    elsewhere = {p.label: p for p in phase_pairs(replace(found, same_devices=False))}["epoch 1"].change
+    elsewhere = {p.label: p for p in pair_phases(replace(found, same_devices=False))}["epoch 1"].change
     assert float(elsewhere.removesuffix(" %").partition(" ± ")[2]) > 1.5 * float(wide)  # by the same meters: cancelled
-    assert [p.label for p in phase_pairs(compare_runs(found.b, found.a))][-1] == "epoch 3"
+    assert [p.label for p in pair_phases(compare_runs(found.b, found.a))][-1] == "epoch 3"
 
 
 @pytest.mark.system  # pure, and slow
@@ -128,10 +128,10 @@ def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> N
 @pytest.mark.system  # pure, and slow
 def test_labels_that_differ_are_told_and_names_that_do_not_are_not_the_title(both: list[Path]) -> None:
     results = [load_result(path) for path in both]
-    assert differing_labels(results) == ["cap=300", "cap=240"]
+    assert list_differing_labels(results) == ["cap=300", "cap=240"]
     named = [replace(r, name="same") for r in results]
-    assert runs_title(named) == f"same: {both[0].name} and {both[1].name}"
-    assert runs_title([named[0], replace(named[1], name="other")]) == "same and other"
+    assert title_runs(named) == f"same: {both[0].name} and {both[1].name}"
+    assert title_runs([named[0], replace(named[1], name="other")]) == "same and other"
     assert "cap=240" in offline(page_of_runs(both))
     alike = [replace(r, labels={}) for r in results]
     report = comparison_report(compare_runs(*alike), both, [None, None])

@@ -25,7 +25,7 @@ from joulelab.report.charts.chart_model import (
     StackedBar,
     StackPart,
 )
-from joulelab.report.comparison_rows import change_text, value_texts
+from joulelab.report.comparison_rows import format_figure_change, format_figure_values
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ def chart_compared_energies(found: RunComparison, labels: tuple[str, str]) -> Ba
     factor, unit = fmt.choose_scale([q.value for line in lines for q in (line.a, line.b)], "J")
     bars = []
     for line in lines:
-        rows = zip(labels, (line.a, line.b), value_texts(line), strict=True)
+        rows = zip(labels, (line.a, line.b), format_figure_values(line), strict=True)
         for k, (label, q, text) in enumerate(rows):
             bars.append(ChartBar(f"{line.name.strip()} {label}", q.value / factor, _scale_expanded(q, factor), text, k))
     return _make_bar_chart("Energy of A and B", f"energy, {unit}", bars, keys=labels)
@@ -338,7 +338,7 @@ def chart_changes(found: RunComparison) -> BarChart | None:
             expanded = None if line.ratio.expanded is None else line.ratio.expanded * 100
             colour = ALERT_COLOUR if line.difference else GREY
             change = (line.ratio.value - 1) * 100
-            bars.append(ChartBar(line.name.strip(), change, expanded, change_text(line), colour))
+            bars.append(ChartBar(line.name.strip(), change, expanded, format_figure_change(line), colour))
     if not bars:
         return None
     title, label = "Change from A to B", "B / A - 1, %"

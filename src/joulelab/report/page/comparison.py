@@ -53,15 +53,15 @@ def comparison_report(
     ]
     twins = list(dict.fromkeys(run.twin for run in results if run.twin))
     about = [f"{found.a.run} and {found.b.run}", *([fmt.name_twins(twins)] if twins else [])]
-    return Report(f"{rows.runs_title(results)} compared", " · ".join(about), tuple(parts), data, live(results))
+    return Report(f"{rows.title_runs(results)} compared", " · ".join(about), tuple(parts), data, live(results))
 
 
 def _runs(found: RunComparison, paths: Sequence[Path], link: Link | None) -> Block:
     made = []
     runs = (found.a, found.b)
-    for label, run, path, told in zip(LABELS, runs, paths, rows.differing_labels(runs), strict=True):
+    for label, run, path, told in zip(LABELS, runs, paths, rows.list_differing_labels(runs), strict=True):
         what = fmt.name_twins([run.twin]) if run.twin else ""
-        cells = (label, run_link(run, path, link), told, rows.run_title(run), run.host, _when(run.start_utc), what)
+        cells = (label, run_link(run, path, link), told, rows.title_run(run), run.host, _when(run.start_utc), what)
         made.append(Row(cells))
     heads = ("", "run", "labels", "command", "host", "start", "")
     heads = heads if any(row.cells[2] for row in made) else (*heads[:2], "", *heads[3:])
@@ -74,7 +74,7 @@ def _when(start_utc: str) -> str:
 
 def _figures(found: RunComparison) -> Block:
     made = []
-    for row in rows.figure_rows(found):
+    for row in rows.list_figure_rows(found):
         name = row.name.lstrip(" ")
         depth = (len(row.name) - len(name)) // 2
         made.append(Row((name, row.a, row.b, row.change, row.verdict), depth=depth))
@@ -91,7 +91,7 @@ def _energies(found: RunComparison) -> list[Block]:
     factor, unit = fmt.choose_scale([q.value for line in shown for q in (line.a, line.b)], ENERGY_UNIT)
     bars = []
     for line in shown:
-        texts = rows.value_texts(line)
+        texts = rows.format_figure_values(line)
         for k, (label, q) in enumerate(zip(LABELS, (line.a, line.b), strict=True)):
             expanded = None if q.expanded is None else q.expanded / factor
             bars.append(Bar(f"{line.name.strip()} {label}", q.value / factor, expanded, texts[k], k))
@@ -107,7 +107,7 @@ def _changes(found: RunComparison) -> list[Block]:
             expanded = None if line.ratio.expanded is None else line.ratio.expanded * 100
             colour = COLOURED if line.difference else GREY
             change = (line.ratio.value - 1) * 100
-            bars.append(Bar(line.name.strip(), change, expanded, rows.change_text(line), colour))
+            bars.append(Bar(line.name.strip(), change, expanded, rows.format_figure_change(line), colour))
     if not bars:
         return []
     chart = Bars("Change from A to B", _told(bars), "B / A - 1, %", tuple(bars), dots=True, level=0.0)
@@ -119,7 +119,7 @@ def _told(bars: Sequence[Bar]) -> str:
 
 
 def _phases(found: RunComparison) -> list[Part]:
-    pairs = rows.phase_pairs(found)
+    pairs = rows.pair_phases(found)
     if not pairs:
         return []
     made = tuple(Row((p.label, *p.time, *p.energy, p.change, p.verdict), depth=p.depth) for p in pairs)
@@ -129,7 +129,7 @@ def _phases(found: RunComparison) -> list[Part]:
 
 
 def _facts(found: RunComparison) -> list[Part]:
-    told = rows.fact_rows(found)
+    told = rows.list_compared_facts(found)
     if not told:
         return []
     grid = Grid(("fact", "A", "B"), tuple(Row(row) for row in told), frozenset(range(3)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
 from joulelab.report.comparison import ONE_RUN_EACH, compare_runs
-from joulelab.report.comparison_rows import differing_labels, run_title
+from joulelab.report.comparison_rows import list_differing_labels, title_run
 from joulelab.report.page.blocks import Block, Commands, Drawing, Part, Table, Text
 from joulelab.report.page.overlay import doubted, estimate_part, live, power_part, run_link
 from joulelab.report.page.tables import Grid, Row
@@ -49,11 +49,11 @@ def several_report(
 
 
 def _table(results: Sequence[Result], paths: Sequence[Path], labels: Sequence[str], link: Link | None) -> Block:
-    columns, told = several_columns(results), differing_labels(results)
+    columns, told = several_columns(results), list_differing_labels(results)
     made = []
     for k, (run, path) in enumerate(zip(results, paths, strict=True)):
         what = fmt.name_twins([run.twin]) if run.twin else ""
-        cells = (labels[k], run_link(run, path, link), told[k], *(c.cells[k] for c in columns), run_title(run), what)
+        cells = (labels[k], run_link(run, path, link), told[k], *(c.cells[k] for c in columns), title_run(run), what)
         made.append(Row(cells))
     heads = ("", "run", "labels" if any(told) else "", *(c.head for c in columns), "command", "")
     return Table(Grid(heads, tuple(made), frozenset({0, 1, 2, len(heads) - 1, len(heads) - 2})), "The runs")

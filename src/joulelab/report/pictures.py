@@ -59,9 +59,9 @@ def pictures_of_run(result: Result, profile: PowerProfile | None, folder: Path) 
 def pictures_of_runs(results: Sequence[Result], profiles: Sequence[PowerProfile | None]) -> list[Picture]:
     """Return the power of several runs over each other, by time and by fraction of runtime."""
     from joulelab.report.charts.printed_power import draw_overlay
-    from joulelab.report.several_rows import labels_of
+    from joulelab.report.several_rows import label_runs
 
-    labels = labels_of(results)
+    labels = label_runs(results)
     there = [(p, r, label) for p, r, label in zip(profiles, results, labels, strict=True) if p is not None]
     if not there:
         return []

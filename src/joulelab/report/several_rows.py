@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def labels_of(results: Sequence[Result]) -> tuple[str, ...]:
+def label_runs(results: Sequence[Result]) -> tuple[str, ...]:
     """Return a letter for each run, numbers from the 27th on."""
     return tuple(LETTERS[k] if k < len(LETTERS) else str(k + 1) for k in range(len(results)))
 

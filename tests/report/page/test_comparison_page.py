@@ -25,7 +25,7 @@ from joulelab.report.page.document import offline
 from joulelab.report.page.make import looked_at, page_of_run, page_of_runs, report_of_runs
 from joulelab.report.page.overlay import MOST, NOTHING
 from joulelab.report.page.several import several_report
-from joulelab.report.several_rows import labels_of, several_columns
+from joulelab.report.several_rows import label_runs, several_columns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -231,7 +231,7 @@ def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:
     report = several_report([result] * many, [path] * many, [profile] * many)
     assert len(report.data["profiles"]["profiles"]) == MOST
     assert f" {MOST} of {many} " in report.markdown()
-    assert labels_of([result] * 28)[25:] == ("Z", "27", "28")
+    assert label_runs([result] * 28)[25:] == ("Z", "27", "28")
 
 
 @pytest.mark.system  # pure, and slow

@@ -13,7 +13,7 @@ from joulelab.report.page.blocks import Block, Commands, Drawing, Part, Table, T
 from joulelab.report.page.overlay import doubted, estimate_part, live, power_part, run_link
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.page.written import Report
-from joulelab.report.several_rows import labels_of, several_columns
+from joulelab.report.several_rows import label_runs, several_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def several_report(
     link: Link | None = None,
 ) -> Report:
     """Return the report on several runs; `paths` are their folders, `link` gives addresses of their own pages."""
-    labels = labels_of(results)
+    labels = label_runs(results)
     power, data = power_part(results, profiles, labels)
     others = zip(labels[1:], results[1:], strict=True)
     doubts = [text for label, run in others for text in compare_runs(results[0], run).doubts(labels[0], label)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from joulelab.analysis.marked_phases import find_work_phase, list_figure_kinds
 from joulelab.analysis.result import PhaseResult
-from joulelab.analysis.work import find_work_phase, list_figure_kinds
 
 
 def phase(name: str, start_s: float, duration_s: float, samples: float, last: int | None = None) -> PhaseResult:

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.analysis.study_cells import Note
-from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:

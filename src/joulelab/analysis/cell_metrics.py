@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from joulelab.analysis.cell_comparison import FIGURES, UNITS, CellPair, RepeatSample, compare_cells, make_samples
 from joulelab.analysis.cell_lines import (
     CellLine,
     fill_axes,
     find_cell_lines,
+    format_knobs,
     group_cells,
     is_comparable,
     note_unused_reference,
 )
 from joulelab.analysis.choice import BestCell, choose_best
 from joulelab.analysis.goals import Goal, compute_eds
-from joulelab.analysis.pareto import ParetoFront, find_front
+from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.analysis.quality import list_quality_figures, name_data
-from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.statistics import SpreadPool, compute_deviation
 from joulelab.analysis.study_cells import (
     Cell,
@@ -41,8 +44,7 @@ from joulelab.analysis.study_cells import (
     pool_cells,
 )
 from joulelab.analysis.study_notes import notes_of
-from joulelab.analysis.work import list_figure_kinds
-from joulelab.core.quantity import ONE, Quantity
+from joulelab.core.quantity import COVERAGE_FACTOR, ONE, Quantity
 from joulelab.core.text import finite_or_none
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "CellMetrics", "StudySummary", "Trial", "summarise_cells"]
 SCHEMA = 1
+GPU_KNOB = "gpus"
+ROUNDING = 1e-9  # relative margin of the cheap test below; pairs near the limit are compared in full
 ALL_PAIRS = 8  # lines of up to so many cells are compared each with each, longer ones with their reference only
 
 
@@ -112,6 +116,35 @@ class CellMetrics:
     def doubts(self) -> dict[str, int]:
         """Return the names of the runs' own doubts, and in how many runs each came up."""
         return dict(Counter(name for t in self.trials for name in list_doubts(t)))
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoFront:
+    """Hold the Pareto front of a line (None: of all), by time; `unsure` are behind it only within the uncertainty."""
+
+    line: str | None
+    cells: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """Hold one GPU count: speed-up, speed-up per GPU added (efficiency) and energy, against the fewest GPUs."""
+
+    cell: str
+    gpus: float
+    speedup: Quantity
+    efficiency: Quantity
+    energy_ratio: Quantity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Hold the GPU counts of cells that are otherwise equal; the first point is what the others are compared with."""
+
+    key: str
+    knobs: Mapping[str, Any]
+    points: tuple[ScalingPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +382,75 @@ def _find_fastest(lines: Sequence[CellLine], compared: Mapping[str, CellMeans]) 
     """Return the reference of the line whose reference is fastest: what one would run without asking for energy."""
     references = [line.reference for line in lines if line.reference in compared]
     return min(references, key=lambda key: compared[key or ""].time.value, default=None)
+
+
+def find_front(line: str | None, cells: Mapping[str, CellMeans]) -> ParetoFront:
+    """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
+    points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
+    judged = {k: cells[k].judged(k) for k in points}
+    keys, place = list(points), np.array(list(points.values())).reshape(-1, 2)
+    front, unsure = [], []
+    for k, own in zip(keys, place, strict=True):
+        better = np.flatnonzero((place <= own).all(axis=1) & (place != own).any(axis=1))
+        if better.size == 0:
+            front.append(k)
+            continue
+        # Who is furthest ahead in what it is least ahead in is surely better if anybody is: most need one look.
+        shares = np.divide(place[better], own, out=np.ones((better.size, 2)), where=own > 0)
+        ranked = better[np.argsort(shares.max(axis=1), kind="stable")]
+        if not any(_is_surely_better(judged[keys[d]], judged[k]) for d in ranked):
+            unsure.append(k)
+    return ParetoFront(line, tuple(sorted(front, key=lambda k: points[k])), tuple(unsure))
+
+
+def _is_surely_better(a: CellMeans, b: CellMeans) -> bool:
+    """Return whether a is better than b in time and in energy, both beyond their uncertainty."""
+    if a.energy is None or b.energy is None or not (_is_below(a.time, b.time) and _is_below(a.energy, b.energy)):
+        return False
+    ratios = divide_times(a, b), divide_energies(a, b)
+    return all(r is not None and (ONE - r).is_positive for r in ratios)
+
+
+def _is_below(a: Quantity, b: Quantity) -> bool:
+    """Return whether a is below b by about the uncertainty of their ratio; cheap, as it is asked of most pairs."""
+    if a.value >= b.value:
+        return False
+    share = a.value / b.value
+    mine, other = a.terms, b.terms
+    squares = sum((u - share * other.get(source, 0.0)) ** 2 for source, u in mine.items())
+    squares += sum((share * u) ** 2 for source, u in other.items() if source not in mine)
+    return (b.value - a.value) * (1 + ROUNDING) > COVERAGE_FACTOR * math.sqrt(squares)
+
+
+def find_scaling(cells: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[Scaling]:
+    """Return the scaling over GPU counts for each set of the other knobs that has at least two of them."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.key in means and isinstance(cell.knobs.get(GPU_KNOB), (int, float)):
+            groups.setdefault(format_knobs(_list_other_knobs(cell)), []).append(cell)
+    found = []
+    for key, members in groups.items():
+        points = _make_points(sorted(members, key=lambda c: float(c.knobs[GPU_KNOB])), means)
+        if len(points) > 1:
+            found.append(Scaling(key, _list_other_knobs(members[0]), tuple(points)))
+    return found
+
+
+def _make_points(members: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[ScalingPoint]:
+    first = members[0]
+    base, fewest = means[first.key], float(first.knobs[GPU_KNOB])
+    points = []
+    for cell in members:
+        count, own = float(cell.knobs[GPU_KNOB]), means[cell.key]
+        speedup = divide_times(base, own)
+        if speedup is not None and count > 0 and fewest > 0:
+            efficiency = speedup * (fewest / count)
+            points.append(ScalingPoint(cell.key, count, speedup, efficiency, divide_energies(own, base)))
+    return points
+
+
+def _list_other_knobs(cell: Cell) -> dict[str, Any]:
+    return {name: value for name, value in cell.knobs.items() if name != GPU_KNOB}
 
 
 def _make_plain(value: Any) -> Any:

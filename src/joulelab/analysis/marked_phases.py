@@ -12,13 +12,17 @@ from joulelab.core.text import escape_surrogates
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from joulelab.analysis.result import Fact
+    from joulelab.analysis.result import Fact, PhaseResult
 
 SKEW = 0.02  # share of a report that is taken for the time by which ranks differ
 SAME_EDGE_NS = 1000  # steps that are not further apart follow each other without a gap
 LARGEST = 2**63  # numbers of phases are kept as integers of 64 bits
 MOST_PHASES = 10_000  # of a run; more can be neither listed nor looked at, and cost seconds and gigabytes
 MOST_KINDS = 100  # of work in a run: each has figures of its own in every phase
+# Work of some phases only: what a whole run that did something else took for each of it is no figure of anything.
+JUDGED_WORK = ("validated", "predicted")
+COST_WORK = ("FLOP", "steps")  # not what was worked on but what that took
+NEARLY_ALL = 0.9  # phases that have so much of the most that phases of one name have were it all the same
 
 
 @dataclass(slots=True)
@@ -316,3 +320,40 @@ def _credit_phases(phases: Mapping[str, MarkedPhase], line: Mapping[str, Any]) -
         seen.add(current.id)
         _add_amounts(current.work, line)
         current = phases.get(current.parent or "")
+
+
+def list_figure_kinds(kinds: Iterable[str]) -> list[str]:
+    """Return the kinds of work that energy and time of the whole may be divided by.
+
+    What was only judged has such a figure where nothing else was worked on, as in a phase of its own.
+    """
+    there = list(dict.fromkeys(kinds))
+    others = [kind for kind in there if kind not in (*JUDGED_WORK, *COST_WORK)]
+    return [kind for kind in there if kind not in JUDGED_WORK or not others]
+
+
+def find_work_phase(phases: Sequence[PhaseResult], kind: str) -> tuple[str, float] | None:
+    """Return the name of the phases that a kind of work was done in, and its amount per second in them.
+
+    Those that took least time of those that hold nearly all of it; None where it was done in no phase. Phases of
+    several nodes or threads go on at the same time, which counts once.
+    """
+    by_name: dict[str, list[PhaseResult]] = {}
+    for phase in phases:
+        if phase.last is None and phase.work.get(kind):
+            by_name.setdefault(phase.name, []).append(phase)
+    done = {name: sum(p.work[kind] for p in some) for name, some in by_name.items()}
+    took = {name: _sum_union(some) for name, some in by_name.items()}
+    most = max(done.values(), default=0.0)
+    held = [name for name in done if done[name] >= NEARLY_ALL * most and took[name] > 0]
+    name = min(held, key=lambda each: took[each], default=None)
+    return None if name is None else (name, done[name] / took[name])
+
+
+def _sum_union(phases: Iterable[PhaseResult]) -> float:
+    """Return how long at least one of some phases went on, in s."""
+    whole = reached = 0.0
+    for start, end in sorted((p.start_s, p.start_s + p.duration_s) for p in phases):
+        whole += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return whole

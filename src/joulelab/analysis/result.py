@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 results.json is decoded by th
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from joulelab.analysis.work import list_figure_kinds
+from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
 from joulelab.core.text import finite_or_none

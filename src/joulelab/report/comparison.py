@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.analysis.result import GroupResult
 from joulelab.analysis.study_cells import Note
-from joulelab.analysis.work import list_figure_kinds
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
@@ -21,7 +21,7 @@ ONE_RUN_EACH = Note(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ComparedFigure:
     """Hold one line of a comparison; `ratio` is B / A, None where it cannot be formed."""
 
     name: str
@@ -54,15 +54,15 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Hold two runs side by side; `same_devices` says whether the meters' gains cancel."""
 
     a: Result
     b: Result
-    lines: tuple[Line, ...]
+    lines: tuple[ComparedFigure, ...]
     same_devices: bool
 
-    def line(self, name: str) -> Line | None:
+    def line(self, name: str) -> ComparedFigure | None:
         """Return a line by its name."""
         return next((each for each in self.lines if each.name == name), None)
 
@@ -99,8 +99,13 @@ class Comparison:
         """Return why the two may not be comparable; `first` and `second` are what they are called there."""
         said = []
         wholes = self.a.group("measured"), self.b.group("measured")
-        if wholes[0] and wholes[1] and _families(wholes[0]) != _families(wholes[1]) and common(self.a, self.b):
-            what = " + ".join(common(self.a, self.b))
+        if (
+            wholes[0]
+            and wholes[1]
+            and _families(wholes[0]) != _families(wholes[1])
+            and find_common_families(self.a, self.b)
+        ):
+            what = " + ".join(find_common_families(self.a, self.b))
             text = f"{first} and {second} were not measured at the same points; compared is what both have: {what}."
             said.append(Note("points-differ", text))
         twins = dict(zip((first, second), self.twins.values(), strict=True))
@@ -157,37 +162,39 @@ class Comparison:
         return f"no power meter was read in {' and '.join(without)}" if without else "one of them is zero"
 
 
-def compare(a: Result, b: Result) -> Comparison:
+def compare_runs(a: Result, b: Result) -> RunComparison:
     """Compare two results; what is in both of them is set side by side."""
-    same = devices(a) == devices(b) and bool(devices(a))
+    same = list_devices(a) == list_devices(b) and bool(list_devices(a))
     keep = ("gain:",) if same else ()
     lines = []
     whole_a, whole_b = _wholes(a, b)
     if whole_a and whole_b:
         estimate = whole_a.estimate or whole_b.estimate
-        lines.append(line_of("energy", "J", whole_a.energy, whole_b.energy, keep, estimate=estimate))
+        lines.append(compare_quantities("energy", "J", whole_a.energy, whole_b.energy, keep, estimate=estimate))
     for group in a.groups:
         other = b.group(group.name)
         if group.name != "measured" and other is not None:
             estimate = group.estimate or other.estimate
-            lines.append(line_of(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate))
+            lines.append(
+                compare_quantities(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate)
+            )
     if whole_a and whole_b and whole_a.net and whole_b.net:
-        lines.append(line_of("net of idle", "J", whole_a.net, whole_b.net, keep))
-    lines.append(line_of("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
+        lines.append(compare_quantities("net of idle", "J", whole_a.net, whole_b.net, keep))
+    lines.append(compare_quantities("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
     if whole_a and whole_b:
         estimate = whole_a.estimate or whole_b.estimate
-        lines.append(line_of("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
+        lines.append(compare_quantities("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
     per_a, per_b = (_per_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
     lines += [
-        line_of(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep)
+        compare_quantities(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep)
         for n in _kinds(a, b)
         if n in per_a and n in per_b
     ]
     timed = a.duration_s > 0 and b.duration_s > 0
     for name in (n for n in _kinds(a, b) if timed and b.work.get(n)):
         per_s = Quantity(a.work[name] / a.duration_s), Quantity(b.work[name] / b.duration_s)
-        lines.append(line_of(f"{name}/s", "", *per_s, ()))
-    return Comparison(a, b, tuple(lines), same)
+        lines.append(compare_quantities(f"{name}/s", "", *per_s, ()))
+    return RunComparison(a, b, tuple(lines), same)
 
 
 def _wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | None]:
@@ -195,7 +202,7 @@ def _wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | Non
     wholes = a.group("measured"), b.group("measured")
     if wholes[0] is None or wholes[1] is None or _families(wholes[0]) == _families(wholes[1]):
         return wholes
-    names = common(a, b)
+    names = find_common_families(a, b)
     return (_sum(a, names), _sum(b, names)) if names else (None, None)
 
 
@@ -203,7 +210,7 @@ def _families(group: GroupResult) -> set[str]:
     return {find_family(scope) for scope in group.scopes}
 
 
-def common(a: Result, b: Result) -> tuple[str, ...]:
+def find_common_families(a: Result, b: Result) -> tuple[str, ...]:
     """Return the families that both have and that can be compared where all that was measured cannot."""
     both = [g.name for g in a.groups if b.group(g.name) is not None]
     for node in ("rack", "node.ac", "node.dc"):
@@ -232,7 +239,7 @@ def _per_work(result: Result, whole: GroupResult | None) -> dict[str, Quantity]:
     return {} if whole is None else {n: whole.energy * (1 / done) for n, done in result.work.items() if done > 0}
 
 
-def devices(result: Result) -> frozenset[tuple[str, ...]]:
+def list_devices(result: Result) -> frozenset[tuple[str, ...]]:
     """Return what was measured and by what: host, scope, hardware, meter and channel of all that is counted."""
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
@@ -243,13 +250,15 @@ def devices(result: Result) -> frozenset[tuple[str, ...]]:
     )
 
 
-def line_of(name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False) -> Line:
+def compare_quantities(
+    name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False
+) -> ComparedFigure:
     """Return two quantities side by side; terms whose names begin as in `keep` are of both, and cancel."""
     ratio = None
     if a.value > 0 and b.value > 0:
         # Errors of two runs are their own, but for the gain of a meter that measured both.
         ratio = b.tagged("b", keep=keep) / a.tagged("a", keep=keep)
-    return Line(name, unit, a, b, ratio, estimate)
+    return ComparedFigure(name, unit, a, b, ratio, estimate)
 
 
 def _direction(share: float) -> str:

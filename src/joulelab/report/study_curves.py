@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from joulelab.analysis.cell_lines import CellLine
-    from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.analysis.scaling import ScalingPoint
+    from joulelab.analysis.cell_metrics import ScalingPoint, StudySummary
     from joulelab.core.quantity import Quantity
 
 BARS = "Bars: expanded uncertainty, k = 2."

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from joulelab.analysis.cell_lines import CellLine
-    from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
+    from joulelab.analysis.cell_metrics import CellMetrics, Scaling, StudySummary
     from joulelab.analysis.choice import BestCell
-    from joulelab.analysis.scaling import Scaling
     from joulelab.core.quantity import Quantity
 
 ESTIMATE = "~"  # before figures that rest on an estimate

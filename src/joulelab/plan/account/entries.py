@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.work import COST_WORK, list_figure_kinds
+from joulelab.analysis.marked_phases import COST_WORK, list_figure_kinds
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.plan.account.energy import RunProfile, account_of, side_of, summed

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.marked_phases import COST_WORK, list_figure_kinds
 from joulelab.analysis.study_cells import Cell, Trial, compute_means, divide_times, pool_cells
-from joulelab.analysis.work import COST_WORK, list_figure_kinds
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE
 from joulelab.core.scope import find_family

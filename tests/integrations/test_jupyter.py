@@ -20,7 +20,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension, unload_ipython_extension
 from joulelab.integrations.jupyter_cells import Stack
 from joulelab.integrations.jupyter_reading import read_notebook
-from joulelab.run import cells, marking
+from joulelab.run import marking, notebook
 from joulelab.store.folder import RunState, list_runs, read_end, run_state
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ period_s = 0.02
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder in which a device of 200 W is configured and nothing is recorded."""
-    for name in ("JOULELAB_RUN", "JOULELAB_HOST", cells.NOTEBOOK_VARIABLE, "JPY_SESSION_NAME"):
+    for name in ("JOULELAB_RUN", "JOULELAB_HOST", notebook.NOTEBOOK_VARIABLE, "JPY_SESSION_NAME"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "joulelab.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
@@ -212,12 +212,12 @@ def test_what_somebody_else_records_is_joined_and_left(
         shell.run_cell("1")
 
         # As in a kernel that `joulelab run notebook.ipynb` has started, which marks the cells itself.
-        monkeypatch.setenv(cells.NOTEBOOK_VARIABLE, "a.ipynb")
-        marked = cells.CellPhases(marking.writer(), "a.ipynb")
+        monkeypatch.setenv(notebook.NOTEBOOK_VARIABLE, "a.ipynb")
+        marked = notebook.CellPhases(marking.writer(), "a.ipynb")
         marked.next("cell 1")
         load_ipython_extension(shell)
         shell.run_cell("%%joulelab again\n1")
-        marked.next(cells.BETWEEN_CELLS)
+        marked.next(notebook.BETWEEN_CELLS)
         marked.next("cell 2")
         shell.run_cell("%joulelab")
         assert "cell 2 (runs)" in shown(shell)[0]

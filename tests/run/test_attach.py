@@ -15,7 +15,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.spec import Fetched, Spec, Stream
-from joulelab.run.attach import attach_archive
+from joulelab.run.imports import attach_archive
 from joulelab.store.attached import attach_host
 from joulelab.store.imported import Part
 from joulelab.store.run import open_run

@@ -19,7 +19,7 @@ from tests.waiting import until
 
 import joulelab
 from joulelab.core.clock import NS
-from joulelab.run.events import EventLog
+from joulelab.run.recording import EventLog
 from joulelab.store.folder import list_runs, read_end
 
 pytestmark = pytest.mark.system

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import joulelab
-from joulelab.run import cells, notebook
+from joulelab.run import notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +36,8 @@ def run_cells(
     book, names = notebook.load_notebook(file), dict[str, Any]()
     for number, cell in enumerate(book["cells"], 1):
         if cell["cell_type"] == "code":
-            exec(compile(cells.get_source(cell), f"cell {number}", "exec"), names)
-        if number == cells.find_parameters_place(book):
-            exec(cells.format_parameters(given), names)
+            exec(compile(notebook.get_source(cell), f"cell {number}", "exec"), names)
+        if number == notebook.find_parameters_place(book):
+            exec(notebook.format_parameters(given), names)
     plt.close("all")
     return facts, amounts, names

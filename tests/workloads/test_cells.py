@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.workloads.books import book, code, text, write
 
 from joulelab.core.errors import ConfigError
-from joulelab.run import cells, notebook
+from joulelab.run import notebook
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_values_are_numbers_truths_or_text(given: str, value: object) -> None:
-    found = ast.literal_eval(cells.format_literal(given))
+    found = ast.literal_eval(notebook.format_literal(given))
     assert found == value
     assert type(found) is type(value)
 
@@ -45,52 +45,52 @@ def test_values_are_numbers_truths_or_text(given: str, value: object) -> None:
 @pytest.mark.system  # pure, and slow
 @given(st.text())
 def test_every_value_is_one_literal_that_says_the_same(value: str) -> None:
-    found = ast.literal_eval(cells.format_literal(value))
+    found = ast.literal_eval(notebook.format_literal(value))
     assert isinstance(found, int | float | bool) or found == value
-    assert ast.parse(cells.format_parameters({"x": value})).body[0].targets[0].id == "x"  # type: ignore[attr-defined]
+    assert ast.parse(notebook.format_parameters({"x": value})).body[0].targets[0].id == "x"  # type: ignore[attr-defined]
 
 
 def test_a_cell_is_called_by_its_tag_or_its_first_comment() -> None:
-    assert cells.get_title(code("x = 1", "hide-input", "load")) == "load"
-    assert cells.get_title(code("\n# %% train the model\nx = 1")) == "train the model"
-    assert cells.get_title(code("x = 1  # no title")) == ""
-    assert cells.get_title(code("x = 1", "parameters")) == ""
-    assert cells.get_title({"cell_type": "code", "source": "x", "metadata": {"tags": "wrong"}}) == ""
-    assert len(cells.get_title(code("#" + "long " * 100))) <= cells.MOST_LETTERS
+    assert notebook.get_title(code("x = 1", "hide-input", "load")) == "load"
+    assert notebook.get_title(code("\n# %% train the model\nx = 1")) == "train the model"
+    assert notebook.get_title(code("x = 1  # no title")) == ""
+    assert notebook.get_title(code("x = 1", "parameters")) == ""
+    assert notebook.get_title({"cell_type": "code", "source": "x", "metadata": {"tags": "wrong"}}) == ""
+    assert len(notebook.get_title(code("#" + "long " * 100))) <= notebook.MOST_LETTERS
 
 
 def test_empty_and_skipped_cells_are_not_run() -> None:
-    assert cells.has_code(code("x"))
-    assert not cells.has_code(code(" \n"))
-    assert not cells.has_code(code("x", "skip-execution"))
+    assert notebook.has_code(code("x"))
+    assert not notebook.has_code(code(" \n"))
+    assert not notebook.has_code(code("x", "skip-execution"))
 
 
 def test_parameters_come_after_their_defaults_or_first() -> None:
-    assert cells.find_parameters_place(book(text("# a"), code("x = 1"), code("a = 1", "parameters"), code("x"))) == 3
-    assert cells.find_parameters_place(book(text("# a"), code("x = 1"))) == 0
+    assert notebook.find_parameters_place(book(text("# a"), code("x = 1"), code("a = 1", "parameters"), code("x"))) == 3
+    assert notebook.find_parameters_place(book(text("# a"), code("x = 1"))) == 0
 
 
 def test_a_parameter_without_default_is_refused_with_the_nearest() -> None:
     found = book(code("epochs: int = 3\nbatch, rate = 64, 0.1", "parameters"))
-    cells.check_parameters(found, ["epochs", "batch", "rate"], where="a.ipynb")
-    cells.check_parameters(found, [], where="a.ipynb")
+    notebook.check_parameters(found, ["epochs", "batch", "rate"], where="a.ipynb")
+    notebook.check_parameters(found, [], where="a.ipynb")
     with pytest.raises(ConfigError, match=r"no parameter 'epoch'.*did you mean 'epochs'"):
-        cells.check_parameters(found, ["epoch"], where="a.ipynb")
+        notebook.check_parameters(found, ["epoch"], where="a.ipynb")
 
 
 def test_where_no_default_can_be_told_any_variable_is_taken() -> None:
-    cells.check_parameters(book(code("x = 1")), ["anything"], where="a.ipynb")
-    cells.check_parameters(book(code("%matplotlib inline\nx = 1", "parameters")), ["anything"], where="a.ipynb")
+    notebook.check_parameters(book(code("x = 1")), ["anything"], where="a.ipynb")
+    notebook.check_parameters(book(code("%matplotlib inline\nx = 1", "parameters")), ["anything"], where="a.ipynb")
     with pytest.raises(ConfigError, match="'class' is no name of a variable"):
-        cells.check_parameters(book(code("x = 1")), ["class"], where="a.ipynb")
+        notebook.check_parameters(book(code("x = 1")), ["class"], where="a.ipynb")
     with pytest.raises(ConfigError, match="it is in julia"):
-        cells.check_parameters(book(language="julia"), ["x"], where="a.ipynb")
+        notebook.check_parameters(book(language="julia"), ["x"], where="a.ipynb")
 
 
 def test_the_language_is_python_unless_told() -> None:
-    assert cells.get_language({"metadata": {"language_info": {"name": "R"}}}) == "r"
-    assert cells.get_language({"metadata": {"kernelspec": "wrong"}}) == "python"
-    assert cells.get_kernel_name({}) == ""
+    assert notebook.get_language({"metadata": {"language_info": {"name": "R"}}}) == "r"
+    assert notebook.get_language({"metadata": {"kernelspec": "wrong"}}) == "python"
+    assert notebook.get_kernel_name({}) == ""
 
 
 @pytest.mark.parametrize(

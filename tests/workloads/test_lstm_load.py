@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import joulelab
 from joulelab.core.errors import ConfigError
-from joulelab.run import cells, notebook
+from joulelab.run import notebook
 from joulelab.run.workload_registry import find_workload, get_presets, merge_parameters
 from joulelab.workloads import lstm_load, lstm_notebook
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
@@ -139,7 +139,7 @@ def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_
     assert defaults(book) == {key: lstm_load.PARAMETERS[key][0] for key in lstm_notebook.SAME}
     for cell in book["cells"]:
         if cell["cell_type"] == "code":
-            compile(cells.get_source(cell), "cell", "exec")
+            compile(notebook.get_source(cell), "cell", "exec")
             assert not cell["outputs"]
     out = tmp_path / "done.ipynb"
     asked = {**lstm_notebook.PRESETS["smoke"], "pause": "2", "out": str(out)}
@@ -160,8 +160,8 @@ def test_smoke_ends_by_steps_and_time_only_guards_it(name: str) -> None:
 
 def defaults(book: dict[str, Any]) -> dict[str, str]:
     """Return what the cell tagged `parameters` sets, as a workload's parameters are written."""
-    cell = book["cells"][cells.find_parameters_place(book) - 1]
-    values = {node.targets[0].id: ast.unparse(node.value) for node in ast.parse(cells.get_source(cell)).body}  # type: ignore[attr-defined]
+    cell = book["cells"][notebook.find_parameters_place(book) - 1]
+    values = {node.targets[0].id: ast.unparse(node.value) for node in ast.parse(notebook.get_source(cell)).body}  # type: ignore[attr-defined]
     return {key: str(ast.literal_eval(text)) if text[0] in "'\"" else exact(text) for key, text in values.items()}
 
 

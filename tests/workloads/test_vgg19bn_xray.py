@@ -13,7 +13,7 @@ from tests.workloads.inprocess import run_cells
 from torch.utils.data import DataLoader
 
 from joulelab.core.errors import ConfigError
-from joulelab.run import cells, notebook
+from joulelab.run import notebook
 from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import lstm_load, lstm_notebook, vgg19bn_notebook, vgg19bn_xray
 from joulelab.workloads.models.vgg import VGG19, least_size
@@ -131,14 +131,16 @@ def test_wrong_values_are_told_before_anything_is_started(key: str, value: str, 
 
 def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_parameters() -> None:
     book = notebook.load_notebook(vgg19bn_notebook.FILE)
-    cell = book["cells"][cells.find_parameters_place(book) - 1]
-    values: Any = {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(cells.get_source(cell)).body}  # type: ignore[attr-defined]
+    cell = book["cells"][notebook.find_parameters_place(book) - 1]
+    values: Any = {
+        node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(notebook.get_source(cell)).body
+    }  # type: ignore[attr-defined]
     assert {key: str(value) for key, value in values.items()} == {
         key: vgg19bn_xray.PARAMETERS[key][0] for key in vgg19bn_notebook.SAME
     }
     for cell in book["cells"]:
         if cell["cell_type"] == "code":
-            compile(cells.get_source(cell), "cell", "exec")
+            compile(notebook.get_source(cell), "cell", "exec")
             assert not cell["outputs"]
     asked = vgg19bn_notebook.PRESETS["smoke"]
     words = vgg19bn_notebook.command(merge_parameters("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, asked))

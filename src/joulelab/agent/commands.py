@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulelab.agent.collect import Collector
     from joulelab.agent.serve import ScrapeServer
     from joulelab.agent.traps import TrapListener
-    from joulelab.run.config.entry import Config
+    from joulelab.run.config.configuration import Config
     from joulelab.run.config.meter_choice import MeterChoice
 
 FILES = {"unit": "joulelab-agent.service", "alerts": "alerts.yml", "grafana": "grafana.json"}

@@ -15,7 +15,7 @@ from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from joulelab.control.client import CapOutcome, CapRequest, CapStatus
-    from joulelab.run.choosing import CapValue
+    from joulelab.run.run_caps import CapValue
     from joulelab.run.spawn import Spawned
 
 VERBS = ("status", "restore")
@@ -108,7 +108,7 @@ def command(
 def _wishes(watts: str | None, which: str | None, cpu_cap: str | None, clock_text: str | None) -> list[CapRequest]:
     """Return what to ask the keeper for. Raises ConfigError, Unavailable."""
     from joulelab.control.client import Caps
-    from joulelab.run.choosing import choose_cpus, choose_gpus, make_cap_requests
+    from joulelab.run.run_caps import choose_cpus, choose_gpus, make_cap_requests
 
     asked = value(watts, "cap") if watts is not None else None
     locked = clock(clock_text) if clock_text is not None else None

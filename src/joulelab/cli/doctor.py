@@ -18,9 +18,8 @@ from joulelab.cli.output import print_json, show_progress
 from joulelab.cli.parameters import Duration, config_option, format_examples, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
 from joulelab.instruments.meter_health import POLL_PERIOD_S
-from joulelab.run.config.meter_choice import list_lost_meters
-from joulelab.run.config.modules import find_meter_module
-from joulelab.run.config.secrets import mask_secrets
+from joulelab.run.config.meter_choice import list_lost_meters, mask_secrets
+from joulelab.run.config.meter_entries import find_meter_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Meter
     from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
-    from joulelab.run.config.entry import Config, MeterEntry
+    from joulelab.run.config.configuration import Config, MeterEntry
 
 TEST_S, NETWORK_TEST_S = 3.0, 6.0
 SLOW_READING_S = 0.02

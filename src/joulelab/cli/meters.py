@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Archive, Meter
     from joulelab.instruments.catalog import Channel, Row
-    from joulelab.run.config.entry import Config, MeterEntry, MeterTable
+    from joulelab.run.config.configuration import Config, MeterEntry, MeterTable
 
     Reading = dict[str, Any]
 
@@ -104,13 +104,13 @@ class MeterOpener:
     @property
     def module(self) -> Any:
         """Return the Python module that reads the meter."""
-        from joulelab.run.config.modules import find_meter_module
+        from joulelab.run.config.meter_entries import find_meter_module
 
         return find_meter_module(self.entry.meter)
 
     def open_entry(self) -> Any:
         """Return the open meter or archive. Raises JoulelabError."""
-        from joulelab.run.config.secrets import resolve_secrets
+        from joulelab.run.config.meter_choice import resolve_secrets
 
         try:
             self._settings, self.warnings = resolve_secrets(self.entry, os.environ)
@@ -138,13 +138,13 @@ class MeterOpener:
 
     def hide_secrets(self, text: Any) -> Any:
         """Replace secrets in a text by `***`; other values stay."""
-        from joulelab.run.config.secrets import hide_secrets
+        from joulelab.run.config.meter_choice import hide_secrets
 
         return hide_secrets(text, self.entry, self._settings) if isinstance(text, str) else text
 
     def _open_module(self) -> Meter | Archive:
         from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-        from joulelab.run.config.modules import is_live
+        from joulelab.run.config.meter_entries import is_live
         from joulelab.run.run_options import RunOptions
 
         module = self.module
@@ -294,9 +294,9 @@ def add_meter(
     as_json: bool,
 ) -> int:
     """Try a meter and save it if it can be read; return the exit code. Raises ConfigError, UsageError."""
-    from joulelab.run.config.entry import KeySource, MeterTable
+    from joulelab.run.config.configuration import KeySource, MeterTable
     from joulelab.run.config.meter_choice import list_lost_meters
-    from joulelab.run.config.modules import find_meter_module
+    from joulelab.run.config.meter_entries import find_meter_module
     from joulelab.run.config.toml_writing import format_entry, write_entry
 
     if file is not None and level is not None:
@@ -380,7 +380,7 @@ def _suggest_command(table: MeterTable, key: str, opener: MeterOpener) -> str:
 
 
 def _format_value(value: Any) -> str:
-    from joulelab.run.config.secrets import SECRET_SOURCES
+    from joulelab.run.config.meter_choice import SECRET_SOURCES
 
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in SECRET_SOURCES:
         return ":".join(next(iter(value.items())))
@@ -400,7 +400,7 @@ def _read_pairs(module: str, words: Sequence[str], found: Any) -> dict[str, Any]
 
 def _read_value(key: str, text: str, secrets: Sequence[str]) -> Any:
     """Return the value of a setting: the place of a secret, a number, a list, a table, or text. Raises ConfigError."""
-    from joulelab.run.config.secrets import SECRET_SOURCES
+    from joulelab.run.config.meter_choice import SECRET_SOURCES
 
     if key in secrets:
         kind, colon, place = text.partition(":")

@@ -169,7 +169,7 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
     """Return what is asked for. Raises JoulelabError."""
     from joulelab.analysis.goals import Goal
     from joulelab.control.client import Caps
-    from joulelab.run.choosing import choose_gpus
+    from joulelab.run.run_caps import choose_gpus
     from joulelab.study.tuning.grid import make_grid
 
     goal = Goal.parse(goal_text)

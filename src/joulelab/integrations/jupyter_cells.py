@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.run import cells, marking
+from joulelab.run import marking, notebook
 from joulelab.run.measure import measure
 from joulelab.run.run_options import RUN_VARIABLE
 
@@ -74,8 +74,8 @@ class Recording:
         self.end_ns: int | None = None
         self.count = 0
         # Whoever runs the notebook without a browser marks its cells already.
-        self.is_marked = cells.NOTEBOOK_VARIABLE in environ and marking.writer() is not None
-        self.name = environ[cells.NOTEBOOK_VARIABLE] if self.is_marked else f"{_name(environ)} {os.getpid()}"
+        self.is_marked = notebook.NOTEBOOK_VARIABLE in environ and marking.writer() is not None
+        self.name = environ[notebook.NOTEBOOK_VARIABLE] if self.is_marked else f"{_name(environ)} {os.getpid()}"
         self._own: Measurement | None = None
         if marking.writer() is None:
             self._own = measure(_name(environ))
@@ -83,7 +83,7 @@ class Recording:
         self._writer: MarkWriter | None = marking.writer()
         told = self._writer is not None and not self._writer.rank and RUN_VARIABLE in os.environ
         self.run = Path(os.environ[RUN_VARIABLE]) if told else None
-        self._phases = cells.CellPhases(None if self.is_marked else self._writer, self.name)
+        self._phases = notebook.CellPhases(None if self.is_marked else self._writer, self.name)
         if not self.is_marked:
             self.since_ns = monotonic_ns()
             self._phases.next(LOADING, at_ns=self.since_ns)
@@ -102,12 +102,12 @@ class Recording:
         """Begin the next cell."""
         if self.is_on:
             self.count += 1
-            self._phases.next(f"cell {self.count}", title=cells.get_title({"source": source}))
+            self._phases.next(f"cell {self.count}", title=notebook.get_title({"source": source}))
 
     def end(self) -> None:
         """End the cell that runs; what follows lies between cells."""
         if self.is_on:
-            self._phases.next(cells.BETWEEN_CELLS)
+            self._phases.next(notebook.BETWEEN_CELLS)
 
     def stop(self) -> None:
         """End the recording, or leave a run that is not ours."""

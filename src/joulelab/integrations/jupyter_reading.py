@@ -13,8 +13,8 @@ from joulelab.analysis.slow_meters import sum_channels
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.quantity import Quantity, total
 from joulelab.integrations.picture import PowerCurve
-from joulelab.run.cells import BETWEEN_CELLS
 from joulelab.run.coverage import wait_until_covered
+from joulelab.run.notebook import BETWEEN_CELLS
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:

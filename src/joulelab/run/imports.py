@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.core.errors import ConfigError, ReadFailed, StoreError
 from joulelab.core.text import suggest_name
 from joulelab.core.version import __version__
-from joulelab.run.config.configuration import load_config
-from joulelab.run.config.entry import KeySource, MeterEntry
-from joulelab.run.config.modules import find_meter_module
-from joulelab.run.config.secrets import resolve_secrets
+from joulelab.run.config.configuration import KeySource, MeterEntry, load_config
+from joulelab.run.config.meter_choice import resolve_secrets
+from joulelab.run.config.meter_entries import find_meter_module
+from joulelab.store.attached import attach_host
 from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from joulelab.core.spec import Archive, Fetched
 
@@ -213,3 +214,17 @@ def _describe_archives(
     for one, name, archive in zip(asked, names, archives, strict=True):
         facts: dict[str, Any] = json.loads(json.dumps(dict(getattr(archive, "facts", {})), default=str))
         yield {"meter": name, "archive": one.meter, **facts}
+
+
+def attach_archive(
+    run: Path, name: str, fetched: Sequence[Fetched], facts: Mapping[str, Any], *, meter: str = "slurm"
+) -> None:
+    """Add what an archive told to a closed run as the host `name`: once, and whole. Raises StoreError.
+
+    `facts` go into the host's events as they are. Only the caches of the run are removed.
+    """
+    stamps = [t for one in fetched for row in one.rows for t in row[:2]]
+    if not stamps:
+        raise StoreError("there is nothing to add", where=str(run))
+    plain: dict[str, Any] = json.loads(json.dumps(dict(facts), default=str))
+    attach_host(run, name, [Part(meter_names([meter])[0], fetched)], plain, (min(stamps), max(stamps)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.run.host import HostRecording
+    from joulelab.run.recording import HostRecording
     from joulelab.run.run_options import RunOptions
 
 NEVER_NS = 1 << 62

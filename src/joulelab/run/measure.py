@@ -17,8 +17,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
 from joulelab.run import marking
-from joulelab.run.config.configuration import load_config
-from joulelab.run.config.entry import Config
+from joulelab.run.config.configuration import Config, load_config
 from joulelab.run.config.meter_choice import MeterChoice, check_meter_name, choose_meters, list_general_problems
 from joulelab.run.run_options import RUN_VARIABLE, RunOptions, get_host_name, get_runs_folder
 from joulelab.run.session import MeasureSession, join_session, leave_session

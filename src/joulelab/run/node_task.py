@@ -24,8 +24,7 @@ from joulelab.core.clock import NS, monotonic_ns, read_boot_id
 from joulelab.core.process import read_start_ticks
 from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
-from joulelab.run.events import EventLog
-from joulelab.run.host import HostRecording
+from joulelab.run.recording import EventLog, HostRecording
 from joulelab.run.run_options import RunOptions, get_host_name
 from joulelab.store.folder import host_dir, make_host_dir
 

@@ -20,19 +20,67 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbformat
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 import joulelab
-from joulelab.run import cells
-from joulelab.run.kernels import OWN_KERNEL, KernelFinder
-from joulelab.run.notebook import FAILED, print_message
+from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
+from joulelab.run.notebook import (
+    BETWEEN_CELLS,
+    FAILED,
+    INJECTED_TAG,
+    NOTEBOOK_VARIABLE,
+    PARAMETERS_TAG,
+    CellPhases,
+    find_parameters_place,
+    format_parameters,
+    get_kernel_name,
+    get_language,
+    get_source,
+    get_title,
+    has_code,
+    is_own_kernel,
+    print_message,
+    require_library,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from joulelab.run.notebook import NotebookRequest
+
+OWN_KERNEL = "python3"
+
+
+class KernelFinder(KernelSpecManager):
+    """Find kernels by their names; `python3` is the Python that we run in, wherever a file of that name may point."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """Return how a kernel is started. Raises NoSuchKernel."""
+        if kernel_name != OWN_KERNEL:
+            return super().get_kernel_spec(kernel_name)
+        start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=start, display_name="Python 3", language="python")
+
+    def choose(self, asked: NotebookRequest, notebook: Mapping[str, Any]) -> str:
+        """Return the name of the kernel to start. Raises ConfigError, MissingDependency where it is not installed."""
+        named = asked.kernel or get_kernel_name(notebook)
+        if is_own_kernel(asked, notebook):
+            return OWN_KERNEL
+        try:
+            self.get_kernel_spec(named)
+        except NoSuchKernel as error:
+            if not asked.kernel and get_language(notebook) == "python":
+                require_library("ipykernel", asked.file)
+                return OWN_KERNEL  # the notebook asks for a kernel that only whoever wrote it has
+            there = sorted({OWN_KERNEL, *self.find_kernel_specs()})
+            what = f"there is no kernel {named!r} here"
+            raise ConfigError(what, where=str(asked.file), next=f"install it; {suggest_name(named, there)}") from error
+        return named
+
 
 FORMAT: Any = nbformat  # which is not typed
 START_S, OUTPUT_S = 120, 60
@@ -70,7 +118,7 @@ class PrintingClient(NotebookClient):
 
 def run_notebook(asked: NotebookRequest, notebook: Mapping[str, Any], began_ns: int) -> NotebookEnd:
     """Run a notebook from start to end. Raises ConfigError where it cannot be started."""
-    phases = cells.CellPhases(joulelab.writer(), asked.file.name)
+    phases = CellPhases(joulelab.writer(), asked.file.name)
     phases.next("kernel start", at_ns=began_ns)
     kernels = KernelFinder()
     name = kernels.choose(asked, notebook)
@@ -98,16 +146,16 @@ def _prepare_cells(asked: NotebookRequest, notebook: Mapping[str, Any]) -> tuple
         warnings.simplefilter("ignore")  # cells without an id, which we do not need
         node = FORMAT.from_dict(dict(notebook))
     for cell in node.cells:
-        cell.source = cells.get_source(cell)
+        cell.source = get_source(cell)
         cell.setdefault("metadata", FORMAT.from_dict({}))
         if cell.cell_type == "code":
             cell.update({"outputs": [], "execution_count": None})
     if not asked.parameters:
         return node, -1
-    new = FORMAT.v4.new_code_cell(cells.format_parameters(asked.parameters), metadata={"tags": [cells.INJECTED_TAG]})
+    new = FORMAT.v4.new_code_cell(format_parameters(asked.parameters), metadata={"tags": [INJECTED_TAG]})
     if node.get("nbformat_minor", 0) < 5:
         del new["id"]
-    ours = cells.find_parameters_place(notebook)
+    ours = find_parameters_place(notebook)
     node.cells.insert(ours, new)
     return node, ours
 
@@ -127,7 +175,7 @@ class _NotebookRun:
     """Hold one notebook while it runs."""
 
     def __init__(
-        self, asked: NotebookRequest, node: Any, ours: int, manager: AsyncKernelManager, phases: cells.CellPhases
+        self, asked: NotebookRequest, node: Any, ours: int, manager: AsyncKernelManager, phases: CellPhases
     ) -> None:
         self.asked, self.node, self.ours, self.manager, self.phases = asked, node, ours, manager, phases
         more = [DIRECT] if manager.kernel_name == OWN_KERNEL else []
@@ -161,7 +209,7 @@ class _NotebookRun:
     async def _start_and_run(self) -> int:
         try:
             # The kernel is told that its cells are marked, so that `%load_ext joulelab` does not mark them again.
-            environ = {**os.environ, cells.NOTEBOOK_VARIABLE: self.asked.file.name}
+            environ = {**os.environ, NOTEBOOK_VARIABLE: self.asked.file.name}
             await self.client.async_start_new_kernel(cwd=str(self.asked.file.resolve().parent), env=environ)
             await self.client.async_start_new_kernel_client()
         except (RuntimeError, OSError) as error:
@@ -184,20 +232,20 @@ class _NotebookRun:
         number, before = 0, False
         for index, cell in enumerate(self.node.cells):
             number += cell.cell_type == "code" and not self._is_ours(index)
-            if cell.cell_type != "code" or not cells.has_code(cell):
+            if cell.cell_type != "code" or not has_code(cell):
                 continue
             if before and not self._is_ours(index):
-                self.phases.next(cells.BETWEEN_CELLS)
+                self.phases.next(BETWEEN_CELLS)
                 await asyncio.sleep(self.asked.pause_s)
             if self.told is not None:
                 return
             before = True
             if self._is_ours(index):
                 self.where = "the cell of parameters"
-                self.phases.next(cells.PARAMETERS_TAG)
+                self.phases.next(PARAMETERS_TAG)
             else:
                 self.where = f"cell {number}"
-                self.phases.next(self.where, title=cells.get_title(cell))
+                self.phases.next(self.where, title=get_title(cell))
             await self.client.async_execute_cell(cell, index, execution_count=self.client.code_cells_executed + 1)
             self.where = ""
 

@@ -8,7 +8,7 @@ import pytest
 from joulelab.run.config.configuration import load_config
 
 if TYPE_CHECKING:
-    from joulelab.run.config.entry import Config
+    from joulelab.run.config.configuration import Config
 
 INSTRUMENT = str(Path(__file__).with_name("instrument.py"))
 

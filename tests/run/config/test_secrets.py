@@ -11,15 +11,14 @@ from keyring.backends.null import Keyring
 
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.instruments import keyring as transport
-from joulelab.run.config.meter_choice import choose_meters
-from joulelab.run.config.secrets import hide_secrets, mask_secrets, resolve_secrets
+from joulelab.run.config.meter_choice import choose_meters, hide_secrets, mask_secrets, resolve_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.run.config.conftest import Places
 
-    from joulelab.run.config.entry import MeterEntry
+    from joulelab.run.config.configuration import MeterEntry
 
 SECRET = "s3cret-of-mine"
 

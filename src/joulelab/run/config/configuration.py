@@ -2,16 +2,95 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.config.config_files import list_config_files, read_toml
-from joulelab.run.config.entry import Config, KeySource, MeterTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from joulelab.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class KeySource:
+    """Name the place of a key: its file, and the line where that is known."""
+
+    file: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else str(self.file)
+
+
+@dataclass(slots=True)
+class MeterTable:
+    """Collect the keys of one entry over all files, with their places; the last one wins."""
+
+    name: str
+    source: KeySource
+    values: dict[str, Any] = field(default_factory=dict, repr=False)
+    sources: dict[str, KeySource] = field(default_factory=dict, repr=False)
+
+    def find_source(self, key: str) -> KeySource:
+        """Return the place of a key, or that of the entry."""
+        return self.sources.get(key, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class MeterEntry:
+    """Describe one meter of the configuration that is switched on and is for this host.
+
+    `meter` is its module; `settings` are the keys for it, secrets not resolved; `sources` says where each stands.
+    `parts` is how many cords make the scope that it `feeds`, 0 where it measures all of that. `live` says whether it
+    is read while a run goes on (an archive is asked afterwards), `usual` whether it takes the place of a usual meter.
+    """
+
+    name: str
+    meter: str
+    source: KeySource
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sources: Mapping[str, KeySource] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = ()
+    feeds: str = ""
+    parts: int = 0
+    live: bool = True
+    usual: bool = False
+
+
+@dataclass(slots=True)
+class Config:
+    """Hold the merged configuration. `run` are defaults of a run; `off` are usual meters that are switched off.
+
+    `node` holds `rated_w` and `planned_w` of this host, `supply` the watts that may be drawn by scope, where given.
+    `tables` are all entries as they stand in the files, also those that are not for this host.
+    What is wrong stands in `problems`, and what is concerned is left out of the rest; `warnings` are words. `lost` are
+    the problems of single entries by their names, `unread` those of files that cannot be read at all.
+    """
+
+    entries: list[MeterEntry] = field(default_factory=list)
+    run: dict[str, float] = field(default_factory=dict)
+    node: dict[str, float] = field(default_factory=dict)
+    supply: dict[str, float] = field(default_factory=dict)
+    off: list[str] = field(default_factory=list)
+    tables: dict[str, MeterTable] = field(default_factory=dict, repr=False)
+    files: list[Path] = field(default_factory=list)
+    problems: list[ConfigError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    lost: dict[str, list[ConfigError]] = field(default_factory=dict)
+    unread: dict[Path, ConfigError] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise the first problem, if there is one."""
+        if self.problems:
+            raise self.problems[0]
+
+    def named(self, name: str) -> MeterEntry | None:
+        """Return the entry of a name."""
+        return next((entry for entry in self.entries if entry.name == name), None)
 
 
 def load_config(environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None) -> Config:
@@ -40,8 +119,7 @@ def load_config(environ: Mapping[str, str], host: str, *, named: Path | None = N
 def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config, host: str) -> None:
     from joulelab.core.reading import Mistakes, read_table
     from joulelab.instruments.wall import check_scope
-    from joulelab.run.config.config_keys import ConfigFile
-    from joulelab.run.config.meter_entries import is_for_host
+    from joulelab.run.config.meter_entries import ConfigFile, is_for_host
 
     mistakes = Mistakes(file, text, ConfigFile)
     found = read_table(ConfigFile, content, mistakes) or ConfigFile()

@@ -2,24 +2,119 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.reading import Mistakes, read_table
+from joulelab.core.reading import Mistakes, key, read_table, read_texts
 from joulelab.core.text import suggest_name
 from joulelab.instruments import settings, wall
-from joulelab.run.config.config_keys import ConfigFile, EntryKeys
-from joulelab.run.config.entry import MeterEntry
-from joulelab.run.config.modules import find_meter_module, is_builtin_meter, is_live, is_usual
+from joulelab.recorder.plan import find_module
+from joulelab.run.config.configuration import MeterEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from joulelab.core.reading import Place
-    from joulelab.run.config.entry import Config, MeterTable
+    from joulelab.run.config.configuration import Config, MeterTable
+
+MOST_W = 1e9
+WATTS = "give a number of watts above 0"
+SUPPLY = f'{WATTS}; a scope with a dot is written in quotation marks: "node.ac" = 11000'
+HOSTS = 'give a host\'s name or a pattern: "node07", "gpu*"'
+
+
+def _seconds(doc: str, least: float = 0.0) -> Any:
+    return key(None, doc, least=least, advice=f"give a number of seconds, {least:g} or more")
+
+
+@dataclass(repr=False, eq=False)
+class RunTable:
+    """Hold the defaults of a run, in s."""
+
+    period_s: float | None = _seconds("seconds between readings", 0.001)
+    idle_s: float | None = _seconds("seconds to measure before the command starts")
+    tail_s: float | None = _seconds("seconds to measure after it has ended")
+
+
+@dataclass(repr=False, eq=False)
+class NodeTable:
+    """Hold the power of a node that somebody decided on, in W, and the hosts that it is for."""
+
+    node: tuple[str, ...] = key(("*",), "the hosts that this is for: names or patterns", read=read_texts, advice=HOSTS)
+    rated_w: float | None = key(None, "what the maker rates the whole node at", above=0, most=MOST_W, advice=WATTS)
+    planned_w: float | None = key(None, "what the rack's plan allows it", above=0, most=MOST_W, advice=WATTS)
+
+
+@dataclass(repr=False, eq=False)
+class EntryKeys:
+    """Hold the keys of an entry `[meters.NAME]` that are for the configuration itself; all others are the meter's."""
+
+    meter: str | None = key(
+        None, "its module, unless the entry has the name of one", advice='give a name: meter = "snmp"'
+    )
+    node: tuple[str, ...] = key(("*",), "the hosts that it is for: names or patterns", read=read_texts, advice=HOSTS)
+    enabled: bool = key(True, "false switches it off")
+    cord: bool = key(False, "true: it measures one of several cords of what it feeds")
+
+
+@dataclass(repr=False, eq=False)
+class ConfigFile:
+    """Hold a `joulelab.toml`."""
+
+    meters: dict[str, dict[str, Any]] = key(dict, "entries of meters by their names: [meters.pdu1]")
+    run: RunTable = field(default_factory=RunTable)
+    node: NodeTable = field(default_factory=NodeTable)
+    supply: dict[str, float] = key(dict, "the watts that may be drawn, by scope", above=0, most=MOST_W, advice=SUPPLY)
+
+
+def find_meter_module(meter: str) -> Any:
+    """Return a module by its name, dotted path or file. Raises ConfigError with the nearest name, Unavailable."""
+    inside = _find_builtin(meter)
+    if inside is not None:
+        return inside
+    try:
+        module = find_module(meter)
+    except JoulelabError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"meter {meter} cannot be loaded", why=f"{type(error).__name__}: {error}") from error
+    if not is_live(module) and not is_archive(module):
+        why = "it has neither open_meter(config) nor open_archive(config)"
+        raise ConfigError(f"{meter} is not a meter", why=why, next="name a meter that `joulelab meters` lists")
+    return module
+
+
+def is_builtin_meter(name: str) -> bool:
+    """Return whether one of joulelab's own meters or archives has that name."""
+    return _find_builtin(name) is not None
+
+
+def _find_builtin(name: str) -> Any:
+    if not name.isidentifier() or importlib.util.find_spec(f"joulelab.instruments.{name}") is None:
+        return None
+    module = importlib.import_module(f"joulelab.instruments.{name}")
+    return module if is_live(module) or is_archive(module) else None
+
+
+def is_live(module: Any) -> bool:
+    """Return whether it is read while a run goes on."""
+    return callable(getattr(module, "open_meter", None))
+
+
+def is_archive(module: Any) -> bool:
+    """Return whether it can be asked after a run."""
+    return callable(getattr(module, "open_archive", None))
+
+
+def is_usual(module: Any) -> bool:
+    """Return whether a run opens it unless told otherwise."""
+    return is_live(module) and bool(getattr(module, "DEFAULT", True))
+
 
 OWN_KEYS = tuple(one.name for one in fields(EntryKeys))
 ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

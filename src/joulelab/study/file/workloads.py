@@ -204,7 +204,7 @@ def _find_notebook_parameters(
     place: Place, file: Path, must: Mapping[str, str], shared: Sequence[str], mistakes: Mistakes
 ) -> list[str]:
     """Return the parameters of a notebook among the names of knobs; those of `must`, by their tables, must be."""
-    from joulelab.run import cells, notebook
+    from joulelab.run import notebook
 
     try:
         content = notebook.load_notebook(file)
@@ -214,7 +214,7 @@ def _find_notebook_parameters(
     found = []
     for name in dict.fromkeys((*must, *shared)):
         try:
-            cells.check_parameters(content, [] if name in template.OWN else [name], where=file.name)
+            notebook.check_parameters(content, [] if name in template.OWN else [name], where=file.name)
         except ConfigError as error:
             if name not in must:
                 continue
@@ -245,10 +245,10 @@ def _check_phases(draft: WorkloadDraft, around: Surroundings) -> None:
     numbers = {phase: int(match[1]) for phase in draft.phases if (match := _CELL.fullmatch(phase))}
     if not numbers or around.mistakes.has(*draft.place, "notebook"):
         return
-    from joulelab.run import cells, notebook
+    from joulelab.run import notebook
 
     content = notebook.load_notebook(around.folder / draft.words[0])
-    there = cells.number_cells(content)
+    there = notebook.number_cells(content)
     for phase, number in numbers.items():
         if number not in there:
             every = len([cell for cell in content["cells"] if cell["cell_type"] == "code"])

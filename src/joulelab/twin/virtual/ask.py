@@ -112,13 +112,13 @@ def _own_parameters(cell: PlannedCell, names: list[str], folder: Path) -> set[st
         return {*workload_registry.find_workload(cell.argv()[0]).PARAMETERS, *SPECIAL}
     own: set[str] = set()
     if cell.workload.kind == "notebook":
-        from joulelab.run import cells, notebook
+        from joulelab.run import notebook
 
         with contextlib.suppress(ConfigError):
             loaded = notebook.load_notebook(folder / cell.argv()[0])
             for name in names:
                 with contextlib.suppress(ConfigError):
-                    cells.check_parameters(loaded, [name], where=name)
+                    notebook.check_parameters(loaded, [name], where=name)
                     own.add(name)
     return own
 

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from joulelab.core.errors import ConfigError
 from joulelab.plan.toml_tables import Problems, TomlTable, read_toml
 from joulelab.run.config.config_files import get_user_file
-from joulelab.run.config.entry import KeySource, MeterEntry
-from joulelab.run.config.secrets import resolve_secrets
+from joulelab.run.config.configuration import KeySource, MeterEntry
+from joulelab.run.config.meter_choice import resolve_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

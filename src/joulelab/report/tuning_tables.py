@@ -30,17 +30,17 @@ PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, o
 def print_tuned(console: Console, tuned: Tuned) -> None:
     """Print everything that a tuning says."""
     console.print()
-    console.print(Text(headline(tuned), style="bold"))
+    console.print(Text(write_tuning_headline(tuned), style="bold"))
     if tuned.rows:
         for table in _tables(tuned, console):
             console.print()
             console.print(table)
         console.print()
-    facts = [(name, text) for name, text in lines(tuned) if text]
+    facts = [(name, text) for name, text in list_tuning_facts(tuned) if text]
     print_facts(console, facts, styles=STYLE)
 
 
-def headline(tuned: Tuned) -> str:
+def write_tuning_headline(tuned: Tuned) -> str:
     """Return the choice in a sentence."""
     best = tuned.row(tuned.choice)
     if best is None:
@@ -125,7 +125,7 @@ def _verdict(tuned: Tuned, row: Row) -> str:
     return "~" if row.cap in tuned.tied else ""
 
 
-def lines(tuned: Tuned) -> list[tuple[str, str]]:
+def list_tuning_facts(tuned: Tuned) -> list[tuple[str, str]]:
     """Return what has to be said beside the table, each with its label."""
     kinds = {"runs": "trial", "online": "window"}
     price, kind = tuned.price, kinds[tuned.mode]

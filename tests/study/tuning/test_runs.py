@@ -12,7 +12,7 @@ from tests.study.tuning.whole_runs import COMMAND, ENERGY, Made, curve, shown, t
 from joulelab.analysis.goals import Goal
 from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.core.quantity import Quantity
-from joulelab.report.tuning_tables import headline
+from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.matrix import Workload
 from joulelab.study.slots import State, look
 from joulelab.study.tuning.grid import make_grid
@@ -73,7 +73,7 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path: Path) -> None:
     found = tuned(tmp_path / "s", cut, trials=5)
     assert not found.complete
     assert "type the same command to go on" in shown(found)
-    assert "so far" in headline(found)
+    assert "so far" in write_tuning_headline(found)
     rest = Made(curve)
     whole = tuned(tmp_path / "s", rest, trials=5)
     assert whole.complete

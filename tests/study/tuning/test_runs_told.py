@@ -11,7 +11,7 @@ from tests.study.tuning.whole_runs import ENERGY, Made, curve, noisy, shown, swe
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
-from joulelab.report.tuning_tables import headline
+from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.folder import open_study
 from joulelab.study.results import gather
 from joulelab.study.tuning.grid import Grid
@@ -108,7 +108,7 @@ def test_all_figures_of_a_choice_are_those_of_the_table(tmp_path: Path) -> None:
     assert best is not None
     assert best.gain is not None
     assert "%" not in found.why.replace("0.1%", "")
-    assert f"{best.gain.value * 100:.1f} % less energy" in headline(found)
+    assert f"{best.gain.value * 100:.1f} % less energy" in write_tuning_headline(found)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

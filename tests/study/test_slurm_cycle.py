@@ -163,7 +163,7 @@ def test_a_study_survives_a_cluster_and_agrees_with_its_accounting(bench: Bench)
     bench.go.touch()
     out, err = process.communicate(timeout=400)
     assert process.returncode == 1, out + err
-    assert f"1 of {bench.slots} slots were cancelled; type the same again to run them" in err, err
+    assert f"1 of {bench.slots} slots were cancelled; type the same command to run them" in err, err
     out, _ = bench.call("status")
     assert f"cycle: {bench.slots} slots: {bench.slots - 1} done, 1 to run" in out
 

@@ -99,7 +99,7 @@ def test_a_driver_that_is_killed_leaves_its_slot_to_the_next(tmp_path: Path, env
 def told_to_end(process: Popen[str], number: int) -> str:
     process.send_signal(number)
     _, err = finish(process, 128 + number)
-    assert "type the same again to go on" in err
+    assert "type the same command to continue" in err
     return err
 
 
@@ -149,7 +149,7 @@ def test_failures_are_kept_told_and_run_again_on_request(tmp_path: Path, environ
     assert "n 2 (r01): failed (exit code 3)" in err
     assert "n 3 (r01): failed (it took longer than 4.0 s)" in err
     assert "1 process outlived the command and was ended" in err
-    assert "2 of 3 slots failed; type the same with --retry" in err
+    assert "2 of 3 slots failed; add --retry" in err
     assert {p.read_text() for p in tmp_path.glob("joulelab-studies/s/cells/*/r01/err.txt")} == {"oh no\n"}
     rows = (tmp_path / "joulelab-studies" / "s" / "slots.csv").read_text().splitlines()
     assert len(rows) == 4

@@ -100,28 +100,28 @@ def run_command(
     Interrupted at any point it continues at the next call; slots that are done are never run again.
     """
     from joulelab.cli.output import show_progress
-    from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
-    from joulelab.cli.study_report import print_report, write
+    from joulelab.cli.study_driver import FAILED_CODE, confirm_plan, report_failures, report_stop, run_slots
+    from joulelab.cli.study_report import print_report, write_study_files
     from joulelab.report.study_summary import summarised
     from joulelab.study.folder import FILE, join_study
 
     found = read_named(file, twins, studies)
     _check(found)
-    if not agreed(found.plan, yes=yes):
+    if not confirm_plan(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
     folder = studies.absolute() / found.name
     # A study keeps the seed it began with, unless the file asks for another: that is refused.
     study = join_study(folder, found.name, found.plan, found.seed if (folder / FILE).exists() else found.drawn)
-    outcome = drive(study, found.plan, retry=retry)
+    outcome = run_slots(study, found.plan, retry=retry)
     _account(_slots(study, found), ACCOUNTED_S)
-    code = tell_end(outcome)
+    code = report_stop(outcome)
     if code is not None:
         ctx.exit(code)
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarised(study, found.plan)
-        files = write(study, results, summary, figures=figures)
+        files = write_study_files(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else "text", interval=False, files=files)
-    ctx.exit(tell_failed(outcome))
+    ctx.exit(report_failures(outcome))
 
 
 @command.command("status")
@@ -129,12 +129,12 @@ def run_command(
 def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool) -> None:
     """Show what is done, what runs and with which power, what failed and why, and what is left."""
     from joulelab.cli.output import show_progress
-    from joulelab.cli.study_status import print_status, status_of
+    from joulelab.cli.study_overview import collect_status, print_status
 
     found = read_named(file, twins, studies)
     study = open_named(found, studies, twins)
     with show_progress(f"reading the runs of {study.name}"):
-        told = status_of(study, found.plan, _slots(study, found))
+        told = collect_status(study, found.plan, _slots(study, found))
     if as_json:
         print_json(told)
     else:
@@ -160,7 +160,7 @@ def report_command(
     Tables as papers print them, statistics, comparisons; files are written beside the cells. Nothing is run.
     """
     from joulelab.cli.output import show_progress
-    from joulelab.cli.study_report import print_report, write
+    from joulelab.cli.study_report import print_report, write_study_files
     from joulelab.report.study_summary import summarised
 
     found = read_named(file, twins, studies)
@@ -168,7 +168,7 @@ def report_command(
     with show_progress(f"reading the runs of {study.name}"):
         _account(_slots(study, found))
         results, summary = summarised(study, found.plan)
-        files = write(study, results, summary, figures=figures)
+        files = write_study_files(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else form, interval=interval, files=files)
     sys.stdout.flush()
 

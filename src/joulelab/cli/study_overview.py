@@ -1,81 +1,94 @@
-"""Show what a study will run, before it does: every slot in order, with the time and energy it is expected to take."""
+"""Print what a study will run, and how far it is: every slot, its expected time and energy, failures."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from joulelab.cli.output import describe_error, print_json
-from joulelab.study.nodes import LOCAL
+from joulelab.study.nodes import LOCAL, SLURM, list_simulated
+from joulelab.study.slots import last_words
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from joulelab.core.errors import JoulelabError
     from joulelab.study.expected import Expected, Sum, Taken
-    from joulelab.study.folder import Plan
+    from joulelab.study.folder import Plan, Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import Slot
 
 SETTLED = ("done", "failed")
+MAX_ROWS = 40
+# States of slots, in the order of the table, each with the word that is printed.
+STATES = {
+    "done": "done",
+    "failed": "failed",
+    "live": "running",
+    "interrupted": "interrupted",
+    "refused": "refused",
+    "free": "to run",
+}
 
 
 def show_plan(
     folder: Path, name: str, plan: Plan, *, seed: int | None, as_json: bool, error: JoulelabError | None = None
 ) -> int:
-    """Print every slot in order, as it is now, and what the rest will take; JSON has the error that prevents it."""
-    from joulelab.study.drive import plan as planned
+    """Print every slot in its order, and the time and energy of those to run; JSON includes the error, if any."""
+    from joulelab.study.drive import plan as list_slots
     from joulelab.study.expected import Expected
     from joulelab.study.folder import FILE, Study, open_study
 
     drawn = int.from_bytes(os.urandom(4)) if seed is None else seed
-    there = (folder / FILE).exists()
-    study = open_study(folder) if there else Study(folder, {"name": name, "seed": drawn})
+    exists = (folder / FILE).exists()
+    study = open_study(folder) if exists else Study(folder, {"name": name, "seed": drawn})
     cells = {cell.key: cell for cell in plan.cells}
-    slots = planned(study, list(cells), plan.repeats)
+    slots = list_slots(study, list(cells), plan.repeats)
     expected = Expected(study, cells, scope=plan.scope)
     left = [slot.folder.parent.name for slot in slots if slot.state.value not in SETTLED]
     rest = expected.sum(left)
     if as_json:
-        told = {"study": study.name, "seed": study.seed, "left_s": rest.time_s if rest.unknown < rest.slots else None}
-        told |= {"left_j": rest.energy_j or None, "unknown": rest.unknown}
-        told |= {} if error is None else {"error": describe_error(error)}
-        print_json({**told, "slots": [_plain(cells[s.folder.parent.name], s, expected) for s in slots]})
+        head = {"study": study.name, "seed": study.seed, "left_s": rest.time_s if rest.unknown < rest.slots else None}
+        head |= {"left_j": rest.energy_j or None, "unknown": rest.unknown}
+        head |= {} if error is None else {"error": describe_error(error)}
+        print_json({**head, "slots": [_list_planned(cells[s.folder.parent.name], s, expected) for s in slots]})
         return 0
     width = len(str(len(slots)))
-    lines = [
-        f"{number:>{width}}  {slot.folder.name}  {describe(cells[slot.folder.parent.name])}  {slot.state.value}"
-        f"{_taken(expected.of(slot.folder.parent.name)) if slot.state.value not in SETTLED else ''}"
-        for number, slot in enumerate(slots, 1)
-    ]
-    click.echo("\n".join(lines))
-    made = "" if there or seed is not None else "; --seed makes it this order" if plan.file is None else ""
-    click.echo(f"{len(left)} of {len(slots)} slots to run{expected_text(rest, plan)}; seed {study.seed}{made}")
+    for number, slot in enumerate(slots, 1):
+        key = slot.folder.parent.name
+        usual = "" if slot.state.value in SETTLED else _describe_expected(expected.of(key))
+        state = slot.state.value
+        click.echo(f"{number:>{width}}  {slot.folder.name}  {describe_cell(cells[key])}  {state}{usual}")
+    hint = "" if exists or seed is not None or plan.file is not None else "; --seed fixes this order"
+    click.echo(f"{len(left)} of {len(slots)} slots to run{describe_rest(rest, plan)}; seed {study.seed}{hint}")
     return 0
 
 
-def describe(cell: PlannedCell) -> str:
-    """Return a cell in words: workload and node type where they have names, then its knobs."""
+def describe_cell(cell: PlannedCell) -> str:
+    """Return a cell in words: its workload and node type if they have names, then its knobs."""
     named = [cell.workload.name, cell.workload.node_type if cell.workload.node_type != LOCAL else ""]
     words = [name for name in named if name]
     return ", ".join([*words, cell.shown] if cell.knobs or not words else words)
 
 
-def expected_text(rest: Sum, plan: Plan) -> str:
-    """Return what slots will take in words, one after another; empty where nothing is known."""
+def describe_rest(rest: Sum, plan: Plan) -> str:
+    """Return the expected time and energy of slots in words, empty if there are none."""
     from joulelab.report import format as fmt
 
     if rest.unknown == rest.slots:
-        return "" if not rest.slots else "; how long they take is not known yet: none like them has run"
+        return "" if not rest.slots else "; their duration is unknown: none like them has run yet"
     energy = f" and {fmt.format_rough(rest.energy_j, 'J')}" if rest.energy_j else ""
-    unknown = f" without {rest.unknown} of which nothing is known" if rest.unknown else ""
+    unknown = f", without {rest.unknown} of unknown duration" if rest.unknown else ""
     serial = " one after another" if any(node.executor != LOCAL for node in plan.nodes.values()) else ""
     return f", about {fmt.format_rough_duration(rest.time_s)}{serial}{energy}{unknown}"
 
 
-def _taken(taken: Taken) -> str:
+def _describe_expected(taken: Taken) -> str:
     from joulelab.report import format as fmt
 
     if taken.time_s is None:
@@ -84,8 +97,112 @@ def _taken(taken: Taken) -> str:
     return f"  about {fmt.format_rough_duration(taken.time_s)}{energy}"
 
 
-def _plain(cell: PlannedCell, slot: Slot, expected: Expected) -> dict[str, Any]:
+def _list_planned(cell: PlannedCell, slot: Slot, expected: Expected) -> dict[str, Any]:
     taken = expected.of(cell.key)
-    told = {"cell": cell.key, "workload": cell.workload.name, "node": cell.workload.node_type, "knobs": cell.values()}
-    told |= {"slot": slot.folder.name, "state": slot.state.value, "command": cell.argv()}
-    return told | {"expected_s": taken.time_s, "expected_j": taken.energy_j}
+    return {
+        "cell": cell.key,
+        "workload": cell.workload.name,
+        "node": cell.workload.node_type,
+        "knobs": cell.values(),
+        "slot": slot.folder.name,
+        "state": slot.state.value,
+        "command": cell.argv(),
+        "expected_s": taken.time_s,
+        "expected_j": taken.energy_j,
+    }
+
+
+def collect_status(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]:
+    """Return the state of a study as plain data."""
+    from joulelab.study.expected import Expected
+    from joulelab.study.now import power_now
+
+    cells = {cell.key: cell for cell in plan.cells}
+    by_cell: dict[str, Counter[str]] = {}
+    for slot in slots:
+        by_cell.setdefault(slot.folder.parent.name, Counter())[slot.state.value] += 1
+    left = [slot.folder.parent.name for slot in slots if slot.state.value not in SETTLED]
+    rest = Expected(study, cells, scope=plan.scope).sum(left)
+    queued = _find_queued(study, plan)
+
+    def list_slots(*states: str) -> list[dict[str, Any]]:
+        return [_describe_slot(cells[s.folder.parent.name], s) for s in slots if s.state.value in states]
+
+    return {
+        "study": study.name,
+        "folder": str(study.folder),
+        "twin": list_simulated(plan.nodes) or None,
+        "slots": dict(Counter(slot.state.value for slot in slots)),
+        "left_s": None if rest.unknown == rest.slots else rest.time_s,
+        "left": describe_rest(rest, plan),
+        "running": [
+            {
+                **_describe_slot(cells[slot.folder.parent.name], slot),
+                "power_w": None if slot.run is None else power_now(slot.run),
+                "job": slot.claim.get("task") or slot.claim.get("job"),
+                "node": slot.claim.get("node") or slot.claim.get("host"),
+            }
+            for slot in slots
+            if slot.state.value == "live"
+        ],
+        "queued": [
+            {**_describe_slot(cells[slot.folder.parent.name], slot), "job": queued[slot.folder]}
+            for slot in slots
+            if slot.folder in queued and slot.state.value not in ("live", *SETTLED)
+        ],
+        "failed": list_slots("failed", "refused"),
+        "interrupted": list_slots("interrupted"),
+        "cells": [{"cell": k, "name": describe_cell(cell), "slots": dict(by_cell[k])} for k, cell in cells.items()],
+    }
+
+
+def _find_queued(study: Study, plan: Plan) -> dict[Path, str]:
+    """Return the jobs in a cluster's queue, by slot."""
+    if not any(node.executor == SLURM for node in plan.nodes.values()):
+        return {}
+    from joulelab.study.slurm.queued import queued
+
+    return queued(study.folder, os.environ)
+
+
+def _describe_slot(cell: PlannedCell, slot: Slot) -> dict[str, Any]:
+    return {
+        "cell": cell.key,
+        "name": describe_cell(cell),
+        "slot": slot.folder.name,
+        "why": slot.why,
+        "said": last_words(slot.folder) if slot.state.value == "failed" else "",
+        "folder": str(slot.folder),
+    }
+
+
+def print_status(status: Mapping[str, Any]) -> None:
+    """Print the state of a study."""
+    from joulelab.report import format as fmt
+    from joulelab.report.console import make_console, make_table
+
+    counts = status["slots"]
+    words = [f"{counts[state]} {word}" for state, word in STATES.items() if counts.get(state)]
+    click.echo(f"{status['study']}: {sum(counts.values())} slots: {', '.join(words)}{status['left']}")
+    if status["twin"]:
+        click.echo(f"  {fmt.name_twins(list(dict.fromkeys(status['twin'].values())))}")
+    for slot in status["running"]:
+        power = "" if slot["power_w"] is None else f", {fmt.format_rough(slot['power_w'], 'W')} now"
+        job = f", job {slot['job']}" if slot["job"] else ""
+        click.echo(f"  running: {slot['name']} ({slot['slot']}) on {slot['node']}{job}{power}")
+    for slot in status["queued"][:MAX_ROWS]:
+        click.echo(f"  in the queue: {slot['name']} ({slot['slot']}): {slot['job']}")
+    for kind in ("failed", "interrupted"):
+        for slot in status[kind][:MAX_ROWS]:
+            last_line = f": {slot['said']}" if slot["said"] else ""
+            why = slot["why"] or "stopped before its end"
+            click.echo(f"  {kind}: {slot['name']} ({slot['slot']}): {why}{last_line}; {slot['folder']}")
+    unfinished = [cell for cell in status["cells"] if set(cell["slots"]) != {"done"}]
+    if not unfinished:
+        return
+    table = make_table("cell", *STATES.values(), left=(0,))
+    for cell in unfinished[:MAX_ROWS]:
+        table.add_row(cell["name"], *(str(cell["slots"].get(state, "")) for state in STATES))
+    make_console(sys.stdout).print(table)
+    if len(unfinished) > MAX_ROWS:
+        click.echo(f"and {len(unfinished) - MAX_ROWS} more unfinished cells; --json lists all")

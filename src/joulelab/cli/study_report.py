@@ -1,4 +1,4 @@
-"""Write the files of a study, and print its tables; for `sweep` and `study`."""
+"""Write the files of a study and print its results, for `sweep` and `study`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Study
     from joulelab.study.results import Results
 
-RESULTS = "results.csv"
+RESULTS_FILE = "results.csv"
 
 
-def show(study: Study, results: Results, summary: StudySummary, *, as_json: bool, figures: bool | None) -> None:
+def show_study(study: Study, results: Results, summary: StudySummary, *, as_json: bool, figures: bool | None) -> None:
     """Write the files of a study, and print its table."""
-    files = write(study, results, summary, figures=figures)
+    files = write_study_files(study, results, summary, figures=figures)
     if as_json:
         told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
         print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
@@ -35,13 +35,13 @@ def show(study: Study, results: Results, summary: StudySummary, *, as_json: bool
     sys.stdout.flush()
     for note in results.notes:
         print_notice(note)
-    tell_written(files)
+    print_written(files)
 
 
 def print_report(
     study: Study, results: Results, summary: StudySummary, *, form: str, interval: bool, files: list[Path]
 ) -> None:
-    """Print the tables of a study in one of several forms; `interval` puts 95 % intervals behind ±."""
+    """Print the results of a study as text, Markdown, LaTeX, CSV or JSON; `interval` prints 95 % intervals after ±."""
     from joulelab.report.study import paper
 
     said = simulated(study)
@@ -63,9 +63,9 @@ def print_report(
         sys.stdout.flush()
         for note in results.notes:
             print_notice(note)
-        tell_written(files)
+        print_written(files)
     elif form == "csv":
-        sys.stdout.write(_with_twins(study, paper.statistics_csv(summary)))
+        sys.stdout.write(_add_twin_column(study, paper.statistics_csv(summary)))
     else:
         from joulelab.report.study.text import study_latex, study_markdown
 
@@ -76,8 +76,8 @@ def print_report(
         sys.stdout.write(f"{head}{first(summary, **shown)}\n{second(summary)}")
 
 
-def _with_twins(study: Study, text: str) -> str:
-    """Return CSV whose rows are of cells with a last column that names the twin of each, where there are twins."""
+def _add_twin_column(study: Study, text: str) -> str:
+    """Add a column with the twin of each cell to a CSV text, if the study has twins."""
     twins = twins_by_node(study)
     if not twins:
         return text
@@ -90,8 +90,8 @@ def _with_twins(study: Study, text: str) -> str:
     return file.getvalue()
 
 
-def tell_written(files: list[Path]) -> None:
-    """Say where files were written."""
+def print_written(files: list[Path]) -> None:
+    """Print the names of written files."""
     from joulelab.cli.output import shorten_path
 
     if not files:
@@ -99,34 +99,36 @@ def tell_written(files: list[Path]) -> None:
     print_notice(f"written: {', '.join(str(shorten_path(file)) for file in files)}")
 
 
-def write(study: Study, results: Results, summary: StudySummary, *, figures: bool | None) -> list[Path]:
-    """Write the files of a study beside its cells, and return them; what cannot be written is said.
+def write_study_files(study: Study, results: Results, summary: StudySummary, *, figures: bool | None) -> list[Path]:
+    """Write the files of a study beside its cells and return them; print why one cannot be written.
 
-    Raises MissingDependency for figures that were asked for.
+    Raises MissingDependency if figures are required and cannot be drawn.
     """
     from joulelab.report.study.paper import pairs_csv, statistics_csv
     from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
     from joulelab.study.results import slots_csv
 
-    if (study.folder / RESULTS).exists() and not any(cell.trials for cell in results.cells):
-        print_notice(f"nothing of this has run: {study.folder / RESULTS} and the files beside it stay as they are")
+    if (study.folder / RESULTS_FILE).exists() and not any(cell.trials for cell in results.cells):
+        print_notice(
+            f"no cell of this plan has run: {study.folder / RESULTS_FILE} and the files beside it are unchanged"
+        )
         return []
-    made = {RESULTS: cells_csv(summary), "slots.csv": slots_csv(results.rows)}
+    made = {RESULTS_FILE: cells_csv(summary), "slots.csv": slots_csv(results.rows)}
     made |= {"statistics.csv": statistics_csv(summary)}
     made |= {"pairs.csv": pairs_csv(summary)} if summary.pairs else {}
     made |= {SCALING: scaling_csv(summary)} if summary.scaling else {}
-    made = {name: text if name == "pairs.csv" else _with_twins(study, text) for name, text in made.items()}
-    for name in {"pairs.csv", SCALING} - set(made):  # of an earlier report that had some
+    made = {name: text if name == "pairs.csv" else _add_twin_column(study, text) for name, text in made.items()}
+    for name in {"pairs.csv", SCALING} - set(made):  # from an earlier report
         with contextlib.suppress(OSError):
             (study.folder / name).unlink()
-    written = [study.folder / name for name, text in made.items() if _put(study.folder / name, text)]
+    written = [study.folder / name for name, text in made.items() if _write_text(study.folder / name, text)]
     if figures is not False:
-        written += _draw(study, summary, asked=bool(figures))
+        written += _draw_figures(study, summary, asked=bool(figures))
     return written
 
 
-def _put(file: Path, text: str) -> bool:
-    """Write a file whole or not at all; say why it cannot be."""
+def _write_text(file: Path, text: str) -> bool:
+    """Write a file whole or not at all; return whether it is written, print why not."""
     from joulelab.store.safe_files import replace_file
 
     try:
@@ -137,7 +139,7 @@ def _put(file: Path, text: str) -> bool:
     return True
 
 
-def _draw(study: Study, summary: StudySummary, *, asked: bool) -> list[Path]:
+def _draw_figures(study: Study, summary: StudySummary, *, asked: bool) -> list[Path]:
     from joulelab.core.errors import MissingDependency
 
     try:

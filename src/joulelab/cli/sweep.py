@@ -11,7 +11,7 @@ import click
 
 from joulelab.cli.output import print_notice
 from joulelab.cli.parameters import Duration, KeyValue, UsageError, config_option, json_option, studies_option
-from joulelab.cli.study_report import show
+from joulelab.cli.study_report import show_study
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _write(plan: Plan, given: Mapping[str, Any]) -> int:
 
 def _sweep(plan: Plan, wanted: Wanted) -> int:
     from joulelab.cli.output import show_progress
-    from joulelab.cli.study_driver import FAILED_CODE, agreed, drive, tell_end, tell_failed
+    from joulelab.cli.study_driver import FAILED_CODE, confirm_plan, report_failures, report_stop, run_slots
     from joulelab.report.study_summary import summarised
     from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
@@ -220,17 +220,17 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
         from joulelab.cli.study_overview import show_plan
 
         return show_plan(wanted.folder, wanted.name, plan, seed=wanted.seed, as_json=wanted.as_json)
-    if not agreed(plan, yes=wanted.yes):
+    if not confirm_plan(plan, yes=wanted.yes):
         return FAILED_CODE
     study = join_study(wanted.folder, wanted.name, plan, wanted.seed)
-    outcome = drive(study, plan, retry=wanted.retry)
-    code = tell_end(outcome)
+    outcome = run_slots(study, plan, retry=wanted.retry)
+    code = report_stop(outcome)
     if code is not None:
         return code
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarised(study, plan)
-    show(study, results, summary, as_json=wanted.as_json, figures=wanted.figures)
-    return tell_failed(outcome)
+    show_study(study, results, summary, as_json=wanted.as_json, figures=wanted.figures)
+    return report_failures(outcome)
 
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
@@ -252,7 +252,7 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     study.data |= {key: value for key, value in chosen.items() if value}
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarised(study)
-    show(study, results, summary, as_json=given["as_json"], figures=given["figures"])
+    show_study(study, results, summary, as_json=given["as_json"], figures=given["figures"])
     return 0
 
 

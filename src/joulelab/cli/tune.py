@@ -298,12 +298,12 @@ def _online(wanted: Wanted, given: Mapping[str, Any], early: list[Spawned] | Non
 
 def _tell(scope: str | None, told: Told) -> None:
     """Tell what became of a trial, by the energy of the scope that counts."""
-    from joulelab.cli.progress import news
+    from joulelab.cli.study_driver import describe_event
     from joulelab.report import format as fmt
 
     energy = None if told.trial is None else told.trial.energy(scope)
     if told.trial is None or energy is None:
-        _say(f"  {news(told, scope)}")
+        _say(f"  {describe_event(told, scope)}")
     else:
         used = fmt.format_quantity(energy.value, energy.expanded, "J")
         _say(f"  {fmt.format_duration(told.trial.time_s)}, {used}{'' if scope is None else ' by ' + scope}")

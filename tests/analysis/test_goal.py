@@ -80,10 +80,10 @@ def test_what_a_goal_needs() -> None:
 
 def test_a_slowdown_is_within_the_limit_surely_possibly_or_not() -> None:
     goal = Goal.parse("energy@slowdown=5%")
-    assert goal.within(Quantity(0.03, {"a": 0.005})) == "surely"
-    assert goal.within(Quantity(0.045, {"a": 0.005})) == "possibly"
-    assert goal.within(Quantity(0.055, {"a": 0.005})) == "possibly"
-    assert goal.within(Quantity(0.07, {"a": 0.005})) == "not"
-    assert goal.within(Quantity(0.05)) == "surely"
-    assert goal.within(Quantity(0.01, {}, known=False)) == "possibly"
-    assert Goal.parse("energy").within(Quantity(9.0)) == "surely"
+    assert goal.judge_slowdown(Quantity(0.03, {"a": 0.005})) == "surely"
+    assert goal.judge_slowdown(Quantity(0.045, {"a": 0.005})) == "possibly"
+    assert goal.judge_slowdown(Quantity(0.055, {"a": 0.005})) == "possibly"
+    assert goal.judge_slowdown(Quantity(0.07, {"a": 0.005})) == "not"
+    assert goal.judge_slowdown(Quantity(0.05)) == "surely"
+    assert goal.judge_slowdown(Quantity(0.01, {}, known=False)) == "possibly"
+    assert Goal.parse("energy").judge_slowdown(Quantity(9.0)) == "surely"

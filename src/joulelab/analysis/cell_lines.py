@@ -1,6 +1,6 @@
-"""Sort the cells of a study into lines, find what each line is compared with, and per what. Pure.
+"""Sort the cells of a study into lines: cells that differ by one knob, with their reference and kind of work. Pure.
 
-Cells of different workloads or phases have done different things: they are never in one line, nor compared.
+Cells of different workloads or phases have done different work: they are never in one line, nor compared.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from joulelab.analysis.study_cells import Cell
 
 AXES = ("cap", "clock", "cpu_cap")
-GROUP_KNOBS = ("workload", "phase")  # knobs by which cells are of different groups
+GROUP_KNOBS = ("workload", "phase")  # cells that differ here are in different groups
 PLURAL = {"workload": "Workloads", "phase": "Phases"}
 WITHOUT = {"cap": "no cap", "clock": "no locked clock", "cpu_cap": "no CPU cap"}
-SAME_WORK = 1e-3  # amounts of work that differ by less are the same
+SAME_WORK = 1e-3  # amounts of work that differ by less (relative) count as equal
 NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(?:%|W|[MG]?Hz)?", re.IGNORECASE)
-LARGEST_SHARE = 2.0  # a cap up to this is a share of the default: no device has one of two watts
+LARGEST_SHARE = 2.0  # a cap up to this is a share of the default: no device has a cap of two watts
 
 
 @dataclass(frozen=True, slots=True)
 class CellLine:
-    """Hold cells that differ by one knob (`axis`, None if by several), in its order, and what they are compared with.
+    """Hold cells (by key) that differ by one knob (`axis`, None if by several), in its order, and their reference.
 
-    `per` is the kind of work that energy and time are divided by before they are compared, None if they are not.
+    Energy and time are divided by the kind of work `per` before they are compared, if it is not None.
     """
 
     key: str
@@ -44,7 +44,7 @@ class CellLine:
 
 
 def fill_axes(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells so that one without a cap or clock that others of its group have says so: its knob is None."""
+    """Set the knob of a cap or clock to None in cells that lack it while others of their group have it."""
     axes = {
         _get_group_key(of[0]): [n for n in AXES if any(n in each.knobs for each in of)] for of in group_cells(cells)
     }
@@ -54,7 +54,7 @@ def fill_axes(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def group_cells(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Return the cells of each workload and phase, in the order of their first cells."""
+    """Group cells by workload and phase, in the order of their first cells."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         found.setdefault(_get_group_key(cell), []).append(cell)
@@ -62,7 +62,7 @@ def group_cells(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 
 def get_group_knobs(cell: Cell) -> dict[str, Any]:
-    """Return the workload and phase of a cell, where it names them."""
+    """Return the knobs `workload` and `phase` of a cell, if it has them."""
     return {name: cell.knobs[name] for name in GROUP_KNOBS if name in cell.knobs}
 
 
@@ -73,9 +73,9 @@ def _get_group_key(cell: Cell) -> str:
 def find_cell_lines(
     cells: Sequence[Cell], reference: Mapping[str, Any] | None = None, per: Sequence[str] = ()
 ) -> list[CellLine]:
-    """Return the lines in the order of their first cells; `per` names kinds of work to compare by, the first first.
+    """Return the lines in the order of their first cells; `per` names kinds of work to compare by, best first.
 
-    Raises ConfigError for a reference that is no cell.
+    Raises ConfigError if the reference matches no cell.
     """
     if reference is not None:
         # A study with one workload, node type or phase does not name it in its cells, but a reference may.
@@ -90,7 +90,7 @@ def find_cell_lines(
     found = []
     for of in of_all:
         own = get_group_knobs(of[0])
-        # What the reference says of workload or phase cannot hold for the others: the rest of it does.
+        # The workload or phase of a reference applies to its own group only, its other knobs to all groups.
         wanted = reference if reference is None or _find_matching(of, reference) else _drop_group_knobs(reference, own)
         found += _find_group_lines(of, wanted or None, per, own)
     return found
@@ -116,10 +116,10 @@ def _drop_group_knobs(reference: Mapping[str, Any], own: Mapping[str, Any]) -> d
 def _find_group_lines(
     cells: Sequence[Cell], reference: Mapping[str, Any] | None, per: Sequence[str], shared: Mapping[str, Any]
 ) -> list[CellLine]:
-    """Return the lines of one group; `shared` are the knobs that make it one, where there are others."""
+    """Return the lines of one group; `shared` are the knobs of the group, if there are several groups."""
     asked = _find_asked_axis(cells, reference)
     axis = asked or find_axis(cells)
-    # Along a cap all other knobs are those of the line; along what is asked for, those that every cell has.
+    # Along a cap, all other knobs define the line; along the knob of a reference, those that every cell has.
     apart = _list_common_knobs(cells) if asked else _list_knobs(cells) if axis in AXES else []
     members_of: dict[str, list[Cell]] = {}
     knobs_of: dict[str, dict[str, Any]] = {}
@@ -129,7 +129,7 @@ def _find_group_lines(
         members_of.setdefault(key, []).append(cell)
         knobs_of.setdefault(key, knobs)
     bases = _choose_works(list(members_of.values()), per)
-    # A cap that is asked for is looked for in each line; a reference that names other knobs may be of another.
+    # A reference that names only the cap is looked up in each line; with other knobs it may be in another line.
     anywhere = reference is not None and not (axis in AXES and set(reference) <= {axis}) and is_comparable(cells)
     elsewhere = _find_matching(cells, reference) if reference is not None and anywhere else []
     lines = []
@@ -137,15 +137,15 @@ def _find_group_lines(
         ordered = members if axis is None else sorted(members, key=lambda c: rank_value(c.knobs.get(axis)))
         chosen = _choose_reference(members, elsewhere, axis, reference)
         along = None if asked and len({repr(c.knobs.get(asked)) for c in members}) < len(members) else axis
-        told = chosen.key if chosen else None
-        lines.append(CellLine(key, knobs_of[key], along, tuple(c.key for c in ordered), told, base))
+        against = chosen.key if chosen else None
+        lines.append(CellLine(key, knobs_of[key], along, tuple(c.key for c in ordered), against, base))
     return lines
 
 
 def _find_asked_axis(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> str | None:
-    """Return the knob that a reference alone names, where it and others vary and there is no cap or clock.
+    """Return the single varying knob that a reference names, if others vary too and there is no cap or clock.
 
-    Cells then are compared with that which differs from them in this knob only.
+    Each cell is then compared with the cell that differs from it in this knob only.
     """
     varying = _list_varying_knobs(cells)
     named = [n for n in varying if n in (reference or {})]
@@ -155,7 +155,7 @@ def _find_asked_axis(cells: Sequence[Cell], reference: Mapping[str, Any] | None)
 
 
 def find_axis(cells: Sequence[Cell]) -> str | None:
-    """Return the knob that lines go along: a cap or clock that varies, else the only knob that does."""
+    """Return the axis of the lines: a cap or clock that varies, else the only varying knob."""
     varying = _list_varying_knobs(cells)
     present = [n for n in AXES if any(n in c.knobs for c in cells)]
     caps = [n for n in AXES if n in varying] or present
@@ -165,7 +165,7 @@ def find_axis(cells: Sequence[Cell]) -> str | None:
 
 
 def rank_value(value: Any) -> float:
-    """Return where a value of a knob lies, units left off; what is not a number (no cap at all) is above all."""
+    """Return the number of a knob's value without its unit; infinity for other values such as no cap."""
     if isinstance(value, (int, float)):
         return float(value)
     found = NUMBER.fullmatch(str(value).strip())
@@ -173,7 +173,7 @@ def rank_value(value: Any) -> float:
 
 
 def format_knobs(knobs: Mapping[str, Any]) -> str:
-    """Return knobs as people write them: `gpus=8 batch=256`, `cap=170 W`, `no cap`."""
+    """Return knobs as text: `gpus=8 batch=256`, `cap=170 W`, `no cap`."""
     return " ".join(
         WITHOUT[name] if value is None and name in AXES else f"{name}={format_knob(name, value)}"
         for name, value in knobs.items()
@@ -181,7 +181,7 @@ def format_knobs(knobs: Mapping[str, Any]) -> str:
 
 
 def format_knob(name: str, value: Any) -> str:
-    """Return one value of a knob with its unit: `170 W`, `1200 MHz`, `8`, `no cap`."""
+    """Return the value of a knob with its unit: `170 W`, `1200 MHz`, `8`, `no cap`."""
     if value is None and name in AXES:
         return WITHOUT[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -191,12 +191,12 @@ def format_knob(name: str, value: Any) -> str:
 
 
 def name_knob_column(name: str) -> str:
-    """Return the name of a knob's column in files; a clock is in Hz there, and says so."""
+    """Return the name of a knob's column in files; clocks are in Hz there."""
     return f"knob_{name}_hz" if name == "clock" else f"knob_{name}"
 
 
 def choose_knob_unit(name: str, values: Iterable[float]) -> tuple[float, str]:
-    """Return what to divide the values of a knob by, and the unit they then have."""
+    """Return the divisor for the values of a knob, and the unit that they then have."""
     if name == "clock":
         return 1e6, "MHz"
     if name not in AXES:
@@ -230,16 +230,16 @@ def _find_matching(cells: Sequence[Cell], wanted: Mapping[str, Any]) -> list[Cel
 
 
 def is_same_value(a: Any, b: Any) -> bool:
-    """Return whether two values of a knob are the same; numbers may come as text."""
+    """Return whether two values of a knob are equal; numbers may be given as text."""
     return bool(a == b) or f"{a:g}" == str(b) if isinstance(a, (int, float)) else str(a) == str(b)
 
 
 def _choose_reference(
     members: Sequence[Cell], elsewhere: Sequence[Cell], axis: str | None, wanted: Mapping[str, Any] | None
 ) -> Cell | None:
-    """Return what a line is compared with: what is asked for, else its highest cap, else its first cell.
+    """Return the reference of a line: the wanted one, else its highest cap, else its first cell.
 
-    Of cells `elsewhere` it is one that shares most of the other knobs with the line.
+    Of the cells `elsewhere`, choose one that shares most of the other knobs with the line.
     """
     found = list(members) if wanted is None else _find_matching(members, wanted)
     if not found and wanted is not None:
@@ -258,12 +258,12 @@ def _find_nearest(cells: Sequence[Cell], knobs: Mapping[str, Any]) -> list[Cell]
 
 
 def is_comparable(cells: Sequence[Cell]) -> bool:
-    """Return whether all cells can be compared: none reports work, or all report one kind of it."""
+    """Return whether cells can be compared: none reports work, or all report a common kind."""
     return bool(list_common_work(cells)) or not any(t.work for c in cells for t in c.trials)
 
 
 def _choose_works(groups: Sequence[Sequence[Cell]], wanted: Sequence[str]) -> list[str | None]:
-    """Return the kind of work to compare by for each line: one for all where they share one."""
+    """Return the kind of work to compare by for each line; the same for all if they share one."""
     everything = [c for group in groups for c in group]
     if is_comparable(everything):
         return [_choose_work(everything, wanted)] * len(groups)
@@ -271,9 +271,9 @@ def _choose_works(groups: Sequence[Sequence[Cell]], wanted: Sequence[str]) -> li
 
 
 def _choose_work(cells: Sequence[Cell], wanted: Sequence[str]) -> str | None:
-    """Return what to compare by: the first kind of work that is wanted, else the one that differs most.
+    """Return the kind of work to compare by: the first wanted one, else the one that differs most.
 
-    None where that is the same in all trials: dividing by it changes nothing.
+    None if its amount is the same in all trials: dividing by it changes nothing.
     """
     factors = list_common_work(cells)
     named = [kind for kind in wanted if kind in factors]
@@ -282,7 +282,7 @@ def _choose_work(cells: Sequence[Cell], wanted: Sequence[str]) -> str | None:
 
 
 def list_common_work(cells: Sequence[Cell]) -> dict[str, float]:
-    """Return the kinds of work that all trials report, each with its largest amount over its least."""
+    """Return the kinds of work that all trials report, each with the ratio of its largest to its smallest amount."""
     trials = [t for c in cells for t in c.trials]
     kinds = [
         k for k in list_figure_kinds(trials[0].work if trials else ()) if all(t.work.get(k, 0.0) > 0 for t in trials)
@@ -291,5 +291,5 @@ def list_common_work(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def is_work_different(factor: float) -> bool:
-    """Return whether amounts of work differ, by the largest over the least."""
+    """Return whether amounts of work differ, given the ratio of the largest to the smallest."""
     return factor > 1 + SAME_WORK

@@ -387,7 +387,7 @@ def _find_fastest(lines: Sequence[CellLine], compared: Mapping[str, CellMeans]) 
 def find_front(line: str | None, cells: Mapping[str, CellMeans]) -> ParetoFront:
     """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
     points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
-    judged = {k: cells[k].judged(k) for k in points}
+    judged = {k: cells[k].assume_spread(k) for k in points}
     keys, place = list(points), np.array(list(points.values())).reshape(-1, 2)
     front, unsure = [], []
     for k, own in zip(keys, place, strict=True):

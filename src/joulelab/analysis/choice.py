@@ -45,7 +45,7 @@ def choose_best(
     likely = _all_against(goal, judged, base)
     within: dict[str, LimitVerdict] = {}
     if goal.slowdown is not None:
-        within = {key: goal.within(likely[key][1] - ONE) for key in scores}
+        within = {key: goal.judge_slowdown(likely[key][1] - ONE) for key in scores}
     allowed = [key for key in scores if goal.slowdown is None or against[key][1].value - 1 <= goal.slowdown]
     if not allowed:
         return None
@@ -65,11 +65,11 @@ def _judged(
     cells: Mapping[str, CellMeans], reference: CellMeans | None
 ) -> tuple[dict[str, CellMeans], CellMeans | None]:
     """Return the cells and the reference as they are judged; the reference stays the same object among the cells."""
-    judged = {key: m.judged(key) for key, m in cells.items()}
+    judged = {key: m.assume_spread(key) for key, m in cells.items()}
     itself = next((key for key, m in cells.items() if m is reference), None)
     if itself is not None:
         return judged, judged[itself]
-    return judged, None if reference is None else reference.judged("reference")
+    return judged, None if reference is None else reference.assume_spread("reference")
 
 
 def _all_against(

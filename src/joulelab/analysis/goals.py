@@ -1,4 +1,4 @@
-"""Say what shall be small: energy, time, their products, EDS(k), gain minus loss; with or without a slowdown limit."""
+"""Define the goals of a study: the figure to minimise (energy, time, EDP, EDS ...) and a limit of the slowdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN_GOALS = "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Hold what a study looks for; `k` is of EDS, `slowdown` the share of time (0.05) that may be lost."""
+    """Hold the goal of a study; `k` is that of EDS, `slowdown` the accepted loss of time (0.05 = 5 %)."""
 
     name: GoalName
     k: float | None = None
@@ -31,7 +31,7 @@ class Goal:
 
     @classmethod
     def parse(cls, text: str) -> Goal:
-        """Return the goal that a text like `eds:1.5` or `energy@slowdown=5%` names. Raises ConfigError."""
+        """Read a goal such as `eds:1.5` or `energy@slowdown=5%`. Raises ConfigError."""
         what, at, limit = text.strip().lower().partition("@")
         name, colon, k = what.partition(":")
         if name not in GOAL_NAMES or (colon and name != "eds"):
@@ -41,22 +41,22 @@ class Goal:
 
     @property
     def text(self) -> str:
-        """Return the goal as it is typed."""
+        """Return the goal as a user types it."""
         text = self.name if self.k is None else f"{self.name}:{self.k:g}"
         return text if self.slowdown is None else f"{text}@slowdown={self.slowdown * 100:g}%"
 
     @property
     def needs_reference(self) -> bool:
-        """Return whether cells can be judged only against a reference."""
+        """Return whether the score needs a reference."""
         return self.name in ("eds", "gain-loss") or self.slowdown is not None
 
     @property
     def needs_energy(self) -> bool:
-        """Return whether cells can be judged only where energy was measured."""
+        """Return whether the score needs an energy."""
         return self.name != "time" and self.k != 1.0
 
     def score(self, energy: Quantity, time: Quantity) -> Quantity:
-        """Return what shall be small.
+        """Return the figure to minimise.
 
         EDS and gain-loss take ratios to the reference; the others take ratios as well as joules and seconds.
         """
@@ -72,8 +72,8 @@ class Goal:
             return energy + time - ONE
         return compute_eds(energy, time, self.k or USUAL_K)
 
-    def within(self, loss: Quantity) -> LimitVerdict:
-        """Return whether a time loss (t / t_ref - 1) is within the limit, given its uncertainty."""
+    def judge_slowdown(self, loss: Quantity) -> LimitVerdict:
+        """Tell whether a time loss (t / t_ref - 1) is within the limit, given its uncertainty."""
         if self.slowdown is None:
             return "surely"
         reach = loss.expanded

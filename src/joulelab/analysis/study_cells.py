@@ -1,8 +1,8 @@
-"""Hold the repeats of a cell and give their means, each with what the meters and the repeats say of it. Pure.
+"""Compute the means of a cell's repeats, with the uncertainty of the meters and of the repeats. Pure.
 
-Gain and offset belong to the meter: the same in every run, so they stay in the mean and cancel between cells.
-What a lag or a blind sensor may hide is the same in all repeats of a cell. All else is the run's own and shrinks with
-their number, unless the repeats spread more than that: then their spread counts, pooled over cells where it can be.
+Gain and offset belong to the meter: they are the same in every run, stay in the mean and cancel between cells.
+The errors of a lag or of a partial sensor are the same in all repeats of a cell. All other terms belong to one run and
+shrink with the number of repeats. Where the repeats spread more than that, their spread counts, pooled over cells.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 SHARED_SOURCES = ("gain:", "offset:")
 LASTING_SOURCES = ("lag:", IN_STEP)
-ENOUGH_REPEATS = 3  # so many repeats begin at phases of the sensor of their own: their spread tells what it cannot see
-ENOUGH_IN_POOL = 2  # so many do where the repeats of other cells tell what spread is usual
-ASSUMED_SPREAD = 0.05  # so far (k = 2) a single run is taken to be off where nothing tells how much runs differ
+ENOUGH_REPEATS = 3  # repeats start at different phases of the sensor: the spread of three covers what it misses
+ENOUGH_IN_POOL = 2  # repeats where the usual spread is known from other cells
+ASSUMED_SPREAD = 0.05  # expanded (k = 2) relative error of a single run where the spread of runs is unknown
 
 
 class Note(str):
@@ -60,11 +60,11 @@ class Note(str):
 class Trial:
     """Hold one run that succeeded: energy (J; None without a meter), time, work done.
 
-    `idle_energy_share` is the share of the GPUs' energy that went to GPUs that did nothing. `meter` names the devices
-    that measured it: gains cancel only between trials where it is the same. `estimate` tells that the energy was not
-    measured, wholly or in part: load x rated power. `doubts` are the run's own, as `name: message`; `uncapped` are
-    those by which a cap was not in force. `used` and `idle` name the devices that did something and those that did
-    not; `idle_energy` is what the latter took (J). `facts` are what the workload told of itself.
+    `idle_energy_share` is the share of the GPUs' energy that idle GPUs used. `meter` names the devices that measured
+    it: gains cancel only between trials of the same meter. `estimate`: a part of the energy is load x rated power.
+    `doubts` are the run's own, as `name: message`; `uncapped` are those about a cap that was not in force. `used` and
+    `idle` name the devices that worked and those that did not; `idle_energy` (J) is that of the latter. `facts` are
+    those that the workload reported.
     """
 
     energy: Quantity | None
@@ -86,8 +86,8 @@ class Trial:
 class Cell:
     """Hold one combination of knobs (`cap` and `cpu_cap` in W, `clock` in Hz, others) and the trials that succeeded.
 
-    `moments` are what is known of a cell without its trials, as a paper prints it: `energy` (J), `power` (W), `time`
-    (s), each by number, mean and deviation. `warmup` counts the runs that are kept and not among the trials.
+    A cell of a paper has no trials but `moments`: number, mean and deviation of `energy` (J), `power` (W) and `time`
+    (s). `warmup` counts the runs that are stored and not among the trials.
     """
 
     key: str
@@ -98,16 +98,15 @@ class Cell:
 
     @property
     def uncapped(self) -> bool:
-        """Return whether a cap was not in force in one of its runs: they are not what the knobs say."""
+        """Return whether a cap was not in force in one of its runs, so that the knobs do not describe it."""
         return any(t.uncapped for t in self.trials)
 
 
 @dataclass(frozen=True, slots=True)
 class CellMeans:
-    """Hold the means of a cell: energy (J) and time (s), or both per unit of work, and by what it was measured.
+    """Hold the means of a cell: energy (J) and time (s), or both per unit of work, and the meters.
 
-    `spread` tells that it is known how much such energies differ by themselves. Where it is not known how much times
-    do, that of the time is unknown.
+    `spread`: the spread of such energies is known. Where the spread of times is unknown, the uncertainty of `time` is.
     """
 
     energy: Quantity | None
@@ -115,8 +114,8 @@ class CellMeans:
     spread: bool = False
     meters: frozenset[str] = frozenset()
 
-    def judged(self, key: str) -> CellMeans:
-        """Return what cells are told apart by: a single run is taken to be off by ASSUMED where no spread is known."""
+    def assume_spread(self, key: str) -> CellMeans:
+        """Return the means for tests of significance: where no spread is known, ASSUMED_SPREAD is added."""
         energy, time, source = self.energy, self.time, f"assumed:run@{key}"
         if not time.known:
             time = Quantity(time.value, {source: ASSUMED_SPREAD / COVERAGE_FACTOR * time.value})
@@ -127,10 +126,10 @@ class CellMeans:
 
 
 def compute_means(cell: Cell, per: str | None = None, pool: SpreadPool = NO_POOL) -> CellMeans | None:
-    """Return mean energy and time of a cell, per unit of a kind of work where named; None without trials or moments."""
+    """Return mean energy and time of a cell, or both per unit of a kind of work; None without trials or moments."""
     trials = divide_trials(cell, per)
     if not trials:
-        return None if per is not None else _read_moments(cell)  # moments tell no work
+        return None if per is not None else _read_moments(cell)  # moments have no work
     measured = [t for t in trials if t.energy is not None]
     held = pool.of(cell.key)
     time = average_numbers([t.time_s for t in trials], f"repeats:time@{cell.key}", held.time)
@@ -139,9 +138,9 @@ def compute_means(cell: Cell, per: str | None = None, pool: SpreadPool = NO_POOL
 
 
 def pool_cells(cells: Iterable[tuple[Cell, str | None]], lines: Iterable[Collection[str]] = ()) -> SpreadPool:
-    """Return how much runs differ, pooled over cells, each with the kind of work it is divided by.
+    """Pool the spread of runs over cells, each with the kind of work that it is divided by.
 
-    `lines` are the keys of cells that are pooled by themselves if there are runs enough.
+    `lines` are the keys of cells that have a pool of their own if they have enough runs.
     """
     scatters: dict[str, RepeatScatter] = {}
     blind = set()
@@ -155,14 +154,14 @@ def pool_cells(cells: Iterable[tuple[Cell, str | None]], lines: Iterable[Collect
 
 
 def pool_by_work(cells: Sequence[Cell], lines: Sequence[Collection[str]] = ()) -> dict[str, SpreadPool]:
-    """Return a pool for each kind of work, of the cells whose every trial reports it."""
+    """Return a pool for each kind of work, over the cells whose trials all report it."""
     kinds = dict.fromkeys(kind for c in cells for t in c.trials for kind in t.work)
     done = {kind: [c for c in cells if all(t.work.get(kind, 0.0) > 0 for t in c.trials)] for kind in kinds}
     return {kind: pool_cells(((c, kind) for c in of), lines) for kind, of in done.items()}
 
 
 def has_blind_sensor(cell: Cell) -> bool:
-    """Return whether the sensors may have missed something in a run of the cell."""
+    """Return whether a sensor that measures only part of the time may have missed load in a run of the cell."""
     energies = [t.energy for t in cell.trials if t.energy is not None]
     return any(q.bounds or any(s.startswith(IN_STEP) for s in q.terms) for q in energies)
 
@@ -173,15 +172,15 @@ def list_doubts(trial: Trial) -> list[str]:
 
 
 def is_hidden_covered(repeats: int, pool: SpreadPool) -> bool:
-    """Return whether a spread stands for what the sensors may have missed, by repeats with an energy."""
+    """Return whether there are enough repeats for their spread to cover what the sensors may have missed."""
     return repeats >= (ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS)
 
 
 def divide_energies(a: CellMeans, b: CellMeans) -> Quantity | None:
     """Return the energy of a over that of b, None where one has none.
 
-    Where nobody states the meter's accuracy, what it gets wrong in both still cancels, and repeats tell the rest. Where
-    nothing tells how much runs differ, the ratio of two is unknown.
+    The errors of one meter cancel in the ratio, even if its accuracy is not stated; the spread of repeats gives the
+    rest. Where that spread is unknown, so is the uncertainty of the ratio.
     """
     if a.energy is None or b.energy is None or a.energy.value <= 0 or b.energy.value <= 0:
         return None
@@ -199,10 +198,7 @@ def divide_times(a: CellMeans, b: CellMeans) -> Quantity | None:
 
 
 def average_numbers(values: Sequence[float], source: str, pooled: PooledDeviation | None = None) -> Quantity:
-    """Return the mean of plain numbers with the uncertainty that their spread gives, or a pooled one.
-
-    That of one number alone is unknown.
-    """
+    """Return the mean of numbers with the uncertainty of their spread or of a pooled one; unknown for one number."""
     spread = compute_type_a(values, pooled)
     return Quantity(
         compute_mean(values), {source: spread} if spread else {}, known=len(values) > 1 or pooled is not None
@@ -210,9 +206,9 @@ def average_numbers(values: Sequence[float], source: str, pooled: PooledDeviatio
 
 
 def average_lasting(cell: Cell) -> Quantity:
-    """Return the mean energy with those terms of its meters that repeating does not make smaller.
+    """Return the mean energy with the meter terms that do not shrink with repeats.
 
-    Raises ValueError where no trial has an energy.
+    Raises ValueError if no trial has an energy.
     """
     trials = [t for t in cell.trials if t.energy is not None]
     energies = [t.energy for t in trials if t.energy is not None]
@@ -222,18 +218,18 @@ def average_lasting(cell: Cell) -> Quantity:
 
 
 def divide_trials(cell: Cell, kind: str | None) -> list[Trial]:
-    """Return the trials of a cell with energy and time per unit of a kind of work, as they are where None."""
+    """Return the trials with energy and time divided by a kind of work, unchanged if it is None."""
     return [_divide_trial(t, kind) for t in cell.trials]
 
 
 def compute_energy_per_work(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity | None:
-    """Return joules per unit of a kind of work, None unless every trial has both."""
+    """Return joules per unit of a kind of work, None unless every trial has energy and work."""
     done = [_divide_trial(t, kind) for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.energy is not None]
     return _average_energy(done, cell.key, pool.of(cell.key)) if done and len(done) == len(cell.trials) else None
 
 
 def compute_rate(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity | None:
-    """Return units of work per second, None unless every trial reports it; it scatters as the time per unit does."""
+    """Return units of work per second, None unless every trial reports it; its spread is that of the time."""
     rates = [t.work[kind] / t.time_s for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.time_s > 0]
     if not rates or len(rates) < len(cell.trials):
         return None
@@ -241,19 +237,19 @@ def compute_rate(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity 
 
 
 def compute_idle_share(cell: Cell) -> Quantity | None:
-    """Return the mean share of the GPUs' energy that went to idle ones, None where it was not worked out."""
+    """Return the mean share of the GPUs' energy that idle GPUs used, None where it is not known."""
     shares = [t.idle_energy_share for t in cell.trials if t.idle_energy_share is not None]
     return average_numbers(shares, f"repeats:idle@{cell.key}") if shares else None
 
 
 def compute_idle_energy(cell: Cell) -> Quantity | None:
-    """Return the mean energy of devices that did nothing (J), None where it was not worked out."""
+    """Return the mean energy of idle devices (J), None where it is not known."""
     known = [replace(t, energy=t.idle_energy) for t in cell.trials if t.idle_energy is not None]
     return _average_energy(known, f"{cell.key} idle", NO_POOL)
 
 
 def join_pools(pools: Sequence[tuple[Collection[str], SpreadPool]]) -> SpreadPool:
-    """Return one pool in which the cells of each have their own: workloads are not pooled with others."""
+    """Join pools into one that keeps the spread of each workload separate."""
     if len(pools) == 1:
         return pools[0][1]
     return SpreadPool(
@@ -265,7 +261,7 @@ def join_pools(pools: Sequence[tuple[Collection[str], SpreadPool]]) -> SpreadPoo
 
 
 def _read_moments(cell: Cell) -> CellMeans | None:
-    """Return the means of a cell of which no more is known than moments; None without a time."""
+    """Return the means of a cell that has moments and no trials; None without a time."""
     energy, time = cell.moments.get("energy"), cell.moments.get("time")
     if time is None:
         return None
@@ -295,7 +291,7 @@ def _divide_trial(trial: Trial, kind: str | None) -> Trial:
 
 
 def _average_energy(trials: Sequence[Trial], tag: str, pool: SpreadPool) -> Quantity | None:
-    """Return the mean energy: what goes with time by the source of the mean time, the rest by its own."""
+    """Return the mean energy. The part of its spread that follows the time has the source of the mean time."""
     energies = [t.energy for t in trials if t.energy is not None]
     if not energies:
         return None
@@ -318,7 +314,7 @@ def _average_energy(trials: Sequence[Trial], tag: str, pool: SpreadPool) -> Quan
 def _average_meters(
     energies: Sequence[Quantity], trials: Sequence[Trial], tag: str, *, hidden: bool
 ) -> tuple[Quantity, dict[str, float]]:
-    """Return the mean with the terms that repeating does not make smaller, and each run's own terms apart."""
+    """Return the mean with the terms that do not shrink with repeats, and the terms of each run."""
     n = len(energies)
     parts: list[Quantity] = []
     own: dict[str, float] = {}

@@ -128,7 +128,7 @@ class Basis:
             if found is None or found.energy is None:
                 raise ConfigError("a run has no energy", where=cell.trials[0].run, next="joulelab doctor")
             alone = alone or not found.time.known
-            groups.append(Group(*key, tuple(members[key]), found.judged(cell.key)))
+            groups.append(Group(*key, tuple(members[key]), found.assume_spread(cell.key)))
         return cls(tuple(groups), unit, gpus, gpu_w, (*((SINGLE,) if alone else ()), *evenly(measured)))
 
     def at(self, *, nodes: int | None = None, cap_w: float | None = None, batch: float | None = None) -> Scaled:

@@ -18,7 +18,7 @@ import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.training import Training
 from joulelab.run import marking
-from joulelab.run.live import Live, load
+from joulelab.run.live import LiveReader, import_live_modules
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import square
 from joulelab.twin.serve import TwinServer
@@ -255,12 +255,12 @@ def watch(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as runs, TwinServer(node, profiles=profiles) as twin:
         kept = {name: os.environ.get(name) for name in twin.environment}
         os.environ.update(twin.environment)
-        load()
+        import_live_modules()
         options: dict[str, Any] = {"runs": runs, "meters": ["nvml", "rapl"]}
         with joulelab.measure("bench", **options):
             writer = marking.writer()
             assert writer is not None
-            with Live(writer.folder.parent, monotonic_ns(), every_s=0.5) as live:
+            with LiveReader(writer.folder.parent, monotonic_ns(), every_s=0.5) as live:
                 time.sleep(seconds)
                 took = time.monotonic() - live.begun
         os.environ.update({name: value for name, value in kept.items() if value is not None})

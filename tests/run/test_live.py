@@ -14,11 +14,12 @@ from tests.waiting import until
 
 from joulelab.analysis import live_energy
 from joulelab.analysis.analyse import RunInterval, analyse_interval
-from joulelab.analysis.live_energy import EnergyTail
+from joulelab.analysis.live_energy import LiveHost
 from joulelab.core.clock import monotonic_ns
-from joulelab.run import coverage, live
-from joulelab.run.coverage import wait_until_covered
-from joulelab.run.live import Live
+from joulelab.core.spec import Spec, Stream
+from joulelab.run import live
+from joulelab.run.live import LiveReader, is_covered, wait_until_covered
+from joulelab.store.journal import HeaderFields, JournalWriter, pack_row
 from joulelab.store.run import open_run
 from joulelab.store.table import row_type
 
@@ -46,13 +47,13 @@ def test_what_is_summed_up_on_the_way_is_what_a_whole_analysis_gives(
 ) -> None:
     monkeypatch.setattr(live_energy, "MOST_ROWS", 400)
     run = make_run(tmp_path)
-    read = EnergyTail(run / "node1", A)
+    read = LiveHost(run / "node1", A)
     with open_journal(run, gpus(2)) as journal:
         for part in range(20):
             journal.append_rows(rows(100, since=100 * part))
             now = read.read()
             assert now is not None
-            assert read._run.rows < 900
+            assert read._tail._run.rows < 900
             assert now.power_w["gpu"] == pytest.approx(600, rel=0.03)
         assert now.seconds == pytest.approx(199.8, abs=0.2)
         with open_run(run) as opened:
@@ -71,7 +72,7 @@ def test_a_meter_that_comes_late_counts_from_the_start_and_one_that_is_gone_is_i
 ) -> None:
     monkeypatch.setattr(live_energy, "MOST_ROWS", 400)
     run = make_run(tmp_path)
-    read = EnergyTail(run / "node1", A)
+    read = LiveHost(run / "node1", A)
     assert read.read() is None  # there is not even a table
     with open_journal(run, gpus(1)) as first, open_journal(run, gpus(2)[1:], meter="other") as late:
         first.append_rows(rows(600, devices=1))
@@ -104,10 +105,10 @@ def test_it_costs_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> Non
             return "figures"
 
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: cpu[0]))
-    watched = Live(None, 0, every_s=1.0, then=seen.append)
+    watched = LiveReader(None, 0, every_s=1.0, then=seen.append)
     monkeypatch.setattr(watched, "_bell", Bell())
-    monkeypatch.setattr(watched, "_tail", Costly())
-    watched._serve()
+    monkeypatch.setattr(watched, "_host", Costly())
+    watched._read_on()
     assert len(seen) == 1000  # whether there is something new or not
     assert set(seen) == {"figures"}
     assert watched.spent_s == pytest.approx(cpu[0]) == pytest.approx(live.SHARE * 1000, rel=0.03)
@@ -120,14 +121,14 @@ def test_it_ends_with_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open_journal(run, gpus(2)) as journal:
         journal.append_rows(rows(100, at_ns=monotonic_ns() - 10**10))
         monkeypatch.setattr(live, "SHARE", 1.0)
-        with Live(run / "node1", monotonic_ns() - 9 * 10**9, every_s=0.01) as watched:
+        with LiveReader(run / "node1", monotonic_ns() - 9 * 10**9, every_s=0.01) as watched:
             until(lambda: watched.reads >= 2)
             ticks = [t for t in threading.enumerate() if t.name == "joulelab-live"]
         assert ticks
         assert not any(t.is_alive() for t in ticks)
         assert watched.now is not None
         assert watched.now.power_w["measured"] == pytest.approx(600, rel=0.05)
-        monkeypatch.setattr(coverage, "COVER_S", 0.1)
+        monkeypatch.setattr(live, "COVER_S", 0.1)
         wait_until_covered(run, monotonic_ns())  # in vain, for a bounded time
 
 
@@ -138,9 +139,45 @@ def test_nothing_that_fails_reaches_the_block(tmp_path: Path, caplog: pytest.Log
         raise RuntimeError("our fault")
 
     calls: list[int] = []
-    with caplog.at_level(logging.WARNING), Live(tmp_path / "none" / "h", 1, every_s=0.01, then=broken) as watched:
+    with caplog.at_level(logging.WARNING), LiveReader(tmp_path / "none" / "h", 1, every_s=0.01, then=broken) as watched:
         until(lambda: len(calls) > 5)
     assert watched.now is None
-    assert watched.look(2) is None
+    assert watched.read_until(2) is None
     assert caplog.text.count("our fault") == 1
     assert caplog.text.count("live figures are missing") == 2
+
+
+# On disk ----------------------------------------------------------------------------------------------------------
+
+POWER = (Spec("p", "power", "W", "power"),)
+
+
+def begin(host: Path, table: str, stream: Stream, segment: int = 0) -> JournalWriter:
+    header: HeaderFields = {"meter": "m", "table": table, "segment": segment, "host": "h", "boot_id": "b"}
+    return JournalWriter(host / f"m.{table}.{segment}.journal", header, [stream])
+
+
+def add(journal: JournalWriter, t: int) -> None:
+    journal.append_rows(pack_row(journal.row, 0, t, t + 1, [1.0]))
+
+
+def test_it_waits_for_every_fast_table_of_power(tmp_path: Path) -> None:
+    host = tmp_path / "h"
+    host.mkdir()
+    assert not is_covered(tmp_path, 100)
+    with (
+        begin(host, "power", Stream("a", "power", "gpu:0", 0.1, POWER)) as power,
+        begin(host, "slow", Stream("b", "slow", "outlet:1", 60.0, POWER)),
+        begin(host, "state", Stream("c", "state", "gpu:0", 1.0, (Spec("x", "x", "1"),))),
+    ):
+        add(power, 100)
+        assert not is_covered(tmp_path, 100)  # the recorder has not finished its first round
+        (host / "events.0.jsonl").write_text("{}\n")
+        assert is_covered(tmp_path, 100)
+        assert not is_covered(tmp_path, 101)
+        with begin(host, "power", Stream("a", "power", "gpu:0", 0.1, POWER), segment=1) as restarted:
+            assert not is_covered(tmp_path, 100)
+            add(restarted, 200)
+            assert is_covered(tmp_path, 200)
+    (host / "m.new.0.journal").write_bytes(b"JL")
+    assert not is_covered(tmp_path, 100)

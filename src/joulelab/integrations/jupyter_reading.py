@@ -13,7 +13,7 @@ from joulelab.analysis.slow_meters import sum_channels
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.quantity import Quantity, total
 from joulelab.integrations.picture import PowerCurve
-from joulelab.run.coverage import wait_until_covered
+from joulelab.run.live import wait_until_covered
 from joulelab.run.notebook import BETWEEN_CELLS
 from joulelab.store.run import open_run
 

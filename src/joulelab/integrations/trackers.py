@@ -13,8 +13,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.integrations import mlflow, wandb
 from joulelab.run import marking
-from joulelab.run.coverage import wait_until_covered
-from joulelab.run.live import Live, load
+from joulelab.run.live import LiveReader, import_live_modules, wait_until_covered
 from joulelab.run.measure import Measurement, measure
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("joulelab")
 To = Literal["auto", "wandb", "mlflow", "none"]
 TRACKERS = {"wandb": wandb.active, "mlflow": mlflow.active}
+POWER_S = 5.0  # points are logged seldom, so their power is a mean over 5 s
 SUMMARY_S = 30.0  # how long the end of a block may wait for a tracker that does not answer
 
 
@@ -116,7 +116,7 @@ def logged(
         raise ConfigError(f"there is no tracker {to!r}", next=f"take one of auto, none, {', '.join(TRACKERS)}")
     board, start_ns = _Board(to), monotonic_ns()
     own = measure() if run is None and marking.writer() is None else None
-    live: Live | None = None
+    live: LiveReader | None = None
     try:
         with own or contextlib.nullcontext():
             folder = _host_folder(run)
@@ -124,9 +124,9 @@ def logged(
                 yield own
                 return
             board.find()
-            load()
+            import_live_modules()
             start_ns = monotonic_ns()
-            with Live(folder, start_ns, every_s=every_s, then=board.point) as live:
+            with LiveReader(folder, start_ns, every_s=every_s, power_s=POWER_S, then=board.point) as live:
                 yield own
     finally:
         if live is not None and folder is not None:
@@ -148,12 +148,12 @@ def _host_folder(run: Measurement | Path | str | None) -> Path | None:
     return path / str(read_meta(path)["host"])
 
 
-def _sum_up(board: _Board, live: Live, run: Path, ended: Measurement | None, start_ns: int) -> None:
+def _sum_up(board: _Board, live: LiveReader, run: Path, ended: Measurement | None, start_ns: int) -> None:
     end_ns = monotonic_ns()
     try:
         result = ended.result if ended is not None else _result(run, start_ns, end_ns)
         if result is not None:
-            board.finish(live.look(result.end_ns), result, run)
+            board.finish(live.read_until(result.end_ns), result, run)
     except Exception as error:  # noqa: BLE001 - the block has run
         _log.warning("the summary is not logged: %s: %s", type(error).__name__, error)
 

@@ -18,8 +18,7 @@ from joulelab.core.marks import count_local_ranks, read_global_rank, read_local_
 from joulelab.integrations.batches import Count, samples_in
 from joulelab.integrations.progress import Bar, Screen
 from joulelab.run import marking
-from joulelab.run.coverage import wait_until_covered
-from joulelab.run.live import Live, load
+from joulelab.run.live import LiveReader, import_live_modules, wait_until_covered
 from joulelab.run.measure import measure
 from joulelab.run.session import is_recording_itself
 
@@ -185,7 +184,7 @@ class _Loop:
         self._place, self._options = place, options
         self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
-        self._live: Live | None = None
+        self._live: LiveReader | None = None
         self._bar: Bar | None = None
         self._scale = 1
 
@@ -239,7 +238,7 @@ class _Loop:
         n = options.n if options.n is not None else _loops.number(loader, self._place)
         shown = _shown(options.show)
         if shown:
-            load()  # before anything is measured
+            import_live_modules()  # before anything is measured
         if marking.writer() is None and not read_local_rank(os.environ):
             self._stack.enter_context(measure())
         writer = marking.writer()
@@ -260,7 +259,7 @@ class _Loop:
         )
         writer = marking.writer()
         folder = writer.folder.parent if writer is not None else None
-        self._live = Live(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
+        self._live = LiveReader(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
 
     def _paint(self, now: LiveFigures | None) -> None:
         if self._bar is not None and not self.end_ns and not self.holds_others:
@@ -307,7 +306,7 @@ class _Loop:
         live, now = self._live, None
         if live is not None:
             live.stop()
-            now = live.look(self.end_ns)
+            now = live.read_until(self.end_ns)
             live.close()
         if self._bar is not None:
             self._bar.finish(self.seconds, self.count.batches, self.count.samples, now)

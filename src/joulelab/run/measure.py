@@ -114,7 +114,7 @@ class Measurement:
             raise ConfigError("the measurement has not ended", next="ask after the with block")
         if self._result is None and self.run is not None:
             from joulelab.analysis.analyse import analyse_phase, analyse_run
-            from joulelab.run.coverage import wait_until_covered
+            from joulelab.run.live import wait_until_covered
             from joulelab.store.run import open_run
 
             if not self._is_run:

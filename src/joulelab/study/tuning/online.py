@@ -320,10 +320,10 @@ class Online:
         return self.log.known_ns
 
     def _until_covered(self, run: Path, t_ns: int) -> None:
-        from joulelab.run.coverage import covered
+        from joulelab.run.live import is_covered
 
         until = monotonic_ns() + COVER_NS
-        while not covered(run, t_ns) and monotonic_ns() < until:
+        while not is_covered(run, t_ns) and monotonic_ns() < until:
             self._pause(POLL_S / 2)
 
     def _wait(self, until_ns: int) -> None:

@@ -19,7 +19,6 @@ from joulelab.store.imported import Import, Part, Stretch, import_run, meter_nam
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from joulelab.core.spec import Archive, Fetched
 

@@ -13,7 +13,7 @@ from joulelab.store.redact import redact
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import CapDevice, CapRequest, Caps, CapStatus, HeldCap
+    from joulelab.control.client import CapDevice, Caps, CapStatus, HeldCap
     from joulelab.run.recording import RunRecording
 
 CapValue = tuple[float, Literal["W", "share", "Hz"]]

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from joulelab.core.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class KeySource:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.reading import Mistakes, key, read_table, read_texts
+from joulelab.core.reading import Mistakes, read_table, read_texts
+from joulelab.core.reading import key as declare_key
 from joulelab.core.text import suggest_name
 from joulelab.instruments import settings, wall
 from joulelab.recorder.plan import find_module
@@ -29,7 +30,7 @@ HOSTS = 'give a host\'s name or a pattern: "node07", "gpu*"'
 
 
 def _seconds(doc: str, least: float = 0.0) -> Any:
-    return key(None, doc, least=least, advice=f"give a number of seconds, {least:g} or more")
+    return declare_key(None, doc, least=least, advice=f"give a number of seconds, {least:g} or more")
 
 
 @dataclass(repr=False, eq=False)
@@ -45,31 +46,39 @@ class RunTable:
 class NodeTable:
     """Hold the power of a node that somebody decided on, in W, and the hosts that it is for."""
 
-    node: tuple[str, ...] = key(("*",), "the hosts that this is for: names or patterns", read=read_texts, advice=HOSTS)
-    rated_w: float | None = key(None, "what the maker rates the whole node at", above=0, most=MOST_W, advice=WATTS)
-    planned_w: float | None = key(None, "what the rack's plan allows it", above=0, most=MOST_W, advice=WATTS)
+    node: tuple[str, ...] = declare_key(
+        ("*",), "the hosts that this is for: names or patterns", read=read_texts, advice=HOSTS
+    )
+    rated_w: float | None = declare_key(
+        None, "what the maker rates the whole node at", above=0, most=MOST_W, advice=WATTS
+    )
+    planned_w: float | None = declare_key(None, "what the rack's plan allows it", above=0, most=MOST_W, advice=WATTS)
 
 
 @dataclass(repr=False, eq=False)
 class EntryKeys:
     """Hold the keys of an entry `[meters.NAME]` that are for the configuration itself; all others are the meter's."""
 
-    meter: str | None = key(
+    meter: str | None = declare_key(
         None, "its module, unless the entry has the name of one", advice='give a name: meter = "snmp"'
     )
-    node: tuple[str, ...] = key(("*",), "the hosts that it is for: names or patterns", read=read_texts, advice=HOSTS)
-    enabled: bool = key(True, "false switches it off")
-    cord: bool = key(False, "true: it measures one of several cords of what it feeds")
+    node: tuple[str, ...] = declare_key(
+        ("*",), "the hosts that it is for: names or patterns", read=read_texts, advice=HOSTS
+    )
+    enabled: bool = declare_key(True, "false switches it off")
+    cord: bool = declare_key(False, "true: it measures one of several cords of what it feeds")
 
 
 @dataclass(repr=False, eq=False)
 class ConfigFile:
     """Hold a `joulelab.toml`."""
 
-    meters: dict[str, dict[str, Any]] = key(dict, "entries of meters by their names: [meters.pdu1]")
+    meters: dict[str, dict[str, Any]] = declare_key(dict, "entries of meters by their names: [meters.pdu1]")
     run: RunTable = field(default_factory=RunTable)
     node: NodeTable = field(default_factory=NodeTable)
-    supply: dict[str, float] = key(dict, "the watts that may be drawn, by scope", above=0, most=MOST_W, advice=SUPPLY)
+    supply: dict[str, float] = declare_key(
+        dict, "the watts that may be drawn, by scope", above=0, most=MOST_W, advice=SUPPLY
+    )
 
 
 def find_meter_module(meter: str) -> Any:

@@ -183,8 +183,8 @@ def run_one(rng: np.random.Generator, gain: float) -> Outcome:
     read = t + took // 2
     average = flaws.average_window_s > 0
     values = average_w(curve, flaws, read, start_ns=START) if average else instant_w(curve, flaws, read, start_ns=START)
-    power = PowerCurve(Readings.of(t, t + took, values), average_spec if average else instant_spec, name="p")
-    counted = Readings.of(t, t + took, counter_j(curve, flaws, read, start_ns=START))
+    power = PowerCurve(Readings.from_rows(t, t + took, values), average_spec if average else instant_spec, name="p")
+    counted = Readings.from_rows(t, t + took, counter_j(curve, flaws, read, start_ns=START))
     counter = CounterCurve(counted, counter_spec, name="c", power=power)
     a, b = LEAD, LEAD + span
     if rng.random() < 0.3:  # a phase inside

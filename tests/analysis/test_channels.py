@@ -11,7 +11,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.power import Bounds
+from joulelab.analysis.unseen import PowerBounds
 from joulelab.core.spec import Accuracy, Spec, Stream
 
 T = np.arange(0, 10, 0.1)
@@ -104,10 +104,10 @@ def test_scopes_come_from_the_chip_to_the_wall_by_host(folder):
 def test_the_enforced_cap_and_the_idle_stretch_bound_what_was_not_seen(folder):
     watts = np.where(T < 3, 80.0, 390.0)
     folder.add("nvml", gpu(0), T, np.cumsum(watts) / 10, watts)
-    assert load(folder)[0].power().curve.bounds == Bounds(0.0, 700.0)
+    assert load(folder)[0].power().curve.bounds == PowerBounds(0.0, 700.0)
     folder.add("nvml", state(0, "cap_enforced_w", "load"), [1.0, 2.0], [400.0, 400.0], [0.0, 1.0])
     (scope,) = load(folder)
-    assert scope.power().curve.bounds == Bounds(0.0, 400.0)
+    assert scope.power().curve.bounds == PowerBounds(0.0, 400.0)
     assert sorted(scope.state) == ["cap_enforced_w", "load"]
     (scope,) = load(folder, idle=(ns(0.5), ns(2.5)))
     assert scope.power().curve.bounds.low == pytest.approx(80 * 0.95)  # idle, less what the sensor may be off
@@ -131,7 +131,7 @@ def test_power_that_fell_below_idle_later_lowers_the_bound(folder):
 def test_without_limits_the_bounds_are_what_was_seen(folder):
     bare = replace(power("node.ac"), channels=(replace(power("x").channels[0], limits=None),))
     folder.add("bmc", bare, T, 500 + 10 * T)
-    assert load(folder, idle=(ns(0), ns(1)))[0].power().curve.bounds == Bounds(500.0, pytest.approx(599.0))
+    assert load(folder, idle=(ns(0), ns(1)))[0].power().curve.bounds == PowerBounds(500.0, pytest.approx(599.0))
 
 
 def test_names_tell_channels_of_all_hosts_apart(folder):

@@ -157,13 +157,13 @@ def test_a_sharp_step_places_the_blurred_ones_on_the_instruments_grid():
     """One fast poll around one step, slow polls elsewhere: all steps are then known to about a millisecond."""
     t = np.sort(np.concatenate((np.arange(0, 2, 0.07), np.arange(0.95, 1.05, 0.002))))
     c = curve(t, stepped(t, 300.0, 0.1, phase_s=0.033), counter_spec(0.1, limits=(0, 700)))
-    knots = c.knots(ns(1.3))
+    knots = c.find_knots(ns(1.3))
     inside = (knots.t > 0.9) & (knots.t < 1.7)
     off = (knots.t[inside] - 0.033 + 1e-5) / 0.1
     assert np.abs(off - np.round(off)).max() * 0.1 < 0.002 + 0.02 * 0.1 * 8
     assert knots.half[inside].max() < 0.02
     blurred = curve(np.arange(0, 2, 0.07), stepped(np.arange(0, 2, 0.07), 300.0, 0.1, 0.033), counter_spec(0.1))
-    assert blurred.knots(ns(1.3)).half.min() > 0.015
+    assert blurred.find_knots(ns(1.3)).half.min() > 0.015
 
 
 def test_a_step_lies_where_its_neighbours_leave_room():
@@ -171,7 +171,7 @@ def test_a_step_lies_where_its_neighbours_leave_room():
     t = np.concatenate((np.arange(0, 1.06, 0.1), np.arange(1.06, 1.12, 0.002)))
     # Steps at 0.0999, 0.1999, ...: just before each poll, or just after the one before?
     c = curve(t, stepped(t, 300.0, 0.1, phase_s=-0.0001), counter_spec(0.1, limits=(0, 700)))
-    knots = c.knots(ns(1.05))
+    knots = c.find_knots(ns(1.05))
     k = int(np.searchsorted(knots.t, 1.05)) - 1
     assert knots.t[k] == pytest.approx(0.9999, abs=0.004)
     assert knots.half[k] < 0.005
@@ -207,7 +207,7 @@ def test_without_a_tick_knots_stay():
 def test_a_step_is_where_the_knot_says_within_its_half_width(phase, at, pauses):
     t = np.cumsum(pauses)
     c = curve(t, stepped(t, 300.0, 0.1, phase), counter_spec(0.1, limits=(0, 700)))
-    knots = c.knots(ns(at))
+    knots = c.find_knots(ns(at))
     # The energy of each knot says at which time the counter took it; knots are in seconds from the first reading.
     true = knots.energy / 300.0 - t[0] + 1e-5
     assert (np.abs(true - knots.t) <= knots.half + 2e-5).all()
@@ -366,7 +366,7 @@ def test_powers_are_the_rises_between_readings_apart_whatever_was_polled_quickly
     t = np.concatenate((np.arange(0, 1, 0.002), np.arange(1, 5, 0.1)))
     joules = np.where(t < 3, 100 * t, 300 + 250 * (t - 3)) % 400
     curve = CounterCurve(readings(t, joules), counter_spec(0.001, modulus=400.0), name="c")
-    powers = curve.powers(0.5)
+    powers = curve.find_powers(0.5)
     assert np.allclose(powers.value[powers.t0_ns < ns(2.4)], 100)
     assert np.allclose(powers.value[powers.t0_ns >= ns(3)], 250)
     assert np.diff(powers.t0_ns).min() > 0.3 * NS

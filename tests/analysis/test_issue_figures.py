@@ -59,8 +59,8 @@ def measure(rng, curve, span_s, sensor):
     read = t + took // 2
     watts, joules = (f(curve, flaws, read, start_ns=START) for f in (instant_w, counter_j))
     name = f"gpu:{rng.integers(1 << 40)}"
-    power = PowerCurve(Readings.of(t, t + took, watts), instant_spec, name=f"{name}.p", step_s=0.1)
-    counter = CounterCurve(Readings.of(t, t + took, joules), counter_spec, name=name, power=power)
+    power = PowerCurve(Readings.from_rows(t, t + took, watts), instant_spec, name=f"{name}.p", step_s=0.1)
+    counter = CounterCurve(Readings.from_rows(t, t + took, joules), counter_spec, name=name, power=power)
     a, b = START + round(LEAD * NS), START + round((LEAD + span_s) * NS)
     true = float(np.diff(curve.joules(np.array([a, b])))[0])
     return counter.energy(a, b).without("unseen"), true, flaws

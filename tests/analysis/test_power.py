@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from tests.analysis.virtual import ns, power_spec, readings, stamps
 
-from joulelab.analysis.power import FEW_READINGS_FACTOR, SUM_BLOCK, Bounds, PowerCurve, bound_unseen
+from joulelab.analysis.power import FEW_READINGS_FACTOR, SUM_BLOCK, PowerCurve
 from joulelab.analysis.readings import Readings
+from joulelab.analysis.unseen import PowerBounds, bound_unseen
 
 
 def curve(seconds, watts, spec=None, *, step_s=None, bounds=None, **more):
@@ -70,7 +71,7 @@ def test_blocks_do_not_show():
 def test_a_reading_that_hung_lies_in_its_middle():
     """A call of 10 s: the value is of some time in it, and energy does not jump where the call begins."""
     t0, t1 = stamps([0, 1, 2, 13, 14]), stamps([0, 1, 12, 13, 14]) + 1000
-    p = PowerCurve(Readings.of(t0, t1, np.array([100.0, 100, 500, 500, 500])), power_spec(0.0, 0.0), name="p")
+    p = PowerCurve(Readings.from_rows(t0, t1, np.array([100.0, 100, 500, 500, 500])), power_spec(0.0, 0.0), name="p")
     at = [p.energy(ns(0), ns(x)).value for x in np.arange(0.5, 14, 0.05)]
     assert (np.diff(at) > 0).all()
     assert np.diff(at).max() <= 500 * 0.05 * 1.01
@@ -303,7 +304,7 @@ def test_a_reading_that_sits_on_one_code_is_wrong_the_same_way_all_the_time():
 def test_the_hidden_share_is_what_lies_between_the_windows(update_s, window_s, seen, step_s, hidden):
     t = np.arange(0, 20, step_s)
     p = curve(t, np.full(t.size, 400.0), power_spec(update_s, window_s, seen=seen, limits=(50, 700)), step_s=step_s)
-    assert p.hidden_share() == pytest.approx(hidden)
+    assert p.find_hidden_share() == pytest.approx(hidden)
     bound = p.energy(ns(1), ns(19)).budget().get("unseen", 0.0)
     assert bound == pytest.approx(hidden * 18 * 350 / 2, abs=1e-6)
 
@@ -315,7 +316,7 @@ def test_the_hidden_share_is_what_lies_between_the_windows(update_s, window_s, s
 def test_what_sees_all_is_in_step_with_nothing_what_is_read_seldom_may_be(update_s, window_s, step_s, in_step):
     t = np.arange(0, 600, step_s)
     p = curve(t, np.full(t.size, 400.0), power_spec(update_s, window_s, limits=(50, 700)), step_s=step_s)
-    assert p.in_step() == pytest.approx(in_step)
+    assert p.find_share_in_step() == pytest.approx(in_step)
 
 
 def test_steps_of_the_interval_exclude_it_steps_of_another_do_not():
@@ -330,9 +331,9 @@ def test_the_unseen_bound_holds_for_the_worst_load_in_step():
     """Seen at 400 W in a quarter of the time, at the limit in the rest: the truth is inside."""
     for hidden_w in (50.0, 700.0):
         true = 10 * (0.25 * 400 + 0.75 * hidden_w)
-        assert abs(true - 4000) <= 2 * bound_unseen(4000.0, 10.0, 0.75, Bounds(50.0, 700.0))
-    assert bound_unseen(4000.0, 0.0, 0.75, Bounds(50.0, 700.0)) == 0.0
-    assert bound_unseen(4000.0, 10.0, 0.0, Bounds(50.0, 700.0)) == 0.0
+        assert abs(true - 4000) <= 2 * bound_unseen(4000.0, 10.0, 0.75, PowerBounds(50.0, 700.0))
+    assert bound_unseen(4000.0, 0.0, 0.75, PowerBounds(50.0, 700.0)) == 0.0
+    assert bound_unseen(4000.0, 10.0, 0.0, PowerBounds(50.0, 700.0)) == 0.0
 
 
 # Bounds.
@@ -348,14 +349,14 @@ def test_the_unseen_bound_holds_for_the_worst_load_in_step():
     ],
 )
 def test_powers_that_were_averaged_went_further_within_limits(seen, widened):
-    assert Bounds(50.0, 700.0).widened(*seen) == pytest.approx(widened)
+    assert PowerBounds(50.0, 700.0).widen_range(*seen) == pytest.approx(widened)
 
 
 def test_limits_that_were_exceeded_are_widened_to_what_was_seen():
     p = curve([0, 1, 2], [30.0, 800.0, 400.0], power_spec(0.1, 0.1, limits=(50, 700)))
-    assert p.bounds == Bounds(30.0, 800.0)
-    assert curve([0, 1], [30.0, 800.0], bounds=Bounds(0.0, 1000.0)).bounds == Bounds(0.0, 1000.0)
-    assert curve([0, 1], [30.0, 800.0]).bounds == Bounds(30.0, 800.0)
+    assert p.bounds == PowerBounds(30.0, 800.0)
+    assert curve([0, 1], [30.0, 800.0], bounds=PowerBounds(0.0, 1000.0)).bounds == PowerBounds(0.0, 1000.0)
+    assert curve([0, 1], [30.0, 800.0]).bounds == PowerBounds(30.0, 800.0)
 
 
 # How late it may be.

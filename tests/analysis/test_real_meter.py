@@ -63,7 +63,7 @@ def curve(log: str, channel: str, lag: float, scale: float = 1.0, gain: float | 
         spec = replace(spec, accuracy=replace(spec.accuracy, source="calibrated", gain=gain))
     rows = table(log, "nvsmi")
     t0 = np.rint((BASE + rows[:, 0] / 1000 - lag) * 1e9).astype(np.int64)
-    return PowerCurve(Readings.of(t0, t0 + 100_000, rows[:, COLUMNS[channel]] * scale), spec, name=channel)
+    return PowerCurve(Readings.from_rows(t0, t0 + 100_000, rows[:, COLUMNS[channel]] * scale), spec, name=channel)
 
 
 def energy(c: PowerCurve, a: float, b: float):

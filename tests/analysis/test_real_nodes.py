@@ -50,7 +50,7 @@ def logs(run: str) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def curve(t: np.ndarray, watts: np.ndarray, step_s: float) -> PowerCurve:
     t0 = np.rint((BASE + t) * 1e9).astype(np.int64)
-    return PowerCurve(Readings.of(t0, t0 + 1_000, watts), SPEC, name="node", step_s=step_s)
+    return PowerCurve(Readings.from_rows(t0, t0 + 1_000, watts), SPEC, name="node", step_s=step_s)
 
 
 def thinned(t: np.ndarray, watts: np.ndarray, every_s: float, offset: float) -> PowerCurve:

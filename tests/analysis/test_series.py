@@ -12,7 +12,7 @@ from joulelab.analysis.readings import Readings, find_usual_step
 
 def of(t, values):
     t0 = np.array(t, dtype=np.int64)
-    return Readings.of(t0, t0 + 5, np.array(values, dtype=np.float64))
+    return Readings.from_rows(t0, t0 + 5, np.array(values, dtype=np.float64))
 
 
 def test_a_failed_reading_is_no_number():

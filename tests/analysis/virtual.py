@@ -23,7 +23,7 @@ def stamps(seconds) -> np.ndarray:
 def readings(seconds, values, took=TOOK) -> Readings:
     """Return readings whose middle lies at these seconds."""
     t0 = stamps(seconds) - took // 2
-    return Readings.of(t0, t0 + took, np.asarray(values, dtype=np.float64))
+    return Readings.from_rows(t0, t0 + took, np.asarray(values, dtype=np.float64))
 
 
 def accuracy(gain=0.0, **more) -> Accuracy:

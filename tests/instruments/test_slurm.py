@@ -105,7 +105,7 @@ def test_the_analysis_gives_exactly_that_energy():
         a, b = fetched.rows[0][0], fetched.rows[1][0]
         t = np.array([a, b])
         spec = fetched.stream.channels[0]
-        curve = CounterCurve(Readings.of(t, t, np.array([v[2][0] for v in fetched.rows])), spec, name="slurm")
+        curve = CounterCurve(Readings.from_rows(t, t, np.array([v[2][0] for v in fetched.rows])), spec, name="slurm")
         found = curve.energy(a, b)
         assert found.value == pytest.approx(joules, abs=1e-6)
         # Each edge is off by as much as a look (1 s) and a whole second hold, at the power of the rest of the time: the

@@ -259,7 +259,7 @@ def test_energy_is_what_the_analysis_makes_of_the_same_readings(begin: int, peri
     at = np.arange(begin, len(seen.watts), period_s, dtype=np.int64)
     t = (at + 1) * NS  # a mean over a second is shown at its end
     spec = Spec("power_w", "power", "W", "power", 0.0, 1.0)
-    curve = PowerCurve(Readings.of(t, t, seen.watts[at]), spec, name="pdu", step_s=period_s)
+    curve = PowerCurve(Readings.from_rows(t, t, seen.watts[at]), spec, name="pdu", step_s=period_s)
     last = len(seen.watts) - REST_S
     assert joules(seen, begin, period_s) == pytest.approx(curve.energy(REST_S * NS, last * NS).value, rel=1e-9)
 

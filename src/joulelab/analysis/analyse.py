@@ -270,7 +270,7 @@ def _statistics(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | None:
         return None
     if isinstance(shown.curve, CounterCurve):
         every = max(shown.step_s, TICKS_PER_POWER * (shown.spec.update_s or shown.step_s))
-        return describe_power(shown.curve.powers(every), a, b, window_s=every, step_s=every)
+        return describe_power(shown.curve.find_powers(every), a, b, window_s=every, step_s=every)
     return describe_power(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
 
 
@@ -409,7 +409,7 @@ def _load(run: Run, a: int, b: int) -> dict[str, float]:
         for stream in (s for s in table.streams if s.scope in ("host", "workload")):
             series = run.series(table, stream.name)
             for spec in stream.channels:
-                readings = Readings.of(series.t0_ns, series.t1_ns, series.values[spec.name])
+                readings = Readings.from_rows(series.t0_ns, series.t1_ns, series.values[spec.name])
                 first, last = np.searchsorted(readings.t0_ns, (a, b)) - (1, 0)
                 values = readings.value[max(first, 0) : last + 1]
                 if first < 0 and spec.kind == "counter" and stream.scope == "workload":
@@ -430,7 +430,7 @@ def _busiest(run: Run, a: int, b: int) -> dict[str, float]:
             if find_family(stream.scope) != "gpu" or LOAD_CHANNEL not in [c.name for c in stream.channels]:
                 continue
             series = run.series(table, stream.name, channels=[LOAD_CHANNEL])
-            readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD_CHANNEL])
+            readings = Readings.from_rows(series.t0_ns, series.t1_ns, series.values[LOAD_CHANNEL])
             seen = readings.value[readings.between(a, b)]
             if seen.size >= FEWEST_LOADS:
                 found[stream.scope] = float(seen.max())

@@ -180,7 +180,7 @@ def find_rest_power(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: C
         return None
     rest = shown.value - parts.means(shown.middle, shown.width)
     at = base + np.rint(shown.middle[inside] * 1e9).astype(np.int64)
-    return Readings.of(at, at, rest[inside])
+    return Readings.from_rows(at, at, rest[inside])
 
 
 def describe_rest(

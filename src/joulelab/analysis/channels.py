@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.power import Bounds, PowerCurve
+from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings, compute_coverage
 from joulelab.analysis.result import Check
 from joulelab.analysis.slow_meters import DoubtedCurve, GuidedCurve, WatchedCurve
+from joulelab.analysis.unseen import PowerBounds
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family, find_parent, rank_scope
 
@@ -25,7 +26,28 @@ if TYPE_CHECKING:
     from joulelab.store.run import Run, TableInfo
     from joulelab.store.series import Series
 
-    Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | SumCurve
+
+class SumCurve:
+    """Answer the energy of several channels together: each has its own terms, what they share adds linearly.
+
+    `readings` are their powers (W) at the times of the one that was read least; a sum of counters has none of its own.
+    """
+
+    def __init__(self, parts: Sequence[EnergyChannel]) -> None:
+        self.parts = tuple(parts)
+        base = min(self.parts, key=lambda c: len(c.readings)).readings
+        value = np.zeros(len(base))
+        for part in self.parts:
+            r = part.readings
+            value = value + np.interp((base.t0_ns - r.t0_ns[0]).astype(np.float64), r.t0_ns - r.t0_ns[0], r.value)
+        self.readings = Readings(base.t0_ns, base.t1_ns, value)
+
+    def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
+        """Return the energy of [a, b] in J."""
+        return total(part.energy(a_ns, b_ns, steps_ns) for part in self.parts)
+
+
+Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | SumCurve
 
 
 @dataclass(frozen=True)
@@ -151,7 +173,7 @@ def read_states(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
                 continue
             series = run.series(table, stream.name, channels=names)
             into = state.setdefault((table.host, stream.scope), {})
-            into.update({n: Readings.of(series.t0_ns, series.t1_ns, series.values[n]) for n in names})
+            into.update({n: Readings.from_rows(series.t0_ns, series.t1_ns, series.values[n]) for n in names})
     return state
 
 
@@ -215,10 +237,10 @@ def _at_their_origin(series: Series, age: str, stream: Stream) -> Series:
 
 
 def _readings(series: Series, name: str) -> Readings:
-    return Readings.of(series.t0_ns, series.t1_ns, series.values[name])
+    return Readings.from_rows(series.t0_ns, series.t1_ns, series.values[name])
 
 
-def _bounds(spec: Spec, readings: Readings, state: dict[str, Readings]) -> Bounds | None:
+def _bounds(spec: Spec, readings: Readings, state: dict[str, Readings]) -> PowerBounds | None:
     """Return bounds of true power: limits of the device, lowered to the enforced cap and to what its load allows."""
     if spec.limits is None:
         return None
@@ -227,10 +249,12 @@ def _bounds(spec: Spec, readings: Readings, state: dict[str, Readings]) -> Bound
     if cap is not None and len(cap):
         high = min(high, float(cap.value.max()))
     seen_low, seen_high = float(readings.value.min()), float(readings.value.max())
-    return Bounds(min(low, seen_low), max(high, seen_high))
+    return PowerBounds(min(low, seen_low), max(high, seen_high))
 
 
-def _idle_bound(bounds: Bounds | None, readings: Readings, spec: Spec, idle: tuple[int, int] | None) -> Bounds | None:
+def _idle_bound(
+    bounds: PowerBounds | None, readings: Readings, spec: Spec, idle: tuple[int, int] | None
+) -> PowerBounds | None:
     """Raise the lower bound to the measured idle power, less the sensor's gain error."""
     if bounds is None or idle is None:
         return bounds
@@ -238,7 +262,7 @@ def _idle_bound(bounds: Bounds | None, readings: Readings, spec: Spec, idle: tup
     if values.size < 3:
         return bounds
     measured = float(np.median(values)) * (1 - spec.accuracy.gain)
-    return Bounds(max(bounds.low, min(measured, float(readings.value.min()))), bounds.high)
+    return PowerBounds(max(bounds.low, min(measured, float(readings.value.min()))), bounds.high)
 
 
 def _best_first(channels: list[EnergyChannel]) -> tuple[EnergyChannel, ...]:
@@ -249,26 +273,6 @@ def _best_first(channels: list[EnergyChannel]) -> tuple[EnergyChannel, ...]:
         return c.spec.estimate, c.frozen, not isinstance(c.curve, CounterCurve), unknown, c.spec.window_s or 0.0
 
     return tuple(sorted(channels, key=rank))
-
-
-class SumCurve:
-    """Answer the energy of several channels together: each has its own terms, what they share adds linearly.
-
-    `readings` are their powers (W) at the times of the one that was read least; a sum of counters has none of its own.
-    """
-
-    def __init__(self, parts: Sequence[EnergyChannel]) -> None:
-        self.parts = tuple(parts)
-        base = min(self.parts, key=lambda c: len(c.readings)).readings
-        value = np.zeros(len(base))
-        for part in self.parts:
-            r = part.readings
-            value = value + np.interp((base.t0_ns - r.t0_ns[0]).astype(np.float64), r.t0_ns - r.t0_ns[0], r.value)
-        self.readings = Readings(base.t0_ns, base.t1_ns, value)
-
-    def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
-        """Return the energy of [a, b] in J."""
-        return total(part.energy(a_ns, b_ns, steps_ns) for part in self.parts)
 
 
 def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list[EnergyChannel]], list[Check]]:

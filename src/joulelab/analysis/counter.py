@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.power import GAP_STEPS, Bounds, PowerCurve, bound_unseen, name_error_source, place_unseen
+from joulelab.analysis.power import GAP_STEPS, PowerCurve, name_error_source
 from joulelab.analysis.readings import Readings, find_usual_step
-from joulelab.analysis.unseen import find_unseen_share, is_in_step, select_steps
+from joulelab.analysis.unseen import (
+    PowerBounds,
+    bound_unseen,
+    find_unseen_share,
+    is_in_step,
+    place_unseen,
+    select_steps,
+)
 from joulelab.core.quantity import Quantity, edges
 
 if TYPE_CHECKING:
@@ -23,11 +30,11 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Spec
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
-HIDES_ALL_S = 0.5  # in half a second power may go anywhere and come back unseen, in a tenth of it a tenth of the way
-COARSE_SHARE = 0.3  # a count of more than 30 % of what is used in one update
+HIDES_ALL_S = 0.5  # in this time power may reach any bound and return unseen; in a tenth of it, a tenth of the way
+COARSE_SHARE = 0.3  # a counter is coarse if one count is more than this share of the energy of one update
 SHARP_SHARE = 0.15  # a step known to within 15 % of its period gives a usable power of its own
-RATE_COUNTS = 8  # so many counts, or readings, before and after an edge tell the power there
-STEADY_SHARE = 0.05  # a power that changes by no more than 5 % lasts
+RATE_COUNTS = 8  # counts, or readings, before and after an edge from which the power there is found
+STEADY_SHARE = 0.05  # a power that changes by no more than 5 % counts as steady
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,8 @@ class Knots:
     half: Floats
     energy: Floats
 
-    def slope(self, i: int, j: int) -> float | None:
-        """Return the mean power between two knots in W, None where they are not both there."""
+    def find_slope(self, i: int, j: int) -> float | None:
+        """Return the mean power (W) between two knots, None if one does not exist."""
         if i < 0 or j >= self.t.size or j <= i or self.t[j] <= self.t[i]:
             return None
         return float((self.energy[j] - self.energy[i]) / (self.t[j] - self.t[i]))
@@ -48,9 +55,9 @@ class Knots:
 class CounterCurve:
     """Answer C(t), and the energy of any interval as C(b) - C(a), for one energy counter.
 
-    `power` is a power channel of the same device: it tells what happened inside a tick and what a sensor that sees
-    only part of the time may have missed. `lag_u_s` is how well the lag of its stamps is known, where
-    it was found; else they are moved back by the half of what the `Spec` allows.
+    `power` is a power channel of the same device: it shows the power inside a tick, and how much a sensor that measures
+    part of the time may have missed. `lag_u_s` is the standard uncertainty of the lag of the stamps, if the lag was
+    found; else the stamps are moved back by half of the lag in the `Spec`.
     """
 
     def __init__(
@@ -60,13 +67,13 @@ class CounterCurve:
         *,
         name: str,
         power: PowerCurve | None = None,
-        bounds: Bounds | None = None,
+        bounds: PowerBounds | None = None,
         lag_u_s: float | None = None,
     ) -> None:
         if not len(readings):
             raise ValueError(f"{name}: no readings")
         if lag_u_s is None:
-            readings, lag_u_s = readings.moved(spec.lag_s / 2), spec.lag_s / math.sqrt(12)
+            readings, lag_u_s = readings.shift_back(spec.lag_s / 2), spec.lag_s / math.sqrt(12)
         self.readings = readings
         self.spec = spec
         self.name = name
@@ -74,14 +81,14 @@ class CounterCurve:
         self.power = power
         self.lag_u_s = lag_u_s
         self.base_ns = int(readings.t0_ns[0])
-        self.bounds = bounds or (power.bounds if power else Bounds(*(spec.limits or (0.0, math.inf))))
+        self.bounds = bounds or (power.bounds if power else PowerBounds(*(spec.limits or (0.0, math.inf))))
         self.resets: list[tuple[int, int]] = []
         self.doubtful_wraps: list[tuple[int, int]] = []
-        self._break_at, self._break_add, self._break_var = self._breaks()
+        self._break_at, self._break_add, self._break_var = self._find_breaks()
         self._found: dict[int, tuple[float, float]] = {}
 
-    def _breaks(self) -> tuple[Ints, Floats, Floats]:
-        """Find wraps and resets; return the reading after each, and what to add from there (J, J2)."""
+    def _find_breaks(self) -> tuple[Ints, Floats, Floats]:
+        """Find wraps and resets; return the reading after each, the energy to add from there (J) and its variance."""
         r, modulus = self.readings, self.spec.modulus
         broken = r.value[1:] < r.value[:-1]
         if modulus:
@@ -90,11 +97,11 @@ class CounterCurve:
         after = np.flatnonzero(broken) + 1
         add, var = np.zeros(after.size), np.zeros(after.size)
         for k, i in enumerate(after):
-            add[k], var[k] = self._wrap(int(i), modulus) if modulus else self._reset(int(i))
+            add[k], var[k] = self._undo_wrap(int(i), modulus) if modulus else self._undo_reset(int(i))
         return after, np.cumsum(add), np.cumsum(var)
 
-    def _wrap(self, i: int, modulus: float) -> tuple[float, float]:
-        """Return joules to add for the wraps before reading i: as many as the bounds of power allow in that pause."""
+    def _undo_wrap(self, i: int, modulus: float) -> tuple[float, float]:
+        """Return joules to add for the wraps before reading i, as the bounds of power allow in that pause."""
         since, until = int(self.readings.t0_ns[i - 1]), int(self.readings.t1_ns[i])
         rise = float(self.readings.value[i] - self.readings.value[i - 1])
         tick, span = self.spec.update_s or 0.0, (until - since) * 1e-9
@@ -106,8 +113,8 @@ class CounterCurve:
         wraps = min(max(round((self._usual_w * span - rise) / modulus), least), most)
         return modulus * wraps, (modulus * max(wraps - least, most - wraps)) ** 2 / 3
 
-    def _reset(self, i: int) -> tuple[float, float]:
-        """Return joules to add for a reset: what was counted before, and the usual power over the pause."""
+    def _undo_reset(self, i: int) -> tuple[float, float]:
+        """Return joules to add for a reset: the count before it, and the usual power over the pause."""
         since, until = int(self.readings.t0_ns[i - 1]), int(self.readings.t1_ns[i])
         self.resets.append((since, until))
         span, usual = (until - since) * 1e-9, self._usual_w
@@ -116,7 +123,7 @@ class CounterCurve:
 
     @cached_property
     def _usual_w(self) -> float:
-        """Return the mean power (W) over the rises, leaving out falls, and pauses in which it may have wrapped."""
+        """Return the mean power (W) over the rises, without falls and without pauses in which it may have wrapped."""
         rise, time = np.diff(self.readings.value[:100_000]), np.diff(self.readings.t0_ns[:100_000]) * 1e-9
         up = rise >= 0
         up &= time <= GAP_STEPS * find_usual_step(time) if time.size else up
@@ -130,13 +137,14 @@ class CounterCurve:
         r, tick = self.readings, max(self.spec.update_s or 0.0, 0.1)
         since = r.t0_ns[-1] - r.t0_ns[0]
         count = min(int(since * 1e-9 / (10 * tick)) + 1, 10_000)
-        # Relative to the first: after some months of uptime a float does not hold a stamp to the nanosecond.
+        # Relative to the first: after months of uptime a float does not hold a stamp to the nanosecond.
         when = np.minimum(np.linspace(0, since, count + 1).astype(np.int64), since)
         at = np.unique(np.searchsorted(r.t0_ns, r.t0_ns[0] + when))
         means = np.diff(r.value[at]) / (np.diff(r.t0_ns[at]) * 1e-9)
         return 4 * max(self._usual_w, float(means.max(initial=0.0)))
 
-    def _unwrapped(self, sel: slice) -> Floats:
+    def unwrap_slice(self, sel: slice) -> Floats:
+        """Return the values (J) of a slice with wraps and resets undone."""
         value = self.readings.value[sel]
         if self._break_at.size == 0:
             return value
@@ -147,29 +155,29 @@ class CounterCurve:
         unwrapped: Floats = value + np.repeat(added, np.diff(ends))
         return unwrapped
 
-    def unwrapped(self) -> Floats:
+    def unwrap_values(self) -> Floats:
         """Return all values (J) with wraps and resets undone."""
-        return self._unwrapped(slice(0, len(self.readings)))
+        return self.unwrap_slice(slice(0, len(self.readings)))
 
-    def powers(self, every_s: float) -> Readings:
-        """Return mean powers (W) between readings about `every_s` apart, each stamped with when it began.
+    def find_powers(self, every_s: float) -> Readings:
+        """Return mean powers (W) between readings about `every_s` apart, each stamped with its start.
 
-        Of two that come late and early less than half of that apart one is left out: a step more or less would show
-        as a peak.
+        Readings less than half of `every_s` after the last one are left out: one step of the counter more or less would
+        show as a peak.
         """
         every_ns = max(round(every_s * 1e9), 1)
         turn = (self.readings.t0_ns - self.base_ns) // every_ns
         first = np.concatenate(([0], np.flatnonzero(turn[1:] != turn[:-1]) + 1))
         first = first[np.diff(self.readings.t0_ns[first], prepend=self.readings.t0_ns[0] - every_ns) >= every_ns / 2]
-        t0, energy = self.readings.t0_ns[first], self.unwrapped()[first]
+        t0, energy = self.readings.t0_ns[first], self.unwrap_values()[first]
         watts = np.diff(energy) / (np.diff(t0) * 1e-9)
         return Readings(t0[:-1], self.readings.t1_ns[first][:-1], watts)
 
-    def knots(self, t_ns: int) -> Knots:
-        """Return the counter's steps around t, refined by the instrument's own period where one of them is sharp.
+    def find_knots(self, t_ns: int) -> Knots:
+        """Return the counter's steps around t, refined by the instrument's own period if one of them is sharp.
 
-        A reading shows the counter as of its last step, at most one tick back and after the reading before if it rose
-        since; where nobody says how long a tick is, only the latter is known.
+        A reading shows the counter as of its last step. This step lies at most one tick back, and after the reading
+        before if the value rose since; if the length of a tick is unknown, only the latter holds.
         """
         r, tick = self.readings, self.spec.update_s
         reach = round(max(5 * (tick or 0.0), 0.5) * 1e9)
@@ -177,39 +185,39 @@ class CounterCurve:
         sel = slice(min(near.start, wide.start), max(near.stop, wide.stop))
         before = (r.t0_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
         after = (r.t1_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
-        energy = self._unwrapped(sel)
+        energy = self.unwrap_slice(sel)
         back = float(np.diff(before).max(initial=0.0)) if tick is None else tick
         last = np.concatenate(([before[0] - back], before[:-1]))
         low = last if tick is None else np.maximum(last, before - tick)
         keep = np.concatenate(([True], energy[1:] > energy[:-1]))
         if tick is not None:
             rest = before - before[np.maximum.accumulate(np.where(keep, np.arange(keep.size), 0))]
-            # It stood still for more than a tick, and long enough for its quantum to show: nothing was used meanwhile.
+            # It stood still for more than a tick, and long enough for its quantum to show: no energy was used.
             still = (rest > 1.5 * tick) & (rest * self._highest_w > 100 * self.spec.accuracy.quantum)
             keep |= still & np.append(keep[1:], [True])
-            low, after = _one_tick_apart(low, before, after, np.flatnonzero(keep), tick)
-        return _refined((low + after)[keep] / 2, (after - low)[keep] / 2, energy[keep], tick or 0.0)
+            low, after = _tighten_steps(low, before, after, np.flatnonzero(keep), tick)
+        return _refine_knots((low + after)[keep] / 2, (after - low)[keep] / 2, energy[keep], tick or 0.0)
 
     def at(self, t_ns: int) -> tuple[float, float]:
         """Return C(t) in J and its standard uncertainty from the edge alone."""
-        if t_ns not in self._found:  # where one phase ends the next begins
-            self._found[t_ns] = self._coarse.at(t_ns) if self.is_coarse else self._between_steps(t_ns)
+        if t_ns not in self._found:  # the end of a phase is the start of the next
+            self._found[t_ns] = self._coarse.at(t_ns) if self.is_coarse else self._find_between_steps(t_ns)
         return self._found[t_ns]
 
-    def _between_steps(self, t_ns: int) -> tuple[float, float]:
-        knots = self.knots(t_ns)
+    def _find_between_steps(self, t_ns: int) -> tuple[float, float]:
+        knots = self.find_knots(t_ns)
         s = (t_ns - self.base_ns) * 1e-9
         k = int(np.searchsorted(knots.t, s, side="right")) - 1
         quantum = self.spec.accuracy.quantum / math.sqrt(12)
         if k < 0 or k + 1 >= knots.t.size:
-            value, u = self._outside(knots, s, t_ns, after=k >= 0)
+            value, u = self._extrapolate(knots, s, t_ns, after=k >= 0)
         else:
-            value, u = self._inside(knots, s, k, t_ns)
+            value, u = self._interpolate(knots, s, k, t_ns)
         return value, math.hypot(u, quantum)
 
     @cached_property
     def is_coarse(self) -> bool:
-        """Return whether one count is so much energy that the counter rests for several of its updates."""
+        """Return whether one count is so large that the counter does not change for several of its updates."""
         tick, quantum = self.spec.update_s or 0.0, self.spec.accuracy.quantum
         watts = self._usual_w
         if self.power is not None:
@@ -218,45 +226,46 @@ class CounterCurve:
 
     @cached_property
     def _coarse(self) -> CoarseCounter:
-        return CoarseCounter(self.readings, self.spec, self.bounds, self._unwrapped, self._highest_w)
+        return CoarseCounter(self.readings, self.spec, self.bounds, self.unwrap_slice, self._highest_w)
 
-    def _outside(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
-        """Extrapolate where no step was seen beyond the edge: from idle to the power near it."""
+    def _extrapolate(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
+        """Return C(t) and its uncertainty if no step was seen beyond the edge: between idle and the power near it."""
         i = knots.t.size - 1 if after else 0
         span = s - float(knots.t[i])
-        low, high = self._reached(self._near(t_ns, knots, i), abs(span))
+        low, high = self._find_reach(self._list_powers_near(t_ns, knots, i), abs(span))
         if not after or t_ns > int(self.readings.t1_ns[-1]):
             low = min(low, self.bounds.low)
         value = float(knots.energy[i]) + span * (low + high) / 2
         u = abs(span) * (high - low) / math.sqrt(12)
         return value, math.hypot(u, (low + high) / 2 * float(knots.half[i]) / math.sqrt(3))
 
-    def _inside(self, knots: Knots, s: float, k: int, t_ns: int) -> tuple[float, float]:
-        """Interpolate within a tick: what the steps on both sides and the powers seen near them allow."""
+    def _interpolate(self, knots: Knots, s: float, k: int, t_ns: int) -> tuple[float, float]:
+        """Return C(t) and its uncertainty inside a tick, as the steps on both sides and the powers near them allow."""
         span = float(knots.t[k + 1] - knots.t[k])
         x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
         sharp = float(knots.half[k : k + 2].max()) < SHARP_SHARE * span
-        low, high = self._within(self._near(t_ns, knots, k, but=k), span, knots, k)
-        floor, ceiling = _allowed(knots, k, x, span, low, high)
+        low, high = self._find_tick_range(self._list_powers_near(t_ns, knots, k, but=k), span, knots, k)
+        floor, ceiling = _find_allowed_range(knots, k, x, span, low, high)
         if floor > ceiling or (sharp and not self.bounds.low <= mean <= self._highest_w):
             # The limits are wrong: power went as far beyond the mean.
-            floor, ceiling = _allowed(knots, k, x, span, min(low, 2 * mean - high), max(high, 2 * mean - low))
-        guess = float(knots.energy[k]) + self._shape(knots, k, x, span, mean) if sharp else (floor + ceiling) / 2
+            low, high = min(low, 2 * mean - high), max(high, 2 * mean - low)
+            floor, ceiling = _find_allowed_range(knots, k, x, span, low, high)
+        guess = float(knots.energy[k]) + self._guess_energy(knots, k, x, span, mean) if sharp else (floor + ceiling) / 2
         value = min(max(guess, floor), ceiling)
         return value, max(ceiling - value, value - floor) / math.sqrt(3)
 
     @staticmethod
-    def _shape(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
+    def _guess_energy(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
         """Return the energy x seconds into a tick: one step from the power before to the power after, else linear."""
-        before, after = knots.slope(k - 1, k), knots.slope(k + 1, k + 2)
+        before, after = knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)
         sharp = float(knots.half[max(k - 1, 0) : k + 3].max()) < SHARP_SHARE * span
         if not sharp or before is None or after is None or not min(before, after) < mean < max(before, after):
             return mean * x
         turn = span * (mean - after) / (before - after)
         return before * min(x, turn) + after * max(x - turn, 0.0)
 
-    def _near(self, t_ns: int, knots: Knots, k: int, but: int = -1) -> tuple[float, ...]:
-        """Return powers (W) that were seen near an edge: by the power channel, and by sharp ticks but one."""
+    def _list_powers_near(self, t_ns: int, knots: Knots, k: int, but: int = -1) -> tuple[float, ...]:
+        """Return powers (W) near an edge: of the power channel, and of sharp ticks except tick `but`."""
         first = max(k - 4, 0)
         some = slice(first, k + 6)
         t, half, energy = knots.t[some].tolist(), knots.half[some].tolist(), knots.energy[some].tolist()
@@ -265,42 +274,46 @@ class CounterCurve:
             span = t[i + 1] - t[i]
             if span > 0 and max(half[i], half[i + 1]) < SHARP_SHARE * span and first + i != but:
                 seen.append((energy[i + 1] - energy[i]) / span)
-        whole = knots.slope(0, knots.t.size - 1)
+        whole = knots.find_slope(0, knots.t.size - 1)
         if whole is not None:
             seen.append(whole)
         if self.power is not None:
-            seen.extend(self.power.near(t_ns)[:2])
+            seen.extend(self.power.find_range_near(t_ns)[:2])
         return tuple(seen)
 
-    def _within(self, near: tuple[float, ...], span: float, knots: Knots, k: int) -> tuple[float, float]:
+    def _find_tick_range(self, near: tuple[float, ...], span: float, knots: Knots, k: int) -> tuple[float, float]:
         """Return the lowest and highest power (W) of a tick, from the powers near it and from its own rise.
 
-        A mean that the powers around do not explain is that of something short, which may have gone to the limit.
+        A mean that the powers around do not explain belongs to a short event, which may have reached the limit.
         """
         rise, blur = float(knots.energy[k + 1] - knots.energy[k]), float(knots.half[k] + knots.half[k + 1])
         slowest, fastest = rise / (span + blur), rise / (span - blur) if span > blur else math.inf
-        low, high = self._reached((min(*near, fastest), max(*near, slowest)), span)
-        least, most = self.bounds.widened(min(near), max(near))
+        low, high = self._find_reach((min(*near, fastest), max(*near, slowest)), span)
+        least, most = self.bounds.widen_range(min(near), max(near))
         return low if fastest >= least else self.bounds.low, high if slowest <= most else self._highest_w
 
-    def _reached(self, seen: tuple[float, ...], span: float) -> tuple[float, float]:
-        """Return the lowest and highest power (W) that may have been reached in `span` seconds near these."""
+    def _find_reach(self, seen: tuple[float, ...], span: float) -> tuple[float, float]:
+        """Return the lowest and highest power (W) that the load may have reached in `span` seconds near these."""
         if not seen:
             return self.bounds.low, self._highest_w
-        low, high = self.bounds.widened(min(seen), max(seen))
+        low, high = self.bounds.widen_range(min(seen), max(seen))
         way = min(1.0, span / HIDES_ALL_S)
         return low - way * max(low - self.bounds.low, 0.0), high + way * max(self._highest_w - high, 0.0)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
-        """Return the energy of [a, b] in J with all its terms; `steps_ns` are times of work done (see `periodic`)."""
+        """Return the energy of [a, b] in J with all its terms; `steps_ns`: reported steps (see `unseen`)."""
         ends = {t: self.at(t) for t in (a_ns, b_ns)}
         value, span = ends[b_ns][0] - ends[a_ns][0], (b_ns - a_ns) * 1e-9
         accuracy = self.spec.accuracy
         shared = accuracy.shared or self.name
         terms = {
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
-            f"break:{self.name}:{a_ns}": math.sqrt(max(self._broken(b_ns) - self._broken(a_ns), 0.0)),
-            f"lag:{self.name}": self.lag_u_s * (self._slope(b_ns) - self._slope(a_ns)) if self.lag_u_s else 0.0,
+            f"break:{self.name}:{a_ns}": math.sqrt(
+                max(self._sum_break_variance(b_ns) - self._sum_break_variance(a_ns), 0.0)
+            ),
+            f"lag:{self.name}": self.lag_u_s * (self._find_slope(b_ns) - self._find_slope(a_ns))
+            if self.lag_u_s
+            else 0.0,
         }
         terms |= edges(self.source, a_ns, b_ns, lambda t: ends[t][1])
         bounds: dict[str, float] = {}
@@ -308,25 +321,25 @@ class CounterCurve:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1
             steps = select_steps(steps_ns, a_ns, b_ns)
             share = find_unseen_share(self.spec.seen, grid, steps)
-            hidden = bound_unseen(value, span, share, Bounds(self.bounds.low, self._highest_w))
+            hidden = bound_unseen(value, span, share, PowerBounds(self.bounds.low, self._highest_w))
             bounds = place_unseen(hidden, shared, terms, is_in_step(self.spec.seen, grid, steps))
             if self.power is not None:
-                terms |= dict((self.power.sampling(a_ns, b_ns, share / (1 - self.spec.seen)),))
+                terms |= dict((self.power.compute_sampling_term(a_ns, b_ns, share / (1 - self.spec.seen)),))
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown", bounds)
 
-    def _slope(self, t_ns: int) -> float:
+    def _find_slope(self, t_ns: int) -> float:
         """Return the power (W) around t."""
-        knots = self.knots(t_ns)
-        return knots.slope(0, knots.t.size - 1) or 0.0
+        knots = self.find_knots(t_ns)
+        return knots.find_slope(0, knots.t.size - 1) or 0.0
 
-    def _broken(self, t_ns: int) -> float:
+    def _sum_break_variance(self, t_ns: int) -> float:
         """Return the variance (J2) of resets and doubtful wraps up to t."""
         k = int(np.searchsorted(self.readings.t0_ns[self._break_at], t_ns, side="right"))
         return float(self._break_var[k - 1]) if k else 0.0
 
 
-def _allowed(knots: Knots, k: int, x: float, span: float, low: float, high: float) -> tuple[float, float]:
-    """Return the range of C (J) x seconds after knot k, reached from either side at powers between low and high (W)."""
+def _find_allowed_range(knots: Knots, k: int, x: float, span: float, low: float, high: float) -> tuple[float, float]:
+    """Return the range of C (J) x seconds after knot k, with powers between low and high (W) on both sides."""
     blur, blur_after = high * float(knots.half[k]), high * float(knots.half[k + 1])
     here, there, rest = float(knots.energy[k]), float(knots.energy[k + 1]), span - x
     floor = max(here + low * x - blur, there - high * rest - blur_after)
@@ -334,21 +347,21 @@ def _allowed(knots: Knots, k: int, x: float, span: float, low: float, high: floa
     return floor, ceiling
 
 
-def _one_tick_apart(
+def _tighten_steps(
     low: Floats, before: Floats, after: Floats, kept: npt.NDArray[np.intp], tick: float
 ) -> tuple[Floats, Floats]:
-    """Tighten when steps happened: the next one comes a tick later, not while the same value is still read."""
+    """Return tighter times of steps: the next step comes a tick later, and not while the same value is still read."""
     low, high = low.copy(), after.copy()
     last = np.append(kept[1:], [low.size]) - 1
     earliest = np.maximum(low[kept], before[last] - tick * (1 + TICK_DRIFT))
-    low[kept] = np.where(earliest < after[kept], earliest, low[kept])  # else it rested
+    low[kept] = np.where(earliest < after[kept], earliest, low[kept])  # else the counter rested
     latest = np.minimum(after[kept[:-1]], after[kept[1:]] - tick * (1 - TICK_DRIFT))
-    high[kept[:-1]] = np.where(latest > low[kept[:-1]], latest, after[kept[:-1]])  # else it steps faster than said
+    high[kept[:-1]] = np.where(latest > low[kept[:-1]], latest, after[kept[:-1]])  # else it steps faster than stated
     return low, high
 
 
-def _refined(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:
-    """Move blurred knots onto the grid of the sharpest one where that is consistent with what was seen of them."""
+def _refine_knots(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:
+    """Move blurred knots onto the grid of the sharpest one where the readings allow it."""
     if tick <= 0 or t.size < 2:
         return Knots(t, half, energy)
     best = int(np.argmin(half))
@@ -356,7 +369,7 @@ def _refined(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:
     guess = t[best] + count * tick
     width = half[best] + np.abs(count) * TICK_DRIFT * tick
     off = np.abs(guess - t)
-    only = tick - off > half + width  # the next grid point lies outside of what was seen, so there is no other choice
+    only = tick - off > half + width  # the next grid point lies outside of the possible times: there is no other choice
     fits = (off <= half + width) & only & (width < half)
     t, half = np.where(fits, guess, t), np.where(fits, width, half)
     return Knots(np.maximum.accumulate(t), half, energy)
@@ -368,20 +381,20 @@ class CoarseCounter:
 
     readings: Readings
     spec: Spec
-    bounds: Bounds
-    unwrapped: Callable[[slice], Floats]
+    bounds: PowerBounds
+    unwrap_slice: Callable[[slice], Floats]
     highest_w: float
 
     def at(self, t_ns: int) -> tuple[float, float]:
-        """Return C(t) of a coarse counter: anything from what it shows to one count more, as old as its update.
+        """Return C(t) and its standard uncertainty: between the shown value and one count more, up to one update old.
 
-        Between two readings power lies between that before them and that after, unless their rise says otherwise; where
-        one of those was not read, it may have been as low as it ever is.
+        Between two readings, power lies between the power before and the power after them, unless their rise excludes
+        that. If one of the two is not known, power may have been as low as the lower bound.
         """
         r, quantum, tick = self.readings, self.spec.accuracy.quantum, self.spec.update_s or 0.0
         k = max(int(np.searchsorted(r.t1_ns, t_ns, side="right")) - 1, 0)
         late = (t_ns - self._middle_ns(k)) * 1e-9 + tick / 2
-        both = self._rate(k, -1), self._rate(min(k + 1, len(r) - 1), 1)
+        both = self._find_rate(k, -1), self._find_rate(min(k + 1, len(r) - 1), 1)
         known = [rate for rate in both if rate is not None]
         low, high = self.bounds.low, self.bounds.high
         if known and all(steady for _, _, steady in known):
@@ -389,36 +402,33 @@ class CoarseCounter:
             if len(known) > 1:
                 low = max(min(w * (1 - STEADY_SHARE) - blur for w, blur, _ in known), low)
         if late >= 0 and k + 1 < len(r):
-            value, unsure = self._on_the_way(k, late, (low, high), [w for w, _, _ in known])
+            value, unsure = self._interpolate(k, late, (low, high), [w for w, _, _ in known])
         else:
             high = min(high, self.highest_w)
             value, unsure = late * (low + high) / 2, abs(late) * (high - low)
-        # So that the interval of two edges reaches just as far as they can be off: by one count, and by these powers.
+        # The interval of two edges reaches exactly as far as their possible error: one count, and these powers.
         u = math.hypot(quantum, unsure + min(high, self.highest_w) * tick) / math.sqrt(8)
-        return float(self.unwrapped(slice(k, k + 1))[0]) + quantum / 2 + value, u
+        return float(self.unwrap_slice(slice(k, k + 1))[0]) + quantum / 2 + value, u
 
     def _middle_ns(self, k: int) -> float:
         return (int(self.readings.t0_ns[k]) + int(self.readings.t1_ns[k])) / 2
 
-    def _rate(self, k: int, step: int) -> tuple[float, float, bool] | None:
-        """Return the power (W) before or after a reading of a coarse counter, how far it may be off, and if it lasts.
-
-        None where nothing was read on that side.
-        """
-        first = self._rise(k, step)
+    def _find_rate(self, k: int, step: int) -> tuple[float, float, bool] | None:
+        """Return power (W) before or after a reading, its largest error, and whether it is steady; None if not read."""
+        first = self._find_rise(k, step)
         if first is None:
             return None
-        (watts, blur), then = first[:2], self._rise(first[2], step)
+        (watts, blur), then = first[:2], self._find_rise(first[2], step)
         lasts = then is None or abs(then[0] - watts) <= blur + then[1] + STEADY_SHARE * watts
         return watts, blur, lasts
 
-    def _rise(self, k: int, step: int) -> tuple[float, float, int] | None:
-        """Return power (W) and its bound from reading k on until several counts have passed, and where that is."""
+    def _find_rise(self, k: int, step: int) -> tuple[float, float, int] | None:
+        """Return power (W), its largest error, and the reading until which RATE_COUNTS counts have passed from k on."""
         last = min(max(k + RATE_COUNTS * step, 0), len(self.readings) - 1)
         if last == k:
             return None
         quantum, found = self.spec.accuracy.quantum, (0.0, 0.0, k)
-        values = self.unwrapped(slice(min(k, last), max(k, last) + 1))[::step]
+        values = self.unwrap_slice(slice(min(k, last), max(k, last) + 1))[::step]
         for n in range(1, values.size):
             rise = abs(float(values[n] - values[0]))
             span = abs(self._middle_ns(k + n * step) - self._middle_ns(k)) * 1e-9
@@ -427,14 +437,14 @@ class CoarseCounter:
                 break
         return found
 
-    def _on_the_way(self, k: int, late: float, powers: tuple[float, float], rates: list[float]) -> tuple[float, float]:
-        """Return the energy (J) since reading k, and the width of what it may be, from this and the next reading."""
+    def _interpolate(self, k: int, late: float, powers: tuple[float, float], rates: list[float]) -> tuple[float, float]:
+        """Return the energy (J) since reading k, and the width of its range, from this and the next reading."""
         quantum, (low, high), tick = self.spec.accuracy.quantum, powers, self.spec.update_s or 0.0
         span = (self._middle_ns(k + 1) - self._middle_ns(k)) * 1e-9
-        here, there = self.unwrapped(slice(k, k + 2))
+        here, there = self.unwrap_slice(slice(k, k + 2))
         rise, rest = float(there - here), max(span - late, 0.0)
         if not low * span - quantum <= rise <= high * span + quantum:
-            low, high, rates = self.bounds.low, self.bounds.high, []  # something short, which may have gone anywhere
+            low, high, rates = self.bounds.low, self.bounds.high, []  # a short event, which may have reached any bound
         floor = max(low * late, rise - quantum - high * rest) if rest else rise - quantum
         ceiling = max(min(high * late, rise + quantum - low * rest) if late > tick / 2 else 0.0, floor)
         guess = (floor + ceiling) / 2

@@ -157,7 +157,7 @@ def _quantum_w(channel: EnergyChannel, fast: _Fast | None) -> float:
 
 def _moved(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
     """Return a channel with its stamps moved back by a lag."""
-    curve, readings = channel.curve, channel.curve.readings.moved(lag.lag_s)
+    curve, readings = channel.curve, channel.curve.readings.shift_back(lag.lag_s)
     if isinstance(curve, PowerCurve):
         moved: PowerCurve | CounterCurve = PowerCurve(
             readings, curve.spec, name=curve.name, bounds=curve.bounds, step_s=curve.step_s, lag_u_s=lag.u_s
@@ -166,7 +166,7 @@ def _moved(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
         assert isinstance(curve, CounterCurve)  # sums and guides come later
         power = curve.power
         if power is not None:
-            r = power.readings.moved(lag.lag_s)
+            r = power.readings.shift_back(lag.lag_s)
             power = PowerCurve(
                 r, power.spec, name=power.name, bounds=power.bounds, step_s=power.step_s, lag_u_s=lag.u_s
             )

@@ -167,10 +167,10 @@ def _list_rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> Sho
     """
     every = max(step_s, TICKS_PER_POWER * (curve.spec.update_s or step_s))
     r, late = curve.readings, (curve.spec.update_s or 0.0) / 2
-    begun = np.searchsorted(r.t0_ns, curve.powers(every).t0_ns)
+    begun = np.searchsorted(r.t0_ns, curve.find_powers(every).t0_ns)
     at = np.concatenate(([0], begun[1:], [len(r) - 1]))
     t: Floats = (r.t0_ns[at] - a_ns).astype(np.float64) * 1e-9 - late
-    energy = curve.unwrapped()[at]
+    energy = curve.unwrap_values()[at]
     known = [ns for ns in dict.fromkeys((a_ns, b_ns)) if t[0] < (ns - a_ns) * 1e-9 < t[-1]]
     ends = np.array([(ns - a_ns) * 1e-9 for ns in known])
     keep = np.ones(t.size, bool)

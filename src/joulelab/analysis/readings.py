@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
-MOST_SORTED, SORT_PARTS = (
-    20_000,
-    4096,
-)  # readings beyond which not all are sorted, and the parts that they are put into then
-LONGEST_HOLD = 3.0  # a reading stands for at most three usual steps; what is longer is a gap and counts for nothing
+TICKS_PER_POWER = 50  # steps of a counter per mean power: one step more or less changes it by 2 %
+LONGEST_HOLD = 3.0  # usual steps for which a reading counts; the rest of a longer pause is a gap
+MOST_SORTED = 20_000  # readings up to which percentiles sort all of them
+SORT_PARTS = 4096  # above that, readings are put into this many parts and only some parts are sorted
 DISTRIBUTION_BINS = 48
-SAME_VALUE = 1e-6  # what differs by less than this share is one value
+SAME_VALUE = 1e-6  # relative range below which all values of a distribution count as equal
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,8 @@ class Readings:
     value: Floats
 
     @classmethod
-    def of(cls, t0_ns: Ints, t1_ns: Ints, value: Floats) -> Readings:
-        """Drop what was not read (NaN) and stamps that do not advance."""
+    def from_rows(cls, t0_ns: Ints, t1_ns: Ints, value: Floats) -> Readings:
+        """Make readings from stored rows, without NaN and without stamps that do not advance."""
         keep = np.isfinite(value)
         if not keep.all():
             t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
@@ -46,12 +44,12 @@ class Readings:
                 t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
         return cls(t0_ns, t1_ns, value)
 
-    def moved(self, back_s: float) -> Readings:
-        """Return these readings as of so many seconds earlier."""
+    def shift_back(self, back_s: float) -> Readings:
+        """Return the same readings with stamps `back_s` seconds earlier."""
         back = round(back_s * 1e9)
         return self if back == 0 else Readings(self.t0_ns - back, self.t1_ns - back, self.value)
 
-    def ends(self) -> Readings:
+    def select_ends(self) -> Readings:
         """Return the first and the last reading."""
         return Readings(self.t0_ns[[0, -1]], self.t1_ns[[0, -1]], self.value[[0, -1]])
 
@@ -69,9 +67,10 @@ class Readings:
 
 
 def find_usual_step(steps: Floats) -> float:
-    """Return the step that holds for most of the time, whatever its unit; one that is longer than all others is a gap.
+    """Return the step that holds for most of the time, in the unit of the steps.
 
-    Edges are polled quickly on purpose, so that most readings may lie in a small part of the time.
+    It is weighted by time because edges are polled quickly: most readings may lie in a small part of the time. A step
+    longer than all others together is a gap and does not count.
     """
     order = np.sort(steps)
     reached = np.cumsum(order)
@@ -81,7 +80,7 @@ def find_usual_step(steps: Floats) -> float:
 
 
 def count_independent(residual: Floats) -> float:
-    """Return as how many independent ones residuals count, by their correlation with the next."""
+    """Return the effective number of independent residuals, from their autocorrelation at lag one."""
     power = float(np.dot(residual, residual))
     memory = float(np.dot(residual[1:], residual[:-1])) / power if power > 0 else 0.0
     memory = min(max(memory, 0.0), 0.95)
@@ -95,17 +94,17 @@ def compute_percentiles(value: Floats, weight: Floats, percent: tuple[float, ...
         reached = np.cumsum(weight[order])
         at = np.searchsorted(reached, np.array(percent) / 100 * reached[-1])
         return [float(value[order[min(int(i), value.size - 1)]]) for i in at]
-    return _percentiles_of_many(value, weight, percent)
+    return _compute_percentiles_of_many(value, weight, percent)
 
 
-def _percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
-    """Return the same, sorting only the parts in which the wanted values lie: sorting all takes ten times as long."""
+def _compute_percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
+    """Return percentiles by sorting only the parts that hold them: sorting all values takes ten times as long."""
     low, high = float(value.min()), float(value.max())
     scale = SORT_PARTS / (high - low) if high > low else 0.0
     part = np.minimum(((value - low) * scale).astype(np.int64), SORT_PARTS - 1)
     reached = np.cumsum(np.bincount(part, weight, SORT_PARTS))
     found = []
-    ordered: dict[int, tuple[Floats, Floats]] = {}  # of a power that rests all lie in one part
+    ordered: dict[int, tuple[Floats, Floats]] = {}  # all percentiles of a constant power lie in one part
     for wanted in np.array(percent) / 100 * reached[-1]:
         k = int(np.searchsorted(reached, wanted))
         if k not in ordered:
@@ -121,7 +120,7 @@ def _percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ..
 def describe_power(
     readings: Readings, a_ns: int, b_ns: int, *, window_s: float | None, step_s: float
 ) -> PowerStatistics | None:
-    """Return statistics of the readings in [a, b], which come every `step_s`; None where there is none."""
+    """Return time-weighted statistics of the readings in [a, b], taken every `step_s`; None without readings."""
     sel = readings.between(a_ns, b_ns)
     value = readings.value[sel]
     if value.size == 0:
@@ -133,7 +132,7 @@ def describe_power(
 
 
 def compute_coverage(readings: Readings, a_ns: int, b_ns: int, step_s: float) -> float:
-    """Return the share of [a, b] that lies within three steps of a reading on both sides."""
+    """Return the share of [a, b] without pauses of more than LONGEST_HOLD steps."""
     if b_ns <= a_ns:
         return 1.0
     sel = readings.between(a_ns, b_ns)
@@ -147,7 +146,7 @@ def compute_coverage(readings: Readings, a_ns: int, b_ns: int, step_s: float) ->
 class PowerDistribution:
     """Hold shares of time (of one) between edges (W), and the median, 95th percentile and maximum (W).
 
-    `step_s` is what each value is a mean over.
+    Each value is a mean over `step_s`.
     """
 
     edges: tuple[float, ...]
@@ -159,9 +158,9 @@ class PowerDistribution:
 
 
 def make_distribution(mean: Floats, high: Floats, step_s: float) -> PowerDistribution | None:
-    """Return how means over buckets of `step_s` are distributed, NaN left out; `high` are the highest readings in them.
+    """Make the distribution of means over buckets of `step_s`, without NaN; None without values.
 
-    None where there is nothing.
+    `high` are the highest readings of the buckets.
     """
     there = np.isfinite(mean)
     values = mean[there]

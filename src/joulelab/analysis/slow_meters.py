@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.power import Bounds, PowerCurve
+from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings, count_independent
+from joulelab.analysis.unseen import PowerBounds
 from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def accumulate_energy(channel: EnergyChannel, base_ns: int) -> CumulativeEnergy:
     t = find_middles(readings, base_ns)
     t -= find_shift_s(channel)
     if isinstance(curve, CounterCurve):
-        return CumulativeEnergy(base_ns, t, curve.unwrapped(), _every_s(channel))
+        return CumulativeEnergy(base_ns, t, curve.unwrap_values(), _every_s(channel))
     steps = np.diff(t) * (readings.value[1:] + readings.value[:-1]) / 2
     return CumulativeEnergy(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), _every_s(channel))
 
@@ -121,7 +122,7 @@ class ChannelSums:
 
 def sum_channels(channels: list[EnergyChannel], base_ns: int) -> CumulativeEnergy:
     """Return several channels together, where all of them were read."""
-    ends = np.array([find_middles(c.readings.ends(), base_ns) - find_shift_s(c) for c in channels])
+    ends = np.array([find_middles(c.readings.select_ends(), base_ns) - find_shift_s(c) for c in channels])
     first, last = float(ends[:, 0].max()), float(ends[:, 1].min())
     step = max(map(_every_s, channels))
     count = int(min(max((last - first) / max(step / 2, 0.02), 2), 1_000_000))
@@ -158,7 +159,7 @@ def find_window_means(channel: EnergyChannel, base_ns: int) -> WindowMeans:
     t = find_middles(readings, base_ns)
     if not isinstance(curve, CounterCurve):
         return WindowMeans(t - find_shift_s(channel), np.full(t.size, channel.spec.window_s or 0.0), readings.value)
-    energy, back = curve.unwrapped(), find_shift_s(channel)
+    energy, back = curve.unwrap_values(), find_shift_s(channel)
     rises = np.concatenate(([0], np.flatnonzero(np.diff(energy) > 0) + 1))
     width = np.diff(t[rises])
     return WindowMeans((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
@@ -340,7 +341,7 @@ class Guide:
 
     def means(self, slow: PowerCurve, late_s: float = 0.0) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Return the fast mean power (W) over the window of each slow reading, and where both were read."""
-        t = slow.seconds(slice(0, len(slow.readings))) + (slow.base_ns - self.curve.base_ns) * 1e-9 - slow.shift_s
+        t = slow.find_seconds(slice(0, len(slow.readings))) + (slow.base_ns - self.curve.base_ns) * 1e-9 - slow.shift_s
         t = t - late_s
         inside = (t - slow.window_s / 2 >= self.curve.t[0]) & (t + slow.window_s / 2 <= self.curve.t[-1])
         return self.curve.means(t, np.full(t.size, slow.window_s)), inside
@@ -452,7 +453,7 @@ def _rise(curve: PowerCurve, a_ns: int, b_ns: int) -> float:
 def _like(slow: PowerCurve, value: Floats) -> PowerCurve:
     """Return a curve of other values at the times of the slow readings."""
     r, spec = slow.readings, replace(slow.spec, limits=None)
-    bounds = Bounds(float(value.min()), float(value.max()))
+    bounds = PowerBounds(float(value.min()), float(value.max()))
     return PowerCurve(Readings(r.t0_ns, r.t1_ns, value), spec, name=slow.name, bounds=bounds, step_s=slow.step_s)
 
 

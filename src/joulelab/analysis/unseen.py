@@ -1,29 +1,62 @@
-"""See whether a load repeats, and whether it may be in step with a meter that sees only part of the time."""
+"""Bound the energy that a sensor misses because it measures only part of the time."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP
+
 if TYPE_CHECKING:
     from joulelab.analysis.readings import Floats, Ints
 
-REPEAT_READINGS = 16_384  # readings looked at; a load that repeats does so within them
+BEYOND_MEANS = 0.25  # share of the range of means by which true powers may lie beyond them
+RIPPLE = 0.1  # share of the power by which it may vary inside a tick without showing in the means
+REPEAT_READINGS = 16_384  # readings searched for a repeating load
 REPEAT_CORRELATION = 0.5  # autocorrelation from which a series counts as repeating
-FEWEST_STEPS, STEPS_PER_BLOCK = 12, 96  # steps looked at together: a load may be in step for a part of the run only
-LONGEST_PAUSE = 10.0  # a pause of so many usual steps: what lies before says nothing about the phase after
-CYCLE_BINS = 48  # parts of a cycle that are told apart
-STEP_CELLS = 1 << 18  # periods times steps that are worked out at once
-GRID_DRIFT = 0.005  # a sensor keeps its period within half a percent of what is said of it
-IN_STEP_EVIDENCE = (
-    0.25  # part of the hidden share that steps leave unseen from which they are evidence; chance leaves less
-)
-CACHED_SHARES = (
-    512  # shares that are kept, by a digest of the steps: devices that are alike ask for the same phases again
-)
+FEWEST_STEPS = 12  # reported steps from which their phases on the sensor's period are looked at
+STEPS_PER_BLOCK = 96  # steps looked at together: a load may be in step for part of the run only
+LONGEST_PAUSE = 10.0  # usual steps; after a longer pause the phase of the steps may be another one
+CYCLE_BINS = 48  # parts into which a sensor's period is divided
+GRID_DRIFT = 0.005  # a sensor keeps its stated period within half a percent
+IN_STEP_EVIDENCE = 0.25  # share of the hidden part, left unseen, from which steps are evidence; chance leaves less
+STEP_CELLS = 1 << 18  # periods times steps that are computed at once
+CACHED_SHARES = 512  # results kept by a digest of the steps: devices of one kind need the same phases again
 _SHARES: dict[tuple[float, float, bytes], float] = {}
+
+
+@dataclass(frozen=True)
+class PowerBounds:
+    """Bound the true power of a scope (W): never below `low`, never above `high`."""
+
+    low: float
+    high: float
+
+    def widen_range(self, low: float, high: float) -> tuple[float, float]:
+        """Widen a range of mean powers, within the bounds: the power itself went further than its means."""
+        room = max((high - low) * BEYOND_MEANS, (high + low) / 2 * RIPPLE)
+        return max(low - room, min(low, self.low)), min(high + room, max(high, self.high))
+
+
+def bound_unseen(energy_j: float, span_s: float, share: float, bounds: PowerBounds) -> float:
+    """Return half of the largest error (J) that the hidden share can cause, with any power within bounds.
+
+    Half, so that the expanded uncertainty (k = 2) reaches just to the bound, which cannot be passed.
+    """
+    if share <= 0 or span_s <= 0:
+        return 0.0
+    mean = energy_j / span_s
+    return share * span_s * max(mean - bounds.low, bounds.high - mean, 0.0) / COVERAGE_FACTOR
+
+
+def place_unseen(u: float, source: str, terms: dict[str, float], evident: bool) -> dict[str, float]:
+    """Add the part that a sensor may have missed to the terms if steps are evidence for it; else return it as bound."""
+    if evident:
+        terms[IN_STEP + source] = u
+    return {source: u} if u and not evident else {}
 
 
 def find_repeat_period(t_s: Floats, value: Floats, step_s: float) -> float | None:
@@ -53,45 +86,48 @@ def find_repeat_period(t_s: Floats, value: Floats, step_s: float) -> float | Non
 
 
 def select_steps(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:
-    """Return the steps in [a, b]: those of another phase say nothing about this one."""
+    """Return the steps in [a, b]: those of another phase are no evidence for this one."""
     return None if steps_ns is None else steps_ns[(steps_ns >= a_ns) & (steps_ns <= b_ns)]
 
 
 def find_unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> float:
-    """Return the share of a load's cycle that a meter may never have seen, or not as often as the rest.
+    """Return the share of a load's cycle that a meter may have missed, or seen less often than the rest.
 
     A meter that sees the share `seen` of every `grid_s` misses 1 - seen of a load in step with it. The times at which
-    the workload reported a step tell whether it is: where their phases on the grid are spread evenly, for every period
-    that the sensor may really have, every part of the cycle was seen alike. Without steps, or without a known grid (0),
-    nothing is excluded. Steps of several processes follow each other (a fall in time begins the next); the worst one
-    counts, since nobody says which of them is on this device.
+    the workload reported steps show whether it is in step: where their phases on the grid are spread evenly, for every
+    period that the sensor may really have, every part of the cycle was seen equally often. Without steps, or without a
+    known grid (0), nothing is excluded. Steps of several processes follow each other (a fall in time begins the next);
+    the worst process counts, because it is unknown which of them uses this device.
     """
     hidden = 1.0 - min(1.0, seen)
     if hidden <= 1e-9:
         return 0.0
     if grid_s <= 0:
         return hidden
-    return hidden if steps_ns is None else min(hidden, _worst(seen, grid_s, steps_ns))
+    return hidden if steps_ns is None else min(hidden, _find_worst_share(seen, grid_s, steps_ns))
 
 
 def is_in_step(seen: float, grid_s: float, steps_ns: Ints | None) -> bool:
-    """Return whether reported steps are evidence that the load runs in time with the meter's period.
+    """Return whether reported steps are evidence that the load is in step with the meter's period.
 
-    Too few steps are none. By chance, 12 steps of random lengths leave a tenth of what is hidden, 96 hardly anything.
+    Too few steps are no evidence. By chance, 12 steps of random lengths leave a tenth of the hidden part unseen, 96
+    nearly nothing.
     """
     hidden = 1.0 - min(1.0, seen)
     if hidden <= 1e-9 or grid_s <= 0 or steps_ns is None:
         return False
-    return IN_STEP_EVIDENCE * hidden < _worst(seen, grid_s, steps_ns) < 1.0
+    return IN_STEP_EVIDENCE * hidden < _find_worst_share(seen, grid_s, steps_ns) < 1.0
 
 
-def _worst(seen: float, grid_s: float, steps_ns: Ints) -> float:
-    """Return the largest share of the processes whose steps follow each other, 1 where none has enough of them."""
+def _find_worst_share(seen: float, grid_s: float, steps_ns: Ints) -> float:
+    """Return the largest unseen share of all processes, 1 if none reported enough steps."""
     key = seen, grid_s, blake2b(steps_ns.tobytes(), digest_size=16).digest()
     found = _SHARES.get(key)
     if found is None:
         sources = np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
-        shares = [_in_step(s, max(seen, 1 / CYCLE_BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
+        shares = [
+            _find_share_in_step(s, max(seen, 1 / CYCLE_BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS
+        ]
         found = max(shares, default=1.0)
         if len(_SHARES) >= CACHED_SHARES:
             _SHARES.clear()
@@ -99,8 +135,8 @@ def _worst(seen: float, grid_s: float, steps_ns: Ints) -> float:
     return found
 
 
-def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
-    """Return the largest share that any possible period of the sensor gives, as the mean over blocks of steps."""
+def _find_share_in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
+    """Return the unseen share for the worst possible period of the sensor, as the mean over blocks of steps."""
     size = min(steps_ns.size, STEPS_PER_BLOCK)
     blocks = steps_ns[: steps_ns.size - steps_ns.size % size].reshape(-1, size)
     pauses = np.diff(blocks, axis=1)
@@ -115,13 +151,13 @@ def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
     worst = np.zeros(len(blocks))
     for first in range(0, grids.size, together):
         some = grids[first : first + together, np.newaxis, np.newaxis]
-        shares = _uneven((since % some / some).reshape(-1, size), seen)
+        shares = _measure_unevenness((since % some / some).reshape(-1, size), seen)
         worst = np.maximum(worst, shares.reshape(-1, len(blocks)).max(axis=0))
     return float(worst.mean())
 
 
-def _uneven(phase: Floats, seen: float) -> Floats:
-    """Return, by block, the share of the cycle that no window saw, or that windows saw more often than the rest."""
+def _measure_unevenness(phase: Floats, seen: float) -> Floats:
+    """Return for each block the share of the cycle that no window saw, or that windows saw unequally often."""
     rows, size = phase.shape
     bins = np.arange(rows)[:, np.newaxis] * CYCLE_BINS + np.minimum(
         (phase * CYCLE_BINS).astype(np.int64), CYCLE_BINS - 1
@@ -132,7 +168,7 @@ def _uneven(phase: Floats, seen: float) -> Floats:
     covered = reached[:, CYCLE_BINS:] - reached[:, CYCLE_BINS - window : 2 * CYCLE_BINS - window]
     unseen: Floats = np.mean(covered == 0, axis=1)
     uneven: Floats = np.mean(np.abs(covered * CYCLE_BINS / (size * window) - 1.0), axis=1) / 2
-    # So many steps at random would be as uneven as this, and half as much again, since the worst period is looked for.
+    # Unevenness of random steps, times 1.5 because the worst period is searched.
     chance = 1.5 * 0.4 * np.sqrt((1 - seen) / (size * seen))
     share: Floats = np.maximum(unseen, uneven - chance)
     return share

@@ -104,7 +104,7 @@ def _ran(name: str, cell: PlannedCell, trial: SlotTrial, run: Run) -> Ran:
     statistics = None
     if powers:
         t, watts = _summed(powers)
-        readings = Readings.of(t, t, watts)
+        readings = Readings.from_rows(t, t, watts)
         step_s = find_usual_step(np.diff(t) * 1e-9)
         statistics = describe_power(readings, a, b, window_s=None, step_s=step_s)
     batch = cell.values().get("batch")

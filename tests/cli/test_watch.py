@@ -25,7 +25,7 @@ from joulelab.cli import watch
 from joulelab.cli.watch import live_runs
 from joulelab.cli.watch_terminal import Waiter
 from joulelab.core.clock import NS
-from joulelab.report.watch.view import Watched
+from joulelab.report.watch.watched_run import Watched
 from joulelab.store.folder import end_run
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call, Fail
 
-    from joulelab.report.watch.view import View
+    from joulelab.report.watch.watched_run import View
 
     Once = Callable[[Callable[[list[View]], bool], Callable[[], object]], list[View]]
 

@@ -19,7 +19,7 @@ from joulelab.core.errors import StoreError
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.cli.watch_terminal import Waiter
-    from joulelab.report.watch.view import View, Watched
+    from joulelab.report.watch.watched_run import View, Watched
 
 MOST_NAMED, MOST_OF_NAME = 3, 20
 PREFIX = "joulelab-watch-"
@@ -75,7 +75,7 @@ def live_runs(runs: Path) -> list[Path]:
 
 
 def _attached(path: Path, others: list[Path], shown: _Shown, waiter: Waiter) -> None:
-    from joulelab.report.watch.view import Watched
+    from joulelab.report.watch.watched_run import Watched
 
     if others:
         names = ", ".join(map(_named, others[:MOST_NAMED]))
@@ -104,7 +104,7 @@ def _alone(runs: Path, shown: _Shown, waiter: Waiter, *, keep: bool) -> None:
     """Measure this node until the user leaves; what was recorded goes away unless it is kept."""
     from tempfile import TemporaryDirectory
 
-    from joulelab.report.watch.view import Watched
+    from joulelab.report.watch.watched_run import Watched
     from joulelab.run.measure import measure
 
     shown.note(f"no run is live in {runs}: measuring this node")
@@ -190,7 +190,7 @@ class _Shown:
 
     def _screen(self, watched: Watched, waiter: Waiter) -> View:
         from joulelab.cli.watch_terminal import Screen
-        from joulelab.report.watch.screen import screen
+        from joulelab.report.watch.watch_screen import screen
 
         with waiter.keys(), Screen(sys.stdout) as drawn:
             due, soon = time.monotonic(), True
@@ -209,7 +209,7 @@ class _Shown:
                     return view
 
     def _print(self, view: View) -> None:
-        from joulelab.report.watch.screen import line, screen
+        from joulelab.report.watch.watch_screen import line, screen
 
         if self.as_json:
             self._json(view.to_json())
@@ -229,7 +229,7 @@ class _Shown:
 
     def left(self, view: View, path: Path) -> None:
         """Tell what was seen last of a run that goes on without us."""
-        from joulelab.report.watch.screen import summary
+        from joulelab.report.watch.watch_screen import summary
 
         if not self.as_json and not self.once:
             click.echo(f"{summary(view)}; {name_run(path)} goes on")

@@ -8,7 +8,7 @@ from tests.report.synthetic import HOST, START
 
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.report.watch.view import View, Watched
+from joulelab.report.watch.watched_run import View, Watched
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from tests.report.synthetic import HOST, epochs, make_run
 from tests.report.watch.looked import plain, watch
 
 from joulelab.core.errors import StoreError
-from joulelab.report.watch.screen import gpu_lines, meter_lines, screen, spark
-from joulelab.report.watch.view import MeterLine, View, Watched, _starts
+from joulelab.report.watch.watch_screen import gpu_lines, meter_lines, screen, spark
+from joulelab.report.watch.watched_run import MeterLine, View, Watched, _starts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from joulelab.core.clock import NS
 from joulelab.core.spec import Spec, Stream
 from joulelab.report.watch.ends import HISTORY, Ends
 from joulelab.report.watch.energy import Energies
-from joulelab.report.watch.marks import Events, Lines, Marks
-from joulelab.report.watch.screen import line, screen, spark, summary
-from joulelab.report.watch.view import Watched, shown_phases
+from joulelab.report.watch.watch_screen import line, screen, spark, summary
+from joulelab.report.watch.watched_files import Events, Lines, Marks
+from joulelab.report.watch.watched_run import Watched, shown_phases
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
 from joulelab.store.run import open_run
 

@@ -17,7 +17,7 @@ from joulelab.core.text import escape_unprintable, finite_or_none
 from joulelab.report.run_rows import INNER_FAMILIES
 from joulelab.report.watch.ends import Ends, Scope
 from joulelab.report.watch.energy import SHARE, Energies
-from joulelab.report.watch.marks import Events, Marks
+from joulelab.report.watch.watched_files import Events, Marks
 from joulelab.store.folder import host_dirs, read_meta, run_state
 
 if TYPE_CHECKING:

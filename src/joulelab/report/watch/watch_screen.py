@@ -9,12 +9,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from joulelab.report import format as fmt
-from joulelab.report.run_tables import cell, choose_work_kinds
+from joulelab.report.run_tables import choose_work_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.report.watch.view import GpuRow, MeterLine, PhaseLine, PowerRow, View
+    from joulelab.report.watch.watched_run import GpuRow, MeterLine, PhaseLine, PowerRow, View
 
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 LEAST_SPARK = 6
@@ -136,7 +136,7 @@ def power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool = Fals
     for r in rows:
         mark = "~" if r.estimate else ""
         cells = [r.label, mark + _watts(r.now_w / watts), mark + _watts(r.peak_w / watts)]
-        table.append([*cells, *([cell(r.energy, joules, estimate=r.estimate)] if energies else [])])
+        table.append([*cells, *([fmt.format_scaled(r.energy, joules, estimate=r.estimate)] if energies else [])])
     styles = ["", *(SUM if r.total else "" for r in rows)]
     return _table(table, width, [(), *(r.powers for r in rows)], styles, optional=(2, 3), ascii_only=ascii_only)
 

@@ -145,10 +145,10 @@ def _study(word: str, studies: Path, twins: tuple[str, ...]) -> Target | None:
     from joulelab.study.folder import NAME, open_study
 
     if word.endswith(".toml") and not Path(word).is_dir():
-        from joulelab.cli.study import open_named, read_named
+        from joulelab.cli.study import open_named_study, read_named_study
 
-        found = read_named(Path(word), twins, studies)
-        return Target(study=open_named(found, studies, twins), plan=found.plan)
+        found = read_named_study(Path(word), twins, studies)
+        return Target(study=open_named_study(found, studies, twins), plan=found.plan)
     if twins:
         return None
     named = studies / word if NAME.fullmatch(word) else None

@@ -12,78 +12,86 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import print_json, print_notice
-from joulelab.cli.parameters import json_option, studies_option
+from joulelab.cli.output import print_json, print_notice, show_progress
+from joulelab.cli.parameters import add_options, format_examples, json_option, studies_option
 from joulelab.study.nodes import LOCAL, list_simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from joulelab.study.file import StudyFile
     from joulelab.study.folder import Study
     from joulelab.study.slots import Slot
 
-ACCOUNTED_S = 15.0  # so long the accounting of jobs that have just ended is waited for
+ACCOUNTING_WAIT_S = 15.0  # a cluster accounts the energy of a job some seconds after its end
 FORMATS = ("text", "markdown", "latex", "csv", "json")
-
-
-@click.group("study")
-def command() -> None:
-    """Run studies from files: workloads x node types x knobs, repeated.
-
-    joulelab study plan FILE, then joulelab study run FILE; interrupted at any point, the same command goes on.
-    """
-
-
-def file_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add FILE, the twins that it runs on, the store of studies, and --json."""
-    named = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-    twins = click.option(
+EXAMPLES = format_examples(
+    "joulelab study plan study.toml",
+    "joulelab study run study.toml",
+    "joulelab study report study.toml --format latex",
+)
+FILE_OPTIONS = (
+    click.argument("file", type=click.Path(path_type=Path, dir_okay=False)),
+    click.option(
         "--twin",
         "twins",
         multiple=True,
         metavar="NODE",
-        help="Run on a node's twin in virtual time: its name or file; NODETYPE=NODE for one node type. The study is "
-        "NAME-NODE then.",
-    )
-    return named(twins(studies_option(json_option(function))))
+        help="Simulate this node instead: a name of `joulelab twin --list` or a file; NODETYPE=NODE for one node type. "
+        "The study is then called NAME-NODE.",
+    ),
+    studies_option,
+    json_option,
+)
+FIGURES_OPTION = click.option(
+    "--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]"
+)
 
 
-@command.command("plan")
-@file_argument
-@click.option("--no-check", is_flag=True, help="Do not ask this machine or the cluster whether it can be run.")
+@click.group("study", epilog=EXAMPLES)
+def command() -> None:
+    """Run a study from a file: workloads x node types x settings, repeated.
+
+    A study that was interrupted continues with the same command.
+    """
+
+
+@command.command("plan", epilog=format_examples("joulelab study plan study.toml"))
+@add_options(FILE_OPTIONS)
+@click.option("--no-check", is_flag=True, help="Do not check whether this machine or cluster can run it.")
 def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool, no_check: bool) -> None:
-    """Show every cell in order.
+    """List all runs of a study in their order.
 
-    With the time and energy expected from earlier runs where there are any, and what is missing. Nothing is run or
-    written.
+    Shows the time and energy that earlier runs let expect, and what prevents the study. Runs and writes nothing.
     """
     from joulelab.cli.study_overview import show_plan
     from joulelab.core.errors import JoulelabError
     from joulelab.study.folder import FILE
 
-    found = read_named(file, twins, studies)
-    if (studies.absolute() / found.name / FILE).exists():
-        open_named(found, studies, twins)  # that of another file is refused
+    found = read_named_study(file, twins, studies)
+    folder = studies.absolute() / found.name
+    if (folder / FILE).exists():
+        open_named_study(found, studies, twins)  # refuses the folder of another study file
     problem: JoulelabError | None = None
     try:
         if not no_check:
-            _check(found)
+            _check_plan(found)
     except JoulelabError as error:
         problem = error
-    folder = studies.absolute() / found.name
     show_plan(folder, found.name, found.plan, seed=found.drawn, as_json=as_json, error=problem)
     if problem is not None:
-        several = "\n" if "\n" in str(problem) else " "
-        print_notice(f"it cannot be run as it is:{several}{problem}")
+        separator = "\n" if "\n" in str(problem) else " "
+        print_notice(f"this study cannot run:{separator}{problem}")
         raise SystemExit(2)
 
 
-@command.command("run")
-@file_argument
-@click.option("--retry", is_flag=True, help="Run slots that failed again.")
-@click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@command.command(
+    "run", epilog=format_examples("joulelab study run study.toml", "joulelab study run study.toml --retry")
+)
+@add_options(FILE_OPTIONS)
+@click.option("--retry", is_flag=True, help="Repeat runs that failed.")
+@FIGURES_OPTION
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before a long study.")
 @click.pass_context
 def run_command(
     ctx: click.Context,
@@ -95,25 +103,24 @@ def run_command(
     figures: bool | None,
     yes: bool,
 ) -> None:
-    """Run what is not done yet, and report.
+    """Run the part of a study that is not done yet, then print the results.
 
-    Interrupted at any point it continues at the next call; slots that are done are never run again.
+    If it is interrupted, the same command continues; finished runs are not repeated.
     """
-    from joulelab.cli.output import show_progress
     from joulelab.cli.study_driver import FAILED_CODE, confirm_plan, report_failures, report_stop, run_slots
     from joulelab.cli.study_report import print_report, write_study_files
     from joulelab.report.study_summary import summarised
     from joulelab.study.folder import FILE, join_study
 
-    found = read_named(file, twins, studies)
-    _check(found)
+    found = read_named_study(file, twins, studies)
+    _check_plan(found)
     if not confirm_plan(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
     folder = studies.absolute() / found.name
-    # A study keeps the seed it began with, unless the file asks for another: that is refused.
+    # A study keeps its first seed; a file that asks for another is refused.
     study = join_study(folder, found.name, found.plan, found.seed if (folder / FILE).exists() else found.drawn)
     outcome = run_slots(study, found.plan, retry=retry)
-    _account(_slots(study, found), ACCOUNTED_S)
+    _fetch_accounting(_list_slots(study, found), ACCOUNTING_WAIT_S)
     code = report_stop(outcome)
     if code is not None:
         ctx.exit(code)
@@ -124,28 +131,30 @@ def run_command(
     ctx.exit(report_failures(outcome))
 
 
-@command.command("status")
-@file_argument
+@command.command("status", epilog=format_examples("joulelab study status study.toml"))
+@add_options(FILE_OPTIONS)
 def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool) -> None:
-    """Show what is done, what runs and with which power, what failed and why, and what is left."""
-    from joulelab.cli.output import show_progress
+    """Show the progress of a study: done, running, failed.
+
+    Running slots show their power, failed ones their reason.
+    """
     from joulelab.cli.study_overview import collect_status, print_status
 
-    found = read_named(file, twins, studies)
-    study = open_named(found, studies, twins)
+    found = read_named_study(file, twins, studies)
+    study = open_named_study(found, studies, twins)
     with show_progress(f"reading the runs of {study.name}"):
-        told = collect_status(study, found.plan, _slots(study, found))
+        status = collect_status(study, found.plan, _list_slots(study, found))
     if as_json:
-        print_json(told)
+        print_json(status)
     else:
-        print_status(told)
+        print_status(status)
 
 
-@command.command("report")
-@file_argument
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print.")
-@click.option("--interval", is_flag=True, help="Print 95 % intervals behind ± instead of standard deviations.")
-@click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
+@command.command("report", epilog=format_examples("joulelab study report study.toml --format markdown"))
+@add_options(FILE_OPTIONS)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
+@click.option("--interval", is_flag=True, help="Print 95 % intervals after ± instead of standard deviations.")
+@FIGURES_OPTION
 def report_command(
     file: Path,
     twins: tuple[str, ...],
@@ -155,29 +164,25 @@ def report_command(
     interval: bool,
     figures: bool | None,
 ) -> None:
-    """Show the results of what is there.
+    """Print the results of a study so far: tables, statistics, comparisons.
 
-    Tables as papers print them, statistics, comparisons; files are written beside the cells. Nothing is run.
+    Also writes CSV files and figures into the folder of the study. Runs nothing.
     """
-    from joulelab.cli.output import show_progress
     from joulelab.cli.study_report import print_report, write_study_files
     from joulelab.report.study_summary import summarised
 
-    found = read_named(file, twins, studies)
-    study = open_named(found, studies, twins)
+    found = read_named_study(file, twins, studies)
+    study = open_named_study(found, studies, twins)
     with show_progress(f"reading the runs of {study.name}"):
-        _account(_slots(study, found))
+        _fetch_accounting(_list_slots(study, found))
         results, summary = summarised(study, found.plan)
         files = write_study_files(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else form, interval=interval, files=files)
     sys.stdout.flush()
 
 
-def read_named(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
-    """Read a study file, with its node types on twins where that is asked for: then they are in the study's name.
-
-    Raises ConfigError.
-    """
+def read_named_study(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
+    """Read a study file; with twins, place its node types on them and add them to its name. Raises ConfigError."""
     from joulelab.study.file import read_study
 
     found = read_study(file)
@@ -193,24 +198,36 @@ def read_named(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
     plan = executors.require_hook(TWIN, "place_plan")(found.plan, {**every, **given})
     named = list_simulated({name: plan.nodes[name] for name in {**every, **given}})
     name = "-".join([found.name, *dict.fromkeys(named.values())])
-    if not (studies / name).exists() and _is_on(studies / f"{found.name}-twin", list_simulated(plan.nodes)):
+    if not (studies / name).exists() and _is_on_twins(studies / f"{found.name}-twin", list_simulated(plan.nodes)):
         name = f"{found.name}-twin"
     return replace(found, name=name, plan=plan)
 
 
-def _is_on(folder: Path, twins: Mapping[str, str]) -> bool:
-    """Return whether a folder is a study on these twins: one of `joulelab reproduce`, which has its own name for it."""
+def _is_on_twins(folder: Path, twins: Mapping[str, str]) -> bool:
+    """Return whether a folder holds a study on these twins; `joulelab reproduce` names such folders its own way."""
     from joulelab.study.folder import FILE, open_study
 
     return (folder / FILE).exists() and list_simulated(open_study(folder).nodes) == twins
 
 
-def _typed(found: StudyFile, twins: tuple[str, ...]) -> str:
-    """Return the command that runs a study, as it is typed."""
-    return shlex.join(["joulelab", "study", "run", str(found.path), *(w for twin in twins for w in ("--twin", twin))])
+def open_named_study(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study:
+    """Open the study of a file, with the goals that the file has now. Raises StoreError if it has not run."""
+    from joulelab.core.errors import StoreError
+    from joulelab.study.folder import FILE, check_same, described, open_study
+
+    folder = studies.absolute() / found.name
+    if not (folder / FILE).exists():
+        words = ["joulelab", "study", "run", str(found.path), *(w for twin in twins for w in ("--twin", twin))]
+        raise StoreError(
+            "the study has not run yet", where=str(folder), next=shlex.join(words), code="store.not-run-yet"
+        )
+    study = open_study(folder)
+    check_same(folder, study.data, found.plan, None)
+    study.data |= described(found.name, found.plan, None, study.data)
+    return study
 
 
-def _check(found: StudyFile) -> None:
+def _check_plan(found: StudyFile) -> None:
     from joulelab.report.format import name_twins
     from joulelab.study.check import check_plan
 
@@ -221,24 +238,8 @@ def _check(found: StudyFile) -> None:
         print_notice(warning)
 
 
-def open_named(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study:
-    """Open the study of a file, judged as the file says now. Raises StoreError where it has not run."""
-    from joulelab.core.errors import StoreError
-    from joulelab.study.folder import FILE, check_same, described, open_study
-
-    folder = studies.absolute() / found.name
-    if not (folder / FILE).exists():
-        raise StoreError(
-            "the study has not run yet", where=str(folder), next=_typed(found, twins), code="store.not-run-yet"
-        )
-    study = open_study(folder)
-    check_same(folder, study.data, found.plan, None)
-    study.data |= described(found.name, found.plan, None, study.data)
-    return study
-
-
-def _account(slots: list[Slot], wait_s: float = 0.0) -> None:
-    """Put the energy that a cluster accounts for jobs into the records of their runs; it comes seconds after them."""
+def _fetch_accounting(slots: list[Slot], wait_s: float = 0.0) -> None:
+    """Add the energy that the cluster accounted for each job to the records of its run."""
     if any(slot.claim.get("job") for slot in slots):
         from joulelab.study.accounting import fill_in
 
@@ -246,19 +247,22 @@ def _account(slots: list[Slot], wait_s: float = 0.0) -> None:
             print_notice(problem)
 
 
-def _slots(study: Study, found: StudyFile) -> list[Slot]:
-    """Return every slot as it is now; of jobs elsewhere as far as their executor can be asked from here."""
+def _list_slots(study: Study, found: StudyFile) -> list[Slot]:
+    """Return the state of every slot; jobs on other machines are looked up if their executor can be reached."""
     from joulelab.cli.study_driver import open_executors
     from joulelab.core.errors import JoulelabError
-    from joulelab.study.drive import plan
+    from joulelab.study.drive import plan as list_slots
+
+    def is_over(claim: dict[str, Any]) -> bool:
+        return any(executor.is_over(claim) for executor in opened)
 
     keys = list(dict.fromkeys(cell.key for cell in found.plan.cells))
     with ExitStack() as stack:
-        is_over = None
-        if any(node.executor != LOCAL for node in found.plan.nodes.values()):
-            try:
-                opened = open_executors(study, found.plan, stack).values()
-                is_over = lambda claim: any(executor.is_over(claim) for executor in opened)  # noqa: E731
-            except JoulelabError as error:
-                print_notice(f"what became of jobs elsewhere cannot be asked: {error}")
-        return plan(study, keys, found.plan.repeats, is_over)
+        if all(node.executor == LOCAL for node in found.plan.nodes.values()):
+            return list_slots(study, keys, found.plan.repeats, None)
+        try:
+            opened = open_executors(study, found.plan, stack).values()
+        except JoulelabError as error:
+            print_notice(f"the state of jobs on other machines is unknown: {error}")
+            return list_slots(study, keys, found.plan.repeats, None)
+        return list_slots(study, keys, found.plan.repeats, is_over)

@@ -1,4 +1,4 @@
-"""Judge the cells of a study: every metric against a reference, the best per goal, what cannot be told apart. Pure."""
+"""Compute the metrics of a study: cells against their reference, the best per goal, Pareto front, scaling. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from joulelab.analysis.study_cells import (
     pool_by_work,
     pool_cells,
 )
-from joulelab.analysis.study_notes import notes_of
+from joulelab.analysis.study_notes import list_notes
 from joulelab.core.quantity import COVERAGE_FACTOR, ONE, Quantity
 from joulelab.core.text import finite_or_none
 
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 __all__ = ["Cell", "CellMetrics", "StudySummary", "Trial", "summarise_cells"]
 SCHEMA = 1
 GPU_KNOB = "gpus"
-ROUNDING = 1e-9  # relative margin of the cheap test below; pairs near the limit are compared in full
-ALL_PAIRS = 8  # lines of up to so many cells are compared each with each, longer ones with their reference only
+ROUNDING = 1e-9  # relative margin of a cheap test; pairs near its limit are compared in full
+ALL_PAIRS = 8  # up to this length of a line, all pairs of cells are compared; else each with the reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class CellMetrics:
 
     Energy in J, time in s, EDP in J s, ED2P in J s², per unit of work (squared, cubed) if the line compares per work;
     gains and losses are shares of one. `compared` are energy and time as they are compared. `told` is the number of
-    repeats of which moments are all that is known. `quality` are means of what the workload is to be judged by.
+    repeats of a cell that has only moments. `quality` are means of the workload's figures of quality.
     """
 
     key: str
@@ -94,7 +94,7 @@ class CellMetrics:
 
     @property
     def data(self) -> str:
-        """Return what its runs worked on, empty where they do not tell."""
+        """Return the data that its runs worked on, empty if they do not report it."""
         return name_data(self.trials)
 
     @property
@@ -109,18 +109,18 @@ class CellMetrics:
 
     @property
     def uncapped(self) -> int:
-        """Return in how many runs a cap was not in force: those are not what the knobs say."""
+        """Return the number of runs in which a cap was not in force: the knobs do not describe them."""
         return sum(bool(t.uncapped) for t in self.trials)
 
     @property
     def doubts(self) -> dict[str, int]:
-        """Return the names of the runs' own doubts, and in how many runs each came up."""
+        """Return the names of the runs' doubts, each with its number of runs."""
         return dict(Counter(name for t in self.trials for name in list_doubts(t)))
 
 
 @dataclass(frozen=True, slots=True)
 class ParetoFront:
-    """Hold the Pareto front of a line (None: of all), by time; `unsure` are behind it only within the uncertainty."""
+    """Hold the Pareto front of a line (None: of all), by time; `unsure` cells may be on it, given the uncertainty."""
 
     line: str | None
     cells: tuple[str, ...]
@@ -129,7 +129,7 @@ class ParetoFront:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """Hold one GPU count: speed-up, speed-up per GPU added (efficiency) and energy, against the fewest GPUs."""
+    """Hold speed-up, efficiency (speed-up per added GPU) and energy of one GPU count against the fewest GPUs."""
 
     cell: str
     gpus: float
@@ -140,7 +140,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Hold the GPU counts of cells that are otherwise equal; the first point is what the others are compared with."""
+    """Hold cells that differ only in the number of GPUs; the first point is the reference of the others."""
 
     key: str
     knobs: Mapping[str, Any]
@@ -149,10 +149,10 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class StudySummary:
-    """Hold everything that is told of a study. `reference` is what all lines together are compared with.
+    """Hold all figures of a study. `reference` is the cell that all lines together are compared with.
 
-    `statistics` are energy, power and time of each cell by key, of whole runs, each cell by its own repeats; `pairs`
-    compare them two by two, per unit of work where the line does.
+    `statistics` are energy, power and time of each cell by key, of whole runs and without pooling; `pairs` compare two
+    cells each, per unit of work where the line does.
     """
 
     cells: tuple[CellMetrics, ...]
@@ -180,11 +180,11 @@ class StudySummary:
         return tuple(self.by_key[key] for key in line.cells)
 
     def choosable(self, line: CellLine) -> dict[str, CellMeans]:
-        """Return the cells of a line that may be named best, as they are compared: all whose caps were in force."""
+        """Return the cells of a line that may be the best: those whose caps were in force."""
         return {c.key: c.compared for c in self.of_line(line) if c.compared is not None and not c.uncapped}
 
     def best_for(self, goal: Goal, line: str | None = None) -> BestCell | None:
-        """Return the best cell of a line for a goal, or of all lines; None where none can be judged."""
+        """Return the best cell of a line for a goal, or of all lines; None if the goal applies to none."""
         if line is None and len(self.lines) == 1:
             line = self.lines[0].key
         return next((b for b in self.best if b.goal == goal and b.line == line), None)
@@ -209,16 +209,16 @@ def summarise_cells(
     ks: Sequence[float] = (1.5, 2.0),
     per: Sequence[str] = (),
 ) -> StudySummary:
-    """Return every metric of every cell, and what follows. Raises ConfigError for a reference that is no cell.
+    """Compute all metrics of a study. Raises ConfigError if the reference matches no cell.
 
-    `per` names the kinds of work to compare by, the first that all runs report.
+    `per` names kinds of work to compare by; the first that all runs report is used.
     """
     cells = fill_axes(cells)
     lines = find_cell_lines(cells, reference, per)
     by_key = {c.key: c for c in cells}
     line_of = {key: line for line in lines for key in line.cells}
     every_k = tuple(sorted({*ks, *(g.k for g in goals if g.k is not None)}))
-    pools = _StudyPools.of(cells, lines)
+    pools = _StudyPools.pool_lines(cells, lines)
     compared = {
         k: m for k, line in line_of.items() if (m := compute_means(by_key[k], line.per, pools.compared)) is not None
     }
@@ -226,7 +226,7 @@ def summarise_cells(
     judged, overall = _list_choices(cells, lines, compared)
     best = [choose_best(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in judged]
     samples = {c.key: make_samples(c) for c in cells}
-    notes = notes_of(cells, lines, every_k, pools.compared, samples, per)
+    notes = list_notes(cells, lines, every_k, pools.compared, samples, per)
     return StudySummary(
         cells=metrics,
         lines=tuple(lines),
@@ -245,7 +245,7 @@ def summarise_cells(
 def _list_choices(
     cells: Sequence[Cell], lines: Sequence[CellLine], compared: Mapping[str, CellMeans]
 ) -> tuple[list[tuple[str | None, str | None, dict[str, CellMeans]]], str | None]:
-    """Return what the best is chosen of: each line with its reference, and all lines together with theirs."""
+    """Return the sets of cells to choose the best from: each line, and all lines together, each with its reference."""
     uncapped = {c.key for c in cells if c.uncapped}
     fit = {k: m for k, m in compared.items() if k not in uncapped}
     judged: list[tuple[str | None, str | None, dict[str, CellMeans]]] = [
@@ -260,7 +260,7 @@ def _list_choices(
 def _compare_pairs(
     cells: Mapping[str, Cell], lines: Sequence[CellLine], whole: Mapping[str, dict[str, RepeatSample]]
 ) -> tuple[CellPair, ...]:
-    """Return each cell against the reference of its line, and all pairs of lines that are short."""
+    """Compare each cell with the reference of its line, and all pairs of cells in short lines."""
     wanted: dict[tuple[str, str], None] = {}
     samples: dict[str, dict[str, RepeatSample]] = {}
     per = {key: line.per for line in lines for key in line.cells}
@@ -281,22 +281,22 @@ def _compare_pairs(
 
 def _set_unit(pair: CellPair, per: str | None) -> CellPair:
     unit = UNITS[pair.figure]
-    if per is None or pair.figure == "power":  # power is the same per whatever is done
+    if per is None or pair.figure == "power":  # power does not depend on the amount of work
         return replace(pair, unit=unit)
     return replace(pair, unit=f"{unit}/{per.removesuffix('s')}", per=per)
 
 
 @dataclass(frozen=True, slots=True)
 class _StudyPools:
-    """Hold how much runs differ: as they are, as they are compared, and per unit of each kind of work."""
+    """Hold the spread of runs: of whole runs, as compared, and per unit of each kind of work."""
 
     whole: SpreadPool
     compared: SpreadPool
     work: Mapping[str, SpreadPool]
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], lines: Sequence[CellLine]) -> _StudyPools:
-        """Pool the cells: each line by itself where it has runs enough, else all together of a workload and phase."""
+    def pool_lines(cls, cells: Sequence[Cell], lines: Sequence[CellLine]) -> _StudyPools:
+        """Pool each line by itself if it has enough runs, else all lines of a workload and phase."""
         per = {key: line.per for line in lines for key in line.cells}
         found = []
         for of in group_cells(cells):
@@ -317,9 +317,9 @@ def _compute_metrics(
     cell: Cell, line: CellLine, compared: Mapping[str, CellMeans], ks: Sequence[float], pools: _StudyPools
 ) -> CellMetrics:
     whole, own = compute_means(cell, pool=pools.whole), compared.get(cell.key)
-    told = max((s.n for s in cell.moments.values()), default=0)
+    repeats = max((s.n for s in cell.moments.values()), default=0)
     if whole is None or own is None:
-        return CellMetrics(cell.key, cell.knobs, line.key, told=told)
+        return CellMetrics(cell.key, cell.knobs, line.key, told=repeats)
     energies = [t.energy.value for t in cell.trials if t.energy is not None]
     kinds = list_figure_kinds(kind for t in cell.trials for kind in t.work)
     edp = None if own.energy is None else own.energy * own.time
@@ -343,7 +343,7 @@ def _compute_metrics(
         rate={kind: q for kind in kinds if (q := compute_rate(cell, kind, pools.work[kind])) is not None},
         idle_energy_share=compute_idle_share(cell),
         idle_energy=compute_idle_energy(cell),
-        told=told,
+        told=repeats,
         quality={
             n: average_numbers(of, f"repeats:{n}@{cell.key}") for n, of in list_quality_figures(cell.trials).items()
         },
@@ -354,7 +354,7 @@ def _compute_metrics(
 def _compute_power(of: CellMeans) -> Quantity | None:
     if of.energy is None or of.time.value <= 0:
         return None
-    # Of one run its time is known to the clock, and so is its mean power as far as its energy is.
+    # The time of a single run is exact (its spread is unknown): its mean power is as uncertain as its energy.
     return of.energy / of.time if of.time.known else of.energy * (1 / of.time.value)
 
 
@@ -379,13 +379,13 @@ def _compare_reference(own: CellMeans, reference: CellMeans, ks: Sequence[float]
 
 
 def _find_fastest(lines: Sequence[CellLine], compared: Mapping[str, CellMeans]) -> str | None:
-    """Return the reference of the line whose reference is fastest: what one would run without asking for energy."""
+    """Return the fastest reference of all lines: the cell that one would run without regard to energy."""
     references = [line.reference for line in lines if line.reference in compared]
     return min(references, key=lambda key: compared[key or ""].time.value, default=None)
 
 
 def find_front(line: str | None, cells: Mapping[str, CellMeans]) -> ParetoFront:
-    """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
+    """Return the cells that no other beats in both time and energy, and those that may be among them."""
     points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
     judged = {k: cells[k].assume_spread(k) for k in points}
     keys, place = list(points), np.array(list(points.values())).reshape(-1, 2)
@@ -395,7 +395,7 @@ def find_front(line: str | None, cells: Mapping[str, CellMeans]) -> ParetoFront:
         if better.size == 0:
             front.append(k)
             continue
-        # Who is furthest ahead in what it is least ahead in is surely better if anybody is: most need one look.
+        # Begin with the cell whose smaller advantage is largest: if any is surely better, mostly this one is.
         shares = np.divide(place[better], own, out=np.ones((better.size, 2)), where=own > 0)
         ranked = better[np.argsort(shares.max(axis=1), kind="stable")]
         if not any(_is_surely_better(judged[keys[d]], judged[k]) for d in ranked):
@@ -412,7 +412,7 @@ def _is_surely_better(a: CellMeans, b: CellMeans) -> bool:
 
 
 def _is_below(a: Quantity, b: Quantity) -> bool:
-    """Return whether a is below b by about the uncertainty of their ratio; cheap, as it is asked of most pairs."""
+    """Return whether a is below b by about the uncertainty of their ratio; a cheap test for most pairs."""
     if a.value >= b.value:
         return False
     share = a.value / b.value
@@ -423,7 +423,7 @@ def _is_below(a: Quantity, b: Quantity) -> bool:
 
 
 def find_scaling(cells: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[Scaling]:
-    """Return the scaling over GPU counts for each set of the other knobs that has at least two of them."""
+    """Return the scaling of each set of other knobs that has at least two GPU counts."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.key in means and isinstance(cell.knobs.get(GPU_KNOB), (int, float)):
@@ -465,8 +465,8 @@ def _make_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, frozenset)):
         return [_make_plain(v) for v in value]
     if isinstance(value, CellMetrics):
-        told = {"n": value.n, "data": value.data, "uncapped": value.uncapped, "doubts": value.doubts}
-        return told | {k: _make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        computed = {"n": value.n, "data": value.data, "uncapped": value.uncapped, "doubts": value.doubts}
+        return computed | {k: _make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
     if hasattr(value, "__dataclass_fields__"):
         return {k: _make_plain(getattr(value, k)) for k, each in value.__dataclass_fields__.items() if each.repr}
     return value

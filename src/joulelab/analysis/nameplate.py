@@ -1,9 +1,8 @@
-"""Find the rated power of what a run measured.
+"""Find the rated power of the measured devices.
 
-It is what the run recorded of its devices: a GPU's default power limit or the highest that it takes, the limit that a
-CPU package is built for, and what the configuration says of the node. Where a node's own is known, it stands for all
-that is in it; else its devices do, but for GPUs that were hidden from the workload. What is not known is said so, never
-guessed.
+A run records it: the default or highest power limit of a GPU, the rated limit of a CPU package, and the rating of the
+node in the configuration. The rating of a node covers all its devices. Without it the devices count, except GPUs that
+were hidden from the workload. Unknown ratings are listed, never guessed.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ GIVEN, TWIN = "rated_w of joulelab.toml", "nameplate of the twin"
 def find_rated_power(
     run: Run, scopes: Sequence[ScopeResult], events: Iterable[Mapping[str, Any]], duration_s: float
 ) -> RatedResult:
-    """Return what rated power says of a run whose scopes are these."""
-    told = list(events)
-    watts, hidden = _find_recorded(run, told), _find_hidden_gpus(told)
+    """Return the energy of a run by rated power x time, for these scopes."""
+    events = list(events)
+    watts, hidden = _find_recorded(run, events), _find_hidden_gpus(events)
     several = len({s.host for s in scopes}) > 1
     devices: list[RatedDevice] = []
     used: list[Quantity] = []
@@ -59,7 +58,7 @@ def find_rated_power(
 
 
 def _find_hidden_gpus(events: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """Return the GPUs, by host and scope, that a workload was not shown that was shown others of its host."""
+    """Return the GPUs, by host and scope, that were hidden from a workload which could see others of the host."""
     found: dict[str, set[tuple[str, str]]] = {}
     for event in events:
         if event.get("event") == "devices":
@@ -70,7 +69,7 @@ def _find_hidden_gpus(events: Iterable[Mapping[str, Any]]) -> set[tuple[str, str
 
 
 def _find_recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], RatedDevice]:
-    """Return the rated power of what a run recorded it of, by host and scope."""
+    """Return the rated powers that a run recorded, by host and scope."""
     found: dict[tuple[str, str], RatedDevice] = {}
     for table in run.tables():
         for stream in table.streams:
@@ -85,20 +84,20 @@ def _find_recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[
         if event.get("event") == "rated":  # of another node, as its own configuration says
             found |= _rate_node(key[0], event.get("watts"), GIVEN)
     host = str(run.meta.get("host", ""))
-    for told, source in ((run.meta.get("twin"), TWIN), ((run.meta.get("options") or {}).get("node"), GIVEN)):
-        found |= _rate_node(host, told.get("rated_w") if isinstance(told, dict) else None, source)
+    for table, source in ((run.meta.get("twin"), TWIN), ((run.meta.get("options") or {}).get("node"), GIVEN)):
+        found |= _rate_node(host, table.get("rated_w") if isinstance(table, dict) else None, source)
     return found
 
 
 def _rate_node(host: str, given: object, source: str) -> dict[tuple[str, str], RatedDevice]:
-    """Return what a node is rated at (W), for either side of its supplies; nothing where that is not told."""
+    """Return the rating of a node (W) for both sides of its power supplies; nothing if it is not given."""
     if not isinstance(given, (int, float)) or not 0 < given < math.inf:
         return {}
     return {(host, scope): RatedDevice(host, scope, float(given), source) for scope in NODE_SCOPES}
 
 
 def _read_stream_limit(stream: Stream) -> tuple[float, str] | None:
-    """Return the rated power (W) that a stream tells, and what it is; a package's is the limit of its cap."""
+    """Return the rated power (W) in a stream's specs and its source; for a package it is the limit of its cap."""
     kind = find_family(stream.scope)
     if kind == "gpu":
         return _find_highest(list_energy_specs(stream), HIGHEST)

@@ -1,4 +1,4 @@
-"""Hold the result of one run: plain data from which every table, page and JSON is made."""
+"""Hold the result of one run: plain data for every table, page and JSON."""
 
 from __future__ import annotations
 
@@ -18,28 +18,34 @@ RESULT_SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hold one doubt about a run: how a check ended, why, and the next command to type.
+    """Hold one doubt about a run as data; `report/messages` has the sentence and the next step of each code.
 
     `code` does not change when the words do: the check, and after a dot its case (`cap.vanished`). `scope` is the part
-    of the run that it is about: scopes, a meter, a host or a file. `numbers` are those of the message, in SI units.
+    of the run that it is about: scopes, a meter, a host or a file. `numbers` are in SI units, `texts` are names (a
+    meter, a channel) and texts that the run stores.
     """
 
     code: str
     status: CheckStatus
-    message: str
-    next: str = ""
     scope: str = ""
     numbers: Mapping[str, int | float] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Return the check in words: `not read`."""
+        """Return the name of the check: `not read`."""
         return self.code.partition(".")[0].replace("-", " ").replace("gpus", "GPUs")
+
+    def __str__(self) -> str:
+        """Return the check as people read it: `too short: gpu:0: the run is short for nvml`."""
+        from joulelab.report.messages import word_check
+
+        return f"{self.name}: {word_check(self).text}"
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelEnergy:
-    """Hold one channel's energy of a scope: which meter said it and how it was found."""
+    """Hold the energy of a scope by one channel: its meter, accuracy and coverage."""
 
     meter: str
     channel: str
@@ -54,7 +60,7 @@ class ChannelEnergy:
 
 @dataclass(frozen=True, slots=True)
 class PowerStatistics:
-    """Hold time-weighted statistics of power in W; `window_s` is what one reading averages over."""
+    """Hold time-weighted statistics of power in W; `window_s` is the averaging time of a reading."""
 
     median: float
     p5: float
@@ -67,7 +73,7 @@ class PowerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ScopeResult:
-    """Hold what one scope used: energy (J), mean power (W), statistics; `others` are other channels of the scope."""
+    """Hold energy (J), mean power (W) and statistics of one scope; `others` are its other channels."""
 
     scope: str
     host: str
@@ -94,9 +100,9 @@ class ScopeResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """Hold a sum over scopes that counts nothing twice: all GPUs, all packages, everything measured, or the rest.
+    """Hold a sum of scopes without double counting: all GPUs, all packages, everything measured, or the rest.
 
-    `hosts` are those of `scopes`, one for each.
+    `hosts` has the host of each scope.
     """
 
     name: str
@@ -111,10 +117,10 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class MeterComparison:
-    """Hold two meters of one scope: the one believed, another, other less believed (J), and the verdict.
+    """Hold two meters of one scope: the believed one, another, their difference (other - best, in J), and the verdict.
 
-    `agree` and `differ` are against their combined expanded uncertainty; `cannot tell` where one is unknown. `over` is
-    the stretch they are of (s from the workload's start), where it is not the workload.
+    The verdict is `agree` or `differ` by their combined expanded uncertainty, `cannot tell` where one is unknown.
+    `over` is the compared time (s from the workload's start) if it is not the workload.
     """
 
     host: str
@@ -128,9 +134,9 @@ class MeterComparison:
 
 @dataclass(frozen=True, slots=True)
 class CapResult:
-    """Hold a cap that the run set: the last value asked for, what was found before, in `unit` (W or Hz), and its end.
+    """Hold a cap that the run set: the last requested value and the original one, in `unit` (W or Hz), and its end.
 
-    `outcome` is restored, as found, left (somebody else had changed it) or failed; empty while it is set.
+    `outcome` is restored, as found, left (another program had changed it) or failed; empty while the cap is set.
     """
 
     host: str
@@ -144,10 +150,10 @@ class CapResult:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """Hold one phase: its interval, energy by group and of everything `measured` (J), work done, the host it is of.
+    """Hold one phase: its interval, energy (J) by group and of everything `measured`, its work and host.
 
-    Steps are phases from number `n` to number `last`, which others do not have. `parent` is the `number` of the phase
-    around it, `stretch` the place among a result's stretches of the one that steps are in.
+    A phase of steps covers the numbers `n` to `last`; other phases have no `last`. `parent` is the `number` of the
+    phase around it, `stretch` the index of its stretch of steps in the result.
     """
 
     title: str
@@ -173,7 +179,7 @@ class PhaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Hold one stretch without readings (monotonic ns; `to_ns` None = to the end of the record), with the reason."""
+    """Hold a time without readings (monotonic ns; `to_ns` None = to the end of the record), with the reason."""
 
     meter: str
     stream: str
@@ -184,10 +190,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Hold by how much (s) a stream lags behind a reference, its standard uncertainty, and whether it was applied.
+    """Hold the lag (s) of a stream behind a reference, its standard uncertainty, and whether it was corrected.
 
-    `why` says why an estimate is poor or was not needed; `correlation` is that at the lag. `lag_s` is beyond what was
-    expected, `total_s` with what its `Spec` allows for. A meter that does not follow the load at all is `doubted`.
+    `why` is the reason why an estimate is poor or was not needed; `correlation` is the one at the lag. `lag_s` is in
+    excess of the lag in its `Spec`, `total_s` includes it. A meter that does not follow the load is `doubted`.
     """
 
     host: str
@@ -206,7 +212,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class RatedDevice:
-    """Hold the rated power of one scope (W) and where it is known from."""
+    """Hold the rated power of one scope (W) and its source."""
 
     host: str
     scope: str
@@ -216,11 +222,10 @@ class RatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class RatedResult:
-    """Hold what runtime x rated power says of the `devices`: energy (J), and its ratio to what they used.
+    """Hold the energy (J) of devices by rated power x time, and its ratio to their `measured` energy (J).
 
-    `measured` is what they used (J), None where nothing was measured of which the rated power is known. `unknown` are
-    the scopes that were measured and whose rated power nobody tells, `unused` those that were measured and that the
-    workload was not shown: neither their rated power nor what they used is in it.
+    `unknown` are measured scopes without a known rated power, `unused` are measured GPUs that were hidden from the
+    workload: neither is included.
     """
 
     devices: tuple[RatedDevice, ...] = ()
@@ -236,23 +241,23 @@ class RatedResult:
 
     @property
     def energy_j(self) -> float:
-        """Return what runtime x rated power says, in J."""
+        """Return rated power x time, in J."""
         return self.watts * self.duration_s
 
     @property
     def families(self) -> str:
-        """Return what kinds of devices these are: `gpu`, `gpu + cpu`."""
+        """Return the kinds of devices: `gpu`, `gpu + cpu`."""
         return " + ".join(dict.fromkeys(find_family(device.scope) for device in self.devices))
 
     @property
     def ratio(self) -> Quantity | None:
-        """Return how many times what was measured that is, None where either is unknown."""
+        """Return the energy by rated power divided by the measured one, None if either is unknown."""
         if self.measured is None or self.measured.value <= 0:
             return None
         return Quantity(self.energy_j) / self.measured
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data: watts, energy in J, ratio, devices with their sources, what is unknown."""
+        """Return plain data for JSON."""
         known = bool(self.devices)
         return {
             "rated_w": self.watts if known else None,
@@ -269,11 +274,10 @@ class RatedResult:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold everything that is printed of a run; `stretches` are steps that follow each other, together.
+    """Hold all figures of a run; `stretches` are steps that follow each other without a gap, as one phase each.
 
-    `twin` names the twin that a run is of, in virtual time or served: nothing of it was measured. `rated` is what
-    runtime x rated power would have said. `busiest` is the highest load (share of one) of each GPU whose load was read
-    often enough.
+    `twin` names the simulated node of a run, in virtual time or served. `rated` is the energy by rated power x time.
+    `busiest` is the highest load (share of one) of each GPU with enough readings of its load.
     """
 
     run: str
@@ -308,7 +312,7 @@ class Result:
 
     @property
     def duration_s(self) -> float:
-        """Return how long the workload took, in s."""
+        """Return the duration of the workload, in s."""
         return (self.end_ns - self.start_ns) * 1e-9
 
     @property
@@ -318,12 +322,12 @@ class Result:
 
     @property
     def is_damaged(self) -> bool:
-        """Return whether a file of the run cannot be read or is missing."""
+        """Return whether a file of the run is unreadable or missing."""
         return any(check.name == "damaged" for check in self.checks)
 
     @property
     def bound_check(self) -> Check | None:
-        """Return the check that tells how far the energy can be off beyond its interval, None where it cannot."""
+        """Return the check about the bound of the energy beyond its interval, None if there is no such bound."""
         if self.energy is None or "unseen" not in self.energy.budget():
             return None
         return next((c for c in self.checks if c.name == "unseen"), None)
@@ -333,7 +337,7 @@ class Result:
         return next((g for g in self.groups if g.name == name), None)
 
     def phase_energy(self, phase: PhaseResult) -> Quantity | None:
-        """Return the energy of everything measured in a phase (J), None where it was not worked out."""
+        """Return the energy of everything measured in a phase (J), None if it was not computed."""
         whole, energy = self.group("measured"), phase.energy.get("measured")
         if energy is None and phase.energy and whole is not None:
             counted = dict.fromkeys(find_family(scope) for scope in whole.scopes)
@@ -341,7 +345,7 @@ class Result:
         return energy
 
     def per_work(self) -> dict[str, Quantity]:
-        """Return joules per unit of each kind of work reported that the whole run can be divided by."""
+        """Return joules per unit of work, for each kind of work that the energy of a whole run may be divided by."""
         energy, done = self.energy, self.work
         if energy is None:
             return {}
@@ -361,7 +365,7 @@ class Result:
 
 
 def make_plain(value: Any) -> Any:
-    """Return part of a result as plain data for JSON; NaN becomes null."""
+    """Turn a part of a result into plain data for JSON; NaN becomes None."""
     if isinstance(value, Quantity):
         return make_plain(value.to_json() | {"expanded_if_seen": value.without("unseen", "in-step").expanded})
     if isinstance(value, float):

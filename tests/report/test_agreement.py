@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from joulelab.analysis.joining import compare_meters
 from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, Result, ScopeResult
 from joulelab.core.quantity import Quantity
 from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
-from joulelab.report.console import make_console
+from joulelab.report.tables import write_terminal
 
 
 def reading(meter, joules, u, channel="power_w", known=True):
@@ -90,11 +89,7 @@ def test_the_lag_that_was_taken_out(lags, words):
 
 def test_the_table_fits_a_terminal_and_nothing_of_nothing_is_no_share():
     none = scope("node.dc", reading("a", 0.0, 0.1), reading("b", 0.0, 0.1))
-    out = io.StringIO()
-    console = make_console(out)
-    console.width = 80
-    console.print(make_agreement_table(list_agreement_rows(result(NODE, none))))
-    text = out.getvalue()
+    text = write_terminal(make_agreement_table(list_agreement_rows(result(NODE, none))), 80)
     assert "+1.0 ± 2.0" in text
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80

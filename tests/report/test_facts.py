@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +12,9 @@ from joulelab.analysis.results_file import list_query_rows, load_head, load_resu
 from joulelab.core.clock import NS
 from joulelab.report import format as fmt
 from joulelab.report.comparison import compare_runs
-from joulelab.report.console import make_console
 from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
-from joulelab.report.run_tables import choose_work_kinds, print_result
+from joulelab.report.run_tables import choose_work_kinds, lay_out_run
+from joulelab.report.terminal import write_blocks
 from joulelab.store.query import query
 from joulelab.study.trial import from_result
 
@@ -48,9 +47,7 @@ def stepped(count: int, each: int) -> list[dict[str, Any]]:
 
 
 def shown(result: Result, folder: Path, **options: Any) -> str:
-    file = io.StringIO()
-    print_result(make_console(file, 100), result, folder, **options)
-    return file.getvalue()
+    return write_blocks(lay_out_run(result, folder, width=100, **options), 100)
 
 
 @pytest.mark.parametrize(
@@ -181,13 +178,12 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
 def test_figures_are_not_parted_by_the_end_of_a_line(runs: Path) -> None:
     facts = {f"figure_{k}": 1_234_567 + k for k in range(9)} | {"quality": "mape, last", "mape": 9.2979, "last": 4.64}
     run = make_run(runs, marks=[told(**facts)])
-    file = io.StringIO()
-    print_result(make_console(file, 80), load_result(run), run)
-    lines = file.getvalue().splitlines()
+    text = write_blocks(lay_out_run(load_result(run), run, width=80), 80)
+    lines = text.splitlines()
     assert "quality  mape 9.298, last 4.640" in lines
     for k in range(9):
         assert any(f"figure_{k} = 1 234 56{7 + k}" in line or f"figure_{k} = 1 234 57{k - 3}" in line for line in lines)
-    assert "\N{NO-BREAK SPACE}" not in file.getvalue()
+    assert "\N{NO-BREAK SPACE}" not in text
 
 
 ODD = {

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import re
 from dataclasses import replace
@@ -11,9 +10,9 @@ from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
-from joulelab.report.console import make_console, print_facts
 from joulelab.report.run_rows import check_lines, list_energy_rows, list_phase_rows
-from joulelab.report.run_tables import print_result
+from joulelab.report.run_tables import lay_out_run
+from joulelab.report.terminal import list_facts, write_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +32,7 @@ NO_METER = [
 
 
 def shown(result: Result, folder: Path, width: int = 80, **options: Any) -> str:
-    out = io.StringIO()
-    print_result(make_console(out, width=width), result, folder, **options)
-    return out.getvalue()
+    return write_blocks(lay_out_run(result, folder, width=width, **options), width)
 
 
 def numbers(line: str) -> list[float]:
@@ -218,11 +215,10 @@ def test_the_worst_checks_come_first_and_good_ones_are_left_out() -> None:
 
 
 def test_commands_are_not_wrapped() -> None:
-    out = io.StringIO()
     command = "-> " + "sudo chmod a+r /sys/class/powercap/intel-rapl*/energy_uj " * 3
-    print_facts(make_console(out, width=40), [("rapl", "it may not be read " * 4 + "\n" + command)])
-    assert command.strip() in out.getvalue()
-    assert max(len(line) for line in out.getvalue().splitlines() if "->" not in line) <= 40
+    text = write_blocks([list_facts([("rapl", "it may not be read " * 4 + "\n" + command)])], 40)
+    assert command.strip() in text
+    assert max(len(line) for line in text.splitlines() if "->" not in line) <= 40
 
 
 @pytest.mark.parametrize(
@@ -238,9 +234,7 @@ def test_commands_are_not_wrapped() -> None:
     ],
 )
 def test_advice_is_wrapped_and_the_commands_in_it_stay_whole(advice: str, lines: int) -> None:
-    out = io.StringIO()
-    print_facts(make_console(out, width=80), [("note", f"it is so\n-> {advice}")])
-    _, *shown = out.getvalue().splitlines()
+    _, *shown = write_blocks([list_facts([("note", f"it is so\n-> {advice}")])], 80).splitlines()
     assert len(shown) == lines
     assert " ".join(line.strip() for line in shown) == f"-> {advice}"
     assert all(line.endswith((",", ":", ";")) for line in shown[:-1])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import print_json
+from joulelab.cli.output import measure_terminal, print_blocks, print_json
 from joulelab.cli.parameters import KeyValue, config_option, json_option, name_run, runs_option
 from joulelab.core.errors import ConfigError
 
@@ -247,8 +246,7 @@ def _show(imported: ImportedRun, *, as_json: bool) -> None:
             result = load_result(imported.run)
         print_json(result.to_json() | extra)
         return
-    from joulelab.report.console import make_console
-    from joulelab.report.run_tables import print_result
+    from joulelab.report.run_tables import lay_out_run
 
     for text in imported.told:
         click.echo(text)
@@ -261,4 +259,4 @@ def _show(imported: ImportedRun, *, as_json: bool) -> None:
             click.echo(f"  {text}")
         click.echo(f"-> joulelab show {named}")
     else:
-        print_result(make_console(sys.stdout), result, imported.run, handle=named)
+        print_blocks(lay_out_run(result, imported.run, width=measure_terminal(), handle=named))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from joulelab.cli.output import describe_error, shorten_path, write_file
+from joulelab.cli.output import describe_error, measure_terminal, print_blocks, shorten_path, write_file
 from joulelab.cli.parameters import UsageError, add_run_options, format_examples, name_run
 
 if TYPE_CHECKING:
@@ -251,11 +251,12 @@ def _print(outcome: RunOutcome) -> None:
             folder = shorten_path(outcome.run)
             _say(f"the run is recorded in {folder}; joulelab show {name_run(folder)}")
         return
-    from joulelab.report.console import make_console
-    from joulelab.report.run_tables import print_result
+    from joulelab.report.run_tables import lay_out_run
 
     folder = shorten_path(outcome.run)
-    print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=name_run(folder))
+    width, named = measure_terminal(), name_run(folder)
+    blocks = lay_out_run(outcome.result, folder, width=width, problems=outcome.problems, handle=named)
+    print_blocks(blocks, file=sys.stderr)
 
 
 def _keep(outcome: RunOutcome) -> None:

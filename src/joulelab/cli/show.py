@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.output import print_json
+from joulelab.cli.output import measure_terminal, print_blocks, print_json
 from joulelab.cli.parameters import json_option, name_run, runs_option
 
 if TYPE_CHECKING:
@@ -42,15 +41,15 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
     if as_json:
         print_json(result.to_json() | {"folder": str(path)})
         return
-    from joulelab.report.console import make_console
-    from joulelab.report.run_tables import print_result
+    from joulelab.report.run_tables import lay_out_run
 
-    print_result(
-        make_console(sys.stdout),
+    blocks = lay_out_run(
         result,
         path,
+        width=measure_terminal(),
         every_scope=scopes == "all",
         every_phase=phases,
         budget=budget,
         handle=name_run(path),
     )
+    print_blocks(blocks)

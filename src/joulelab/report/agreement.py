@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
-from joulelab.report.console import make_table
+from joulelab.report.tables import Table, make_table, scale_column
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from joulelab.analysis.result import ChannelEnergy, Lag, MeterComparison, Result, ScopeResult
     from joulelab.core.quantity import Quantity
 
@@ -94,17 +92,16 @@ def _covers(scope: ScopeResult, lag: Lag) -> bool:
 
 def make_agreement_table(rows: list[AgreementRow]) -> Table:
     """Return meters of one scope with their energies, differences and verdicts."""
-    joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
-    table = make_table("scope", "meter", f"energy, {unit}", "off, %", "", "lag, s", left=(0, 1, 4))
-    for r in rows:
-        width = r.energy.expanded
-        energy = fmt.format_interval(r.energy.value / joules, None if width is None else width / joules)
-        off = fmt.NOTHING
-        if r.off is not None:
-            both = r.off.expanded
-            off = f"{100 * r.off.value:+.1f}" + ("" if both is None else f" ± {fmt.format_number(100 * both, 2)}")
-        table.add_row(r.scope, r.meter, energy, off, r.verdict, r.lag)
-    return table
+    energy = scale_column("energy", "J", [r.energy for r in rows])
+    columns = ("scope", "meter", energy, "off, %", "", "lag, s")
+    cells = [(r.scope, r.meter, r.energy, _format_off(r.off), r.verdict, r.lag) for r in rows]
+    return make_table(columns, cells, left=(0, 1, 4))
+
+
+def _format_off(off: Quantity | None) -> str:
+    if off is None:
+        return fmt.NOTHING
+    return f"{100 * off.value:+.1f}" + (f" ± {fmt.format_number(100 * off.expanded, 2)}" if off.known else "")
 
 
 def list_joining_facts(result: Result) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from joulelab.core.text import SERVED_TWIN, escape_unprintable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from joulelab.core.quantity import Quantity
+
 NOTHING = "-"
 J_PER_WH = 3600.0
 WIDE = 0.2  # an interval of more than 20 % is said in percent too, so that nobody overlooks it
@@ -101,6 +103,14 @@ def format_quantity(
         if is_wide(value, expanded) and " ± " in shown:
             text += f" (± {expanded / abs(value) * 100:.0f} %)" if value else ""
     return f"~{text} (estimate)" if estimate else text
+
+
+def format_scaled(q: Quantity | None, factor: float, *, estimate: bool = False) -> str:
+    """Return a quantity divided by a factor, with its interval and without a unit; `~` before an estimate."""
+    if q is None:
+        return NOTHING
+    text = format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return f"~{text}" if estimate else text
 
 
 def format_rough(value: float, unit: str, digits: int = 3) -> str:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from rich.text import Text
 
 from joulelab.analysis.marked_phases import find_work_phase, list_figure_kinds
 from joulelab.analysis.quality import DATA_FACT, QUALITY_FACT, read_quality
 from joulelab.core.scope import rank_scope
-from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.caps import cap_lines
-from joulelab.report.console import BLANK, LABEL, STYLE, make_table, print_facts
 from joulelab.report.run_rows import (
     check_lines,
     count_hidden_phases,
@@ -24,13 +21,29 @@ from joulelab.report.run_rows import (
     list_meter_rows,
     list_phase_rows,
 )
+from joulelab.report.tables import (
+    HARD_BLANK,
+    Cell,
+    Column,
+    MarkedCell,
+    Table,
+    TableRow,
+    make_table,
+    scale_column,
+)
+from joulelab.report.terminal import (
+    BLANK_LINE,
+    LABEL_WIDTH,
+    STATUS_STYLES,
+    Block,
+    RuleLine,
+    TextLine,
+    list_facts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-
-    from rich.console import Console
-    from rich.table import Table
 
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
@@ -61,61 +74,54 @@ MOVED = (
 )
 
 
-def print_result(
-    console: Console,
+def lay_out_run(
     result: Result,
     folder: Path,
     *,
+    width: int,
     problems: Sequence[str] = (),
     every_scope: bool = False,
     every_phase: bool = False,
     budget: bool = False,
     handle: str | None = None,
-) -> None:
-    """Print everything that a result says: figures first, then doubts, then what to type next.
+) -> list[Block]:
+    """Return everything that a result says: figures first, then doubts, then the next command.
 
-    `handle` is how commands name the run: its id unless given.
+    `handle` is how commands name the run: its id unless given. A command that is too long for `width` is cut.
     """
     name = handle or result.run
-    titled = f" · {result.name}" if result.name else ""
-    console.rule(Text(escape_unprintable(f"joulelab · {result.run}{titled}")), align="left", style="dim")
+    title = f"joulelab · {result.run}{f' · {result.name}' if result.name else ''}"
+    blocks: list[Block] = [RuleLine(fmt.shorten_end(title, width - 2))]
     if result.twin:
-        console.print(Text(fmt.name_twins([result.twin])))
-    console.print(Text(write_headline(result), style="bold"), soft_wrap=True)
+        blocks.append(TextLine(fmt.name_twins([result.twin])))
+    blocks.append(TextLine(write_headline(result), "bold", is_wrapped=False))
     if (bound := result.bound_check) is not None:
-        print_facts(console, [(bound.status, f"{bound.message}\n-> {bound.next}")])
-    console.print(Text(describe_command(result, console.width)))
+        blocks.append(list_facts([(bound.status, f"{bound.message}\n-> {bound.next}")]))
+    blocks.append(TextLine(describe_command(result, width)))
     if result.scopes:
-        _print_energies(console, result, every=every_scope, budget=budget)
+        blocks += _lay_out_energies(result, every=every_scope, budget=budget)
     if result.phases:
-        console.print()
-        console.print(_fitting(console, list_phase_rows(result, every=every_phase), families=every_phase))
-        if not every_phase and count_hidden_phases(result):
-            console.print(Text(f"and {count_hidden_phases(result)} more names: joulelab show {name} --phases"))
-    console.print()
-    print_facts(console, avoid_breaks(list_workload_facts(result) + list_work_facts(result)) + cap_lines(result))
-    print_facts(console, list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result))
+        blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)]
+        if not every_phase and (hidden := count_hidden_phases(result)):
+            blocks.append(TextLine(f"and {hidden} more names: joulelab show {name} --phases"))
+    facts = avoid_breaks(list_workload_facts(result) + list_work_facts(result)) + cap_lines(result)
+    facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     doubts = [("problem", text) for text in problems] + list_check_facts(result)
-    print_facts(console, doubts, styles=STYLE)
-    print_facts(console, list_missing_facts(result))
-    for label, text in list_closing_facts(result, folder, name):
-        # Not wrapped: paths and commands are there to be copied.
-        console.print(Text(f"{label:<{LABEL}} {text}"), soft_wrap=True)
+    blocks += [BLANK_LINE, list_facts(facts), list_facts(doubts, styles=STATUS_STYLES)]
+    blocks.append(list_facts(list_missing_facts(result)))
+    # Not wrapped: paths and commands are there to be copied.
+    closing = list_closing_facts(result, folder, name)
+    return blocks + [TextLine(f"{label:<{LABEL_WIDTH}} {text}", is_wrapped=False) for label, text in closing]
 
 
-def _print_energies(console: Console, result: Result, *, every: bool, budget: bool) -> None:
+def _lay_out_energies(result: Result, *, every: bool, budget: bool) -> list[Block]:
     by = list_meter_facts(result, every=every)
-    console.print()
-    console.print(make_energy_table(list_energy_rows(result, every=every)))
-    console.print()
-    print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
-    agreement = list_agreement_rows(result, every=every)
-    if agreement:
-        console.print()
-        console.print(make_agreement_table(agreement))
-    if budget:
-        console.print()
-        console.print(make_budget_table(result))
+    label_width = max(LABEL_WIDTH, *(len(label) for label, _ in by))
+    blocks: list[Block] = [BLANK_LINE, make_energy_table(list_energy_rows(result, every=every)), BLANK_LINE]
+    blocks.append(list_facts(by, label_width=label_width))
+    if agreement := list_agreement_rows(result, every=every):
+        blocks += [BLANK_LINE, make_agreement_table(agreement)]
+    return [*blocks, BLANK_LINE, make_budget_table(result)] if budget else blocks
 
 
 def write_headline(result: Result) -> str:
@@ -159,33 +165,27 @@ def name_ending(result: Result) -> str:
     return words.get(result.outcome, result.outcome)
 
 
-def cell(q: Quantity | None, factor: float, *, estimate: bool = False) -> str:
-    """Return a quantity of a column in the column's unit."""
-    if q is None:
-        return fmt.NOTHING
-    expanded = q.expanded
-    text = fmt.format_interval(q.value / factor, None if expanded is None else expanded / factor)
-    return f"~{text}" if estimate else text
-
-
 def make_energy_table(rows: list[EnergyRow]) -> Table:
     """Return energy with its interval (k = 2), powers, and net of idle where idle was measured."""
-    joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
-    watts, power = fmt.choose_scale([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
-    net = any(r.net is not None for r in rows)
-    heads = ["", f"energy, {unit}", f"mean, {power}", "median", "max", *([f"net of idle, {unit}"] if net else [])]
-    table = make_table(*heads)
+    energy = scale_column("energy", "J", [r.energy for r in rows])
+    mean = scale_column("mean", "W", [w for r in rows for w in (r.mean_w, r.max_w)])
+    has_net = any(r.net is not None for r in rows)
+    columns = [
+        Column("", align="left"),
+        energy,
+        mean,
+        replace(mean, name="median", unit=""),
+        replace(mean, name="max", unit=""),
+    ]
+    columns += [replace(energy, name="net of idle")] if has_net else []
+    made = []
     for k, r in enumerate(rows):
-        mark = "~" if r.estimate else ""
-        powers = [None if w is None else w / watts for w in (r.mean_w.value, r.median_w, r.max_w)]
-        cells = [cell(r.energy, joules, estimate=r.estimate)]
-        cells += [fmt.NOTHING if w is None else mark + fmt.format_number(w) for w in powers]
-        if net:
-            cells.append(cell(r.net, joules, estimate=r.estimate))
-        last = k + 1 < len(rows) and rows[k + 1].label == "measured"
+        figures: list[Quantity | float | None] = [r.energy, r.mean_w.value, r.median_w, r.max_w, r.net]
         label = f"{r.label} (estimate)" if r.estimate and not r.total else r.label
-        table.add_row(label, *cells, style="bold" if r.total else "", end_section=last)
-    return table
+        cells = (label, *(MarkedCell(figure, "~" if r.estimate else "") for figure in figures[: len(columns) - 1]))
+        is_last_part = k + 1 < len(rows) and rows[k + 1].label == "measured"
+        made.append(TableRow(cells, "total" if r.total else "", has_rule_below=is_last_part))
+    return make_table(columns, made)
 
 
 def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
@@ -203,70 +203,59 @@ def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, 
 
 
 def make_budget_table(result: Result) -> Table:
-    """Return what makes up the interval of each scope: percent of its energy at k = 2, by kind of source."""
+    """Return the parts of the interval of each scope: percent of its energy at k = 2, by kind of source."""
     kinds = list(dict.fromkeys(kind for s in result.scopes for kind in s.energy.budget()))
     kinds.sort(key=lambda kind: kind == "unseen")  # last: it is a bound, and no part of `all`
     heads = ("bound: unseen" if kind == "unseen" else kind for kind in kinds)
-    table = make_table("uncertainty, %", "all", *heads)
     parts = [(s.scope, s.energy) for s in result.scopes] + [(g.name, g.energy) for g in result.groups]
+    rows = []
     for label, energy in parts:
         if energy.value == 0:
             continue
-        share = 200 / abs(energy.value)
+        share, spent = 200 / abs(energy.value), energy.budget()
         whole = fmt.format_number(energy.u * share, 3) if energy.known else "unknown"
-        spent = energy.budget()
-        table.add_row(label, whole, *(fmt.format_number(spent.get(k, 0.0) * share, 2) for k in kinds))
-    return table
+        rows.append((label, whole, *(fmt.format_number(spent.get(k, 0.0) * share, 2) for k in kinds)))
+    return make_table(("uncertainty, %", "all", *heads), rows)
 
 
-def _fitting(console: Console, rows: list[PhaseRow], *, families: bool) -> Table:
-    """Return the table of phases with as many kinds of work as there is room for: no figure may be cut off."""
-    unbounded = console.options.update(max_width=10_000)
-    for kinds in range(MOST_KINDS, 0, -1):
-        table = make_phase_table(rows, families=families, kinds=kinds)
-        if console.measure(table, options=unbounded).maximum <= console.width:
-            return table
-    return make_phase_table(rows, families=families, kinds=0)
+def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
+    """Return the phases with time, energy, power and energy per unit of work; with `families` a line for each.
 
-
-def make_phase_table(rows: list[PhaseRow], *, families: bool = False, kinds: int = MOST_KINDS) -> Table:
-    """Return the phases with time, energy, power and energy per unit of work; with `families` a line for each."""
-    joules, unit = fmt.choose_scale([r.energy.value for r in rows if r.energy is not None], "J")
-    means = {k: r.energy.value / r.duration_s for k, r in enumerate(rows) if r.energy and r.duration_s > 0}
-    watts, power = fmt.choose_scale(means.values(), "W")
-    works = choose_work_kinds(name for r in rows for name in r.work)[:kinds]
-    energy_heads = [f"energy, {unit}", f"mean, {power}"] if means else []
-    scales = [fmt.scale_per_work(_each(rows, w), w) if means else (1.0, f"{w}/s") for w in works]
-    table = make_table("phase", "time", *energy_heads, *(head for _, head in scales))
-    for k, r in enumerate(rows):
-        cells = ["  " * r.depth + r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
-        if means:
-            cells += [cell(r.energy, joules), fmt.format_number(means[k] / watts) if k in means else fmt.NOTHING]
-        per = (_per_work(r, w, factor, energy=bool(means)) for w, (factor, _) in zip(works, scales, strict=True))
-        table.add_row(*cells, *per)
+    Kinds of work are optional columns: as many are shown as there is room for.
+    """
+    energy = scale_column("energy", "J", [r.energy for r in rows])
+    means = [r.energy.value / r.duration_s if r.energy and r.duration_s > 0 else None for r in rows]
+    mean = scale_column("mean", "W", means)
+    has_energy = any(w is not None for w in means)
+    kinds = choose_work_kinds(name for r in rows for name in r.work)
+    columns = [Column("phase", align="left"), Column("time"), *([energy, mean] if has_energy else [])]
+    for kind in kinds:
+        each = [r.energy.value / r.work[kind] for r in rows if r.energy is not None and r.work.get(kind)]
+        factor, head = fmt.scale_per_work(each, kind) if has_energy else (1.0, f"{kind}/s")
+        columns.append(Column(head, factor=factor, is_optional=True))
+    made = []
+    for r, mean_w in zip(rows, means, strict=True):
+        cells: list[Cell] = [r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
+        cells += [r.energy, mean_w] if has_energy else []
+        cells += [_share_work(r, kind, has_energy=has_energy) for kind in kinds]
+        made.append(TableRow(tuple(cells), depth=r.depth))
         if families and len(r.by_family) > 1 and r.duration_s > 0:
             for name, q in r.by_family.items():
-                mean = fmt.format_number(q.value / r.duration_s / watts)
-                table.add_row("  " * r.depth + f"  by {name}", "", cell(q, joules), mean, style="dim")
-    return table
+                made.append(TableRow((f"by {name}", "", q, q.value / r.duration_s), "dim", r.depth + 1))
+    return make_table(columns, made)
+
+
+def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> Cell:
+    """Return the energy per unit of work of a phase, or the rate of work where nothing was measured."""
+    done = row.work.get(kind, 0.0)
+    if not done or row.duration_s <= 0 or (has_energy and row.energy is None):
+        return None
+    return fmt.format_rate(done / row.duration_s) if row.energy is None else row.energy * (1 / done)
 
 
 def choose_work_kinds(kinds: Iterable[str]) -> list[str]:
     """Return the kinds of work that there is room for: what was worked on before what it took."""
     return sorted(dict.fromkeys(kinds), key=lambda kind: BEHIND.get(kind, 0))[:MOST_KINDS]
-
-
-def _each(rows: list[PhaseRow], work: str) -> list[float]:
-    return [r.energy.value / r.work[work] for r in rows if r.energy is not None and r.work.get(work)]
-
-
-def _per_work(row: PhaseRow, work: str, factor: float, *, energy: bool) -> str:
-    done = row.work.get(work, 0.0)
-    if not done or (energy and row.energy is None) or row.duration_s <= 0:
-        return fmt.NOTHING
-    if row.energy is None:
-        return fmt.format_rate(done / row.duration_s)
-    return cell(row.energy * (1 / done), factor)
 
 
 def list_work_facts(result: Result) -> list[tuple[str, str]]:
@@ -314,7 +303,7 @@ def avoid_breaks(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     found = []
     for label, text in lines:
         parts = re.split(r"(?<=[,;]) ", text)
-        found.append((label, " ".join(p.replace(" ", BLANK) if len(p) <= MOST_UNBROKEN else p for p in parts)))
+        found.append((label, " ".join(p.replace(" ", HARD_BLANK) if len(p) <= MOST_UNBROKEN else p for p in parts)))
     return found
 
 

@@ -67,7 +67,8 @@ class Column:
     """Describe a column: heading (may have several lines), unit and alignment.
 
     Figures are divided by `factor` to be in `unit`. Quantities in `%` are shares of one. `signed` figures may be below
-    zero, such as differences; `digits` are those of numbers without an uncertainty.
+    zero, such as differences; `digits` are those of numbers without an uncertainty. Optional columns are left out of a
+    terminal that is too narrow, the last one first.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Column:
     factor: float = 1.0
     signed: bool = False
     digits: int = 4
+    is_optional: bool = False
 
     @property
     def heading(self) -> str:
@@ -226,16 +228,25 @@ def split_table(table: Table, width: int) -> list[Table]:
     return [_choose_columns(table, places) for places in parts]
 
 
+def fit_table(table: Table, width: int) -> list[Table]:
+    """Return a table so that it fits into a width, in several parts where it must be."""
+    while measure_table(table) > width:
+        optional = [k for k, column in enumerate(table.columns) if column.is_optional]
+        if not optional:
+            table = _shorten_texts(table, width)
+            return [table] if measure_table(table) <= width else split_table(table, width)
+        table = _choose_columns(table, [k for k in range(len(table.columns)) if k != optional[-1]])
+    return [table]
+
+
 def write_terminal(table: Table, width: int | None = None, *, is_styled: bool = False) -> str:
     """Return a table as lines for a terminal: a rule below the headings, sums in bold where `is_styled`.
 
-    A table that is wider than `width` has long texts shortened in their middle, or comes in several parts.
+    A table that is wider than `width` loses optional columns, then has long texts shortened in their middle, and at
+    last comes in several parts.
     """
     parts = [style_text(clean_text(table.title), "bold" if is_styled else "")] if table.title else []
-    pieces = [table]
-    if width is not None and measure_table(table) > width:
-        table = _shorten_texts(table, width)
-        pieces = [table] if measure_table(table) <= width else split_table(table, width)
+    pieces = [table] if width is None else fit_table(table, width)
     parts += [_write_lines(piece, is_styled=is_styled) for piece in pieces]
     return "\n\n".join([*parts, *(clean_text(note) for note in table.notes)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -19,11 +18,11 @@ from joulelab.core.quantity import total
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.charts.of_run import parts_of
-from joulelab.report.console import make_console
 from joulelab.report.page.document import offline
 from joulelab.report.page.markdown_run import run_markdown
 from joulelab.report.page.run import run_page
-from joulelab.report.run_tables import print_result, write_headline
+from joulelab.report.run_tables import lay_out_run, write_headline
+from joulelab.report.terminal import write_blocks
 from joulelab.store.run import open_run
 from joulelab.twin.virtual import run_twin_study
 
@@ -60,11 +59,9 @@ class Told:
         self.html = Reader(offline(self.page))
         self.markdown = run_markdown(self.result, path, self.profile)
         self.json: dict[str, Any] = json.loads(json.dumps(self.result.to_json()))
-        out = io.StringIO()
-        print_result(make_console(out, width=2000), self.result, path, every_scope=True, every_phase=True, budget=True)
-        short = io.StringIO()
-        print_result(make_console(short, width=2000), self.result, path)
-        self.terminal = short.getvalue() + out.getvalue()
+        blocks = lay_out_run(self.result, path, width=2000)
+        blocks += lay_out_run(self.result, path, width=2000, every_scope=True, every_phase=True, budget=True)
+        self.terminal = write_blocks(blocks, 2000)
 
     def rows(self) -> set[tuple[str, ...]]:
         """Return the rows of the terminal's tables, without their empty cells."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from joulelab.core.text import escape_unprintable
-from joulelab.report.console import BLANK
 from joulelab.report.html import Html, tag
+from joulelab.report.tables import HARD_BLANK, format_cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.table import Table
+    from joulelab.report.tables import Table
 
 MOST_ROWS = 40  # a longer table is folded: it is there, and the page stays one that can be read
 
@@ -44,21 +44,18 @@ class Grid:
 
 
 def grid_of(table: Table) -> Grid:
-    """Return the cells of a table that the terminal prints; blanks before a first cell become its depth."""
-    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    """Return the cells of a table that the terminal prints."""
     rows = []
-    for k, row in enumerate(table.rows):
-        cells = [column[k] for column in columns]
-        depth = (len(cells[0]) - len(cells[0].lstrip(" "))) // 2 if cells else 0
-        kind = {"bold": "total", "dim": "dim"}.get(str(row.style or ""), "")
-        rows.append(Row((cells[0].lstrip(" "), *cells[1:]) if cells else (), kind, row.end_section, depth))
-    left = frozenset(k for k, column in enumerate(table.columns) if column.justify == "left")
-    return Grid(tuple(str(column.header) for column in table.columns), tuple(rows), left)
+    for row in table.rows:
+        cells = tuple(format_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True))
+        rows.append(Row(cells, row.style, row.has_rule_below, row.depth))
+    left = frozenset(k for k, column in enumerate(table.columns) if column.align == "left")
+    return Grid(tuple(column.heading for column in table.columns), tuple(rows), left)
 
 
 def shown(text: str) -> str:
     """Return a text of somebody else's as one that does nothing: no control or direction characters."""
-    return text if isinstance(text, Html) else escape_unprintable(text.replace(BLANK, " "))
+    return text if isinstance(text, Html) else escape_unprintable(text.replace(HARD_BLANK, " "))
 
 
 def table(grid: Grid, caption: str, *, hidden: bool = False, most: int = MOST_ROWS) -> Html:

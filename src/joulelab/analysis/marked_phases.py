@@ -1,4 +1,4 @@
-"""Make phases, work done and facts out of marks."""
+"""Read phases, work and facts from the marks of a run; find the work that whole runs and phases are judged by."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Fact, PhaseResult
 
-SKEW = 0.02  # share of a report that is taken for the time by which ranks differ
-SAME_EDGE_NS = 1000  # steps that are not further apart follow each other without a gap
-LARGEST = 2**63  # numbers of phases are kept as integers of 64 bits
-MOST_PHASES = 10_000  # of a run; more can be neither listed nor looked at, and cost seconds and gigabytes
-MOST_KINDS = 100  # of work in a run: each has figures of its own in every phase
-# Work of some phases only: what a whole run that did something else took for each of it is no figure of anything.
+SKEW = 0.02  # smaller shares of a report in a phase come from ranks that are slightly out of step
+SAME_EDGE_NS = 1000  # steps closer than this follow each other without a gap
+LARGEST = 2**63  # numbers of phases are stored as 64-bit integers
+MOST_PHASES = 10_000  # of a run; more are useless in a list and cost seconds and gigabytes
+MOST_KINDS = 100  # of work in a run: each has its own figures in every phase
+# Work of some phases only: a run that also did other work has no meaningful energy per unit of it.
 JUDGED_WORK = ("validated", "predicted")
-COST_WORK = ("FLOP", "steps")  # not what was worked on but what that took
-NEARLY_ALL = 0.9  # phases that have so much of the most that phases of one name have were it all the same
+COST_WORK = ("FLOP", "steps")  # effort, not the data that was worked on
+NEARLY_ALL = 0.9  # phases with this share of the largest amount count as having done all of it
 
 
 @dataclass(slots=True)
 class MarkedPhase:
-    """Hold one named interval in monotonic ns; `open_end`: nothing closed it; `script`: the shell script it is of.
+    """Hold one named interval in monotonic ns; `open_end`: no mark ended it; `script`: the shell script that marked it.
 
-    `steps`: the process (its file) whose steps it holds; their work is known and is a part of that process's reports.
+    `steps` is the marks file of the process whose steps it holds: their work is part of that process's reports.
     """
 
     id: str
@@ -47,7 +47,7 @@ class MarkedPhase:
 
     @property
     def title(self) -> str:
-        """Return the name as people say it: `epoch 3`, `step 101-150`."""
+        """Return name and number: `epoch 3`, `step 101-150`."""
         if self.n is None:
             return self.name
         last = self.last
@@ -55,7 +55,7 @@ class MarkedPhase:
 
     @property
     def last(self) -> int | None:
-        """Return the number of the last of its steps, None where it has none."""
+        """Return the number of its last step, None if it has no steps."""
         last = self.labels.get("to", self.n)
         return last if self.steps is not None and isinstance(last, int) else None
 
@@ -67,9 +67,9 @@ class MarkedPhase:
 
 @dataclass(slots=True)
 class MarkedWork:
-    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by process.
+    """Hold the work of a run: amounts by kind (summed over ranks) and times (ns) of single reports by process.
 
-    `phases` counts the phases that were marked, `left_out` the reports of further kinds of work than `MOST_KINDS`.
+    `phases` counts all marked phases, `left_out` the reports with kinds of work beyond `MOST_KINDS`.
     """
 
     amounts: dict[str, float] = field(default_factory=dict)
@@ -79,16 +79,16 @@ class MarkedWork:
 
 
 def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> tuple[list[MarkedPhase], MarkedWork]:
-    """Return the phases that overlap [start, end], in order, with the work reported in each and in all.
+    """Return the phases that overlap [start, end], in order, with their work, and the work of the run.
 
-    Of more than `MOST_PHASES` the outermost and first ones are kept.
+    Of more than `MOST_PHASES`, the outermost and first ones are returned.
     """
     lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
     marked = _find_intervals(lines, end_ns)
     phases, work = _limit_phases(marked), MarkedWork(phases=len(marked))
     _nest_in_cells(phases.values())
     _nest_in_scripts(phases.values())
-    clock = _PhaseFinder(phases.values())
+    finder = _PhaseFinder(phases.values())
     for report in lines:
         if report.get("mark") != "work" or not start_ns <= int(report["t"]) <= end_ns:
             continue
@@ -96,7 +96,7 @@ def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) 
         _add_amounts(work.amounts, line)
         work.times_ns.setdefault(_get_source(line), []).extend(int(t) for t in line.get("at", ()))
         if line.get("phase") is None:
-            _credit_times(clock, line)
+            _credit_times(finder, line)
         else:
             _credit_phases(phases, line)
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
@@ -104,7 +104,7 @@ def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) 
 
 
 def _limit_kinds(work: MarkedWork, line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a report without kinds of work beyond the first `MOST_KINDS`, and count it if it has such."""
+    """Remove the kinds of work beyond the first `MOST_KINDS` from a report, and count such a report."""
     amounts = _read_amounts(line.get("amounts"))
     new = [name for name in amounts if name not in work.amounts]
     room = MOST_KINDS - len(work.amounts)
@@ -123,24 +123,23 @@ def _limit_phases(phases: dict[str, MarkedPhase]) -> dict[str, MarkedPhase]:
 
 
 def list_facts(marks: Iterable[Mapping[str, Any]], end_ns: int, first: str) -> dict[str, Fact]:
-    """Return the facts told up to a time: the last value of each name, that of the `first` host if it has one.
+    """Return the facts reported up to a time: the last value of each name, from the `first` host if it has one.
 
-    None takes a fact back.
+    None removes a fact.
     """
-    told: dict[str, Fact | None] = {}
+    found: dict[str, Fact | None] = {}
     lines = [m for m in marks if m.get("mark") == "fact" and int(m.get("t", 0)) <= end_ns]
     for line in sorted(lines, key=lambda m: (m.get("host", "") == first, int(m["t"]))):
         facts = line.get("facts")
         for name, value in facts.items() if isinstance(facts, dict) else ():
-            told.pop(
-                escape_surrogates(str(name)), None
-            )  # so that facts stand in the order in which they were told last
-            told[escape_surrogates(str(name))] = _clean_fact(value)
-    return {name: value for name, value in told.items() if value is not None}
+            key = escape_surrogates(str(name))
+            found.pop(key, None)  # facts are in the order in which they were last reported
+            found[key] = _clean_fact(value)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _clean_fact(value: object) -> Fact | None:
-    """Return a fact as it can be stored: no lone surrogates, no integers that are too large for a float."""
+    """Return a fact in a form that can be stored: no lone surrogates, no integers too large for a float."""
     if isinstance(value, int) and not isinstance(value, bool):
         try:
             float(value)
@@ -154,7 +153,7 @@ def _clean_fact(value: object) -> Fact | None:
 
 
 def _read_number(value: object) -> int | None:
-    """Return the number of a phase, None where it is no whole number."""
+    """Return the number of a phase, None if it is not a whole number."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
@@ -162,7 +161,7 @@ def _read_number(value: object) -> int | None:
 
 
 def _read_amounts(given: object) -> dict[str, float]:
-    """Return amounts of work by name; what is no number is left out."""
+    """Return amounts of work by kind; values that are not numbers are left out."""
     found = {}
     for name, amount in given.items() if isinstance(given, dict) else ():
         try:
@@ -173,7 +172,7 @@ def _read_amounts(given: object) -> dict[str, float]:
 
 
 def find_stretches(phases: Sequence[MarkedPhase]) -> list[list[int]]:
-    """Return the places of steps that follow each other without a gap in one phase, a list for each stretch."""
+    """Return the indices of steps that follow each other without a gap in one phase, a list for each stretch."""
     found: list[list[int]] = []
     last: dict[tuple[str, str | None], list[int]] = {}
     for k, phase in enumerate(phases):
@@ -189,12 +188,12 @@ def find_stretches(phases: Sequence[MarkedPhase]) -> list[list[int]]:
 
 
 def _get_source(line: Mapping[str, Any]) -> str:
-    """Return the file that a line is from: one per process."""
+    """Return the marks file of a line: one per process."""
     return f"{line.get('host', '')}/{line.get('source', '')}"
 
 
 def _get_id(line: Mapping[str, Any], key: str) -> str | None:
-    """Return the id of a phase, which is that of one host only."""
+    """Return the id of a phase, made unique by the host."""
     return None if line.get(key) is None else f"{line.get('host', '')}/{line[key]}"
 
 
@@ -207,8 +206,8 @@ def _find_intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Ma
             identity = _get_id(line, "id") or ""
             if identity in phases:  # a process of the same number, later
                 phases[f"{identity}#{k}"] = phases.pop(identity)
-            told, done, name = line.get("labels"), line.get("work"), escape_surrogates(str(line.get("name", "")))
-            labels = told if isinstance(told, dict) else {}
+            labels, done, name = line.get("labels"), line.get("work"), escape_surrogates(str(line.get("name", "")))
+            labels = labels if isinstance(labels, dict) else {}
             n, parent = _read_number(line.get("n")), _get_id(line, "parent")
             begun = MarkedPhase(identity, name, n, t, end_ns, parent, labels, open_end=True, host=host)
             if isinstance(done, dict):
@@ -229,10 +228,9 @@ def _find_intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Ma
 
 
 def _nest_in_cells(phases: Iterable[MarkedPhase]) -> None:
-    """Make phases of a notebook's kernel parts of the cells that they lie in.
+    """Make phases of a notebook's kernel children of the cells that they lie in.
 
-    Kernel and cells are marked by different processes, neither of which knows the other's phases; cells follow each
-    other without overlap.
+    Kernel and cells are marked by different processes that do not know each other's phases. Cells do not overlap.
     """
     cells: dict[str, list[MarkedPhase]] = {}
     others = []
@@ -249,7 +247,7 @@ def _nest_in_cells(phases: Iterable[MarkedPhase]) -> None:
 
 
 def _nest_in_scripts(phases: Iterable[MarkedPhase]) -> None:
-    """Make steps parts of the phases that their own process switched to: those have no id while it runs."""
+    """Make steps children of the phases that their own process switched to: these have no id in the marks."""
     switched: dict[str, list[MarkedPhase]] = {}
     for phase in phases:
         if phase.script is not None:
@@ -262,7 +260,7 @@ def _nest_in_scripts(phases: Iterable[MarkedPhase]) -> None:
 
 
 class _PhaseFinder:
-    """Find the phases that reports without a phase were done in; steps by their order, for they may be many."""
+    """Find the phases of reports that name no phase. Steps are sorted, as there may be many."""
 
     def __init__(self, phases: Iterable[MarkedPhase]) -> None:
         self._others: dict[str, list[MarkedPhase]] = {}
@@ -275,8 +273,8 @@ class _PhaseFinder:
         for blocks in (b for by_process in self._steps.values() for b in by_process.values()):
             blocks.sort(key=lambda block: block.start_ns)
 
-    def at(self, host: str, source: str, since: int, t: int) -> Iterator[MarkedPhase]:
-        """Return the phases of a host in which a report of [since, t] may lie; no steps of its own process."""
+    def find_phases(self, host: str, source: str, since: int, t: int) -> Iterator[MarkedPhase]:
+        """Yield the phases of a host that a report of [since, t] may belong to, without steps of its own process."""
         there = self._others.get(host, [])
         yield from [p for p in there if p.script == source] or there
         for process, blocks in self._steps.get(host, {}).items():
@@ -290,16 +288,16 @@ def _add_amounts(amounts: dict[str, float], line: Mapping[str, Any], share: floa
         amounts[name] = amounts.get(name, 0.0) + amount * share
 
 
-def _credit_times(clock: _PhaseFinder, line: Mapping[str, Any]) -> None:
-    """Add work that names no phase (of other ranks, threads, children, scripts) to the phases that it was done in.
+def _credit_times(finder: _PhaseFinder, line: Mapping[str, Any]) -> None:
+    """Add work that names no phase (of other ranks, threads, children, scripts) to the phases by time.
 
-    A report covers the time since the one before; where that reaches over a phase's edge, its share is taken. A
-    script's reports belong to the script's own phases, if it has any. Ranks do not reach an edge at the same moment:
-    what little seems to lie in the phase beside belongs to the one that has nearly all of it.
+    A report covers the time since the previous one; each phase gets the share that overlaps it. Reports of a script
+    belong to the script's own phases, if it has any. Ranks reach an edge at slightly different times: a small share
+    in the neighbouring phase belongs to the phase that has nearly all of the report.
     """
     t, since = int(line["t"]), min(int(line.get("from", line["t"])), int(line["t"]))
     beside: dict[str | None, list[tuple[float, MarkedPhase]]] = {}
-    for phase in clock.at(str(line.get("host", "")), _get_source(line), since, t):
+    for phase in finder.find_phases(str(line.get("host", "")), _get_source(line), since, t):
         overlap = min(t, phase.end_ns) - max(since, phase.start_ns)
         share = overlap / (t - since) if t > since else float(phase.start_ns <= t < phase.end_ns)
         if share > 0:
@@ -313,7 +311,7 @@ def _credit_times(clock: _PhaseFinder, line: Mapping[str, Any]) -> None:
 
 
 def _credit_phases(phases: Mapping[str, MarkedPhase], line: Mapping[str, Any]) -> None:
-    """Add a work report to its phase and to every phase around that."""
+    """Add a work report to its phase and to all phases around it."""
     current = phases.get(_get_id(line, "phase") or "")
     seen: set[str] = set()
     while current is not None and current.id not in seen:
@@ -323,9 +321,9 @@ def _credit_phases(phases: Mapping[str, MarkedPhase], line: Mapping[str, Any]) -
 
 
 def list_figure_kinds(kinds: Iterable[str]) -> list[str]:
-    """Return the kinds of work that energy and time of the whole may be divided by.
+    """Return the kinds of work that the energy and time of a whole run may be divided by.
 
-    What was only judged has such a figure where nothing else was worked on, as in a phase of its own.
+    Validated or predicted samples count only if there is no other data, as in a phase of its own.
     """
     there = list(dict.fromkeys(kinds))
     others = [kind for kind in there if kind not in (*JUDGED_WORK, *COST_WORK)]
@@ -333,10 +331,10 @@ def list_figure_kinds(kinds: Iterable[str]) -> list[str]:
 
 
 def find_work_phase(phases: Sequence[PhaseResult], kind: str) -> tuple[str, float] | None:
-    """Return the name of the phases that a kind of work was done in, and its amount per second in them.
+    """Return the name of the phases in which a kind of work was done, and its amount per second in them.
 
-    Those that took least time of those that hold nearly all of it; None where it was done in no phase. Phases of
-    several nodes or threads go on at the same time, which counts once.
+    Of the names that have nearly all of the work, choose the one that took the least time; None if no phase has any.
+    The time of phases that overlap, on several nodes or threads, counts once.
     """
     by_name: dict[str, list[PhaseResult]] = {}
     for phase in phases:
@@ -351,7 +349,7 @@ def find_work_phase(phases: Sequence[PhaseResult], kind: str) -> tuple[str, floa
 
 
 def _sum_union(phases: Iterable[PhaseResult]) -> float:
-    """Return how long at least one of some phases went on, in s."""
+    """Return the time (s) during which at least one of the phases was active."""
     whole = reached = 0.0
     for start, end in sorted((p.start_s, p.start_s + p.duration_s) for p in phases):
         whole += max(end - max(start, reached), 0.0)

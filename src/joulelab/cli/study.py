@@ -62,7 +62,7 @@ def command() -> None:
 def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool, no_check: bool) -> None:
     """List all runs of a study in their order.
 
-    Shows the time and energy that earlier runs let expect, and what prevents the study. Runs and writes nothing.
+    Shows the time and energy expected from earlier runs, and what prevents the study. Runs and writes nothing.
     """
     from joulelab.cli.study_overview import show_plan
     from joulelab.core.errors import JoulelabError
@@ -103,7 +103,7 @@ def run_command(
     figures: bool | None,
     yes: bool,
 ) -> None:
-    """Run the part of a study that is not done yet, then print the results.
+    """Run the rest of a study, then print the results.
 
     If it is interrupted, the same command continues; finished runs are not repeated.
     """
@@ -164,9 +164,10 @@ def report_command(
     interval: bool,
     figures: bool | None,
 ) -> None:
-    """Print the results of a study so far: tables, statistics, comparisons.
+    """Print the results of a study so far.
 
-    Also writes CSV files and figures into the folder of the study. Runs nothing.
+    Prints tables, statistics and comparisons; also writes CSV files and figures into the folder of the study. Runs
+    nothing.
     """
     from joulelab.cli.study_report import print_report, write_study_files
     from joulelab.report.study_summary import summarised

@@ -35,7 +35,7 @@ COMMANDS = {
     "reproduce": "Run a paper's study on its twin, in virtual time; print published beside reproduced.",
     "plan": "Plan with what was measured: racks, cost, carbon, when to run.",
     "workload": "Run the models of the studies, or your own, measured; list and describe them.",
-    "tune": "Find the best cap for a command with few trials, and say what it saves and what finding it cost.",
+    "tune": "Find the best power cap for a command with few trials.",
     "meters": "List the meters of this machine, and how to get those that are missing.",
     "doctor": "Test each meter for a few seconds, and explain how to repair it.",
     "serve": "Show runs and studies in the browser.",

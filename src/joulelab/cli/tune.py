@@ -9,18 +9,18 @@ import shlex
 import sys
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
-from joulelab.cli.output import print_json, write_file
-from joulelab.cli.parameters import Duration, UsageError, add_run_options
+from joulelab.cli.output import print_json, print_notice, write_file
+from joulelab.cli.parameters import Duration, UsageError, add_run_options, format_examples, studies_option
 from joulelab.cli.run import execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
     from typing import NoReturn
 
     from joulelab.analysis.goals import Goal
@@ -34,15 +34,19 @@ if TYPE_CHECKING:
     from joulelab.study.tuning.tuned import Tuned
 
 FAILED_CODE = 1
-# What belongs to one of the two ways only; each may be given with the other only by mistake.
+EXAMPLES = format_examples(
+    "joulelab tune --goal edp -- python train.py",
+    "joulelab tune --goal energy@slowdown=5% --online -- python train.py",
+)
+# Options of one of the two modes; with the other they would have no effect.
 RUNS_ONLY = ("repeat_max", "studies", "patterns", "retry", "apply", "timeout", "scope")
 WINDOWS = ("window", "settle", "per")
 ONLINE_ONLY = (*WINDOWS, "runs", "labels", "tail", "estimate", "rated_cpu", "capture")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Hold what is tuned: the command, the goal and the caps."""
+class TuneRequest:
+    """Hold the command to tune, the goal and the caps to choose from."""
 
     words: tuple[str, ...]
     goal: Goal
@@ -51,14 +55,14 @@ class Wanted:
 
     @property
     def typed(self) -> str:
-        """Return the command as it is typed, without secrets."""
+        """Return the command as typed, without secrets."""
         from joulelab.store.redact import redact
 
         return shlex.join(redact(self.words))
 
 
 class OnlineUsageError(click.UsageError):
-    """Say what was typed wrongly, with an exit code that is seldom a command's."""
+    """Report a usage error with an exit code that commands seldom return."""
 
     exit_code = OWN_FAILURE
 
@@ -67,23 +71,23 @@ class OnlineUsageError(click.UsageError):
         self.code = str(getattr(error, "code", "usage"))
 
 
-class Tune(click.Command):
-    """Leave with a code that is no command's where --online cannot begin: then the exit code is the command's."""
+class TuneCommand(click.Command):
+    """Return 125 if --online cannot start: from then on the exit code is the command's."""
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
-        """Read the words."""
+        """Parse the arguments."""
         before = args[: args.index("--")] if "--" in args else args
-        with _own_code(online="--online" in before):
+        with _set_own_exit_code(online="--online" in before):
             return super().make_context(info_name, args, *more, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the command."""
-        with _own_code(online=ctx.params["online"]):
+        with _set_own_exit_code(online=ctx.params["online"]):
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def _own_code(*, online: bool) -> Iterator[None]:
+def _set_own_exit_code(*, online: bool) -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
@@ -92,31 +96,32 @@ def _own_code(*, online: bool) -> Iterator[None]:
         raise
 
 
-@click.command("tune", cls=Tune, context_settings={"allow_interspersed_args": False})
+@click.command("tune", cls=TuneCommand, epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--goal", "goal_text", required=True, metavar="GOAL", help="energy, edp, ed2p, eds:K, energy@slowdown=5%, ..."
+    "--goal",
+    "goal_text",
+    required=True,
+    metavar="GOAL",
+    help="Goal of the search: energy, edp, ed2p, eds:K, energy@slowdown=5%, ...",
 )
-@click.option("--cap", metavar="W|%", help="Caps to choose from: 100:260:10.  [default: the GPUs' whole range]")
+@click.option("--cap", metavar="W|%", help="Caps to choose from: 100:260:10.  [default: the whole range of the GPUs]")
+@click.option("--gpu", "which", metavar="0,1", help="GPUs to tune: numbers, UUIDs or `all`.  [default: visible GPUs]")
 @click.option(
-    "--gpu", "which", metavar="0,1", help="Tune these GPUs: numbers, UUIDs or `all`.  [default: those visible]"
+    "--trials", type=click.IntRange(min=1), metavar="N", help="Highest number of trials.  [default: by number of caps]"
 )
+@click.option("--online", is_flag=True, help="Try caps within one run, while it reports its work.")
+@click.option("--window", type=Duration(0.1), default="5s", show_default=True, help="Shortest trial with --online.")
+@click.option("--settle", type=Duration(), default="1s", show_default=True, help="Wait this long after each new cap.")
+@click.option("--per", metavar="NAME", help="Kind of work that counts, with --online.  [default: the first reported]")
 @click.option(
-    "--trials", type=click.IntRange(min=1), help="Try so many times at most.  [default: by the number of caps]"
+    "--repeat-max", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Most runs of one cap."
 )
-@click.option("--online", is_flag=True, help="Try caps inside one run, between its reports of work.")
-@click.option("--window", type=Duration(0.1), default="5s", show_default=True, help="Length of a window at least.")
-@click.option("--settle", type=Duration(), default="1s", show_default=True, help="Wait so long after each new cap.")
-@click.option("--per", metavar="NAME", help="Count this kind of work in windows.  [default: the first reported]")
-@click.option("--repeat-max", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of one cap at most.")
-@click.option("--work", "patterns", multiple=True, metavar="REGEX", help="Work done, in the output: 'tokens: (\\d+)'.")
-@click.option("--scope", metavar="SCOPE", help="Whose energy counts: node.ac, gpu.  [default: everything measured]")
-@click.option("--timeout", type=Duration(0.001), help="End a run that takes longer; its cap is left out.")
-@click.option("--retry", is_flag=True, help="Run again what failed.")
-@click.option("--apply", is_flag=True, help="In the end, run the command under the best cap.")
-@click.option(
-    "--studies", type=click.Path(path_type=Path), envvar="JOULELAB_STUDIES", default="joulelab-studies",
-    show_default=True, metavar="DIR", help="Store of studies (JOULELAB_STUDIES).",
-)  # fmt: skip
+@click.option("--work", "patterns", multiple=True, metavar="REGEX", help="Read the work done from the output.")
+@click.option("--scope", metavar="SCOPE", help="Compare the energy of node.ac, gpu, ...  [default: all measured]")
+@click.option("--timeout", type=Duration(0.001), help="Stop a run after this time; its cap is left out.")
+@click.option("--retry", is_flag=True, help="Repeat runs that failed.")
+@click.option("--apply", is_flag=True, help="Then run the command with the best cap.")
+@studies_option
 @add_run_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_context
@@ -131,42 +136,40 @@ def command(
     online: bool,
     **given: Any,
 ) -> None:
-    """Find the best cap for a command with few trials, and say what it saves and what finding it cost.
+    """Find the best power cap for a command with few trials.
 
-    joulelab tune --goal edp -- python train.py
-
-    joulelab tune --goal energy@slowdown=5% --online -- python train.py
-
-    Each trial is a run of the command; what an earlier tune or sweep of the same command ran counts, and an interrupted
-    tune goes on. With --online there is one run, which reports its work (joulelab.work): caps are tried while it runs,
-    and the best stays for the rest of it. In the end all caps are what they were before.
+    Prints what the cap saves and what the search cost. Each trial is a run of the command; runs of an earlier tune or
+    sweep count, and an interrupted tune continues with the same command. With --online there is one run, which reports
+    its work (joulelab.work): caps are tried while it runs, and the best one stays to its end. In the end the original
+    caps are restored.
     """
     if not words:
-        raise UsageError("no-command", "there is no command to tune; type `joulelab tune --goal edp -- CMD`")
+        raise UsageError("no-command", "no command to tune; type `joulelab tune --goal edp -- CMD`")
     _check_options(ctx, online=online)
     ctx.meta[RUNS_WORKLOAD] = online
-    wanted = _wanted(words, goal_text, cap, which, trials)
+    wanted = _read_request(words, goal_text, cap, which, trials)
     if online:
-        _online(wanted, given, ctx.obj)
-    code = _runs(wanted, which, given)
+        _tune_online(wanted, given, ctx.obj)
+    code = _tune_by_runs(wanted, which, given)
     ctx.exit(code)
 
 
 def _check_options(ctx: click.Context, *, online: bool) -> None:
-    """Refuse options of the other way: they would do nothing."""
-    # What --apply runs in the end is recorded like any run.
+    """Refuse options of the other mode: they would have no effect."""
+    # With --apply, the last run takes all options of a run.
     wrong = RUNS_ONLY if online else WINDOWS if ctx.params["apply"] else ONLINE_ONLY
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name or "")
         if source is None or source.name != "COMMANDLINE" or param.name not in wrong:
             continue
-        raise UsageError(
-            "other-mode", f"{param.opts[-1]} is for {'whole runs, not for' if online else 'tuning with'} --online"
-        )
+        text = "cannot be used with --online" if online else "needs --online"
+        raise UsageError("other-mode", f"{param.opts[-1]} {text}")
 
 
-def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str | None, trials: int | None) -> Wanted:
-    """Return what is asked for. Raises JoulelabError."""
+def _read_request(
+    words: tuple[str, ...], goal_text: str, cap: str | None, which: str | None, trials: int | None
+) -> TuneRequest:
+    """Return the request from its options. Raises JoulelabError."""
     from joulelab.analysis.goals import Goal
     from joulelab.control.client import Caps
     from joulelab.run.run_caps import choose_gpus
@@ -175,27 +178,27 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
     goal = Goal.parse(goal_text)
     with Caps(os.environ) as caps:
         status = caps.status()
-    return Wanted(words, goal, make_grid(status, choose_gpus(status, os.environ, which), cap), trials)
+    return TuneRequest(words, goal, make_grid(status, choose_gpus(status, os.environ, which), cap), trials)
 
 
-def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
-    """Tune by whole runs; return the exit code. Raises JoulelabError."""
+def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, Any]) -> int:
+    """Tune with one run per trial; return the exit code. Raises JoulelabError."""
     from joulelab.control.leftovers import restore_at_start
     from joulelab.run.workload_process import strip_own_locale
     from joulelab.study.executors import open_executor
     from joulelab.study.stopping import Stop
 
-    environ = _visible(wanted.grid) if which is not None else dict(os.environ)
+    environ = _show_tuned_gpus(wanted.grid) if which is not None else dict(os.environ)
     executor = open_executor("local", strip_own_locale(environ), {}, given["studies"])
-    tuning = _tuning(wanted, which, given, executor)
+    tuning = _open_tuning(wanted, which, given, executor)
     try:
         with Stop() as stop:
             tuning.run(stop)
     finally:
         executor.close()
-        restore_at_start(os.environ, _say)
+        restore_at_start(os.environ, print_notice)
     tuned = tuning.tuned(wanted.typed)
-    _show(tuned, as_json=given["as_json"], output=given["output"], quiet=given["quiet"])
+    _print_result(tuned, as_json=given["as_json"], output=given["output"], quiet=given["quiet"])
     if tuning.stopped_by is not None:
         return 128 + tuning.stopped_by
     if tuned.choice is None:
@@ -206,36 +209,35 @@ def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     return 0
 
 
-def _visible(grid: Grid) -> dict[str, str]:
-    """Return an environment in which a command sees the GPUs that are tuned, and no other."""
+def _show_tuned_gpus(grid: Grid) -> dict[str, str]:
+    """Return an environment in which the command sees only the tuned GPUs."""
     numbers = [scope.partition(":")[2] for scope in grid.scopes]
     return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(numbers)}
 
 
-def _tuning(wanted: Wanted, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:
+def _open_tuning(wanted: TuneRequest, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:
     from joulelab.study.folder import default_name
     from joulelab.study.matrix import Workload
     from joulelab.study.tuning.runs import Tuning, open_plan
     from joulelab.study.work import WorkPattern
 
     workload = Workload(wanted.words)
-    # Runs on other GPUs are not trials of the same.
+    # Runs on other GPUs belong to another study.
     on = "" if which is None else "-gpu" + "-".join(scope.partition(":")[2] for scope in wanted.grid.scopes)
     name = given["name"] or default_name(workload) + on
     folder = given["studies"].absolute() / name
     work = [WorkPattern.parse(text) for text in given["patterns"]]
-    study, cells = open_plan(folder, name, workload, wanted.grid, _settings(given), wanted.goal, work)
+    study, cells = open_plan(folder, name, workload, wanted.grid, _make_settings(given), wanted.goal, work)
     return Tuning(
-        study, cells, wanted.grid, wanted.goal, executor=executor, tell=partial(_tell, given["scope"]),
-        say=_say, trials=wanted.trials, repeat_max=given["repeat_max"], work=work, scope=given["scope"],
+        study, cells, wanted.grid, wanted.goal, executor=executor, tell=partial(_print_trial, given["scope"]),
+        say=print_notice, trials=wanted.trials, repeat_max=given["repeat_max"], work=work, scope=given["scope"],
         retry=given["retry"],
     )  # fmt: skip
 
 
-def _settings(given: Mapping[str, Any]) -> dict[str, object]:
-    """Return the settings that were asked for."""
+def _make_settings(given: Mapping[str, Any]) -> dict[str, object]:
     config = given["config"]
-    asked = {
+    settings = {
         "idle_s": given["idle"],
         "period_s": given["period"],
         "meters": given["meters"] or None,
@@ -243,20 +245,20 @@ def _settings(given: Mapping[str, Any]) -> dict[str, object]:
         "config": None if config is None else str(config.absolute()),
         "timeout_s": given.get("timeout"),
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
-def _show(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bool) -> None:
+def _print_result(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bool) -> None:
     if output is not None:
         text = json.dumps(tuned.to_json(), indent=1, ensure_ascii=False, default=str) + "\n"
         write_file(output, text.encode(errors="backslashreplace"), what="JSON")
     if as_json:
         print_json(tuned.to_json())
     elif not quiet:
-        _print(tuned, sys.stdout)
+        _print_tuned(tuned, sys.stdout)
 
 
-def _print(tuned: Tuned, file: Any) -> None:
+def _print_tuned(tuned: Tuned, file: Any) -> None:
     from joulelab.report.console import make_console
     from joulelab.report.tuning_tables import print_tuned
 
@@ -264,8 +266,8 @@ def _print(tuned: Tuned, file: Any) -> None:
     file.flush()
 
 
-class Conclusion:
-    """Tell what tuning found inside a run, below what the run used."""
+class TuningReport:
+    """Add the result of tuning to the result of a run."""
 
     needs: Sequence[str] = ("joulelab.report.tuning_tables", "joulelab.study.tuning.account")
 
@@ -273,12 +275,12 @@ class Conclusion:
         self._online, self._typed = online, typed
 
     def to_json(self, outcome: RunOutcome) -> dict[str, Any]:
-        """Return what was found as plain data."""
+        """Return the result of tuning as plain data."""
         return {"tune": self._tuned(outcome).to_json()}
 
     def print(self, outcome: RunOutcome) -> None:
-        """Print what was found."""
-        _print(self._tuned(outcome), sys.stderr)
+        """Print the result of tuning."""
+        _print_tuned(self._tuned(outcome), sys.stderr)
 
     def _tuned(self, outcome: RunOutcome) -> Tuned:
         from joulelab.study.tuning.account import account
@@ -286,28 +288,24 @@ class Conclusion:
         return account(self._online, outcome.run, self._typed)
 
 
-def _online(wanted: Wanted, given: Mapping[str, Any], early: list[Spawned] | None) -> NoReturn:
-    """Tune inside one run, and leave as the command did. Raises JoulelabError before it is started."""
+def _tune_online(wanted: TuneRequest, given: Mapping[str, Any], early: list[Spawned] | None) -> NoReturn:
+    """Tune within one run and exit with its code. Raises JoulelabError before the run starts."""
     from joulelab.study.tuning.online import Online
 
     times = {"window_s": given["window"], "settle_s": given["settle"]}
     online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)
     options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
-    execute(wanted.words, early, companion=online, after=Conclusion(online, wanted.typed), **options)
+    execute(wanted.words, early, companion=online, after=TuningReport(online, wanted.typed), **options)
 
 
-def _tell(scope: str | None, told: Told) -> None:
-    """Tell what became of a trial, by the energy of the scope that counts."""
+def _print_trial(scope: str | None, event: Told) -> None:
+    """Print the time and energy of a trial."""
     from joulelab.cli.study_driver import describe_event
     from joulelab.report import format as fmt
 
-    energy = None if told.trial is None else told.trial.energy(scope)
-    if told.trial is None or energy is None:
-        _say(f"  {describe_event(told, scope)}")
+    energy = None if event.trial is None else event.trial.energy(scope)
+    if event.trial is None or energy is None:
+        print_notice(f"  {describe_event(event, scope)}")
     else:
         used = fmt.format_quantity(energy.value, energy.expanded, "J")
-        _say(f"  {fmt.format_duration(told.trial.time_s)}, {used}{'' if scope is None else ' by ' + scope}")
-
-
-def _say(text: str) -> None:
-    click.echo(f"joulelab: {text}", err=True)
+        print_notice(f"  {fmt.format_duration(event.trial.time_s)}, {used}{'' if scope is None else ' by ' + scope}")

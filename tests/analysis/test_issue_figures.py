@@ -11,7 +11,7 @@ from benchmarks.scenarios import LEAD, NS, START, curve_of, poll_times, specs, s
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.twin.flaws import GA10X, GA100, HOPPER, VOLTA
 from joulelab.twin.instrument import counter_j, instant_w
 
@@ -75,7 +75,7 @@ def test_eight_gpus_over_ten_seconds(load, sensor):
     for phase in rng.uniform(0, 1, 3):
         curve = loads(float(phase))[load]
         found = [measure(rng, curve, 10.0, SENSORS[sensor]) for _ in range(8)]
-        energy, true = total(e for e, _, _ in found), sum(t for _, t, _ in found)
+        energy, true = add_quantities(e for e, _, _ in found), sum(t for _, t, _ in found)
         assert abs(energy.value - true) < 0.005 * true
         assert abs(energy.value - true) <= 2 * energy.u
 

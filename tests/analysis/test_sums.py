@@ -13,7 +13,7 @@ from tests.analysis.virtual import counter_spec, ns, power_spec, readings
 
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 
 LIMITS = (0.0, 800.0)
 # Polls as they come: fast around edges, usual, late, and after a gap.
@@ -75,7 +75,7 @@ def test_adjacent_phases_of_a_counter_are_as_sure_as_the_whole(made, shares):
     t, curve = made
     ends = split(t, shares)
     whole = curve.energy(ends[0], ends[-1])
-    parts = total(curve.energy(a, b) for a, b in pairwise(ends))
+    parts = add_quantities(curve.energy(a, b) for a, b in pairwise(ends))
     assert parts.u == pytest.approx(whole.u, rel=1e-6, abs=1e-6)
     for kind, u in whole.budget().items():
         assert parts.budget()[kind] == pytest.approx(u, rel=1e-6, abs=1e-6)
@@ -87,7 +87,7 @@ def test_adjacent_phases_of_a_power_are_as_sure_as_the_whole(made, shares):
     t, curve = made
     ends = split(t, shares)
     whole = curve.energy(ends[0], ends[-1])
-    parts = total(curve.energy(a, b) for a, b in pairwise(ends))
+    parts = add_quantities(curve.energy(a, b) for a, b in pairwise(ends))
     for kind in ("gain", "offset", "edge", "gap", "lag"):
         expected = whole.budget().get(kind, 0.0)
         assert parts.budget().get(kind, 0.0) == pytest.approx(expected, rel=1e-6, abs=1e-6), kind
@@ -117,7 +117,7 @@ def test_gpus_of_one_model_work_in_step_and_others_do_not(made, count):
     for shared, share in (("nvml:H100", count), ("", math.sqrt(count))):
         spec = counter_spec(0.1, gain=0.05, limits=LIMITS, shared=shared)
         gpus = [CounterCurve(curve.readings, spec, name=f"gpu:{i}") for i in range(count)]
-        one, node = gpus[0].energy(a, b), total(g.energy(a, b) for g in gpus)
+        one, node = gpus[0].energy(a, b), add_quantities(g.energy(a, b) for g in gpus)
         assert node.value == pytest.approx(count * one.value)
         for kind, u in one.without("break").budget().items():
             assert node.budget()[kind] == pytest.approx(share * u, abs=1e-9)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.core.quantity import Quantity, edges, total
+from joulelab.core.quantity import Quantity, add_quantities, make_edge_terms
 
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 sources = st.sampled_from(["gain:a", "gain:b", "edge:x:1", "edge:x:2"])
@@ -38,8 +38,8 @@ def test_equal_sources_add_linearly_others_in_quadrature(u, v):
 def test_sums_do_not_care_about_order(a, b, c):
     same((a + b) + c, a + (b + c))
     same(a + b, b + a)
-    same(total([a, b, c]), a + b + c)
-    same(total([]), Quantity(0.0))
+    same(add_quantities([a, b, c]), a + b + c)
+    same(add_quantities([]), Quantity(0.0))
 
 
 @given(quantities, st.floats(-100, 100), st.floats(-100, 100))
@@ -139,7 +139,7 @@ def test_bounds_of_one_sensor_add_and_cancel_as_terms_do():
     assert (a - a).bound == 0.0
     assert (a / a).bound == 0.0
     assert (a * a).bound == 160.0
-    assert total([a, a]).bounds == {"m": 8.0}
+    assert add_quantities([a, a]).bounds == {"m": 8.0}
 
 
 @given(quantities, numbers)
@@ -185,9 +185,9 @@ def test_the_edge_between_two_phases_cancels_in_their_sum():
     def u(t_ns):
         return float(t_ns)
 
-    first, second = (Quantity(1.0, edges("c", *ends, u)) for ends in ((1, 2), (2, 5)))
+    first, second = (Quantity(1.0, make_edge_terms("c", *ends, u)) for ends in ((1, 2), (2, 5)))
     assert (first + second).u == pytest.approx(math.hypot(1, 5))
-    assert edges("c", 3, 3, u) == {}
+    assert make_edge_terms("c", 3, 3, u) == {}
 
 
 def test_a_quantity_reads_as_value_and_interval():

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.breakdown import break_down_energy
-from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import EnergyChannel, ScopeChannels, SumCurve, list_energy_specs, load_channels
-from joulelab.analysis.checks import Facts, all_checks
+from joulelab.analysis.checks import LostTables, RunEvidence, check_run, is_needed_for_totals, is_of_marks
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.damage import LostTables, damages_marks, needs_file
+from joulelab.analysis.device_checks import list_caps
 from joulelab.analysis.gaps import list_gaps
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import JoinedScopes, compare_meters, join_meters, mark_in_step
@@ -32,7 +31,7 @@ from joulelab.analysis.result import (
 from joulelab.analysis.unseen import select_steps
 from joulelab.analysis.unsure import add_interval_terms, read_edge_offsets
 from joulelab.core.errors import StoreError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
 
@@ -104,10 +103,10 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
     scopes = mark_in_step(scopes, compared)
     results = tuple(result_of(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
     groups, ratios = break_down_energy(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
-    whole = not any(map(needs_file, damage))
+    whole = not any(map(is_needed_for_totals, damage))
     if not whole:  # a sum that lacks a file would be a smaller number that looks like the whole
         groups, ratios = (), {}
-    if any(map(damages_marks, damage)):  # the same for work
+    if any(map(is_of_marks, damage)):  # the same for work
         work = replace(work, amounts={})
         phases = [replace(phase, work={}) for phase in phases]
     gaps = tuple(g for g in list_gaps(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
@@ -118,11 +117,11 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
     imported = end.get("outcome") == "imported"
     has_ended = (run.state, end.get("outcome"), end.get("exit_code")) == ("closed", "exit", 0)
     open_phases = tuple(escape_unprintable(phase.title) for phase in phases if phase.open_end) if has_ended else ()
-    facts = Facts(
+    evidence = RunEvidence(
         run.state, a, b, interval.idle, scopes, results, events, gaps,
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
         imported=imported, lags=joined.lags, groups=groups,
-        comparisons=compared, accounts=accounts, steps=steps, told=told_facts, damage=damage,
+        comparisons=compared, accounts=accounts, steps=steps, facts=told_facts, damage=damage,
         phases=work.phases, work_left_out=work.left_out, open_phases=open_phases,
         is_unverifiable=bool(work.amounts) and run.state == "closed" and not imported and not run.lists_files,
     )  # fmt: skip
@@ -138,12 +137,12 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
         work=work.amounts,
         load=_load(run, a, b) | _used(events),
         gaps=gaps,
-        checks=tuple(all_checks(facts)),
+        checks=tuple(check_run(evidence)),
         missing=tuple(_missing(events, meta)),
         lags=tuple(joined.lags),
         comparisons=compared,
         ratios=ratios,
-        caps=caps_of(events),
+        caps=list_caps(events),
         facts=told_facts,
         rated=find_rated_power(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
         busiest=_busiest(run, a, b),
@@ -328,7 +327,7 @@ class _Energies:
             best = {key: self._row(key, phase).best for key in self._counted}
             of = {key: c.energy(a, b, steps) for key, c in best.items() if _total_edges(c) in (None, (a, b))}
             found = {n: some for n, some in self._groups.items() if of.keys() >= set(some)}
-            self._found[a, b, phase] = {name: total(of[key] for key in some) for name, some in found.items()}
+            self._found[a, b, phase] = {name: add_quantities(of[key] for key in some) for name, some in found.items()}
         return self._found[a, b, phase]
 
     def _row(self, key: tuple[str, str], phase: str) -> ScopeChannels:

@@ -9,7 +9,7 @@ import numpy as np
 from joulelab.analysis.readings import Readings, describe_power
 from joulelab.analysis.result import GroupResult, ScopeResult
 from joulelab.analysis.slow_meters import ChannelSums, find_window_means
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import CORDS, find_family, find_parent, find_roots, list_ancestors, rank_scope
 
 if TYPE_CHECKING:
@@ -150,16 +150,16 @@ def _tree(keys: dict[str, P]) -> dict[str, str | None]:
 
 
 def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
-    energy = total(s.energy for s in members)
+    energy = add_quantities(s.energy for s in members)
     nets = [s.net for s in members]
-    net = total(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
+    net = add_quantities(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
     estimate = any(s.reading.estimate for s in members)
     names, hosts = tuple(s.scope for s in members), tuple(s.host for s in members)
     return GroupResult(name, names, energy, energy * (1 / max(span, 1e-9)), net, estimate, hosts=hosts)
 
 
 def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: PowerStatistics | None) -> GroupResult:
-    energy = node.energy - total(s.energy for s in inner)
+    energy = node.energy - add_quantities(s.energy for s in inner)
     names = tuple(s.scope for s in inner)
     estimate = any(s.reading.estimate for s in (node, *inner))
     mean = energy * (1 / max(span, 1e-9))

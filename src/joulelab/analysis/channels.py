@@ -14,13 +14,13 @@ from joulelab.analysis.readings import Readings, compute_coverage
 from joulelab.analysis.result import Check
 from joulelab.analysis.slow_meters import DoubtedCurve, GuidedCurve, WatchedCurve
 from joulelab.analysis.unseen import PowerBounds
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family, find_parent, rank_scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.damage import LostTables
+    from joulelab.analysis.checks import LostTables
     from joulelab.analysis.readings import Ints
     from joulelab.core.spec import Spec, Stream
     from joulelab.store.run import Run, TableInfo
@@ -44,7 +44,7 @@ class SumCurve:
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J."""
-        return total(part.energy(a_ns, b_ns, steps_ns) for part in self.parts)
+        return add_quantities(part.energy(a_ns, b_ns, steps_ns) for part in self.parts)
 
 
 Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | SumCurve
@@ -287,18 +287,18 @@ def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], li
                 key = (scope.host, stream.sums, find_family(stream.scope), by, channel.spec.name)
                 groups.setdefault(key, []).append(channel)
     found: dict[tuple[str, str], list[EnergyChannel]] = {}
-    lacking: dict[str, Check] = {}
+    lacking: list[Check] = []
     for (host, whole, kind, _, name), parts in groups.items():
         wanted = max(part.stream.parts for part in parts)
         if len(parts) == wanted:
             found.setdefault((host, whole), []).append(_sum(whole, parts))
         else:
             meters = ", ".join(dict.fromkeys(p.meter for p in parts))
-            read = f"{len(parts)} of {wanted} {kind}s are read ({name} of {meters})"
-            message = f"{whole}: {read}, so there is no sum"
             numbers = {"read": float(len(parts)), "wanted": float(wanted)}
-            lacking[message] = Check("cords", "failed", message, "joulelab meters", whole, numbers)
-    return found, list(lacking.values())
+            check = Check("cords", "failed", whole, numbers, {"part": kind, "channel": name, "meters": meters})
+            if check not in lacking:
+                lacking.append(check)
+    return found, lacking
 
 
 def _sum(scope: str, parts: list[EnergyChannel]) -> EnergyChannel:

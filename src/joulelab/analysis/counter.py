@@ -19,7 +19,7 @@ from joulelab.analysis.unseen import (
     place_unseen,
     select_steps,
 )
-from joulelab.core.quantity import Quantity, edges
+from joulelab.core.quantity import Quantity, make_edge_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,7 +315,7 @@ class CounterCurve:
             if self.lag_u_s
             else 0.0,
         }
-        terms |= edges(self.source, a_ns, b_ns, lambda t: ends[t][1])
+        terms |= make_edge_terms(self.source, a_ns, b_ns, lambda t: ends[t][1])
         bounds: dict[str, float] = {}
         if self.spec.seen < 1:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.joining import judge_difference
 from joulelab.analysis.result import ChannelEnergy, Check, MeterComparison, ScopeResult
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family, find_roots
 
 if TYPE_CHECKING:
@@ -86,24 +86,18 @@ def compare_accounts(
         job = next((s for s in scopes if s.host == host and s.scope == JOB_SCOPE), None)
         name = f"job {event.get('job', '')}"
         if job is None:
-            why = event.get("reason") or "no reason is told"
-            notes.append(_note("accounting.no-energy", name, f"no energy was accounted ({why})"))
+            texts = {"reason": str(event["reason"])} if event.get("reason") else {}
+            notes.append(Check("accounting.no-energy", "note", name, texts=texts))
             continue
-        members, code, doubt = _members(own, event)
+        members, code, texts = _members(own, event)
         compared = _compare(job.best, [m.best for m in members], event, start_ns, idle) if members else None
         if compared is None:
-            if members:
-                code, doubt = "accounting.other-time", "none of our readings is of that time"
-            notes.append(_note(code, name, f"what was accounted is not compared with our own meters: {doubt}"))
+            notes.append(Check("accounting.other-time" if members else code, "note", name, texts=texts))
             continue
-        if doubt:
-            notes.append(_note(code, name, f"whether what was accounted agrees with ours cannot be told: {doubt}"))
-        found.append(_unsure(compared) if doubt else compared)
+        if code:
+            notes.append(Check(code, "note", name, texts=texts))
+        found.append(_unsure(compared) if code else compared)
     return Accounts(told, tuple(found), tuple(notes))
-
-
-def _note(code: str, job: str, message: str) -> Check:
-    return Check(code, "note", f"{job}: {message}", scope=job)
 
 
 def _unsure(comparison: MeterComparison) -> MeterComparison:
@@ -112,22 +106,21 @@ def _unsure(comparison: MeterComparison) -> MeterComparison:
     return replace(comparison, difference=difference, verdict=judge_difference(difference, comparison.best.energy))
 
 
-def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[list[ScopeChannels], str, str]:
-    """Return our scopes that cover the same nodes, and code and words of why they are not just what was accounted."""
+def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[list[ScopeChannels], str, dict[str, str]]:
+    """Return our scopes on the same nodes, and code and names of why they are not the same as the accounting."""
     nodes, covers = [str(n) for n in event.get("nodes", ())], tuple(str(c) for c in event["covers"])
     by_node, lacking = _by_node(own, nodes)
     if not nodes:
-        return [], "accounting.unknown-nodes", "its nodes are not known"
+        return [], "accounting.unknown-nodes", {}
     if lacking:
-        return [], "accounting.no-meter", f"no meter of ours was read on {', '.join(lacking)}"
+        return [], "accounting.no-meter", {"nodes": ", ".join(lacking)}
     for families in (covers, *((other,) for other in NODE_SCOPES if covers[0] in NODE_SCOPES and (other,) != covers)):
         if all(any(find_family(s.scope) == families[0] for s in there) for there in by_node):
             members = [s for there in by_node for s in _top([s for s in there if find_family(s.scope) in families])]
             if families == covers:
-                return members, "", ""
-            return members, "accounting.other-side", f"it covers {covers[0]}, ours is {families[0]}"
-    lacks = f"it covers {' and '.join(covers)}, which our meters do not have on every node"
-    return [], "accounting.not-covered", lacks
+                return members, "", {}
+            return members, "accounting.other-side", {"covers": covers[0], "ours": families[0]}
+    return [], "accounting.not-covered", {"covers": " + ".join(covers)}
 
 
 def _is_among(host: str, nodes: Sequence[str]) -> bool:
@@ -180,7 +173,7 @@ def _together(
     """Return our energy of [since, until] on all nodes, None where one has no reading in it."""
     parts = [_over(channel, since, until, idle) for channel in channels]
     known = [part for part in parts if part is not None]
-    return total(known) if len(known) == len(parts) else None
+    return add_quantities(known) if len(known) == len(parts) else None
 
 
 def _shifted(

@@ -22,7 +22,7 @@ from joulelab.analysis.slow_meters import (
     find_window_means,
     has_moved,
 )
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family, find_parent, find_roots, rank_scope
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 INNER_FAMILIES = ("gpu", "cpu", "dram")
 OUTER_FAMILIES = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
-SLOW_FACTOR = 2.0  # a meter read so many times more seldom than those inside is guided by them
+SLOW_FACTOR = 2.0  # a meter with this many times the step of the fast meters inside it is guided by them
 FOLLOWS_CORRELATION = 0.5  # correlation below which a meter does not follow a load that moved
-NO_LAG = "none is seen"
-SLOW_PENALTY = 3.0
-GUIDE_COVERAGE = 0.98  # share of a record that the fast ones must have seen to guide
+GUIDE_COVERAGE = 0.98  # share of the workload that the fast meters must have seen to guide
+SLOW_PENALTY = 3.0  # factor by which a slow meter inside a node must be better than a fast one to be preferred
+NO_LAG = "no-lag"
 AGREE_SHARE = 0.005  # meters that differ by less agree, however sure they are of themselves
 # A difference is evidence for a load in step with a sensor only if it is large: against the energy, and against the
 # bound that it would bring into the interval. A difference of 1 % is no reason to print ± 77 %.
@@ -46,9 +46,9 @@ SAMPLING = "sampling:"
 
 @dataclass(frozen=True)
 class JoinedScopes:
-    """Hold the scopes after joining, the lags that were looked for, and sums that lack a part, in words.
+    """Hold the scopes after joining, the lags that were estimated, and checks of sums that lack a part.
 
-    `sums` keeps what parts of nodes are together.
+    `sums` caches sums of the parts of nodes.
     """
 
     scopes: list[ScopeChannels]
@@ -58,8 +58,8 @@ class JoinedScopes:
 
 
 @dataclass(frozen=True)
-class _Fast:
-    """Hold what a host's slow meters are compared with: its GPUs, packages and memory together."""
+class _FastMeters:
+    """Hold the fast meters of a host, to compare its slow ones with: GPUs, packages and memory."""
 
     channels: list[EnergyChannel]
     curve: CumulativeEnergy
@@ -67,15 +67,15 @@ class _Fast:
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def coverage(self, a_ns: int, b_ns: int) -> float:
-        """Return the share of [a, b] with readings of all."""
+        """Return the share of [a, b] with readings of all of them."""
         if (a_ns, b_ns) not in self.seen:
             self.seen[a_ns, b_ns] = min(c.coverage(a_ns, b_ns) for c in self.channels)
         return self.seen[a_ns, b_ns]
 
     def energy(self, a_ns: int, b_ns: int) -> Quantity:
-        """Return the energy of [a, b] in J; every slow meter asks for the same stretches."""
+        """Return the energy of [a, b] in J; cached, because every slow meter needs the same intervals."""
         if (a_ns, b_ns) not in self.known:
-            self.known[a_ns, b_ns] = total(c.energy(a_ns, b_ns) for c in self.channels)
+            self.known[a_ns, b_ns] = add_quantities(c.energy(a_ns, b_ns) for c in self.channels)
         return self.known[a_ns, b_ns]
 
 
@@ -83,61 +83,76 @@ def join_meters(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined
     """Join the channels of a run whose workload ran in [a, b]."""
     lags: list[Lag] = []
     together = ChannelSums()
-    fast = {host: _fast([s for s in scopes if s.host == host], together) for host in {s.host for s in scopes}}
-    aligned = [_aligned(s, fast[s.host], lags) for s in scopes]
+    hosts = {s.host for s in scopes}
+    fast = {host: _select_fast([s for s in scopes if s.host == host], together) for host in hosts}
+    aligned = [_align_scope(s, fast[s.host], lags) for s in scopes]
     doubted = {(g.host, g.meter, g.stream) for g in lags if g.doubted}
-    timed = {(g.host, g.meter, g.stream) for g in lags if g.applied or g.why == NO_LAG or g.why.startswith(REPEATS)}
-    guided = [_guided(s, fast[s.host], (a_ns, b_ns), timed, doubted) for s in aligned]
+    timed = {(g.host, g.meter, g.stream) for g in lags if g.applied or g.why in (NO_LAG, "load-repeats")}
+    guided = [_guide_scope(s, fast[s.host], (a_ns, b_ns), timed, doubted) for s in aligned]
     sums, incomplete = sum_cords(guided)
     found = {(s.host, s.scope): s for s in guided}
     for (host, scope), channels in sums.items():
         known = found.get((host, scope)) or ScopeChannels(scope, host, find_parent(scope, None), ())
         found[host, scope] = replace(known, channels=(*known.channels, *channels))
-    ranked = (_ranked(s, a_ns, b_ns) for s in found.values())
+    ranked = (_rank_channels(s, a_ns, b_ns) for s in found.values())
     return JoinedScopes(sorted(ranked, key=lambda s: (s.host, rank_scope(s.scope))), lags, incomplete, together)
 
 
-def _fast(scopes: list[ScopeChannels], sums: ChannelSums) -> _Fast | None:
-    """Return a host's GPUs, packages and memory together, None where there are none."""
+def _select_fast(scopes: list[ScopeChannels], sums: ChannelSums) -> _FastMeters | None:
+    """Return the fast meters of a host, None if it has none or nothing to compare them with."""
     inside = {s.scope: s for s in scopes if find_family(s.scope) in INNER_FAMILIES and not s.best.spec.estimate}
     tree = {name: s.parent for name, s in inside.items()}
     channels = [inside[name].best for name in find_roots(inside, tree)]
     if not channels or not any(find_family(s.scope) in OUTER_FAMILIES for s in scopes):
         return None
-    curve = sums.of(channels)
-    return _Fast(channels, curve) if curve.t[-1] > curve.t[0] else None
+    curve = sums.add_up(channels)
+    return _FastMeters(channels, curve) if curve.t[-1] > curve.t[0] else None
 
 
-def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> ScopeChannels:
-    """Return a scope with the streams that lag behind their reference moved, as far as that is well known."""
+def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]) -> ScopeChannels:
+    """Return a scope in which streams with a well known lag behind their reference are moved back by it."""
     shifts: dict[tuple[str, str], Lag] = {}
-    # Of the channels of a stream the power with the shortest window tells the time best.
+    # Of the channels of a stream, the power with the shortest window shows times best.
     for channel in sorted(scope.channels, key=lambda c: (c.spec.kind != "power", c.spec.window_s or 0.0)):
         key = (channel.meter, channel.stream.name)
-        reference = _reference(scope, channel, fast)
+        reference = _find_reference(scope, channel, fast)
         if reference is None or (key in shifts and shifts[key].why in ("", NO_LAG)):
             continue
         against, curve = reference
         least = channel.spec.lag_s / 2 + channel.update_s + curve.step_s
         shown = find_window_means(channel, curve.base_ns)
-        lag, u, correlation, why = estimate_lag(shown, curve, least)
-        if not why and abs(lag) <= 2 * u:
-            why = NO_LAG
+        found = estimate_lag(shown, curve, least)
+        why = NO_LAG if not found.why and abs(found.lag_s) <= 2 * found.u_s else found.why
         if key not in shifts or why in ("", NO_LAG):
-            doubted = correlation < FOLLOWS_CORRELATION and find_family(scope.scope) in OUTER_FAMILIES
-            doubted = doubted and has_moved(shown, curve, least, _quantum_w(channel, fast))
-            found = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why, doubted)
-            shifts[key] = replace(found, total_s=lag + channel.spec.lag_s / 2)
+            doubted = found.correlation < FOLLOWS_CORRELATION and find_family(scope.scope) in OUTER_FAMILIES
+            doubted = doubted and has_moved(shown, curve, least, _find_quantum_w(channel, fast))
+            shifts[key] = Lag(
+                host=scope.host,
+                meter=channel.meter,
+                stream=channel.stream.name,
+                scope=scope.scope,
+                against=against,
+                lag_s=found.lag_s,
+                u_s=found.u_s,
+                correlation=found.correlation,
+                applied=not why,
+                why=why,
+                doubted=doubted,
+                total_s=found.lag_s + channel.spec.lag_s / 2,
+                numbers=found.numbers,
+            )
     lags += shifts.values()
     moved = {key: lag for key, lag in shifts.items() if lag.applied}
     channels = (
-        _moved(c, moved[c.meter, c.stream.name]) if (c.meter, c.stream.name) in moved else c for c in scope.channels
+        _shift_channel(c, moved[c.meter, c.stream.name]) if (c.meter, c.stream.name) in moved else c for c in scope.channels
     )
     return replace(scope, channels=tuple(channels))
 
 
-def _reference(scope: ScopeChannels, channel: EnergyChannel, fast: _Fast | None) -> tuple[str, CumulativeEnergy] | None:
-    """Return what a channel is aligned with: the fast meters inside it, or the fastest other meter of its scope."""
+def _find_reference(
+    scope: ScopeChannels, channel: EnergyChannel, fast: _FastMeters | None
+) -> tuple[str, CumulativeEnergy] | None:
+    """Return the reference of a channel: the fast meters inside it, or the fastest other meter of its scope."""
     if find_family(scope.scope) in OUTER_FAMILIES and fast is not None:
         names = dict.fromkeys(find_family(c.stream.scope) for c in fast.channels)
         return " + ".join(names), fast.curve
@@ -148,14 +163,14 @@ def _reference(scope: ScopeChannels, channel: EnergyChannel, fast: _Fast | None)
     return best.meter, accumulate_energy(best, int(best.readings.t0_ns[0]))
 
 
-def _quantum_w(channel: EnergyChannel, fast: _Fast | None) -> float:
-    """Return the coarsest step (W) in which a channel and the fast meters inside it show power."""
+def _find_quantum_w(channel: EnergyChannel, fast: _FastMeters | None) -> float:
+    """Return the coarsest power step (W) of a channel and of the fast meters inside it."""
     shown = [channel, *(fast.channels if fast is not None else ())]
     steps_w: list[float] = [c.spec.accuracy.quantum / (c.step_s if c.spec.kind == "counter" else 1.0) for c in shown]
     return max(steps_w)
 
 
-def _moved(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
+def _shift_channel(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
     """Return a channel with its stamps moved back by a lag."""
     curve, readings = channel.curve, channel.curve.readings.shift_back(lag.lag_s)
     if isinstance(curve, PowerCurve):
@@ -163,7 +178,7 @@ def _moved(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
             readings, curve.spec, name=curve.name, bounds=curve.bounds, step_s=curve.step_s, lag_u_s=lag.u_s
         )
     else:
-        assert isinstance(curve, CounterCurve)  # sums and guides come later
+        assert isinstance(curve, CounterCurve)  # sums and guides are made later
         power = curve.power
         if power is not None:
             r = power.readings.shift_back(lag.lag_s)
@@ -174,16 +189,16 @@ def _moved(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
     return replace(channel, curve=moved)
 
 
-def _guided(
+def _guide_scope(
     scope: ScopeChannels,
-    fast: _Fast | None,
+    fast: _FastMeters | None,
     workload: tuple[int, int],
     timed: set[tuple[str, str, str]],
     doubted: set[tuple[str, str, str]],
 ) -> ScopeChannels:
-    """Return a scope around others with its slow powers guided, or watched, by the fast ones inside.
+    """Return a scope around others whose slow powers are guided, or watched, by the fast meters inside.
 
-    `timed` are the streams whose lag is known: guided at the wrong time, a slow meter would be wrong and sure of it.
+    `timed` are the streams with a known lag: with a wrong lag, a guided meter would be wrong with a small uncertainty.
     """
     if fast is None or find_family(scope.scope) not in OUTER_FAMILIES:
         return scope
@@ -195,11 +210,13 @@ def _guided(
             assert isinstance(channel.curve, (PowerCurve, CounterCurve))
             channels.append(replace(channel, curve=DoubtedCurve(channel.curve)))
         else:
-            channels.append(_with_guide(channel, fast, workload, timed=stream in timed) if covered else channel)
+            channels.append(_guide_channel(channel, fast, workload, timed=stream in timed) if covered else channel)
     return replace(scope, channels=tuple(channels))
 
 
-def _with_guide(channel: EnergyChannel, fast: _Fast, workload: tuple[int, int], *, timed: bool) -> EnergyChannel:
+def _guide_channel(
+    channel: EnergyChannel, fast: _FastMeters, workload: tuple[int, int], *, timed: bool
+) -> EnergyChannel:
     slowest = max(max(c.step_s, c.update_s) for c in fast.channels)
     curve = channel.curve
     if not isinstance(curve, PowerCurve) or max(curve.step_s, curve.update_s) < SLOW_FACTOR * slowest:
@@ -209,15 +226,15 @@ def _with_guide(channel: EnergyChannel, fast: _Fast, workload: tuple[int, int], 
         if timed:
             return replace(channel, curve=GuidedCurve(curve, guide, *workload))
     except ValueError:
-        pass  # it stands alone
+        pass  # it stays without a guide
     return channel if curve.window_s >= curve.step_s else replace(channel, curve=WatchedCurve(curve, guide))
 
 
-def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
-    """Put the channel first whose interval is the narrowest, known before unknown, measured before estimated.
+def _rank_channels(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
+    """Put the channel with the narrowest interval first, known before unknown, measured before estimated.
 
-    Inside a node it is the meter that is chosen so; its own channels keep their order, counters first. Phases are
-    short: there a slow meter must be much better than the fast one.
+    Inside a node this ranks meters; the channels of one meter keep their order, counters first. A slow meter must be
+    much better than a fast one, because phases are short.
     """
     inside = find_family(scope.scope) not in OUTER_FAMILIES
     if inside and len({c.meter for c in scope.channels}) < 2:
@@ -225,18 +242,18 @@ def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
     fastest = min(c.step_s for c in scope.channels)
     found = {id(c): c.energy(a_ns, b_ns) for c in scope.channels}
 
-    def worth(channel: EnergyChannel) -> float:
-        # What a sensor cannot see counts here: of two meters, the one that sees all is to be believed.
+    def find_width(channel: EnergyChannel) -> float:
+        # With the bound of unseen energy: of two meters, the one that measures all the time is preferred.
         return found[id(channel)].with_bound().u * (
             SLOW_PENALTY if inside and channel.step_s > SLOW_FACTOR * fastest else 1.0
         )
 
-    def rank(channel: EnergyChannel) -> tuple[bool, bool, bool, float]:
+    def rank_channel(channel: EnergyChannel) -> tuple[bool, bool, bool, float]:
         peers = [c for c in scope.channels if c.meter == channel.meter] if inside else [channel]
-        width = min(worth(c) for c in peers)
+        width = min(find_width(c) for c in peers)
         return channel.spec.estimate, channel.frozen, not found[id(channel)].known, width
 
-    return replace(scope, channels=tuple(sorted(scope.channels, key=rank)))
+    return replace(scope, channels=tuple(sorted(scope.channels, key=rank_channel)))
 
 
 def compare_meters(scopes: Iterable[ScopeResult]) -> tuple[MeterComparison, ...]:

@@ -16,7 +16,7 @@ from joulelab.analysis.joining import join_meters
 from joulelab.analysis.live_state import FAST_S, NOW_S, STALE_S, JournalFollower
 from joulelab.analysis.result import ChannelEnergy, ScopeResult
 from joulelab.core.clock import NS
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
@@ -139,7 +139,7 @@ class EnergyTail:
         return LiveFigures(
             self.start_ns,
             b_ns,
-            {name: total(used[key] for key in keys) for name, keys in groups.items()},
+            {name: add_quantities(used[key] for key in keys) for name, keys in groups.items()},
             estimate=any(scopes[key].best.spec.estimate for key in groups.get("measured", ())),
         )
 

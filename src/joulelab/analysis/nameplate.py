@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.breakdown import stack_scopes
 from joulelab.analysis.channels import list_energy_specs
 from joulelab.analysis.result import RatedDevice, RatedResult
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def find_rated_power(
                 used.append(s.energy)
         if members is inner:
             unknown.append(f"{outer.host}/{outer.scope}" if several else outer.scope)
-    return RatedResult(tuple(devices), duration_s, total(used) if used else None, tuple(unknown), tuple(unused))
+    return RatedResult(
+        tuple(devices), duration_s, add_quantities(used) if used else None, tuple(unknown), tuple(unused)
+    )
 
 
 def _find_hidden_gpus(events: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:

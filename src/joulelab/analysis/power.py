@@ -25,7 +25,7 @@ from joulelab.analysis.unseen import (
     place_unseen,
     select_steps,
 )
-from joulelab.core.quantity import Quantity, edges
+from joulelab.core.quantity import Quantity, make_edge_terms
 
 if TYPE_CHECKING:
     from joulelab.analysis.readings import Floats, Ints, Readings
@@ -272,7 +272,7 @@ class PowerCurve:
         bounds = place_unseen(hidden, shared, terms, is_in_step(*self.view, steps))
         sampling = self.compute_sampling_term(a_ns, b_ns, self.find_share_in_step(steps))
         terms |= dict((sampling, self._compute_quantum_term(a_ns, b_ns, span)))
-        terms |= edges(self.source, a_ns, b_ns, self.edge_u)
+        terms |= make_edge_terms(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns), bounds)
 
     def find_hidden_share(self, steps_ns: Ints | None = None) -> float:

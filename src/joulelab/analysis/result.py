@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from joulelab.analysis.marked_phases import list_figure_kinds
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import finite_or_none
 
@@ -341,7 +341,7 @@ class Result:
         whole, energy = self.group("measured"), phase.energy.get("measured")
         if energy is None and phase.energy and whole is not None:
             counted = dict.fromkeys(find_family(scope) for scope in whole.scopes)
-            energy = total(phase.energy[name] for name in counted if name in phase.energy)
+            energy = add_quantities(phase.energy[name] for name in counted if name in phase.energy)
         return energy
 
     def per_work(self) -> dict[str, Quantity]:

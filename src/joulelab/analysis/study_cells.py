@@ -21,13 +21,13 @@ from joulelab.analysis.statistics import (
     measure_scatter,
     pool_scatters,
 )
-from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, ONE, Quantity, total
+from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, ONE, Quantity, add_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from joulelab.analysis.cell_comparison import RepeatSample
-    from joulelab.analysis.result import Fact
+    from joulelab.analysis.result import Check, Fact
     from joulelab.analysis.statistics import RepeatScatter
 
 SHARED_SOURCES = ("gain:", "offset:")
@@ -37,23 +37,16 @@ ENOUGH_IN_POOL = 2  # repeats where the usual spread is known from other cells
 ASSUMED_SPREAD = 0.05  # expanded (k = 2) relative error of a single run where the spread of runs is unknown
 
 
-class Note(str):
-    """Hold a sentence that has to be known beside the figures of a study, its stable code, and its numbers."""
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Hold a remark that belongs beside the figures of a study, as data; `report/messages` has its sentence.
 
-    __slots__ = ("code", "numbers")
-
-    def __new__(cls, code: str, text: str, **numbers: float) -> Note:
-        """Make a note; `numbers` are those of the text, in SI units."""
-        note = super().__new__(cls, text)
-        note.code, note.numbers = code, numbers
-        return note
-
-    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """Return what a copy is made from."""
-        return self.code, str(self)
+    `numbers` are in SI units; `texts` are names, lists of names, or a check of one of the runs.
+    """
 
     code: str
-    numbers: dict[str, float]
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    texts: Mapping[str, str | tuple[str, ...] | Check] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +67,8 @@ class Trial:
     idle_energy_share: float | None = None
     meter: str = ""
     estimate: bool = False
-    doubts: tuple[str, ...] = ()
-    uncapped: tuple[str, ...] = ()
+    doubts: tuple[Check, ...] = ()
+    uncapped: tuple[Check, ...] = ()
     idle_energy: Quantity | None = None
     used: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
@@ -168,7 +161,7 @@ def has_blind_sensor(cell: Cell) -> bool:
 
 def list_doubts(trial: Trial) -> list[str]:
     """Return the names of a run's doubts, each once."""
-    return list(dict.fromkeys(doubt.partition(": ")[0] for doubt in trial.doubts))
+    return list(dict.fromkeys(check.name for check in trial.doubts))
 
 
 def is_hidden_covered(repeats: int, pool: SpreadPool) -> bool:
@@ -329,4 +322,4 @@ def _average_meters(
                 lasting[f"{source}@{tag}"] = u / n
         bounds = {f"{source}@{tag}": u / n for source, u in energy.bounds.items()} if hidden else {}
         parts.append(Quantity(energy.value / n, lasting, energy.known, bounds))
-    return total(parts), own
+    return add_quantities(parts), own

@@ -96,7 +96,7 @@ class Quantity:
 
     def __add__(self, other: Quantity | float) -> Quantity:
         if isinstance(other, Quantity):
-            terms, bounds = _added(self.terms, other.terms), _added(self.bounds, other.bounds)
+            terms, bounds = _add_terms(self.terms, other.terms), _add_terms(self.bounds, other.bounds)
             return Quantity(self.value + other.value, terms, self.known and other.known, bounds)
         if _is_number(other):
             return Quantity(self.value + float(other), self.terms, self.known, self.bounds)
@@ -113,13 +113,13 @@ class Quantity:
     def __mul__(self, other: Quantity | float) -> Quantity:
         if isinstance(other, Quantity):
             terms, bounds = (
-                _added(_scaled(own, other.value), _scaled(of, self.value))
+                _add_terms(_scale_terms(own, other.value), _scale_terms(of, self.value))
                 for own, of in ((self.terms, other.terms), (self.bounds, other.bounds))
             )
             return Quantity(self.value * other.value, terms, self.known and other.known, bounds)
         if _is_number(other):
             by = float(other)
-            terms, bounds = _scaled(self.terms, by), _scaled(self.bounds, by)
+            terms, bounds = _scale_terms(self.terms, by), _scale_terms(self.bounds, by)
             return Quantity(self.value * by, terms, self.known, bounds)
         return NotImplemented
 
@@ -130,7 +130,9 @@ class Quantity:
             return self / Quantity(float(other)) if _is_number(other) else NotImplemented
         value = self.value / other.value
         terms, bounds = (
-            _added({s: u / other.value for s, u in own.items()}, {s: -value * u / other.value for s, u in of.items()})
+            _add_terms(
+                {s: u / other.value for s, u in own.items()}, {s: -value * u / other.value for s, u in of.items()}
+            )
             for own, of in ((self.terms, other.terms), (self.bounds, other.bounds))
         )
         return Quantity(value, terms, self.known and other.known, bounds)
@@ -146,12 +148,12 @@ class Quantity:
 
     def without(self, *kinds: str) -> Quantity:
         """Leave out the terms of some kinds, and bounds where `unseen` is one of them."""
-        terms = {s: u for s, u in self.terms.items() if _kind(s) not in kinds}
+        terms = {s: u for s, u in self.terms.items() if _get_kind(s) not in kinds}
         return Quantity(self.value, terms, self.known, {} if "unseen" in kinds else self.bounds)
 
     def with_bound(self) -> Quantity:
         """Count the bound in the interval: the run itself gives evidence for a load in step with the sensor."""
-        terms = _added(self.terms, {IN_STEP + source: u for source, u in self.bounds.items()})
+        terms = _add_terms(self.terms, {IN_STEP + source: u for source, u in self.bounds.items()})
         return Quantity(self.value, terms, self.known)
 
     def budget(self) -> dict[str, float]:
@@ -161,7 +163,7 @@ class Quantity:
         """
         kinds: dict[str, float] = {}
         for source, u in self.terms.items():
-            kinds[_kind(source)] = math.hypot(kinds.get(_kind(source), 0.0), u)
+            kinds[_get_kind(source)] = math.hypot(kinds.get(_get_kind(source), 0.0), u)
         for u in self.bounds.values():
             kinds["unseen"] = math.hypot(kinds.get("unseen", 0.0), u)
         return dict(sorted(kinds.items(), key=lambda item: -item[1]))
@@ -179,15 +181,15 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real)  # a number of numpy, too
 
 
-def _kind(source: str) -> str:
+def _get_kind(source: str) -> str:
     return source.split(":", 1)[0].split("@", 1)[0]
 
 
-def _scaled(terms: Mapping[str, float], factor: float) -> dict[str, float]:
+def _scale_terms(terms: Mapping[str, float], factor: float) -> dict[str, float]:
     return {source: u * factor for source, u in terms.items()}
 
 
-def _added(terms: Mapping[str, float], more: Mapping[str, float]) -> Mapping[str, float]:
+def _add_terms(terms: Mapping[str, float], more: Mapping[str, float]) -> Mapping[str, float]:
     if not more or not terms:
         return terms or more
     found = dict(terms)
@@ -196,12 +198,12 @@ def _added(terms: Mapping[str, float], more: Mapping[str, float]) -> Mapping[str
     return found
 
 
-def edges(name: str, a_ns: int, b_ns: int, u: Callable[[int], float]) -> dict[str, float]:
+def make_edge_terms(name: str, a_ns: int, b_ns: int, u: Callable[[int], float]) -> dict[str, float]:
     """Return the terms of both ends of an interval: where one phase ends and the next begins they cancel."""
     return {} if a_ns == b_ns else {f"edge:{name}:{a_ns}": -u(a_ns), f"edge:{name}:{b_ns}": u(b_ns)}
 
 
-def total(parts: Iterable[Quantity]) -> Quantity:
+def add_quantities(parts: Iterable[Quantity]) -> Quantity:
     """Add quantities, equal sources linearly."""
     value, known = 0.0, True
     terms: dict[str, float] = {}

@@ -11,7 +11,7 @@ from joulelab.analysis.analyse import analyse_phase
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.slow_meters import sum_channels
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.integrations.picture import PowerCurve
 from joulelab.run.live import wait_until_covered
 from joulelab.run.notebook import BETWEEN_CELLS
@@ -87,7 +87,7 @@ def joined(name: str, parts: tuple[Part, ...]) -> Part:
     """Return several parts as one."""
     energies = [part.energy for part in parts if part.energy is not None]
     whole = len(energies) == len(parts)  # a sum that leaves some out would look like the sum of all
-    return Part(name, sum(part.duration_s for part in parts), total(energies) if whole else None)
+    return Part(name, sum(part.duration_s for part in parts), add_quantities(energies) if whole else None)
 
 
 def read_cell(m: Measurement) -> MeasuredCell:

@@ -21,8 +21,9 @@ from joulelab.analysis.power import GAP_STEPS
 from joulelab.analysis.power_profile import find_guides
 from joulelab.analysis.profile_buckets import BucketBuilder
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
+from joulelab.report.messages import word_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,7 +139,7 @@ class Measured:
             whole = self.result.energy or Quantity(0.0, known=False)
             return [whole * ((until - since) / (b - a)) for since, until in pairwise(stamps)]
         return [
-            total(s.best.energy(since, until) for s in self._scopes) if until > since else Quantity(0.0)
+            add_quantities(s.best.energy(since, until) for s in self._scopes) if until > since else Quantity(0.0)
             for since, until in pairwise(stamps)
         ]
 
@@ -156,8 +157,9 @@ def measured_of(run: Run) -> Measured:
         raise ConfigError(f"run {result.run} cannot be planned with", why=why, next=f"joulelab show {result.run}")
     wrong = next((c for c in result.checks if (c.name, c.status) == ("impossible power", "failed")), None)
     if wrong is not None:
-        what, next_step = f"run {result.run} cannot be planned with", wrong.next or f"joulelab show {result.run}"
-        raise ConfigError(what, why=wrong.message, next=next_step)
+        worded = word_check(wrong)
+        what, next_step = f"run {result.run} cannot be planned with", worded.next or f"joulelab show {result.run}"
+        raise ConfigError(what, why=worded.text, next=next_step)
     events = list(run.events())
     interval = find_interval(run, events)
     told = list_account_events(events)
@@ -229,7 +231,7 @@ def _draw(
                 inner.setdefault(find_family(part.scope), []).append(part)
     parts = {name: edges.add_scopes([edges.compute_scope(s) for s in members]).mean for name, members in inner.items()}
     own = [s for s in result.scopes if s.host == host and s.scope in {o.scope for o in outer}]
-    energy = total(s.energy for s in own)
+    energy = add_quantities(s.energy for s in own)
     idle = [s.idle_w for s in own]
     rated = [d for d in result.rated.devices if d.host == host]
     families = {find_family(s.scope) for s in outer}
@@ -241,7 +243,7 @@ def _draw(
         scopes=tuple(s.scope for s in outer), start_utc_s=utc_s(result.start_utc), duration_s=duration_s,
         step_s=step_s, raw_s=raw_s, window_s=max(c.spec.window_s or 0.0 for c in shown),
         mean_w=whole.mean, high_w=np.fmax(whole.high, whole.mean), gain=_gain(energy),
-        idle_w=total(q for q in idle if q is not None) if idle and None not in idle else None,
+        idle_w=add_quantities(q for q in idle if q is not None) if idle and None not in idle else None,
         rated_w=sum(d.watts for d in rated) if rated and {d.scope for d in rated} == {s.scope for s in outer} else None,
         rated_by=rated[0].source if rated else "", twin=result.twin, gpus=len(gpus), work=work_of(result),
         parts=parts, read_s=read_s, read_w=read_w,

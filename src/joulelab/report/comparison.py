@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.analysis.result import GroupResult
 from joulelab.analysis.study_cells import Note
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
+from joulelab.report.messages import COMPARISON, word_notes
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Fact, Result
 
-ONE_RUN_EACH = Note(
-    "one-run-each", "One run each: how much runs differ by themselves is not in these intervals; repeat both to know."
-)
+ONE_RUN_EACH = Note("one-run-each")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,8 @@ class RunComparison:
         return {"A": self.a.twin, "B": self.b.twin}
 
     def doubts(self, first: str = "A", second: str = "B") -> list[Note]:
-        """Return why the two may not be comparable; `first` and `second` are what they are called there."""
-        said = []
+        """List the reasons why the two may not be comparable; `first` and `second` are their names."""
+        notes, names = [], {"first": first, "second": second}
         wholes = self.a.group("measured"), self.b.group("measured")
         if (
             wholes[0]
@@ -105,39 +104,31 @@ class RunComparison:
             and _families(wholes[0]) != _families(wholes[1])
             and find_common_families(self.a, self.b)
         ):
-            what = " + ".join(find_common_families(self.a, self.b))
-            text = f"{first} and {second} were not measured at the same points; compared is what both have: {what}."
-            said.append(Note("points-differ", text))
-        twins = dict(zip((first, second), self.twins.values(), strict=True))
-        if len(set(twins.values())) > 1:
-            each = (f"{run} {fmt.name_twins([twin]) if twin else 'measured'}" for run, twin in twins.items())
-            said.append(Note("simulated-differ", f"! Not alike: {'; '.join(each)}."))
+            families = " + ".join(find_common_families(self.a, self.b))
+            notes.append(Note("points-differ", texts={**names, "families": families}))
+        if self.a.twin != self.b.twin:
+            sources = [fmt.name_twins([twin]) if twin else "measured" for twin in (self.a.twin, self.b.twin)]
+            texts = {**names, "first_source": sources[0], "second_source": sources[1]}
+            notes.append(Note("simulated-differ", texts=texts))
         data = self.facts.get("data", (None, None))
         if data[0] != data[1]:
-            told = ("does not tell" if d is None else fmt.format_fact(d) for d in data)
-            each = (f"{run} {text}" for run, text in zip((first, second), told, strict=True))
-            what = f"! {first} and {second} did not work on the same data: {', '.join(each)}"
-            said.append(Note("data-differ", f"{what}; differences may come from that."))
+            shown = ["unknown" if d is None else fmt.format_fact(d) for d in data]
+            notes.append(Note("data-differ", texts={**names, "first_data": shown[0], "second_data": shown[1]}))
         for label, run in ((first, self.a), (second, self.b)):
-            worst = [c for c in run.checks if c.status == "failed"]
-            said += [Note("check-failed", f"{label} failed a check: {c.name}: {c.message}") for c in worst[:3]]
-        return said
+            failed = [c for c in run.checks if c.status == "failed"]
+            notes += [Note("check-failed", texts={"label": label, "name": c.name, "check": c}) for c in failed[:3]]
+        return notes
 
     def notes(self) -> list[Note]:
-        """Return what has to be known beside the figures."""
-        said = self.doubts()
+        """List the notes that belong beside the figures."""
+        notes = self.doubts()
         if any(line.ratio is not None and line.unit == "J" for line in self.lines):
-            same = "Both were measured by the same devices: their gain error is common and cancels in the ratio."
-            other = "Different devices were measured: nothing cancels in the ratio."
-            said.append(Note("same-devices", same) if self.same_devices else Note("different-devices", other))
+            notes.append(Note("same-devices" if self.same_devices else "different-devices"))
         energy = self.line("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
             share = 2 * energy.ratio.with_bound().u / energy.ratio.value
-            reach = fmt.format_percent(share, signed=False)
-            text = f"If a load repeats exactly in step with the sensors, B / A can be off by up to {reach}."
-            said.append(Note("in-step", text, share=share))
-        said.append(ONE_RUN_EACH)
-        return said
+            notes.append(Note("in-step", {"share": share}))
+        return [*notes, ONE_RUN_EACH]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -148,7 +139,8 @@ class RunComparison:
             "same_devices": self.same_devices,
             "lines": [line.to_json() for line in self.lines],
             "verdict": self.verdict(),
-            "notes": self.notes(),
+            "notes": word_notes(self.notes(), COMPARISON),
+            "messages": [{"code": note.code, "numbers": dict(note.numbers)} for note in self.notes()],
             "facts": {name: {"a": a, "b": b} for name, (a, b) in self.facts.items()},
         }
 
@@ -221,9 +213,9 @@ def find_common_families(a: Result, b: Result) -> tuple[str, ...]:
 
 def _sum(result: Result, names: tuple[str, ...]) -> GroupResult:
     groups = [g for g in result.groups if g.name in names]
-    energy = total(g.energy for g in groups)
+    energy = add_quantities(g.energy for g in groups)
     nets = [g.net for g in groups]
-    net = total(n for n in nets if n is not None) if all(n is not None for n in nets) else None
+    net = add_quantities(n for n in nets if n is not None) if all(n is not None for n in nets) else None
     scopes = tuple(scope for g in groups for scope in g.scopes)
     mean = energy * (1 / max(result.duration_s, 1e-9))
     return GroupResult("compared", scopes, energy, mean, net, any(g.estimate for g in groups))

@@ -1,12 +1,11 @@
-"""Choose what of a result is shown, and in which order: rows of scopes and groups, lines of phases, checks. Pure."""
+"""Choose what of a result is shown, and in which order: rows of scopes and groups, lines of phases."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import CORDS, find_family
 from joulelab.core.text import escape_unprintable
 from joulelab.report.format import join_scopes
@@ -14,11 +13,10 @@ from joulelab.report.format import join_scopes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.analysis.result import Check, GroupResult, PhaseResult, Result, ScopeResult
+    from joulelab.analysis.result import GroupResult, PhaseResult, Result, ScopeResult
 
 MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
 MOST_PHASES = 20
-MOST_HOSTS = 3
 # Parts of a package, cords of a node: shown only with all scopes, since the package or the node holds them.
 INNER_FAMILIES = ("core", "uncore")
 
@@ -90,7 +88,7 @@ def _sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
         if every or len(alike) <= MOST_MEMBERS:
             shown += [_group_row(g, f"{g.hosts[0]}/{name}" if len(alike) > 1 and g.hosts else name) for g in alike]
             continue
-        energy, mean_w = total(g.energy for g in alike), total(g.mean_w for g in alike)
+        energy, mean_w = add_quantities(g.energy for g in alike), add_quantities(g.mean_w for g in alike)
         estimate = any(g.estimate for g in alike)
         shown.append(EnergyRow(f"{name} ({len(alike)})", energy, mean_w, None, None, None, estimate, total=True))
     return shown
@@ -233,8 +231,8 @@ def _joined(phases: list[PhaseResult], result: Result) -> PhaseRow:
         depth=members[0].depth,
         count=len(phases),
         duration_s=sum(row.duration_s for row in members),
-        energy=total(energies) if whole else None,
-        by_family={f: total(r.by_family[f] for r in members if f in r.by_family) for f in families},
+        energy=add_quantities(energies) if whole else None,
+        by_family={f: add_quantities(r.by_family[f] for r in members if f in r.by_family) for f in families},
         work=work,
         open_end=any(row.open_end for row in members),
     )
@@ -253,51 +251,3 @@ def count_hidden_phases(result: Result) -> int:
     if len(set(_by_parent(result))) <= MOST_PHASES:
         return 0
     return max(0, len(set(_by_name(result))) - MOST_PHASES)
-
-
-def check_lines(checks: Iterable[Check]) -> list[Check]:
-    """Return the checks worth showing, the worst first; what is alike in several scopes becomes one line."""
-    order = {"failed": 0, "warning": 1, "note": 2}
-    alike: dict[tuple[str, str, str, str], list[tuple[str, Check]]] = {}
-    for check in checks:
-        if check.status == "ok":
-            continue
-        scope, said = _split(check.message)
-        # Alike but for figures: idle power that drifted by 101 W here and 103 W there.
-        words = re.sub(r"[-+]?\d+(\.\d+)?", "#", said)
-        alike.setdefault((check.name, check.status, words, check.next), []).append((scope, check))
-    return sorted((_merged(members) for members in alike.values()), key=lambda c: order[c.status])
-
-
-def _split(message: str) -> tuple[str, str]:
-    scope, colon, said = message.partition(": ")
-    return (scope, said) if colon and " " not in scope else ("", message)
-
-
-def _merged(members: list[tuple[str, Check]]) -> Check:
-    scope, first = members[0]
-    if len(members) == 1:
-        return first
-    if not scope:
-        return replace(first, message=f"{first.message} ({len(members)} times)")
-    if len({check.message.partition(": ")[2] for _, check in members}) == 1:
-        return replace(first, message=f"{_places([s for s, _ in members])}: {first.message.partition(': ')[2]}")
-    return replace(first, message=f"{first.message}; alike: {_places([s for s, _ in members[1:]])}")
-
-
-def _places(scopes: Sequence[str]) -> str:
-    """Return a short list of scopes, those with a host by it: `gpu:0-7, node.ac of n1; gpu:0 of n2, n3 and 2 more`."""
-    by_host: dict[str, list[str]] = {}
-    for scope in scopes:
-        host, slash, inside = scope.partition("/")
-        known = bool(slash) and ":" not in host  # else it is a part of a device: gpu:0/mig:1
-        by_host.setdefault(host if known else "", []).append(inside if known else scope)
-    alike: dict[str, list[str]] = {}
-    for host, inner in by_host.items():
-        alike.setdefault(join_scopes(inner), []).append(host)
-    return "; ".join(some if hosts == [""] else f"{some} of {_hosts(hosts)}" for some, hosts in alike.items())
-
-
-def _hosts(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
-    return ", ".join(names[:MOST_HOSTS]) + more

@@ -11,7 +11,7 @@ from joulelab.analysis.cell_lines import name_knob_column
 from joulelab.analysis.quality import DATA_FACT
 from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.core.scope import find_family
 from joulelab.store.documents import read_document
 from joulelab.study.slots import NOTES, Slot, State, look, slots_of
@@ -163,7 +163,10 @@ class _Gathering:
         if known and time_s > 0:
             scopes = [scope for own in known.values() for scope in own]
             watts = sum(w for own in known.values() for w in own.values())
-            used, meter = total(energies[scope] for scope in scopes), "; ".join(found.meters.get(n, "") for n in scopes)
+            used, meter = (
+                add_quantities(energies[scope] for scope in scopes),
+                "; ".join(found.meters.get(n, "") for n in scopes),
+            )
             self.results.rated.setdefault(key, []).append(RatedTrial(tuple(known), watts, used, time_s, meter))
 
     def _amounts(self, cell: PlannedCell, folder: Path) -> dict[str, float]:
@@ -309,7 +312,7 @@ def _trial_row(found: SlotTrial, trial: Trial) -> dict[str, Any]:
         "idle": " ".join(trial.idle),
         **{f"work_{name}": amount for name, amount in trial.work.items()},
         **{name if name == DATA_FACT else f"fact_{name}": value for name, value in trial.facts.items()},
-        "doubts": "; ".join(found.doubts),
+        "doubts": found.doubts,
     }
 
 

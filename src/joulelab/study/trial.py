@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result, read_result
 from joulelab.core.errors import JoulelabError, StoreError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.store.documents import read_document
 from joulelab.store.manifest import FILE as MANIFEST
@@ -52,9 +53,9 @@ class SlotTrial:
     energies: Mapping[str, Quantity]
     work: Mapping[str, float]
     meters: Mapping[str, str]
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Check, ...] = ()
     estimate: bool = False
-    uncapped: tuple[str, ...] = ()
+    uncapped: tuple[Check, ...] = ()
     caps: Mapping[str, float] = field(default_factory=dict)
     busiest: Mapping[str, float] = field(default_factory=dict)
     phases: Mapping[str, PhaseTrial] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class SlotTrial:
     def idle_energy(self, idle: Collection[str]) -> Quantity | None:
         """Return the energy of GPUs that did nothing; None where no GPU was measured."""
         gpus = self.gpus()
-        return total(q for scope, q in gpus.items() if scope in idle) if gpus else None
+        return add_quantities(q for scope, q in gpus.items() if scope in idle) if gpus else None
 
 
 def from_result(result: Result) -> SlotTrial:
@@ -115,9 +116,9 @@ def from_result(result: Result) -> SlotTrial:
         energies=energies,
         work=dict(result.work),
         meters=read | together,
-        doubts=tuple(f"{c.name}: {c.message}" for c in result.checks if c.status in ("warning", "failed")),
+        doubts=tuple(c for c in result.checks if c.status in ("warning", "failed")),
         estimate=whole is not None and whole.estimate,
-        uncapped=tuple(c.message for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),
+        uncapped=tuple(c for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),
         caps={cap.scope: cap.asked for cap in result.caps if cap.unit == "W"},
         busiest=result.busiest,
         phases=_phases(result),
@@ -151,7 +152,9 @@ def _phases(result: Result) -> dict[str, PhaseTrial]:
         shared = set.intersection(*(set(phase.energy) for phase in phases))
         energies: Mapping[str, Quantity] = phases[0].energy
         if len(phases) > 1:
-            energies = {scope: total(phase.energy[scope] for phase in phases) for scope in energies if scope in shared}
+            energies = {
+                scope: add_quantities(phase.energy[scope] for phase in phases) for scope in energies if scope in shared
+            }
         work: dict[str, float] = {}
         for kind, amount in (item for phase in phases for item in phase.work.items()):
             work[kind] = work.get(kind, 0.0) + amount
@@ -207,8 +210,8 @@ def _read_old_trial(slot: Path, run: Path) -> SlotTrial | None:
         return SlotTrial(
             **plain,
             energies=_read_quantities(data["energies"]),
-            doubts=tuple(data["doubts"]),
-            uncapped=tuple(data["uncapped"]),
+            doubts=tuple(_read_old_check(*text.partition(": ")[::2]) for text in data["doubts"]),
+            uncapped=tuple(_read_old_check("cap", text) for text in data["uncapped"]),
             busiest=data["busiest"] or {},
             phases={name: PhaseTrial(_read_quantities(p["energies"]), p["time_s"], p["work"]) for name, p in phases},
             facts=data.get("facts", {}),
@@ -216,6 +219,11 @@ def _read_old_trial(slot: Path, run: Path) -> SlotTrial | None:
         )
     except (StoreError, OSError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _read_old_check(name: str, text: str) -> Check:
+    """Return a check of which only its name and its sentence were stored."""
+    return Check(name.lower().replace(" ", "-"), "warning", texts={"stored": text})
 
 
 def _read_quantities(data: Mapping[str, Any]) -> dict[str, Quantity]:

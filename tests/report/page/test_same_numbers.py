@@ -14,7 +14,7 @@ from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.power_profile import make_profile
 from joulelab.analysis.results_file import load_result
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.charts.of_run import parts_of
@@ -152,7 +152,7 @@ def test_the_stack_adds_up_to_what_was_measured(told: Told) -> None:
     assert energy is not None
     parts = parts_of(told.result)
     assert sum(q.value for q in parts.values()) == pytest.approx(energy.value, rel=1e-9)
-    assert total(parts.values()).expanded == pytest.approx(energy.expanded, rel=1e-6)
+    assert add_quantities(parts.values()).expanded == pytest.approx(energy.expanded, rel=1e-6)
 
 
 def test_rated_power_is_told_once(rich: Told) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from joulelab.analysis.job_accounting import JOB_SCOPE
-from joulelab.core.quantity import ONE, Quantity, total
+from joulelab.core.quantity import ONE, Quantity, add_quantities
 from joulelab.plan.accounted import nodes_told, side_told
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _weighed(whole: Quantity, parts: Sequence[Quantity], rates: Floats) -> Quant
     """
     values = np.array([part.value for part in parts])
     mean = float(np.dot(values, rates) / values.sum()) if values.sum() > 0 else float(rates.mean())
-    apart = total(p * (float(r) - mean) for p, r in zip(parts, rates, strict=True) if r != mean)
+    apart = add_quantities(p * (float(r) - mean) for p, r in zip(parts, rates, strict=True) if r != mean)
     return replace(whole * mean + apart, value=float(np.dot(values, rates)))
 
 
@@ -261,7 +261,7 @@ def _with_rate(amount: Quantity, rate: Rate, edges: Floats, kwh: Floats) -> tupl
 
 def summed(accounts: Sequence[tuple[str, Quantity]]) -> Quantity:
     """Add amounts of several runs, each with the run's id; they share gains, overhead and rates, and nothing else."""
-    return total(amount.tagged(run, keep=SHARED) for run, amount in accounts)
+    return add_quantities(amount.tagged(run, keep=SHARED) for run, amount in accounts)
 
 
 def side_of(measured: Measured) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.plan.account.energy import summed
 from joulelab.plan.account.scaling import RUNS
 from joulelab.plan.account.work import Planned
@@ -96,7 +96,7 @@ def _statement(entries: Sequence[Entry]) -> Statement:
     energy = summed([(e.job.runs[0], e.account.energy_kwh) for e in entries])
     amount = summed([(e.job.runs[0], e.account.amount) for e in entries])
     shares = [e.share.amount for e in entries if e.share is not None]
-    share = total(shares) if len(shares) == len(entries) else None
+    share = add_quantities(shares) if len(shares) == len(entries) else None
     rated, ratio, of = _rated(entries, energy)
     return Statement(
         first.site, first.account.label, SCOPES[side], tuple(dict.fromkeys(s for e in entries for s in e.job.scopes)),

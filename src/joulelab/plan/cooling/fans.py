@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.twin.model import DOOR, LIQUID
 
@@ -165,4 +165,4 @@ def _mean_power(hosts: Sequence[Sequence[tuple[Spec, Floats]]]) -> Quantity:
             off = math.hypot(accuracy.gain * watts, accuracy.offset / len(hosts)) / math.sqrt(3)
             source = f"gain:{accuracy.shared or f'fan {k}.{n}'}"
             parts.append(Quantity(watts, {source: off} if off else {}, accuracy.source != "unknown"))
-    return total(parts)
+    return add_quantities(parts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.plan.accounted import check_course
 from joulelab.plan.cooling.fans import CUBE, Seen
 from joulelab.plan.rack.extremes import maximum_of
@@ -92,7 +92,7 @@ def load_of(measured: Sequence[Measured], supplies: Supplies) -> Load:
         raise ConfigError(f"{what} is not known", why=why, next="name runs that were measured alike")
     side = sides.pop()
     weights = tuple(m.result.duration_s * len(m.draws) for m in measured)
-    mean_w = total(m.energies([0.0, m.result.duration_s])[0] for m in measured) * (1 / sum(weights))
+    mean_w = add_quantities(m.energies([0.0, m.result.duration_s])[0] for m in measured) * (1 / sum(weights))
     return Load(
         supplies.mean_at_wall(mean_w) if side == "dc" else mean_w,
         np.concatenate([_even(d) for d in draws]),
@@ -130,7 +130,7 @@ def pooled(seen: Sequence[Seen], weights: Sequence[float]) -> tuple[Seen, str]:
     speeds = [(s.speed**CUBE, w) for s, w in pairs if s.speed is not None and s.is_rpm == rpm]
     inlets = [(s.inlet_c, w) for s, w in pairs if s.inlet_c is not None]
     found = Seen(
-        total(q * (w / _sum(powers)) for q, w in powers) if powers else None,
+        add_quantities(q * (w / _sum(powers)) for q, w in powers) if powers else None,
         max((s.highest_w for s in seen if s.highest_w is not None), default=None),
         float(np.cbrt(_mean(speeds))) if speeds else None,
         max((s.highest_speed for s in seen if s.highest_speed is not None and s.is_rpm == rpm), default=None),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.plan.caps.capped_runs import SAME_CAP_W, uncapped
 from joulelab.plan.caps.response import modelled_response, response_of
@@ -150,7 +150,7 @@ def _modelled(group: Sequence[Measured], kind: NodeKind, max_w: float | None, wh
 def _mean_w(group: Sequence[Measured]) -> Quantity:
     """Return what a node drew on average over all time of the runs, in W."""
     times = [each.result.duration_s for each in group]
-    spent = total(each.energies([0.0, time])[0] for each, time in zip(group, times, strict=True))
+    spent = add_quantities(each.energies([0.0, time])[0] for each, time in zip(group, times, strict=True))
     return spent * (1 / sum(time * len(each.draws) for each, time in zip(group, times, strict=True)))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.core.scope import find_family
 from joulelab.plan.caps.response import AT_WALL, U_AT_WALL
 
@@ -161,7 +161,7 @@ def _gpu_error(measured: Sequence[Measured]) -> float | None:
         own = [s.energy for s in each.result.scopes if find_family(s.scope) == "gpu"]
         if not own:
             continue
-        whole = total(own)
+        whole = add_quantities(own)
         if not whole.known or whole.value <= 0:
             return None
         budget = whole.budget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.plan.caps.response import known_response, modelled_response
 from joulelab.plan.draws import workload_of
 from joulelab.plan.idle import idle_doubts
@@ -97,6 +97,6 @@ def _told(workload: Workload, stream: Stream, runs: Sequence[Measured], accuracy
         raise ConfigError(f"what caps do to {workload.name} is not known", next="give runs, or gpus and gpu_w, or caps")
     jobs = [job for job in stream.jobs if job.workload == workload.name]
     weight = sum(job.nodes * job.duration_s for job in jobs)
-    node_w: Quantity = total(job.node_w * (job.nodes * job.duration_s / weight) for job in jobs)
+    node_w: Quantity = add_quantities(job.node_w * (job.nodes * job.duration_s / weight) for job in jobs)
     highest_w = max(job.highest_w or job.node_w.value for job in jobs)
     return modelled_response(node_w, highest_w, gpus=workload.gpus, gpu_w=workload.gpu_w, model=workload.model)

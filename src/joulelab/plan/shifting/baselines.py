@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.plan.shifting.blocks import NO_RESTART, Restart, fill_blocks
 from joulelab.plan.shifting.optimum import fill
 
@@ -236,7 +236,7 @@ def _way(
     rated = None if job.rated_w is None else _priced(running * job.rated_w, slots, terms)
     return Way(
         name, start_s, end_s, energies, running, paused_s, modes_s, _gaps(running, slots),
-        _modes_cost(job, slots, terms, modes_s, paused_s, price), total(parts), rated,
+        _modes_cost(job, slots, terms, modes_s, paused_s, price), add_quantities(parts), rated,
     )  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def _modes_cost(job: Job, slots: Slots, terms: Terms, modes_s: Floats, paused_s:
     costs = [mode.power * float(by_mode[k]) for k, mode, _ in used]
     costs += [_late(mode.slowdown, price * terms.pue * seconds) for _, mode, seconds in used]
     costs += [job.idle * by_pause] if float(paused_s.sum()) > NEVER else []
-    return total(costs)
+    return add_quantities(costs)
 
 
 def _with_pue(cost: Quantity, terms: Terms) -> Quantity:

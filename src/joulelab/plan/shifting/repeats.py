@@ -9,7 +9,7 @@ import numpy as np
 
 from joulelab.analysis.study_cells import Cell, Trial, compute_means, pool_cells
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.plan.account.energy import side_of
 from joulelab.plan.accounted import nodes_told
 from joulelab.plan.caps.capped_runs import cap_of, caps_of, compared
@@ -59,7 +59,7 @@ class Repeats:
             known = [draw.idle_w for draw in run.draws if draw.idle_w is not None]
             if not known or len(known) < len(run.draws):
                 return None
-            found.append(total(known))
+            found.append(add_quantities(known))
         if len(found) == 1:
             return found[0]
         trials = tuple(Trial(q, 1.0, run=run.result.run) for q, run in zip(found, self.runs, strict=True))
@@ -104,7 +104,7 @@ def repeats_of(measured: Sequence[Measured], gpu_w: float | None = None) -> Repe
 
 
 def _energy(run: Measured) -> Quantity:
-    return total(run.energies([0.0, run.result.duration_s]))
+    return add_quantities(run.energies([0.0, run.result.duration_s]))
 
 
 def _trials(runs: Sequence[Measured]) -> tuple[Trial, ...]:

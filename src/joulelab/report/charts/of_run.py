@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
 from joulelab.report.agreement import list_agreement_rows
@@ -45,7 +45,7 @@ def parts_of(result: Result) -> dict[tuple[str, str], Quantity]:
         for name, q in _inside(result, host, scope, energy):
             found.setdefault((host, name), []).append(q)
     ordered = sorted(found, key=lambda key: (key[0], _place(key[1])))
-    return {key: total(found[key]) for key in ordered}
+    return {key: add_quantities(found[key]) for key in ordered}
 
 
 def _inside(
@@ -79,7 +79,7 @@ def stack_of(result: Result) -> Stack | None:
         return None
     hosts = list(dict.fromkeys(host for host, _ in parts))[:MOST_NODES]
     keys = sorted(dict.fromkeys(name for _, name in parts), key=_place)
-    whole = {host: total(q for (h, _), q in parts.items() if h == host) for host in hosts}
+    whole = {host: add_quantities(q for (h, _), q in parts.items() if h == host) for host in hosts}
     factor, unit = fmt.choose_scale([q.value for q in whole.values()], "J")
     rows = tuple(
         Stacked(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.distribution import make_distribution
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
 from joulelab.report.agreement import list_agreement_rows
@@ -25,6 +25,7 @@ from joulelab.report.charts.chart_model import (
     StackedBar,
     StackPart,
 )
+from joulelab.report.comparison import compare_runs
 from joulelab.report.comparison_rows import format_figure_change, format_figure_values
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 
@@ -83,7 +84,7 @@ def split_energy(result: Result) -> dict[tuple[str, str], Quantity]:
     for host, scope in zip(whole.hosts, whole.scopes, strict=True):
         for name, q in _split_scope(result, host, scope, energy):
             parts.setdefault((host, name), []).append(q)
-    return {key: total(parts[key]) for key in sorted(parts, key=lambda key: (key[0], _rank_part(key[1])))}
+    return {key: add_quantities(parts[key]) for key in sorted(parts, key=lambda key: (key[0], _rank_part(key[1])))}
 
 
 def _split_scope(
@@ -116,7 +117,7 @@ def chart_energy_parts(result: Result) -> StackChart | None:
         return None
     hosts = list(dict.fromkeys(host for host, _ in parts))[:MOST_NODES]
     keys = sorted(dict.fromkeys(name for _, name in parts), key=_rank_part)
-    sums = {host: total(q for (h, _), q in parts.items() if h == host) for host in hosts}
+    sums = {host: add_quantities(q for (h, _), q in parts.items() if h == host) for host in hosts}
     factor, unit = fmt.choose_scale([q.value for q in sums.values()], "J")
     bars = []
     for host, whole in sums.items():
@@ -311,6 +312,16 @@ def _chart_distribution(found: PowerDistribution, title: str) -> HistogramChart:
     description = f"{title}: {', '.join(name for name, _ in marks)}"
     note = f"Share of the workload's time at each power, from means over {fmt.format_period(found.step_s)}."
     return HistogramChart(title, description, f"{title}, {unit}", edges, shares, marks, note)
+
+
+def list_comparison_charts(results: Sequence[Result], labels: Sequence[str]) -> list[tuple[str, Chart]]:
+    """List the charts of two or more runs, each with the section of the page that shows it."""
+    if len(results) == 2:
+        found = compare_runs(*results)
+        charts = [("figures", chart_compared_energies(found)), ("figures", chart_changes(found))]
+    else:
+        charts = [("energy", chart_run_energies(results, labels))]
+    return [(section, chart) for section, chart in charts if chart is not None]
 
 
 def chart_compared_energies(found: RunComparison, labels: tuple[str, str]) -> BarChart | None:

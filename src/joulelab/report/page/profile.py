@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.profile_buckets import COARSER
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.rated import format_rated_power
@@ -123,7 +123,7 @@ def lines_of(result: Result) -> list[dict[str, Any]]:
     idle = [known.get(key) for key in zip(whole.hosts, whole.scopes, strict=True)]
     found = [w for w in idle if w is not None]
     if found and len(found) == len(idle):
-        watts = total(found).value
+        watts = add_quantities(found).value
         lines.append({"label": f"idle: {fmt.format_watts(watts)}", "w": watts, "kind": "idle"})
     return lines
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.study.tuning.window import COMMON, energy_of, read_scopes
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def saved_in(
         # Where the choice did not change any more, neither would the reference since it was seen last.
         stays = _reference(online, base, rest, latest_ns=state.windows[-1].from_ns)
         would.append(stays if later is None else _as_the_choice(base, best, parts[1]))
-    energy = total(e for e, _ in would) - total(part.energy for part in parts)
-    time = Quantity(sum(part.seconds for part in parts)) - total(t for _, t in would)
+    energy = add_quantities(e for e, _ in would) - add_quantities(part.energy for part in parts)
+    time = Quantity(sum(part.seconds for part in parts)) - add_quantities(t for _, t in would)
     return energy, time
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.core.quantity import ONE, Quantity, total
+from joulelab.core.quantity import ONE, Quantity, add_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -206,7 +206,7 @@ def _of_windows(values: Sequence[Quantity], cap: float) -> Quantity:
     n = len(values)
     # Only gain and offset are common to all caps. How a workload drifted is the same in all windows of one.
     tagged = [q.without("unseen", "in-step").tagged(f"{cap:g}#{k}", keep=KEPT) for k, q in enumerate(values)]
-    mean = total(q * (1 / n) for q in tagged)
+    mean = add_quantities(q * (1 / n) for q in tagged)
     own = math.sqrt(sum(q.without(*SHARED).u ** 2 for q in values) / n)
     spread = math.sqrt(sum((q.value - mean.value) ** 2 for q in values) / (n - 1)) if n > 1 else 0.0
     grow = max(spread / own, 1.0) if own > 0 else 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
-from joulelab.core.quantity import COVERAGE_FACTOR, Quantity, total
+from joulelab.core.quantity import COVERAGE_FACTOR, Quantity, add_quantities
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
 from joulelab.study.tuning.worklog import pause_ns
@@ -117,7 +117,7 @@ def energy_of(
     inside = [read[scope].readings.between(a, b) for scope in scopes for a, b in stretches] if least else []
     if any(part.stop - part.start < least for part in inside):
         return None
-    return total(read[scope].energy(a, b) for scope in scopes for a, b in stretches)
+    return add_quantities(read[scope].energy(a, b) for scope in scopes for a, b in stretches)
 
 
 def drawn(found: Sequence[ScopeChannels], a_ns: int, b_ns: int, asked: Mapping[str, float]) -> tuple[float | None, str]:

@@ -11,7 +11,7 @@ from joulelab.analysis.cell_comparison import UNITS, make_sample
 from joulelab.analysis.cell_lines import format_knob
 from joulelab.analysis.quality import list_quality_figures
 from joulelab.report import format as fmt
-from joulelab.report.study_tables import unnamed
+from joulelab.report.study_tables import name_plain_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ def _labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
 def _label(summary: StudySummary, cell: CellMetrics, name: str) -> str:
     if name in cell.knobs:
         return format_knob(name, cell.knobs[name])
-    return fmt.NOTHING if name else unnamed(summary, cell.key)
+    return fmt.NOTHING if name else name_plain_cell(summary, cell.key)
 
 
 def _counts(summary: StudySummary, cells: Sequence[CellMetrics]) -> set[int]:

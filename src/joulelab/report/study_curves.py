@@ -10,7 +10,7 @@ from joulelab.analysis.cell_lines import choose_knob_unit, format_knob, format_k
 from joulelab.analysis.choice import choose_best
 from joulelab.analysis.goals import Goal
 from joulelab.report import format as fmt
-from joulelab.report.study_tables import UNCAPPED, short_name, shown_scaling
+from joulelab.report.study_tables import UNCAPPED, choose_scalings, name_cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,13 +129,13 @@ def pareto_of(summary: StudySummary, line_name: str = "Black line") -> Panel | N
 
 def _front_name(summary: StudySummary, key: str, line: CellLine) -> str:
     """Return a cell by its line, where there are several, and its place in it."""
-    name = short_name(summary, key, line) + (UNCAPPED if summary.cell(key).uncapped else "")
+    name = name_cell(summary, key, line) + (UNCAPPED if summary.cell(key).uncapped else "")
     return f"{format_knobs(line.knobs)}, {name}" if len(summary.lines) > 1 else name
 
 
 def scaling_panels(summary: StudySummary) -> list[Panel]:
     """Return speed-up, efficiency and energy over GPU counts, at the caps that matter; none without counts."""
-    scalings = (shown_scaling(summary) or list(summary.scaling))[:MOST_SCALINGS]
+    scalings = (choose_scalings(summary) or list(summary.scaling))[:MOST_SCALINGS]
     if not scalings:
         return []
     wanted: list[tuple[str, str, float, Callable[[ScalingPoint], Quantity | None]]] = [

@@ -33,7 +33,7 @@ class Column:
     cells: tuple[str, ...]
 
 
-def line_title(summary: StudySummary, line: CellLine) -> str:
+def title_line(summary: StudySummary, line: CellLine) -> str:
     """Return which cells these are, and what they are compared with."""
     title = format_knobs(line.knobs) or "all cells"
     data = {r.data for r in summary.of_line(line)}
@@ -42,19 +42,19 @@ def line_title(summary: StudySummary, line: CellLine) -> str:
     idle = set(_idle(summary, line).cells)
     if len(idle) == 1 and idle != {fmt.NOTHING}:
         title += f" · idle GPUs: {idle.pop()} % of the GPUs' energy"
-    if line.reference is None or is_alone(summary, line):
+    if line.reference is None or has_one_cell(summary, line):
         return title
     others = _unsaid(summary.cell(line.reference).knobs, line)
     unit = f", per {line.per.removesuffix('s')}" if line.per else ""
-    return f"{title} · compared with {format_knobs(others) or unnamed(summary, line.reference)}{unit}"
+    return f"{title} · compared with {format_knobs(others) or name_plain_cell(summary, line.reference)}{unit}"
 
 
-def is_alone(summary: StudySummary, line: CellLine) -> bool:
+def has_one_cell(summary: StudySummary, line: CellLine) -> bool:
     """Return whether a line is one cell that its title names: there is nothing to compare or choose."""
     return len(line.cells) == 1 and not _unsaid(summary.cell(line.cells[0]).knobs, line)
 
 
-def unnamed(summary: StudySummary, key: str) -> str:
+def name_plain_cell(summary: StudySummary, key: str) -> str:
     """Return what stands for a cell that no knob names; its key only where another has the same knobs."""
     knobs = summary.cell(key).knobs
     return key if sum(c.knobs == knobs for c in summary.cells) > 1 else ALL_RUNS
@@ -65,11 +65,11 @@ def _unsaid(knobs: Mapping[str, Any], line: CellLine) -> dict[str, Any]:
     return {n: v for n, v in knobs.items() if n not in line.knobs or line.knobs[n] != v}
 
 
-def label_column(summary: StudySummary, line: CellLine) -> Column:
+def make_label_column(summary: StudySummary, line: CellLine) -> Column:
     """Return what tells the cells of a line apart; the reference has a star, a cap that was not in force a `!`."""
-    rows, alone = summary.of_line(line), is_alone(summary, line)
+    rows, alone = summary.of_line(line), has_one_cell(summary, line)
     if line.axis is None:
-        names, head = [format_knobs(_unsaid(r.knobs, line)) or unnamed(summary, r.key) for r in rows], ""
+        names, head = [format_knobs(_unsaid(r.knobs, line)) or name_plain_cell(summary, r.key) for r in rows], ""
     else:
         values = [r.knobs.get(line.axis) for r in rows]
         names = [format_knob(line.axis, v) for v in values]
@@ -82,7 +82,7 @@ def label_column(summary: StudySummary, line: CellLine) -> Column:
     return Column(head, tuple(f"{n}{mark}" for n, mark in zip(names, marks, strict=True)))
 
 
-def measured_columns(summary: StudySummary, line: CellLine) -> list[Column]:
+def list_measured_columns(summary: StudySummary, line: CellLine) -> list[Column]:
     """Return repeats, energy, time and mean power, energy per unit of work, and quality; estimates with their mark."""
     rows = summary.of_line(line)
     estimates = [r.estimate for r in rows]
@@ -96,14 +96,14 @@ def measured_columns(summary: StudySummary, line: CellLine) -> list[Column]:
     for kind in kinds:
         column = _absolute(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_marked(column, estimates))
-    columns += told_columns(rows)
+    columns += list_quality_columns(rows)
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
         columns.append(_absolute("idle devices", "J", [r.idle_energy for r in rows]))
     idle = _idle(summary, line)
     return [*columns, idle] if len(set(idle.cells)) > 1 else columns
 
 
-def told_columns(rows: Sequence[CellMetrics]) -> list[Column]:
+def list_quality_columns(rows: Sequence[CellMetrics]) -> list[Column]:
     """Return what the workloads told of themselves: by what they are to be judged, and the data where it differs."""
     names = dict.fromkeys(name for r in rows for name in r.quality)
     columns = [Column(escape_unprintable(name), tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
@@ -128,9 +128,9 @@ def _quality(q: Quantity | None) -> str:
     )
 
 
-def compared_columns(summary: StudySummary, line: CellLine) -> list[Column]:
+def list_compared_columns(summary: StudySummary, line: CellLine) -> list[Column]:
     """Return gain, loss, gain minus loss and the gains by EDP, EDS and ED2P, in percent; EDS(2) is half the third."""
-    if is_alone(summary, line):
+    if has_one_cell(summary, line):
         return []
     rows = summary.of_line(line)
     half = " =\n2 x EDS(2)\ngain" if HALVED in summary.ks else ""
@@ -143,74 +143,74 @@ def compared_columns(summary: StudySummary, line: CellLine) -> list[Column]:
     picks += [(f"EDS({k:g})\ngain", lambda r, k=k: r.eds_gain.get(k)) for k in summary.ks if k != HALVED]  # type: ignore[misc]
     if any(goal.name == "ed2p" for goal in summary.goals):
         picks.append(("ED2P gain", lambda r: r.ed2p_gain))
-    estimates = [rests_on_estimate(summary, r.key, line.reference) for r in rows]
+    estimates = [uses_estimate(summary, r.key, line.reference) for r in rows]
     columns = [_percent(head, [pick(r) for r in rows]) for head, pick in picks]
     columns = [c if c.head.startswith("loss") else _marked(c, estimates) for c in columns]
     return [c for c in columns if any(cell != fmt.NOTHING for cell in c.cells)]
 
 
-def rests_on_estimate(summary: StudySummary, *keys: str | None) -> bool:
+def uses_estimate(summary: StudySummary, *keys: str | None) -> bool:
     """Return whether the energy of one of some cells is an estimate."""
     return any(summary.cell(key).estimate for key in keys if key is not None)
 
 
-def best_column(summary: StudySummary, line: CellLine) -> Column:
+def make_best_column(summary: StudySummary, line: CellLine) -> Column:
     """Return for which goals a cell is the best, or no worse by a significant difference (~); none if it is alone."""
     written = []
     for key in line.cells:
-        of = best_of_line(summary, line)
+        of = list_line_bests(summary, line)
         words = [b.goal.text for b in of if b.cell == key] + [f"~{b.goal.text}" for b in of if key in b.tied]
         written.append(" ".join(words))
     return Column("best for\n(~ no significant difference)", tuple(written))
 
 
-def best_of_line(summary: StudySummary, line: CellLine | None) -> list[BestCell]:
+def list_line_bests(summary: StudySummary, line: CellLine | None) -> list[BestCell]:
     """Return the best cells of a line for each goal, or of all lines together; none where a cell is alone."""
     if line is None:
         return [b for b in summary.best if b.line is None]
-    return [] if is_alone(summary, line) else [b for b in summary.best if b.line == line.key]
+    return [] if has_one_cell(summary, line) else [b for b in summary.best if b.line == line.key]
 
 
-def best_text(summary: StudySummary, best: BestCell) -> str:
+def describe_best(summary: StudySummary, best: BestCell) -> str:
     """Return the best cell for a goal in a sentence: how much better than the reference, and what is as good."""
     line = next((each for each in summary.lines if each.key == best.line), None)
-    text = short_name(summary, best.cell, line)
+    text = name_cell(summary, best.cell, line)
     against = summary.reference if line is None else line.reference
     if best.improvement is not None and against is not None and best.cell != against:
         word = "gain minus loss" if best.goal.name == "gain-loss" else "gain"
         change = fmt.format_change(best.improvement.value, best.improvement.expanded)
-        mark = ESTIMATE if best.goal.needs_energy and rests_on_estimate(summary, best.cell, against) else ""
+        mark = ESTIMATE if best.goal.needs_energy and uses_estimate(summary, best.cell, against) else ""
         flaw = UNCAPPED if summary.cell(against).uncapped else ""
-        text += f", {word} {mark}{change} against {short_name(summary, against, line)}{flaw}"
+        text += f", {word} {mark}{change} against {name_cell(summary, against, line)}{flaw}"
     elif best.cell == against:
         text += ", the reference itself"
     if best.within.get(best.cell) == "possibly":
         text += "; its slowdown may be above the limit"
     if best.tied:
-        text += f"; no significant difference: {names_text(summary, best.tied, line, also=best.cell)}"
+        text += f"; no significant difference: {name_cells(summary, best.tied, line, also=best.cell)}"
     if best.goal.k == HALVED and any(goal.name == "gain-loss" for goal in summary.goals):
         text += " (the same as gain-loss, halved)"
     return text
 
 
-def short_name(summary: StudySummary, key: str, line: CellLine | None) -> str:
+def name_cell(summary: StudySummary, key: str, line: CellLine | None) -> str:
     """Return a cell by what tells it apart in its line, or by all its knobs."""
     knobs = summary.cell(key).knobs
     if line is None:
-        return format_knobs(knobs) or unnamed(summary, key)
+        return format_knobs(knobs) or name_plain_cell(summary, key)
     if line.axis is None or line.axis not in knobs or key not in line.cells:
-        return format_knobs(_unsaid(knobs, line)) or unnamed(summary, key)
+        return format_knobs(_unsaid(knobs, line)) or name_plain_cell(summary, key)
     value = format_knob(line.axis, knobs[line.axis])
     return value if line.axis in AXES else f"{line.axis}={value}"
 
 
-def names_text(summary: StudySummary, keys: Sequence[str], line: CellLine | None, *, also: str | None = None) -> str:
+def name_cells(summary: StudySummary, keys: Sequence[str], line: CellLine | None, *, also: str | None = None) -> str:
     """Return cells by name, neighbours as a range: `140 W to 190 W, 260 W`; `also` does not break a range."""
     if line is None:
         lines = [each for each in summary.lines if set(each.cells) & set(keys)]
         of = [[key for key in each.cells if key in keys] for each in lines]
         return "; ".join(
-            f"{each.key} {names_text(summary, o, each, also=also)}" for each, o in zip(lines, of, strict=True)
+            f"{each.key} {name_cells(summary, o, each, also=also)}" for each, o in zip(lines, of, strict=True)
         )
     runs: list[list[str]] = [[]]
     for key in line.cells:
@@ -220,21 +220,21 @@ def names_text(summary: StudySummary, keys: Sequence[str], line: CellLine | None
             runs.append([])
     written = []
     for run in runs:
-        names = [short_name(summary, key, line) for key in run]
+        names = [name_cell(summary, key, line) for key in run]
         written += [f"{names[0]} to {names[-1]}"] if len(names) > 2 else names
     return ", ".join(written)
 
 
-def front_text(summary: StudySummary, line: CellLine | None) -> str:
+def describe_front(summary: StudySummary, line: CellLine | None) -> str:
     """Return the Pareto front in words, empty where there is none."""
     front = summary.front_for(None if line is None else line.key)
-    if front is None or not front.cells or (line is not None and is_alone(summary, line)):
+    if front is None or not front.cells or (line is not None and has_one_cell(summary, line)):
         return ""
-    text = names_text(summary, front.cells, line)
-    return f"{text}; perhaps also {names_text(summary, front.unsure, line)}" if front.unsure else text
+    text = name_cells(summary, front.cells, line)
+    return f"{text}; perhaps also {name_cells(summary, front.unsure, line)}" if front.unsure else text
 
 
-def shown_scaling(summary: StudySummary, *, every: bool = False) -> list[Scaling]:
+def choose_scalings(summary: StudySummary, *, every: bool = False) -> list[Scaling]:
     """Return the scalings worth showing: all if few, else those of a reference or of a best cell for the first goal."""
     marked = {line.reference for line in summary.lines}
     marked |= {b.cell for b in summary.best if b.goal == summary.goals[0]}
@@ -242,7 +242,7 @@ def shown_scaling(summary: StudySummary, *, every: bool = False) -> list[Scaling
     return [s for s in summary.scaling if every or any(p.cell in marked for p in s.points)]
 
 
-def scaling_title(summary: StudySummary, shown: Sequence[Scaling]) -> str:
+def title_scaling(summary: StudySummary, shown: Sequence[Scaling]) -> str:
     """Return what the table of scaling shows, and what it leaves out."""
     title = "Scaling, compared with the fewest GPUs"
     if len(shown) == len(summary.scaling):
@@ -256,7 +256,7 @@ def scaling_columns(summary: StudySummary, scalings: Sequence[Scaling]) -> list[
     points = [p for s in scalings for p in s.points]
     # What is compared with itself is 1 and no estimate.
     firsts = [s.points[0] for s in scalings for _ in s.points]
-    estimates = [p != f and rests_on_estimate(summary, f.cell, p.cell) for p, f in zip(points, firsts, strict=True)]
+    estimates = [p != f and uses_estimate(summary, f.cell, p.cell) for p, f in zip(points, firsts, strict=True)]
     return [
         Column("gpus", tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
         Column("speed-up", tuple(_interval(p.speedup, 1.0) for p in points)),

@@ -91,10 +91,10 @@ def test_the_page_has_every_part_and_is_well_formed(report: Report) -> None:
 def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, summary: StudySummary) -> None:
     read = [row for row in Reader(offline(report.page())).rows if row]
     line = summary.lines[0]
-    columns = [study_tables.label_column(summary, line), *study_tables.measured_columns(summary, line)]
+    columns = [study_tables.make_label_column(summary, line), *study_tables.list_measured_columns(summary, line)]
     for cells in zip(*(c.cells for c in columns), strict=True):
         assert any(row[: len(cells)] == list(cells) for row in read), cells
-    for cells in zip(*(c.cells for c in study_tables.compared_columns(summary, line)), strict=True):
+    for cells in zip(*(c.cells for c in study_tables.list_compared_columns(summary, line)), strict=True):
         assert any(row[1:] == list(cells) for row in read), cells
     for table in paper_tables(summary):
         assert table.caption in re.sub("<[^>]+>", "", _part(report, "paper")).replace("&#x27;", "'")
@@ -102,7 +102,7 @@ def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, sum
             assert any(tuple(each[-len(row.figures) :]) == row.figures for each in read), row
     markdown = report.markdown()
     for best in summary.best:
-        assert study_tables.best_text(summary, best) in re.sub(r"\\(.)", r"\1", markdown)
+        assert study_tables.describe_best(summary, best) in re.sub(r"\\(.)", r"\1", markdown)
 
 
 def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary: StudySummary) -> None:

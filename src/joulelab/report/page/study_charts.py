@@ -14,7 +14,7 @@ from joulelab.report.page.study_tables import grid_of_columns
 from joulelab.report.page.tables import figure
 from joulelab.report.study.heat import heats_of
 from joulelab.report.study_curves import AXIS_NAMES, panels_of, pareto_of, scaling_panels
-from joulelab.report.study_tables import scaling_columns, scaling_title, shown_scaling
+from joulelab.report.study_tables import choose_scalings, scaling_columns, title_scaling
 
 if TYPE_CHECKING:
     from joulelab.analysis.cell_metrics import StudySummary
@@ -188,9 +188,9 @@ def scaling_part(summary: StudySummary) -> Part | None:
     width, height = SMALL
     made = (draw_panel(named_within(panel, group), width=width, height=height) for panel in panels)
     pictures = Columns(tuple(Drawn(figure(each, title=p.y_label)) for each, p in zip(made, panels, strict=True)))
-    shown = shown_scaling(summary)
+    shown = choose_scalings(summary)
     tables: list[Block] = []
     if shown:
         grid = grid_of_columns(scaling_columns(summary, shown))
-        tables.append(Table(grid, scaling_title(summary, shown)))
+        tables.append(Table(grid, title_scaling(summary, shown)))
     return Part("scaling", "Scaling", (pictures, Text(panels[0].note, "muted"), *tables))

@@ -58,17 +58,17 @@ def cell_part(summary: StudySummary) -> Part | None:
 
 
 def _line(summary: StudySummary, line: CellLine) -> list[Block]:
-    label = study_tables.label_column(summary, line)
-    best = {b.cell for b in study_tables.best_of_line(summary, line)}
+    label = study_tables.make_label_column(summary, line)
+    best = {b.cell for b in study_tables.list_line_bests(summary, line)}
     bold = [k for k, key in enumerate(line.cells) if key in best]
-    title = study_tables.line_title(summary, line)
-    mark = study_tables.best_column(summary, line)
-    measured = [label, *study_tables.measured_columns(summary, line), *([mark] if any(mark.cells) else [])]
+    title = study_tables.title_line(summary, line)
+    mark = study_tables.make_best_column(summary, line)
+    measured = [label, *study_tables.list_measured_columns(summary, line), *([mark] if any(mark.cells) else [])]
     blocks: list[Block] = [
         Heading(title),
         Table(grid_of_columns(measured, bold=bold), f"{title}: measured", hidden=True),
     ]
-    compared = study_tables.compared_columns(summary, line)
+    compared = study_tables.list_compared_columns(summary, line)
     if compared:
         grid = grid_of_columns([label, *compared], bold=bold)
         blocks.append(Table(grid, "gains and losses against the reference, in percent"))

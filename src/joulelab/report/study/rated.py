@@ -10,7 +10,7 @@ from joulelab.analysis.study_cells import Cell, Trial, compute_means
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.rated import HOW, format_ratio
-from joulelab.report.study_tables import Column, unnamed
+from joulelab.report.study_tables import Column, name_plain_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ def estimate_columns(estimates: Sequence[CellEstimate], summary: StudySummary) -
     """Return the estimates as columns: cell, rated power, estimate, what was used, ratio."""
     energy, unit = fmt.choose_scale([v for e in estimates for v in (e.energy_j, e.used.value)], "J")
     watts, power = fmt.choose_scale([e.watts for e in estimates], "W")
-    names = [format_knobs(summary.cell(e.cell).knobs) or unnamed(summary, e.cell) for e in estimates]
+    names = [format_knobs(summary.cell(e.cell).knobs) or name_plain_cell(summary, e.cell) for e in estimates]
     columns = [
         Column("cell", tuple(names)),
         Column(f"rated, {power}", tuple(fmt.format_number(e.watts / watts) for e in estimates)),

@@ -135,10 +135,10 @@ def pictures_of(target: Target) -> tuple[list[Picture], str]:
     from joulelab.report.page.make import looked_at, report_on
 
     if target.study is not None:
-        from joulelab.report.study_summary import simulated, summarised
+        from joulelab.report.study_summary import name_study_twins, summarise_study
 
-        said = simulated(target.study)
-        _, summary = summarised(target.study, target.plan)
+        said = name_study_twins(target.study)
+        _, summary = summarise_study(target.study, target.plan)
         return pictures.pictures_of_study(summary), f"{said[:1].upper()}{said[1:]}." if said else ""
     looked = [looked_at(path) for path in target.runs]
     results, profiles = [result for result, _ in looked], [profile for _, profile in looked]

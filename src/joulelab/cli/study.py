@@ -109,7 +109,7 @@ def run_command(
     """
     from joulelab.cli.study_driver import FAILED_CODE, confirm_plan, report_failures, report_stop, run_slots
     from joulelab.cli.study_report import print_report, write_study_files
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import FILE, join_study
 
     found = read_named_study(file, twins, studies)
@@ -125,7 +125,7 @@ def run_command(
     if code is not None:
         ctx.exit(code)
     with show_progress(f"reading the runs of {study.name}"):
-        results, summary = summarised(study, found.plan)
+        results, summary = summarise_study(study, found.plan)
         files = write_study_files(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else "text", interval=False, files=files)
     ctx.exit(report_failures(outcome))
@@ -170,13 +170,13 @@ def report_command(
     nothing.
     """
     from joulelab.cli.study_report import print_report, write_study_files
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.study_summary import summarise_study
 
     found = read_named_study(file, twins, studies)
     study = open_named_study(found, studies, twins)
     with show_progress(f"reading the runs of {study.name}"):
         _fetch_accounting(_list_slots(study, found))
-        results, summary = summarised(study, found.plan)
+        results, summary = summarise_study(study, found.plan)
         files = write_study_files(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else form, interval=interval, files=files)
     sys.stdout.flush()

@@ -218,7 +218,7 @@ def _write_study_file(plan: Plan, name: str, file: Path) -> int:
 
 def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
     from joulelab.cli.study_driver import FAILED_CODE, confirm_plan, report_failures, report_stop, run_slots
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.study_summary import summarise_study
     from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
 
@@ -237,14 +237,14 @@ def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
     if code is not None:
         return code
     with show_progress(f"reading the runs of {study.name}"):
-        results, summary = summarised(study, plan)
+        results, summary = summarise_study(study, plan)
     show_study(study, results, summary, as_json=given["as_json"], figures=given["figures"])
     return report_failures(outcome)
 
 
 def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     """Print the results of a sweep so far, with the goals, scope, reference and work of this command."""
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import check_name, default_name, open_study
 
     if not words and not given["name"]:
@@ -261,7 +261,7 @@ def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     }
     study.data |= {key: value for key, value in chosen.items() if value}
     with show_progress(f"reading the runs of {study.name}"):
-        results, summary = summarised(study)
+        results, summary = summarise_study(study)
     show_study(study, results, summary, as_json=given["as_json"], figures=given["figures"])
     return 0
 

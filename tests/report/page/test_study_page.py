@@ -27,7 +27,7 @@ from joulelab.report.page.study import study_report
 from joulelab.report.page.study_slots import states_text
 from joulelab.report.paper_tables import paper_tables
 from joulelab.report.study.rated import estimate_columns, estimate_text, estimates_of
-from joulelab.report.study_summary import summarised
+from joulelab.report.study_summary import summarise_study
 from joulelab.study.folder import Settings, Study, open_study
 from joulelab.study.results import RatedTrial, Results, gather
 
@@ -207,7 +207,7 @@ def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path
     _well_formed(report.page())
     assert "simulated: twin" in report.subtitle
     assert page_of_study(folder).title == report.title
-    results, summary = summarised(open_study(folder))
+    results, summary = summarise_study(open_study(folder))
     estimates = estimates_of(results, summary)
     assert len(estimates) == len(summary.cells) == 4
     for each in estimates:

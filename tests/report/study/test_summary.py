@@ -5,17 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from joulelab.report.study_summary import simulated
+from joulelab.report.study_summary import name_study_twins
 from joulelab.study.folder import open_study
 
 CAPS = Path(__file__).parents[3] / "examples" / "studies" / "caps"
 
 
 def test_a_study_on_a_served_twin_is_simulated(tmp_path: Path) -> None:
-    assert simulated(open_study(CAPS)) == "simulated: node served by joulelab twin"
+    assert name_study_twins(open_study(CAPS)) == "simulated: node served by joulelab twin"
     copy = shutil.copytree(CAPS, tmp_path / "caps")
     for run in copy.glob("cells/*/r*/*/run.json"):
         run.write_text("{")
-    assert simulated(open_study(copy)) == ""  # what cannot be read is told by whoever reads it
+    assert name_study_twins(open_study(copy)) == ""  # what cannot be read is told by whoever reads it
     shutil.rmtree(copy / "cells")
-    assert simulated(open_study(copy)) == ""
+    assert name_study_twins(open_study(copy)) == ""

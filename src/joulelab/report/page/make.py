@@ -77,9 +77,9 @@ def report_on(looked: Sequence[Looked], paths: Sequence[Path], *, link: Link | N
 def report_of_study(study: Study, plan: Plan | None = None, *, link: Link | None = None) -> Report:
     """Return the report on a study that is open. Raises JoulelabError."""
     from joulelab.report.page.study import study_report
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.study_summary import summarise_study
 
-    results, summary = summarised(study, plan)
+    results, summary = summarise_study(study, plan)
     return study_report(study, results, summary, link=link)
 
 

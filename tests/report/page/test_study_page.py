@@ -26,7 +26,7 @@ from joulelab.report.page.make import page_of_run, page_of_study, report_of_stud
 from joulelab.report.page.study import study_report
 from joulelab.report.page.study_slots import states_text
 from joulelab.report.paper_tables import paper_tables
-from joulelab.report.study.rated import estimate_columns, estimate_text, estimates_of
+from joulelab.report.study.rated import describe_estimates, estimate_columns, list_estimates
 from joulelab.report.study_summary import summarise_study
 from joulelab.study.folder import Settings, Study, open_study
 from joulelab.study.results import RatedTrial, Results, gather
@@ -111,8 +111,8 @@ def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary
     assert "2.000 ± 0.040 to 4.000" in _part(report, "best")  # it stands at the top too
     row = Reader(text).row("cap=260 W gpus=8")
     assert row[1:] == ["2000", "200.0", "50.0 ± 1.0", "4.000 ± 0.080", "gpu"]
-    assert "unknown" in estimate_text([], summary).lower()
-    assert "joulelab.toml" in estimate_text([], summary)
+    assert "unknown" in describe_estimates([], summary).lower()
+    assert "joulelab.toml" in describe_estimates([], summary)
 
 
 def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: StudySummary) -> None:
@@ -121,13 +121,13 @@ def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: StudySummary
     other = RatedTrial(("gpu",), 20.0, Quantity(1.0), 1.0, "m")
     nothing = RatedTrial(("gpu",), 20.0, Quantity(0.0), 1.0, "m")
     results = Results(rated={"g1c100": [*trials, other], "g1c140": [nothing]})
-    found = estimates_of(results, summary)
+    found = list_estimates(results, summary)
     assert [each.cell for each in found] == ["g1c100"]
     assert found[0].energy_j == pytest.approx(100.0)
     assert found[0].ratio.value == pytest.approx(2.0)
     assert found[0].ratio.expanded is not None
     assert found[0].ratio.expanded > 0.1  # two repeats that are far from each other
-    assert re.search(r"\b9 ", estimate_text(found, summary))
+    assert re.search(r"\b9 ", describe_estimates(found, summary))
     assert estimate_columns(found, summary)[0].cells == ("cap=100 W gpus=1",)
     assert found[0].to_json()["rated_w"] == 10.0
 
@@ -158,7 +158,7 @@ def test_slots_link_to_their_runs_and_what_failed_says_why(summary: StudySummary
 def test_a_study_that_has_not_run_yet_has_a_page() -> None:
     report = study_report(_study(), Results(), summarise_cells([cell("a", [], cap=100.0), cell("b", [], cap=200.0)]))
     _well_formed(report.page())
-    assert estimate_text([], summary) in re.sub(r"\\(.)", r"\1", report.markdown())
+    assert describe_estimates([], summary) in re.sub(r"\\(.)", r"\1", report.markdown())
 
 
 def test_workloads_have_pictures_of_their_own() -> None:
@@ -208,13 +208,13 @@ def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path
     assert "simulated: twin" in report.subtitle
     assert page_of_study(folder).title == report.title
     results, summary = summarise_study(open_study(folder))
-    estimates = estimates_of(results, summary)
+    estimates = list_estimates(results, summary)
     assert len(estimates) == len(summary.cells) == 4
     for each in estimates:
         assert each.watts == 260.0 * summary.cell(each.cell).knobs["gpus"], "a GPU that nobody used is not estimated"
         assert each.families == ("gpu",)
         assert 1.05 < each.ratio.value < 3  # nothing runs at its rated power all the time
-    text = estimate_text(estimates, summary)
+    text = describe_estimates(estimates, summary)
     assert text in re.sub(r"\\(.)", r"\1", report.markdown())
     # A single run says the same of itself.
     run = next(folder.glob(f"cells/{estimates[0].cell}/r01/2*"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.study.results import RatedTrial, Results
 
-NOTE = (
+ESTIMATE_NOTE = (
     "Estimate: mean runtime x rated power of the devices; ratio: the estimate over what the same devices used, with "
     "its expanded uncertainty (k = 2)."
 )
@@ -41,7 +41,7 @@ class CellEstimate:
         return plain | {"used": self.used.to_json(), "ratio": self.ratio.to_json()}
 
 
-def estimates_of(results: Results, summary: StudySummary) -> list[CellEstimate]:
+def list_estimates(results: Results, summary: StudySummary) -> list[CellEstimate]:
     """Return the estimate of each cell that it can be said of, in their order."""
     found = (_estimate(cell.key, results.rated.get(cell.key, ())) for cell in summary.cells)
     return [each for each in found if each is not None]
@@ -59,7 +59,7 @@ def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
     return CellEstimate(key, alike[0].families, alike[0].watts, energy_j, mean.energy, ratio)
 
 
-def estimate_text(estimates: Sequence[CellEstimate], summary: StudySummary) -> str:
+def describe_estimates(estimates: Sequence[CellEstimate], summary: StudySummary) -> str:
     """Return in a sentence how far off the estimates are, or that nothing is known of them and how to tell it."""
     if not estimates:
         return f"Unknown: no run recorded the rated power of what was measured; {HOW}."

@@ -12,7 +12,7 @@ from tests.analysis.studies import noted
 from joulelab.analysis.cell_comparison import CellPair, compare_cells
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.report.paper_tables import paper_tables
+from joulelab.report.paper_tables import list_paper_tables
 from joulelab.report.study.paper import paper_latex, paper_markdown
 
 
@@ -119,7 +119,7 @@ def test_the_findings_hold_if_every_node_has_a_meter_of_its_own(meter: float) ->
 
 @pytest.mark.parametrize("use", USES)
 def test_the_table_of_a_use_case_is_in_the_paper_s_form(summary: StudySummary, use: str) -> None:
-    table = {t.title: t for t in paper_tables(summary, scope="node.ac")}[f"Results of {use}"]
+    table = {t.title: t for t in list_paper_tables(summary, scope="node.ac")}[f"Results of {use}"]
     assert table.labels == ("phase", "node")
     assert table.heads == ("Consumption [kJ]", "Mean power [W]", "Runtime")
     rows = {row.labels: list(row.figures) for row in table.rows}

@@ -17,7 +17,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
 from joulelab.report.caps import cap_lines
 from joulelab.report.comparison import RunComparison, compare_quantities, compare_runs
-from joulelab.report.paper_tables import Spread, paper_tables
+from joulelab.report.paper_tables import Spread, list_paper_tables
 from joulelab.report.rated import describe_rated, format_rated_power
 from joulelab.report.run_rows import check_lines
 from joulelab.report.run_tables import name_ending
@@ -76,7 +76,7 @@ def by_two(*, runs: int, work: float | None = None) -> list[Cell]:
 def test_the_caption_says_what_was_measured_by_what_and_how_well(
     cells: list[Cell], spread: Spread, caption: str
 ) -> None:
-    assert paper_tables(summarise_cells(cells), spread=spread, scope="gpu")[0].caption == caption
+    assert list_paper_tables(summarise_cells(cells), spread=spread, scope="gpu")[0].caption == caption
 
 
 def test_the_caption_explains_its_marks() -> None:
@@ -84,10 +84,10 @@ def test_the_caption_explains_its_marks() -> None:
     odd, guess, loose = by_cap({1.0: [(v, 9.0) for v in values], 2.0: [(90.0, 9.0)], 3.0: [(90.0, 9.0)]})
     guess = replace(guess, trials=tuple(replace(t, estimate=True) for t in guess.trials))
     loose = replace(loose, trials=tuple(replace(t, uncapped=("gpu:0",)) for t in loose.trials))
-    assert paper_tables(summarise_cells([odd, guess, loose]))[0].caption.startswith(
+    assert list_paper_tables(summarise_cells([odd, guess, loose]))[0].caption.startswith(
         f"{MEANS} 6 repeats; one run where there is no ±."
     )
-    assert paper_tables(summarise_cells([odd, guess, loose]))[0].caption.endswith(
+    assert list_paper_tables(summarise_cells([odd, guess, loose]))[0].caption.endswith(
         " † a repeat does not look like the others; it is kept. ~ is an estimate, not measured. "
         "! the cap was not in force."
     )

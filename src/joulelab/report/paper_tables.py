@@ -54,7 +54,9 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
 
 
-def paper_tables(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> list[PaperTable]:
+def list_paper_tables(
+    summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None
+) -> list[PaperTable]:
     """Return a table per workload. `spread` is what ± is; `scope` whose energy it is (everything measured)."""
     groups: dict[str, list[CellMetrics]] = {}
     for cell in summary.cells:
@@ -86,7 +88,7 @@ def _table(
     ]
     title = f"Results of {name}" if name else "Results"
     return PaperTable(
-        title, caption(summary, cells, ns, spread, scope), names, tuple(head for head, _ in columns), tuple(rows)
+        title, write_caption(summary, cells, ns, spread, scope), names, tuple(head for head, _ in columns), tuple(rows)
     )
 
 
@@ -120,9 +122,9 @@ def _figure(
     samples = [summary.statistics[c.key].get(figure) for c in cells]
     means = [s.mean for s in samples if s is not None]
     if figure == "time" and means and min(means) >= SHORTEST:
-        return HEADS[figure], tuple(fmt.NOTHING if s is None else clock(s.mean) for s in samples)
+        return HEADS[figure], tuple(fmt.NOTHING if s is None else format_clock(s.mean) for s in samples)
     factor, unit = _unit(means, UNITS[figure])
-    spreads = [half_of(s, spread) for s in samples if s is not None]
+    spreads = [choose_half_width(s, spread) for s in samples if s is not None]
     decimals = _decimals([m / factor for m in means], [s / factor for s in spreads if s is not None])
     texts = []
     for cell, sample in zip(cells, samples, strict=True):
@@ -130,7 +132,7 @@ def _figure(
             texts.append(fmt.NOTHING)
             continue
         text = _number(sample.mean, factor, decimals)
-        half = half_of(sample, spread)
+        half = choose_half_width(sample, spread)
         text += "" if half is None else f" ± {_behind(half, factor, decimals)}"
         text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
         texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
@@ -145,7 +147,7 @@ def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tu
         texts = []
         for of in told:
             sample = make_sample(of[name]) if name in of else None
-            half = None if sample is None else half_of(sample, spread)
+            half = None if sample is None else choose_half_width(sample, spread)
             texts.append(fmt.NOTHING if sample is None else _told(sample.mean, half))
         columns.append((name[:1].upper() + name[1:], tuple(texts)))
     return columns
@@ -155,7 +157,7 @@ def _told(mean: float, half: float | None) -> str:
     return fmt.format_interval(mean, half, signed=True) if half and math.isfinite(mean) else fmt.format_quality(mean)
 
 
-def half_of(sample: RepeatSample, spread: Spread) -> float | None:
+def choose_half_width(sample: RepeatSample, spread: Spread) -> float | None:
     """Return what stands behind the ±."""
     return sample.deviation if spread == "deviation" else sample.half_width
 
@@ -199,14 +201,14 @@ def _behind(half: float, factor: float, decimals: int) -> str:
     return f"< {least:.{decimals}f}" if half / factor < least / 2 else _number(half, factor, decimals)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return a time as Slurm and the papers print it: `00:17:02`, `1-22:39:43`."""
     days, rest = divmod(round(seconds), DAY)
     text = f"{rest // HOUR:02d}:{rest % HOUR // MINUTE:02d}:{rest % MINUTE:02d}"
     return f"{days}-{text}" if days else text
 
 
-def caption(
+def write_caption(
     summary: StudySummary, cells: Sequence[CellMetrics], ns: Sequence[int], spread: Spread, scope: str | None
 ) -> str:
     """Return what ± is, of how many repeats, what was measured and by what."""

@@ -25,7 +25,7 @@ from joulelab.report.page.document import offline
 from joulelab.report.page.make import page_of_run, page_of_study, report_of_study
 from joulelab.report.page.study import study_report
 from joulelab.report.page.study_slots import states_text
-from joulelab.report.paper_tables import paper_tables
+from joulelab.report.paper_tables import list_paper_tables
 from joulelab.report.study.rated import describe_estimates, estimate_columns, list_estimates
 from joulelab.report.study_summary import summarise_study
 from joulelab.study.folder import Settings, Study, open_study
@@ -96,7 +96,7 @@ def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, sum
         assert any(row[: len(cells)] == list(cells) for row in read), cells
     for cells in zip(*(c.cells for c in study_tables.list_compared_columns(summary, line)), strict=True):
         assert any(row[1:] == list(cells) for row in read), cells
-    for table in paper_tables(summary):
+    for table in list_paper_tables(summary):
         assert table.caption in re.sub("<[^>]+>", "", _part(report, "paper")).replace("&#x27;", "'")
         for row in table.rows:
             assert any(tuple(each[-len(row.figures) :]) == row.figures for each in read), row

@@ -16,7 +16,7 @@ from tests.analysis.studies import by_cap, cell, noted, trial
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.report.console import make_console
-from joulelab.report.paper_tables import paper_tables
+from joulelab.report.paper_tables import list_paper_tables
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
 from joulelab.report.study.paper_pairs import pair_tables
 from joulelab.report.study.table import print_study
@@ -75,7 +75,7 @@ def test_workloads_without_knobs_are_named_by_themselves() -> None:
     for workload in ("lstm", "vgg"):
         assert f"Results of {workload}" in text
         assert f"\nworkload={workload}\n" in text
-    assert [row.labels for t in paper_tables(two) for row in t.rows] == [("all runs",), ("all runs",)]
+    assert [row.labels for t in list_paper_tables(two) for row in t.rows] == [("all runs",), ("all runs",)]
 
 
 def _two() -> list[tuple[str, str, float]]:
@@ -103,7 +103,7 @@ def test_notes_name_the_only_cell_in_words() -> None:
 
 def test_cells_that_no_knob_tells_apart_have_their_keys() -> None:
     alike = summarise_cells([cell(k, [trial(e, 60.0) for e in _runs()]) for k in ("a1", "b2")], goals=GOALS)
-    assert [row.labels for row in paper_tables(alike)[0].rows] == [("a1",), ("b2",)]
+    assert [row.labels for row in list_paper_tables(alike)[0].rows] == [("a1",), ("b2",)]
     assert re.search(r"· .* a1$", _forms(alike)["text"], re.MULTILINE)
 
 
@@ -149,14 +149,14 @@ def test_titles_of_pairs_say_the_phase_where_rows_do_not() -> None:
 
 
 def test_captions_above_phases_speak_of_phases() -> None:
-    first, other = (table.caption for table in paper_tables(summarise_cells(_phases())))
+    first, other = (table.caption for table in list_paper_tables(summarise_cells(_phases())))
     assert "train per sample" in first
     assert " per " not in other
-    every = paper_tables(summarise_cells(_phases(predict=4.0)))[0].caption
+    every = list_paper_tables(summarise_cells(_phases(predict=4.0)))[0].caption
     assert "per sample" in every
     assert "train" not in every
     mixed = [cell(f"{m}{c:g}", [replace(trial(5e3, 60.0), work={m: c})], cap=c, model=m) for m, c in _models()]
-    assert "per image, token" in paper_tables(summarise_cells(mixed))[0].caption
+    assert "per image, token" in list_paper_tables(summarise_cells(mixed))[0].caption
 
 
 def _models() -> list[tuple[str, float]]:
@@ -165,7 +165,7 @@ def _models() -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize(("share", "text"), [(0.8, "160 %"), (0.01, "2 %"), (0.0042, "0.84 %"), (0.4975, "100 %")])
 def test_the_meters_accuracy_is_told_as_people_read_it(share: float, text: str) -> None:
-    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(5e3, 60.0)] * 2}, gain=share)))
+    (table,) = list_paper_tables(summarise_cells(by_cap({260.0: [(5e3, 60.0)] * 2}, gain=share)))
     assert f" {text} (k = 2)" in table.caption
 
 

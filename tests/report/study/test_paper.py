@@ -18,7 +18,7 @@ from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
-from joulelab.report.paper_tables import clock, paper_tables
+from joulelab.report.paper_tables import format_clock, list_paper_tables
 from joulelab.report.study.paper import (
     pairs_csv,
     paper_json,
@@ -81,34 +81,34 @@ def test_a_pair_table_has_ratio_p_verdict_and_more_repeats(published: StudySumma
 
 
 def test_the_interval_may_stand_behind_the_plus_minus(published: StudySummary) -> None:
-    table = paper_tables(published, spread="interval")[0]
+    table = list_paper_tables(published, spread="interval")[0]
     assert table.rows[0].figures[0] == "680.7 ± 8.3"  # 2.776 x 6.7 / sqrt(5)
 
 
 def test_a_column_says_how_many_repeats_where_they_differ() -> None:
-    (table,) = paper_tables(summarise_cells([cell("a", [trial(e, 60.0) for e in (5000.0, 5100.0)], batch=1)]))
+    (table,) = list_paper_tables(summarise_cells([cell("a", [trial(e, 60.0) for e in (5000.0, 5100.0)], batch=1)]))
     assert table.rows[0].labels == ("1",)
     two = summarise_cells(by_cap({260.0: [(5e3, 60.0)], 200.0: [(4e3, 70.0)] * 2}, gain=0.01, offset=0.005))
-    (table,) = paper_tables(two)
+    (table,) = list_paper_tables(two)
     assert [row.figures[0] for row in table.rows] == ["5 000.0", "4 000.0 ± < 0.1"]
-    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(5e3, 60.0)] * 3, 200.0: [(4e3, 70.0)] * 2})))
+    (table,) = list_paper_tables(summarise_cells(by_cap({260.0: [(5e3, 60.0)] * 3, 200.0: [(4e3, 70.0)] * 2})))
     assert table.heads[0] == "n"
     assert [row.figures[0] for row in table.rows] == ["3", "2"]
 
 
 def test_small_figures_have_the_digits_they_need() -> None:
-    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(0.512, 0.3), (0.518, 0.31)], 200.0: [(41.0, 3.0)]})))
+    (table,) = list_paper_tables(summarise_cells(by_cap({260.0: [(0.512, 0.3), (0.518, 0.31)], 200.0: [(41.0, 3.0)]})))
     assert table.heads == ("Consumption [J]", "Mean power [W]", "Runtime [s]")
     assert table.rows[0].figures == ("0.5150 ± 0.0042", "1.689 ± 0.025", "0.3050 ± 0.0071")
     assert table.rows[1].figures[0] == "41.0000"
-    (table,) = paper_tables(summarise_cells(by_cap({260.0: [(2e4, 90.0), (2.0001e4, 90.0)]})))
+    (table,) = list_paper_tables(summarise_cells(by_cap({260.0: [(2e4, 90.0), (2.0001e4, 90.0)]})))
     assert table.rows[0].figures[0] == "20.0005 ± 0.0007"
-    (table,) = paper_tables(
+    (table,) = list_paper_tables(
         summarise_cells(by_cap({260.0: [(0.512, 1.0), (0.518, 1.0)], 200.0: [(0.41, 1.0), (0.42, 1.0)]}))
     )
     assert table.heads[:2] == ("Consumption [mJ]", "Mean power [mW]")
     assert table.rows[0].figures[0] == "515.0 ± 4.2"
-    (table,) = paper_tables(summarise_cells([cell("z", [trial(0.0, 30.0)] * 2)]))
+    (table,) = list_paper_tables(summarise_cells([cell("z", [trial(0.0, 30.0)] * 2)]))
     assert table.heads == ("Consumption [J]", "Mean power [W]", "Runtime")
     assert table.rows[0].figures[0] == "0.0 ± < 0.1"
 
@@ -117,7 +117,7 @@ def test_one_quiet_row_does_not_set_the_decimals_of_all() -> None:
     watts = {"a": (2991.8, 35.0), "b": (3507.3, 466.8), "c": (2942.3, 15.8), "d": (3908.85, 0.2), "e": (3909.0, 0.0002)}
     cells = [Cell(k, {"node": k}, moments={"power": RepeatSample(3, w, d)}) for k, (w, d) in watts.items()]
     cells.append(Cell("f", {"node": "f"}, moments={"power": RepeatSample(3, 0.0123, 0.5)}))
-    (table,) = paper_tables(summarise_cells(cells))
+    (table,) = list_paper_tables(summarise_cells(cells))
     texts = [row.figures[0] for row in table.rows]
     assert texts[:2] == ["2 991.8 ± 35.0", "3 507.3 ± 466.8"]
     assert texts[3:] == ["3 908.8 ± 0.2", "3 909.0 ± < 0.1", "0.012 ± 0.5"]
@@ -131,7 +131,7 @@ def test_the_largest_deviation_keeps_decimals_down_and_the_median_one_asks_for_t
             Cell(f"{k}", {"node": f"{k}"}, moments={"power": RepeatSample(3, 500.0, d)})
             for k, d in enumerate(deviations)
         ]
-        return [row.figures[0] for row in paper_tables(summarise_cells(cells))[0].rows]
+        return [row.figures[0] for row in list_paper_tables(summarise_cells(cells))[0].rows]
 
     assert texts(0.012, 0.034, 0.05) == ["500.000 ± 0.012", "500.000 ± 0.034", "500.000 ± 0.050"]
     assert texts(0.012, 0.034, 50.0) == ["500.00 ± 0.01", "500.00 ± 0.03", "500.00 ± 50.00"]
@@ -145,7 +145,7 @@ def test_the_caption_says_per_what_cells_are_compared() -> None:
 
     found = summarise_cells([made("a", 10.0), made("a", 20.0), made("b", 30.0), made("b", 30.0003)])
     assert [line.per for line in found.lines] == ["samples", None]
-    assert ["per sample" in table.caption for table in paper_tables(found)] == [True, False]
+    assert ["per sample" in table.caption for table in list_paper_tables(found)] == [True, False]
 
 
 def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
@@ -153,7 +153,7 @@ def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
     odd = cell("o", [trial(v * 1e3, 100.0) for v in values], cap=1.0)
     guess = Cell("e", {"cap": 2.0}, (Trial(Quantity(9e4), 50.0, estimate=True),))
     loose = Cell("u", {"cap": 3.0}, (Trial(Quantity(9e4), 50.0, uncapped=("cap: it was not",)),))
-    (table,) = paper_tables(summarise_cells([odd, guess, loose]))
+    (table,) = list_paper_tables(summarise_cells([odd, guess, loose]))
     texts = {row.cell: row.figures[0] for row in table.rows}
     assert texts["o"].endswith(" †")
     assert texts["e"] == "~90.0"
@@ -166,20 +166,20 @@ def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
 
 def test_what_is_missing_is_a_dash_and_empty_cells_have_no_row() -> None:
     cells = [cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(5e3, 30.0)], node="y"), cell("c", [], node="z")]
-    (table,) = paper_tables(summarise_cells(cells))
+    (table,) = list_paper_tables(summarise_cells(cells))
     assert [row.figures for row in table.rows] == [("-", "-", "00:00:30"), ("5 000.0", "166.7", "00:00:30")]
-    assert paper_tables(summarise_cells([cell("c", [])])) == []
+    assert list_paper_tables(summarise_cells([cell("c", [])])) == []
     assert not _printed(summarise_cells([cell("c", [])])).strip()
     untimed = summarise_cells([Cell("m", {}, moments={"energy": RepeatSample(5, 5e3, 10.0)})])
-    assert paper_tables(untimed)[0].heads == ("Consumption [J]",)
+    assert list_paper_tables(untimed)[0].heads == ("Consumption [J]",)
     assert re.search(r"^ *all runs +5 000\.0 ± 10\.0$", _printed(untimed), re.MULTILINE)
-    assert "5 repeats" in paper_tables(untimed)[0].caption
+    assert "5 repeats" in list_paper_tables(untimed)[0].caption
     unmetered = summarise_cells(
         [cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(None, 30.0)] * 2, node="y")]
     )
-    assert paper_tables(unmetered)[0].heads == ("n", "Runtime")  # nothing else tells that one is a single run
+    assert list_paper_tables(unmetered)[0].heads == ("n", "Runtime")  # nothing else tells that one is a single run
     mixed = summarise_cells([cell("a", [trial(5e3, 30.0)] * 2, node="x"), cell("b", [trial(5e3, 30.0)], batch=2)])
-    assert [row.labels for row in paper_tables(mixed)[0].rows] == [("x", "-"), ("-", "2")]
+    assert [row.labels for row in list_paper_tables(mixed)[0].rows] == [("x", "-"), ("-", "2")]
 
 
 def test_idle_devices_have_a_column_in_every_table() -> None:
@@ -192,7 +192,7 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
     summary = summarise_cells(
         [Cell("g", {"node": "gpu"}, runs(5e4, 0.0)), Cell("m", {"node": "mix"}, runs(9e4, 2.2e4))]
     )
-    (table,) = paper_tables(summary)
+    (table,) = list_paper_tables(summary)
     assert table.heads[-1] == "Idle devices [kJ]"
     assert [row.figures[-1] for row in table.rows] == ["0.0", "22.0"]
     file = io.StringIO()
@@ -202,9 +202,9 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
     assert _rows(cells_csv(summary))[1]["idle_energy_j"] == "22000.0"
     assert _rows(statistics_csv(summary))[1]["idle_energy_j"] == "22000.0"
     small = summarise_cells([Cell("m", {"node": "mix"}, runs(900.0, 220.0))])
-    assert paper_tables(small)[0].heads[-1] == "Idle devices [J]"
+    assert list_paper_tables(small)[0].heads[-1] == "Idle devices [J]"
     some = summarise_cells([Cell("m", {"node": "mix"}, runs(9e4, 2.2e4)), cell("g", [trial(5e4, 100.0)], node="gpu")])
-    assert [row.figures[-1] for row in paper_tables(some)[0].rows] == ["22.0", "-"]
+    assert [row.figures[-1] for row in list_paper_tables(some)[0].rows] == ["22.0", "-"]
 
 
 def test_csv_has_every_figure_in_full(published: StudySummary) -> None:
@@ -304,4 +304,4 @@ def test_markdown_escapes_and_has_notes(published: StudySummary) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(59.6, "00:01:00"), (86399.0, "23:59:59"), (86400.0, "1-00:00:00")])
 def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+    assert format_clock(seconds) == text

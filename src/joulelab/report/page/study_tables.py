@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from joulelab.report import study_tables
 from joulelab.report.page.blocks import Block, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.tables import Grid, Row
-from joulelab.report.paper_tables import paper_tables
+from joulelab.report.paper_tables import list_paper_tables
 from joulelab.report.study.paper import columns_of
 from joulelab.report.study.paper_pairs import pair_notes, pair_tables
 
@@ -37,7 +37,7 @@ def grid_of_columns(columns: Sequence[Column], *, left: int = 1, bold: Collectio
 def paper_part(summary: StudySummary, scope: str | None) -> Part | None:
     """Return the tables as papers print them, with their captions, and how cells compare with the reference."""
     blocks: list[Block] = []
-    for table in paper_tables(summary, scope=scope):
+    for table in list_paper_tables(summary, scope=scope):
         grid = grid_of_columns(columns_of(table), left=len(table.labels))
         blocks += [Table(grid, table.title), Text(table.caption, "muted")]
     pairs = [Table(grid_of_columns(columns), title) for title, columns in pair_tables(summary)]

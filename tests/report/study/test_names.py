@@ -18,7 +18,7 @@ from joulelab.analysis.goals import Goal
 from joulelab.report.console import make_console
 from joulelab.report.paper_tables import list_paper_tables
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
-from joulelab.report.study.paper_pairs import pair_tables
+from joulelab.report.study.paper_pairs import list_pair_tables
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
 from joulelab.report.study_csv import cells_csv, scaling_csv
@@ -109,7 +109,7 @@ def test_cells_that_no_knob_tells_apart_have_their_keys() -> None:
 
 def test_a_knob_that_only_one_of_a_pair_has_is_said_to_lack() -> None:
     cells = [cell(HASH, [trial(e, 60.0) for e in _runs()]), cell(OTHER, [trial(e, 50.0) for e in _runs()], batch=2)]
-    _, columns = pair_tables(summarise_cells(cells))[0]
+    _, columns = list_pair_tables(summarise_cells(cells))[0]
     assert columns[0].cells == ("batch=2 : without batch",) or columns[0].cells == ("without batch : batch=2",)
 
 
@@ -132,20 +132,20 @@ def _phases(*, predict: float | None = None) -> list[Cell]:
 
 
 def test_titles_of_pairs_say_the_phase_where_rows_do_not() -> None:
-    titles = [title for title, _ in pair_tables(summarise_cells(_phases()))]
+    titles = [title for title, _ in list_pair_tables(summarise_cells(_phases()))]
     assert titles == [
         "prog, train: energy per sample",
         "prog, train: time per sample",
         "prog, predict: energy",
         "prog, predict: time",
     ]
-    both = pair_tables(summarise_cells(_phases(predict=4.0)))
+    both = list_pair_tables(summarise_cells(_phases(predict=4.0)))
     assert [title for title, _ in both] == ["prog: energy per sample", "prog: time per sample"]
     assert both[0][1][0].cells == ("train cpu : gpu", "predict cpu : gpu")
     one = [replace(c, knobs={**c.knobs, "workload": "prog"}) for c in _phases()[:2]]
-    assert pair_tables(summarise_cells(one))[0][0] == "prog, train: energy per sample"
+    assert list_pair_tables(summarise_cells(one))[0][0] == "prog, train: energy per sample"
     bare = [replace(c, knobs={"phase": "train", "node": c.knobs["node"]}) for c in _phases()[:2]]
-    assert pair_tables(summarise_cells(bare))[0][0] == "train: energy per sample"
+    assert list_pair_tables(summarise_cells(bare))[0][0] == "train: energy per sample"
 
 
 def test_captions_above_phases_speak_of_phases() -> None:

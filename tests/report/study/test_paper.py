@@ -27,7 +27,7 @@ from joulelab.report.study.paper import (
     print_paper,
     statistics_csv,
 )
-from joulelab.report.study.paper_pairs import pair_notes, pair_tables
+from joulelab.report.study.paper_pairs import list_pair_notes, list_pair_tables
 from joulelab.report.study.table import print_study
 from joulelab.report.study_csv import cells_csv
 
@@ -244,7 +244,7 @@ def test_names_of_pairs_leave_out_what_rows_share_and_what_a_node_does_not_have(
     cells = [made(node, b, **cap) for b in (1, 2) for node, cap in (("all", {"cap": 200.0}), ("all", {"cap": 300.0}))]
     cells += [made("mix", b) for b in (1, 2)]
     summary = summarise_cells(cells, reference={"node": "all"})
-    _, columns = pair_tables(summary)[0]
+    _, columns = list_pair_tables(summary)[0]
     expected = ("all batch=1 200 W : 300 W", "all batch=2 200 W : 300 W", "batch=1 mix : all", "batch=2 mix : all")
     assert columns[0].cells == expected
     for width in (60, 80, 90, 100, 200):
@@ -254,11 +254,11 @@ def test_names_of_pairs_leave_out_what_rows_share_and_what_a_node_does_not_have(
         assert ("difference\n" in text) == (width >= 100)
     assert re.search(r"^all batch=1 200 W : +1\.00 .*\n300 W$", _printed(summary, 72), re.MULTILINE)
     alone = [cell(k, [trial(e, 1.0)] * 2) for k, e in (("a", 1.0), ("b", 2.0))]
-    assert pair_tables(summarise_cells(alone))[0][1][0].cells == ("b : a",)
+    assert list_pair_tables(summarise_cells(alone))[0][1][0].cells == ("b : a",)
     capped = [cell("c", [trial(1.0, 1.0)] * 2, cap=9.0), cell("n", [trial(1.0, 1.0)] * 2)]
-    assert pair_tables(summarise_cells(capped))[0][1][0].cells == ("9 W : no cap",)
+    assert list_pair_tables(summarise_cells(capped))[0][1][0].cells == ("9 W : no cap",)
     batches = [cell(f"{b}", [trial(1.0, 1.0)] * 2, batch=b) for b in (1, 2)]
-    assert pair_tables(summarise_cells(batches))[0][1][0].cells == ("batch=2 : 1",)
+    assert list_pair_tables(summarise_cells(batches))[0][1][0].cells == ("batch=2 : 1",)
 
 
 def test_a_ratio_is_never_shown_below_zero() -> None:
@@ -266,7 +266,7 @@ def test_a_ratio_is_never_shown_below_zero() -> None:
         cell("a", [trial(9.0, 1.0), trial(9.1, 1.0)], node="a"),
         cell("b", [trial(1.0, 1.0), trial(9.0, 1.0)], node="b"),
     ]
-    _, columns = pair_tables(summarise_cells(wild))[0]
+    _, columns = list_pair_tables(summarise_cells(wild))[0]
     assert columns[1].cells[0].startswith("0.552 (0 to ")
     assert _rows(pairs_csv(summarise_cells(wild)))[0]["ratio_low"] == "0.0"
     assert summarise_cells(wild).to_json()["pairs"][0]["ratio_interval"][0] == 0.0
@@ -286,7 +286,7 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
     assert "more*" in text
     assert any(pair.by_meters for pair in found.pairs)
     assert any(pair.assumed for pair in found.pairs)
-    assert len(pair_notes(found)) == 3
+    assert len(list_pair_notes(found)) == 3
     single = _printed(summarise_cells([cell("a", [trial(1.0, 1.0)], node="a"), cell("b", [trial(0.0, 1.0)], node="b")]))
     assert "not known" in single
     reversed_ = _printed(
@@ -298,7 +298,7 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
 def test_markdown_escapes_and_has_notes(published: StudySummary) -> None:
     text = paper_markdown(published, spread="interval", every=True)
     assert "**Results of energy**" in text
-    assert all(note in text for note in pair_notes(published))
+    assert all(note in text for note in list_pair_notes(published))
     assert text.count("\n| ---:") == 2 + 6
 
 

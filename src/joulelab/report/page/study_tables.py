@@ -9,7 +9,7 @@ from joulelab.report.page.blocks import Block, Fold, Heading, Lines, Part, Table
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.paper_tables import list_paper_tables
 from joulelab.report.study.paper import columns_of
-from joulelab.report.study.paper_pairs import pair_notes, pair_tables
+from joulelab.report.study.paper_pairs import list_pair_notes, list_pair_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -40,9 +40,9 @@ def paper_part(summary: StudySummary, scope: str | None) -> Part | None:
     for table in list_paper_tables(summary, scope=scope):
         grid = grid_of_columns(columns_of(table), left=len(table.labels))
         blocks += [Table(grid, table.title), Text(table.caption, "muted")]
-    pairs = [Table(grid_of_columns(columns), title) for title, columns in pair_tables(summary)]
+    pairs = [Table(grid_of_columns(columns), title) for title, columns in list_pair_tables(summary)]
     if pairs:
-        notes = Lines(tuple(("note", note) for note in pair_notes(summary)), "notes")
+        notes = Lines(tuple(("note", note) for note in list_pair_notes(summary)), "notes")
         blocks += [Heading("Cells against their reference"), *pairs, notes, Text(TWO_WAYS, "muted")]
     return Part("paper", "Tables as papers print them", tuple(blocks)) if blocks else None
 

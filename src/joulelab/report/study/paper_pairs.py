@@ -22,7 +22,7 @@ SHOWN = ("energy", "time")  # the others where every pair is asked for
 VERDICTS = {"no significant difference": "not significant"}  # shorter, so that a table fits
 BARE = ("phase", "node")  # their values say what they are
 SMALLEST = 0.001  # smaller chances are printed as below this
-NOTE = (
+PAIRS_NOTE = (
     "Intervals are 95 %, each pair by itself (Welch; ratios by Fieller). p is two-sided and corrected for all "
     "comparisons of the study by Holm; the verdict is by it at 5 %. More repeats of both cells would settle it with a "
     "chance of 80 % if the difference is what it seems."
@@ -31,7 +31,7 @@ ASSUMED = "* one cell has one run only: it is taken to scatter as the other does
 METERS = "meters: no number of repeats settles it, for the meters may be off by as much as the difference."
 
 
-def pair_tables(summary: StudySummary, *, every: bool = False) -> list[tuple[str, list[Column]]]:
+def list_pair_tables(summary: StudySummary, *, every: bool = False) -> list[tuple[str, list[Column]]]:
     """Return a titled table per workload and figure, the difference in the last column.
 
     Energy and time of each cell against the reference of its line; `every` pair, and mean power too.
@@ -70,27 +70,27 @@ def _by_line(summary: StudySummary) -> dict[tuple[str, str], list[CellPair]]:
     return found
 
 
-def pair_notes(summary: StudySummary) -> list[str]:
+def list_pair_notes(summary: StudySummary) -> list[str]:
     """Return how the tables of pairs are to be read; nothing where there is none."""
     if not summary.pairs:
         return []
     further = [(ASSUMED, any(p.assumed for p in summary.pairs)), (METERS, any(p.by_meters for p in summary.pairs))]
-    return [NOTE, *(text for text, holds in further if holds)]
+    return [PAIRS_NOTE, *(text for text, holds in further if holds)]
 
 
 def _columns(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> list[Column]:
     columns = [
-        Column("", pair_names(pairs, knobs)),
+        Column("", name_pairs(pairs, knobs)),
         Column("ratio", tuple(_ratio(p) for p in pairs)),
         Column("p", tuple(_chance(p.p_corrected) for p in pairs)),
         Column("verdict", tuple(VERDICTS.get(p.verdict, p.verdict) + ("*" if p.assumed else "") for p in pairs)),
     ]
-    more = tuple(more_text(p) for p in pairs)
+    more = tuple(format_more_repeats(p) for p in pairs)
     columns += [Column("more\nrepeats", more)] if any(more) else []
     return [*columns, Column("difference", tuple(_difference(p) for p in pairs))]
 
 
-def pair_names(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def name_pairs(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the pairs by what tells them apart: `batch=2 cpu-mix : gpu`.
 
     Knobs that are the same in all rows are left out, those of both cells stand before, once.
@@ -121,7 +121,7 @@ def _values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
     return " ".join(format_knob(n, knobs[n]) if n in (*BARE, *AXES) else format_knobs({n: knobs[n]}) for n in there)
 
 
-def more_text(pair: CellPair) -> str:
+def format_more_repeats(pair: CellPair) -> str:
     """Return how many more repeats would settle it, empty where it is settled or not known."""
     if pair.more_than_100:
         return "meters" if pair.by_meters else f"> {MOST_REPEATS}"

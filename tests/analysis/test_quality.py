@@ -18,7 +18,7 @@ from joulelab.report.console import make_console
 from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
-from joulelab.report.study_csv import cells_csv
+from joulelab.report.study_csv import write_cells_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: StudySu
     assert re.search(r"0\.91\d* ± 0\.\d+ +0\.1000 +synthetic-memory", text)
     assert "cifar-10" in study_markdown(judged)
     assert "synthetic-memory" in study_latex(judged)
-    rows = list(csv.DictReader(io.StringIO(cells_csv(judged))))
+    rows = list(csv.DictReader(io.StringIO(write_cells_csv(judged))))
     assert [row["data"] for row in rows] == ["synthetic-memory", "cifar-10"]
     assert float(rows[1]["quality_accuracy"]) == pytest.approx(0.95)
     assert float(rows[1]["quality_accuracy_expanded"]) > 0
@@ -123,7 +123,7 @@ def test_data_that_is_the_same_is_said_once_and_not_doubted() -> None:
     assert "· data cifar-10" in _printed(print_study, same)
     assert "Data: cifar-10." in _printed(print_paper, same)
     nothing = summarise_cells(by_cap(POINTS))
-    assert "data" not in cells_csv(nothing).splitlines()[0].split(",")
+    assert "data" not in write_cells_csv(nothing).splitlines()[0].split(",")
     assert "different-data" not in noted(nothing)
 
 

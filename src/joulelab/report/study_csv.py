@@ -19,13 +19,13 @@ SCALING = "scaling.csv"
 EXPANDED = "_expanded"  # the column beside a metric: its expanded uncertainty (k = 2), empty where it is not known
 
 
-def cells_csv(summary: StudySummary) -> str:
+def write_cells_csv(summary: StudySummary) -> str:
     """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), what it is best for."""
     line_of = {key: line for line in summary.lines for key in line.cells}
     return as_csv([_cell_row(summary, line_of[cell.key], cell) for cell in summary.cells])
 
 
-def scaling_csv(summary: StudySummary) -> str:
+def write_scaling_csv(summary: StudySummary) -> str:
     """Return a row per GPU count and set of the other knobs: speed-up, efficiency and energy against the fewest."""
     rows = []
     for scaling in summary.scaling:
@@ -40,7 +40,7 @@ def scaling_csv(summary: StudySummary) -> str:
 def _cell_row(summary: StudySummary, line: CellLine, cell: CellMetrics) -> dict[str, Any]:
     front = summary.front_for(line.key)
     of_line = [b for b in summary.best if b.line == line.key]
-    row: dict[str, Any] = {"cell": cell.key, **knob_columns(cell), "line": line.key, "n": cell.n}
+    row: dict[str, Any] = {"cell": cell.key, **list_knob_columns(cell), "line": line.key, "n": cell.n}
     row |= {"reference": int(cell.key == line.reference), "compared_per": line.per}
     for name, q in _metrics(cell).items():
         row |= _both(name, q)
@@ -78,7 +78,7 @@ def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     return metrics | {"idle_energy_share": cell.idle_energy_share}
 
 
-def knob_columns(cell: CellMetrics) -> dict[str, Any]:
+def list_knob_columns(cell: CellMetrics) -> dict[str, Any]:
     """Return the knobs of a cell by the names of their columns."""
     return {name_knob_column(name): value for name, value in cell.knobs.items()}
 

@@ -21,7 +21,7 @@ from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, pape
 from joulelab.report.study.paper_pairs import list_pair_tables
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
-from joulelab.report.study_csv import cells_csv, scaling_csv
+from joulelab.report.study_csv import write_cells_csv, write_scaling_csv
 
 if TYPE_CHECKING:
     from joulelab.analysis.study_cells import Cell
@@ -62,7 +62,7 @@ def test_a_study_of_one_cell_names_it_by_no_hash() -> None:
     assert re.search(r"^all runs +3 ", text, re.MULTILINE)
     assert "compared with" not in text.partition("note")[0]
     assert "Best" not in text  # there is nothing to choose from
-    assert HASH in cells_csv(one)  # by which other files find it
+    assert HASH in write_cells_csv(one)  # by which other files find it
 
 
 def test_workloads_without_knobs_are_named_by_themselves() -> None:
@@ -204,7 +204,7 @@ def test_the_column_of_a_clock_says_its_unit() -> None:
     cells = [cell(f"{c:g}", [trial(5e3, 60.0)], clock=c, gpus=g) for c in (1.2e9, 1.4e9) for g in (1,)]
     cells += [cell(f"{c:g}b", [trial(9e3, 40.0)], clock=c, gpus=2) for c in (1.2e9, 1.4e9)]
     summary = summarise_cells(cells)
-    for text in (cells_csv(summary), statistics_csv(summary), scaling_csv(summary)):
+    for text in (write_cells_csv(summary), statistics_csv(summary), write_scaling_csv(summary)):
         row = _rows(text)[0]
         assert row["knob_clock_hz"] == "1200000000.0"
         assert "knob_clock" not in row

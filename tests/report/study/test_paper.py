@@ -29,7 +29,7 @@ from joulelab.report.study.paper import (
 )
 from joulelab.report.study.paper_pairs import list_pair_notes, list_pair_tables
 from joulelab.report.study.table import print_study
-from joulelab.report.study_csv import cells_csv
+from joulelab.report.study_csv import write_cells_csv
 
 if TYPE_CHECKING:
     from joulelab.report.paper_tables import Spread
@@ -199,7 +199,7 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
     print_study(make_console(file, 100), summary)
     assert "idle devices, kJ" in file.getvalue()
     assert "22.00 ± 0.44" in file.getvalue()
-    assert _rows(cells_csv(summary))[1]["idle_energy_j"] == "22000.0"
+    assert _rows(write_cells_csv(summary))[1]["idle_energy_j"] == "22000.0"
     assert _rows(statistics_csv(summary))[1]["idle_energy_j"] == "22000.0"
     small = summarise_cells([Cell("m", {"node": "mix"}, runs(900.0, 220.0))])
     assert list_paper_tables(small)[0].heads[-1] == "Idle devices [J]"

@@ -17,7 +17,7 @@ from joulelab.analysis.study_notes import HALF
 from joulelab.report.console import make_console
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
-from joulelab.report.study_csv import cells_csv, scaling_csv
+from joulelab.report.study_csv import write_cells_csv, write_scaling_csv
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +120,7 @@ def test_a_cap_that_was_not_in_force_is_marked_everywhere() -> None:
     assert re.search(r"^energy 200 W, gain", text, re.MULTILINE)
     assert noted(found)["not-capped"] == {"runs": 2, "cells": 1}
     assert f"cap=100 W ({said})" in " ".join(text.split())
-    rows = {row["cell"]: row for row in csv.DictReader(io.StringIO(cells_csv(found)))}
+    rows = {row["cell"]: row for row in csv.DictReader(io.StringIO(write_cells_csv(found)))}
     assert [rows[k]["uncapped_runs"] for k in ("c260", "c200", "c100")] == ["0", "0", "2"]
     assert rows["c100"]["doubts"] == "cap not enforced (2)"
     pinned = _printed(
@@ -149,7 +149,7 @@ def test_per_what_is_compared_is_in_the_title_and_unknown_gains_have_no_stray_un
 
 
 def test_scaling_is_a_csv_of_its_own(summary: StudySummary) -> None:
-    rows = list(csv.DictReader(io.StringIO(scaling_csv(summary))))
+    rows = list(csv.DictReader(io.StringIO(write_scaling_csv(summary))))
     assert len(rows) == sum(len(s.points) for s in summary.scaling)
     point = summary.scaling[0].points[1]
     assert (rows[1]["cell"], rows[1]["knob_cap"], rows[1]["gpus"]) == (point.cell, "100.0", "8.0")
@@ -161,7 +161,7 @@ def test_scaling_is_a_csv_of_its_own(summary: StudySummary) -> None:
 def test_every_slowdown_goal_has_its_column_even_where_it_cannot_be_judged() -> None:
     limit = Goal("energy", slowdown=0.05)
     cells = [Cell("a", {"cap": 1.0}, (trial(None, 1.0),)), Cell("b", {"cap": 2.0})]
-    rows = list(csv.DictReader(io.StringIO(cells_csv(summarise_cells(cells, goals=[limit])))))
+    rows = list(csv.DictReader(io.StringIO(write_cells_csv(summarise_cells(cells, goals=[limit])))))
     assert [row["within_energy@slowdown=5%"] for row in rows] == ["", ""]
 
 
@@ -252,7 +252,7 @@ def test_latex_compiles_where_it_is_installed(summary: StudySummary, tmp_path: P
 
 
 def test_csv_has_a_row_per_cell_with_every_metric_and_its_uncertainty(summary: StudySummary) -> None:
-    rows = list(csv.DictReader(io.StringIO(cells_csv(summary))))
+    rows = list(csv.DictReader(io.StringIO(write_cells_csv(summary))))
     assert len(rows) == len(summary.cells)
     by_key = {row["cell"]: row for row in rows}
     row = by_key["g8c180"]
@@ -277,9 +277,9 @@ def test_csv_has_a_row_per_cell_with_every_metric_and_its_uncertainty(summary: S
 def test_cells_of_different_shape_make_one_csv() -> None:
     cells = [cell("a", [trial(None, 1.0)], cap=1.0), Cell("b", {"cap": 2.0, "x": "y"})]
     found = summarise_cells(cells, goals=GOALS)
-    rows = list(csv.DictReader(io.StringIO(cells_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(write_cells_csv(found))))
     assert rows[0]["energy_j"] == ""
     assert rows[0]["time_s_expanded"] == ""  # of one run nothing is known
     assert rows[1]["knob_x"] == "y"
     nothing = summarise_cells([Cell("b", {"cap": 2.0})])
-    assert "b,2.0" in cells_csv(nothing)
+    assert "b,2.0" in write_cells_csv(nothing)

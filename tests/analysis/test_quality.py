@@ -15,7 +15,14 @@ from tests.analysis.studies import by_cap, noted
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.quality import format_quality, list_quality_figures, name_data, read_quality
 from joulelab.report.console import make_console
-from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
+from joulelab.report.study.paper import (
+    describe_paper,
+    print_paper,
+    write_pairs_csv,
+    write_paper_latex,
+    write_paper_markdown,
+    write_statistics_csv,
+)
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
 from joulelab.report.study_csv import write_cells_csv
@@ -109,10 +116,10 @@ def test_papers_show_quality_and_data(judged: StudySummary) -> None:
     assert "0.910 ± 0.014" in text
     assert "cifar-10" in text
     assert "Rows worked on different data" in text
-    assert "0.910 ± 0.014" in paper_markdown(judged)
-    assert r"0.910 \pm 0.014" in paper_latex(judged)
-    assert paper_json(judged)["tables"][0]["columns"][-3:] == ["Accuracy", "MAPE", "Data"]
-    rows = list(csv.DictReader(io.StringIO(statistics_csv(judged))))
+    assert "0.910 ± 0.014" in write_paper_markdown(judged)
+    assert r"0.910 \pm 0.014" in write_paper_latex(judged)
+    assert describe_paper(judged)["tables"][0]["columns"][-3:] == ["Accuracy", "MAPE", "Data"]
+    rows = list(csv.DictReader(io.StringIO(write_statistics_csv(judged))))
     assert float(rows[0]["quality_accuracy_mean"]) == pytest.approx(0.91)
     assert rows[0]["data"] == "synthetic-memory"
 
@@ -143,15 +150,15 @@ def test_a_quality_that_is_not_finite_is_shown_as_nan() -> None:
 
 
 def test_pairs_doubt_other_data(judged: StudySummary) -> None:
-    rows = list(csv.DictReader(io.StringIO(pairs_csv(judged))))
+    rows = list(csv.DictReader(io.StringIO(write_pairs_csv(judged))))
     assert {row["doubt"] for row in rows} <= {
         "different data: cifar-10, synthetic-memory",
         "different data: synthetic-memory, cifar-10",
     }
     same = summarise_cells(told(lambda *_: {"data": "cifar-10"}))
-    assert {row["doubt"] for row in csv.DictReader(io.StringIO(pairs_csv(same)))} == {""}
+    assert {row["doubt"] for row in csv.DictReader(io.StringIO(write_pairs_csv(same)))} == {""}
     partly = summarise_cells(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
-    assert any("(not told)" in row["doubt"] for row in csv.DictReader(io.StringIO(pairs_csv(partly))))
+    assert any("(not told)" in row["doubt"] for row in csv.DictReader(io.StringIO(write_pairs_csv(partly))))
 
 
 def test_a_knob_named_data_does_not_give_two_columns_of_a_name() -> None:

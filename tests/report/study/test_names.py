@@ -17,7 +17,14 @@ from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.report.console import make_console
 from joulelab.report.paper_tables import list_paper_tables
-from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
+from joulelab.report.study.paper import (
+    describe_paper,
+    print_paper,
+    write_pairs_csv,
+    write_paper_latex,
+    write_paper_markdown,
+    write_statistics_csv,
+)
 from joulelab.report.study.paper_pairs import list_pair_tables
 from joulelab.report.study.table import print_study
 from joulelab.report.study.text import study_latex, study_markdown
@@ -36,11 +43,11 @@ def _forms(summary: StudySummary) -> dict[str, str]:
     console = make_console(file, 100)
     print_paper(console, summary, every=True)
     print_study(console, summary)
-    tables = json.dumps([r["texts"] for t in paper_json(summary)["tables"] for r in t["rows"]])
+    tables = json.dumps([r["texts"] for t in describe_paper(summary)["tables"] for r in t["rows"]])
     return {
         "text": file.getvalue(),
-        "markdown": paper_markdown(summary, every=True) + study_markdown(summary),
-        "latex": paper_latex(summary, every=True) + study_latex(summary),
+        "markdown": write_paper_markdown(summary, every=True) + study_markdown(summary),
+        "latex": write_paper_latex(summary, every=True) + study_latex(summary),
         "json": tables,
     }
 
@@ -170,7 +177,7 @@ def test_the_meters_accuracy_is_told_as_people_read_it(share: float, text: str) 
 
 
 def test_pairs_in_csv_say_unit_work_workload_and_phase() -> None:
-    rows = _rows(pairs_csv(summarise_cells(_phases())))
+    rows = _rows(write_pairs_csv(summarise_cells(_phases())))
     told = {(r["phase"], r["figure"]): (r["workload"], r["unit"], r["per"]) for r in rows}
     assert told == {
         ("train", "energy"): ("prog", "J/sample", "samples"),
@@ -192,7 +199,7 @@ def test_pairs_in_csv_say_unit_work_workload_and_phase() -> None:
 
 def test_more_repeats_than_are_counted_are_no_number() -> None:
     summary = summarise_cells(horeka.cells(), reference={"node": "gpu"})
-    rows = _rows(pairs_csv(summary))
+    rows = _rows(write_pairs_csv(summary))
     above = [r for r in rows if r["more_repeats_above_100"] == "1"]
     assert above
     assert all(r["more_repeats"] == "" for r in above)
@@ -204,7 +211,7 @@ def test_the_column_of_a_clock_says_its_unit() -> None:
     cells = [cell(f"{c:g}", [trial(5e3, 60.0)], clock=c, gpus=g) for c in (1.2e9, 1.4e9) for g in (1,)]
     cells += [cell(f"{c:g}b", [trial(9e3, 40.0)], clock=c, gpus=2) for c in (1.2e9, 1.4e9)]
     summary = summarise_cells(cells)
-    for text in (write_cells_csv(summary), statistics_csv(summary), write_scaling_csv(summary)):
+    for text in (write_cells_csv(summary), write_statistics_csv(summary), write_scaling_csv(summary)):
         row = _rows(text)[0]
         assert row["knob_clock_hz"] == "1200000000.0"
         assert "knob_clock" not in row

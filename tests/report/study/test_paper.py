@@ -20,12 +20,12 @@ from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.paper_tables import format_clock, list_paper_tables
 from joulelab.report.study.paper import (
-    pairs_csv,
-    paper_json,
-    paper_latex,
-    paper_markdown,
+    describe_paper,
     print_paper,
-    statistics_csv,
+    write_pairs_csv,
+    write_paper_latex,
+    write_paper_markdown,
+    write_statistics_csv,
 )
 from joulelab.report.study.paper_pairs import list_pair_notes, list_pair_tables
 from joulelab.report.study.table import print_study
@@ -121,7 +121,7 @@ def test_one_quiet_row_does_not_set_the_decimals_of_all() -> None:
     texts = [row.figures[0] for row in table.rows]
     assert texts[:2] == ["2 991.8 ± 35.0", "3 507.3 ± 466.8"]
     assert texts[3:] == ["3 908.8 ± 0.2", "3 909.0 ± < 0.1", "0.012 ± 0.5"]
-    latex = paper_latex(summarise_cells(cells))
+    latex = write_paper_latex(summarise_cells(cells))
     assert r"3\,909.0 $\pm$ $<$ 0.1" in latex
 
 
@@ -159,7 +159,7 @@ def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
     assert texts["e"] == "~90.0"
     assert texts["u"] == "90.0!"
     assert all(f"{mark} " in table.caption for mark in "†~!")
-    latex = paper_latex(summarise_cells([odd, guess, loose]))
+    latex = write_paper_latex(summarise_cells([odd, guess, loose]))
     assert r"$^\dagger$" in latex
     assert "±" not in latex
 
@@ -200,7 +200,7 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
     assert "idle devices, kJ" in file.getvalue()
     assert "22.00 ± 0.44" in file.getvalue()
     assert _rows(write_cells_csv(summary))[1]["idle_energy_j"] == "22000.0"
-    assert _rows(statistics_csv(summary))[1]["idle_energy_j"] == "22000.0"
+    assert _rows(write_statistics_csv(summary))[1]["idle_energy_j"] == "22000.0"
     small = summarise_cells([Cell("m", {"node": "mix"}, runs(900.0, 220.0))])
     assert list_paper_tables(small)[0].heads[-1] == "Idle devices [J]"
     some = summarise_cells([Cell("m", {"node": "mix"}, runs(9e4, 2.2e4)), cell("g", [trial(5e4, 100.0)], node="gpu")])
@@ -208,20 +208,20 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
 
 
 def test_csv_has_every_figure_in_full(published: StudySummary) -> None:
-    rows = _rows(statistics_csv(published))
+    rows = _rows(write_statistics_csv(published))
     assert len(rows) == 14
     first = rows[0]
     assert (first["energy_n"], first["energy_j_mean"], first["energy_j_deviation"]) == ("5", "680700.0", "6700.0")
     assert float(first["energy_j_low"]) == pytest.approx(680700 - 2.776445 * 6700 / 5**0.5, abs=0.1)
     assert first["power_meter_expanded"] == ""
-    pairs = _rows(pairs_csv(published))
+    pairs = _rows(write_pairs_csv(published))
     assert len(pairs) == len(published.pairs)
     assert {row["verdict"] for row in pairs} == {"more", "less", "no significant difference"}
     assert float(pairs[0]["ratio_low"]) < float(pairs[0]["ratio"]) < float(pairs[0]["ratio_high"])
 
 
 def test_json_has_the_tables_and_what_they_are_made_of(published: StudySummary) -> None:
-    data = json.loads(json.dumps(paper_json(published, scope="node.ac"), allow_nan=False))
+    data = json.loads(json.dumps(describe_paper(published, scope="node.ac"), allow_nan=False))
     assert data["tables"][0]["columns"] == ["phase", "node", "Consumption [kJ]", "Mean power [W]", "Runtime"]
     assert data["tables"][0]["rows"][0]["texts"] == ["train", "gpu", "680.7 ± 6.7", "665.8 ± 9.7", "00:17:02"]
     assert data["statistics"]["energy-train-gpu"]["energy"]["n"] == 5
@@ -268,7 +268,7 @@ def test_a_ratio_is_never_shown_below_zero() -> None:
     ]
     _, columns = list_pair_tables(summarise_cells(wild))[0]
     assert columns[1].cells[0].startswith("0.552 (0 to ")
-    assert _rows(pairs_csv(summarise_cells(wild)))[0]["ratio_low"] == "0.0"
+    assert _rows(write_pairs_csv(summarise_cells(wild)))[0]["ratio_low"] == "0.0"
     assert summarise_cells(wild).to_json()["pairs"][0]["ratio_interval"][0] == 0.0
 
 
@@ -296,7 +296,7 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
 
 
 def test_markdown_escapes_and_has_notes(published: StudySummary) -> None:
-    text = paper_markdown(published, spread="interval", every=True)
+    text = write_paper_markdown(published, spread="interval", every=True)
     assert "**Results of energy**" in text
     assert all(note in text for note in list_pair_notes(published))
     assert text.count("\n| ---:") == 2 + 6

@@ -24,7 +24,7 @@ from joulelab.report.study.paper import (
     write_statistics_csv,
 )
 from joulelab.report.study.table import print_study
-from joulelab.report.study.text import study_latex, study_markdown
+from joulelab.report.study.text import write_study_latex, write_study_markdown
 from joulelab.report.study_csv import write_cells_csv
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: StudySu
     assert doubt in " ".join(text.split())
     assert "accuracy" in text
     assert re.search(r"0\.91\d* ± 0\.\d+ +0\.1000 +synthetic-memory", text)
-    assert "cifar-10" in study_markdown(judged)
-    assert "synthetic-memory" in study_latex(judged)
+    assert "cifar-10" in write_study_markdown(judged)
+    assert "synthetic-memory" in write_study_latex(judged)
     rows = list(csv.DictReader(io.StringIO(write_cells_csv(judged))))
     assert [row["data"] for row in rows] == ["synthetic-memory", "cifar-10"]
     assert float(rows[1]["quality_accuracy"]) == pytest.approx(0.95)

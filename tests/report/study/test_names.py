@@ -27,7 +27,7 @@ from joulelab.report.study.paper import (
 )
 from joulelab.report.study.paper_pairs import list_pair_tables
 from joulelab.report.study.table import print_study
-from joulelab.report.study.text import study_latex, study_markdown
+from joulelab.report.study.text import write_study_latex, write_study_markdown
 from joulelab.report.study_csv import write_cells_csv, write_scaling_csv
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def _forms(summary: StudySummary) -> dict[str, str]:
     tables = json.dumps([r["texts"] for t in describe_paper(summary)["tables"] for r in t["rows"]])
     return {
         "text": file.getvalue(),
-        "markdown": write_paper_markdown(summary, every=True) + study_markdown(summary),
-        "latex": write_paper_latex(summary, every=True) + study_latex(summary),
+        "markdown": write_paper_markdown(summary, every=True) + write_study_markdown(summary),
+        "latex": write_paper_latex(summary, every=True) + write_study_latex(summary),
         "json": tables,
     }
 

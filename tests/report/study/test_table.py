@@ -16,7 +16,7 @@ from joulelab.analysis.goals import Goal
 from joulelab.analysis.study_notes import HALF
 from joulelab.report.console import make_console
 from joulelab.report.study.table import print_study
-from joulelab.report.study.text import study_latex, study_markdown
+from joulelab.report.study.text import write_study_latex, write_study_markdown
 from joulelab.report.study_csv import write_cells_csv, write_scaling_csv
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def test_figures_that_rest_on_an_estimate_are_marked() -> None:
 
 
 def test_markdown_tables_are_whole(summary: StudySummary) -> None:
-    text = study_markdown(summary)
+    text = write_study_markdown(summary)
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) == 5
     for table in tables:
@@ -222,12 +222,12 @@ def test_markdown_tables_are_whole(summary: StudySummary) -> None:
     assert "best for edp" in text
     assert HALF in text
     assert "k = 2" in text
-    plain = study_markdown(summarise_cells([cell("a_b", [trial(None, 1.0)], x="1|2")]))
+    plain = write_study_markdown(summarise_cells([cell("a_b", [trial(None, 1.0)], x="1|2")]))
     assert "x=1\\|2" in plain
 
 
 def test_latex_tables_are_balanced_and_escaped(summary: StudySummary) -> None:
-    text = study_latex(summary)
+    text = write_study_latex(summary)
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 5
     assert r"gain, \%" in text
     assert re.search(r"\$-?[\d.]+ \\pm [\d.]+\$", text)
@@ -235,7 +235,7 @@ def test_latex_tables_are_balanced_and_escaped(summary: StudySummary) -> None:
     assert "k = 2" in text
     for row in re.findall(r"^.*&.*$", text, re.MULTILINE):
         assert row.endswith(r"\\")
-    odd = study_latex(summarise_cells([cell("x", [trial(1.0, 1.0, known=False)] * 2, name=r"a_b&c%$#{}~^\d")]))
+    odd = write_study_latex(summarise_cells([cell("x", [trial(1.0, 1.0, known=False)] * 2, name=r"a_b&c%$#{}~^\d")]))
     assert r"a\_b\&c\%\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}d" in odd
 
 
@@ -244,7 +244,7 @@ def test_latex_compiles_where_it_is_installed(summary: StudySummary, tmp_path: P
     program = shutil.which("pdflatex")
     if program is None:
         pytest.skip("apt install texlive-latex-recommended")
-    body = study_latex(summary)
+    body = write_study_latex(summary)
     document = f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n{body}\\end{{document}}\n"
     (tmp_path / "t.tex").write_text(document)
     done = subprocess.run([program, "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, timeout=600)

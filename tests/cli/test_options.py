@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from joulelab.cli.cap import clock, value
+from joulelab.cli.cap import read_cap, read_clock
 from joulelab.cli.parameters import Amount, Duration, KeyValue
 from joulelab.cli.run import _options
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.choose import choose
-from joulelab.run.config.entry import Config
+from joulelab.run.config.configuration import Config
+from joulelab.run.config.meter_choice import choose_meters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,24 +45,24 @@ def test_pairs_and_amounts() -> None:
 
 @pytest.mark.parametrize(("text", "meant"), [("170", (170, "W")), ("170.5W", (170.5, "W")), ("65%", (0.65, "share"))])
 def test_caps_are_written_in_three_ways(text: str, meant: tuple[float, str]) -> None:
-    assert value(text, "cap") == meant
-    assert value("default", "cap") == (1.0, "share")
+    assert read_cap(text, "cap") == meant
+    assert read_cap("default", "cap") == (1.0, "share")
     for wrong in ("", "-5", "0", "170 V", "nan"):
         with pytest.raises(ConfigError) as raised:
-            value(wrong, "cap")
+            read_cap(wrong, "cap")
         assert raised.value.code == "config.cap"
 
 
 def test_clocks_are_written_in_three_ways() -> None:
-    assert clock("1200") == clock("1200MHz") == clock("1.2 GHz") == (1.2e9, "Hz")
+    assert read_clock("1200") == read_clock("1200MHz") == read_clock("1.2 GHz") == (1.2e9, "Hz")
     with pytest.raises(ConfigError) as raised:
-        clock("fast")
+        read_clock("fast")
     assert raised.value.code == "config.clock"
 
 
 def test_meters_are_chosen_by_name() -> None:
     def chosen(wanted: tuple[str, ...], without: tuple[str, ...]) -> list[dict[str, Any]] | None:
-        return choose(Config(), {}, wanted, without).meters
+        return choose_meters(Config(), {}, wanted, without).meters
 
     assert chosen((), ()) is None
     assert chosen(("nvml",), ()) == [{"meter": "nvml"}, {"meter": "host"}]

@@ -1,4 +1,4 @@
-"""Keep caps for users without root: `joulelab capd`."""
+"""Set caps for users without root: `joulelab capd`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import click
 
-from joulelab.cli.parameters import json_option
+from joulelab.cli.parameters import add_json_option, format_examples
 from joulelab.control.link import CAPD, SOCKET
 from joulelab.control.policy import CONFIG, read_policy
 
 
-@click.command("capd")
+@click.command("capd", epilog=format_examples("joulelab capd", "joulelab capd --config capd.toml --json"))
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     default=CONFIG,
     show_default=True,
-    help="Who may cap what.",
+    help="File with users, groups and the caps they may set.",
 )
 @click.option(
     "--socket",
@@ -30,32 +30,33 @@ from joulelab.control.policy import CONFIG, read_policy
     envvar=CAPD,
     default=SOCKET,
     show_default=True,
-    help="Where clients ask; also from JOULELAB_CAPD.",
+    help="Socket for clients; also set by JOULELAB_CAPD.",
 )
-@json_option
+@add_json_option("Print each event as a line of JSON.")
 def command(config: Path, socket: Path, as_json: bool) -> None:
-    """Set caps for the users and groups that a configuration names.
+    """Set power caps for users without root: a daemon that runs as root.
 
-    Runs as root until SIGTERM; SIGHUP reads the configuration again. What a client has set is put back when it ends.
+    Only users and groups in its configuration may set caps. When a client ends, its caps are restored. SIGHUP reads the
+    configuration again, SIGTERM ends the daemon.
     """
     from joulelab.control.daemon import CapDaemon
 
     with CapDaemon(
-        socket.absolute(), lambda: read_policy(config), os.environ, _say_json if as_json else _say
+        socket.absolute(), lambda: read_policy(config), os.environ, _print_json_event if as_json else _print_event
     ) as daemon:
         daemon.run()
 
 
-def _say_json(event: str, facts: dict[str, Any]) -> None:
-    _print(json.dumps({"event": event, **facts}))
+def _print_json_event(event: str, facts: dict[str, Any]) -> None:
+    _print_line(json.dumps({"event": event, **facts}))
 
 
-def _say(event: str, facts: dict[str, Any]) -> None:
-    _print(f"{event}: " + ", ".join(f"{key} {value}" for key, value in facts.items()))
+def _print_event(event: str, facts: dict[str, Any]) -> None:
+    _print_line(f"{event}: " + ", ".join(f"{key} {value}" for key, value in facts.items()))
 
 
-def _print(text: str) -> None:
-    # Who reads the log may be gone: that is no reason to let go of caps.
+def _print_line(text: str) -> None:
+    # The reader of the log may be gone; the caps stay set.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

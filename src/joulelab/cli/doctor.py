@@ -94,9 +94,9 @@ def _choose_meters(config: Config, names: tuple[str, ...], lost: set[str]) -> tu
 def examine_meter(name: str, seconds: float) -> dict[str, Any]:
     """Open a meter as a run would, read it for some seconds, and return its quality or its failure as plain data."""
     from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-    from joulelab.run.run_options import RunOptions
+    from joulelab.run.run_options import read_offers
 
-    offers = RunOptions(runs=Path()).offers(os.environ)
+    offers = read_offers(os.environ)
     try:
         meter = open_meter(Plan(Path(), "", os.getpid(), offers=offers), MeterPlan(name, name, {}))
     except JoulelabError as error:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 # What `joulelab --help` says of each command, so that it imports none of them. A test holds it against the commands.
 COMMANDS = {
     "run": "Measure the energy of a command or a notebook.",
-    "show": "Show what a run used, live or ended.",
+    "show": "Show the energy of a run, finished or still running.",
     "watch": "Watch a run that goes on, or this node: power, energy so far, GPUs, meters.",
     "ls": "List the runs of a store.",
     "compare": "Compare two runs, with the interval of the difference.",
     "report": "Make a page of a run, of several runs or of a study: one file that works offline.",
     "figure": "Draw pictures of a run, of several runs or of a study, for papers.",
     "mark": "Mark a phase or work done, from a script that is measured.",
-    "cap": "Run a command under power caps, measured; afterwards the caps are what they were before.",
+    "cap": "Measure a command under power caps, then restore the original caps.",
     "sweep": "Run a command with every combination of caps, GPU counts and settings; find the best.",
     "study": "Run a study from a file: workloads x node types x settings, repeated.",
     "reproduce": "Run a paper's study on its twin, in virtual time; print published beside reproduced.",
@@ -45,7 +45,7 @@ COMMANDS = {
     "verify": "Verify that the files of runs are those that were recorded.",
     "import": "Make a run of what was measured elsewhere.",
     "agent": "Export this node's meters to Prometheus until SIGTERM or Ctrl-C.",
-    "capd": "Set caps for the users and groups that a configuration names.",
+    "capd": "Set power caps for users without root: a daemon that runs as root.",
 }
 # Commands of apps: the lab reaches an app by its name only.
 APPS = {

@@ -145,13 +145,12 @@ class MeterOpener:
     def _open_module(self) -> Meter | Archive:
         from joulelab.recorder.plan import MeterPlan, Plan, open_meter
         from joulelab.run.config.meter_entries import is_live
-        from joulelab.run.run_options import RunOptions
 
         module = self.module
         if not is_live(module):
             archive: Archive = module.open_archive({"label": self.entry.name, **self._settings})
             return archive
-        plan = Plan(Path(), "", os.getpid(), offers=RunOptions(runs=Path()).offers(os.environ))
+        plan = Plan(Path(), "", os.getpid(), offers=read_offers(os.environ))
         return open_meter(plan, MeterPlan(self.entry.meter, self.entry.name, self._settings, self.entry.usual))
 
 

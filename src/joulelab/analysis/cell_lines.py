@@ -23,6 +23,7 @@ AXES = ("cap", "clock", "cpu_cap")
 GROUP_KNOBS = ("workload", "phase")  # cells that differ here are in different groups
 PLURAL = {"workload": "Workloads", "phase": "Phases"}
 WITHOUT = {"cap": "no cap", "clock": "no locked clock", "cpu_cap": "no CPU cap"}
+ONLY_CELL = "the only cell"  # a study of one cell has no knob to name it by
 SAME_WORK = 1e-3  # amounts of work that differ by less (relative) count as equal
 NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(?:%|W|[MG]?Hz)?", re.IGNORECASE)
 LARGEST_SHARE = 2.0  # a cap up to this is a share of the default: no device has a cap of two watts
@@ -97,14 +98,10 @@ def find_cell_lines(
 
 
 def note_unused_reference(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> list[Note]:
-    """Say which part of a reference changes nothing: a workload or phase among several."""
+    """Note the part of a reference that has no effect: a workload or phase among several."""
     asked = {n: v for n, v in (reference or {}).items() if n in GROUP_KNOBS and n in _list_varying_knobs(cells)}
     return [
-        Note(
-            "reference-unused",
-            f"{PLURAL[name]} are not compared with each other: {format_knobs({name: value})} in the reference changes "
-            "nothing.",
-        )
+        Note("reference-unused", texts={"knobs": PLURAL[name], "value": format_knobs({name: value})})
         for name, value in asked.items()
     ]
 
@@ -178,6 +175,12 @@ def format_knobs(knobs: Mapping[str, Any]) -> str:
         WITHOUT[name] if value is None and name in AXES else f"{name}={format_knob(name, value)}"
         for name, value in knobs.items()
     )
+
+
+def name_cells(cells: Iterable[Cell], most: int | None = None) -> tuple[str, ...]:
+    """Return the cells by their knobs, each once; `...` stands for those beyond `most`."""
+    names = list(dict.fromkeys(format_knobs(cell.knobs) or ONLY_CELL for cell in cells))
+    return tuple(names) if most is None or len(names) <= most else (*names[:most], "...")
 
 
 def format_knob(name: str, value: Any) -> str:

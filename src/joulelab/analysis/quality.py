@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cell_lines import format_knobs
+from joulelab.analysis.cell_lines import name_cells
 from joulelab.analysis.study_cells import Note
 from joulelab.core.text import escape_unprintable
 
@@ -58,8 +58,8 @@ def name_data(trials: Sequence[Trial]) -> str:
     return " / ".join(dict.fromkeys(str(t.facts[DATA_FACT]) for t in trials if DATA_FACT in t.facts))
 
 
-def data_notes(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
-    """Doubt comparisons between runs that did not work on the same data."""
+def note_different_data(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
+    """Note the data where runs that are compared did not use the same."""
     by_key = {c.key: c for c in cells}
     doubtful: dict[str, list[Cell]] = {}
     for line in lines:
@@ -72,9 +72,8 @@ def data_notes(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
                 among += [cell] if cell not in among else []
     if not doubtful:
         return []
-    said = "; ".join(f"{data} in {_named(of)}" for data, of in doubtful.items())
-    text = f"! What is compared worked on different data: {said}. Differences may come from that."
-    return [Note("different-data", text, data=len(doubtful))]
+    data = tuple(f"{name}: {', '.join(name_cells(where, most=MOST_NAMED))}" for name, where in doubtful.items())
+    return [Note("different-data", {"data": len(doubtful)}, {"data": data})]
 
 
 def data_doubt(a: str, b: str) -> str:
@@ -85,8 +84,3 @@ def data_doubt(a: str, b: str) -> str:
 def _each(cell: Cell) -> set[str]:
     return {str(t.facts.get(DATA_FACT, "")) for t in cell.trials}
 
-
-def _named(cells: Sequence[Cell]) -> str:
-    names = [format_knobs(c.knobs) or "the only cell" for c in cells[:MOST_NAMED]]
-    more = len(cells) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")

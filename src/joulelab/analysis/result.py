@@ -192,8 +192,9 @@ class Gap:
 class Lag:
     """Hold the lag (s) of a stream behind a reference, its standard uncertainty, and whether it was corrected.
 
-    `why` is the reason why an estimate is poor or was not needed; `correlation` is the one at the lag. `lag_s` is in
-    excess of the lag in its `Spec`, `total_s` includes it. A meter that does not follow the load is `doubted`.
+    `why` is a code for an estimate that is poor or was not needed (see `slow_meters.LagEstimate`), with its `numbers`;
+    `correlation` is the one at the lag. `lag_s` is in excess of the lag in its `Spec`, `total_s` includes it. A meter
+    that does not follow the load is `doubted`.
     """
 
     host: str
@@ -208,6 +209,7 @@ class Lag:
     why: str = ""
     doubted: bool = False
     total_s: float = 0.0
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

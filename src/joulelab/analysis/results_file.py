@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
-from joulelab.analysis.result import Fact, Result, make_plain
+from joulelab.analysis.result import Check, Fact, Result, make_plain
 from joulelab.core.errors import JoulelabError
 from joulelab.core.text import finite_or_none
 from joulelab.core.version import __version__
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RESULT_VERSION, ANALYSIS_VERSION = 1, 3
+RESULT_VERSION, ANALYSIS_VERSION = 2, 3
 RESULT_FILE, HEAD_FILE = "results.json", "head.json"
 WRONG_CHECKS = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # the place of `inputs` while the sum of a file is taken
@@ -55,7 +55,7 @@ class EnergyJson(TypedDict):
 class ResultHead:
     """Hold the part of a result that lists and queries over thousands of runs need.
 
-    `energy` is that of everything measured as `--json` prints it, `problem` the message of a `check` after which lists
+    `energy` is that of everything measured as `--json` prints it, `failed_check` is a check after which lists
     show no energy. `energies` and `phases` are rows of the views of `joulelab query`.
     """
 
@@ -72,14 +72,14 @@ class ResultHead:
     facts: dict[str, Fact | None]
     twin: str
     estimate: bool
-    problem: str | None = None
-    check: str | None = None
+    failed_check: Check | None = None
     energies: list[Row] = field(default_factory=list)
     phases: list[Row] = field(default_factory=list)
 
     def to_json(self) -> Row:
-        """Return the keys that `joulelab ls --json` prints."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in ("energies", "phases")}
+        """Return the plain values that lists show."""
+        left_out = ("failed_check", "energies", "phases")
+        return {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
 
     def fact_rows(self) -> list[Row]:
         """Return the facts as rows of a view: as text, and as a number where it is a finite one."""
@@ -217,8 +217,7 @@ def make_head(result: Result) -> ResultHead:
         facts=make_plain(result.facts),
         twin=result.twin,
         estimate=whole is not None and whole.estimate,
-        problem=None if wrong is None else wrong.message,
-        check=None if wrong is None else wrong.name,
+        failed_check=wrong,
         energies=_list_energy_rows(result),
         phases=_list_phase_rows(result),
     )
@@ -233,7 +232,7 @@ def list_query_rows(run: Path) -> Mapping[str, list[Row]]:
         head = load_head(run)
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
         return {"damaged": [{"problem": str(error)}]}
-    damaged = [{"problem": f"{head.check}: {head.problem}"}] if head.problem else []
+    damaged = [{"problem": str(head.failed_check)}] if head.failed_check is not None else []
     return {"energies": head.energies, "phases": head.phases, "facts": head.fact_rows(), "damaged": damaged}
 
 

@@ -1,7 +1,8 @@
-"""Say what has to be known beside the figures of a study. Pure."""
+"""Find the notes that belong beside the figures of a study, as codes with numbers and names."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.cell_lines import (
@@ -11,11 +12,10 @@ from joulelab.analysis.cell_lines import (
     is_comparable,
     is_work_different,
     list_common_work,
+    name_cells,
 )
-from joulelab.analysis.quality import data_notes
-from joulelab.analysis.statistics import FEWEST_TO_MARK as FEWEST
-from joulelab.analysis.statistics import OUTLIER_LEVEL as ODD_BY_CHANCE
-from joulelab.analysis.statistics import SCATTER_LEVEL
+from joulelab.analysis.quality import note_different_data
+from joulelab.analysis.statistics import FEWEST_TO_MARK, OUTLIER_LEVEL, SCATTER_LEVEL
 from joulelab.analysis.study_cells import (
     ASSUMED_SPREAD,
     ENOUGH_IN_POOL,
@@ -31,18 +31,13 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.cell_lines import CellLine
-    from joulelab.analysis.statistics import PooledDeviation, SpreadPool
+    from joulelab.analysis.statistics import SpreadPool
     from joulelab.analysis.study_cells import Cell, Trial
 
-HALF = Note(
-    "eds-is-half", "The gain by EDS(2) is by algebra always half of gain minus loss: one piece of evidence, not two."
-)
-MOST_NAMED = 4
-ONLY = "the only cell"  # nothing names it where there is no other
-TOLD = ("estimate", "power meter", "cap not enforced")  # doubts of runs that have a note of their own
+OWN_NOTES = ("estimate", "power meter", "cap not enforced")  # checks of runs that have a note of their own
 
 
-def notes_of(
+def list_notes(
     cells: Sequence[Cell],
     lines: Sequence[CellLine],
     ks: Sequence[float],
@@ -50,135 +45,113 @@ def notes_of(
     samples: Mapping[str, Mapping[str, RepeatSample]],
     per: Sequence[str] = (),
 ) -> tuple[Note, ...]:
-    """Return the notes, those that touch most figures first; `samples` are those of each cell, by figure."""
+    """List the notes, those that affect most figures first; `samples` are those of each cell, by figure."""
     trials = [t for c in cells for t in c.trials]
     if not trials and not any(c.moments for c in cells):
-        return (Note("no-results", "No cell has a result so far."),)
-    said = _missing(cells, lines) + _moments(cells)
+        return (Note("no-results"),)
+    notes = _note_missing(cells, lines) + _note_moments(cells)
     if not trials:
-        return tuple(said)
-    said += _uncapped(cells, lines) + data_notes(cells, lines) + _repeats(cells, pool) + _odd(cells, samples)
-    said += _all_work(cells, lines, per)
-    said += _meters(cells, trials) + _doubts(cells) + _hidden(cells, pool)
-    return (*said, HALF) if 2.0 in ks and any(t.energy is not None for t in trials) else tuple(said)
+        return tuple(notes)
+    notes += _note_uncapped(cells, lines) + note_different_data(cells, lines) + _note_repeats(cells, pool)
+    notes += _note_outliers(cells, samples) + _note_work(cells, lines, per) + _note_meters(cells, trials)
+    notes += _note_warnings(cells) + _note_unseen(cells, pool)
+    if 2.0 in ks and any(t.energy is not None for t in trials):
+        notes.append(Note("eds-is-half"))
+    return tuple(notes)
 
 
-def _missing(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
+def _note_missing(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
     empty = {c.key for c in cells if not c.trials and not c.moments}
-    said = []
+    notes = []
     if empty:
-        names = _named([c for c in cells if c.key in empty])
-        # A run may have succeeded without the phase that is asked for.
-        what = "result" if any("phase" in c.knobs for c in cells if c.key in empty) else "run that succeeded"
-        text = f"{_count(len(empty), cells)} no {what}: {names}."
-        said.append(Note("cells-missing", text, missing=len(empty), cells=len(cells)))
+        names = name_cells(c for c in cells if c.key in empty)
+        notes.append(Note("cells-missing", {"missing": len(empty), "cells": len(cells)}, {"names": names}))
     without = [line for line in lines if line.reference is None or line.reference in empty]
     if without:
-        which = ", ".join(line.key for line in without if line.key)
-        text = f"The reference has no run{' for ' + which if which else ''}: no gain or loss is given there."
-        said.append(Note("reference-missing", text, lines=len(without)))
-    return said
+        named = tuple(line.key for line in without if line.key)
+        notes.append(Note("reference-missing", {"lines": len(without)}, {"names": named} if named else {}))
+    return notes
 
 
-def _moments(cells: Sequence[Cell]) -> list[Note]:
-    """Say which figures were told by somebody, and how many runs are kept apart."""
-    told = sum(bool(c.moments) and not c.trials for c in cells)
+def _note_moments(cells: Sequence[Cell]) -> list[Note]:
+    """Note figures that are published moments, and runs that do not count."""
+    published = sum(bool(c.moments) and not c.trials for c in cells)
     warm = sum(c.warmup for c in cells)
-    said = []
-    if told:
-        text = f"{_count(told, cells)} no runs here: number, mean and deviation are as they were told."
-        said.append(Note("no-runs-here", text, told=told, cells=len(cells)))
+    notes = []
+    if published:
+        notes.append(Note("no-runs-here", {"told": published, "cells": len(cells)}))
     if warm:
-        text = f"{warm} warm-up {'run is' if warm == 1 else 'runs are'} kept and not counted."
-        said.append(Note("warm-up", text, runs=warm))
-    return said
+        notes.append(Note("warm-up", {"runs": warm}))
+    return notes
 
 
-def _odd(cells: Sequence[Cell], samples: Mapping[str, Mapping[str, RepeatSample]]) -> list[Note]:
-    """Say which repeats do not look like the others of their cell: cells, and runs by their names."""
-    found = [(c, odd) for c in cells if (odd := _odd_runs(c, samples[c.key]))]
+def _note_outliers(cells: Sequence[Cell], samples: Mapping[str, Mapping[str, RepeatSample]]) -> list[Note]:
+    """Note the repeats that differ from the others of their cell: cells, and runs by their names."""
+    found = [(c, runs) for c in cells if (runs := _find_outliers(c, samples[c.key]))]
     if not found:
         return []
-    named = [f"{_name(c)} ({', '.join(odd)})" for c, odd in found[:MOST_NAMED]]
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    alone = len(found) == 1 and len(found[0][1]) == 1
-    kept = "a run that does not look like the others" if alone else "runs that do not look like the others"
-    chance = f"by chance one of {1 / ODD_BY_CHANCE:.0f} cells has one by energy, power or time each"
-    text = f"Look at {'; '.join(named)}{more}: {kept} of the cell, marked and kept in all figures ({chance})."
-    return [Note("odd-runs", text, cells=len(found), runs=sum(len(odd) for _, odd in found))]
+    names = tuple(f"{name_cells([cell])[0]} ({', '.join(runs)})" for cell, runs in found)
+    numbers = {"cells": len(found), "runs": sum(len(runs) for _, runs in found), "chance": 1 / OUTLIER_LEVEL}
+    return [Note("odd-runs", numbers, {"names": names})]
 
 
-def _odd_runs(cell: Cell, samples: Mapping[str, RepeatSample]) -> list[str]:
+def _find_outliers(cell: Cell, samples: Mapping[str, RepeatSample]) -> list[str]:
     measured = [k for k, t in enumerate(cell.trials) if t.energy is not None]
     places = {k for f, s in samples.items() for k in (s.outliers if f == "time" else [measured[m] for m in s.outliers])}
     return [cell.trials[k].run or f"repeat {k + 1}" for k in sorted(places)]
 
 
-def _uncapped(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
-    """Say which cells are not what their knobs say."""
+def _note_uncapped(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
+    """Note the cells whose runs do not have the cap of their knobs."""
     bad = [c for c in cells if c.uncapped]
     if not bad:
         return []
-    first = next(text for t in bad[0].trials for text in t.uncapped)
+    first = next(check for t in bad[0].trials for check in t.uncapped)
     runs = sum(bool(t.uncapped) for c in bad for t in c.trials)
-    which = f"{runs} {'run' if runs == 1 else 'runs'} of {_named(bad)} ({first})"
-    text = f"! The cap was not in force in {which}: these are not what their caps say, and not named best."
-    said = [Note("not-capped", text, runs=runs, cells=len(bad))]
-    against = [c for c in bad if any(c.key == line.reference for line in lines)]
-    if against:
-        text = f"! {_named(against)} is what others are compared with: their gains and losses are no better."
-        said.append(Note("reference-not-capped", text, cells=len(against)))
-    return said
+    notes = [Note("not-capped", {"runs": runs, "cells": len(bad)}, {"names": name_cells(bad), "first": first})]
+    references = [c for c in bad if any(c.key == line.reference for line in lines)]
+    if references:
+        notes.append(Note("reference-not-capped", {"cells": len(references)}, {"names": name_cells(references)}))
+    return notes
 
 
-def _repeats(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
+def _note_repeats(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
     counts = [len(c.trials) for c in cells if c.trials]
     single = counts.count(1)
     if single == len(counts):
-        text = f"One run each: how much runs differ is not known, nor what a gain or loss is worth; {_assumed()}."
-        return [Note("one-run-each", text, cells=single, assumed_share=ASSUMED_SPREAD)]
-    said = _pooled(cells, pool)
+        return [Note("one-run-each", {"cells": single, "assumed_share": ASSUMED_SPREAD})]
+    notes = _note_pools(cells, pool)
     if single:
-        alone = [c for c in cells if len(c.trials) == 1]
-        unknown = [c for c in alone if pool.of(c.key).time is None]
-        code, found = "one-run.pooled", "the pooled spread is taken for theirs."
-        if unknown:
-            code, found = "one-run.unknown", f"how much they differ is not known; {_assumed()}."
-        text = f"{_count(single, counts)} one run only: {found}"
-        said.append(Note(code, text, single=single, cells=len(counts)))
+        has_unknown = any(pool.of(c.key).time is None for c in cells if len(c.trials) == 1)
+        numbers = {"single": single, "cells": len(counts)}
+        if has_unknown:
+            notes.append(Note("one-run.unknown", numbers | {"assumed_share": ASSUMED_SPREAD}))
+        else:
+            notes.append(Note("one-run.pooled", numbers))
     apart = [c for c in cells if pool.is_apart(c.key)]
     if apart:
-        few = any(len(c.trials) < FEWEST for c in apart)
-        text = (
-            f"Look at {_named(apart)}: runs there differ significantly more than elsewhere "
-            f"(by chance one cell in {1 / SCATTER_LEVEL:.0f} does), so their own spread counts."
-        )
-        text += f" Fewer than {FEWEST} repeats do not tell whether one of them is odd." if few else ""
-        said.append(Note("wide-cells", text, cells=len(apart), few=few))
-    return said
+        few = any(len(c.trials) < FEWEST_TO_MARK for c in apart)
+        texts: dict[str, str | tuple[str, ...]] = {"names": name_cells(apart)}
+        texts |= {"fewest": str(FEWEST_TO_MARK)} if few else {}
+        numbers = {"cells": len(apart), "few": few, "chance": 1 / SCATTER_LEVEL}
+        notes.append(Note("wide-cells", numbers, texts))
+    return notes
 
 
-def _assumed() -> str:
-    return f"cells are compared as if it were ±{ASSUMED_SPREAD:.0%}; repeat them to know"
-
-
-def _pooled(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
-    """Say over which cells spreads are pooled."""
+def _note_pools(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
+    """Note over which cells spreads are pooled."""
     used = {id(p): p for c in cells if c.trials and (p := pool.of(c.key)).time is not None}
     whole = used.pop(id(pool), None)
-    own = list(used.values())
-    said = []
-    if own:
-        text = f"How much runs differ is pooled over the cells of each line: {_spreads(own)}."
-        said.append(Note("pooled.lines", text, **_spread_numbers(own)))
+    lines = list(used.values())
+    notes = []
+    if lines:
+        notes.append(Note("pooled.lines", _find_spread_range(lines)))
     if whole is not None:
-        of = "all cells, for lines with too few runs" if own else "cells"
-        text = f"How much runs differ is pooled over {of}: {_spreads([pool])}."
-        said.append(Note("pooled.rest" if own else "pooled.all", text, **_spread_numbers([pool])))
-    return said
+        notes.append(Note("pooled.rest" if lines else "pooled.all", _find_spread_range([pool])))
+    return notes
 
 
-def _spread_numbers(pools: Sequence[SpreadPool]) -> dict[str, float]:
+def _find_spread_range(pools: Sequence[SpreadPool]) -> dict[str, float]:
     """Return the lowest and highest pooled standard deviations, as shares, and degrees of freedom."""
     numbers: dict[str, float] = {}
     for name in ("energy", "time"):
@@ -189,136 +162,82 @@ def _spread_numbers(pools: Sequence[SpreadPool]) -> dict[str, float]:
     return numbers
 
 
-def _spreads(pools: Sequence[SpreadPool]) -> str:
-    """Return the pooled standard deviations in words."""
-    named: list[tuple[str, list[PooledDeviation]]] = [
-        ("energies", [p.energy for p in pools if p.energy is not None]),
-        ("times", [p.time for p in pools if p.time is not None]),
-    ]
-    return ", ".join(
-        f"{name} by {_range([p.deviation * 100 for p in of])} % ({_range([p.freedom for p in of])} degrees of freedom)"
-        for name, of in named
-        if of
-    )
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = (f"{v:.0f}" if v >= 99.5 else f"{v:.2g}" for v in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"
-
-
-def _all_work(cells: Sequence[Cell], lines: Sequence[CellLine], wanted: Sequence[str]) -> list[Note]:
-    """Say by what cells are compared: once where it is the same for every workload and phase."""
-    said: dict[Note, list[str]] = {}
-    of_all = group_cells(cells)
-    for of in of_all:
-        keys = {c.key for c in of}
-        for note in _work(of, [line for line in lines if line.cells[0] in keys], wanted):
-            said.setdefault(note, []).append(format_knobs(get_group_knobs(of[0])))
+def _note_work(cells: Sequence[Cell], lines: Sequence[CellLine], wanted: Sequence[str]) -> list[Note]:
+    """Note by which work cells are compared: once where it is the same for every workload and phase."""
+    found: dict[str, tuple[Note, list[str]]] = {}
+    all_groups = group_cells(cells)
+    for group in all_groups:
+        keys = {c.key for c in group}
+        for note in _note_group_work(group, [line for line in lines if line.cells[0] in keys], wanted):
+            found.setdefault(repr(note), (note, []))[1].append(format_knobs(get_group_knobs(group[0])))
     return [
-        n if len(of) == len(of_all) else Note(n.code, f"{', '.join(of)}: {n[0].lower()}{n[1:]}", **n.numbers)
-        for n, of in said.items()
+        note if len(names) == len(all_groups) else replace(note, texts={**note.texts, "groups": tuple(names)})
+        for note, names in found.values()
     ]
 
 
-def _work(cells: Sequence[Cell], lines: Sequence[CellLine], wanted: Sequence[str]) -> list[Note]:
-    """Say by what cells are compared, and why."""
+def _note_group_work(cells: Sequence[Cell], lines: Sequence[CellLine], wanted: Sequence[str]) -> list[Note]:
     factors = list_common_work(cells)
-    missing = [kind for kind in wanted if kind not in factors]
-    said = []
+    missing = tuple(kind for kind in wanted if kind not in factors)
+    notes = []
     if missing:
-        said.append(Note("work.lacking", f"Not all runs report {', '.join(missing)}: it is not compared by."))
+        notes.append(Note("work.lacking", texts={"kinds": missing}))
     if not any(t.work for c in cells for t in c.trials):
-        text = "No work was reported: every run is taken to have done the same."
-        return [*said, Note("work.none", text)]
+        return [*notes, Note("work.none")]
     if not is_comparable(cells):
-        text = "Not all runs report the same kind of work: cells are compared within their line only."
-        return [*said, Note("work.kinds-differ", text)]
+        return [*notes, Note("work.kinds-differ")]
     per = lines[0].per
-    others = [kind for kind, factor in factors.items() if kind != per and is_work_different(factor)]
+    others = tuple(kind for kind, factor in factors.items() if kind != per and is_work_different(factor))
     if per is None:
         if others:
             same = next(kind for kind in wanted if kind in factors)
-            text = f"{same} is the same in all runs, as it is asked for: they are compared whole, although "
-            said.append(Note("work.whole", f"{text}{', '.join(others)} differ."))
-        return said
-    why = "as is asked for" if per in wanted else "which differ most" if len(factors) > 1 else ""
-    told = f"energy and time are compared per unit of {per}, EDP per unit squared"
-    more = f" --per {next(k for k in factors if k != per)} compares otherwise." if len(factors) > 1 else ""
-    code = "work.asked-for" if per in wanted else "work.differs"
-    return [*said, Note(code, f"Amounts of work differ: {told}{', ' + why if why else ''}.{more}")]
+            notes.append(Note("work.whole", texts={"same": same, "kinds": others}))
+        return notes
+    texts = {"per": per} | ({"other": next(k for k in factors if k != per)} if len(factors) > 1 else {})
+    return [*notes, Note("work.asked-for" if per in wanted else "work.differs", texts=texts)]
 
 
-def _meters(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[Note]:
-    said = []
+def _note_meters(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[Note]:
+    notes = []
     energies = [t.energy for t in trials if t.energy is not None]
     if not energies:
-        said.append(Note("no-meter", "No power meter was read: only times are compared."))
+        notes.append(Note("no-meter"))
     elif len(energies) < len(trials):
-        missing = len(trials) - len(energies)
-        text = f"{missing} of {len(trials)} runs have no energy: the others stand for them."
-        said.append(Note("energy-missing", text, missing=missing, runs=len(trials)))
+        notes.append(Note("energy-missing", {"missing": len(trials) - len(energies), "runs": len(trials)}))
     if len({t.meter for t in trials if t.energy is not None}) > 1:
-        text = "Not all runs were measured by the same devices: their gain errors do not cancel."
-        said.append(Note("meters-differ", text))
+        notes.append(Note("meters-differ"))
     if not all(q.known for q in energies):
-        text = (
-            "The meter's accuracy is unknown, so energies have no interval; ratios on one meter have one from repeats."
-        )
-        said.append(Note("accuracy-unknown", text))
+        notes.append(Note("accuracy-unknown"))
     estimated = sum(any(t.estimate for t in c.trials) for c in cells)
     if estimated:
-        every = estimated == sum(bool(c.trials) for c in cells)
-        which = "All cells have" if every else _count(estimated, cells)
-        text = f"~ {which} energies that are estimates, wholly or in part: load x rated power, not measured."
-        said.append(Note("estimates", text, estimated=estimated, cells=len(cells)))
-    return said
+        notes.append(Note("estimates", {"estimated": estimated, "cells": len(cells)}))
+    return notes
 
 
-def _doubts(cells: Sequence[Cell]) -> list[Note]:
-    """Say which warnings runs have: how many runs, and of which cells."""
+def _note_warnings(cells: Sequence[Cell]) -> list[Note]:
+    """Note the warnings of runs: the number of runs, and their cells."""
     found: dict[str, list[Cell]] = {}
     runs = warned = 0
     for c in cells:
         for t in c.trials:
-            names = [name for name in list_doubts(t) if name not in TOLD]
+            names = [name for name in list_doubts(t) if name not in OWN_NOTES]
             runs, warned = runs + 1, warned + bool(names)
             for name in names:
                 found.setdefault(name, []).append(c)
     if not found:
         return []
-    told = []
-    for name, of in found.items():
-        which = list({c.key: c for c in of}.values())
-        count = f" in {len(of)}" if len(found) > 1 else ""
-        told.append(f"{name}{count}" + ("" if len(of) == runs or len(cells) == 1 else f" ({_named(which)})"))
-    have = f"{runs} {'run' if runs == 1 else 'runs'} {'has' if warned == 1 else 'have'} a warning"
-    text = f"{warned} of {have}: {'; '.join(told)}. See doubts in slots.csv."
-    return [Note("warnings", text, warned=warned, runs=runs)]
+    doubts = []
+    for name, where in found.items():
+        named = "" if len(where) == runs or len(cells) == 1 else "; ".join(name_cells(where, most=4))
+        details = ": ".join(filter(None, (str(len(where)) if len(found) > 1 else "", named)))
+        doubts.append(f"{name} ({details})" if details else name)
+    return [Note("warnings", {"warned": warned, "runs": runs}, {"doubts": ", ".join(doubts)})]
 
 
-def _hidden(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
-    def repeats(cell: Cell) -> int:
+def _note_unseen(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
+    def count_energies(cell: Cell) -> int:
         return sum(t.energy is not None for t in cell.trials)
 
-    if not any(has_blind_sensor(c) and not is_hidden_covered(repeats(c), pool.of(c.key)) for c in cells):
+    if not any(has_blind_sensor(c) and not is_hidden_covered(count_energies(c), pool.of(c.key)) for c in cells):
         return []
-    enough = ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS
-    text = "The sensors measure a part of the time; a load in exact step with them is not in the intervals: "
-    text += f"repeat each cell {enough} times or more, or call joulelab.step() in the training loop."
-    return [Note("unseen", text, repeats=enough)]
-
-
-def _count(some: int, of: Sequence[object]) -> str:
-    """Return `1 of 4 cells has`, `2 of 4 cells have`, `1 of 1 cell has`."""
-    return f"{some} of {len(of)} {'cell' if len(of) == 1 else 'cells'} {'has' if some == 1 else 'have'}"
-
-
-def _named(cells: Sequence[Cell]) -> str:
-    names = [_name(c) for c in cells[:MOST_NAMED]]
-    more = len(cells) - len(names)
-    return "; ".join(names) + (f" and {more} more" if more else "")
-
-
-def _name(cell: Cell) -> str:
-    return format_knobs(cell.knobs) or ONLY
+    return [Note("unseen", {"repeats": ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS})]

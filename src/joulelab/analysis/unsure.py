@@ -1,7 +1,4 @@
-"""Count that begin and end of a run are known only so well: a job was seen at scrapes, not when it began.
-
-Where they are not known at all, or nodes were lost meanwhile, events say so, and become checks.
-"""
+"""Add the uncertainty of begin and end of a run: a job was seen at scrapes, not when it began."""
 
 from __future__ import annotations
 
@@ -9,13 +6,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.result import Check
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from joulelab.analysis.checks import Facts
-    from joulelab.analysis.result import CheckStatus
     from joulelab.core.quantity import Quantity
 
 
@@ -23,14 +16,6 @@ def read_edge_offsets(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Return how far begin and end may be off to either side (ns), as the events tell."""
     told = next((e for e in events if e.get("event") == "interval-unsure"), {})
     return math.ceil(float(told.get("begin_s", 0.0)) * 1e9), math.ceil(float(told.get("end_s", 0.0)) * 1e9)
-
-
-def interval_checks(facts: Facts) -> Iterator[Check]:
-    """Tell what the source of a run did not know of its interval, or of nodes in it."""
-    statuses: dict[str, CheckStatus] = {"failed": "failed", "note": "note"}
-    for event in facts.named("interval-doubt"):
-        status = statuses.get(str(event.get("status")), "warning")
-        yield Check("interval", status, str(event.get("what", "")), str(event.get("next", "")))
 
 
 def add_interval_terms(

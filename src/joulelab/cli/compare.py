@@ -53,6 +53,7 @@ def _print(found: RunComparison) -> None:
     from joulelab.report import format as fmt
     from joulelab.report.comparison_rows import title_run
     from joulelab.report.console import make_console
+    from joulelab.report.messages import COMPARISON, word_notes
 
     console = make_console(sys.stdout)
     for label, run in (("A", found.a), ("B", found.b)):
@@ -66,7 +67,7 @@ def _print(found: RunComparison) -> None:
         _print_facts(console, found)
     console.print()
     console.print(Text(found.verdict() + ".", style="bold"))
-    for note in (*([f"{ALIKE}: {NOT_APART}."] if alike else []), *found.notes()):
+    for note in (*([f"{ALIKE}: {NOT_APART}."] if alike else []), *word_notes(found.notes(), COMPARISON)):
         console.print(Text(note))
 
 

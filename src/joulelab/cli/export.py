@@ -43,6 +43,7 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
     """
     from joulelab.analysis.results_file import load_result
     from joulelab.cli.output import show_progress
+    from joulelab.report.result_json import describe_result
     from joulelab.store.export import export
     from joulelab.store.folder import find_run, write_json_atomic
     from joulelab.store.run import open_run
@@ -57,7 +58,7 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
         folder = output or Path(f"{path.name}-{to}")
         with show_progress(f"writing {folder}"):
             files = export(opened, to, folder)
-    write_json_atomic(folder / "results.json", result.to_json())
+    write_json_atomic(folder / "results.json", describe_result(result))
     files = [*files, folder / "results.json"]
     if as_json:
         print_json({"run": path.name, "files": [str(f) for f in files]})

@@ -244,7 +244,9 @@ def _show(imported: ImportedRun, *, as_json: bool) -> None:
         extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}
         with show_progress("working out its energies"):
             result = load_result(imported.run)
-        print_json(result.to_json() | extra)
+        from joulelab.report.result_json import describe_result
+
+        print_json(describe_result(result) | extra)
         return
     from joulelab.report.run_tables import lay_out_run
 

@@ -55,10 +55,11 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
 def _row(path: Path) -> dict[str, Any]:
     from joulelab.analysis.results_file import load_head
     from joulelab.core.errors import JoulelabError
+    from joulelab.report.result_json import describe_head
 
     row: dict[str, Any] = {"run": path.name, "folder": str(path), "problem": None}
     try:
-        return row | load_head(path).to_json()
+        return row | describe_head(load_head(path))
     except JoulelabError as error:
         return row | {"problem": str(error)}
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others

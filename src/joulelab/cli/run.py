@@ -226,7 +226,9 @@ def _configured(
 
 
 def _write_json(outcome: RunOutcome, output: Path | None, more: Mapping[str, Any]) -> None:
-    data: dict[str, Any] = {} if outcome.result is None else outcome.result.to_json()
+    from joulelab.report.result_json import describe_result
+
+    data: dict[str, Any] = {} if outcome.result is None else describe_result(outcome.result)
     data |= more
     data |= {"folder": None if outcome.run is None else str(outcome.run), "problems": outcome.problems}
     if outcome.result is None:

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.cli.output import print_json, print_notice
-from joulelab.report.study_summary import simulated, twins_by_node
+from joulelab.report.result_json import describe_summary
+from joulelab.report.study_summary import map_twins, name_study_twins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ def show_study(study: Study, results: Results, summary: StudySummary, *, as_json
     files = write_study_files(study, results, summary, figures=figures)
     if as_json:
         told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
-        print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
+        print_json({**told, **describe_summary(summary, results.notes), "slots": results.rows})
         return
     from joulelab.report.console import make_console
     from joulelab.report.study.table import print_study
@@ -44,13 +45,13 @@ def print_report(
     """Print the results of a study as text, Markdown, LaTeX, CSV or JSON; `interval` prints 95 % intervals after ±."""
     from joulelab.report.study import paper
 
-    said = simulated(study)
+    said = name_study_twins(study)
     shown: dict[str, Any] = {"spread": "interval" if interval else "deviation", "scope": study.data["scope"]}
     if form == "json":
         told: dict[str, Any] = {"study": study.name, "folder": str(study.folder)}
         told |= {"files": [str(file) for file in files]}
-        told |= {"twin": twins_by_node(study), "paper": paper.paper_json(summary, **shown)["tables"]}
-        print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
+        told |= {"twin": map_twins(study), "paper": paper.describe_paper(summary, **shown)["tables"]}
+        print_json({**told, **describe_summary(summary, results.notes), "slots": results.rows})
     elif form == "text":
         from joulelab.report.console import make_console
         from joulelab.report.study.table import print_study
@@ -65,12 +66,14 @@ def print_report(
             print_notice(note)
         print_written(files)
     elif form == "csv":
-        sys.stdout.write(_add_twin_column(study, paper.statistics_csv(summary)))
+        sys.stdout.write(_add_twin_column(study, paper.write_statistics_csv(summary)))
     else:
-        from joulelab.report.study.text import study_latex, study_markdown
+        from joulelab.report.study.text import write_study_latex, write_study_markdown
 
         first, second = (
-            (paper.paper_markdown, study_markdown) if form == "markdown" else (paper.paper_latex, study_latex)
+            (paper.write_paper_markdown, write_study_markdown)
+            if form == "markdown"
+            else (paper.write_paper_latex, write_study_latex)
         )
         head = f"{'% ' if form == 'latex' else ''}{said}\n\n" if said else ""
         sys.stdout.write(f"{head}{first(summary, **shown)}\n{second(summary)}")
@@ -78,7 +81,7 @@ def print_report(
 
 def _add_twin_column(study: Study, text: str) -> str:
     """Add a column with the twin of each cell to a CSV text, if the study has twins."""
-    twins = twins_by_node(study)
+    twins = map_twins(study)
     if not twins:
         return text
     of = {key: twins.get(cell.workload.node_type, "") for key, cell in study.cells().items()}
@@ -104,8 +107,8 @@ def write_study_files(study: Study, results: Results, summary: StudySummary, *, 
 
     Raises MissingDependency if figures are required and cannot be drawn.
     """
-    from joulelab.report.study.paper import pairs_csv, statistics_csv
-    from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
+    from joulelab.report.study.paper import write_pairs_csv, write_statistics_csv
+    from joulelab.report.study_csv import SCALING, write_cells_csv, write_scaling_csv
     from joulelab.study.results import slots_csv
 
     if (study.folder / RESULTS_FILE).exists() and not any(cell.trials for cell in results.cells):
@@ -113,10 +116,10 @@ def write_study_files(study: Study, results: Results, summary: StudySummary, *, 
             f"no cell of this plan has run: {study.folder / RESULTS_FILE} and the files beside it are unchanged"
         )
         return []
-    made = {RESULTS_FILE: cells_csv(summary), "slots.csv": slots_csv(results.rows)}
-    made |= {"statistics.csv": statistics_csv(summary)}
-    made |= {"pairs.csv": pairs_csv(summary)} if summary.pairs else {}
-    made |= {SCALING: scaling_csv(summary)} if summary.scaling else {}
+    made = {RESULTS_FILE: write_cells_csv(summary), "slots.csv": slots_csv(results.rows)}
+    made |= {"statistics.csv": write_statistics_csv(summary)}
+    made |= {"pairs.csv": write_pairs_csv(summary)} if summary.pairs else {}
+    made |= {SCALING: write_scaling_csv(summary)} if summary.scaling else {}
     made = {name: text if name == "pairs.csv" else _add_twin_column(study, text) for name, text in made.items()}
     for name in {"pairs.csv", SCALING} - set(made):  # from an earlier report
         with contextlib.suppress(OSError):
@@ -145,7 +148,7 @@ def _draw_figures(study: Study, summary: StudySummary, *, asked: bool) -> list[P
     try:
         from joulelab.report.figures import draw
 
-        said = simulated(study)
+        said = name_study_twins(study)
         draw(summary, study.folder / "figures", said=f"{said[:1].upper()}{said[1:]}." if said else "")
     except MissingDependency as error:
         if asked:

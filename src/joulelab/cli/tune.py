@@ -249,11 +249,13 @@ def _make_settings(given: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _print_result(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bool) -> None:
+    from joulelab.report.result_json import describe_tuning
+
     if output is not None:
-        text = json.dumps(tuned.to_json(), indent=1, ensure_ascii=False, default=str) + "\n"
+        text = json.dumps(describe_tuning(tuned), indent=1, ensure_ascii=False, default=str) + "\n"
         write_file(output, text.encode(errors="backslashreplace"), what="JSON")
     if as_json:
-        print_json(tuned.to_json())
+        print_json(describe_tuning(tuned))
     elif not quiet:
         _print_tuned(tuned, sys.stdout)
 
@@ -276,7 +278,9 @@ class TuningReport:
 
     def to_json(self, outcome: RunOutcome) -> dict[str, Any]:
         """Return the result of tuning as plain data."""
-        return {"tune": self._tuned(outcome).to_json()}
+        from joulelab.report.result_json import describe_tuning
+
+        return {"tune": describe_tuning(self._tuned(outcome))}
 
     def print(self, outcome: RunOutcome) -> None:
         """Print the result of tuning."""

@@ -18,12 +18,12 @@ from joulelab.core.errors import StoreError
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
-    from joulelab.cli.watch_terminal import Waiter
-    from joulelab.report.watch.watched_run import View, Watched
+    from joulelab.cli.watch_terminal import KeyWaiter
+    from joulelab.report.watch.watched_run import RunWatch, WatchView
 
-MOST_NAMED, MOST_OF_NAME = 3, 20
+MOST_NAMED, MOST_LETTERS = 3, 20
 PREFIX = "joulelab-watch-"
-FIRST_S = 1.3  # readings reach the disk within half a second, and a counter has to step twice
+FIRST_S = 1.3  # readings need half a second to reach the disk, and a counter has to step twice
 
 
 @click.command("watch")
@@ -39,31 +39,31 @@ def command(run: str | None, every: float, once: bool, keep: bool, as_json: bool
     RUN is an id, the beginning of one, a name, a path, or `last`; the newest run that goes on unless given. Where none
     does, it measures this node until you leave. q or Ctrl-C leaves; a run that is watched goes on.
     """
-    from joulelab.cli.watch_terminal import Waiter
+    from joulelab.cli.watch_terminal import KeyWaiter
 
-    shown = _Shown(every, once=once, as_json=as_json)
-    with Waiter() as waiter:
-        path, others = _found(runs, run)
+    printer = WatchPrinter(every, once=once, as_json=as_json)
+    with KeyWaiter() as waiter:
+        path, others = _choose_run(runs, run)
         if path is not None:
-            _attached(path, others, shown, waiter)
+            _watch_run(path, others, printer, waiter)
         else:
-            _alone(runs, shown, waiter, keep=keep)
-    if shown.interrupted:
+            _watch_node(runs, printer, waiter, keep=keep)
+    if printer.interrupted:
         click.get_current_context().exit(INTERRUPTED_CODE)
 
 
-def _found(runs: Path, wanted: str | None) -> tuple[Path | None, list[Path]]:
-    """Return the run to watch, None where none goes on, and others that go on."""
+def _choose_run(runs: Path, wanted: str | None) -> tuple[Path | None, list[Path]]:
+    """Return the run to watch (None: no run is live), and the other live runs."""
     from joulelab.store.folder import find_run
 
     if wanted is not None:
         return find_run(runs, wanted), []
-    live = live_runs(runs)
+    live = list_live_runs(runs)
     return (live[0], live[1:]) if live else (None, [])
 
 
-def live_runs(runs: Path) -> list[Path]:
-    """Return the runs of a store that go on, the newest first."""
+def list_live_runs(runs: Path) -> list[Path]:
+    """Return the live runs of a store, the newest first."""
     from joulelab.store.folder import RunState, list_runs, run_state
 
     live = []
@@ -74,22 +74,22 @@ def live_runs(runs: Path) -> list[Path]:
     return live
 
 
-def _attached(path: Path, others: list[Path], shown: _Shown, waiter: Waiter) -> None:
-    from joulelab.report.watch.watched_run import Watched
+def _watch_run(path: Path, others: list[Path], printer: WatchPrinter, waiter: KeyWaiter) -> None:
+    from joulelab.report.watch.watched_run import RunWatch
 
     if others:
-        names = ", ".join(map(_named, others[:MOST_NAMED]))
+        names = ", ".join(map(_name_with_title, others[:MOST_NAMED]))
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        shown.note(f"also live: {names}{more}; choose one with `joulelab watch RUN`")
-    with contextlib.closing(Watched(path, shown.every)) as watched:
-        last = shown.follow(watched, waiter)
+        printer.add_note(f"also live: {names}{more}; choose one with `joulelab watch RUN`")
+    with contextlib.closing(RunWatch(path, printer.every)) as watched:
+        last = printer.follow(watched, waiter)
     if last.state == "live":
-        shown.left(last, path)
+        printer.print_left(last, path)
     else:
-        shown.ended(last, _result(path), path)
+        printer.print_end(last, _analyse_ended(path), path)
 
 
-def _named(path: Path) -> str:
+def _name_with_title(path: Path) -> str:
     from joulelab.report.format import format_fact
     from joulelab.store.folder import read_meta
 
@@ -97,17 +97,17 @@ def _named(path: Path) -> str:
         name = read_meta(path).get("name")
     except StoreError:
         return path.name
-    return f"{path.name} ({format_fact(str(name), MOST_OF_NAME)})" if name else path.name
+    return f"{path.name} ({format_fact(str(name), MOST_LETTERS)})" if name else path.name
 
 
-def _alone(runs: Path, shown: _Shown, waiter: Waiter, *, keep: bool) -> None:
-    """Measure this node until the user leaves; what was recorded goes away unless it is kept."""
+def _watch_node(runs: Path, printer: WatchPrinter, waiter: KeyWaiter, *, keep: bool) -> None:
+    """Measure this node until the user leaves; the run is deleted unless `keep` is set."""
     from tempfile import TemporaryDirectory
 
-    from joulelab.report.watch.watched_run import Watched
+    from joulelab.report.watch.watched_run import RunWatch
     from joulelab.run.measure import measure
 
-    shown.note(f"no run is live in {runs}: measuring this node")
+    printer.add_note(f"no run is live in {runs}: measuring this node")
     with contextlib.ExitStack() as stack:
         store = (
             runs if keep else Path(stack.enter_context(TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)))
@@ -117,14 +117,14 @@ def _alone(runs: Path, shown: _Shown, waiter: Waiter, *, keep: bool) -> None:
                 raise StoreError(
                     "nothing can be recorded", where=str(store), next="joulelab doctor", code="store.no-recorder"
                 )
-            with contextlib.closing(Watched(m.run, shown.every, own=True)) as watched:
-                last = shown.follow(watched, waiter)
-        if m.result is not None and not shown.once:
-            shown.ended(last, m.result, m.run if keep else None)
+            with contextlib.closing(RunWatch(m.run, printer.every, own=True)) as watched:
+                last = printer.follow(watched, waiter)
+        if m.result is not None and not printer.once:
+            printer.print_end(last, m.result, m.run if keep else None)
 
 
-def _result(path: Path) -> Result:
-    """Return the result of a run that has ended; nothing is written there."""
+def _analyse_ended(path: Path) -> Result:
+    """Return the result of a run that has ended, without writing it into the folder."""
     from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run import open_run
 
@@ -132,33 +132,33 @@ def _result(path: Path) -> Result:
         return analyse_run(opened)
 
 
-class _Shown:
-    """Show views of a run: on the whole terminal, as lines, or as JSON; once or until it ends."""
+class WatchPrinter:
+    """Print views of a run: on the whole terminal, as lines, or as JSON; once or until it ends."""
 
     def __init__(self, every: float, *, once: bool, as_json: bool) -> None:
         self.every, self.once, self.as_json = every, once, as_json
         self.notes: list[str] = []
         self.interrupted = False
-        self._last: View | None = None
-        from joulelab.cli.watch_terminal import is_screen, is_unicode
+        self._last: WatchView | None = None
+        from joulelab.cli.watch_terminal import can_draw_screen, can_write_unicode
 
-        self._whole = is_screen(sys.stdout) and not (once or as_json)
-        self._ascii = not is_unicode(sys.stdout)
+        self._is_screen = can_draw_screen(sys.stdout) and not (once or as_json)
+        self._ascii = not can_write_unicode(sys.stdout)
         if self._ascii:
             with contextlib.suppress(AttributeError):
                 sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
-    def note(self, text: str) -> None:
-        """Say something: on the screen, or beside the lines."""
-        if self._whole:
+    def add_note(self, text: str) -> None:
+        """Print a note on the screen, or on standard error."""
+        if self._is_screen:
             self.notes.append(text)
         elif not self.as_json:
             print_notice(text)
 
-    def follow(self, watched: Watched, waiter: Waiter) -> View:
-        """Show a run until it ends or the user leaves, by Ctrl-C too; return what was seen last."""
+    def follow(self, watched: RunWatch, waiter: KeyWaiter) -> WatchView:
+        """Show a run until it ends or the user leaves, by Ctrl-C too; return the last view."""
         try:
-            return self._screen(watched, waiter) if self._whole else self._lines(watched, waiter)
+            return self._show_screen(watched, waiter) if self._is_screen else self._show_lines(watched, waiter)
         except KeyboardInterrupt:
             self.interrupted = True
             if self._last is None:
@@ -172,76 +172,78 @@ class _Shown:
                 "the run folder is gone", where=str(watched.run), why=why, next="joulelab ls", code="store.gone"
             ) from None
 
-    def _lines(self, watched: Watched, waiter: Waiter) -> View:
+    def _show_lines(self, watched: RunWatch, waiter: KeyWaiter) -> WatchView:
         due = time.monotonic()
         if self.once and watched.own:
-            waiter.until(due + max(self.every, FIRST_S))
-        soon = not self.once  # the first look is quick, the first energy may take seconds
+            waiter.wait_until(due + max(self.every, FIRST_S))
+        is_first = not self.once  # the first view comes at once; the first energy may take seconds
         while True:
-            view = self._last = watched.look(self.notes, energy=not soon)
-            soon = False
-            if view.state == "live":  # of one that has ended its result says all
-                self._print(view)
+            view = self._last = watched.read(self.notes, energy=not is_first)
+            is_first = False
+            if view.state == "live":  # the result of an ended run is printed instead
+                self._print_view(view)
             if view.state != "live" or self.once or waiter.quit:
                 return view
             due = max(due + self.every, time.monotonic())
             while time.monotonic() < due and not waiter.quit:
-                waiter.until(due)
+                waiter.wait_until(due)
 
-    def _screen(self, watched: Watched, waiter: Waiter) -> View:
-        from joulelab.cli.watch_terminal import Screen
-        from joulelab.report.watch.watch_screen import screen
+    def _show_screen(self, watched: RunWatch, waiter: KeyWaiter) -> WatchView:
+        from joulelab.cli.watch_terminal import TerminalScreen
+        from joulelab.report.watch.watch_screen import draw_screen
 
-        with waiter.keys(), Screen(sys.stdout) as drawn:
-            due, soon = time.monotonic(), True
+        with waiter.read_keys(), TerminalScreen(sys.stdout) as drawn:
+            due, is_first = time.monotonic(), True
             while True:
-                view = self._last = watched.look(self.notes, energy=not soon)
-                soon = False
+                view = self._last = watched.read(self.notes, energy=not is_first)
+                is_first = False
                 due = max(due + self.every, time.monotonic())
                 while True:
                     size, waiter.resized = drawn.size, False
-                    drawn.draw(screen(view, *size, ascii_only=self._ascii), size)
+                    drawn.draw(draw_screen(view, *size, ascii_only=self._ascii), size)
                     while time.monotonic() < due and not (waiter.quit or waiter.resized):
-                        waiter.until(due)
+                        waiter.wait_until(due)
                     if not waiter.resized:
                         break
                 if view.state != "live" or waiter.quit:
                     return view
 
-    def _print(self, view: View) -> None:
-        from joulelab.report.watch.watch_screen import line, screen
+    def _print_view(self, view: WatchView) -> None:
+        from joulelab.report.watch.watch_screen import draw_screen, write_line
 
         if self.as_json:
-            self._json(view.to_json())
+            self._print_json(view.to_json())
         elif self.once:
             from joulelab.report.console import make_console
 
             console = make_console(sys.stdout)
-            for text in screen(view, console.width, ascii_only=self._ascii):
+            for text in draw_screen(view, console.width, ascii_only=self._ascii):
                 console.print(text, soft_wrap=True)
         else:
-            click.echo(line(view))
+            click.echo(write_line(view))
 
-    def _json(self, data: dict[str, Any]) -> None:
+    def _print_json(self, data: dict[str, Any]) -> None:
         json.dump(data, sys.stdout, ensure_ascii=self._ascii, default=str, allow_nan=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
 
-    def left(self, view: View, path: Path) -> None:
-        """Tell what was seen last of a run that goes on without us."""
-        from joulelab.report.watch.watch_screen import summary
+    def print_left(self, view: WatchView, path: Path) -> None:
+        """Print the last figures of a run that goes on."""
+        from joulelab.report.watch.watch_screen import write_summary
 
         if not self.as_json and not self.once:
-            click.echo(f"{summary(view)}; {name_run(path)} goes on")
+            click.echo(f"{write_summary(view)}; {name_run(path)} goes on")
 
-    def ended(self, view: View, result: Result, path: Path | None) -> None:
-        """Tell how a run ended: the figures that `joulelab show` prints."""
+    def print_end(self, view: WatchView, result: Result, path: Path | None) -> None:
+        """Print the result of a run that has ended: the figures of `joulelab show`."""
         from joulelab.report.run_tables import describe_command, write_headline
 
         if self.as_json:
             keys = ("state", "outcome", "exit_code", "signal", "duration_s", "energy")
-            whole = result.to_json()
-            self._json(view.to_json() | {"state": result.state, "final": {key: whole[key] for key in keys}})
+            from joulelab.report.result_json import describe_result
+
+            whole = describe_result(result)
+            self._print_json(view.to_json() | {"state": result.state, "final": {key: whole[key] for key in keys}})
             return
         click.echo(write_headline(result))
         if not view.own:

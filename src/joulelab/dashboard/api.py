@@ -56,9 +56,10 @@ def runs_json(snapshot: Snapshot, given: Pairs) -> dict[str, Any]:
 def run_json(place: Place) -> dict[str, Any]:
     """Return the result of a run, as `joulelab show --json` prints it. Raises JoulelabError, OSError."""
     from joulelab.analysis.results_file import load_result
+    from joulelab.report.result_json import describe_result
 
     check_inside(place)
-    return load_result(place.path).to_json()
+    return describe_result(load_result(place.path))
 
 
 def stretch(given: Pairs) -> Stretch:
@@ -134,12 +135,14 @@ def compared_json(places: Sequence[Place]) -> dict[str, Any]:
 
 def study_json(study: StudyEntry, place: Place) -> dict[str, Any]:
     """Return what a study has given so far, its slots with the ids of their runs. Raises JoulelabError, OSError."""
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.result_json import describe_summary
+    from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import open_study
 
     check_inside(place)
-    results, summary = summarised(open_study(study.folder))
+    results, summary = summarise_study(open_study(study.folder))
     ids = {(place.cell, place.slot): place.id for place in study.places}
     rows = [row | {"id": ids.get((row["cell"], row["slot"]))} for row in results.rows]
-    notes = [*summary.notes, *results.notes]
-    return {"study": study.to_json(), "summary": summary.to_json(), "notes": notes, "slots": rows}
+    plain = describe_summary(summary)
+    notes = [*plain["notes"], *results.notes]
+    return {"study": study.to_json(), "summary": plain, "notes": notes, "slots": rows}

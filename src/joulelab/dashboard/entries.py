@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.results_file import load_head, read_head
 from joulelab.core.errors import JoulelabError, StoreError
+from joulelab.report.messages import word_check
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, read_end, read_meta, run_state
 from joulelab.store.manifest import fingerprint
@@ -172,7 +173,7 @@ def _check_link(path: str, root: Path) -> None:
 
 def _entry(place: Place, head: ResultHead) -> Entry:
     hosts = tuple(dict.fromkeys(str(row["host"]) for row in head.energies if row.get("host")))
-    energy, live = head.energy, head.state == RunState.LIVE
+    energy, live, failed = head.energy, head.state == RunState.LIVE, head.failed_check
     known: dict[str, Any] = {
         "name": head.name or "",
         "command": tuple(head.command),
@@ -182,8 +183,8 @@ def _entry(place: Place, head: ResultHead) -> Entry:
     return Entry(
         **place.names(),
         **known,
-        status="broken" if head.problem and not live else _status(head.state, head.outcome, head.exit_code),
-        problem=(head.problem or "") if not live else "",
+        status="broken" if failed and not live else _status(head.state, head.outcome, head.exit_code),
+        problem=word_check(failed).text if failed and not live else "",
         workload=_workload(known, head.facts),
         start_utc=_time(head.start_utc) or stub(place).start_utc,
         duration_s=_number(head.duration_s),

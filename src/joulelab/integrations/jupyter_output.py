@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from joulelab.integrations.picture import spark, svg
 from joulelab.report import format as fmt
-from joulelab.report.rows import check_lines, energy_rows, phase_rows
-from joulelab.report.table import cell, fact_lines, headline, shown_work, work_lines
+from joulelab.report.messages import word_checks
+from joulelab.report.run_rows import list_energy_rows, list_phase_rows
+from joulelab.report.run_tables import choose_work_kinds, list_work_facts, list_workload_facts, write_headline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,12 +98,12 @@ def show_cell(measured: MeasuredCell) -> Shown:
     grids = [_energies(result)] if result.scopes else []
     if result.phases:
         grids.append(_phases(result))
-    lines = [f"{label:<6} {text}" for label, text in fact_lines(result) + work_lines(result)]
-    doubts = [c for c in check_lines(result.checks) if c.status in ("warning", "failed")] if result.scopes else []
-    lines += [f"{check.status}: {check.name}: {check.message}" for check in doubts]
+    lines = [f"{label:<6} {text}" for label, text in list_workload_facts(result) + list_work_facts(result)]
+    doubts = [c for c in word_checks(result.checks) if c.status in ("warning", "failed")] if result.scopes else []
+    lines += [f"{check.status}: {check.name}: {check.text}" for check in doubts]
     lines += [f"run    {measured.run}"] if measured.run is not None else []
     # The run goes on, the cell does not.
-    head = headline(replace(result, state="closed")) if result.scopes else _without(measured.duration_s)
+    head = write_headline(replace(result, state="closed")) if result.scopes else _without(measured.duration_s)
     return Shown(measured.name, head, tuple(grids), measured.curve, tuple(lines))
 
 
@@ -112,9 +113,11 @@ def show_notebook(notebook: Notebook, *, is_over: bool) -> Shown:
     head = _without(whole.duration_s)
     if whole.energy is not None:
         energy = fmt.format_quantity(whole.energy.value, whole.energy.expanded, "J")
-        head = f"{energy} in {fmt.format_duration(whole.duration_s)}, {fmt.format_watts(whole.mean_w or 0.0)} on average"
+        head = (
+            f"{energy} in {fmt.format_duration(whole.duration_s)}, {fmt.format_watts(whole.mean_w or 0.0)} on average"
+        )
     rows = [*_most(notebook.parts), notebook.between, whole]
-    lines = [f"{label:<6} {text}" for label, text in fact_lines(notebook.result)] if notebook.result else []
+    lines = [f"{label:<6} {text}" for label, text in list_workload_facts(notebook.result)] if notebook.result else []
     if notebook.idle_share is not None:
         energy_share, time_share = (fmt.format_percent(s, signed=False) for s in notebook.idle_share)
         lines.append(f"idle   between cells: {energy_share} of the energy, {time_share} of the time")
@@ -145,37 +148,49 @@ def _parts(rows: Sequence[Part]) -> Grid:
     for p in rows:
         label = f"{p.name}{' (runs)' if p.is_open else ''}{f' · {p.title}' if p.title else ''}"
         mean = None if p.mean_w is None else p.mean_w / watts
-        body.append((fmt.shorten_end(label, 48), fmt.format_duration(p.duration_s), cell(p.energy, joules), fmt.format_number(mean)))
+        body.append(
+            (
+                fmt.shorten_end(label, 48),
+                fmt.format_duration(p.duration_s),
+                fmt.format_scaled(p.energy, joules),
+                fmt.format_number(mean),
+            )
+        )
     return Grid(("", "time", f"energy, {unit}", f"mean, {power}"), tuple(body), frozenset({len(body) - 1}))
 
 
 def _energies(result: Result) -> Grid:
-    rows = energy_rows(result)
+    rows = list_energy_rows(result)
     joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
     watts, power = fmt.choose_scale([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
     body = []
     for r in rows:
         mark = "~" if r.estimate else ""
         powers = [fmt.format_number(None if w is None else w / watts) for w in (r.mean_w.value, r.max_w)]
-        body.append((r.label, cell(r.energy, joules, estimate=r.estimate), mark + powers[0], powers[1]))
+        body.append((r.label, fmt.format_scaled(r.energy, joules, estimate=r.estimate), mark + powers[0], powers[1]))
     sums = frozenset(k for k, r in enumerate(rows) if r.total)
     return Grid(("", f"energy, {unit}", f"mean, {power}", "max"), tuple(body), sums)
 
 
 def _phases(result: Result) -> Grid:
-    rows = phase_rows(result)
-    kinds = shown_work(kind for r in rows for kind in r.work)
+    rows = list_phase_rows(result)
+    kinds = choose_work_kinds(kind for r in rows for kind in r.work)
     each = {k: [r.energy.value / r.work[k] for r in rows if r.energy is not None and r.work.get(k)] for k in kinds}
     scales = {kind: fmt.scale_per_work(values, kind) for kind, values in each.items()}
     joules, unit = fmt.choose_scale([r.energy.value for r in rows if r.energy is not None], "J")
     body = []
     for r in rows:
         mean = None if r.energy is None or r.duration_s <= 0 else r.energy.value / r.duration_s
-        words = [f"{'  ' * r.depth}{r.label}", fmt.format_duration(r.duration_s), cell(r.energy, joules), fmt.format_number(mean)]
+        words = [
+            f"{'  ' * r.depth}{r.label}",
+            fmt.format_duration(r.duration_s),
+            fmt.format_scaled(r.energy, joules),
+            fmt.format_number(mean),
+        ]
         body.append((*words, *(_each(r.energy, r.work.get(kind, 0.0), scales[kind][0]) for kind in kinds)))
     heads = ("phase", "time", f"energy, {unit}", "mean, W", *(head for _, head in scales.values()))
     return Grid(heads, tuple(body))
 
 
 def _each(energy: Quantity | None, done: float, factor: float) -> str:
-    return fmt.NOTHING if energy is None or done <= 0 else cell(energy * (1 / done), factor)
+    return fmt.NOTHING if energy is None or done <= 0 else fmt.format_scaled(energy * (1 / done), factor)

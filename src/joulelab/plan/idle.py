@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulelab.report.messages import word_check
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,15 +20,13 @@ def idle_doubts(measured: Sequence[Measured]) -> tuple[str, ...]:
     told = []
     for one in measured:
         outer = {scope for draw in one.draws if draw.idle_w is not None for scope in draw.scopes}
-        doubts = [
-            check.message for check in one.result.checks if check.name == DRIFTED and _is_of(check.message, outer)
-        ]
+        drifts = (check for check in one.result.checks if check.name == DRIFTED and _is_of(check.scope, outer))
+        doubts = [word_check(check).text for check in drifts]
         if doubts:
             told.append(f"{one.result.name or one.result.run}, {'; '.join(doubts)}")
     more = [f"and {len(told) - MOST} runs more"] if len(told) > MOST else []
     return (f"the idle power is doubted: {'; '.join([*told[:MOST], *more])}",) if told else ()
 
 
-def _is_of(message: str, scopes: set[str]) -> bool:
-    called = message.partition(": ")[0]
-    return any(called == scope or called.endswith(f"/{scope}") for scope in scopes)
+def _is_of(place: str, scopes: set[str]) -> bool:
+    return any(place == scope or place.endswith(f"/{scope}") for scope in scopes)

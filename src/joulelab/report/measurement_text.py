@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.analysis.quality import DATA_FACT, format_quality
 from joulelab.core.text import escape_unprintable
+from joulelab.report.messages import word_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +44,9 @@ def describe_measurement(title: str, duration_s: float, run: Path | None, result
     cells += _list_phases(result)
     widths = [max(len(c[i]) for c in cells) for i in range(3)]
     lines = [f"  {a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in cells]
-    bound = result.bound_check
-    told = [*([f"  note: {bound.message} -> {bound.next}"] if bound else []), *told]
+    if (check := result.bound_check) is not None:
+        bound = word_check(check)
+        told = [f"  note: {bound.text} -> {bound.next}", *told]
     if (whole := result.energy) is not None:
         head += f", {format_energy(whole)} ({format_watt_hours(whole.value)})"
     return "\n".join([f"{head}, run {run.name}", *lines, *told])

@@ -11,7 +11,7 @@ from joulelab.core.text import escape_unprintable
 from joulelab.report.format import join_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from joulelab.analysis.result import GroupResult, PhaseResult, Result, ScopeResult
 

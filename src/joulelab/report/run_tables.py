@@ -14,8 +14,8 @@ from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.caps import cap_lines
+from joulelab.report.messages import word_check, word_checks
 from joulelab.report.run_rows import (
-    check_lines,
     count_hidden_phases,
     list_energy_rows,
     list_meter_rows,
@@ -95,8 +95,9 @@ def lay_out_run(
     if result.twin:
         blocks.append(TextLine(fmt.name_twins([result.twin])))
     blocks.append(TextLine(write_headline(result), "bold", is_wrapped=False))
-    if (bound := result.bound_check) is not None:
-        blocks.append(list_facts([(bound.status, f"{bound.message}\n-> {bound.next}")]))
+    if (check := result.bound_check) is not None:
+        bound = word_check(check)
+        blocks.append(list_facts([(bound.status, f"{bound.text}\n-> {bound.next}")]))
     blocks.append(TextLine(describe_command(result, width)))
     if result.scopes:
         blocks += _lay_out_energies(result, every=every_scope, budget=budget)
@@ -329,13 +330,13 @@ def list_load_facts(result: Result) -> list[tuple[str, str]]:
 def list_check_facts(result: Result) -> list[tuple[str, str]]:
     """Return the checks that did not end well, the worst first, with the next command to type."""
     rows: list[tuple[str, str]] = []
-    for check in check_lines(result.checks):
+    for check in word_checks(result.checks):
         if check.name == "power meter" and not result.scopes:
             continue  # the headline says it, and what follows says why
         if check.name == "unseen" and result.bound_check is not None:
             continue  # it is below the headline
         then = f"\n-> {check.next}" if check.next else ""
-        rows.append((check.status, f"{check.name}: {check.message}{then}"))
+        rows.append((check.status, f"{check.name}: {check.text}{then}"))
     return rows
 
 

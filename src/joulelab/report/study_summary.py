@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from joulelab.study.results import Results
 
 
-def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, StudySummary]:
+def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, StudySummary]:
     """Work out everything from the study's folder; of a study file its own cells only."""
     from joulelab.analysis.cell_metrics import summarise_cells
     from joulelab.analysis.goals import Goal
@@ -33,10 +33,12 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, StudySu
     reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
     summary = summarise_cells(results.cells, goals=goals, reference=reference or None, per=kinds)
-    said = simulated(study)
-    texts = [f"{said[0].upper()}{said[1:]}: nothing was measured there."] if said else []
-    texts += _list_remarks(plan) if plan else []
-    notes = (Note("simulated" if said else "executor", text) for text in texts)
+    said = name_study_twins(study)
+    notes = [Note("simulated", texts={"twins": f"{said[0].upper()}{said[1:]}"})] if said else []
+    notes += [Note("executor", texts={"remark": remark}) for remark in (_list_remarks(plan) if plan else [])]
+    for row in results.rows:
+        if "doubts" in row:
+            row["doubts"] = "; ".join(map(str, row["doubts"]))
     return results, replace(summary, notes=(*notes, *summary.notes))
 
 
@@ -48,7 +50,7 @@ def _list_remarks(plan: Plan) -> list[str]:
     return [remark for hook in hooks if hook is not None for remark in hook(plan)]
 
 
-def simulated(study: Study) -> str:
+def name_study_twins(study: Study) -> str:
     """Return which twins a study is of, empty where all of it is measured."""
     from joulelab.report.format import name_twins as told
 
@@ -74,6 +76,6 @@ def _served(study: Study) -> bool:
         return False  # whoever looks at the run says what is wrong with it
 
 
-def twins_by_node(study: Study) -> dict[str, str] | None:
+def map_twins(study: Study) -> dict[str, str] | None:
     """Return the twins of a study by node type, None where all of it is measured."""
     return list_simulated(study.nodes) or None

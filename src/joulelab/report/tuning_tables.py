@@ -10,6 +10,7 @@ from rich.text import Text
 
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
+from joulelab.report.messages import word_notes
 from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def list_tuning_facts(tuned: Tuned) -> list[tuple[str, str]]:
         found.append(("cost", spent + more))
     elif tuned.mode == "runs" and tuned.rows:
         found.append(("cost", "nothing: all trials were there already"))
-    found += [("note", note) for note in tuned.notes]
+    found += [("note", note) for note in word_notes(tuned.notes)]
     if tuned.rows:
         per = f"energy and time are per {tuned.unit.removesuffix('s')}; " if tuned.unit else ""
         found.append(("note", f"{per}{COVERAGE}{'; ' + TIED if tuned.tied else ''}"))

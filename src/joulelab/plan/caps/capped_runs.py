@@ -15,6 +15,7 @@ from joulelab.core.scope import find_family
 from joulelab.plan.accounted import check_course
 from joulelab.plan.caps.response import Point
 from joulelab.plan.draws import ALIKE, workload_of
+from joulelab.report.messages import word_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,7 +84,7 @@ def cap_of(result: Result) -> float | None:
         raise ConfigError("a run has no one cap", where=where, why=why, next=leave)
     for check in result.checks:
         if check.name in IN_FORCE and check.status == "failed":
-            raise ConfigError("a cap was not in force", where=where, why=check.message, next=leave)
+            raise ConfigError("a cap was not in force", where=where, why=word_check(check).text, next=leave)
     return asked[0]
 
 

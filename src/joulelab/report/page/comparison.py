@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from joulelab.report import comparison_rows as rows
 from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
+from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.page.blocks import Block, Commands, Drawing, Lines, Part, Table, Text
 from joulelab.report.page.overlay import doubted, estimate_part, live, power_part, run_link
 from joulelab.report.page.tables import Grid, Row
@@ -37,18 +38,19 @@ def comparison_report(
     """Return the report on two runs; `paths` are their folders, `link` gives addresses of their own pages."""
     results = (found.a, found.b)
     power, data = power_part(results, profiles, LABELS)
+    doubts, notes = (word_notes(some, COMPARISON) for some in (found.doubts(), found.notes()))
     parts = [
         Part(
             "verdict",
             "Verdict",
-            (Text(f"{found.verdict()}.", "verdict"), *doubted(found.doubts()), _runs(found, paths, link)),
+            (Text(f"{found.verdict()}.", "verdict"), *doubted(doubts), _runs(found, paths, link)),
         ),
         power,
         Part("figures", "Figures", (_figures(found), *_energies(found), *_changes(found))),
         *_phases(found),
         estimate_part(results, LABELS),
         *_facts(found),
-        Part("notes", "What to know beside the figures", (Lines(tuple(("note", n) for n in found.notes()), "notes"),)),
+        Part("notes", "What to know beside the figures", (Lines(tuple(("note", n) for n in notes), "notes"),)),
         Part("again", "How to work it out again", (_again(found),)),
     ]
     twins = list(dict.fromkeys(run.twin for run in results if run.twin))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.scope import rank_scope
 from joulelab.report import format as fmt
+from joulelab.report.messages import word_check, word_checks
 from joulelab.report.page.blocks import Cards, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row
-from joulelab.report.run_rows import check_lines
 from joulelab.report.run_tables import (
     list_check_facts,
     list_missing_facts,
@@ -34,10 +34,11 @@ def summary(result: Result) -> tuple[Block, ...]:
     if result.state == "live":
         blocks.append(Text("This run is still going on: figures are those so far.", "note"))
     blocks.append(Cards(_cards(result)) if result.scopes else Text(f"{write_headline(result)}.", "note warn"))
-    if (bound := result.bound_check) is not None:
-        blocks.append(Text(f"{bound.message} -> {bound.next}", "muted"))
+    if (check := result.bound_check) is not None:
+        bound = word_check(check)
+        blocks.append(Text(f"{bound.text} -> {bound.next}", "muted"))
     blocks.append(Lines(tuple(_what(result))))
-    doubts = Counter(c.status for c in check_lines(result.checks))
+    doubts = Counter(c.status for c in word_checks(result.checks))
     if doubts["failed"] or doubts["warning"]:
         worst = [row for row in list_check_facts(result) if row[0] in ("failed", "warning")]
         blocks.append(Lines(tuple(worst), "checks"))
@@ -90,7 +91,7 @@ def checked(result: Result) -> tuple[Block, ...]:
     if missing and result.scopes:
         blocks.append(Lines(tuple(missing)))
     if fine:
-        rows = tuple((c.name, c.message or "in order") for c in fine)
+        rows = tuple((c.name, "in order") for c in fine)
         blocks.append(Fold(f"{len(fine)} in order", (Lines(rows),)))
     return tuple(blocks)
 

@@ -9,6 +9,7 @@ from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
 from joulelab.report.comparison import ONE_RUN_EACH, compare_runs
 from joulelab.report.comparison_rows import list_differing_labels, title_run
+from joulelab.report.messages import COMPARISON, word_note, word_notes
 from joulelab.report.page.blocks import Block, Commands, Drawing, Part, Table, Text
 from joulelab.report.page.overlay import doubted, estimate_part, live, power_part, run_link
 from joulelab.report.page.tables import Grid, Row
@@ -35,9 +36,10 @@ def several_report(
     labels = label_runs(results)
     power, data = power_part(results, profiles, labels)
     others = zip(labels[1:], results[1:], strict=True)
-    doubts = [text for label, run in others for text in compare_runs(results[0], run).doubts(labels[0], label)]
+    doubts = [note for label, run in others for note in compare_runs(results[0], run).doubts(labels[0], label)]
+    doubtful, alone = doubted(word_notes(doubts, COMPARISON)), Text(word_note(ONE_RUN_EACH, COMPARISON))
     parts = (
-        Part("runs", "Runs", (*doubted(doubts), _table(results, paths, labels, link), Text(ONE_RUN_EACH))),
+        Part("runs", "Runs", (*doubtful, _table(results, paths, labels, link), alone)),
         power,
         Part("energy", "Energy", (_energies(results, labels),)),
         estimate_part(results, labels),

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 from joulelab.analysis.cell_lines import format_knobs
 from joulelab.report import format as fmt
 from joulelab.report import study_tables
+from joulelab.report.messages import word_notes
 from joulelab.report.page.blocks import Block, Cards, Columns, Commands, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.study_charts import front_part, groups_of, map_part, metric_part, scaling_part
 from joulelab.report.page.study_slots import slot_part, states_text
 from joulelab.report.page.study_tables import cell_part, paper_part
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.page.written import Report
-from joulelab.report.study.rated import NOTE, estimate_columns, estimate_text, estimates_of
+from joulelab.report.study.rated import ESTIMATE_NOTE, describe_estimates, estimate_columns, list_estimates
 from joulelab.report.study.table import COVERAGE
-from joulelab.report.study_summary import simulated
+from joulelab.report.study_summary import name_study_twins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ MOST_BEST = 12  # sentences on best cells that stand open
 
 def study_report(study: Study, results: Results, summary: StudySummary, *, link: Link | None = None) -> Report:
     """Return the report on a study; `link` gives addresses of the pages of its runs."""
-    estimates = estimates_of(results, summary)
+    estimates = list_estimates(results, summary)
     scope = study.data["scope"]
     parts = [
         Part("best", "Best cells", tuple(_best(study, results, summary, estimates))),
@@ -46,7 +47,7 @@ def study_report(study: Study, results: Results, summary: StudySummary, *, link:
         Part("notes", "What to know beside the figures", (_notes(results, summary),)),
         Part("again", "Configuration, and how to work it out again", tuple(_again(study))),
     ]
-    said = simulated(study)
+    said = name_study_twins(study)
     about = [states_text(results.rows), *([said] if said else [])]
     live = any(row["state"] == "live" for row in results.rows)
     kept = tuple(part for part in parts if part is not None)
@@ -55,8 +56,8 @@ def study_report(study: Study, results: Results, summary: StudySummary, *, link:
 
 def _best(study: Study, results: Results, summary: StudySummary, estimates: Sequence[CellEstimate]) -> list[Block]:
     blocks: list[Block] = [Cards(tuple(_cards(study, results, summary)))]
-    told = [(best.goal.text, best.line, study_tables.best_text(summary, best)) for best in summary.best]
-    alone = {line.key for line in summary.lines if study_tables.is_alone(summary, line)}
+    told = [(best.goal.text, best.line, study_tables.describe_best(summary, best)) for best in summary.best]
+    alone = {line.key for line in summary.lines if study_tables.has_one_cell(summary, line)}
     overall = [(goal, text) for goal, line, text in told if line is None or len(summary.lines) == 1]
     each = [(f"{goal}, {line}", text) for goal, line, text in told if line and line not in alone]
     if overall:
@@ -67,7 +68,7 @@ def _best(study: Study, results: Results, summary: StudySummary, estimates: Sequ
         blocks += [Heading(named), lines] if len(each) <= MOST_BEST else [Fold(f"{named} ({len(each)})", (lines,))]
     if not summary.best:
         blocks.append(Text("No cell has run that can be chosen from others."))
-    return [*blocks, Heading("Runtime x rated power"), Text(estimate_text(estimates, summary))]
+    return [*blocks, Heading("Runtime x rated power"), Text(describe_estimates(estimates, summary))]
 
 
 def _cards(study: Study, results: Results, summary: StudySummary) -> list[tuple[str, str, str]]:
@@ -83,7 +84,7 @@ def _cards(study: Study, results: Results, summary: StudySummary) -> list[tuple[
     overall = [b for b in summary.best if b.line is None] or [b for b in summary.best if len(summary.lines) == 1]
     if overall:
         group = groups_of(summary)[0][0]
-        name = study_tables.short_name(summary, overall[0].cell, None).removeprefix(group).strip()
+        name = study_tables.name_cell(summary, overall[0].cell, None).removeprefix(group).strip()
         gain = overall[0].improvement
         about = "" if gain is None else f"gain {fmt.format_change(gain.value, gain.expanded)}"
         cards.append((f"best for {overall[0].goal.text}", name, about))
@@ -100,17 +101,17 @@ def _whose(study: Study) -> str:
 
 
 def _estimates(estimates: Sequence[CellEstimate], summary: StudySummary) -> list[Block]:
-    blocks: list[Block] = [Text(estimate_text(estimates, summary))]
+    blocks: list[Block] = [Text(describe_estimates(estimates, summary))]
     if not estimates:
         return blocks
     columns = estimate_columns(estimates, summary)
     made = tuple(Row(cells) for cells in zip(*(c.cells for c in columns), strict=True))
     grid = Grid(tuple(c.head for c in columns), made, frozenset({0, len(columns) - 1}))
-    return [*blocks, Table(grid, "Estimate of each cell"), Text(NOTE)]
+    return [*blocks, Table(grid, "Estimate of each cell"), Text(ESTIMATE_NOTE)]
 
 
 def _notes(results: Results, summary: StudySummary) -> Block:
-    return Lines(tuple(("note", note) for note in (COVERAGE, *summary.notes, *results.notes)), "notes")
+    return Lines(tuple(("note", note) for note in (COVERAGE, *word_notes(summary.notes), *results.notes)), "notes")
 
 
 def _again(study: Study) -> list[Block]:

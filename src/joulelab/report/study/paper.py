@@ -11,11 +11,11 @@ from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.cell_lines import format_knobs
 from joulelab.analysis.quality import data_doubt, list_quality_figures
 from joulelab.report.console import print_facts
-from joulelab.report.paper_tables import paper_tables
-from joulelab.report.study.paper_pairs import pair_notes, pair_tables
+from joulelab.report.paper_tables import list_paper_tables
+from joulelab.report.study.paper_pairs import list_pair_notes, list_pair_tables
 from joulelab.report.study.table import fits, fitting, print_table
 from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
-from joulelab.report.study_csv import as_csv, knob_columns
+from joulelab.report.study_csv import as_csv, list_knob_columns
 from joulelab.report.study_tables import Column
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ def print_paper(
     every: bool = False,
 ) -> None:
     """Print the tables and how cells compare with the reference; `every` shows all pairs."""
-    for table in paper_tables(summary, spread=spread, scope=scope):
+    for table in list_paper_tables(summary, spread=spread, scope=scope):
         columns = columns_of(table)
         whole = fits(columns, console.width)
         _print(console, table.title, columns if whole else [_one_label(table), *columns[len(table.labels) :]])
         console.print()
         print_facts(console, [("", table.caption)], label=0)
-    for title, columns in pair_tables(summary, every=every):
+    for title, columns in list_pair_tables(summary, every=every):
         _print(console, title, narrowed(columns, console.width), left=(0,))
     console.print()
-    print_facts(console, [("note", note) for note in pair_notes(summary)])
+    print_facts(console, [("note", note) for note in list_pair_notes(summary)])
 
 
 def narrowed(columns: list[Column], width: int) -> list[Column]:
@@ -63,35 +63,35 @@ def narrowed(columns: list[Column], width: int) -> list[Column]:
     return next((each for each in tries if fits(each, width)), tries[-1])
 
 
-def paper_markdown(
+def write_paper_markdown(
     summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
 ) -> str:
     """Return the tables, captions and comparisons in Markdown."""
     parts = []
-    for table in paper_tables(summary, spread=spread, scope=scope):
+    for table in list_paper_tables(summary, spread=spread, scope=scope):
         parts += [f"**{escaped(table.title)}**", markdown_table(columns_of(table)), escaped(table.caption)]
-    for title, columns in pair_tables(summary, every=every):
+    for title, columns in list_pair_tables(summary, every=every):
         parts += [f"**{escaped(title)}**", markdown_table(columns)]
-    return "\n\n".join([*parts, *(escaped(note) for note in pair_notes(summary))]) + "\n"
+    return "\n\n".join([*parts, *(escaped(note) for note in list_pair_notes(summary))]) + "\n"
 
 
-def paper_latex(
+def write_paper_latex(
     summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
 ) -> str:
     """Return the tables, captions and comparisons in LaTeX (booktabs)."""
     tables = [
         latex_table(f"{table.title}. {table.caption}", columns_of(table), left=len(table.labels), rules=_blocks(table))
-        for table in paper_tables(summary, spread=spread, scope=scope)
+        for table in list_paper_tables(summary, spread=spread, scope=scope)
     ]
-    tables += [latex_table(title, columns, left=1) for title, columns in pair_tables(summary, every=every)]
-    return "\n".join([r"% \usepackage{booktabs}", *tables, *(tex(note) for note in pair_notes(summary))]) + "\n"
+    tables += [latex_table(title, columns, left=1) for title, columns in list_pair_tables(summary, every=every)]
+    return "\n".join([r"% \usepackage{booktabs}", *tables, *(tex(note) for note in list_pair_notes(summary))]) + "\n"
 
 
-def statistics_csv(summary: StudySummary) -> str:
+def write_statistics_csv(summary: StudySummary) -> str:
     """Return a row per cell with every figure of its repeats, SI, in full: what the tables are rounded from."""
     rows = []
     for cell in summary.cells:
-        row: dict[str, Any] = {"cell": cell.key, **knob_columns(cell), "line": cell.line}
+        row: dict[str, Any] = {"cell": cell.key, **list_knob_columns(cell), "line": cell.line}
         for figure, sample in summary.statistics.get(cell.key, {}).items():
             row |= _figures(figure, sample)
         if cell.idle_energy is not None:
@@ -103,7 +103,7 @@ def statistics_csv(summary: StudySummary) -> str:
     return as_csv(rows)
 
 
-def pairs_csv(summary: StudySummary) -> str:
+def write_pairs_csv(summary: StudySummary) -> str:
     """Return a row per pair and figure: ratio, difference in `unit`, p, verdict, more repeats; all pairs."""
     rows = []
     for pair in summary.pairs:
@@ -121,7 +121,7 @@ def pairs_csv(summary: StudySummary) -> str:
     return as_csv(rows)
 
 
-def paper_json(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:
+def describe_paper(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:
     """Return the tables as they are printed, and the statistics and pairs that they are made of, in full."""
     tables = [
         {
@@ -130,7 +130,7 @@ def paper_json(summary: StudySummary, *, spread: Spread = "deviation", scope: st
             "columns": [*table.labels, *table.heads],
             "rows": [{"cell": row.cell, "texts": [*row.labels, *row.figures]} for row in table.rows],
         }
-        for table in paper_tables(summary, spread=spread, scope=scope)
+        for table in list_paper_tables(summary, spread=spread, scope=scope)
     ]
     plain = summary.to_json()
     return {

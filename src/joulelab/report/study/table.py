@@ -10,6 +10,7 @@ from rich.text import Text
 from joulelab.report import study_tables
 from joulelab.report.columns import print_columns
 from joulelab.report.console import print_facts
+from joulelab.report.messages import word_notes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,33 +30,38 @@ def print_study(console: Console, summary: StudySummary, *, every: bool = False)
     for line in summary.lines:
         _print_line(console, summary, line)
     if len(summary.lines) > 1:
-        facts = [(b.goal.text, study_tables.best_text(summary, b)) for b in study_tables.best_of_line(summary, None)]
-        front = study_tables.front_text(summary, None)
+        facts = [
+            (b.goal.text, study_tables.describe_best(summary, b)) for b in study_tables.list_line_bests(summary, None)
+        ]
+        front = study_tables.describe_front(summary, None)
         _print_best(console, "All lines together, best for", facts + ([("Pareto", front)] if front else []))
-    scalings = study_tables.shown_scaling(summary, every=every)
+    scalings = study_tables.choose_scalings(summary, every=every)
     if scalings:
         console.print()
-        console.print(Text(study_tables.scaling_title(summary, scalings), style="bold"))
+        console.print(Text(study_tables.title_scaling(summary, scalings), style="bold"))
         label, *columns = study_tables.scaling_columns(summary, scalings)
         for fit in fitting(label, columns, console.width):
             console.print()
             print_table(console, [label, *fit])
     console.print()
-    print_facts(console, [("note", note) for note in (COVERAGE, *summary.notes)])
+    print_facts(console, [("note", note) for note in (COVERAGE, *word_notes(summary.notes))])
 
 
 def _print_line(console: Console, summary: StudySummary, line: CellLine) -> None:
-    label = study_tables.label_column(summary, line)
-    best = study_tables.best_of_line(summary, line)
+    label = study_tables.make_label_column(summary, line)
+    best = study_tables.list_line_bests(summary, line)
     bold = [any(b.cell == key for b in best) for key in line.cells]
     console.print()
-    console.print(Text(study_tables.line_title(summary, line), style="bold"))
-    measured, compared = study_tables.measured_columns(summary, line), study_tables.compared_columns(summary, line)
+    console.print(Text(study_tables.title_line(summary, line), style="bold"))
+    measured, compared = (
+        study_tables.list_measured_columns(summary, line),
+        study_tables.list_compared_columns(summary, line),
+    )
     for columns in fitting(label, measured, console.width) + fitting(label, compared, console.width):
         console.print()
         print_table(console, [label, *columns], bold)
-    facts = [(b.goal.text, study_tables.best_text(summary, b)) for b in best]
-    front = study_tables.front_text(summary, line)
+    facts = [(b.goal.text, study_tables.describe_best(summary, b)) for b in best]
+    front = study_tables.describe_front(summary, line)
     _print_best(console, "Best for", facts + ([("Pareto", front)] if front else []))
 
 

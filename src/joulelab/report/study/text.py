@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from joulelab.report import study_tables
+from joulelab.report.messages import word_notes
 from joulelab.report.study.table import COVERAGE
 
 if TYPE_CHECKING:
@@ -34,29 +35,29 @@ SPECIAL = {
 }
 
 
-def study_markdown(summary: StudySummary) -> str:
+def write_study_markdown(summary: StudySummary) -> str:
     """Return the tables and notes of a study in Markdown."""
     parts = [part for title, columns in _tables(summary) for part in (f"**{escaped(title)}**", markdown_table(columns))]
     best = [f"- {name}: {escaped(text)}" for name, text in _best(summary)]
-    notes = [f"- {escaped(note)}" for note in (COVERAGE, *summary.notes)]
+    notes = [f"- {escaped(note)}" for note in (COVERAGE, *word_notes(summary.notes))]
     return "\n\n".join([*parts, *(["\n".join(best)] if best else []), "\n".join(notes)]) + "\n"
 
 
-def study_latex(summary: StudySummary) -> str:
+def write_study_latex(summary: StudySummary) -> str:
     """Return the tables of a study in LaTeX (booktabs), each with a caption; the notes come as a paragraph."""
     parts = [latex_table(title, columns) for title, columns in _tables(summary)]
-    said = [f"{name}: {text}." for name, text in _best(summary)] + [COVERAGE, *summary.notes]
+    said = [f"{name}: {text}." for name, text in _best(summary)] + [COVERAGE, *word_notes(summary.notes)]
     return "\n".join([r"% \usepackage{booktabs}", *parts, *(tex(each) for each in said)]) + "\n"
 
 
 def _tables(summary: StudySummary) -> list[tuple[str, list[Column]]]:
     tables = []
     for line in summary.lines:
-        label, title = study_tables.label_column(summary, line), study_tables.line_title(summary, line)
-        best = study_tables.best_column(summary, line)
+        label, title = study_tables.make_label_column(summary, line), study_tables.title_line(summary, line)
+        best = study_tables.make_best_column(summary, line)
         marks = [best] if any(best.cells) else []
-        tables.append((title, [label, *study_tables.measured_columns(summary, line), *marks]))
-        compared = study_tables.compared_columns(summary, line)
+        tables.append((title, [label, *study_tables.list_measured_columns(summary, line), *marks]))
+        compared = study_tables.list_compared_columns(summary, line)
         if compared:
             tables.append((f"{title}: gains in percent", [label, *compared]))
     if summary.scaling:
@@ -68,12 +69,12 @@ def _tables(summary: StudySummary) -> list[tuple[str, list[Column]]]:
 
 def _best(summary: StudySummary) -> list[tuple[str, str]]:
     found = []
-    alone = {line.key for line in summary.lines if study_tables.is_alone(summary, line)}
+    alone = {line.key for line in summary.lines if study_tables.has_one_cell(summary, line)}
     for best in summary.best:
         if best.line in alone:
             continue
         of = "" if len(summary.lines) == 1 else " of all lines" if best.line is None else f" of {best.line}"
-        found.append((f"best for {best.goal.text}{of}", study_tables.best_text(summary, best)))
+        found.append((f"best for {best.goal.text}{of}", study_tables.describe_best(summary, best)))
     return found
 
 

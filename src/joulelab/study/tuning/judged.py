@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.cell_metrics import summarise_cells
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.goals import Goal
-    from joulelab.analysis.study_cells import CellMeans
+    from joulelab.analysis.study_cells import CellMeans, Note
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.search import Choice
 
 # Notes of a summary that are of all its cells, of which some may not be shown.
-SLOTS, WRITES = "See doubts in slots.csv.", "joulelab sweep --report writes them to slots.csv."
 OF_ALL_CELLS = ("one-run-each", "one-run.unknown", "one-run.pooled", "cells-missing", "reference-missing")
 
 
@@ -29,7 +28,7 @@ class Judged:
 
     rows: tuple[Row, ...] = ()
     per: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | Note, ...] = ()
     like_best: tuple[float, ...] = ()  # the best cap by these figures, and those that cannot be told apart from it
 
     def row(self, cap: float | None) -> Row | None:
@@ -62,7 +61,11 @@ def judge(cells: Sequence[Cell], goal: Goal, caps: Mapping[str, float], grid: Gr
     best = summary.best_for(goal, line.key)
     like = () if best is None else tuple(caps[key] for key in (best.cell, *best.tied) if key in caps)
     ordered = sorted([*rows, *doubtful], key=lambda row: -row.cap)
-    notes = [note.replace(SLOTS, WRITES) for note in summary.notes if note.code not in OF_ALL_CELLS]
+    notes = [
+        replace(note, code="warnings.tuned") if note.code == "warnings" else note
+        for note in summary.notes
+        if note.code not in OF_ALL_CELLS
+    ]
     return Judged(tuple(ordered), line.per, (*_single(rows), *notes), like)
 
 

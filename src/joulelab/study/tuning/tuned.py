@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.goals import Goal
+    from joulelab.analysis.study_cells import Note
     from joulelab.study.tuning.search import Choice
 
 SHARED = ("gain", "offset", "unseen", "in-step")
@@ -92,7 +93,7 @@ class Tuned:
     slower: Quantity | None = None
     over: str = "per run"
     price: Price = field(default_factory=Price)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | Note, ...] = ()
     problems: tuple[str, ...] = ()
     folder: str = ""
     next: str = ""

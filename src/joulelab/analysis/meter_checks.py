@@ -1,0 +1,225 @@
+"""Check the meters of a run: not read, gaps, edges, sensors that measure a part of the time, meters that disagree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.result import Check
+from joulelab.analysis.unseen import FEWEST_STEPS
+from joulelab.core.scope import CORDS, find_family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from joulelab.analysis.checks import RunEvidence
+    from joulelab.analysis.readings import Ints
+    from joulelab.analysis.result import CheckStatus, ScopeResult
+    from joulelab.core.spec import Spec
+
+SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
+GAP_WARNING, GAP_FAILED = 0.02, 0.10
+SEEN = 0.01  # shares of the energy below this are not worth a check
+TAIL = "--tail 2"
+
+
+def check_meters(run: RunEvidence) -> Iterator[Check]:
+    """Run the checks of meters and their readings."""
+    yield from _check_presence(run)
+    yield from _check_answers(run)
+    yield from _check_edges(run)
+    yield from _check_gaps(run)
+    yield from _check_unseen(run)
+    yield from _check_in_step(run)
+    yield from _check_counters(run)
+    yield from _check_agreement(run)
+    yield from run.accounts.notes
+    yield from run.incomplete
+    yield from _check_sums(run)
+    yield from _check_sources(run)
+    yield from _check_idle_drift(run)
+
+
+def _check_presence(run: RunEvidence) -> Iterator[Check]:
+    if not run.scopes:
+        yield Check("power-meter", "failed")
+    unread = [scope for scope in run.unread if find_family(scope) != "job"]
+    if unread:
+        texts = {} if run.damage else run.name_doctor("")
+        yield Check("not-read", "failed", ", ".join(unread), texts=texts)
+    jobs, steps = ([s for s in run.unread if s == "job"], [s for s in run.unread if s.startswith("job/")])
+    accounted: tuple[tuple[str, CheckStatus, list[str]], ...] = (
+        ("accounting.no-job", "failed", jobs),
+        ("accounting.no-step", "note", steps),  # the total of a job includes its steps
+    )
+    for code, status, scopes in accounted:
+        if scopes:
+            reasons = dict.fromkeys(g.reason for g in run.gaps if g.stream in scopes and g.reason)
+            yield Check(code, status, ", ".join(scopes), texts={"reason": "; ".join(reasons)} if reasons else {})
+    estimated = [s for s in run.scopes if s.reading.estimate]
+    if estimated:
+        yield Check("estimate", "warning", run.name_scopes(estimated))
+    unknown = [s for s in run.scopes if s.reading.accuracy == "unknown"]
+    if unknown:
+        yield Check("accuracy", "note", run.name_scopes(unknown))
+
+
+def _check_answers(run: RunEvidence) -> Iterator[Check]:
+    last = {e.get("meter"): e.get("status") for e in run.list_events("meter")}
+    for meter in (m for m, status in last.items() if status == "opening"):
+        yield Check("silent-meter", "failed", str(meter))
+    for event in run.list_events("stuck"):
+        yield Check("stuck-meter", "warning", str(event.get("meter", "")))
+    for meter in sorted({str(e.get("meter", "")) for e in run.list_events("late")}):
+        events = [e for e in run.list_events("late") if e.get("meter") == meter]
+        missed, ticks = (sum(int(e.get(k, 0)) for e in events) for k in ("missed", "ticks"))
+        if missed > max(0.02 * (ticks + missed), 5):
+            yield Check("late", "note", meter, {"missed": missed, "ticks": ticks})
+
+
+def _check_edges(run: RunEvidence) -> Iterator[Check]:
+    measured = {(s.host, s.scope) for s in run.scopes}
+    for s in run.scopes:
+        if find_family(s.scope) in CORDS and (s.host, s.parent) in measured:
+            continue  # the sum is what counts
+        if run.is_only_accounted(s.host) or 1 - s.reading.coverage > GAP_WARNING:
+            continue  # a long time without readings is a gap, and has its own check
+        edge = s.energy.budget().get("edge", 0.0)
+        if s.energy.value > 0 and 2 * edge > SHORT_RUN * s.energy.value:
+            texts = {"meter": s.reading.meter} | ({} if run.imported else {"option": TAIL})
+            yield Check("too-short", "warning", run.name_scope(s), {"edge_share": 2 * edge / s.energy.value}, texts)
+
+
+def _check_gaps(run: RunEvidence) -> Iterator[Check]:
+    streams = {(c.host, c.scope): {(m.meter, m.stream.name) for m in c.best.members or (c.best,)} for c in run.channels}
+    for s in run.scopes:
+        lost = 1 - s.reading.coverage
+        if lost <= GAP_WARNING or s.host in run.accounts.told:
+            continue
+        names = streams[s.host, s.scope]
+        reasons = {g.reason for g in run.gaps if (g.meter, g.stream) in names}
+        texts = {"reason": "; ".join(sorted(reasons))} if reasons else _find_late_meter(run, {m for m, _ in names})
+        is_cut = any(p.lost and p.path.name.startswith(f"{s.reading.meter}.") for p in run.damage)
+        texts |= {} if is_cut else run.name_doctor(s.reading.meter)
+        status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
+        yield Check("gaps", status, run.name_scope(s), {"lost_share": lost}, texts)
+
+
+def _find_late_meter(run: RunEvidence, meters: set[str]) -> dict[str, str]:
+    """Return a meter that was not open at first, and the reason that its event gives."""
+    for event in run.list_events("meter"):
+        if event.get("meter") in meters and event.get("status") != "open":
+            reason = str(event.get("what") or event.get("status"))
+            return {"late_meter": str(event["meter"]), "late_reason": reason}
+    return {}
+
+
+def _check_unseen(run: RunEvidence) -> Iterator[Check]:
+    hidden = [s for s in run.scopes if s.energy.budget().get("unseen", 0.0) > SEEN * abs(s.energy.value)]
+    if not hidden:
+        return
+    whole = next((g.energy for g in run.groups if g.name == "measured" and "unseen" in g.energy.budget()), None)
+    energies = [s.energy for s in hidden] if whole is None else [whole]
+    reach = max((2 * q.with_bound().u / abs(q.value) for q in energies if q.value), default=None)
+    steps = _count_steps(run.steps)
+    numbers = {"seen_share": _find_least_seen(run, hidden), "steps": steps}
+    numbers |= {} if reach is None else {"reach_share": reach}
+    texts: dict[str, str] = {}
+    if steps == 0:
+        texts = {"call": "joulelab.step()"} | ({} if whole is None else {"wall_meter": "a wall meter"})
+    elif steps < FEWEST_STEPS:
+        texts = {"enough_steps": str(FEWEST_STEPS), "few_steps": str(steps)}
+    else:
+        texts = {"uneven_steps": str(steps)}
+    yield Check("unseen", "note", run.name_scopes(hidden), numbers, texts)
+
+
+def _check_in_step(run: RunEvidence) -> Iterator[Check]:
+    """Warn where evidence shows that a load is in step with sensors that measure a part of the time."""
+    hit = [s for s in run.scopes if s.energy.budget().get("in-step", 0.0) > SEEN * abs(s.energy.value)]
+    doubted = {(c.host, c.scope) for c in run.channels if c.best.in_step}
+    by_meter = [s for s in hit if (s.host, s.scope) in doubted]
+    by_steps = [s for s in hit if (s.host, s.scope) not in doubted]
+    for code, scopes in (("in-step.meter", by_meter), ("in-step.steps", by_steps)):
+        if scopes:
+            yield Check(code, "warning", run.name_scopes(scopes), {"seen_share": _find_least_seen(run, scopes)})
+
+
+def _find_least_seen(run: RunEvidence, scopes: Sequence[ScopeResult]) -> float:
+    """Return the least share of the time that the sensors of some scopes measure."""
+    specs = {(c.host, c.scope): c.best.spec for c in run.channels}
+    return min(_compute_seen_share(specs[s.host, s.scope]) for s in scopes)
+
+
+def _compute_seen_share(spec: Spec) -> float:
+    window, period = spec.window_s or 0.0, spec.update_s or 0.0
+    return window / period if 0 < window < period else spec.seen
+
+
+def _count_steps(steps: Ints | None) -> int:
+    """Return the largest number of steps in a row, by the times at which they were reported."""
+    rows = [] if steps is None else np.split(steps, np.flatnonzero(np.diff(steps) < 0) + 1)
+    return max((times.size for times in rows), default=0)
+
+
+def _check_counters(run: RunEvidence) -> Iterator[Check]:
+    for scope, place in ((s, run.name_scope(s)) for s in run.channels):
+        for channel in scope.channels:
+            texts, curve = {"channel": channel.spec.name} | run.name_doctor(channel.meter), channel.curve
+            if channel.frozen:
+                yield Check("counter-frozen", "warning", place, texts=texts)
+            if isinstance(curve, CounterCurve) and run.overlaps_workload(curve.resets):
+                yield Check("counter-reset", "warning", place, texts=texts)
+            if isinstance(curve, CounterCurve) and run.overlaps_workload(curve.doubtful_wraps):
+                yield Check("counter-wrap", "warning", place, texts=texts)
+
+
+def _check_agreement(run: RunEvidence) -> Iterator[Check]:
+    for c in run.comparisons:
+        if c.verdict == "differ" and c.best.energy.value > 0:
+            numbers = {
+                "difference_share": c.difference.value / c.best.energy.value,
+                "uncertainty_share": 2 * c.difference.u / c.best.energy.value,
+            }
+            texts = {"other_channel": c.other.channel, "other_meter": c.other.meter}
+            texts |= {"channel": c.best.channel, "meter": c.best.meter} | run.name_doctor(c.other.meter)
+            yield Check("meters-disagree", "warning", run.name_scope(c), numbers, texts)
+    named = {(c.meter, c.stream.name) for s in run.channels for c in s.channels if not c.members}
+    for lag in run.lags:
+        if lag.doubted and (lag.meter, lag.stream) in named:
+            texts = {"meter": lag.meter, "against": lag.against} | run.name_doctor(lag.meter)
+            yield Check("does-not-follow", "failed", run.name_scope(lag), texts=texts)
+
+
+def _check_sums(run: RunEvidence) -> Iterator[Check]:
+    for group in run.groups:
+        expanded = 2 * group.energy.with_bound().u
+        is_rest = group.name.startswith("rest ") or group.name == "supply loss"
+        if is_rest and group.energy.known and group.energy.value + expanded < 0:
+            numbers = {"energy_j": group.energy.value, "uncertainty_j": expanded}
+            yield Check("impossible", "failed", group.name, numbers)
+
+
+def _check_sources(run: RunEvidence) -> Iterator[Check]:
+    """Pass on the problems that sources of readings noted; those of the recording were shown when it ended."""
+    for event in (e for e in run.list_events("problem") if e.get("meter")):
+        status: CheckStatus = "note" if run.is_only_accounted(event.get("host")) else "warning"
+        meter = run.name_place(event.get("host"), event["meter"]) if event.get("stream") else str(event["meter"])
+        yield Check("source", status, meter, texts={"what": str(event.get("what", ""))})
+
+
+def _check_idle_drift(run: RunEvidence) -> Iterator[Check]:
+    if run.idle is None:
+        return
+    a, b = run.idle
+    middle = (a + b) // 2
+    for scope in run.channels:
+        first, second = (
+            scope.best.energy(*half).without("unseen", "in-step") * (1e9 / max(half[1] - half[0], 1))
+            for half in ((a, middle), (middle, b))
+        )
+        drift = second - first
+        if abs(drift.value) > max(0.05 * first.value, 1.0, 2 * drift.u):
+            yield Check("idle-drifted", "warning", run.name_scope(scope), {"drift_w": drift.value})

@@ -1,0 +1,26 @@
+"""Turn codes and numbers into English: one catalogue of messages, which `joulelab messages` prints.
+
+A catalogue is a dictionary from code to (severity, text, next step). Texts have fields:
+
+    {scope} {meter}          a name that the check gives; a list of names is shortened
+    {mean_w:W} {lost_s:s}    a number in SI units, written with its unit; also J and %, and with a sign: +W +s +%
+    {missed:reading}         a count with its noun: `1 reading`, `12 readings`
+    {low_w~high_w:W}         a range; one value where both are equal
+    [, in {share:%}]         an optional part: left out where a check does not give one of its fields
+
+Apps and instrument families may have a `messages.py` of their own with a dictionary `MESSAGES` in this format.
+"""
+
+from joulelab.report.messages.catalogue import COMPARISON, Message, list_messages
+from joulelab.report.messages.wording import WordedCheck, word_check, word_checks, word_note, word_notes
+
+__all__ = [
+    "COMPARISON",
+    "Message",
+    "WordedCheck",
+    "list_messages",
+    "word_check",
+    "word_checks",
+    "word_note",
+    "word_notes",
+]

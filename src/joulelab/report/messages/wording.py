@@ -1,0 +1,165 @@
+"""Write checks and notes as English sentences, and merge checks that are alike in several scopes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.result import Check
+from joulelab.core.text import escape_unprintable
+from joulelab.report import format as fmt
+from joulelab.report.messages.catalogue import CHECK, STUDY, Message, find_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from joulelab.analysis.cells import Note
+
+MOST_NAMED = 4  # names of a list that are written out
+MOST_HOSTS = 3
+ORDER = {"failed": 0, "warning": 1, "note": 2}
+FIELD = re.compile(r"\{(\w+)(?:~(\w+))?(?::([^}]+))?\}")
+OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+STORED = "stored"  # the sentence of a check in a file of an older version, which has nothing else
+Value = str | float | tuple[str, ...] | Check
+
+
+@dataclass(frozen=True, slots=True)
+class WordedCheck:
+    """Hold a check as people read it: `text` says what is wrong, `next` the command to type or the step to take."""
+
+    code: str
+    name: str
+    status: str
+    text: str
+    next: str = ""
+
+
+def word_check(check: Check) -> WordedCheck:
+    """Write one check as a sentence and its next step."""
+    message = find_message(CHECK, check.code) or Message(check.code, CHECK, check.status, "[{scope}: ]{facts}")
+    values: dict[str, Value] = {**check.numbers, **check.texts}
+    if check.scope:
+        values["scope"] = _join_places(check.scope.split(", "))
+    values.setdefault("facts", ", ".join(f"{name} {value}" for name, value in values.items() if name != "scope"))
+    text = check.texts.get(STORED) or _fill(message.text, values)
+    return WordedCheck(check.code, check.name, check.status, text, _fill(message.next, values).strip())
+
+
+def word_checks(checks: Iterable[Check]) -> list[WordedCheck]:
+    """Write the checks that did not end well, the worst first; those alike in several scopes become one line."""
+    alike: dict[tuple[object, ...], list[Check]] = {}
+    for check in checks:
+        if check.status != "ok":
+            # Alike but for figures: idle power that drifted by 101 W here and 103 W there.
+            texts = tuple((name, re.sub(r"\d+(\.\d+)?", "#", text)) for name, text in check.texts.items())
+            alike.setdefault((check.code, check.status, texts, tuple(check.numbers)), []).append(check)
+    return sorted((_merge_checks(members) for members in alike.values()), key=lambda worded: ORDER[worded.status])
+
+
+def word_note(note: Note | str, subject: str = STUDY) -> str:
+    """Write a note of a study or a comparison as one or two sentences; a text stays as it is."""
+    if isinstance(note, str):
+        return note
+    message = find_message(subject, note.code)
+    if message is None:
+        return f"{note.code}: {dict(note.numbers)}"
+    values: dict[str, Value] = {**note.numbers, **note.texts}
+    return " ".join(filter(None, (_fill(part, values) for part in (message.text, message.next))))
+
+
+def word_notes(notes: Iterable[Note | str], subject: str = STUDY) -> list[str]:
+    """Write notes as sentences."""
+    return [word_note(note, subject) for note in notes]
+
+
+def list_fields(text: str, *, required: bool = False) -> set[str]:
+    """List the fields of a text, of its optional parts too unless only the required ones are wanted."""
+    text = OPTIONAL.sub("", text) if required else text
+    return {name for match in FIELD.finditer(text) for name in match.groups()[:2] if name}
+
+
+def _merge_checks(members: Sequence[Check]) -> WordedCheck:
+    first = members[0]
+    if len(members) == 1:
+        return word_check(first)
+    if not first.scope:
+        worded = word_check(first)
+        return replace(worded, text=f"{worded.text} ({len(members)} times)")
+    if all((c.numbers, c.texts) == (first.numbers, first.texts) for c in members):
+        return word_check(replace(first, scope=", ".join(check.scope for check in members)))
+    worded = word_check(first)
+    others = _join_places([scope for check in members[1:] for scope in check.scope.split(", ")])
+    return replace(worded, text=f"{worded.text}; similar: {others}")
+
+
+def _fill(text: str, values: Mapping[str, Value]) -> str:
+    """Return a text with its fields filled in; optional parts that lack a value are left out."""
+    text = OPTIONAL.sub(lambda part: part[1] if list_fields(part[1]) <= values.keys() else "", text)
+    return FIELD.sub(lambda field: _format_field(field, values), text)
+
+
+def _format_field(field: re.Match[str], values: Mapping[str, Value]) -> str:
+    name, upper, unit = field.groups()
+    texts = [_format_value(values.get(each, "?"), unit) for each in (name, upper) if each]
+    if len(texts) == 1 or texts[0] == texts[1]:
+        return texts[0]
+    number, _, shown_unit = texts[0].rpartition(" ")
+    low = number if number and texts[1].endswith(f" {shown_unit}") else texts[0]
+    return f"{low} to {texts[1]}"
+
+
+def _format_value(value: Value, unit: str | None) -> str:
+    if isinstance(value, str):
+        return escape_unprintable(value)
+    if isinstance(value, Check):
+        return word_check(value).text
+    if isinstance(value, tuple):
+        more = f" and {len(value) - MOST_NAMED} more" if len(value) > MOST_NAMED else ""
+        return "; ".join(map(escape_unprintable, value[:MOST_NAMED])) + more
+    sign = "+" if unit and unit.startswith("+") and value > 0 else ""
+    match (unit or "").removeprefix("+"):
+        case "":
+            return fmt.format_amount(round(value, 1)) if abs(value) < 100 else fmt.format_amount(round(value))
+        case "%":
+            return f"{sign}{_format_share(value)}"
+        case "W":
+            return f"{sign}{fmt.format_watts(value)}"
+        case "J":
+            return f"{sign}{fmt.format_rough(value, 'J')}"
+        case "s":
+            return f"{sign}{fmt.format_duration(value)}"
+        case noun:
+            return f"{fmt.format_amount(value)} {noun if value == 1 else _form_plural(noun)}"
+
+
+def _format_share(share: float) -> str:
+    """Return a share of one in percent, with two digits: `52 %`, `5.2 %`, `0.52 %`."""
+    size = abs(share) * 100
+    decimals = 0 if size >= 9.95 or size == 0 else 1 if size >= 0.995 else 2
+    return f"{share * 100:.{decimals}f} %"
+
+
+def _form_plural(noun: str) -> str:
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def _join_places(scopes: Sequence[str]) -> str:
+    """Return a short list of scopes, those with a host by it: `gpu:0-7, node.ac of n1; gpu:0 of n2, n3 and 2 more`."""
+    if len(scopes) == 1:
+        return scopes[0]
+    by_host: dict[str, list[str]] = {}
+    for scope in scopes:
+        host, slash, inside = scope.partition("/")
+        known = bool(slash) and ":" not in host  # else it is a part of a device: gpu:0/mig:1
+        by_host.setdefault(host if known else "", []).append(inside if known else scope)
+    alike: dict[str, list[str]] = {}
+    for host, inner in by_host.items():
+        alike.setdefault(fmt.join_scopes(inner), []).append(host)
+    return "; ".join(some if hosts == [""] else f"{some} of {_join_hosts(hosts)}" for some, hosts in alike.items())
+
+
+def _join_hosts(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
+    return ", ".join(names[:MOST_HOSTS]) + more

@@ -1,0 +1,43 @@
+"""Describe results as plain data for `--json`, the dashboard and files: codes and numbers beside the sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joulelab.report.messages import word_check, word_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from joulelab.analysis.cell_metrics import StudySummary
+    from joulelab.analysis.result import Result
+    from joulelab.analysis.results_file import Head
+    from joulelab.study.tuning.tuned import Tuned
+
+
+def describe_result(result: Result) -> dict[str, Any]:
+    """Describe the result of a run; each check has its `message` and its `next` step."""
+    plain = result.to_json()
+    for row, check in zip(plain["checks"], result.checks, strict=True):
+        worded = word_check(check)
+        row |= {"message": worded.text, "next": worded.next}
+    return plain
+
+
+def describe_head(head: Head) -> dict[str, Any]:
+    """Describe the head of a run for lists; `problem` is the message of a failed check, `check` its name."""
+    failed = head.failed_check
+    problem = {"problem": None if failed is None else word_check(failed).text}
+    return head.to_json() | problem | {"check": None if failed is None else failed.name}
+
+
+def describe_summary(summary: StudySummary, more_notes: Iterable[str] = ()) -> dict[str, Any]:
+    """Describe the figures of a study; `notes` are sentences, `messages` the codes and numbers of the same notes."""
+    plain = summary.to_json()
+    messages = [{"code": note.code, "numbers": dict(note.numbers)} for note in summary.notes]
+    return plain | {"notes": [*word_notes(summary.notes), *more_notes], "messages": messages}
+
+
+def describe_tuning(tuned: Tuned) -> dict[str, Any]:
+    """Describe the outcome of tuning, with its notes as sentences."""
+    return tuned.to_json() | {"notes": word_notes(tuned.notes)}

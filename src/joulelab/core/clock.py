@@ -59,10 +59,10 @@ class _Timex(ctypes.Structure):
 
 
 def read_clock_error_ns(adjtimex: Callable[[Any], int] | None = None) -> int | None:
-    """Return the kernel's own bound on the UTC clock's error in ns, None where it does not tell."""
+    """Return the kernel's own bound on the error of the UTC clock in ns, None if it has none."""
     timex = _Timex()
     try:
-        told = (adjtimex or ctypes.CDLL(None).adjtimex)(ctypes.byref(timex))
+        status = (adjtimex or ctypes.CDLL(None).adjtimex)(ctypes.byref(timex))
     except (OSError, AttributeError):
         return None
-    return None if told < 0 else int(timex.maxerror) * 1000
+    return None if status < 0 else int(timex.maxerror) * 1000

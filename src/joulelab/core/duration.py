@@ -12,7 +12,7 @@ _TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)\s*")
 
 
 def read_seconds(value: float | str, least: float = 0.0) -> float:
-    """Return a time of at least so many s, in s; a number is in s already. Raises ConfigError."""
+    """Return a time in s; numbers are in s already. Raises ConfigError, also below `least`."""
     if isinstance(value, str):
         match = _TIME.fullmatch(value)
         unit = match[2].replace("µ", "u") if match else ""

@@ -4,7 +4,7 @@ JoulelabError
 ├── ConfigError            bad input: a wrong key, option, file or value
 │   └── Refused            a request that is well formed but not allowed here
 ├── MissingDependency      a library, compiler or program that has to be installed
-├── MeterError             anything a meter says instead of a number
+├── MeterError             an error in place of a reading
 │   ├── Unavailable        there is no such instrument here (normal: try the next)
 │   ├── Denied             the instrument is there, permission is not
 │   ├── ReadFailed         this reading failed; the next may work
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class JoulelabError(Exception):
-    """Say what failed, where, why, and what to do next; `code` is for programs and begins with that of the class."""
+    """Report what failed, where, why, and what to do next; `code` is for programs and begins with that of the class."""
 
     code = "error"
 

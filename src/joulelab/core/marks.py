@@ -2,7 +2,7 @@
 
 Lines are those of the run folder's schema: "begin" and "end" of a phase, "switch" to the next of a script, "work",
 "fact". Frequent work reports are summed and written at most twice a second, and whenever a phase begins or ends.
-What is called in every step of a training only takes note: between steps caches are cold, and each line of code counts.
+Calls in every step of a training only append to a queue: between steps caches are cold, and each line of code counts.
 """
 
 from __future__ import annotations
@@ -18,17 +18,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.mark_lines import begin_line, encode, end_line, fact_line, open_file, read_amount, write_lines
+from joulelab.core.mark_lines import (
+    encode_json,
+    format_begin,
+    format_end,
+    make_fact_line,
+    open_marks,
+    read_amount,
+    write_lines,
+)
 from joulelab.core.process import read_start_ticks
-from joulelab.core.steps import Block, Steps
+from joulelab.core.steps import StepBlock, StepGrouper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 WORK_INTERVAL_NS = NS // 2
-CLOSE_S = 1.0  # how long whoever closes waits for another thread that writes
-MOST_NOTED = 1000  # reports that are kept before they are summed up
+CLOSE_S = 1.0  # longest wait of `close` for another thread that writes
+MOST_NOTED = 1000  # reports in the queue before they are summed
 STAMPS = 16
 # Variables that launchers set to the number of a process on its node, the nearest launcher first.
 RANK_VARIABLES = (
@@ -49,21 +57,21 @@ _phase: ContextVar[str | None] = ContextVar("joulelab_phase", default=None)
 
 
 def read_local_rank(environ: Mapping[str, str]) -> int:
-    """Return this process's number on its node as launchers tell it, 0 where none does."""
-    return _number(environ, RANK_VARIABLES)
+    """Return the number of this process on its node from the launcher's variables, else 0."""
+    return _read_number(environ, RANK_VARIABLES)
 
 
 def read_global_rank(environ: Mapping[str, str]) -> int:
-    """Return this process's number among all of its job as launchers tell it, 0 where none does."""
-    return _number(environ, GLOBAL_VARIABLES)
+    """Return the number of this process in its job from the launcher's variables, else 0."""
+    return _read_number(environ, GLOBAL_VARIABLES)
 
 
 def count_local_ranks(environ: Mapping[str, str]) -> int:
-    """Return how many processes a launcher started on this node, 1 where none says so."""
-    return max(_number(environ, COUNT_VARIABLES), 1)
+    """Return the number of processes on this node from the launcher's variables, else 1."""
+    return max(_read_number(environ, COUNT_VARIABLES), 1)
 
 
-def _number(environ: Mapping[str, str], names: Iterable[str]) -> int:
+def _read_number(environ: Mapping[str, str], names: Iterable[str]) -> int:
     for name in names:
         with contextlib.suppress(KeyError, ValueError):
             return int(environ[name])
@@ -71,7 +79,7 @@ def _number(environ: Mapping[str, str], names: Iterable[str]) -> int:
 
 
 @dataclass(slots=True)
-class _Work:
+class _WorkSum:
     """Sum work reports of one phase until they are written."""
 
     from_ns: int
@@ -86,7 +94,7 @@ class _Work:
             self.amounts[name] = self.amounts.get(name, 0.0) + amount
         if self.count % self.stride == 0:
             if len(self.at) == STAMPS:
-                # Every second stamp goes, so that those that stay are spread over the whole line. STAMPS is even, so
+                # Drop every second stamp, so that the others are spread over the whole line. STAMPS is even, so
                 # this one is due by the new stride as well.
                 del self.at[1::2]
                 self.stride *= 2
@@ -98,12 +106,11 @@ class _Work:
 class MarkWriter:
     """Write the marks of this process; in a forked child it begins a file of the child's own.
 
-    Safe in threads, in signal handlers and in finalizers, which may come at any line: every call only takes note, and
-    whoever finds nobody at it writes down what was noted. So no call ever waits for another.
+    Safe in threads, signal handlers and finalizers, which may run at any line: every call appends to a queue, and the
+    thread that gets the lock writes the whole queue. No call waits for another.
 
-    A mark that cannot be written is dropped and counted in `lost`: no workload fails by its marks. On ranks other than
-    the first of a node phases and facts write nothing, work does. A step that all ranks take together is counted by
-    the `first` of all.
+    A mark that cannot be written is dropped and counted in `lost`: no workload fails because of its marks. Ranks other
+    than the first of a node write work, but no phases and facts. A step of all ranks is counted by the `first` rank.
     """
 
     def __init__(
@@ -120,7 +127,7 @@ class MarkWriter:
     def begin(
         self, name: str, n: int | None = None, labels: Mapping[str, object] | None = None, *, at_ns: int | None = None
     ) -> str | None:
-        """Begin a phase inside the current one and return its id; None where phases are inert."""
+        """Begin a phase inside the current one and return its id; None on ranks that write no phases."""
         if self._pid != os.getpid():
             self._adopt()
         t = self._now() if at_ns is None else at_ns
@@ -133,7 +140,7 @@ class MarkWriter:
         return identity
 
     def end(self, identity: str | None, parent: str | None = None, *, at_ns: int | None = None) -> None:
-        """End a phase; `parent` is the one that goes on."""
+        """End a phase; `parent` becomes the current one."""
         if self._pid != os.getpid():
             self._adopt()
         t = self._now() if at_ns is None else at_ns
@@ -141,7 +148,7 @@ class MarkWriter:
             self._do(self._edge, t)
             return
         _phase.set(parent)
-        if identity.startswith(f"{self._pid}-"):  # otherwise a forked child left its parent's phase, who will end it
+        if identity.startswith(f"{self._pid}-"):  # else a forked child left a phase of its parent, which will end it
             self._do(self._end, t, identity, parent)
 
     def past(self, name: str, n: int | None, since_ns: int, amounts: Mapping[str, float]) -> None:
@@ -173,15 +180,15 @@ class MarkWriter:
         self._note(amounts, step=True)
 
     def fact(self, facts: Mapping[str, object]) -> None:
-        """Tell facts of the run by name: text, numbers, true or false; None takes one back."""
+        """Report facts of the run by name: text, numbers, true or false; None removes one."""
         if not self.rank:
             if self._pid != os.getpid():
                 self._adopt()
             self._do(self._fact, self._now(), dict(facts))
 
     def flush(self) -> None:
-        """Write the work that is still summed up, and steps that are not yet many enough."""
-        if self._pid == os.getpid():  # what a forked child finds here is its parent's
+        """Write pending work and unfinished blocks of steps."""
+        if self._pid == os.getpid():  # in a forked child the queue is that of the parent
             self._do(self._rest, self._now())
 
     def close(self) -> None:
@@ -203,10 +210,10 @@ class MarkWriter:
         self._count = itertools.count(1)
         self._refused: set[str] = set()
         self._noted: deque[tuple[Any, ...]] = deque()
-        self._work: dict[str | None, _Work] = {}
+        self._work: dict[str | None, _WorkSum] = {}
         self._reported: dict[str | None, int] = {}
         self._flushed_ns = 0
-        self._steps = Steps()
+        self._steps = StepGrouper()
 
     def _note(self, amounts: Mapping[str, float], *, step: bool) -> None:
         if self._pid != os.getpid():
@@ -221,14 +228,14 @@ class MarkWriter:
         self._serve()
 
     def _serve(self) -> None:
-        """Do what was noted, unless somebody is at it: then that one finds it before leaving."""
+        """Run the queued calls; if another thread holds the lock, it runs them before it leaves."""
         while self._noted and self._lock.acquire(blocking=False):
             try:
                 while self._noted:
                     call, *given = self._noted.popleft()
                     try:
                         call(*given)
-                    except Exception:  # noqa: BLE001 - whatever it is, it is not the workload's
+                    except Exception:  # noqa: BLE001 - no error of a mark may reach the workload
                         self.lost += 1
             finally:
                 self._lock.release()
@@ -247,17 +254,17 @@ class MarkWriter:
             self._write_steps(parent, whole)
         self._flush(t)
         self._reported[identity] = t
-        self._write(begin_line(t, identity, name, n, labels, parent, thread, self.rank))
+        self._write(format_begin(t, identity, name, n, labels, parent, thread, self.rank))
 
     def _end(self, t: int, identity: str, parent: str | None) -> None:
         if whole := self._steps.end(identity, parent, t):
             self._write_steps(identity, whole)
         self._flush(t)
         self._reported.pop(identity, None)
-        self._write(end_line(t, identity))
+        self._write(format_end(t, identity))
 
     def _edge(self, t: int) -> None:
-        """Let no report of work reach from one phase of the first rank into the next."""
+        """Write pending work, so that no report crosses from one phase of the first rank into the next."""
         self._flush(t)
         self._reported[None] = t
 
@@ -270,10 +277,10 @@ class MarkWriter:
     def _switch(self, t: int, name: str | None, n: int | None) -> None:
         self._write_steps(None, self._steps.switch(t))
         self._flush(t)
-        self._write(encode({"t": t, "mark": "switch", "name": name, "n": n}))
+        self._write(encode_json({"t": t, "mark": "switch", "name": name, "n": n}))
 
     def _fact(self, t: int, facts: Mapping[str, object]) -> None:
-        self._write(encode(fact_line(t, facts, self.rank)))
+        self._write(encode_json(make_fact_line(t, facts, self.rank)))
 
     def _rest(self, t: int) -> None:
         for phase, block in self._steps.rest():
@@ -281,7 +288,7 @@ class MarkWriter:
         self._flush(t)
 
     def _sum_up(self, t: int, phase: str | None, amounts: Mapping[str, float], step: bool) -> None:
-        """Add a report of work to those before it; they are written twice a second."""
+        """Add a report of work to the pending ones, which are written twice a second."""
         done = {"steps": 1.0} if step and self.first else {}
         for name, amount in amounts.items():
             number = read_amount(amount)
@@ -297,7 +304,7 @@ class MarkWriter:
             self._flush(t)
 
     def _refuse(self, name: str, amount: object) -> None:
-        """Leave out what is no number, which fails nobody, and say so once."""
+        """Count an amount that is not a number as lost, and log a warning once per name."""
         self.lost += 1
         if name not in self._refused:
             self._refused.add(name)
@@ -308,7 +315,7 @@ class MarkWriter:
     def _report(self, phase: str | None, t: int, amounts: Mapping[str, float]) -> None:
         pending = self._work.get(phase)
         if pending is None:
-            pending = self._work[phase] = _Work(self._reported.get(phase, t))
+            pending = self._work[phase] = _WorkSum(self._reported.get(phase, t))
         pending.add(t, amounts)
 
     def _flush(self, t: int) -> None:
@@ -319,21 +326,21 @@ class MarkWriter:
         for phase, done in work.items():
             self._reported[phase] = done.last_ns
             line = {"t": done.last_ns, "mark": "work", "from": done.from_ns, "phase": phase, "amounts": done.amounts}
-            self._write(encode(line | {"count": done.count, "at": done.at, "rank": self.rank}))
+            self._write(encode_json(line | {"count": done.count, "at": done.at, "rank": self.rank}))
 
-    def _write_steps(self, phase: str | None, blocks: Iterable[Block]) -> None:
-        """Write steps as phases that have ended: their work is theirs alone, the work lines have it as well."""
+    def _write_steps(self, phase: str | None, blocks: Iterable[StepBlock]) -> None:
+        """Write steps as ended phases with their work, which the work lines contain as well."""
         for block in blocks:
             identity = f"{self._pid}-{next(self._count)}"
             labels = {"to": block.last} if block.last > block.first else None
             own = (threading.get_native_id(), self.rank)
-            begin = begin_line(block.start_ns, identity, STEP, block.first, labels, phase, *own, block.amounts)
-            self._write(f"{begin}\n{end_line(block.end_ns, identity)}")
+            begin = format_begin(block.start_ns, identity, STEP, block.first, labels, phase, *own, block.amounts)
+            self._write(f"{begin}\n{format_end(block.end_ns, identity)}")
 
     def _write(self, lines: str) -> None:
         try:
             if self._fd < 0:
-                self._fd = open_file(self.folder / f"{self._pid}-{read_start_ticks() or 0}.jsonl")
+                self._fd = open_marks(self.folder / f"{self._pid}-{read_start_ticks() or 0}.jsonl")
                 _flush_when_workers_end(self.flush)
             write_lines(self._fd, lines)
         except OSError:
@@ -346,27 +353,27 @@ def current_phase() -> str | None:
 
 
 def write_shell_mark(folder: Path, name: str | None, n: int | None = None, *, shell: int | None = None) -> None:
-    """Switch the phase of the shell script that called this process; raise OSError where it cannot be written."""
+    """Switch the phase of the shell script that called this process. Raises OSError."""
     _write_shell(folder, {"mark": "switch", "name": name, "n": n}, shell)
 
 
 def write_shell_work(folder: Path, amounts: Mapping[str, float], *, rank: int = 0, shell: int | None = None) -> None:
-    """Report work of the shell script that called this process; raise OSError where it cannot be written."""
+    """Report work of the shell script that called this process. Raises OSError."""
     now = monotonic_ns()
     line = {"mark": "work", "from": now, "phase": None, "amounts": dict(amounts), "count": 1, "at": [now], "rank": rank}
     _write_shell(folder, line, shell)
 
 
 def write_shell_fact(folder: Path, facts: Mapping[str, object], *, shell: int | None = None) -> None:
-    """Tell facts from the shell script that called this process; raise OSError where it cannot be written."""
-    _write_shell(folder, fact_line(monotonic_ns(), facts, 0), shell)
+    """Report facts of the shell script that called this process. Raises OSError."""
+    _write_shell(folder, make_fact_line(monotonic_ns(), facts, 0), shell)
 
 
 def _write_shell(folder: Path, line: Mapping[str, object], shell: int | None) -> None:
     pid = os.getppid() if shell is None else shell
-    fd = open_file(folder / f"sh-{pid}-{read_start_ticks(pid) or 0}.jsonl")
+    fd = open_marks(folder / f"sh-{pid}-{read_start_ticks(pid) or 0}.jsonl")
     try:
-        write_lines(fd, encode({"t": monotonic_ns(), **line}))
+        write_lines(fd, encode_json({"t": monotonic_ns(), **line}))
     finally:
         os.close(fd)
 

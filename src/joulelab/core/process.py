@@ -1,4 +1,4 @@
-"""Tell processes apart beyond their reusable numbers."""
+"""Identify processes beyond their reusable numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROC = Path("/proc")
-# `hidden` is in another container of this machine, `elsewhere` may be on another machine: it is not known there.
+# `hidden`: in another container of this machine; `elsewhere`: maybe on another machine, so its state is unknown.
 ProcessState = Literal["alive", "ended", "hidden", "elsewhere"]
 
 
 def identify_process(pid: int | None = None, *, proc: Path = PROC, boot: str | None = None) -> dict[str, Any]:
-    """Return what identifies a process (None = this one): pid, start ticks, boot, namespace of the pid, and host."""
+    """Return the identity of a process (None = this one): pid, start ticks, boot, namespace of the pid, and host."""
     number = os.getpid() if pid is None else pid
     try:
         space = str((proc / "self" / "ns" / "pid").readlink())
@@ -28,7 +28,7 @@ def identify_process(pid: int | None = None, *, proc: Path = PROC, boot: str | N
 
 
 def find_process(known: Mapping[str, Any], *, proc: Path = PROC, boot: str | None = None) -> ProcessState:
-    """Return what became of an identified process; run folders name ticks and boot `start_ticks` and `boot_id`."""
+    """Return the state of an identified process; run folders name ticks and boot `start_ticks` and `boot_id`."""
     pid, ticks = known.get("pid"), known.get("ticks", known.get("start_ticks"))
     here = identify_process(pid if isinstance(pid, int) else 0, proc=proc, boot=boot)
     then = known.get("boot", known.get("boot_id"))
@@ -40,19 +40,19 @@ def find_process(known: Mapping[str, Any], *, proc: Path = PROC, boot: str | Non
 
 
 def read_start_ticks(pid: int | None = None, proc: Path = PROC) -> int | None:
-    """Return when a process (None = this one) started, in kernel ticks since boot; None where it has ended."""
-    fields = _stat(pid, proc)
+    """Return the start of a process (None = this one) in kernel ticks since boot; None if it has ended."""
+    fields = _read_stat(pid, proc)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def is_stopped(pid: int, proc: Path = PROC) -> bool:
     """Return whether a process is stopped, as by Ctrl-Z."""
-    fields = _stat(pid, proc)
+    fields = _read_stat(pid, proc)
     return fields is not None and fields[0] == "T"
 
 
 def is_pending(pid: int, signal: int, proc: Path = PROC) -> bool:
-    """Return whether a signal was sent to a process that has not taken it yet."""
+    """Return whether a signal was sent to a process and is not delivered yet."""
     try:
         text = (proc / str(pid) / "status").read_text(errors="replace")
         masks = [int(line.split()[1], 16) for line in text.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
@@ -61,7 +61,7 @@ def is_pending(pid: int, signal: int, proc: Path = PROC) -> bool:
     return any(mask >> (signal - 1) & 1 for mask in masks)
 
 
-def _stat(pid: int | None, proc: Path) -> list[str] | None:
+def _read_stat(pid: int | None, proc: Path) -> list[str] | None:
     try:
         text = (proc / ("self" if pid is None else str(pid)) / "stat").read_text(errors="replace")
     except OSError:

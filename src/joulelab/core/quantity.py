@@ -3,8 +3,8 @@
 Terms of one source add linearly, terms of different sources in quadrature. So the gain error of one meter cancels in
 a ratio, GPUs of one model add their gain errors, and the edge between two phases cancels in their sum.
 
-A bound is no part of the interval: how far a load in exact step with a sensor that measures a part of the time could
-take the value. Nothing in the run points to such a load. Where something does, it is a term of the kind `in-step`.
+A bound is not part of the interval: it is the largest error if the load is in exact step with a sensor that measures
+only part of the time, and nothing in the run points to such a load. With evidence it is a term of the kind `in-step`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ JOULES_PER_KWH = 3.6e6
 class Quantity:
     """Hold a value (SI), its standard uncertainties by source, and bounds by source that the interval leaves out.
 
-    `known` is False where a part has an accuracy that nobody states: then no interval may be printed. Arithmetic with
-    numbers and other quantities is to first order, by source; `<` and `>` compare values.
+    `known` is False if the accuracy of a part is not stated: then no interval may be printed. Arithmetic with numbers
+    and other quantities is to first order, by source; `<` and `>` compare values.
     """
 
     value: float
@@ -61,9 +61,9 @@ class Quantity:
 
     @property
     def bound(self) -> float | None:
-        """Return how far the value can be off if the load is in step with a sensor, None where accuracy is unknown.
+        """Return the largest error if the load is in step with a sensor, None where the accuracy is unknown.
 
-        It is the expanded uncertainty where no sensor measures only a part of the time.
+        It is the expanded uncertainty if all sensors measure all the time.
         """
         return COVERAGE_FACTOR * math.hypot(*self.terms.values(), *self.bounds.values()) if self.known else None
 

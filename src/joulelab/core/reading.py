@@ -1,8 +1,8 @@
-"""Read TOML files that people write: find all mistakes at once, each with its line and what to write instead.
+"""Read TOML files of users: find all mistakes at once, each with its line and advice.
 
-The shape of a file is a dataclass: its fields are the keys, their types and `key(...)` say what may stand behind them.
+The shape of a file is a dataclass: its fields are the keys, their types and `key(...)` define the valid values.
 Fields that are dataclasses, or lists or dictionaries of them, are tables. msgspec converts the values; it is loaded
-only for those that are not plainly of their type, so that a run whose configuration is right does not wait for it.
+only for values that do not have their type yet, so that a run with a correct configuration does not wait for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-    # The way to a value: keys, and numbers within a list of tables.
+    # The path to a value: keys, and indices within a list of tables.
     Place = tuple[str | int, ...]
 
 T = TypeVar("T")
@@ -44,11 +44,11 @@ _TOKEN = re.compile(
 
 
 @dataclasses.dataclass(repr=False, eq=False)
-class Key:
-    """Hold a key of a table: its type without None, whether it has no default, its meaning, and what may stand there.
+class TableKey:
+    """Hold a key of a table: its type without None, whether it is needed, its meaning, and its valid values.
 
-    Numbers behind a key with a `doc` keep to its limits and are finite, texts are not empty. `read` takes the value in
-    place of the type; it raises ConfigError, or ValueError for which `advice` is given.
+    Values of a key with a `doc` are checked: numbers are finite and within the limits, texts not empty. `read` converts
+    the value in place of the type; it raises ConfigError, or ValueError, for which `advice` is given.
     """
 
     hint: Any = None
@@ -62,13 +62,13 @@ class Key:
 
 
 def key(default: Any, doc: str, **rule: Any) -> Any:
-    """Declare a key of a table: its default (a class is called for it), and the fields of its `Key`."""
+    """Declare a key of a table: its default (a class is called for it), and the fields of its `TableKey`."""
     given = {"default_factory": default} if isinstance(default, type) else {"default": default}
     return dataclasses.field(**given, metadata={"doc": doc, **rule})
 
 
 class Mistakes:
-    """Collect the mistakes of a file, each with its line; `shape` says where a key belongs that stands elsewhere."""
+    """Collect the mistakes of a file, each with its line; `shape` helps to find the right table of a misplaced key."""
 
     def __init__(self, file: Path | str, text: str = "", shape: type | None = None) -> None:
         self._file = str(file)
@@ -78,17 +78,17 @@ class Mistakes:
 
     @property
     def errors(self) -> list[ConfigError]:
-        """Return what was found, in the order of the lines."""
+        """Return the mistakes in the order of their lines."""
         return [error for _, _, error in sorted(self._found, key=lambda one: one[0])]
 
     def locate(self, place: Place) -> tuple[str, int]:
-        """Return the file and the line of a place, 0 where it is not known."""
+        """Return file and line of a place; the line is 0 if it is unknown."""
         return self._file, find_line(self._lines, place) or 0
 
     def add(self, place: Place, what: str, *, why: str | None = None, next: str | None = None, code: str = "") -> None:
-        """Note a mistake at a place: what, why, and what to do."""
+        """Add a mistake at a place: what, why, and what to do."""
         file, line = self.locate(place)
-        inside = f", {show_table(place[:-1])}" if len(place) > 1 else ""
+        inside = f", {format_table_name(place[:-1])}" if len(place) > 1 else ""
         where = f"{file}:{line}" if line else f"{file}{inside}"
         error = ConfigError(
             escape_unprintable(what),
@@ -100,21 +100,21 @@ class Mistakes:
         self._found.append((line, place, error))
 
     def add_error(self, place: Place, error: JoulelabError, before: str = "") -> None:
-        """Note the mistake that an error is about."""
+        """Add an error as a mistake at a place."""
         self.add(place, f"{before}{error.what}", why=error.why, next=error.next, code=error.code)
 
     def add_wrong(self, place: Place, value: Any, advice: str) -> None:
-        """Note a value that cannot stand where it stands."""
-        self.add(place, f"{place[-1]} is {show(value)}", next=advice, code="config.wrong-value")
+        """Add a wrong value."""
+        self.add(place, f"{place[-1]} is {format_value(value)}", next=advice, code="config.wrong-value")
 
     def refuse_key(self, place: Place, name: str, valid: Collection[str]) -> None:
-        """Note an unknown key of a table, with the table that it belongs to or the nearest valid key."""
+        """Add an unknown key of a table, with the table that it belongs to or the nearest valid key."""
         home = find_homes(self._shape).get(name) if self._shape else None
         code, then = "config.unknown-key", suggest_name(name, valid)
-        if home and home != show_table(place):
+        if home and home != format_table_name(place):
             near = f", or {then.partition('?')[0]}?" if then.startswith("did") else ""
             code, then = "config.misplaced-key", f"it belongs to {home}{near}"
-        self.add((*place, name), f"unknown key {name!r} in {show_table(place)}", next=then, code=code)
+        self.add((*place, name), f"unknown key {name!r} in {format_table_name(place)}", next=then, code=code)
 
     def has(self, *place: str | int) -> bool:
         """Return whether there is a mistake at a place or inside it."""
@@ -135,9 +135,9 @@ def read_table(
     base: T | None = None,
     also: Collection[str] = (),
 ) -> T | None:
-    """Return a table as its dataclass; None where it cannot be made. A wrong value counts as if it were not there.
+    """Read a table into its dataclass; None if a needed key is missing. Wrong values count as missing.
 
-    What is not given is taken from `base`; keys of `also` are valid, but somebody else reads them.
+    Missing values are taken from `base`. Keys of `also` are valid too, but not read here.
     """
     keys = describe_keys(cast("Any", kind))
     given: dict[str, Any] = {}
@@ -150,25 +150,25 @@ def read_table(
         given |= {} if found is None else {name: found}
     lacking = [name for name, one in keys.items() if one.is_needed and base is None and name not in given]
     for name in (name for name in lacking if name not in values):
-        what, then = f"{show_table(place)} has no {name}", _advise(keys[name], None, (*place, name))
+        what, then = f"{format_table_name(place)} has no {name}", _advise(keys[name], None, (*place, name))
         mistakes.add(place, what, next=then, code="config.missing-key")
     if lacking:
         return None
     try:
         return kind(**given) if base is None else dataclasses.replace(cast("Any", base), **given)
-    except ConfigError as error:  # of the dataclass itself, which knows no file
+    except ConfigError as error:  # raised by the dataclass itself, which does not know the file
         if not mistakes.has(*place):
             mistakes.add_error(place, error)
         return None
 
 
 @functools.cache
-def describe_keys(kind: Any) -> dict[str, Key]:
+def describe_keys(kind: Any) -> dict[str, TableKey]:
     """Return the keys of a table by name."""
     hints, none = typing.get_type_hints(kind), dataclasses.MISSING
     fields = {one.name: one for one in dataclasses.fields(kind)}
     needed = {name for name, one in fields.items() if one.default is none is one.default_factory}
-    return {name: Key(_without_none(hints[name]), name in needed, **one.metadata) for name, one in fields.items()}
+    return {name: TableKey(_without_none(hints[name]), name in needed, **one.metadata) for name, one in fields.items()}
 
 
 def _without_none(hint: Any) -> Any:
@@ -183,7 +183,7 @@ def _is_table_type(hint: Any) -> bool:
 
 @functools.cache
 def find_homes(shape: type) -> dict[str, str]:
-    """Return the table that each key of a file belongs to, unless several tables have it."""
+    """Return the table of each key of a file, unless several tables have such a key."""
     found: dict[str, set[str]] = {}
 
     def walk(hint: Any, place: Place) -> None:
@@ -193,21 +193,21 @@ def find_homes(shape: type) -> dict[str, str]:
         elif origin in (list, tuple):
             walk(args[0], (*place, -1))
         for name, one in describe_keys(hint).items() if hasattr(hint, "__dataclass_fields__") else ():
-            found.setdefault(name, set()).add(show_table(place) if place else TOP)
+            found.setdefault(name, set()).add(format_table_name(place) if place else TOP)
             walk(one.hint, (*place, name))
 
     walk(shape, ())
     return {name: next(iter(homes)) for name, homes in found.items() if len(homes) == 1}
 
 
-def read_value(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any = None) -> Any:
-    """Return a value as its type, None where it is wrong; `base` is a table that it changes."""
+def read_value(one: TableKey, value: Any, mistakes: Mistakes, place: Place, base: Any = None) -> Any:
+    """Convert a value to its type, None if it is wrong; `base` is a table to take missing values from."""
     try:
         if one.read:
             return one.read(value)
         if _is_table_type(one.hint) or (typing.get_args(one.hint) and _is_table_type(typing.get_args(one.hint)[0])):
             return _read_tables(one, value, mistakes, place, base)
-        return _check_limits(convert(value, one.hint), one) if one.doc else convert(value, one.hint)
+        return _check_limits(convert_value(value, one.hint), one) if one.doc else convert_value(value, one.hint)
     except ConfigError as error:
         mistakes.add_error(place, error, f"{place[-1]}: ")
     except ValueError:
@@ -215,8 +215,8 @@ def read_value(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any
     return None
 
 
-def _read_tables(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
-    """Return a table, a list of tables, or a dictionary without what is wrong. Raises ValueError if it is neither."""
+def _read_tables(one: TableKey, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
+    """Read a table, a list of tables or a dictionary; leave out wrong entries. Raises ValueError for other values."""
     origin, args = typing.get_origin(one.hint), typing.get_args(one.hint)
     is_list = origin in (list, tuple)
     wanted: Any = list if is_list else dict
@@ -224,7 +224,7 @@ def _read_tables(one: Key, value: Any, mistakes: Mistakes, place: Place, base: A
         raise ValueError
     if origin is None:
         return read_table(one.hint, value, mistakes, place, base=base)
-    inner = dataclasses.replace(one, hint=args[0] if is_list else args[1])  # limits are those of every value
+    inner = dataclasses.replace(one, hint=args[0] if is_list else args[1])  # the limits apply to every value
     if inner.hint is Any:
         return value
     parts = enumerate(value) if is_list else value.items()
@@ -234,8 +234,8 @@ def _read_tables(one: Key, value: Any, mistakes: Mistakes, place: Place, base: A
     return None if None in found.values() else origin(found.values())
 
 
-def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
-    """Return a value as its type; whole numbers become floats, lists tuples, texts numbers unless `strict`.
+def convert_value(value: Any, hint: Any, *, strict: bool = True) -> Any:
+    """Convert a value to its type: whole numbers to floats, lists to tuples, and texts to numbers unless `strict`.
 
     Raises ValueError.
     """
@@ -248,7 +248,7 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
     return msgspec.convert(value, hint, strict=strict)
 
 
-def _check_limits(value: Any, one: Key) -> Any:
+def _check_limits(value: Any, one: TableKey) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -258,15 +258,15 @@ def _check_limits(value: Any, one: Key) -> Any:
     return value
 
 
-def _advise(one: Key, value: Any, place: Place) -> str:
-    """Return what to write behind a key."""
+def _advise(one: TableKey, value: Any, place: Place) -> str:
+    """Return advice on the value of a key."""
     hint, origin = one.hint, typing.get_origin(one.hint)
     if one.advice and (one.read or not _is_table_type(hint)):
         return one.advice
     if _is_table_type(hint):
-        return f"write it as a table: {show_table(place)}"
+        return f"write it as a table: {format_table_name(place)}"
     if origin in (list, tuple) and _is_table_type(typing.get_args(hint)[0]):
-        return f"write each as a table of its own: {show_table((*place, -1))}"
+        return f"write each as a table of its own: {format_table_name((*place, -1))}"
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
         names = typing.get_args(hint) or [str(member.value) for member in hint]
         return suggest_name(value, names) if isinstance(value, str) else f"give one of {', '.join(names)}"
@@ -286,7 +286,7 @@ def _word_type(hint: Any) -> str:
 
 
 def read_texts(value: Any) -> tuple[str, ...]:
-    """Return a text, or a list of texts, as several; none of them is empty. Raises ValueError."""
+    """Read a text or a list of texts, none of them empty. Raises ValueError."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(item, str) and item.strip() for item in listed):
         raise ValueError
@@ -294,25 +294,25 @@ def read_texts(value: Any) -> tuple[str, ...]:
 
 
 def read_time(value: Any, least: float = 0.0) -> float:
-    """Return a time of at least so many s, as on the command line. Raises ValueError, ConfigError."""
+    """Read a time of at least `least` s, written as on the command line. Raises ValueError, ConfigError."""
     if not isinstance(value, str) and not is_number(value):
         raise ValueError
     return read_seconds(value, least)
 
 
 def is_number(value: Any) -> typing.TypeGuard[int | float]:
-    """Return whether a value is a number that can be reckoned with."""
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
-def show(value: Any) -> str:
-    """Return a value for a message, cut where it is long."""
+def format_value(value: Any) -> str:
+    """Format a value for a message; long ones are cut."""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def show_table(place: Place) -> str:
-    """Return a table as it is named in the file; those of a list are counted from 1."""
+def format_table_name(place: Place) -> str:
+    """Return the name of a table as in the file; tables of a list are counted from 1."""
     if not place:
         return "the file"
     names = ".".join(str(part) for part in place if not isinstance(part, int))
@@ -322,7 +322,7 @@ def show_table(place: Place) -> str:
 
 
 def parse_toml(data: bytes, file: Path | str) -> tuple[str, dict[str, Any]]:
-    """Return the text of a file and its tables. Raises ConfigError with the line."""
+    """Parse a file; return its text and tables. Raises ConfigError with the line."""
     import tomllib
 
     try:
@@ -332,9 +332,9 @@ def parse_toml(data: bytes, file: Path | str) -> tuple[str, dict[str, Any]]:
         line = data[: error.start].count(b"\n") + 1
         where, why, then = f"{file}:{line}", "it is not UTF-8", "save it as UTF-8"
     except tomllib.TOMLDecodeError as error:
-        said = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
-        line = int(said[2]) if said and said[2] else text.count("\n") + 1
-        why = (said[1] if said else str(error)) + (f", at character {said[3]}" if said and said[3] else "")
+        match = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
+        line = int(match[2]) if match and match[2] else text.count("\n") + 1
+        why = (match[1] if match else str(error)) + (f", at character {match[3]}" if match and match[3] else "")
         where, then = f"{file}:{line}", "correct that line"
     except RecursionError:
         where, why, then = str(file), "its lists or tables are nested too deeply", "nest them less deeply"
@@ -344,12 +344,12 @@ def parse_toml(data: bytes, file: Path | str) -> tuple[str, dict[str, Any]]:
 
 
 def find_line(lines: Mapping[Place, int], place: Place) -> int | None:
-    """Return the line of a place, or of the nearest one that holds it; None where there is none."""
+    """Return the line of a place, or of the nearest table around it, or None."""
     return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
 
 
 def find_lines(text: str) -> dict[Place, int]:
-    """Return the line (from 1) of every table and key of a file that can be parsed, but not of inline tables."""
+    """Return the line (from 1) of every table and key of a valid file, except inside inline tables."""
     found: dict[Place, int] = {}
     counts: dict[Place, int] = {}
     table: Place = ()
@@ -383,7 +383,7 @@ def _split_statements(text: str) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Yield each header and each `key = value` with the line on which it begins."""
     line, first, depth = 1, 1, 0
     tokens: list[tuple[str, str]] = []
-    has_value = False  # brackets are a header's before, a list's after the `=`
+    has_value = False  # brackets before the `=` belong to a header, after it to a list
     for match in itertools.chain(_TOKEN.finditer(text), _TOKEN.finditer("\n")):
         kind, token = str(match.lastgroup), match[0]
         if kind == "end" and not depth:

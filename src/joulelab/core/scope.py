@@ -24,7 +24,7 @@ FAMILIES = (
     "job",
 )
 
-# What contains a scope of a family where its stream does not say otherwise.
+# The scope that contains those of a family, if their stream does not declare another.
 CONTAINER = {
     "gpu": "node.dc",
     "cpu": "node.dc",

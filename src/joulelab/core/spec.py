@@ -19,7 +19,7 @@ Pace = Literal["host", "instrument"]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """State how far a channel may be off, and where that is known from.
+    """State the largest errors of a channel, and their source.
 
     `gain` is a relative half-width (0.05 = within 5 % of the reading), `offset` and `quantum` are in the channel's
     own unit (watts for a power, joules for a counter). `shared` names the source of the gain error: two channels
@@ -39,12 +39,12 @@ class Spec:
     """Describe one channel.
 
     A power reading is the mean over the last `window_s` before the last of the updates, which come every `update_s`
-    (window 0 = instantaneous), and up to `lag_s` older than that, where nobody knows how much. A counter steps every
-    `update_s`; `seen` is the share of time that it integrates.
+    (window 0 = instantaneous), and older by an unknown time of up to `lag_s`. A counter steps every `update_s`; `seen`
+    is the share of time that it integrates.
     `modulus` is where a counter wraps (None = it never does, so a fall is a reset).
     `limits` are watts that bound any true power of this scope (idle or zero, board limit), None where unknown.
-    A state channel of the quantity `age` (s) says how much older than the read the row's other values are: what is
-    read twice at one time of origin counts once.
+    A state channel of the quantity `age` (s) is the age of the row's other values at the read: values with the same
+    time of origin count once.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Hold what an archive gave for one stream.
+    """Hold the readings of one stream from an archive.
 
     A row is (t0, t1, values): UTC in ns before and after the reading (equal where one time is known), one float per
     channel, NaN = not read. `host` is the node it covers, empty for the one that the run is of; `events` are as in a
@@ -134,7 +134,7 @@ class Archive(Protocol):
     """
 
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:
-        """Return what was measured in [start, end], and the nearest readings outside. Raises MeterError."""
+        """Return the readings of [start, end], and the nearest ones outside. Raises MeterError."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Gather the steps of a training into phases that are written after the fact, few enough for a training of any length.
+"""Group the steps of a training into blocks, which become phases; their number stays small for any length.
 
-A block covers single steps at first, and later as many whole steps as last 2 % of all time spent in steps: fifty
-blocks for fifty steps, some five hundred for a million.
+A block is a single step at first, later as many whole steps as take 2 % of all time spent in steps: fifty blocks for
+fifty steps, about five hundred for a million.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BLOCKS = 50  # a block is written when it lasted this part of the time spent in 
 
 
 @dataclass(slots=True)
-class Block:
+class StepBlock:
     """Hold steps that follow each other, by number, with their interval (monotonic ns) and the work done in them."""
 
     first: int
@@ -26,38 +26,38 @@ class Block:
     amounts: dict[str, float] = field(default_factory=dict)
 
     def add(self, number: int, t_ns: int, amounts: Mapping[str, float]) -> None:
-        """Take one more step."""
+        """Add one step."""
         self.last, self.end_ns = number, t_ns
         for name, amount in amounts.items():
             self.amounts[name] = self.amounts.get(name, 0.0) + amount
 
 
-class _Around:
-    """Hold what is known of the steps of one phase: when the next one began, the open block, what steps consist of."""
+class _PhaseSteps:
+    """Hold the steps of one phase: the begin of the next step, the open block, names of phases inside steps."""
 
     __slots__ = ("block", "inner", "next_ns", "stepped")
 
     def __init__(self, next_ns: int | None) -> None:
         self.next_ns = next_ns
-        self.block: Block | None = None
+        self.block: StepBlock | None = None
         self.stepped = False
         self.inner: tuple[str, ...] = ()
 
 
-class Steps:
-    """Number the steps of a process, and gather those of each phase. Not safe in threads by itself."""
+class StepGrouper:
+    """Number the steps of a process, and group those of each phase into blocks. Not thread-safe."""
 
     def __init__(self) -> None:
         self._done = 0
         self._spent_ns = 0
-        self._around: dict[str | None, _Around] = {}
+        self._around: dict[str | None, _PhaseSteps] = {}
 
-    def step(self, phase: str | None, t_ns: int, amounts: Mapping[str, float]) -> list[Block]:
-        """End a step; return the blocks that are whole by it. One whose begin nobody knows is counted only."""
+    def step(self, phase: str | None, t_ns: int, amounts: Mapping[str, float]) -> list[StepBlock]:
+        """End a step and return the finished blocks. A step whose begin is unknown is only counted."""
         self._done += 1
         around = self._around.get(phase)
         if around is None:
-            around = self._around[phase] = _Around(None)
+            around = self._around[phase] = _PhaseSteps(None)
         around.stepped, since, around.next_ns = True, around.next_ns, t_ns
         if since is None:
             return []
@@ -65,25 +65,25 @@ class Steps:
         whole = []
         block = around.block
         if block is not None and (t_ns - since) * BLOCKS >= self._spent_ns:
-            whole.append(block)  # this step is long enough for a block of its own, and spoils no other
+            whole.append(block)  # this step is long enough for a block of its own
             block = None
         if block is None:
-            block = around.block = Block(self._done, since)
+            block = around.block = StepBlock(self._done, since)
         block.add(self._done, t_ns, amounts)
         if (t_ns - block.start_ns) * BLOCKS >= self._spent_ns:
             whole.append(block)
             around.block = None
         return whole
 
-    def begin(self, name: str, phase: str | None, parent: str | None, t_ns: int) -> Sequence[Block]:
-        """Begin a phase; return the block around it that ends by it.
+    def begin(self, name: str, phase: str | None, parent: str | None, t_ns: int) -> Sequence[StepBlock]:
+        """Begin a phase; return the block that it ends.
 
-        A phase that the first step had as well (forward, backward) is a part of steps. Any other (a validation) is not.
+        A phase that the first step had as well (forward, backward) is part of a step, any other (a validation) is not.
         """
-        self._around[phase] = _Around(t_ns)
+        self._around[phase] = _PhaseSteps(t_ns)
         around = self._around.get(parent)
         if around is None:
-            around = self._around[parent] = _Around(None)
+            around = self._around[parent] = _PhaseSteps(None)
         if name in around.inner:
             return ()
         if not around.stepped:
@@ -91,25 +91,25 @@ class Steps:
             return ()
         return self._break(around, None)
 
-    def end(self, phase: str | None, parent: str | None, t_ns: int) -> Sequence[Block]:
-        """End a phase; return its block. If it was no part of a step, the next step around it begins now."""
+    def end(self, phase: str | None, parent: str | None, t_ns: int) -> Sequence[StepBlock]:
+        """End a phase; return its block. If it was not part of a step, the next step begins now."""
         ended, around = self._around.pop(phase, None), self._around.get(parent)
         if around is not None and around.stepped and around.next_ns is None:
             around.next_ns = t_ns
         return () if ended is None or ended.block is None else self._break(ended, None)
 
-    def switch(self, t_ns: int) -> list[Block]:
-        """Begin another phase of the process itself; return the block of the one before."""
-        around = self._around.setdefault(None, _Around(None))
+    def switch(self, t_ns: int) -> list[StepBlock]:
+        """Begin another phase of the process itself; return the block of the previous one."""
+        around = self._around.setdefault(None, _PhaseSteps(None))
         return self._break(around, t_ns)
 
-    def rest(self) -> list[tuple[str | None, Block]]:
-        """Return what is not yet whole, by the phase that it lies in; the next step begins a block of its own."""
+    def rest(self) -> list[tuple[str | None, StepBlock]]:
+        """Return the unfinished blocks with their phases; the next step begins a new block."""
         found = [(phase, around.block) for phase, around in self._around.items() if around.block is not None]
         for phase, _ in found:
             self._around[phase].block = None
         return found
 
-    def _break(self, around: _Around, next_ns: int | None) -> list[Block]:
+    def _break(self, around: _PhaseSteps, next_ns: int | None) -> list[StepBlock]:
         block, around.block, around.next_ns = around.block, None, next_ns
         return [] if block is None else [block]

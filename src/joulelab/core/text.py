@@ -1,4 +1,4 @@
-"""Keep texts and numbers that others wrote from breaking files, databases and terminals."""
+"""Clean texts and numbers from outside, so that they cannot break files, databases and terminals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# What stands for a twin's name where its meters were served and read as real ones are.
+# The name of a twin whose meters were served and read like real ones.
 SERVED_TWIN = "node served by joulelab twin"
 
 
@@ -18,12 +18,12 @@ def finite_or_none(value: float | None) -> float | None:
 
 
 def escape_surrogates(text: str) -> str:
-    r"""Return a text that can be encoded: lone surrogates (bytes that were no UTF-8) are written as `\udc80`."""
+    r"""Make a text encodable: lone surrogates (bytes that were not UTF-8) are written as `\udc80`."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Return a text that moves no cursor and sets no colour: what is not printable is written as `\x1b`."""
+    r"""Make a text safe for terminals: unprintable characters are written as `\x1b`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -36,7 +36,7 @@ def suggest_name(wrong: str, valid: Iterable[str]) -> str:
     names = list(valid)
     if not names:
         return "there is none"
-    # Whoever types a part of a name means that one; of equally near ones, people mean the one that begins alike.
+    # A part of a name means that name; of equally near names, the one with the same beginning is likely.
     near = [name for name in names if wrong and wrong in name] or difflib.get_close_matches(wrong, names, 5, 0.5)
     listed = f"valid: {', '.join(names)}"
     if not near:
@@ -49,6 +49,6 @@ def suggest_name(wrong: str, valid: Iterable[str]) -> str:
 
 
 def _count_alike(one: str, other: str) -> int:
-    """Return how many letters two names begin with in common."""
+    """Return the length of the common beginning of two names."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.reading import (
     TEXTS,
     TIME,
-    Key,
     Mistakes,
+    TableKey,
+    format_table_name,
     is_number,
     read_texts,
     read_time,
     read_value,
-    show,
-    show_table,
 )  # fmt: skip
 from joulelab.core.text import suggest_name
 from joulelab.run.config.config_files import read_toml
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.reading import Place
 
-__all__ = ["Problems", "TomlTable", "is_number", "read_toml", "show"]
+__all__ = ["Problems", "TomlTable", "is_number", "read_toml"]
 
 Problems = Mistakes
 
@@ -48,7 +47,7 @@ class TomlTable:
     @property
     def shown(self) -> str:
         """Return the table as it is named in the file."""
-        return show_table(self.at)
+        return format_table_name(self.at)
 
     def wrong(self, key: str, what: str, *, why: str | None = None, next: str | None = None) -> None:
         """Note what is wrong with a key, or with the whole table where it is empty."""
@@ -63,7 +62,7 @@ class TomlTable:
     def _read(self, key: str, hint: Any = None, **rule: Any) -> Any:
         if key not in self.values:
             return None
-        return read_value(Key(hint, doc=key, **rule), self.values[key], self.problems, (*self.at, key))
+        return read_value(TableKey(hint, doc=key, **rule), self.values[key], self.problems, (*self.at, key))
 
     def text(self, key: str) -> str | None:
         """Return a text that is not empty."""

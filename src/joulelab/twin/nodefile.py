@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import Mistakes, convert, describe_keys, parse_toml, read_table
+from joulelab.core.reading import Mistakes, convert_value, describe_keys, parse_toml, read_table
 from joulelab.core.text import suggest_name
 from joulelab.run.config.config_files import read_toml
 from joulelab.twin import bounds, points
@@ -188,7 +188,7 @@ def change_flaw(base: T, key: str, value: Any, where: str) -> T:
     if key not in describe_keys(kind):
         raise ConfigError(f"there is no key {key!r}", where=where, next=suggest_name(key, describe_keys(kind)))
     try:
-        changed = convert(value, typing.get_type_hints(kind)[key], strict=False)
+        changed = convert_value(value, typing.get_type_hints(kind)[key], strict=False)
         return typing.cast("T", dataclasses.replace(typing.cast("Any", base), **{key: changed}))
     except ConfigError as error:  # of the flaws themselves, which do not know where they come from
         raise ConfigError(error.what, where=where, why=error.why, next=error.next, code=error.code) from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.reading import format_value
 from joulelab.plan.rates.annual import from_words
 from joulelab.plan.rates.asked import Asked, is_service
 from joulelab.plan.rates.constant import Constant
@@ -17,7 +18,7 @@ from joulelab.plan.rates.rate import Kind, Label, Rate
 from joulelab.plan.rates.series_file import read_series
 from joulelab.plan.rates.tariff_file import read_tariff
 from joulelab.plan.rates.units import CARBON, unit_of
-from joulelab.plan.toml_tables import read_toml, show
+from joulelab.plan.toml_tables import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ def rate_of(
     """
     text = spec.strip()
     if not text.isprintable() or len(text.encode()) > LONGEST:
-        raise ConfigError(f"{show(text)} is no rate", next=f"write it as {FORMS}")
+        raise ConfigError(f"{format_value(text)} is no rate", next=f"write it as {FORMS}")
     figure = None if _is_file(text) else NUMBER.fullmatch(text)
     rate = _figure(figure["value"], figure["unit"] or "", want) if figure else _named(text, zone, folder, kept)
     check_wanted(rate.label, want, text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import TEXTS, Key, is_number, read_table, read_texts, read_value, show
+from joulelab.core.reading import TEXTS, TableKey, format_value, is_number, read_table, read_texts, read_value
 from joulelab.core.text import suggest_name
 from joulelab.study import template
 from joulelab.study.conditions import ALWAYS, NODE, PHASE, WORKLOAD, Condition
@@ -72,7 +72,7 @@ def read_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> tuple[
     """Return the values of a knob: as typed for sweep, a number, or a list."""
     items = raw if isinstance(raw, list) else [raw]
     if not all(isinstance(item, str | bool) or is_number(item) for item in items):
-        what = f"the values of the knob {name} are {show(raw)}"
+        what = f"the values of the knob {name} are {format_value(raw)}"
         mistakes.add(place, what, next=THEN, code="config.wrong-value")
         return None
     try:
@@ -122,7 +122,7 @@ class Names:
             return None
         if key not in self.plain:
             return self._read_values(key, raw, place)
-        names = read_value(Key(read=read_texts, advice=TEXTS), raw, self._mistakes, place)
+        names = read_value(TableKey(read=read_texts, advice=TEXTS), raw, self._mistakes, place)
         if names == ():
             self._mistakes.add(place, f"{key} names nothing", next=f"name one of {', '.join(self.plain[key])}")
         wrong = [name for name in names or () if name not in self.plain[key]]

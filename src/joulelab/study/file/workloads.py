@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import is_number, show_table
+from joulelab.core.reading import format_table_name, is_number
 from joulelab.core.text import suggest_name
 from joulelab.study import template
 from joulelab.study.file.knobs import read_knobs
@@ -137,7 +137,7 @@ def _check_keys(place: Place, keys: WorkloadKeys, around: Surroundings) -> None:
         mistakes.add((*place, "nodes"), f"there is no node type {name!r}", next=then, code="config.wrong-value")
     if keys.nodes == ():
         then = f"name some of {', '.join(around.nodes)}, or leave it out for all"
-        mistakes.add((*place, "nodes"), f"{show_table(place)} has no node", next=then)
+        mistakes.add((*place, "nodes"), f"{format_table_name(place)} has no node", next=then)
 
 
 def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple[str, tuple[str, ...]]:
@@ -145,7 +145,7 @@ def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple
     mistakes = around.mistakes
     given = [kind for kind in KINDS if getattr(keys, kind) is not None or mistakes.has(*place, kind)]
     if len(given) != 1:
-        what = f"{show_table(place)} has {' and '.join(given) if given else 'nothing to run'}"
+        what = f"{format_table_name(place)} has {' and '.join(given) if given else 'nothing to run'}"
         then = f"give one of {', '.join(KINDS)}"
         mistakes.add((*place, *given[-1:]), what, next=then, code="config.missing-key" if not given else "")
         return "", ()
@@ -283,7 +283,7 @@ def check_knobs(
     for draft in drafts:
         named = draft.takes or template.placeholders(draft.command(()))
         for one in (one for one in draft.knobs if not draft.has(one.knob.name)):
-            _refuse_unused(one, named, show_table(draft.place), around.mistakes)
+            _refuse_unused(one, named, format_table_name(draft.place), around.mistakes)
     named = [name for draft in drafts for name in [*template.placeholders(draft.command(())), *draft.takes]]
     for one in shared if is_whole else ():
         if not any(draft.has(one.knob.name) for draft in drafts):

@@ -15,7 +15,7 @@ import numpy as np
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import WriteFailed
-from joulelab.core.mark_lines import begin_line, encode, end_line
+from joulelab.core.mark_lines import encode_json, format_begin, format_end
 from joulelab.core.version import __version__
 from joulelab.store.folder import create_run, end_run, host_dir
 from joulelab.store.imported import NOWHERE, utc_pair, write_lines
@@ -91,14 +91,14 @@ def _marks(spans: Sequence[Span]) -> list[str]:
         first, last = group[0], group[-1]
         identity = f"1-{number}" if first.name else None
         if identity:
-            lines.append(begin_line(first.start_ns, identity, first.name, first.epoch, None, None, 1, 0))
+            lines.append(format_begin(first.start_ns, identity, first.name, first.epoch, None, None, 1, 0))
         samples = sum(span.samples for span in group)
         if samples:
             at = _steps(first.start_ns, last.end_ns, number)
             about = {"from": at[0], "phase": identity, "amounts": {WORK: samples}, "count": len(at), "at": at}
-            lines.append(encode({"t": at[-1], "mark": "work", **about, "rank": 0}))
+            lines.append(encode_json({"t": at[-1], "mark": "work", **about, "rank": 0}))
         if identity:
-            lines.append(end_line(last.end_ns, identity))
+            lines.append(format_end(last.end_ns, identity))
     return lines
 
 

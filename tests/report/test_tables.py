@@ -12,6 +12,7 @@ from joulelab.report.tables import (
     escape_latex,
     escape_markdown,
     format_cell,
+    join_columns,
     join_tables,
     make_record_table,
     make_table,
@@ -57,11 +58,11 @@ def test_a_mark_stands_at_figures_only() -> None:
 
 
 def test_shares_are_percent_and_may_be_below_zero() -> None:
-    percent = Column("gain", "%")
+    percent = Column("gain", "%", is_share=True)
     assert format_cell(Quantity(0.1234, {"a": 0.005}), percent) == "12.3 ± 1.0"
     assert format_cell(Quantity(-0.01, {"a": 0.02}), percent) == "-1.0 ± 4.0"
     assert format_cell(Quantity(0.0), percent) == "0"
-    assert format_cell(Quantity(0.1, known=False), percent) == "10.0 % ± ?"
+    assert format_cell(Quantity(0.1, known=False), percent) == "10.0 ± ?"
 
 
 def test_a_difference_may_be_below_zero_an_energy_may_not() -> None:
@@ -127,13 +128,41 @@ def test_a_table_that_is_too_wide_comes_in_parts_and_no_figure_is_cut_off() -> N
     assert written.count("100 W") == 3
 
 
-def test_long_names_are_shortened_before_a_table_is_split() -> None:
+def test_long_names_are_wrapped_before_a_table_is_split() -> None:
+    table = make_table(("cell", "energy of the cell"), [("batch=2 cap=100 gpus=1 workload=resnet152", "1.0 ± 0.1")])
+    assert write_terminal(table, 60).splitlines() == [
+        "                                           energy of",
+        "cell                                        the cell",
+        "────────────────────────────────────────────────────",
+        "batch=2 cap=100 gpus=1 workload=resnet152  1.0 ± 0.1",
+    ]
+    assert write_terminal(table, 36).splitlines()[2:] == [
+        "─────────────────────────────────",
+        "batch=2 cap=100 gpus=1  1.0 ± 0.1",
+        "workload=resnet152",
+    ]
+
+
+def test_a_word_that_is_too_long_is_cut_in_its_middle() -> None:
     table = make_table(("scope", "energy"), [("x" * 60 + "-first", "1.0 ± 0.1"), ("x" * 60 + "-second", "2.0 ± 0.1")])
     lines = write_terminal(table, 60).splitlines()
     assert max(map(len, lines)) == 60
     assert lines[2].split()[0].endswith("-first")
     assert "…" in lines[3]
     assert lines[3].endswith("-second  2.0 ± 0.1")
+
+
+def test_optional_columns_are_left_out_where_there_is_no_room() -> None:
+    columns = [Column("phase", align="left"), Column("time"), *(Column(f"J/{k}", is_optional=True) for k in "abc")]
+    table = make_table(columns, [("train", "1.000 s", 1.0, 2.0, 3.0)])
+    assert write_terminal(table, 30).splitlines()[0].split() == ["phase", "time", "J/a", "J/b"]
+    assert write_terminal(table, 10).splitlines()[0].split() == ["phase", "time"]
+
+
+def test_a_table_of_columns_has_a_style_for_each_row() -> None:
+    table = join_columns([(Column("cap"), ("100", "200")), (Column("n"), (1, 2))], styles=["", "best"])
+    assert [row.style for row in table.rows] == ["", "best"]
+    assert write_terminal(table).splitlines()[2:] == ["100  1", "200  2"]
 
 
 def test_rows_that_lie_in_others_are_indented() -> None:

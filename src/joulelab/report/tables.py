@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
 import unicodedata
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 GAP = 2  # blanks between two columns
-LEAST_TEXT = 24  # cells that a column of text keeps where a table is too wide
+LEAST_TEXT = 16  # cells to which texts are wrapped where a table is too wide
 HARD_BLANK = "\N{NO-BREAK SPACE}"  # a blank at which no line is wrapped
+WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # how texts are wrapped
 EXPANDED = "_expanded"  # in CSV, the column after a quantity: its expanded uncertainty (k = 2), empty where unknown
 STYLES = {"total": "bold", "best": "bold", "dim": "dim"}  # of rows, in the terminal
 ANSI = {"bold": "\x1b[1m", "dim": "\x1b[2m", "yellow": "\x1b[33m", "bold red": "\x1b[1;31m"}
@@ -66,7 +68,7 @@ Cell = Quantity | float | str | None | MarkedCell
 class Column:
     """Describe a column: heading (may have several lines), unit and alignment.
 
-    Figures are divided by `factor` to be in `unit`. Quantities in `%` are shares of one. `signed` figures may be below
+    Figures are divided by `factor` to be in `unit`; shares of one are shown in percent. `signed` figures may be below
     zero, such as differences; `digits` are those of numbers without an uncertainty. Optional columns are left out of a
     terminal that is too narrow, the last one first.
     """
@@ -77,12 +79,16 @@ class Column:
     factor: float = 1.0
     signed: bool = False
     digits: int = 4
+    is_share: bool = False
     is_optional: bool = False
 
     @property
     def heading(self) -> str:
         """Return name and unit: `energy, kJ`."""
         return ", ".join(part for part in (self.name, self.unit) if part)
+
+
+FilledColumn = tuple[Column, tuple[Cell, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,15 @@ def make_table(
     return Table(tuple(made), tuple(found), title, tuple(notes))
 
 
+def join_columns(
+    columns: Iterable[FilledColumn], *, styles: Sequence[str] = (), title: str = "", notes: Sequence[str] = ()
+) -> Table:
+    """Make a table of columns that have their cells; `styles` are those of the rows."""
+    heads, cells = zip(*columns, strict=True)
+    rows = zip_longest(zip(*cells, strict=True), styles, fillvalue="")
+    return make_table(heads, [TableRow(row, style) for row, style in rows], title=title, notes=notes)
+
+
 def make_record_table(records: Sequence[Mapping[str, Any]]) -> Table:
     """Make a table for CSV: a row per record, and the columns of all records in the order in which they come up."""
     names = list(dict.fromkeys(name for record in records for name in record))
@@ -164,10 +179,10 @@ def format_cell(cell: Cell, column: Column) -> str:
 
 def _format_quantity(q: Quantity, column: Column) -> str:
     expanded = q.expanded
-    if column.unit == "%":
+    if column.is_share:
         if q.value == 0 and not expanded:
             return "0"
-        return fmt.format_change(q.value, expanded).removesuffix(" %").removeprefix("+")
+        return fmt.format_change(q.value, expanded).replace(" %", "").removeprefix("+")
     if expanded == 0:
         return fmt.format_number(q.value / column.factor, column.digits)
     wide = None if expanded is None else expanded / column.factor
@@ -229,12 +244,15 @@ def split_table(table: Table, width: int) -> list[Table]:
 
 
 def fit_table(table: Table, width: int) -> list[Table]:
-    """Return a table so that it fits into a width, in several parts where it must be."""
+    """Return a table so that it fits into a width, in several parts where it must be.
+
+    Optional columns go first, then headings and texts take several lines.
+    """
     while measure_table(table) > width:
         optional = [k for k, column in enumerate(table.columns) if column.is_optional]
         if not optional:
-            table = _shorten_texts(table, width)
-            return [table] if measure_table(table) <= width else split_table(table, width)
+            wrapped = _wrap_texts(_fold_headings(table), width)
+            return [wrapped] if measure_table(wrapped) <= width else split_table(table, width)
         table = _choose_columns(table, [k for k in range(len(table.columns)) if k != optional[-1]])
     return [table]
 
@@ -242,8 +260,7 @@ def fit_table(table: Table, width: int) -> list[Table]:
 def write_terminal(table: Table, width: int | None = None, *, is_styled: bool = False) -> str:
     """Return a table as lines for a terminal: a rule below the headings, sums in bold where `is_styled`.
 
-    A table that is wider than `width` loses optional columns, then has long texts shortened in their middle, and at
-    last comes in several parts.
+    A table that is wider than `width` is made to fit (`fit_table`).
     """
     parts = [style_text(clean_text(table.title), "bold" if is_styled else "")] if table.title else []
     pieces = [table] if width is None else fit_table(table, width)
@@ -302,8 +319,21 @@ def _choose_columns(table: Table, places: Sequence[int]) -> Table:
     return replace(table, columns=tuple(table.columns[k] for k in places), rows=rows, title="", notes=())
 
 
-def _shorten_texts(table: Table, width: int) -> Table:
-    """Shorten the widest columns of text in their middle, down to 24 cells, until the table fits or none is left."""
+def _fold_headings(table: Table) -> Table:
+    """Return a table whose headings take several lines rather than make their columns wider."""
+    table, texts = _fill_cells(table)
+    columns = []
+    for column, *cells in zip(table.columns, *texts, strict=True):
+        room = max((measure_text(line) for text in cells for line in text.split("\n")), default=0)
+        lines = [
+            part for line in column.heading.split("\n") for part in textwrap.wrap(line, max(room, 1), **WHOLE_WORDS)
+        ]
+        columns.append(replace(column, name="\n".join(lines), unit=""))
+    return replace(table, columns=tuple(columns))
+
+
+def _wrap_texts(table: Table, width: int) -> Table:
+    """Wrap the widest texts that are aligned to the left, to 16 cells at least; a longer word is cut in its middle."""
     table, texts = _fill_cells(table)
     widths = _widths(_headings(table), _lines(table, texts))
     most = list(widths)
@@ -317,9 +347,10 @@ def _shorten_texts(table: Table, width: int) -> Table:
     for row in table.rows:
         cells = list(row.cells)
         for k, cell in enumerate(cells):
-            room = most[k] - (2 * row.depth if k == 0 else 0)
             if most[k] < widths[k] and isinstance(cell, str):
-                cells[k] = "\n".join(fmt.shorten_middle(line, max(room, 2)) for line in cell.split("\n"))
+                room = max(most[k] - (2 * row.depth if k == 0 else 0), 2)
+                lines = [part for line in cell.split("\n") for part in textwrap.wrap(line, room, **WHOLE_WORDS)]
+                cells[k] = "\n".join(fmt.shorten_middle(clean_text(line), room) for line in lines)
         rows.append(replace(row, cells=tuple(cells)))
     return replace(table, rows=tuple(rows))
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from joulelab.core.address import is_loopback
+from joulelab.core.text import is_loopback
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.codes import raises_code
 
-from joulelab.core.duration import UNITS, read_seconds
+from joulelab.core.text import TIME_UNITS, read_seconds
 
 
-@given(st.integers(0, 10**6), st.sampled_from(sorted(UNITS)))
+@given(st.integers(0, 10**6), st.sampled_from(sorted(TIME_UNITS)))
 def test_a_time_is_a_number_and_a_unit(number: int, unit: str) -> None:
-    assert read_seconds(f"{number}{unit}") == read_seconds(f" {number} {unit} ") == number * UNITS[unit]
+    assert read_seconds(f"{number}{unit}") == read_seconds(f" {number} {unit} ") == number * TIME_UNITS[unit]
 
 
 def test_times_as_people_write_them() -> None:

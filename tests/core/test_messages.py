@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.codes import raises_code
 
-from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ReadFailed
+from joulelab.core.text import read_seconds
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,9 @@ def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
 
 def _plan(chosen: MeterChoice, every_s: float) -> Any:
     from joulelab.recorder.plan import Plan
-    from joulelab.run.run_options import RunOptions, get_host_name
+    from joulelab.run.run_options import get_host_name, read_offers
 
-    offers = {k: v for k, v in RunOptions(runs=Path()).offers(os.environ).items() if k == "rapl.root"}
+    offers = {k: v for k, v in read_offers(os.environ).items() if k == "rapl.root"}
     slow_s = max(5 * every_s, 1.0)
     return Plan(
         Path(), get_host_name(), os.getpid(), meters=chosen.meters, also=chosen.also, period_s=every_s,
@@ -174,7 +174,7 @@ def _addresses(chosen: MeterChoice) -> dict[str, str]:
 
 
 def _announce(collector: Collector, server: ScrapeServer, traps: TrapListener | None, as_json: bool) -> None:
-    from joulelab.core.address import is_loopback
+    from joulelab.core.text import is_loopback
 
     host, port = server.address
     shown = f"[{host}]" if ":" in host else host

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import read_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,9 +18,8 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError, JoulelabError, join_errors
-from joulelab.core.text import escape_unprintable, suggest_name
+from joulelab.core.text import escape_unprintable, read_seconds, suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,15 +1,20 @@
-"""Clean texts and numbers from outside, so that they cannot break files, databases and terminals."""
+"""Read durations and addresses, suggest names, and make texts from outside safe for files, databases and terminals."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
+
+from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # The name of a twin whose meters were served and read like real ones.
 SERVED_TWIN = "node served by joulelab twin"
+TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TIME_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)\s*")
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -52,3 +57,30 @@ def _count_alike(one: str, other: str) -> int:
     """Return the length of the common beginning of two names."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def read_seconds(value: float | str, least: float = 0.0) -> float:
+    """Return a time in s; numbers are in s already. Raises ConfigError, also below `least`."""
+    if isinstance(value, str):
+        match = _TIME_PATTERN.fullmatch(value)
+        unit = match[2].replace("µ", "u") if match else ""
+        found = float(match[1]) * TIME_UNITS[unit] if match and unit in TIME_UNITS else math.nan
+    else:
+        found = float(value)
+    if not math.isfinite(found):
+        raise ConfigError(f"{value!r} is no time", next="write it as 10, 10s, 500ms or 2m", code="config.no-time")
+    if found < least:
+        raise ConfigError(f"{value!r} is too short", next=f"at least {least:g}s", code="config.time-too-short")
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a server bound to this host can be reached from this machine only."""
+    import ipaddress
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -17,9 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError, JoulelabError, NotARun
-from joulelab.core.text import escape_unprintable
+from joulelab.core.text import escape_unprintable, is_loopback
 from joulelab.dashboard import api, frame, lists, study_list
 from joulelab.dashboard.entries import Place, check_inside, problem_text
 from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns

@@ -11,8 +11,8 @@ import click
 
 from joulelab.cli.output import print_notice
 from joulelab.cli.parameters import json_option
-from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.core.text import is_loopback
 
 if TYPE_CHECKING:
     from joulelab.dashboard.security import Doors

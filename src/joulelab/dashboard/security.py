@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import is_loopback
 from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:

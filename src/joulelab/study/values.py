@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import read_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,8 +13,8 @@ import datetime as dt
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import read_seconds
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import Unit, unit_of
 from joulelab.plan.rates.zones import utc_of, zone_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import read_seconds
 from joulelab.plan.shifting.optimum import MOST_SLOTS
 
 if TYPE_CHECKING:

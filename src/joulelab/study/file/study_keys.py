@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import TEXTS, TIME, is_number, key, read_texts, read_time
+from joulelab.core.text import read_seconds
 from joulelab.study.values import cooling
 
 SHORTEST_S, SHORTEST_JOB_S = 0.001, 1.0

@@ -12,7 +12,6 @@ from joulelab.analysis.channels import EnergyChannel
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.slow_meters import (
-    REPEATS,
     CumulativeEnergy,
     WindowMeans,
     accumulate_energy,
@@ -42,7 +41,7 @@ def slow(fast: CumulativeEnergy, lag: float, *, every=1.0, window=1.0, gain=2.0,
     middle = np.arange(1, 118, every)
     scatter = np.random.default_rng(2).normal(0, noise, middle.size)
     return WindowMeans(
-        middle, np.full(middle.size, window), rest + gain * fast.means(middle - lag, np.full(1, window)) + scatter
+        middle, np.full(middle.size, window), rest + gain * fast.find_means(middle - lag, np.full(1, window)) + scatter
     )
 
 
@@ -50,46 +49,47 @@ def slow(fast: CumulativeEnergy, lag: float, *, every=1.0, window=1.0, gain=2.0,
 @pytest.mark.parametrize("noise", [0.0, 30.0])
 def test_it_is_found_within_its_uncertainty(lag, noise):
     fast = reference(training())
-    found, u, correlation, why = estimate_lag(slow(fast, lag, noise=noise), fast)
-    assert why == ""
-    assert correlation > 0.97
-    assert abs(found - lag) < 2 * u
-    assert u < 0.2
+    found = estimate_lag(slow(fast, lag, noise=noise), fast)
+    assert found.why == ""
+    assert found.correlation > 0.97
+    assert abs(found.lag_s - lag) < 2 * found.u_s
+    assert found.u_s < 0.2
 
 
 def test_what_repeats_has_many_lags_and_is_refused():
     fast = reference(np.where(T % 4.0 < 2.0, 600.0, 100.0))
-    *_, why = estimate_lag(slow(fast, 0.5), fast)
-    assert why.startswith(REPEATS)
+    found = estimate_lag(slow(fast, 0.5), fast)
+    assert found.why == "load-repeats"
+    assert abs(found.numbers["rival_s"] - found.lag_s) == pytest.approx(4.0, abs=0.5)
 
 
 def test_another_load_is_refused():
     fast = reference(training(1))
-    *_, why = estimate_lag(slow(reference(training(5)), 0.0), fast)
-    assert "do not see the same load" in why
+    found = estimate_lag(slow(reference(training(5)), 0.0), fast)
+    assert (found.why, found.numbers) == ("other-load", {"correlation": found.correlation})
 
 
 def test_steady_power_few_readings_and_slow_drifts_tell_nothing():
     fast = reference(training())
     middle = np.arange(10, 110, 1.0)
-    assert estimate_lag(WindowMeans(middle, np.ones(100), np.full(100, 300.0)), fast)[3] == "the power did not change"
-    *_, correlation, why = estimate_lag(slow(fast, 0.0, every=20.0), fast)
-    assert (math.isnan(correlation), why) == (True, "only 5 readings")  # which is no reason to doubt it
+    assert estimate_lag(WindowMeans(middle, np.ones(100), np.full(100, 300.0)), fast).why == "constant-power"
+    few = estimate_lag(slow(fast, 0.0, every=20.0), fast)
+    assert (few.why, few.numbers) == ("few-readings", {"readings": 5})
+    assert math.isnan(few.correlation)  # which is no reason to doubt it
     ramp = reference(np.linspace(100, 700, T.size))
-    assert "no end of the lags" in estimate_lag(slow(ramp, 1.0, noise=5.0), ramp)[3]
+    assert estimate_lag(slow(ramp, 1.0, noise=5.0), ramp).why == "open-end"
     hill = reference(400 + 300 * np.sin(T / 40))
-    assert "fit alike" in estimate_lag(slow(hill, 1.0, noise=60.0), hill)[3]
+    wide = estimate_lag(slow(hill, 1.0, noise=60.0), hill)
+    assert (wide.why, wide.numbers) == ("wide", {"half_width_s": 2 * wide.u_s})
 
 
 def test_a_lag_beyond_reach_is_refused_and_reach_can_be_widened():
     fast = reference(training())
-    assert "no end of the lags" in estimate_lag(slow(fast, 16.0), fast, reach_s=14.0)[3] or estimate_lag(
-        slow(fast, 16.0), fast, reach_s=14.0
-    )[3].startswith("the two do not")
+    assert estimate_lag(slow(fast, 16.0), fast, reach_s=14.0).why in ("open-end", "other-load")
     short = CumulativeEnergy(0, T[:300], reference(training()).energy[:300], FAST_S)
     late = slow(reference(training()), 4.5)
     late = WindowMeans(late.middle[:28], late.width[:28], late.value[:28])
-    assert estimate_lag(late, short, 5.0)[0] == pytest.approx(4.5, abs=0.2)
+    assert estimate_lag(late, short, 5.0).lag_s == pytest.approx(4.5, abs=0.2)
 
 
 def channel(curve, step_s=FAST_S) -> EnergyChannel:

@@ -153,7 +153,7 @@ def test_nvidia_smi_and_a_meter_are_two_meters_of_one_gpu(tmp_path: Path, log: s
         ("meter", "power_w"),
     }
     (lag,) = result.lags
-    assert lag.why in ("", "none is seen"), lag
+    assert lag.why in ("", "no-lag"), lag
     assert abs(lag.lag_s) < 0.05, "beyond half its period and window, which were declared"
     stated = {c.other.channel: c.difference.value / c.best.energy.value for c in result.comparisons}
     assert all(-0.09 < share < -0.02 for share in stated.values()), stated

@@ -172,13 +172,13 @@ def find_rest_power(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: C
     power = node.power()
     if power is None or not inner:
         return None
-    parts = sums.of([s.best for s in inner])
+    parts = sums.add_up([s.best for s in inner])
     base = parts.base_ns
     shown = find_window_means(power, base)
     inside = (shown.middle - shown.width / 2 >= parts.t[0]) & (shown.middle + shown.width / 2 <= parts.t[-1])
     if not inside.any():
         return None
-    rest = shown.value - parts.means(shown.middle, shown.width)
+    rest = shown.value - parts.find_means(shown.middle, shown.width)
     at = base + np.rint(shown.middle[inside] * 1e9).astype(np.int64)
     return Readings.from_rows(at, at, rest[inside])
 

@@ -87,6 +87,11 @@ class CounterCurve:
         self._break_at, self._break_add, self._break_var = self._find_breaks()
         self._found: dict[int, tuple[float, float]] = {}
 
+    def shift_back(self, lag_s: float, lag_u_s: float) -> CounterCurve:
+        """Return the curve with stamps moved back by a lag whose standard uncertainty is known."""
+        readings, power = self.readings.shift_back(lag_s), self.power and self.power.shift_back(lag_s, lag_u_s)
+        return CounterCurve(readings, self.spec, name=self.name, power=power, bounds=self.bounds, lag_u_s=lag_u_s)
+
     def _find_breaks(self) -> tuple[Ints, Floats, Floats]:
         """Find wraps and resets; return the reading after each, the energy to add from there (J) and its variance."""
         r, modulus = self.readings, self.spec.modulus

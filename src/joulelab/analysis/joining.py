@@ -10,7 +10,6 @@ from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.result import Lag, MeterComparison
 from joulelab.analysis.slow_meters import (
-    REPEATS,
     ChannelSums,
     CumulativeEnergy,
     DoubtedCurve,
@@ -37,10 +36,11 @@ FOLLOWS_CORRELATION = 0.5  # correlation below which a meter does not follow a l
 GUIDE_COVERAGE = 0.98  # share of the workload that the fast meters must have seen to guide
 SLOW_PENALTY = 3.0  # factor by which a slow meter inside a node must be better than a fast one to be preferred
 NO_LAG = "no-lag"
-AGREE_SHARE = 0.005  # meters that differ by less agree, however sure they are of themselves
-# A difference is evidence for a load in step with a sensor only if it is large: against the energy, and against the
-# bound that it would bring into the interval. A difference of 1 % is no reason to print ± 77 %.
-EVIDENT_SHARE, EVIDENT_BOUND_SHARE = 0.03, 0.05
+AGREE_SHARE = 0.005  # meters that differ by less agree, however small their uncertainties are
+# A difference is evidence for a load in step with a sensor only if it is large against the energy, and against the
+# bound that would then be part of the interval. A difference of 1 % is no reason to print ± 77 %.
+EVIDENT_SHARE = 0.03
+EVIDENT_BOUND_SHARE = 0.05
 SAMPLING = "sampling:"
 
 
@@ -144,7 +144,8 @@ def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]
     lags += shifts.values()
     moved = {key: lag for key, lag in shifts.items() if lag.applied}
     channels = (
-        _shift_channel(c, moved[c.meter, c.stream.name]) if (c.meter, c.stream.name) in moved else c for c in scope.channels
+        _shift_channel(c, moved[c.meter, c.stream.name]) if (c.meter, c.stream.name) in moved else c
+        for c in scope.channels
     )
     return replace(scope, channels=tuple(channels))
 
@@ -172,21 +173,8 @@ def _find_quantum_w(channel: EnergyChannel, fast: _FastMeters | None) -> float:
 
 def _shift_channel(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
     """Return a channel with its stamps moved back by a lag."""
-    curve, readings = channel.curve, channel.curve.readings.shift_back(lag.lag_s)
-    if isinstance(curve, PowerCurve):
-        moved: PowerCurve | CounterCurve = PowerCurve(
-            readings, curve.spec, name=curve.name, bounds=curve.bounds, step_s=curve.step_s, lag_u_s=lag.u_s
-        )
-    else:
-        assert isinstance(curve, CounterCurve)  # sums and guides are made later
-        power = curve.power
-        if power is not None:
-            r = power.readings.shift_back(lag.lag_s)
-            power = PowerCurve(
-                r, power.spec, name=power.name, bounds=power.bounds, step_s=power.step_s, lag_u_s=lag.u_s
-            )
-        moved = CounterCurve(readings, curve.spec, name=curve.name, power=power, bounds=curve.bounds, lag_u_s=lag.u_s)
-    return replace(channel, curve=moved)
+    assert isinstance(channel.curve, (PowerCurve, CounterCurve))  # sums and guides are made later
+    return replace(channel, curve=channel.curve.shift_back(lag.lag_s, lag.u_s))
 
 
 def _guide_scope(
@@ -257,19 +245,22 @@ def _rank_channels(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
 
 
 def compare_meters(scopes: Iterable[ScopeResult]) -> tuple[MeterComparison, ...]:
-    """Return each scope's other readings against the one that is believed."""
-    return tuple(_compare(s, other) for s in scopes for other in s.others if not other.estimate)
+    """Compare the other channels of each scope with its best channel."""
+    return tuple(_compare_channels(s, other) for s in scopes for other in s.others if not other.estimate)
 
 
 def judge_difference(difference: Quantity, best: Quantity) -> str:
-    """Return whether two energies agree, by what their difference may be off: `agree`, `differ` or `cannot tell`."""
+    """Return whether two energies agree, by the uncertainty of their difference: `agree`, `differ` or `cannot tell`."""
     if not difference.known:
         return "cannot tell"
     return "differ" if abs(difference.value) > max(2 * difference.u, AGREE_SHARE * abs(best.value)) else "agree"
 
 
 def mark_in_step(scopes: Sequence[ScopeChannels], found: Iterable[MeterComparison]) -> list[ScopeChannels]:
-    """Count what a sensor cannot see where another meter of its scope disagrees: evidence that it missed something."""
+    """Mark the best channel of scopes where another meter is evidence for a load in step with its sensor.
+
+    The bound of unseen energy is then part of its interval.
+    """
     differ = {(c.host, c.scope) for c in found if _is_evidence(c)}
     return [
         replace(s, channels=(replace(s.best, in_step=True), *s.channels[1:])) if (s.host, s.scope) in differ else s
@@ -278,10 +269,9 @@ def mark_in_step(scopes: Sequence[ScopeChannels], found: Iterable[MeterCompariso
 
 
 def _is_evidence(comparison: MeterComparison) -> bool:
-    """Return whether a comparison points to a load in step with the sensor of the reading that is believed.
+    """Return whether a comparison is evidence for a load in step with the sensor of the best channel.
 
-    Another channel of that sensor has the same bound and is no evidence: if both showed the same windows, they would
-    agree, whatever lies between these.
+    Another channel of that sensor has the same bound and is no evidence: both see the same windows.
     """
     best, difference = comparison.best.energy, abs(comparison.difference.value)
     if comparison.verdict != "differ" or best.bounds.keys() <= comparison.other.energy.bounds.keys():
@@ -289,7 +279,7 @@ def _is_evidence(comparison: MeterComparison) -> bool:
     return difference > max(EVIDENT_SHARE * abs(best.value), EVIDENT_BOUND_SHARE * (best.bound or 0.0))
 
 
-def _compare(scope: ScopeResult, other: ChannelEnergy) -> MeterComparison:
+def _compare_channels(scope: ScopeResult, other: ChannelEnergy) -> MeterComparison:
     best = scope.reading
     # A counter takes its sampling term from a power of the same sensor: it is as large, but not the same error.
     own = {f"{s}@other" if s.startswith(SAMPLING) else s: u for s, u in other.energy.terms.items()}

@@ -78,6 +78,11 @@ class PowerCurve:
         self._edges: dict[int, float] = {}
         self.period_s = self._find_period()
 
+    def shift_back(self, lag_s: float, lag_u_s: float) -> PowerCurve:
+        """Return the curve with stamps moved back by a lag whose standard uncertainty is known."""
+        readings, bounds = self.readings.shift_back(lag_s), self.bounds
+        return PowerCurve(readings, self.spec, name=self.name, bounds=bounds, step_s=self.step_s, lag_u_s=lag_u_s)
+
     def _find_step(self) -> float:
         steps = np.diff(self.readings.t0_ns[:100_001]) * 1e-9
         return find_usual_step(steps) if steps.size else self.spec.update_s or 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,51 +17,57 @@ from joulelab.analysis.unseen import PowerBounds
 from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
     from joulelab.analysis.channels import EnergyChannel
     from joulelab.analysis.readings import Floats, Ints
 
-LONGEST_LAG_S = 15.0  # no meter that is read while a run goes on is further behind
-FEWEST_LAG_READINGS = 10  # readings from which a lag is estimated
+MOST_SUM_POINTS = 1_000_000  # points of a sum of channels over time
+# Lag of a slow meter.
+LONGEST_LAG_S = 15.0  # no meter that is read during a run lags further behind
+LAG_REACH = 1 / 8  # share of the record within which lags are searched
+FEWEST_LAG_READINGS = 10  # readings needed to estimate a lag
+MOST_LAG_READINGS = 4_000  # readings that are used, from the middle of the record
+ROUGH_READINGS = 500  # readings, spread over those, that find about where the lag lies
+CLOSE_READINGS = 2_000  # readings, spread over those, that find the lag itself
+LAGS_PER_PASS = 240  # lags tried to each side in the first pass, and in the second pass
+LAG_CELLS = 1 << 15  # lags times readings that are computed at once: they fit into a processor's cache
 SAME_LOAD = 0.8  # correlation from which two meters see the same load
-MOST_LAG_READINGS = 4_000  # readings looked at
-LAGS_PER_PASS = 240  # lags tried on each pass
-LAG_CELLS = 1 << 15  # lags times readings that are worked out at once: as many as stay in a processor's cache
-# Readings, spread over those, that are enough to see around which lag to look, and to look closer.
-ROUGH_READINGS, CLOSE_READINGS = 500, 2_000
-LAG_REACH = 1 / 8  # share of the record within which lags are looked for
+RIVAL_FACTOR = 2.0  # another lag is as good if it leaves at most twice as much variance unexplained,
+RIVAL_SHARE = 0.05  # or at most this share of the explained variance more
+WIDEST_LAG_S = 0.2  # half-width of possible lags that is always narrow enough; else the slow meter's step
 # Whether a meter follows a load can be judged only if the load moved for longer than either meter's reading period: a
 # log of single readings shows fast steps as movement that is not there. The load moved if its means over five readings
 # of the fast meters and one of the slow (1 s at least) resemble their neighbours, or if its means over one reading of
 # either are smooth: scatter, wrong readings and most beats of steps with readings are neither. A beat that takes more
 # than 28 readings looks the same as a load that moves slowly.
-MOVES_SHARE = 0.05  # standard deviation of those means by which a load moves, as a share of their mean
-SHORTEST_MEAN_S, LASTING_STEPS = 1.0, 5
-# Autocorrelation of neighbours, and against that of scatter: a sine of 7 means has 0.62, a step 1 - 3 / count.
-LASTING_CORRELATION, LASTING_CHANCE = 0.5, 3.5
-# Standard deviation against the scatter by third differences (rms): scatter has 1 or 2, a sine of 8 means 10, a square
+MOVES_SHARE = 0.05  # relative standard deviation of these means above which the load moved
+SHORTEST_MEAN_S = 1.0  # shortest time over which these means are taken
+LASTING_STEPS = 5  # readings of the fast meters in one mean
+LASTING_CORRELATION = 0.5  # autocorrelation of neighbours: a sine of 7 means has 0.62, a step 1 - 3 / count
+LASTING_CHANCE = 3.5  # the same, in standard deviations of the autocorrelation of scatter
+# Standard deviation over the scatter by third differences (rms): scatter has 1 or 2, a sine of 8 means 10, a square
 # wave of 28 means 8, a step more.
-SMOOTH_RATIO, FEWEST_SMOOTH, THIRD_DIFFERENCES = 8.0, 30, math.sqrt(20)
-# Share of what the fast meters show (standard deviation) that these means have to keep: beats of harmonics keep less.
-KEPT_MOVEMENT = 0.6
-# A meter that shows the movement of a load correlates with it by 0.5 or more unless it scatters by more than this times
-# the movement, even if it shows three quarters only.
+SMOOTH_RATIO = 8.0
+FEWEST_SMOOTH = 30  # means needed to call them smooth
+THIRD_DIFFERENCES = math.sqrt(20)  # rms of third differences of scatter with standard deviation 1
+KEPT_MOVEMENT = 0.6  # share of the fast meters' standard deviation that the means must keep; beats keep less
+# A meter that shows the movement of a load, even three quarters of it, correlates with it by 0.5 or more unless it
+# scatters by more than this factor times the movement.
 MOST_SCATTER = 1.5
-REPEATS = "the load repeats"
-# Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
-RIVAL_FACTOR, RIVAL_SHARE = 2.0, 0.05
-FEWEST_GUIDED = 6  # readings of the workload from which a fit is made
-EXPLAINED_SHARE = 0.8  # share of the slow readings' variance that the fast ones must explain
-SLOPE_DRIFT = 0.1  # how far the ratio of slow to fast may differ from one moment to the next
-# Slow readings represent a load that the fast ones saw if their spread is about the same, and their mean by chance.
-FAIR_SPREAD, FAIR_MEAN = (0.6, 1.6), 1.5
-LEAST_SAMPLED = 0.2  # share of the true energy that readings at the wrong moments may make of it
+# Guide of a slow meter by fast ones.
+FEWEST_GUIDED = 6  # readings of the workload needed for a fit
+EXPLAINED_SHARE = 0.8  # share of the slow readings' variance that the fast meters must explain
+SLOPE_DRIFT = 0.1  # relative change of the ratio of slow to fast from one moment to the next
+# Slow readings are a fair sample if their spread is about that of the load, and their mean differs by chance only.
+FAIR_SPREAD = (0.6, 1.6)  # ratio of the two standard deviations
+FAIR_MEAN = 1.5  # difference of the means, in standard errors
+LEAST_SAMPLED = 0.2  # smallest share of the true energy that readings at the wrong moments may show
 FULL_VIEW = 0.95  # share of the time that a meter must see so that no load is in step with its readings
-SAMPLE_OFFSETS = 9  # moments within a step at which slow readings may really have been taken
-# Kinds of terms of the fast meters that the fit takes out, since the slow readings set its level.
+SAMPLE_OFFSETS = 9  # moments within a step at which slow readings may have been taken
+# Kinds of terms of the fast meters that the fit removes, because the slow readings set the level.
 LEVEL_TERMS = ("gain", "offset", "unseen", "in-step")
 
 
@@ -84,36 +90,36 @@ class CumulativeEnergy:
     step_s: float
 
     def at(self, t: Floats) -> Floats:
-        """Return the energy used up to each time, in J."""
+        """Return the energy (J) used up to each time."""
         found: Floats = np.interp(t, self.t, self.energy)
         return found
 
-    def means(self, middle: Floats, width: Floats) -> Floats:
-        """Return the mean power over windows, in W."""
+    def find_means(self, middle: Floats, width: Floats) -> Floats:
+        """Return the mean power (W) over windows."""
         wide = np.maximum(width, self.step_s)
         return (self.at(middle + wide / 2) - self.at(middle - wide / 2)) / wide
 
 
 def accumulate_energy(channel: EnergyChannel, base_ns: int) -> CumulativeEnergy:
-    """Return a channel as energy over time, each reading at the middle of what it stands for."""
+    """Return the energy of a channel over time, each reading at the middle of the time that it stands for."""
     curve, readings = channel.curve, channel.readings
     t = find_middles(readings, base_ns)
     t -= find_shift_s(channel)
     if isinstance(curve, CounterCurve):
-        return CumulativeEnergy(base_ns, t, curve.unwrap_values(), _every_s(channel))
+        return CumulativeEnergy(base_ns, t, curve.unwrap_values(), _find_step_s(channel))
     steps = np.diff(t) * (readings.value[1:] + readings.value[:-1]) / 2
-    return CumulativeEnergy(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), _every_s(channel))
+    return CumulativeEnergy(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), _find_step_s(channel))
 
 
 class ChannelSums:
-    """Add channels, and keep each sum: a node's meters are compared with it, guided by it, less it they are rest."""
+    """Add up channels over time, and cache each sum: lags, guides and the rest of a node need the same ones."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, ...], tuple[list[EnergyChannel], CumulativeEnergy]] = {}
 
-    def of(self, channels: list[EnergyChannel]) -> CumulativeEnergy:
-        """Return several channels together, where all of them were read."""
-        key = tuple(sorted(map(id, channels)))  # they are held here, so that no other gets one's number
+    def add_up(self, channels: list[EnergyChannel]) -> CumulativeEnergy:
+        """Return the sum of channels over the time in which all of them were read."""
+        key = tuple(sorted(map(id, channels)))  # the channels are held here, so that no other object gets their id
         if key not in self._found:
             base = min(int(c.readings.t0_ns[0]) for c in channels)
             self._found[key] = channels, sum_channels(channels, base)
@@ -121,11 +127,11 @@ class ChannelSums:
 
 
 def sum_channels(channels: list[EnergyChannel], base_ns: int) -> CumulativeEnergy:
-    """Return several channels together, where all of them were read."""
+    """Return the sum of channels over the time in which all of them were read."""
     ends = np.array([find_middles(c.readings.select_ends(), base_ns) - find_shift_s(c) for c in channels])
     first, last = float(ends[:, 0].max()), float(ends[:, 1].min())
-    step = max(map(_every_s, channels))
-    count = int(min(max((last - first) / max(step / 2, 0.02), 2), 1_000_000))
+    step = max(map(_find_step_s, channels))
+    count = int(min(max((last - first) / max(step / 2, 0.02), 2), MOST_SUM_POINTS))
     t = np.linspace(first, max(last, first), count)
     energy = np.zeros(count)
     for channel in channels:  # one after the other: a day of each is 14 MB
@@ -141,20 +147,20 @@ def find_middles(readings: Readings, base_ns: int) -> Floats:
 
 
 def find_shift_s(channel: EnergyChannel) -> float:
-    """Return how far back (s) the middle of what a reading stands for lies."""
+    """Return by how much (s) the middle of the time that a reading stands for lies before the reading."""
     if isinstance(channel.curve, CounterCurve):
         return (channel.curve.spec.update_s or 0.0) / 2
     return (channel.update_s + (channel.spec.window_s or 0.0) + channel.spec.lag_s) / 2
 
 
-def _every_s(channel: EnergyChannel) -> float:
-    """Return how often (s) a channel tells something new of itself: of a power each reading counts."""
+def _find_step_s(channel: EnergyChannel) -> float:
+    """Return the time (s) between new values of a channel; every reading of a power is new."""
     counted = channel.curve.spec.update_s or 0.0 if isinstance(channel.curve, CounterCurve) else 0.0
     return max(counted, channel.step_s)
 
 
 def find_window_means(channel: EnergyChannel, base_ns: int) -> WindowMeans:
-    """Return what a channel says as mean powers over windows: its readings, or the rises of its counter."""
+    """Return a channel as mean powers over windows: its readings, or the rises of its counter."""
     curve, readings = channel.curve, channel.readings
     t = find_middles(readings, base_ns)
     if not isinstance(curve, CounterCurve):
@@ -165,56 +171,76 @@ def find_window_means(channel: EnergyChannel, base_ns: int) -> WindowMeans:
     return WindowMeans((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
 
 
+@dataclass(frozen=True, slots=True)
+class LagEstimate:
+    """Hold the lag (s) of a slow meter behind a fast one, its standard uncertainty, and the correlation at this lag.
+
+    `why` is a code for a poor estimate, empty for a good one: `few-readings`, `constant-power`, `other-load`,
+    `open-end`, `wide`, `load-repeats`. `numbers` belong to it.
+    """
+
+    lag_s: float
+    u_s: float
+    correlation: float
+    why: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
 def estimate_lag(
     slow: WindowMeans, fast: CumulativeEnergy, least_s: float = 0.0, reach_s: float = LONGEST_LAG_S
-) -> tuple[float, float, float, str]:
-    """Return lag (s) of the slow one behind the fast, its standard uncertainty, the correlation, and why it is poor.
+) -> LagEstimate:
+    """Estimate the lag of a slow meter behind a fast one, by correlation.
 
     For each lag the slow readings are fitted by the fast means over their own windows; lags whose residuals are not
-    significantly larger than the smallest are all possible. Loads that repeat leave several: then it is poor. Lags are
-    looked for within an eighth of the record, at least `least_s`, at most `reach_s`.
+    significantly larger than the smallest are all possible. A load that repeats leaves several: then the estimate is
+    poor. Lags are searched within an eighth of the record, at least `least_s`, at most `reach_s`.
     """
     whole = float(fast.t[-1] - fast.t[0])
-    first = _within(slow, fast, _reach_s(fast, least_s, reach_s))
-    if not first[3]:
+    first = _estimate_within(slow, fast, _find_reach_s(fast, least_s, reach_s))
+    if not first.why:
         return first
-    # The one step of a short record may lie where a long reach does not look.
-    second = _within(slow, fast, min(reach_s, max(whole * LAG_REACH / 4, least_s)))
-    return first if second[3] else second
+    # The only step of a short record may lie where a long reach does not look.
+    second = _estimate_within(slow, fast, min(reach_s, max(whole * LAG_REACH / 4, least_s)))
+    return first if second.why else second
 
 
-def _reach_s(fast: CumulativeEnergy, least_s: float, reach_s: float = LONGEST_LAG_S) -> float:
-    """Return how far (s) to either side a lag is looked for."""
+def _find_reach_s(fast: CumulativeEnergy, least_s: float, reach_s: float = LONGEST_LAG_S) -> float:
+    """Return the largest lag (s), to either side, that is tried."""
     return min(reach_s, max(float(fast.t[-1] - fast.t[0]) * LAG_REACH, least_s))
 
 
-def _within(slow: WindowMeans, fast: CumulativeEnergy, reach: float) -> tuple[float, float, float, str]:
-    fit = _Fit(slow, fast, reach)
-    if fit.value.size < FEWEST_LAG_READINGS:
-        return 0.0, math.inf, math.nan, f"only {fit.value.size} readings"  # too few to tell whether it follows
+def _estimate_within(slow: WindowMeans, fast: CumulativeEnergy, reach: float) -> LagEstimate:
+    fit = _LagFit(slow, fast, reach)
+    if fit.value.size < FEWEST_LAG_READINGS:  # too few to see whether it follows the load
+        return LagEstimate(0.0, math.inf, math.nan, "few-readings", {"readings": fit.value.size})
     if float(np.ptp(fit.value)) <= 1e-9 * max(float(np.abs(fit.value).max()), 1e-9):
-        return 0.0, math.inf, 0.0, "the power did not change"
+        return LagEstimate(0.0, math.inf, 0.0, "constant-power")
     lags = np.linspace(-reach, reach, 2 * LAGS_PER_PASS + 1)
     between_s = float(np.median(np.diff(fit.middle)))
-    rough, fit = fit.thinned(ROUGH_READINGS), fit.thinned(CLOSE_READINGS)
-    left = rough.left(lags)
-    rival = _rival(lags, left)
-    possible = rough.possible(lags, left)
+    rough, fit = fit.thin_out(ROUGH_READINGS), fit.thin_out(CLOSE_READINGS)
+    left = rough.find_unexplained(lags)
+    rival = _find_rival(lags, left)
+    possible = rough.select_possible(lags, left)
     step = float(lags[1] - lags[0])
     fine = np.linspace(possible[0] - 2 * step, possible[-1] + 2 * step, LAGS_PER_PASS + 1)
-    left = fit.left(fine)
-    possible = fit.possible(fine, left)
+    left = fit.find_unexplained(fine)
+    possible = fit.select_possible(fine, left)
     lag, half = float(possible[0] + possible[-1]) / 2, float(possible[-1] - possible[0]) / 2
     u = math.hypot(half / 2, math.hypot(float(fine[1] - fine[0]), fast.step_s) / math.sqrt(12))
     correlation = math.sqrt(max(0.0, 1.0 - float(left.min())))
-    why = _poor(lag, u, correlation, reach, between_s)
-    if not why and rival is not None:
-        why = f"{REPEATS}: a lag of {rival:.1f} s fits as well"
-    return lag, u, correlation, why
+    if correlation < SAME_LOAD:
+        return LagEstimate(lag, u, correlation, "other-load", {"correlation": correlation})
+    if abs(lag) + 2 * u >= reach:
+        return LagEstimate(lag, u, correlation, "open-end", {"reach_s": reach})
+    if 2 * u > max(between_s, WIDEST_LAG_S):
+        return LagEstimate(lag, u, correlation, "wide", {"half_width_s": 2 * u})
+    if rival is not None:
+        return LagEstimate(lag, u, correlation, "load-repeats", {"rival_s": rival})
+    return LagEstimate(lag, u, correlation)
 
 
-def _rival(lags: Floats, left: Floats) -> float | None:
-    """Return another lag (s) at which the fit is about as good, with worse ones in between, None for none."""
+def _find_rival(lags: Floats, left: Floats) -> float | None:
+    """Return another lag (s) that fits about as well, with worse ones in between, None if there is none."""
     best = int(np.argmin(left))
     good = float(left[best])
     enough = max(RIVAL_FACTOR * good, good + (1 - good) * RIVAL_SHARE)
@@ -228,29 +254,32 @@ def _rival(lags: Floats, left: Floats) -> float | None:
 
 
 def has_moved(slow: WindowMeans, fast: CumulativeEnergy, least_s: float, quantum_w: float) -> bool:
-    """Return whether the load moved enough to judge whether a slow meter follows it, by the rules above `VARIES`.
+    """Return whether the load moved enough to judge whether a slow meter follows it: see the rules at MOVES_SHARE.
 
-    Only the readings that `estimate()` correlates count: a flat load has its idle edges elsewhere. There are at least
-    `FEWEST`. `quantum_w` is the coarser of both meters' steps.
+    Only the readings that `estimate_lag` correlates count, at least FEWEST_LAG_READINGS: a flat load has its idle edges
+    elsewhere. `quantum_w` is the coarser of both meters' steps.
     """
-    fit = _Fit(slow, fast, _reach_s(fast, least_s))
-    if float(fit.value.std()) > MOST_SCATTER * float(fast.means(fit.middle, fit.width).std()):
+    fit = _LagFit(slow, fast, _find_reach_s(fast, least_s))
+    if float(fit.value.std()) > MOST_SCATTER * float(fast.find_means(fit.middle, fit.width).std()):
         return False
     shortest_s = max(SHORTEST_MEAN_S, float(np.median(np.diff(fit.middle))), float(np.median(fit.width)))
 
-    def means_over(every_s: float) -> Floats:
+    def find_means_over(every_s: float) -> Floats:
         count = int((fit.middle[-1] - fit.middle[0]) / every_s)
         return np.diff(fast.at(fit.middle[0] + every_s * np.arange(count + 1))) / every_s
 
-    lasting, single = means_over(max(shortest_s, LASTING_STEPS * fast.step_s)), means_over(max(shortest_s, fast.step_s))
-    moves = [watts for watts, is_movement in ((lasting, _lasts), (single, _is_smooth)) if is_movement(watts)]
+    lasting, single = (
+        find_means_over(max(shortest_s, LASTING_STEPS * fast.step_s)),
+        find_means_over(max(shortest_s, fast.step_s)),
+    )
+    moves = [watts for watts, is_movement in ((lasting, _is_lasting), (single, _is_smooth)) if is_movement(watts)]
     if not moves:
         return False
-    least_w = max(KEPT_MOVEMENT * float(means_over(fast.step_s).std()), quantum_w)
+    least_w = max(KEPT_MOVEMENT * float(find_means_over(fast.step_s).std()), quantum_w)
     return any(float(watts.std()) > max(MOVES_SHARE * abs(float(watts.mean())), least_w) for watts in moves)
 
 
-def _lasts(watts: Floats) -> bool:
+def _is_lasting(watts: Floats) -> bool:
     """Return whether neighbours are alike."""
     if watts.size < FEWEST_LAG_READINGS:
         return False
@@ -266,7 +295,7 @@ def _is_smooth(watts: Floats) -> bool:
     return float(watts[3:-3].std()) > SMOOTH_RATIO * scatter  # a wrong reading further out is not in all differences
 
 
-class _Fit:
+class _LagFit:
     """Fit slow readings by a straight line of the fast means, at any lag."""
 
     def __init__(self, slow: WindowMeans, fast: CumulativeEnergy, reach_s: float) -> None:
@@ -278,8 +307,8 @@ class _Fit:
         self.middle, self.width, self.value = slow.middle[sel], slow.width[sel], slow.value[sel]
         self._fast = fast
 
-    def thinned(self, most: int) -> _Fit:
-        """Return a fit of so many readings at most, spread over the same time."""
+    def thin_out(self, most: int) -> _LagFit:
+        """Return a fit of at most `most` readings, spread over the same time."""
         every = -(-self.value.size // most)
         if every == 1:
             return self
@@ -287,79 +316,69 @@ class _Fit:
         fewer.middle, fewer.width, fewer.value = self.middle[::every], self.width[::every], self.value[::every]
         return fewer
 
-    def left(self, lags: Floats) -> Floats:
-        """Return the share of the slow readings' variance that the fit leaves at each lag; if falling, all."""
+    def find_unexplained(self, lags: Floats) -> Floats:
+        """Return the share of the slow readings' variance that the fit leaves at each lag; all of it if falling."""
         rows = max(LAG_CELLS // max(self.value.size, 1), 1)
-        return np.concatenate([self._left(lags[i : i + rows]) for i in range(0, lags.size, rows)])
+        return np.concatenate([self._find_unexplained(lags[i : i + rows]) for i in range(0, lags.size, rows)])
 
-    def possible(self, lags: Floats, left: Floats) -> Floats:
+    def select_possible(self, lags: Floats, left: Floats) -> Floats:
         """Return the lags around the best that fit about as well."""
         best = int(np.argmin(left))
-        bad = left > left[best] * (1 + 4 / self._free(float(lags[best])))
+        bad = left > left[best] * (1 + 4 / self._count_freedom(float(lags[best])))
         first = best - int(np.argmax(np.append(bad[best::-1], [True]))) + 1
         last = best + int(np.argmax(np.append(bad[best:], [True])))
         return lags[first:last]
 
-    def _centred(self, lags: Floats) -> Floats:
-        """Return the fast means at each lag, one column a lag, less their mean."""
-        # Neighbours in memory are neighbours in time: so they are found without a search.
-        x = self._fast.means(self.middle[:, np.newaxis] - lags, self.width[:, np.newaxis])
+    def _center_means(self, lags: Floats) -> Floats:
+        """Return the fast means minus their mean, one column per lag."""
+        # Neighbours in memory are neighbours in time: numpy finds them without a search.
+        x = self._fast.find_means(self.middle[:, np.newaxis] - lags, self.width[:, np.newaxis])
         x -= x.mean(axis=0)
         return x
 
-    def _left(self, lags: Floats) -> Floats:
-        x, y = self._centred(lags), self.value - self.value.mean()
+    def _find_unexplained(self, lags: Floats) -> Floats:
+        x, y = self._center_means(lags), self.value - self.value.mean()
         xx, xy = np.einsum("ij,ij->j", x, x), y @ x
         rising = (xx > 0) & (xy > 0)
         explained = np.divide(xy * xy, xx * float(np.dot(y, y)), out=np.zeros(lags.size), where=rising)
         left: Floats = np.clip(1.0 - explained, 0.0, 1.0)
         return left
 
-    def _free(self, lag: float) -> float:
-        """Return how many independent readings are left over; residuals that follow each other count less."""
-        x, y = self._centred(np.array([lag]))[:, 0], self.value - self.value.mean()
+    def _count_freedom(self, lag: float) -> float:
+        """Return the degrees of freedom of the residuals; correlated ones count less."""
+        x, y = self._center_means(np.array([lag]))[:, 0], self.value - self.value.mean()
         residual = y - x * (float(np.dot(x, y)) / max(float(np.dot(x, x)), 1e-12))
         return max(count_independent(residual) - 3, 1.0)
 
 
-def _poor(lag: float, u: float, correlation: float, reach_s: float, step_s: float) -> str:
-    if correlation < SAME_LOAD:
-        return f"the two do not see the same load (correlation {correlation:.2f})"
-    if abs(lag) + 2 * u >= reach_s:
-        return f"no end of the lags that fit within ±{reach_s:g} s"
-    if 2 * u > max(step_s, 0.2):
-        return f"lags within ±{2 * u:.1f} s fit alike"
-    return ""
-
-
 @dataclass(frozen=True)
 class Guide:
-    """Hold the fast meters inside a slow one: together over time, and their energy with terms."""
+    """Hold the fast meters inside a slow one: their sum over time, and their energy with terms."""
 
     curve: CumulativeEnergy
     energy: Callable[[int, int], Quantity]
 
-    def means(self, slow: PowerCurve, late_s: float = 0.0) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """Return the fast mean power (W) over the window of each slow reading, and where both were read."""
+    def find_means(self, slow: PowerCurve, late_s: float = 0.0) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Return the fast mean power (W) over the window of each slow reading, and whether both were read then."""
         t = slow.find_seconds(slice(0, len(slow.readings))) + (slow.base_ns - self.curve.base_ns) * 1e-9 - slow.shift_s
         t = t - late_s
         inside = (t - slow.window_s / 2 >= self.curve.t[0]) & (t + slow.window_s / 2 <= self.curve.t[-1])
-        return self.curve.means(t, np.full(t.size, slow.window_s)), inside
+        return self.curve.find_means(t, np.full(t.size, slow.window_s)), inside
 
-    def sampled(self, slow: PowerCurve, late_s: float = 0.0) -> PowerCurve:
-        """Return what the fast ones would be by readings at the slow ones' times."""
-        return _like(slow, self.means(slow, late_s)[0])
+    def sample_like(self, slow: PowerCurve, late_s: float = 0.0) -> PowerCurve:
+        """Return the fast power as if read at the times of the slow readings."""
+        return _replace_values(slow, self.find_means(slow, late_s)[0])
 
     def is_represented(self, slow: PowerCurve, a_ns: int, b_ns: int) -> bool:
-        """Return whether the slow readings of [a, b] are a fair sample of what the fast ones saw then."""
-        values, inside = self.means(slow)
+        """Return whether the slow readings of [a, b] are a fair sample of the load that the fast meters saw."""
+        values, inside = self.find_means(slow)
         during = inside & (slow.readings.t0_ns >= a_ns) & (slow.readings.t0_ns <= b_ns)
         count = int(during.sum())
         if count < FEWEST_GUIDED:
             return False
         base = self.curve.base_ns
         t = np.arange((a_ns - base) * 1e-9, (b_ns - base) * 1e-9, max(self.curve.step_s, (b_ns - a_ns) * 1e-9 / 20_000))
-        dense = self.curve.means(t, np.full(t.size, slow.window_s))
+        dense = self.curve.find_means(t, np.full(t.size, slow.window_s))
         spread = float(dense.std())
         if spread <= 1e-3 * abs(float(dense.mean())):
             return True
@@ -369,23 +388,28 @@ class Guide:
 
 
 class GuidedCurve:
-    """Answer energies of a slow power channel, guided by the fast ones inside it; fitted for the workload in [a, b]."""
+    """Answer energies of a slow power channel with the fast meters inside it as a guide.
+
+    The slow readings S are fitted by a + b F, F being the mean power of the fast meters over the same windows. Energy
+    is then a T + b E(F) + E(residual): only the residual is sampled slowly. An error of b matters only as far as the
+    slow readings sample F badly, and the gain of F not at all.
+    """
 
     def __init__(self, slow: PowerCurve, guide: Guide, a_ns: int, b_ns: int) -> None:
-        """Fit; raise ValueError where the fast ones do not explain the slow readings, or these sample them unfairly."""
+        """Fit for the workload in [a, b]; raise ValueError if the fast meters do not explain the slow readings."""
         self.slow = slow
         self.readings = slow.readings
         self.guide = guide
-        values, inside = guide.means(slow)
+        values, inside = guide.find_means(slow)
         if inside.sum() < FEWEST_GUIDED:
-            raise ValueError(f"only {inside.sum()} readings beside the fast ones")
-        # Windows that follow each other without a pause see all there is; others may be in step with the load.
+            raise ValueError(f"only {inside.sum()} readings beside the fast meters")
+        # Windows without a pause between them see the whole load; others may be in step with it.
         if slow.window_s < FULL_VIEW * slow.step_s and not guide.is_represented(slow, a_ns, b_ns):
-            raise ValueError("the slow readings are no fair sample of what the fast ones saw")
-        self.offset_w, self.slope, slope_u = _fit(values[inside], slow.readings.value[inside])
+            raise ValueError("the slow readings are no fair sample of the load that the fast meters saw")
+        self.offset_w, self.slope, slope_u = _fit_line(values[inside], slow.readings.value[inside])
         self.slope_u = math.hypot(slope_u, SLOPE_DRIFT * self.slope)
-        self.rest = _like(slow, slow.readings.value - self.offset_w - self.slope * values)
-        self._sampled = _like(slow, values)
+        self.rest = _replace_values(slow, slow.readings.value - self.offset_w - self.slope * values)
+        self._sampled = _replace_values(slow, values)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
@@ -398,16 +422,17 @@ class GuidedCurve:
         terms = {s: u for s, u in plain.terms.items() if s.startswith(level)}
         terms = {s: u * value / plain.value if s.startswith("gain:") and plain.value else u for s, u in terms.items()}
         terms |= rest.terms
-        terms[f"guide:{shared}"] = self.slope_u * abs(fast.value - _rise(self._sampled, a_ns, b_ns))
+        terms[f"guide:{shared}"] = self.slope_u * abs(fast.value - _subtract_ends(self._sampled, a_ns, b_ns))
         for source, u in fast.without(*LEVEL_TERMS).terms.items():
             terms[source] = terms.get(source, 0.0) + self.slope * u
         return Quantity(value, {s: u for s, u in terms.items() if u}, plain.known, plain.bounds)
 
 
 class WatchedCurve:
-    """Answer energies of a slow power channel as they are, with what the fast ones show that its readings miss.
+    """Answer energies of a slow power channel as read, with a term for the changes that only the fast meters show.
 
-    It is not guided: a load in step with the readings, or an unknown lag, would make a fit wrong and sure of itself.
+    It is not guided: with a load in step with the readings, or an unknown lag, a fit would be wrong with a small
+    uncertainty.
     """
 
     def __init__(self, slow: PowerCurve, guide: Guide) -> None:
@@ -418,15 +443,15 @@ class WatchedCurve:
     @cached_property
     def _sampled(self) -> list[PowerCurve]:
         reach = self.slow.step_s / 2
-        return [self._guide.sampled(self.slow, float(late)) for late in np.linspace(-reach, reach, SAMPLE_OFFSETS)]
+        return [self._guide.sample_like(self.slow, float(late)) for late in np.linspace(-reach, reach, SAMPLE_OFFSETS)]
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
         plain, fast = self.slow.energy(a_ns, b_ns, steps_ns=steps_ns), self._guide.energy(a_ns, b_ns)
         bound = 0.0
         for other in self._sampled if fast.value > 0 else ():
-            missed = fast.value - _rise(other, a_ns, b_ns)
-            # What such readings make of the fast ones' energy, these may make of their own: in proportion.
+            missed = fast.value - _subtract_ends(other, a_ns, b_ns)
+            # Such readings change the energy of the fast meters; these may change their own in proportion.
             sampled = max(fast.value - missed, LEAST_SAMPLED * fast.value)
             bound = max(bound, abs(plain.value * missed / sampled))
         terms = {**plain.terms, f"alias:{self.slow.name}": bound / math.sqrt(3)}
@@ -434,7 +459,7 @@ class WatchedCurve:
 
 
 class DoubtedCurve:
-    """Answer energies of a meter that does not follow the load inside it: as it reads, without an interval."""
+    """Answer energies of a meter that does not follow the load inside it: as read, without an interval."""
 
     def __init__(self, curve: PowerCurve | CounterCurve) -> None:
         self.plain = curve
@@ -442,23 +467,22 @@ class DoubtedCurve:
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J; its accuracy is not known."""
-        found = self.plain.energy(a_ns, b_ns, steps_ns=steps_ns)
-        return replace(found, known=False)
+        return replace(self.plain.energy(a_ns, b_ns, steps_ns=steps_ns), known=False)
 
 
-def _rise(curve: PowerCurve, a_ns: int, b_ns: int) -> float:
+def _subtract_ends(curve: PowerCurve, a_ns: int, b_ns: int) -> float:
     return float(curve.at(b_ns)[0] - curve.at(a_ns)[0])
 
 
-def _like(slow: PowerCurve, value: Floats) -> PowerCurve:
-    """Return a curve of other values at the times of the slow readings."""
+def _replace_values(slow: PowerCurve, value: Floats) -> PowerCurve:
+    """Return a curve with other values at the times of the slow readings."""
     r, spec = slow.readings, replace(slow.spec, limits=None)
     bounds = PowerBounds(float(value.min()), float(value.max()))
     return PowerCurve(Readings(r.t0_ns, r.t1_ns, value), spec, name=slow.name, bounds=bounds, step_s=slow.step_s)
 
 
-def _fit(x: Floats, y: Floats) -> tuple[float, float, float]:
-    """Return offset (W), slope and its standard uncertainty; raise ValueError where too little is explained."""
+def _fit_line(x: Floats, y: Floats) -> tuple[float, float, float]:
+    """Return offset (W), slope and its standard uncertainty; raise ValueError if too little variance is explained."""
     dx, dy = x - x.mean(), y - y.mean()
     xx, yy, xy = float(np.dot(dx, dx)), float(np.dot(dy, dy)), float(np.dot(dx, dy))
     if xx <= 0 or yy <= 0 or xy <= 0 or xy * xy < EXPLAINED_SHARE * xx * yy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 # The name of a twin whose meters were served and read like real ones.
 SERVED_TWIN = "node served by joulelab twin"
 TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0}
-_TIME_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)\s*")
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -62,7 +60,9 @@ def _count_alike(one: str, other: str) -> int:
 def read_seconds(value: float | str, least: float = 0.0) -> float:
     """Return a time in s; numbers are in s already. Raises ConfigError, also below `least`."""
     if isinstance(value, str):
-        match = _TIME_PATTERN.fullmatch(value)
+        import re  # not at the top: every process that writes marks loads this module
+
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)\s*", value)
         unit = match[2].replace("µ", "u") if match else ""
         found = float(match[1]) * TIME_UNITS[unit] if match and unit in TIME_UNITS else math.nan
     else:

@@ -145,6 +145,7 @@ class MeterOpener:
     def _open_module(self) -> Meter | Archive:
         from joulelab.recorder.plan import MeterPlan, Plan, open_meter
         from joulelab.run.config.meter_entries import is_live
+        from joulelab.run.run_options import read_offers
 
         module = self.module
         if not is_live(module):

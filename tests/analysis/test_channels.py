@@ -31,7 +31,7 @@ def test_a_working_counter_is_believed_before_a_power(folder):
     (scope,) = load(folder)
     assert [c.spec.name for c in scope.channels] == ["energy_j", "power_instant_w"]
     assert scope.best.curve.power is scope.channels[1].curve
-    assert scope.power().spec.name == "power_instant_w"
+    assert scope.find_power().spec.name == "power_instant_w"
     assert (scope.scope, scope.host, scope.parent) == ("gpu:0", "node1", "node.dc")
     assert not scope.best.frozen
     assert scope.best.step_s == 0.1
@@ -59,19 +59,19 @@ def test_measured_comes_before_estimated_and_known_before_unknown(folder):
     folder.add("bmc", power("cpu:0"), T, np.full(T.size, 92.0))
     (scope,) = load(folder)
     assert [c.meter for c in scope.channels] == ["bmc", "odd", "estimate"]
-    assert scope.power().meter in ("bmc", "odd"), "an estimate never stands for what was measured"
+    assert scope.find_power().meter in ("bmc", "odd"), "an estimate never stands for what was measured"
 
 
 def test_an_estimate_shows_power_where_there_is_nothing_else(folder):
     folder.add("estimate", power("cpu", estimate=True), T, np.full(T.size, 90.0))
-    assert load(folder)[0].power().meter == "estimate"
+    assert load(folder)[0].find_power().meter == "estimate"
     assert load(folder)[0].parent == "node.dc"
 
 
 def test_a_scope_without_power_has_none_to_show(folder):
     folder.add("rapl", counter("cpu:0", "psys"), T, 100 * T)
     (scope,) = load(folder)
-    assert scope.power() is None
+    assert scope.find_power() is None
     assert scope.parent == "psys"
     assert scope.best.curve.power is None
 
@@ -88,7 +88,7 @@ def test_what_was_not_read_is_left_out_of_each_channel(folder):
     folder.add("nvml", gpu(0), T, 400 * T, watts)
     (scope,) = load(folder)
     assert len(scope.best.readings) == 100
-    assert len(scope.power().readings) == 50
+    assert len(scope.find_power().readings) == 50
 
 
 def test_scopes_come_from_the_chip_to_the_wall_by_host(folder):
@@ -104,34 +104,34 @@ def test_scopes_come_from_the_chip_to_the_wall_by_host(folder):
 def test_the_enforced_cap_and_the_idle_stretch_bound_what_was_not_seen(folder):
     watts = np.where(T < 3, 80.0, 390.0)
     folder.add("nvml", gpu(0), T, np.cumsum(watts) / 10, watts)
-    assert load(folder)[0].power().curve.bounds == PowerBounds(0.0, 700.0)
+    assert load(folder)[0].find_power().curve.bounds == PowerBounds(0.0, 700.0)
     folder.add("nvml", state(0, "cap_enforced_w", "load"), [1.0, 2.0], [400.0, 400.0], [0.0, 1.0])
     (scope,) = load(folder)
-    assert scope.power().curve.bounds == PowerBounds(0.0, 400.0)
+    assert scope.find_power().curve.bounds == PowerBounds(0.0, 400.0)
     assert sorted(scope.state) == ["cap_enforced_w", "load"]
     (scope,) = load(folder, idle=(ns(0.5), ns(2.5)))
-    assert scope.power().curve.bounds.low == pytest.approx(80 * 0.95)  # idle, less what the sensor may be off
-    assert scope.best.curve.bounds == scope.power().curve.bounds
+    assert scope.find_power().curve.bounds.low == pytest.approx(80 * 0.95)  # idle, less what the sensor may be off
+    assert scope.best.curve.bounds == scope.find_power().curve.bounds
     (scope,) = load(folder, idle=(ns(20), ns(30)))
-    assert scope.power().curve.bounds.low == 0.0, "no reading in the idle stretch says nothing"
+    assert scope.find_power().curve.bounds.low == 0.0, "no reading in the idle stretch says nothing"
 
 
 def test_a_cap_that_was_exceeded_bounds_nothing(folder):
     folder.add("nvml", gpu(0), T, 450 * T, np.full(T.size, 450.0))
     folder.add("nvml", state(0, "cap_enforced_w"), [1.0, 2.0], [400.0, 400.0])
-    assert load(folder)[0].power().curve.bounds.high == 450.0
+    assert load(folder)[0].find_power().curve.bounds.high == 450.0
 
 
 def test_power_that_fell_below_idle_later_lowers_the_bound(folder):
     watts = np.where(T < 3, 80.0, 60.0)
     folder.add("nvml", gpu(0), T, np.cumsum(watts) / 10, watts)
-    assert load(folder, idle=(ns(0.5), ns(2.5)))[0].power().curve.bounds.low == 60.0
+    assert load(folder, idle=(ns(0.5), ns(2.5)))[0].find_power().curve.bounds.low == 60.0
 
 
 def test_without_limits_the_bounds_are_what_was_seen(folder):
     bare = replace(power("node.ac"), channels=(replace(power("x").channels[0], limits=None),))
     folder.add("bmc", bare, T, 500 + 10 * T)
-    assert load(folder, idle=(ns(0), ns(1)))[0].power().curve.bounds == PowerBounds(500.0, pytest.approx(599.0))
+    assert load(folder, idle=(ns(0), ns(1)))[0].find_power().curve.bounds == PowerBounds(500.0, pytest.approx(599.0))
 
 
 def test_names_tell_channels_of_all_hosts_apart(folder):

@@ -238,7 +238,7 @@ def _scope(scope: ScopeChannels, interval: RunInterval, steps: Ints | None) -> S
     a, b = interval.start_ns, interval.end_ns
     best, span = scope.best, max((b - a) * 1e-9, 1e-9)
     energy = add_interval_terms(best.energy(a, b, steps), best.edge_u, a, b, interval.unsure)
-    shown = scope.power()
+    shown = scope.find_power()
     idle_w = net = None
     if interval.idle is not None:
         ia, ib = interval.idle

@@ -169,7 +169,7 @@ def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: 
 
 def find_rest_power(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: ChannelSums) -> Readings | None:
     """Return a node's power less that of its parts (W), at the readings of the node's power; None where it has none."""
-    power = node.power()
+    power = node.find_power()
     if power is None or not inner:
         return None
     parts = sums.add_up([s.best for s in inner])
@@ -193,7 +193,7 @@ def describe_rest(
     """Return statistics of a node's rest (W) over [a, b]."""
     whole = known[node.host, node.scope]
     rest = find_rest_power(whole, [known[s.host, s.scope] for s in inner], sums)
-    shown = whole.power()
+    shown = whole.find_power()
     if rest is None or shown is None:
         return None
     return describe_power(rest, *over, window_s=shown.spec.window_s, step_s=shown.step_s)

@@ -27,10 +27,15 @@ if TYPE_CHECKING:
     from joulelab.store.series import Series
 
 
-class SumCurve:
-    """Answer the energy of several channels together: each has its own terms, what they share adds linearly.
+FEWEST_IDLE = 3  # readings of the idle stretch needed to bound power from below
+SHORTEST_READ_S = 0.02  # shortest and longest time by which two readings of one value with an age may differ
+LONGEST_READ_S = 0.25
 
-    `readings` are their powers (W) at the times of the one that was read least; a sum of counters has none of its own.
+
+class SumCurve:
+    """Answer the energy of several channels together: each has its own terms, terms of a shared source add linearly.
+
+    `readings` are the sum of their values at the times of the channel that was read least.
     """
 
     def __init__(self, parts: Sequence[EnergyChannel]) -> None:
@@ -52,10 +57,10 @@ Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | 
 
 @dataclass(frozen=True)
 class EnergyChannel:
-    """Hold one energy-bearing channel of a scope as a curve; `members` are the channels that a sum is made of.
+    """Hold one energy-bearing channel of a scope as a curve; `members` are the channels of a sum.
 
-    `clock_s` bounds how far the times of its host may be off those of the run, None where that is not known. `in_step`:
-    another meter of its scope disagrees, so what its sensor cannot see counts in the interval.
+    `clock_s` bounds the clock error of its host against the run, None if it is unknown. `in_step`: another meter of its
+    scope disagrees, so the bound of unseen energy is part of the interval.
     """
 
     host: str
@@ -70,7 +75,7 @@ class EnergyChannel:
 
     @property
     def readings(self) -> Readings:
-        """Return what was read."""
+        """Return the readings of the curve."""
         return self.curve.readings
 
     @property
@@ -80,7 +85,7 @@ class EnergyChannel:
 
     @property
     def update_s(self) -> float:
-        """Return how often the instrument refreshes, in s."""
+        """Return the time between updates of the instrument, in s."""
         curve = self.curve.slow if isinstance(self.curve, (GuidedCurve, WatchedCurve)) else self.curve
         return curve.update_s if isinstance(curve, PowerCurve) else self.spec.update_s or 0.0
 
@@ -99,14 +104,14 @@ class EnergyChannel:
             return found
         if self.clock_s is None:
             return replace(found, known=False)
-        # In place of what a guide has of it: the meters of a host have one clock.
+        # This replaces the clock terms of a guide: the meters of a host have one clock.
         off_ns = math.ceil(self.clock_s * 1e9)
         edges = (-self.edge_u(a_ns, off_ns), self.edge_u(b_ns, off_ns))
         ends = {f"clock:{self.host}:{a_ns}": edges[0], f"clock:{self.host}:{b_ns}": edges[1]}
         return replace(found, terms={**found.terms, **ends})
 
     def edge_u(self, t_ns: int, off_ns: int) -> float:
-        """Return what an edge at t is worth that may lie so far to either side (J)."""
+        """Return the uncertainty (J) of an edge at t that may lie up to `off_ns` to either side."""
         if self.members:  # they are cut at the same time
             return sum(member.edge_u(t_ns, off_ns) for member in self.members)
         curve = self.curve.slow if isinstance(self.curve, (GuidedCurve, WatchedCurve)) else self.curve
@@ -118,7 +123,7 @@ class EnergyChannel:
 
 @dataclass(frozen=True)
 class ScopeChannels:
-    """Hold the channels of one scope, the one to believe first; `state` are slow channels of the same scope."""
+    """Hold the channels of one scope, the best first; `state` are slow channels of the same scope (load, caps)."""
 
     scope: str
     host: str
@@ -128,7 +133,7 @@ class ScopeChannels:
 
     @property
     def best(self) -> EnergyChannel:
-        """Return the channel to believe."""
+        """Return the channel whose figure is used."""
         return self.channels[0]
 
     @property
@@ -136,16 +141,16 @@ class ScopeChannels:
         """Return whether it is an estimate, not a measurement."""
         return self.best.spec.estimate
 
-    def power(self) -> EnergyChannel | None:
-        """Return the channel whose readings show power best: measured, and with the shortest window."""
+    def find_power(self) -> EnergyChannel | None:
+        """Return the channel that shows power best: measured, and with the shortest window."""
         powers = [c for c in self.channels if c.spec.kind == "power"]
         return min(powers, key=lambda c: (c.spec.estimate, c.spec.window_s or 0.0, c.step_s), default=None)
 
 
 def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTables | None = None) -> list[ScopeChannels]:
-    """Read every energy-bearing channel of a run, but for tables that are `lost`.
+    """Read every energy-bearing channel of a run, except tables that are `lost`.
 
-    `idle` is an interval (ns) whose power bounds what was unseen.
+    `idle` is an interval (ns) whose power is the lower bound of unseen power.
     """
     state = read_states(run)
     found: dict[tuple[str, str], list[EnergyChannel]] = {}
@@ -155,16 +160,16 @@ def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTable
             continue
         for stream in table.streams:
             key = (table.host, stream.scope)
-            channels = _channels(run, table, stream, state.get(key, {}), idle)
+            channels = _read_stream(run, table, stream, state.get(key, {}), idle)
             if channels:
                 found.setdefault(key, []).extend(channels)
                 parents[key] = find_parent(stream.scope, stream.parent)
-    scopes = [ScopeChannels(k[1], k[0], parents[k], _best_first(c), state.get(k, {})) for k, c in found.items()]
+    scopes = [ScopeChannels(k[1], k[0], parents[k], _rank_channels(c), state.get(k, {})) for k, c in found.items()]
     return sorted(scopes, key=lambda s: (s.host, rank_scope(s.scope)))
 
 
 def read_states(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
-    """Return the slow channels by scope: load, caps, clocks, temperature."""
+    """Read the slow channels by host and scope: load, caps, clocks, temperature."""
     state: dict[tuple[str, str], dict[str, Readings]] = {}
     for table in run.tables():
         for stream in table.streams:
@@ -178,11 +183,11 @@ def read_states(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
 
 
 def list_energy_specs(stream: Stream) -> list[Spec]:
-    """Return the channels of a stream that give energy: powers, and counters in J."""
+    """List the channels of a stream that give energy: powers, and counters in J."""
     return [c for c in stream.channels if c.kind == "power" or (c.kind == "counter" and c.unit == "J")]
 
 
-def _channels(
+def _read_stream(
     run: Run, table: TableInfo, stream: Stream, state: dict[str, Readings], idle: tuple[int, int] | None
 ) -> list[EnergyChannel]:
     specs = list_energy_specs(stream)
@@ -193,18 +198,18 @@ def _channels(
     if stream.pace == "instrument":  # a read ends with the update that it waited for
         series, specs = replace(series, t0_ns=series.t1_ns), [replace(c, update_s=0.0) for c in specs]
     if age is not None:
-        series, specs = _at_their_origin(series, age, stream), [replace(c, update_s=0.0) for c in specs]
+        series, specs = _move_to_origin(series, age, stream), [replace(c, update_s=0.0) for c in specs]
     error_ns = run.clock_error_ns(table.host)
     clock_s = None if error_ns is None else error_ns * 1e-9
     powers: list[PowerCurve] = []
     channels: list[EnergyChannel] = []
     for spec in sorted(specs, key=lambda c: c.kind == "counter"):
-        readings = _readings(series, spec.name)
+        readings = Readings.from_rows(series.t0_ns, series.t1_ns, series.values[spec.name])
         if len(readings) < 2:
             continue
         name = f"{table.host}/{table.meter}/{stream.name}/{spec.name}"
         if spec.kind == "power":
-            bounds = _idle_bound(_bounds(spec, readings, state), readings, spec, idle)
+            bounds = _find_bounds(spec, readings, state, idle)
             power = PowerCurve(readings, spec, name=name, bounds=bounds, step_s=stream.period_s)
             powers.append(power)
             channels.append(EnergyChannel(table.host, table.meter, stream, spec, power, clock_s=clock_s))
@@ -215,16 +220,16 @@ def _channels(
     return channels
 
 
-def _at_their_origin(series: Series, age: str, stream: Stream) -> Series:
-    """Move rows to the time that their values are of, and keep the first of those that show one and the same."""
+def _move_to_origin(series: Series, age: str, stream: Stream) -> Series:
+    """Move rows to the time at which their values were measured, and keep the first of rows with the same value."""
     known = np.isfinite(series.values[age])
     back = np.rint(series.values[age][known] * 1e9).astype(np.int64)
     t0, t1 = series.t0_ns[known] - back, series.t1_ns[known] - back
     order = np.argsort(t0, kind="stable")
     t0, t1 = t0[order], t1[order]
     values = {name: value[known][order] for name, value in series.values.items()}
-    # What is read again differs in its time by how long the readings took; new values come at least a period apart.
-    apart = max(min(stream.period_s / 4, 0.25), 0.02) * 1e9
+    # Times of one value differ by the time that reading takes; new values come at least a period apart.
+    apart = max(min(stream.period_s / 4, LONGEST_READ_S), SHORTEST_READ_S) * 1e9
     segment = series.segment[known][order]
     if bool((np.diff(t0) > apart).all()):
         return replace(series, t0_ns=t0, t1_ns=t1, values=values, segment=segment)
@@ -236,12 +241,13 @@ def _at_their_origin(series: Series, age: str, stream: Stream) -> Series:
     return replace(series, t0_ns=t0[kept], t1_ns=t1[kept], values=values, segment=segment[kept])
 
 
-def _readings(series: Series, name: str) -> Readings:
-    return Readings.from_rows(series.t0_ns, series.t1_ns, series.values[name])
+def _find_bounds(
+    spec: Spec, readings: Readings, state: dict[str, Readings], idle: tuple[int, int] | None
+) -> PowerBounds | None:
+    """Return bounds of true power: the limits of the device, the enforced cap, and the measured idle power.
 
-
-def _bounds(spec: Spec, readings: Readings, state: dict[str, Readings]) -> PowerBounds | None:
-    """Return bounds of true power: limits of the device, lowered to the enforced cap and to what its load allows."""
+    Idle power is lowered by the gain error of the sensor.
+    """
     if spec.limits is None:
         return None
     low, high = spec.limits
@@ -249,34 +255,25 @@ def _bounds(spec: Spec, readings: Readings, state: dict[str, Readings]) -> Power
     if cap is not None and len(cap):
         high = min(high, float(cap.value.max()))
     seen_low, seen_high = float(readings.value.min()), float(readings.value.max())
-    return PowerBounds(min(low, seen_low), max(high, seen_high))
+    low, high = min(low, seen_low), max(high, seen_high)
+    at_rest = readings.value[readings.between(*idle)] if idle is not None else readings.value[:0]
+    if at_rest.size >= FEWEST_IDLE:
+        low = max(low, min(float(np.median(at_rest)) * (1 - spec.accuracy.gain), seen_low))
+    return PowerBounds(low, high)
 
 
-def _idle_bound(
-    bounds: PowerBounds | None, readings: Readings, spec: Spec, idle: tuple[int, int] | None
-) -> PowerBounds | None:
-    """Raise the lower bound to the measured idle power, less the sensor's gain error."""
-    if bounds is None or idle is None:
-        return bounds
-    values = readings.value[readings.between(*idle)]
-    if values.size < 3:
-        return bounds
-    measured = float(np.median(values)) * (1 - spec.accuracy.gain)
-    return PowerBounds(max(bounds.low, min(measured, float(readings.value.min()))), bounds.high)
-
-
-def _best_first(channels: list[EnergyChannel]) -> tuple[EnergyChannel, ...]:
+def _rank_channels(channels: list[EnergyChannel]) -> tuple[EnergyChannel, ...]:
     """Put measured before estimated, a working counter before a power, a known accuracy before an unknown one."""
 
-    def rank(c: EnergyChannel) -> tuple[bool, bool, bool, bool, float]:
+    def rank_channel(c: EnergyChannel) -> tuple[bool, bool, bool, bool, float]:
         unknown = c.spec.accuracy.source == "unknown"
         return c.spec.estimate, c.frozen, not isinstance(c.curve, CounterCurve), unknown, c.spec.window_s or 0.0
 
-    return tuple(sorted(channels, key=rank))
+    return tuple(sorted(channels, key=rank_channel))
 
 
 def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list[EnergyChannel]], list[Check]]:
-    """Return the sums by host and scope, and a failed check for each that lacks a cord: there is no sum then."""
+    """Add up the cords of each node, by host and scope; a sum that lacks a cord is a failed check instead."""
     groups: dict[tuple[str, str, str, str, str], list[EnergyChannel]] = {}
     for scope in scopes:
         for channel in scope.channels:
@@ -291,7 +288,7 @@ def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], li
     for (host, whole, kind, _, name), parts in groups.items():
         wanted = max(part.stream.parts for part in parts)
         if len(parts) == wanted:
-            found.setdefault((host, whole), []).append(_sum(whole, parts))
+            found.setdefault((host, whole), []).append(_make_sum(whole, parts))
         else:
             meters = ", ".join(dict.fromkeys(p.meter for p in parts))
             numbers = {"read": float(len(parts)), "wanted": float(wanted)}
@@ -301,7 +298,7 @@ def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], li
     return found, lacking
 
 
-def _sum(scope: str, parts: list[EnergyChannel]) -> EnergyChannel:
+def _make_sum(scope: str, parts: list[EnergyChannel]) -> EnergyChannel:
     first = parts[0]
     meters = "+".join(dict.fromkeys(part.meter for part in parts))
     members = ", ".join(part.stream.scope for part in parts)

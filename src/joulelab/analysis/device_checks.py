@@ -325,7 +325,7 @@ def _check_enforcement(run: RunEvidence, scope: ScopeChannels, own: list[Mapping
             yield Check("cap.differs", status, place, {**last, "share": float(apart.mean())})
     limits = enforced if enforced.size else requested
     span = (run.end_ns - run.start_ns) * 1e-9
-    shown = scope.power() or (scope.best if span > SETTLED_S else None)
+    shown = scope.find_power() or (scope.best if span > SETTLED_S else None)
     if limits.size and shown is not None and span > 0:
         mean, cap = shown.energy(run.start_ns, run.end_ns).value / span, float(limits.max())
         if mean > ABOVE * cap:

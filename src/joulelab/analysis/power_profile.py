@@ -262,7 +262,7 @@ def _pick_extremes(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
     """Return the scopes of each family with the least and the most power."""
     by: dict[str, list[tuple[float, int, ScopeChannels]]] = {}
     for number, scope in enumerate(scopes):
-        power = scope.power() or scope.best
+        power = scope.find_power() or scope.best
         used = float(power.readings.value.mean()) if power.spec.kind == "power" else float(power.readings.value[-1])
         by.setdefault(find_family(scope.scope), []).append((used, number, scope))
     return [pick(members)[2] for members in by.values() for pick in ((min, max) if len(members) > 1 else (min,))]

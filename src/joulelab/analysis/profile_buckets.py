@@ -260,7 +260,7 @@ class BucketBuilder:
 
     def compute_scope(self, scope: ScopeChannels) -> ScopeEnergies:
         """Return the energy of a scope in each bucket."""
-        best, shown = scope.best, scope.power() or scope.best
+        best, shown = scope.best, scope.find_power() or scope.best
         up_to = self.integrate(shown, self._at)
         seen = self._find_seen(best) & ~self._find_beyond(shown)
         plain, believed = np.diff(up_to[:-2]), np.diff(self._match_energy(best, shown, up_to)[:-2])
@@ -301,7 +301,7 @@ class BucketBuilder:
             return self._guides[host]
         found = np.zeros(at.size)
         for scope in self._fast[host]:
-            found += self.integrate(scope.power() or scope.best, at)
+            found += self.integrate(scope.find_power() or scope.best, at)
         if at is self._at:
             self._guides[host] = found
         return found
@@ -374,12 +374,12 @@ class BucketBuilder:
 
     def subtract_parts(self, whole: ScopeChannels, inner: Sequence[ScopeChannels]) -> ShownPower:
         """Return the powers of a scope less those of its parts over the same windows (W)."""
-        channel = whole.power() or whole.best
+        channel = whole.find_power() or whole.best
         shown = self.shown(channel)
         if len(shown) > 1 or shown[0].t.size == 0:
             return ShownPower(np.empty(0), np.empty(0))
         (own,) = shown
-        parts = [s.power() or s.best for s in inner]
+        parts = [s.find_power() or s.best for s in inner]
         wide = max(channel.spec.window_s or 0.0, channel.step_s, *(c.step_s for c in parts))
         begin, end = (own.t - wide / 2, own.t + wide / 2) if own.knots is None else (own.knots[:-1], own.knots[1:])
         used = np.zeros(own.t.size)

@@ -216,7 +216,7 @@ def _draw(
     span: tuple[int, int],
 ) -> Draw:
     outer = [whole for whole, _ in stack]
-    shown = [s.power() or s.best for s in outer]
+    shown = [s.find_power() or s.best for s in outer]
     raw_s = max(c.step_s for c in shown)
     duration_s = (span[1] - span[0]) * 1e-9
     step_s = max(raw_s, LEAST_STEP_S, duration_s / MOST_STEPS)

@@ -176,7 +176,7 @@ def test_samples_that_are_left_out_of_a_query_are_named(call: Call, run: Path) -
     copy = Path(shutil.copytree(EXAMPLE, run.with_name("20261115-232047-0000")))
     told = call("query", "SELECT DISTINCT run FROM nvml_power")
     assert copy.name in told.stdout
-    assert f"warning: the answer lacks the samples of {run / POWER}: it" in told.stderr
+    assert f"the readings of {run / POWER} are missing: it" in told.stderr
 
 
 @pytest.mark.system  # pure, and slow

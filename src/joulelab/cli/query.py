@@ -1,4 +1,4 @@
-"""Ask all runs: `joulelab query "SELECT ..."`."""
+"""Query all runs with SQL: `joulelab query "SELECT ..."`."""
 
 from __future__ import annotations
 
@@ -7,44 +7,46 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import print_json
-from joulelab.cli.parameters import UsageError, json_option, runs_option
+from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, show_progress
+from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+EXAMPLES = format_examples(
+    'joulelab query "SELECT run, name, energy_j FROM runs"',
+    'joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"',
+)
 
-@click.command("query")
+
+@click.command("query", epilog=EXAMPLES)
 @click.argument("sql")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
 @runs_option
 def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
-    """Answer SQL over all runs.
+    """Query all runs with SQL.
 
-    Views: runs, energies, phases, facts, and the samples of every meter, such as nvml_power and rapl_energy.
-    Scopes that are `counted` in energies add up to what was measured.
-
-    joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"
+    Tables: runs, energies, phases, facts, and the readings of each meter, such as nvml_power and rapl_energy. The
+    scopes marked `counted` in energies add up to the total of a run.
     """
     if as_csv and as_json:
         raise UsageError("exclusive", "--csv and --json exclude each other")
     from joulelab.analysis.results_file import list_query_rows, seal_ended
-    from joulelab.cli.output import show_progress
     from joulelab.store.query import query
 
     lost: dict[Path, str] = {}
     failed: dict[str, str] = {}
     try:
-        with show_progress("asking all runs"):
+        with show_progress("reading all runs"):
             columns, rows = query(runs, sql, results=list_query_rows, prepare=seal_ended, left_out=lost, damaged=failed)
     finally:
         for file, why in lost.items():
-            click.echo(f"warning: the answer lacks the samples of {file}: {why}", err=True)
+            print_notice(f"the readings of {file} are missing: {why}")
         for run, why in failed.items():
-            click.echo(f"warning: the answer lacks figures of run {run}: {why}", err=True)
+            print_notice(f"figures of run {run} are missing: {why}")
     if as_json:
-        print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
+        print_json([dict(zip(columns, map(_make_plain, row), strict=True)) for row in rows])
     elif as_csv:
         import csv
 
@@ -52,10 +54,10 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
         writer.writerow(columns)
         writer.writerows(rows)
     else:
-        _print(columns, rows)
+        _print_rows(columns, rows)
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     from joulelab.core.text import finite_or_none
 
     if isinstance(value, float):
@@ -63,31 +65,22 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
-def _print(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    from joulelab.report.columns import GAP, print_columns, widths
-    from joulelab.report.console import make_console
+def _print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    from joulelab.report.tables import make_table, measure_table
 
-    texts = [[_cell(value) for value in row] for row in rows]
+    texts = [[_format_value(value) for value in row] for row in rows]
     left = [k for k in range(len(columns)) if not any(isinstance(row[k], int | float) for row in rows)]
-    # What is wider than the terminal cannot be read as a table.
-    if sum(width + GAP for width in widths(columns, texts)) - GAP <= make_console(sys.stdout).width:
-        print_columns(sys.stdout, columns, texts, left=left)
-    else:
-        _print_records(columns, rows)
+    table = make_table(columns, texts, left=left)
+    if measure_table(table) <= measure_terminal():
+        print_blocks([table])
+    else:  # one line per value: a table that is wider than the terminal cannot be read
+        width = max(len(name) for name in columns)
+        records = ["\n".join(f"{n:<{width}}  {v}" for n, v in zip(columns, row, strict=True)) for row in texts]
+        click.echo("\n\n".join(records))
     click.echo(f"{len(rows)} row{'' if len(rows) == 1 else 's'}", err=True)
 
 
-def _print_records(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """Print a line per value."""
-    width = max(len(name) for name in columns)
-    for k, row in enumerate(rows):
-        if k:
-            click.echo()
-        for name, value in zip(columns, row, strict=True):
-            click.echo(f"{name:<{width}}  {_cell(value)}")
-
-
-def _cell(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -21,7 +21,7 @@ from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
 from joulelab.plan.commands import COMMANDS as PLANS
 from joulelab.plan.commands import command as plan
-from joulelab.run.spawn import Spawned
+from joulelab.run.child_process import ChildProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,12 +167,12 @@ def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_recorder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
-    class Watched(Spawned):
+    class Watched(ChildProcess):
         def __init__(self, environ: Mapping[str, str], *, warm: bool) -> None:
             super().__init__(environ, warm=warm)
             started.append(self.pid)
 
-    monkeypatch.setattr("joulelab.run.spawn.Spawned", Watched)
+    monkeypatch.setattr("joulelab.run.child_process.ChildProcess", Watched)
     with pytest.raises(SystemExit):
         main(["run", "--no-such-option", "--", "true"])
     assert len(started) == 1

@@ -12,11 +12,11 @@ import os
 import sys
 from pathlib import Path
 
+from joulelab.run.child_process import ChildProcess
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_command import run_command
 from joulelab.run.run_options import RunOptions
 from joulelab.run.signal_forwarding import SignalBox
-from joulelab.run.spawn import Spawned
 from joulelab.run.workload_process import exit_like_workload
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         RunRecording.start = fault  # type: ignore[method-assign, assignment]
     elif drive.get("fault"):
         RunRecording.workload = fault  # type: ignore[method-assign, assignment]
-    spawned = Spawned(os.environ, warm=True) if drive.get("early") else None
+    spawned = ChildProcess(os.environ, warm=True) if drive.get("early") else None
     options = {"ready_s": 15.0, **drive["options"]}
     if "capture" in options:
         options["capture"] = Path(options["capture"])

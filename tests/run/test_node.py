@@ -17,10 +17,9 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns, read_boot_id
 from joulelab.core.process import read_start_ticks
-from joulelab.run.job_nodes import _make_plan
+from joulelab.run.job_nodes import TASK_MODULE, _make_plan
 from joulelab.run.node_task import _next_segment
 from joulelab.run.run_options import RunOptions
-from joulelab.run.step import MODULE
 from joulelab.store.folder import create_run
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Task:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "JOULELAB"))}
         job = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "5", "SLURMD_NODENAME": "n2", "PYTHONPATH": SRC}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=base | job | environ
+            [sys.executable, "-m", TASK_MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=base | job | environ
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)

@@ -16,9 +16,8 @@ from tests.run.supervised import DRIVER, Bench, gone
 from tests.waiting import until
 
 from joulelab.core.clock import read_boot_id
-from joulelab.run.job_nodes import count_job_nodes
+from joulelab.run.job_nodes import count_job_nodes, make_step_environ
 from joulelab.run.run_options import find_marks_folder, get_host_name
-from joulelab.run.step import step_environ
 from joulelab.store.folder import list_runs
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def test_a_job_of_several_nodes_is_known_by_its_script(environ: dict[str, str], 
 def test_a_step_has_nothing_of_what_was_meant_for_others() -> None:
     mine = {"PATH": "/bin", "SLURM_CONF": "/c", "SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0", "SLURMISH": "x"}
     others = {"SLURM_NTASKS": "4", "SLURM_LABELIO": "1", "SRUN_CPUS_PER_TASK": "9", "SLURM_EXPORT_ENV": "NONE"}
-    found = step_environ(mine | others | {"SLURMD_NODENAME": "n1", "PMI_RANK": "0"})
+    found = make_step_environ(mine | others | {"SLURMD_NODENAME": "n1", "PMI_RANK": "0"})
     found.pop("PYTHONPATH", None)
     assert found == mine
 
@@ -208,7 +207,7 @@ def test_a_step_that_ends_early_is_replaced(bench: Bench) -> None:
 def test_a_node_that_is_silent_at_the_end_is_told(bench: Bench) -> None:
     job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; sleep 1")
     (problem,) = job.run("sh", "-c", "sleep 2.5; exit 3")
-    assert problem.startswith("n2: not heard of "), "at the end, or for 5 s where the machine is busy"
+    assert problem.startswith("n2: no message "), "at the end, or for 5 s where the machine is busy"
     assert [e["node"] for e in bench.events("node-lost")] == ["n2"]
 
 

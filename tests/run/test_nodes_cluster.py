@@ -21,7 +21,7 @@ from tests.waiting import until
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.errors import MissingDependency
-from joulelab.run.step import MODULE
+from joulelab.run.job_nodes import TASK_MODULE
 from joulelab.store.documents import read_lines
 from joulelab.store.folder import list_runs, read_end
 from joulelab.store.run import open_run
@@ -167,7 +167,7 @@ def test_all_recorders_end_when_the_supervisor_is_killed(bench: Bench) -> None:
     (supervisor,) = (
         p for p, words in commands(runs).items() if words[1:4] == ["-m", "joulelab", "run"] and "300.25" in words
     )
-    step = [p for p, words in commands(runs).items() if MODULE in words]
+    step = [p for p, words in commands(runs).items() if TASK_MODULE in words]
     assert len(step) >= 3, "srun, and a task on each node"
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: all(gone(p) for p in (own, other, *step)), "recorders and step are gone")
@@ -209,7 +209,7 @@ def test_a_step_that_is_refused_costs_nothing(bench: Bench) -> None:
 def tasks_on(runs: Path, host: str) -> list[int]:
     """Return the tasks of our steps on a node, not their srun."""
     there = commands(runs, f"SLURMD_NODENAME={host}")
-    return [pid for pid, words in there.items() if MODULE in words and Path(words[0]).name != "srun"]
+    return [pid for pid, words in there.items() if TASK_MODULE in words and Path(words[0]).name != "srun"]
 
 
 def begin_waiting(bench: Bench, name: str) -> tuple[Path, Path]:
@@ -240,7 +240,7 @@ def test_a_node_whose_task_is_killed_is_told_and_recorded_again(bench: Bench) ->
     until(lambda: gone(recorder), "its recorder ends with it")
     until(lambda: events(run / "n1", "node-back") and segments(run) == ["0", "1"], "it is recorded again")
     (problem,) = problems_of(bench, runs)
-    assert problem.startswith("n2: not heard of for 5 s, so the recording is lost (srun: error: n2: task 1: Killed)")
+    assert problem.startswith("n2: no message for 5 s, so the recording is lost (srun: error: n2: task 1: Killed)")
     assert problem.endswith("; it is started again")
     (lost,), (back,) = events(run / "n1", "node-lost"), events(run / "n1", "node-back")
     assert lost["node"] == back["node"] == "n2"
@@ -257,7 +257,7 @@ def test_nodes_whose_srun_is_killed_are_recorded_again_and_not_twice(bench: Benc
     runs, run = begin_waiting(bench, "srun")
     left = [*tasks_on(runs, "n1"), *tasks_on(runs, "n2")]
     assert len(left) == 2
-    sruns = [p for p, words in commands(runs).items() if MODULE in words and Path(words[0]).name == "srun"]
+    sruns = [p for p, words in commands(runs).items() if TASK_MODULE in words and Path(words[0]).name == "srun"]
     for srun in sruns:  # it has a child of its own
         os.kill(srun, signal.SIGKILL)
     until(lambda: events(run / "n1", "node-back") and segments(run) == ["0", "1"], "they are recorded again")

@@ -16,7 +16,7 @@ from tests.run.supervised import DRIVER, Bench, children, gone, recorders_in, st
 from tests.waiting import until
 
 from joulelab.core.clock import NS
-from joulelab.run.spawn import Spawned
+from joulelab.run.child_process import ChildProcess
 from joulelab.store.folder import RunState, list_runs, run_state
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_a_recorder_that_was_started_early_is_used(bench: Bench) -> None:
 
 def test_a_recorder_that_was_started_early_ends_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", SRC)
-    spawned = Spawned(os.environ, warm=True)
+    spawned = ChildProcess(os.environ, warm=True)
     spawned.dismiss()
     assert os.waitpid(spawned.pid, 0)[1] == 0
 

@@ -19,8 +19,7 @@ from tests.run.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders
 from tests.waiting import until
 
 from joulelab.core.clock import NS
-from joulelab.run.signal_forwarding import LATE_NS, REPORT_NS, SAME_NS, ArrivedSignal, SignalForwarder
-from joulelab.run.witness import Witness
+from joulelab.run.signal_forwarding import LATE_NS, REPORT_NS, SAME_NS, ArrivedSignal, GroupWitness, SignalForwarder
 
 if TYPE_CHECKING:
     import subprocess
@@ -235,7 +234,7 @@ class TestForwarder:
 
 @pytest.mark.system
 def test_a_witness_sees_what_is_sent_to_its_group_and_a_new_one_nothing() -> None:
-    witness = Witness()
+    witness = GroupWitness()
     assert not witness.saw(signal.SIGTERM)
     witness.renew()
     try:

@@ -20,7 +20,7 @@ from tests.slurm.feed import Feed
 from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, StoreError, Unavailable
-from joulelab.run.closing import analyse_run
+from joulelab.run.run_command import analyse_closed_run
 from joulelab.store.folder import list_runs
 from joulelab.study.accounting import attach_job, fill_in
 from joulelab.study.slots import Slot, State
@@ -102,7 +102,7 @@ def ran():
 
 
 def accounted(slot):
-    result = analyse_run(slot.run)
+    result = analyse_closed_run(slot.run)
     (found,) = [c for c in result.comparisons if c.scope == "job"]
     return result, found
 
@@ -155,7 +155,10 @@ def test_a_meter_that_is_far_off_differs_when_it_is_imported_into_the_run(filled
     with pytest.raises(StoreError, match="already"):
         attach_job(slot.run, settings)
     attach_job(slot.run, settings, name="twice")
-    assert [c.host for c in analyse_run(slot.run).comparisons if c.verdict == "differ"] == [f"slurm-{job}", "twice"]
+    assert [c.host for c in analyse_closed_run(slot.run).comparisons if c.verdict == "differ"] == [
+        f"slurm-{job}",
+        "twice",
+    ]
 
 
 def test_the_job_of_another_time_is_refused_and_one_that_runs(filled, tmp_path):

@@ -26,7 +26,7 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
-from joulelab.run.closing import analyse_run
+from joulelab.run.run_command import analyse_closed_run
 from joulelab.study.slots import look
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.panel import Panel, PanelFlaws
@@ -196,7 +196,7 @@ def compare_with_accounting(bench: Bench) -> None:
     for slot in bench.done():
         run = look(slot).run
         assert run is not None
-        result = analyse_run(run)
+        result = analyse_closed_run(run)
         (found,) = [c for c in result.comparisons if c.scope == "job"]
         assert found.verdict == "agree", (slot, found.best.energy, found.other.energy)
         job = json.loads((slot / "claim.json").read_text())["job"]

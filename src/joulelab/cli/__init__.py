@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from joulelab.run.spawn import Spawned
+    from joulelab.run.child_process import ChildProcess
 
 
 INTERRUPTED_CODE = 130
@@ -49,17 +49,17 @@ def _die_by_signals() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _recorder() -> list[Spawned]:
+def _recorder() -> list[ChildProcess]:
     """Start the recorder of a run before anything else is loaded: then both load at once."""
-    from joulelab.run.spawn import Spawned
+    from joulelab.run.child_process import ChildProcess
 
     try:
-        return [Spawned(os.environ, warm=True)]
+        return [ChildProcess(os.environ, warm=True)]
     except OSError:
         return []  # the supervisor will try again, and say why
 
 
-def _end(spawned: Spawned) -> None:
+def _end(spawned: ChildProcess) -> None:
     import contextlib
     import signal
 

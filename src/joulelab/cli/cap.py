@@ -16,8 +16,8 @@ from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from joulelab.control.client import CapRequest
+    from joulelab.run.child_process import ChildProcess
     from joulelab.run.run_caps import CapValue
-    from joulelab.run.spawn import Spawned
 
 VERBS = ("status", "restore")
 EXAMPLES = format_examples(
@@ -72,7 +72,7 @@ def command(
     program left behind.
     """
     workload: tuple[str, ...] = ctx.meta[WORDS_AFTER_DASHES]
-    early: list[Spawned] | None = ctx.obj
+    early: list[ChildProcess] | None = ctx.obj
     if words[:1] and words[0] in VERBS:
         if len(words) > 1 or workload:
             raise UsageError("too-many-words", f"`joulelab cap {words[0]}` takes no further arguments")

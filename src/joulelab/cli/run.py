@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.control.client import CapRequest
+    from joulelab.run.child_process import ChildProcess
     from joulelab.run.config.meter_choice import MeterChoice
     from joulelab.run.run_caps import Companion
     from joulelab.run.run_command import RunOutcome
     from joulelab.run.run_options import RunOptions
-    from joulelab.run.spawn import Spawned
 
 EXAMPLES = format_examples(
     "joulelab run -- python train.py",
@@ -52,7 +52,7 @@ class After(Protocol):
 @add_run_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 @click.pass_obj
-def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any) -> None:
+def command(early: list[ChildProcess] | None, /, words: tuple[str, ...], **given: Any) -> None:
     """Measure the energy of a command or a notebook.
 
     The command's input, output, signals and exit code stay the same. The result is printed on standard error.
@@ -64,7 +64,7 @@ def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any
 
 def execute(
     words: tuple[str, ...],
-    early: list[Spawned] | None,
+    early: list[ChildProcess] | None,
     *,
     as_json: bool,
     output: Path | None,
@@ -108,7 +108,7 @@ def execute(
             exit_like_workload(outcome.exit_code, outcome.signal)
 
 
-def _become(words: Sequence[str], early: Sequence[Spawned] | None) -> NoReturn:
+def _become(words: Sequence[str], early: Sequence[ChildProcess] | None) -> NoReturn:
     """Run the command without recording: the first rank of a node records for all of them."""
     from joulelab.core.errors import WorkloadError
     from joulelab.run.workload_process import become_workload, exit_like_workload, strip_own_locale

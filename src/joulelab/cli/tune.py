@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.analysis.goals import Goal
+    from joulelab.run.child_process import ChildProcess
     from joulelab.run.run_command import RunOutcome
-    from joulelab.run.spawn import Spawned
     from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
     from joulelab.study.tuning.grid import Grid
@@ -292,7 +292,7 @@ class TuningReport:
         return account(self._online, outcome.run, self._typed)
 
 
-def _tune_online(wanted: TuneRequest, given: Mapping[str, Any], early: list[Spawned] | None) -> NoReturn:
+def _tune_online(wanted: TuneRequest, given: Mapping[str, Any], early: list[ChildProcess] | None) -> NoReturn:
     """Tune within one run and exit with its code. Raises JoulelabError before the run starts."""
     from joulelab.study.tuning.online import Online
 

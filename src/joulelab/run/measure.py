@@ -217,7 +217,7 @@ def _make_measurement(
             idle_s=used.get("idle_s", 0.0),
             tail_s=used.get("tail_s", 0.3),
         )
-        return base.reading(_choose_meters(config, meters))
+        return base.with_meters(_choose_meters(config, meters))
 
     again = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
     return Measurement(title, options, labels or {}, again)

@@ -1,9 +1,9 @@
 """Record one node of a job for a supervisor on another: `python -m joulelab.run.node_task`, a task of its step.
 
-The plan and the commands come by standard input, one JSON line each; what is said goes to standard output, in short
-lines, since Slurm mixes long ones of several nodes; each second there is one, so that silence means something. The end
+The plan and the commands come by standard input, one JSON line each. Messages go to standard output, in short lines,
+since Slurm mixes long lines of several nodes; there is at least one each second, so that silence means a loss. The end
 of the input is the end of the supervisor. On the supervisor's own node, which it records itself, the task only watches
-it.
+the supervisor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, monotonic_ns, read_boot_id
+from joulelab.core.clock import NEVER_NS, NS, monotonic_ns, read_boot_id
 from joulelab.core.process import read_start_ticks
 from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PLAN_S = 60.0  # a step whose srun was killed gets neither plan nor end of input
-FOLDER_S = 2.0  # for a folder that was just made to be seen on a shared file system
+FOLDER_S = 2.0  # until a new folder is visible on a shared file system
 BEAT_NS = NS
-ORPHAN_S = 1.5  # for the end of input to arrive after the supervisor ended
-SHORT = 300  # characters of what is told; a line of more than 1024 bytes may be torn
+ORPHAN_S = 1.5  # until the end of input arrives after the end of the supervisor
+SHORT = 300  # characters of a problem; a line of more than 1024 bytes may be torn
 
 
 class NodeRecording(HostRecording):
-    """Record this node into its folder of a run; problems are told to the supervisor too.
+    """Record this node into its folder of a run, and send its problems to the supervisor.
 
-    Where an earlier task was lost, its segments are there, and this one's come after them.
+    Segments of an earlier task that was lost are kept; the new ones come after them.
     """
 
     def __init__(self, options: RunOptions, run: Path, host: str, environ: Mapping[str, str]) -> None:
-        """Make the folder; raise StoreError or OSError where that fails."""
+        """Make the folder. Raises StoreError, OSError."""
         super().__init__(options, host, environ)
         self._folder = host_dir(run, host)
         make_host_dir(run, host)
@@ -59,28 +59,28 @@ class NodeRecording(HostRecording):
         """Return this node's folder in the run."""
         return self._folder
 
-    def tell(self, problem: str) -> None:
-        """Keep a problem, and tell it."""
+    def report_problem(self, problem: str) -> None:
+        """Store a problem, and send it."""
         if problem not in self.problems:
             send_message("problem", what=problem[:SHORT])
-        super().tell(problem)
+        super().report_problem(problem)
 
     def event(self, event: str, **fields: Any) -> None:
-        """Store an event; tell of a recorder that died."""
+        """Store an event; report a recorder that died."""
         if event == "recorder-died":
             send_message("problem", what=f"the recorder died ({fields.get('status')}) and is started again")
         super().event(event, **fields)
 
 
 def send_message(kind: str, **fields: Any) -> None:
-    """Say one line to the supervisor; nobody may be there to hear it."""
+    """Send one line to the supervisor, which may have ended."""
     line = json.dumps({"node": get_host_name(), "is": kind, **fields}, separators=(",", ":")).encode() + b"\n"
     with contextlib.suppress(OSError):
         os.write(1, line)
 
 
 class CommandInput:
-    """Read commands from standard input; `ended` once there will be no more."""
+    """Read commands from standard input; `ended` at its end."""
 
     def __init__(self, fd: int = 0) -> None:
         self.fd = fd
@@ -88,7 +88,7 @@ class CommandInput:
         self._rest = b""
 
     def take(self, timeout_s: float, also: tuple[int, ...] = ()) -> list[dict[str, Any]]:
-        """Return what was sent, waiting until there is something, here or at the other files, or time is over."""
+        """Return new commands; wait at most `timeout_s` until there is one, or one of the other files is readable."""
         fds = also if self.ended else (self.fd, *also)
         if self.fd not in select.select(fds, (), (), max(timeout_s, 0.0))[0]:
             return []
@@ -99,9 +99,9 @@ class CommandInput:
 
 
 def main() -> None:
-    """Serve the supervisor until it says that it is over, or is over itself; the exit code is always 0."""
+    """Serve the supervisor until it finishes the recording or ends; the exit code is always 0."""
     for number in (*REPORTED, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_IGN)  # they are sent to all steps of a job, and meant for its workload
+        signal.signal(number, signal.SIG_IGN)  # sent to all steps of a job, but meant for its workload
     try:
         send_message("hello", step=os.environ.get("SLURM_STEP_ID", ""))
         given = CommandInput()
@@ -117,7 +117,7 @@ def main() -> None:
             _watch_owner(plan, given, more)
         else:
             _record_node(plan, given, more)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the supervisor is told
+    except Exception as error:  # noqa: BLE001 - any error is sent to the supervisor
         send_message("failed", what=f"{type(error).__name__}: {error}"[:SHORT])
         sys.excepthook(*sys.exc_info())
     finally:
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def _answer_clock(command: Mapping[str, Any]) -> None:
-    """Answer what needs no recorder: the time here."""
+    """Answer a question for the time of this node."""
     if command.get("do") == "clock":
         send_message("clock", id=command.get("id"), t=monotonic_ns(), boot_id=read_boot_id())
 
@@ -136,17 +136,17 @@ def _answer_clock(command: Mapping[str, Any]) -> None:
 def _watch_owner(plan: Mapping[str, Any], given: CommandInput, commands: list[dict[str, Any]]) -> None:
     """Wait for the end of the supervisor, which is a process of this node.
 
-    A forked worker of it may hold the input open, or srun may have been killed with it: then the step is cancelled.
+    If a forked worker of it holds the input open, or srun was killed with it, the step is cancelled.
     """
     send_message("ready")
     owner, pid, ticks = None, int(plan["owner_pid"]), plan.get("owner_start_ticks")
-    if read_start_ticks(pid) == ticks:  # else it lives among other process numbers
+    if read_start_ticks(pid) == ticks:  # else it is in another namespace of process numbers
         owner = Owner(pid, ticks)
     while not given.ended:
         for command in commands:
             _answer_clock(command)
             if command.get("do") == "edge":
-                send_message("edge", id=command["id"])  # the supervisor's own recorder sees to that
+                send_message("edge", id=command["id"])  # the supervisor's own recorder does it
             elif command.get("do") == "finish":
                 return
         if owner is not None and owner.ended():
@@ -165,7 +165,7 @@ def _cancel_own_step(given: CommandInput) -> None:
 
 
 def _cancel_steps(steps: Sequence[str]) -> None:
-    """Kill steps of this job; of one that has ended nothing is said."""
+    """Kill steps of this job; those that have ended are ignored."""
     words = [f"{os.environ.get('SLURM_JOB_ID')}.{step}" for step in steps]
     if words:
         command, null = ["scancel", "--signal=KILL", *words], subprocess.DEVNULL
@@ -184,7 +184,7 @@ def _record_node(plan: Mapping[str, Any], given: CommandInput, commands: list[di
     while not (run / "run.json").exists():
         if time.monotonic() > until:
             send_message(
-                "failed", what=f"{run} is not there; the store of runs must be on a file system that all nodes share"
+                "failed", what=f"{run} is not there; put the store of runs on a file system that all nodes share"
             )
             return
         time.sleep(0.1)
@@ -199,8 +199,8 @@ def _record_node(plan: Mapping[str, Any], given: CommandInput, commands: list[di
 
 
 def _serve_commands(node: NodeRecording, given: CommandInput, commands: list[dict[str, Any]]) -> None:
-    """Do what is asked until the recorder has ended, which it is asked to at the latest by the end of input."""
-    told_ready, until_ns, beat_ns = False, 1 << 62, monotonic_ns() + BEAT_NS
+    """Follow the commands until the recorder has ended; the end of input asks it to end, too."""
+    is_ready_sent, until_ns, beat_ns = False, NEVER_NS, monotonic_ns() + BEAT_NS
     edges: set[int] = set()
     while True:
         for command in commands:
@@ -211,11 +211,11 @@ def _serve_commands(node: NodeRecording, given: CommandInput, commands: list[dic
                 tail_s = float(command.get("tail_s", 0.0))
                 node.ask_end(tail_s)
                 until_ns = min(until_ns, monotonic_ns() + round((tail_s + node.options.flush_s) * NS))
-        if given.ended and until_ns == 1 << 62:
+        if given.ended and until_ns == NEVER_NS:
             node.event("owner-ended")
             node.ask_end(0.0)
             until_ns = monotonic_ns() + round(node.options.flush_s * NS)
-        if until_ns != 1 << 62 and (node.recorder is None or monotonic_ns() >= until_ns):
+        if until_ns != NEVER_NS and (node.recorder is None or monotonic_ns() >= until_ns):
             node.kill_stuck()
             return
         if monotonic_ns() >= beat_ns:
@@ -224,8 +224,8 @@ def _serve_commands(node: NodeRecording, given: CommandInput, commands: list[dic
         left_s = (min(until_ns, node.due_ns, beat_ns) - monotonic_ns()) / NS
         commands = given.take(left_s, tuple(node.fds))
         node.serve()
-        if node.ready and not told_ready:
-            told_ready = True
+        if node.ready and not is_ready_sent:
+            is_ready_sent = True
             send_message("ready", open=sum(m.get("status") == "open" for m in node.meters))
         for number in node.edges.keys() - edges:
             edges.add(number)
@@ -233,7 +233,7 @@ def _serve_commands(node: NodeRecording, given: CommandInput, commands: list[dic
 
 
 def read_plan_options(plan: Mapping[str, Any], run: Path, environ: Mapping[str, str]) -> RunOptions:
-    """Return the options of the plan, with the meters that the configuration names for this node."""
+    """Return the options of the plan, with the meters that this node's configuration names."""
     options = RunOptions(runs=run.parent, **plan["options"])
     by = plan.get("chosen_by")
     if by is None:
@@ -249,7 +249,7 @@ def read_plan_options(plan: Mapping[str, Any], run: Path, environ: Mapping[str, 
         return options
     for lost in chosen.lost:
         send_message("problem", what=str(lost)[:SHORT])
-    return options.reading(chosen)
+    return options.with_meters(chosen)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Own a run folder and the recorders that fill it. Nothing that goes wrong here stops a workload: it is told."""
+"""Record a run: own its folder, start the recorder of this host, start it again where it died.
+
+No failure here stops a workload: it is stored as a problem of the run, and the workload goes on unrecorded.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, monotonic_ns, read_clock_pair
-from joulelab.core.errors import RecorderError, StoreError
+from joulelab.core.clock import NEVER_NS, NS, monotonic_ns, read_clock_pair
+from joulelab.core.errors import StoreError
 from joulelab.core.process import read_start_ticks
 from joulelab.core.version import __version__
-from joulelab.run.job_nodes import JobNodes, count_job_nodes
-from joulelab.run.recorder_process import RecorderProcess
-from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name
+from joulelab.run.child_process import start_recorder
+from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name, read_offers
 from joulelab.store.folder import create_run, end_run, host_dir
 from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.run.run_options import RunOptions
-    from joulelab.run.spawn import Spawned
+    from joulelab.run.child_process import ChildProcess
+    from joulelab.run.job_nodes import JobNodes
 
-# Kept free for the last events: how the workload ended is written even on a disk that is full by then.
-RESERVED = 32 << 10
+RESTART_FIRST_NS = NS // 2
+RESTART_LAST_NS = 300 * NS
+# A recorder that lived this long is started again at once, as if it were the first.
+HEALTHY_NS = 10 * NS
+YOUNG_NS = NS // 10
+RETRY_NS = NS // 20  # while a message does not fit into the pipe
+PLAN_S = 5.0  # limit for sending the plan; that of hundreds of meters does not fit into the pipe at once
+# Kept free for the last events: the end of the workload is written even on a disk that is full by then.
+RESERVED_BYTES = 32 << 10
 FALLOC_FL_KEEP_SIZE = 1
+
+# Waits until a condition holds or a time (monotonic ns) is reached, serving the recording meanwhile.
+Wait = Callable[[Callable[[], bool], int], bool]
 
 
 class EventLog:
-    """Write one event per line; what a full disk refuses is tried again with the next event, and at the end."""
+    """Write one event per line. A line that a full disk refuses is written again with the next one, and at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,48 +62,33 @@ class EventLog:
             self._lines += line
             self._flush()
 
-    def _flush(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._fd < 0:
-                self._fd = open_append(self._path)
-                _reserve_space(self._fd)
-            while self._lines:
-                del self._lines[: os.write(self._fd, self._lines)]
-
     def close(self) -> None:
         """Flush and close."""
         with self._lock:
             self._flush()
         if self._fd >= 0:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # gives back what was reserved
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # frees the reserved space
                 os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
 
-
-def _reserve_space(fd: int) -> None:
-    with contextlib.suppress(AttributeError):
-        call = ctypes.CDLL(None).fallocate
-        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-        call(fd, FALLOC_FL_KEEP_SIZE, 0, RESERVED)  # where it fails, there is no reserve
-
-
-NEVER_NS = 1 << 62
-RESTART_FIRST_NS = NS // 2
-RESTART_LAST_NS = 300 * NS
-# A recorder that lived this long is started again at once, as if it were the first.
-HEALTHY_NS = 10 * NS
-YOUNG_NS = NS // 10
-
-# Waits until a condition holds or a time (monotonic ns) is reached, serving the recording meanwhile.
-Wait = Callable[[Callable[[], bool], int], bool]
+    def _flush(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._fd < 0:
+                self._fd = open_append(self._path)
+                with contextlib.suppress(AttributeError):
+                    reserve = ctypes.CDLL(None).fallocate
+                    reserve.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+                    reserve(self._fd, FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES)  # where it fails, nothing is reserved
+            while self._lines:
+                del self._lines[: os.write(self._fd, self._lines)]
 
 
 class HostRecording:
-    """Record one host into its folder. Where there is no `events` log, nothing is recorded.
+    """Record one host into its folder. Without a log of `events`, nothing is recorded.
 
-    Poll `fds` until `due_ns` and call `serve()`; `ready`, `edges`, `finished` and `reported` then tell what happened.
+    Poll `fds` until `due_ns` and call `serve()`; `ready`, `edges`, `finished` and `reported` then hold the news.
     """
 
     def __init__(self, options: RunOptions, host: str, environ: Mapping[str, str]) -> None:
@@ -107,7 +103,7 @@ class HostRecording:
         self.edges: dict[int, bool] = {}
         self.reported: dict[tuple[int, int], int] = {}
         self.ended_ns: int | None = None
-        self.recorder: RecorderProcess | None = None
+        self.recorder: ChildProcess | None = None
         self._environ = environ
         self._segment = 0
         self._started_ns = 0
@@ -120,12 +116,14 @@ class HostRecording:
 
     @property
     def fds(self) -> Sequence[int]:
-        """Return what to poll."""
+        """Return the file descriptors to poll."""
         return self.recorder.fds if self.recorder is not None else ()
 
     @property
     def due_ns(self) -> int:
         """Return when `serve()` is needed even if nothing becomes readable."""
+        if self.recorder is not None and self.recorder.is_behind:
+            return monotonic_ns() + RETRY_NS
         return self._restart_ns
 
     @property
@@ -134,14 +132,15 @@ class HostRecording:
         raise NotImplementedError
 
     def lacked_recorder(self, t_ns: int) -> bool:
-        """Return whether there is no recorder, or there may have been none at a time because it was just started."""
+        """Return whether there is no recorder, or it had been started just before a time and may have missed it."""
         return self.recorder is None or t_ns - self._started_ns < YOUNG_NS
 
-    def begin(self, spawned: Spawned | None = None) -> None:
-        """Start the recorder, or go on with one that was spawned already."""
+    def begin(self, recorder: ChildProcess | None = None) -> None:
+        """Start the recorder, or use one that was started early, and send it the plan."""
         if self.events is None:
-            if spawned is not None:
-                spawned.dismiss()
+            if recorder is not None:
+                recorder.kill()
+                recorder.close()
             return
         for lost in self.options.lost if not self._segment else ():
             self.event("meter", status="failed", **lost)
@@ -149,21 +148,23 @@ class HostRecording:
         self._restart_ns = NEVER_NS
         log = self.folder / f"recorder.{self._segment}.log"
         try:
-            self.recorder = RecorderProcess(self._plan(), self._environ, log, spawned)
-        except RecorderError as error:
-            self.tell(str(error))
+            self.recorder = recorder or start_recorder(self._environ, log=log)
+        except OSError as error:
+            self.report_problem(f"the recorder cannot be started ({error.strerror or error})")
             self._restart_later()
             return
+        self.recorder.send(self._make_plan(log), within_s=PLAN_S)
         self.event("recorder-started", segment=self._segment)
 
     def serve(self) -> None:
-        """Hear what the recorder says; start it again where it died."""
+        """Take the recorder's messages; start it again where it died."""
         if self.recorder is not None:
-            ended = self.recorder.ended()
-            for message in self.recorder.messages():
-                self._hear(message)
+            ended = self.recorder.has_ended()
+            self.recorder.flush()
+            for message in self.recorder.read_messages():
+                self._take_message(message)
             if ended:
-                self._bury(self.recorder)
+                self._handle_end(self.recorder)
         if self.recorder is None and monotonic_ns() >= self._restart_ns:
             self._segment += 1
             self.restarts += 1
@@ -175,7 +176,7 @@ class HostRecording:
             self.recorder.send({"do": "edge", "id": number, "within_s": self.options.edge_s})
 
     def ask_end(self, tail_s: float) -> None:
-        """Let the recorder take its last readings and end; asked again, it waits only so long."""
+        """Let the recorder take its last readings and end; asked again, it waits for the new time only."""
         if not self._finishing:
             self._asked += 1
         self._finishing = True
@@ -186,14 +187,14 @@ class HostRecording:
     def kill_stuck(self) -> None:
         """Kill a recorder that has not ended in time."""
         if self.recorder is not None:
-            self.tell("the recorder did not end and was killed")
+            self.report_problem("the recorder did not end and was killed")
             self.event("recorder-stuck", segment=self._segment)
             self._stuck = True
             self.recorder.kill()
             HostRecording.serve(self)
 
     def close_log(self) -> None:
-        """Close the log of events, and remove logs of recorders that had nothing to say."""
+        """Close the log of events, and remove empty logs of recorders."""
         if self.events is None:
             return
         self.events.close()
@@ -207,13 +208,13 @@ class HostRecording:
         if self.events is not None:
             self.events.add(event, **fields)
 
-    def tell(self, problem: str) -> None:
-        """Keep a problem, once."""
+    def report_problem(self, problem: str) -> None:
+        """Store a problem, once."""
         if problem not in self.problems:
             self.problems.append(problem)
             self.event("problem", what=problem)
 
-    def _plan(self) -> dict[str, Any]:
+    def _make_plan(self, log: Path) -> dict[str, Any]:
         options = self.options
         return {
             "host_dir": str(self.folder),
@@ -226,29 +227,30 @@ class HostRecording:
             "period_s": options.period_s,
             "slow_period_s": options.slow_period_s,
             "workload_pid": self._workload_pid,
-            "offers": options.offers(self._environ),
+            "offers": read_offers(self._environ),
             "ready_s": options.open_s,
+            "log": str(log),
         }
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        what = message.get("is")
-        if what == "ready":
+    def _take_message(self, message: Mapping[str, Any]) -> None:
+        kind = message.get("is")
+        if kind == "ready":
             self.ready = True
             self.meters = list(message.get("meters", ()))
-        elif what == "edge":
+        elif kind == "edge":
             self.edges[int(message["id"])] = bool(message.get("stepped"))
-        elif what == "signal":
+        elif kind == "signal":
             self.reported[int(message["number"]), int(message["sender"])] = monotonic_ns()
-        elif what == "workload-ended":
+        elif kind == "workload-ended":
             self.ended_ns = int(message["t"])
-        elif what == "finished":
+        elif kind == "finished":
             self.finished = True
             if message.get("lost_rows"):
-                self.tell(f"{message['lost_rows']} readings could not be written")
+                self.report_problem(f"{message['lost_rows']} readings could not be written")
             if not message.get("flushed", True):
-                self.tell("the recorder ended before everything was on the disk")
+                self.report_problem("the recorder ended before everything was on the disk")
 
-    def _bury(self, recorder: RecorderProcess) -> None:
+    def _handle_end(self, recorder: ChildProcess) -> None:
         recorder.close()
         self.recorder = None
         if self.finished or self._stuck or (self._finishing and recorder.status == 0):
@@ -256,14 +258,15 @@ class HostRecording:
         status = _describe_status(recorder.status)
         self.event("recorder-died", segment=self._segment, status=status)
         if not self.ready:
-            self.tell(f"the recorder did not start ({status}); see {self.folder / f'recorder.{self._segment}.log'}")
+            log = self.folder / f"recorder.{self._segment}.log"
+            self.report_problem(f"the recorder did not start ({status}); see {log}")
         if not self._finishing:
             self._restart_later()
 
     def _restart_later(self) -> None:
         now = monotonic_ns()
-        healthy = now - self._started_ns > HEALTHY_NS or self.restarts == 0
-        self._delay_ns = 0 if healthy else min(max(2 * self._delay_ns, RESTART_FIRST_NS), RESTART_LAST_NS)
+        is_healthy = now - self._started_ns > HEALTHY_NS or self.restarts == 0
+        self._delay_ns = 0 if is_healthy else min(max(2 * self._delay_ns, RESTART_FIRST_NS), RESTART_LAST_NS)
         self._restart_ns = now + self._delay_ns
 
 
@@ -275,9 +278,9 @@ def _describe_status(status: int | None) -> str:
 
 
 class RunRecording(HostRecording):
-    """Record a run. `run` is None where no folder could be created; then everything else does nothing.
+    """Record a run. `run` is None where no folder could be created; then all other methods do nothing.
 
-    In a job of several nodes, `nodes` are the recorders of the other ones.
+    In a job of several nodes, `nodes` are the recorders of the other nodes.
     """
 
     def __init__(self, options: RunOptions, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -285,11 +288,11 @@ class RunRecording(HostRecording):
         self.command = list(command)
         self.run: Path | None = None
         self.nodes: JobNodes | None = None
-        self._create(command)
+        self._create_folder(command)
 
     @property
     def fds(self) -> Sequence[int]:
-        """Return what to poll."""
+        """Return the file descriptors to poll."""
         return (*super().fds, *(self.nodes.fds if self.nodes is not None else ()))
 
     @property
@@ -307,21 +310,23 @@ class RunRecording(HostRecording):
         """Return the variables by which processes find the run they belong to."""
         return {} if self.run is None else {RUN_VARIABLE: str(self.run), HOST_VARIABLE: self.host}
 
-    def start(self, spawned: Spawned | None = None) -> None:
-        """Start the recorder, or go on with one that was spawned already, and those of other nodes."""
-        self.begin(spawned)
-        count = count_job_nodes(self._environ)
-        if self.run is not None and count:
-            self.nodes = JobNodes(self, self.run, self._environ, count)
+    def start(self, recorder: ChildProcess | None = None) -> None:
+        """Start the recorder, or use one that was started early, and the recorders of other nodes."""
+        self.begin(recorder)
+        if self.run is not None and "SLURM_JOB_ID" in self._environ:
+            from joulelab.run.job_nodes import JobNodes, count_job_nodes
+
+            count = count_job_nodes(self._environ)
+            self.nodes = JobNodes(self, self.run, self._environ, count) if count else None
 
     def serve(self) -> None:
-        """Hear what the recorders say; start the one of this host again where it died."""
+        """Take the recorders' messages; start the recorder of this host again where it died."""
         super().serve()
         if self.nodes is not None:
             self.nodes.serve()
 
     def wait_ready(self, wait: Wait) -> None:
-        """Wait until all meters are open or have refused, at most `ready_s`; for other nodes as for slow meters."""
+        """Wait until all meters are open or have failed, at most `ready_s`, and at most `nodes_s` for other nodes."""
         began = monotonic_ns()
         if self.recorder is not None:
             until = began + round(self.options.ready_s * NS)
@@ -332,6 +337,13 @@ class RunRecording(HostRecording):
             if not wait(lambda: nodes.ready, began + round(self.options.nodes_s * NS)):
                 self.event("nodes-late", after_s=self.options.nodes_s, missing=nodes.missing)
             nodes.announce()
+
+    def record_idle(self, wait: Wait, is_cut_short: Callable[[], bool]) -> None:
+        """Record the idle node for `idle_s` before the workload."""
+        if self.options.idle_s > 0:
+            begin = monotonic_ns()
+            wait(is_cut_short, begin + round(self.options.idle_s * NS))
+            self.event("idle", **{"from": begin, "to": monotonic_ns()})
 
     def wait_edge(self, wait: Wait) -> None:
         """Wait until all fast counters have stepped, at most `edge_s`."""
@@ -347,8 +359,8 @@ class RunRecording(HostRecording):
         if nodes is not None:
             wait(lambda: nodes.has_edge(asked), until)
 
-    def workload(self, pid: int, start_ns: int) -> None:
-        """Tell that the workload runs."""
+    def note_workload(self, pid: int, start_ns: int) -> None:
+        """Store the start of the workload, and announce it to the recorders."""
         self._workload_pid = pid
         if self.recorder is not None:
             self.recorder.send({"do": "workload", "pid": pid, "start_ns": start_ns})
@@ -370,14 +382,16 @@ class RunRecording(HostRecording):
             wait(lambda: nodes.ended, until)
             nodes.close()
 
-    def abandon_tail(self) -> None:
+    def cut_tail(self) -> None:
         """Cut the wait for the last readings short."""
         self.ask_end(0.0)
         if self.nodes is not None:
             self.nodes.ask_end(0.0)
 
     def close(self, end: Mapping[str, Any]) -> None:
-        """Write `end.json`; the run is closed."""
+        """Kill recorders that are left and write `end.json`; the run is closed."""
+        if self.recorder is not None:
+            self.recorder.kill()
         if self.nodes is not None:
             self.nodes.close()
         if self.run is None:
@@ -389,7 +403,7 @@ class RunRecording(HostRecording):
             self.problems.append(str(error))
         self.close_log()
 
-    def _create(self, command: Sequence[str]) -> None:
+    def _create_folder(self, command: Sequence[str]) -> None:
         options = self.options
         meta = {
             "name": options.name,
@@ -405,7 +419,7 @@ class RunRecording(HostRecording):
         try:
             self.run = create_run(options.runs.absolute(), meta)
         except Exception as error:  # noqa: BLE001 - the command runs, recorded or not
-            told = isinstance(error, (StoreError, OSError))
-            self.problems.append(str(error) if told else f"{type(error).__name__}: {error}")
+            is_worded = isinstance(error, (StoreError, OSError))
+            self.problems.append(str(error) if is_worded else f"{type(error).__name__}: {error}")
             return
         self.events = EventLog(self.folder / "events.run.jsonl")

@@ -1,24 +1,22 @@
-"""Hold a run's caps: set before the workload starts, watched while it runs, put back when it has ended."""
+"""Set the caps of a run: choose the devices, set caps before the workload starts, restore them after its end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from joulelab.control.client import CapRequest
+from joulelab.core.clock import NEVER_NS
 from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
-from joulelab.instruments.nvml.client import Gpu
-from joulelab.instruments.visible import visible
 from joulelab.store.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import CapDevice, Caps, CapStatus, HeldCap
+    from joulelab.control.client import CapDevice, CapRequest, Caps, CapStatus, HeldCap
     from joulelab.run.recording import RunRecording
 
 CapValue = tuple[float, Literal["W", "share", "Hz"]]
-# What hides GPUs from a workload, by the maker's own word for it, the first that is set.
-HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+# Variables that hide GPUs from a workload; the first that is set counts.
+HIDING_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def choose_gpus(status: CapStatus, environ: Mapping[str, str], words: str | None = None) -> list[str]:
@@ -33,11 +31,14 @@ def choose_gpus(status: CapStatus, environ: Mapping[str, str], words: str | None
     known = {device.scope: device.device for device in there}
     if words is not None:
         return _find_named_gpus(known, words)
-    hidden = next((environ[name] for name in HIDING if name in environ), None)
+    from joulelab.instruments.nvml.client import Gpu
+    from joulelab.instruments.visible import visible
+
+    hidden = next((environ[name] for name in HIDING_VARIABLES if name in environ), None)
     seen = visible([Gpu(int(d.scope.partition(":")[2]), d.device, d.model) for d in there], hidden)
     if not seen:
         raise ConfigError(
-            "the workload sees no GPU", where="cap", why=f"it is told {hidden!r}", next="name some: --gpu 0"
+            "the workload sees no GPU", where="cap", why=f"it is limited to {hidden!r}", next="name one: --gpu 0"
         )
     return seen
 
@@ -51,7 +52,9 @@ def choose_cpus(status: CapStatus) -> list[str]:
 
 
 def make_cap_requests(scopes: Sequence[str], value: CapValue) -> list[CapRequest]:
-    """Return a wish for each scope; a value is a number with its unit: W, share or Hz."""
+    """Return a request for each scope; a value is a number with its unit: W, share or Hz."""
+    from joulelab.control.client import CapRequest
+
     return [CapRequest(scope, value[0], value[1]) for scope in scopes]
 
 
@@ -76,24 +79,21 @@ def _find_named_gpus(known: Mapping[str, str], words: str) -> list[str]:
     return scopes
 
 
-NEVER_NS = 1 << 62
-
-
 class Companion(Protocol):
-    """Go along with a workload, such as one who tries caps while it runs."""
+    """Work beside a workload, such as the search for a good cap while it runs."""
 
     def begin(self, recording: RunRecording, capping: RunCaps) -> None:
-        """Begin: the workload has just started. Returns at once."""
+        """Begin, just after the start of the workload, and return at once."""
 
     def end(self) -> None:
-        """End: the workload has ended."""
+        """End, just after the end of the workload."""
 
 
 class RunCaps:
-    """Set caps for one run by way of a keeper; every change is an event of the run. Without wishes it does nothing."""
+    """Set the caps of one run through a keeper; every change is an event of the run."""
 
-    def __init__(self, wishes: Sequence[CapRequest], environ: Mapping[str, str], recording: RunRecording) -> None:
-        self._wishes = wishes
+    def __init__(self, requests: Sequence[CapRequest], environ: Mapping[str, str], recording: RunRecording) -> None:
+        self._requests = requests
         self._environ = environ
         self._recording = recording
         self._caps: Caps | None = None
@@ -101,7 +101,7 @@ class RunCaps:
 
     @property
     def fds(self) -> Sequence[int]:
-        """Return what to poll."""
+        """Return the file descriptors to poll."""
         return () if self._caps is None else self._caps.fds
 
     @property
@@ -110,11 +110,11 @@ class RunCaps:
         return NEVER_NS if self._caps is None else self._caps.due_ns
 
     def apply(self) -> None:
-        """Set what the run asks for. Raises JoulelabError; then nothing is set."""
-        if self._wishes:
-            self.set(self._wishes)
+        """Set the requested caps. Raises JoulelabError; then none is set."""
+        if self._requests:
+            self.set(self._requests)
 
-    def set(self, wishes: Sequence[CapRequest]) -> list[HeldCap]:
+    def set(self, requests: Sequence[CapRequest]) -> list[HeldCap]:
         """Set caps, also while the workload runs and from another thread. Raises JoulelabError."""
         from joulelab.control.client import Caps
 
@@ -122,18 +122,18 @@ class RunCaps:
             run = "" if self._recording.run is None else str(self._recording.run)
             command = " ".join(redact(self._recording.command))
             self._caps = Caps(self._environ, who={"command": command, "run": run})
-        held = self._caps.set(wishes)
+        held = self._caps.set(requests)
         for each in held:
             self._recording.event("cap-set", **each.to_json())
         return held
 
     def serve(self) -> None:
-        """Hear of a keeper that died; it has been replaced by then."""
+        """Store the events of the keeper, such as its death and its replacement."""
         for event in () if self._caps is None else self._caps.serve():
             self._note(event)
 
     def release(self) -> None:
-        """Put back what was found; what could not be is told."""
+        """Restore the original caps; a cap that could not be restored is a problem of the run."""
         caps, self._caps = self._caps, None
         if caps is None:
             return
@@ -156,7 +156,7 @@ class RunCaps:
         if "problem" in fields:
             self._recording.problems.append(str(fields["problem"]))
             self._waiting += [str(fields["problem"])] if kind == "caps-problem" else []
-        elif kind == "keeper-started":  # what was told while there was none is over; its events stay
-            for said in self._waiting:
-                self._recording.problems.remove(said)
+        elif kind == "keeper-started":  # problems of the time without a keeper are over; their events stay
+            for problem in self._waiting:
+                self._recording.problems.remove(problem)
             self._waiting.clear()

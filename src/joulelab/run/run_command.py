@@ -1,8 +1,19 @@
-"""Run a command and record it; the command never notices, whatever happens to the recording."""
+"""Run a command and record it: the path of `joulelab run -- CMD`, from top to bottom.
+
+1. `prepare_run`: read the configuration and choose the meters.
+2. `run_command`: create the run folder, then `_Supervisor.run`:
+   start the recorder, wait until the meters are open, record idle power, set the caps, wait until the counters have
+   stepped, start the workload and wait for its end, restore the caps, take the last readings, close the run.
+3. `_finish_run`: analyse the run and seal it.
+
+The command line's part (`cli/run.py`) reads the options before and prints the outcome after that. The workload never
+notices: a failure of the recording is a problem in the outcome, and the workload runs on.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import signal
@@ -11,41 +22,65 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.clock import NEVER_NS, NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, WorkloadError
 from joulelab.core.process import is_pending, is_stopped
-from joulelab.run.closing import analyse_and_seal, preload_modules
+from joulelab.run.config.config_files import list_config_files
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_caps import RunCaps
-from joulelab.run.signal_forwarding import ENDING_SIGNALS, REPORT_NS, ArrivedSignal, SignalBox, SignalForwarder
-from joulelab.run.witness import Witness
-from joulelab.run.workload_process import OutputCapture, WorkloadEnd, poll_workload, start_workload, stop_like_workload
+from joulelab.run.run_options import get_host_name
+from joulelab.run.signal_forwarding import (
+    ENDING_SIGNALS,
+    REPORT_NS,
+    ArrivedSignal,
+    GroupWitness,
+    SignalBox,
+    SignalForwarder,
+)
+from joulelab.run.workload_process import (
+    OutputCapture,
+    WorkloadEnd,
+    poll_workload,
+    start_workload,
+    stop_like_workload,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.analysis.result import Result
+    from joulelab.run.child_process import ChildProcess
     from joulelab.run.run_caps import Companion
     from joulelab.run.run_options import RunOptions
-    from joulelab.run.spawn import Spawned
 
-STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-# The heavy imports of the analysis are done while the workload runs, but not in a command's first moments.
+STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+# The analysis is imported while the workload runs, but not in its first moments.
 PRELOAD_NS = NS
-# Meanwhile the interpreter's lock changes hands this often, so that the workload's end is noticed.
+# numpy loads its parts when they are first used: those that the analysis uses are named.
+ANALYSIS_MODULES = (
+    "numpy",
+    "numpy.fft",
+    "numpy.ma",
+    "mmap",
+    "duckdb",
+    "joulelab.store.run",
+    "joulelab.store.seal",
+    "joulelab.analysis.analyse",
+)
+# While modules are imported, the interpreter's lock changes hands this often, so that the workload's end is noticed.
 SWITCH_INTERVAL_S = 0.0005
 CAPTURE_NS = 5_000_000
 PAUSE_NS = NS
-REFUSED_CODE = 125  # our own failure, as shells and `env` have it
+REFUSED_CODE = 125  # our own failure, as in shells and `env`
 
 
 @dataclass(slots=True)
 class RunOutcome:
-    """Say how a command ended and what was recorded; `run` is None where nothing could be.
+    """Hold how a command ended and where it was recorded; `run` is None where nothing could be recorded.
 
-    `exit_code` and `signal` are the workload's own, or those of a shell where it did not start. `problems` are what
-    went wrong with the measurement, in words.
+    `exit_code` and `signal` are the workload's own, or those of a shell if it did not start. `problems` are
+    sentences about failures of the measurement.
     """
 
     kind: Literal["exit", "signal", "not-started", "interrupted"] = "not-started"
@@ -58,120 +93,145 @@ class RunOutcome:
     problems: list[str] = field(default_factory=list)
     error: JoulelabError | None = None
 
+    @property
+    def has_run(self) -> bool:
+        """Return whether the workload ran."""
+        return self.kind in ("exit", "signal")
+
+
+def prepare_run(
+    options: RunOptions,
+    environ: Mapping[str, str],
+    *,
+    times: Mapping[str, float | None],
+    file: Path | None = None,
+    wanted: Sequence[str] = (),
+    without: Sequence[str] = (),
+    warn: Callable[[str], None],
+) -> RunOptions:
+    """Return the options with the times and meters of the configuration; a wrong entry costs its meter only.
+
+    `times` are those of the command line, which win; `file` is a configuration to read in addition; `wanted` and
+    `without` are names of meters. Raises ConfigError for a name that no meter has.
+    """
+    try:
+        files, _ = list_config_files(environ, named=file)
+        if not files and not wanted and not without:  # most runs have nothing to load
+            return options.with_times(times)
+        from joulelab.run.config.configuration import load_config
+
+        config = load_config(environ, get_host_name(environ), named=file)
+    except Exception as error:  # noqa: BLE001 - the command runs, configured or not
+        warn(f"the configuration is not used ({type(error).__name__}: {error}); try joulelab doctor")
+        return options.with_times(times)
+    from joulelab.run.config.meter_choice import choose_meters
+
+    choice = choose_meters(config, environ, wanted, without)
+    for warning in (*map(str, choice.lost), *config.warnings, *choice.warnings):
+        warn(warning)
+    options = options.with_times(config.run).with_times(times)
+    return options.with_meters(choice, file=file, wanted=wanted, without=without)
+
 
 def run_command(
     argv: Sequence[str],
     options: RunOptions,
     environ: Mapping[str, str],
     *,
-    say: Callable[[str], None],
+    warn: Callable[[str], None],
     signals: SignalBox,
-    spawned: Spawned | None = None,
+    recorder: ChildProcess | None = None,
     companion: Companion | None = None,
 ) -> RunOutcome:
-    """Run a command and record it; `say` hears problems while it runs. Main thread only.
+    """Run a command and record it. Main thread only.
 
-    `signals` is open, and best stays so until the caller leaves with the command's outcome: what arrives after the
-    command's end then cannot replace it. `spawned` is a recorder that was started early, to load while its caller does.
-    `companion` goes along with the workload. Where caps are refused, the command does not start.
+    `signals` is open, and best stays so until the caller leaves with the command's outcome, so that a late signal
+    cannot replace it. `recorder` was started early, to load while its caller did. `companion` works beside the
+    workload. If caps are refused, the command does not start.
     """
     recording = RunRecording(options, argv, environ)
     for problem in recording.problems:
         with contextlib.suppress(Exception):  # a message that cannot be printed stops nothing
-            say(f"not recorded: {problem}")
-    supervision = _Supervision(argv, environ, recording, signals, spawned, companion)
+            warn(f"not recorded: {problem}")
+    supervisor = _Supervisor(argv, environ, recording, signals, companion)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        outcome = supervision.run()
-    except Exception as error:  # noqa: BLE001
-        # A fault of our own: whatever happens to the recording, the workload is waited for and its end returned.
+        outcome = supervisor.run(recorder)
+    except Exception as error:  # noqa: BLE001 - a defect of joulelab: the workload is waited for, its end returned
         recording.problems.append(f"joulelab failed while recording: {type(error).__name__}: {error}")
-        outcome = supervision.rescue()
+        outcome = supervisor.rescue()
     finally:
         sys.setswitchinterval(interval_s)
-        supervision.capping.release()
-        supervision.witness.close()
+        supervisor.caps.release()
+        supervisor.witness.close()
     outcome.run = recording.run
-    analyse = options.analyse and outcome.kind in ("exit", "signal")
-    outcome.result = analyse_and_seal(recording, options, signals, analyse=analyse)
     outcome.problems = recording.problems
+    outcome.result = _finish_run(outcome, options, signals)
     return outcome
 
 
-class _Supervision:
+class _Supervisor:
+    """Run the workload while its signals, the recorder and the caps are served."""
+
     def __init__(
         self,
         argv: Sequence[str],
         environ: Mapping[str, str],
         recording: RunRecording,
         signals: SignalBox,
-        spawned: Spawned | None,
         companion: Companion | None,
     ) -> None:
         self.argv = argv
-        self.spawned = spawned
-        self.companion = companion
-        self.capping = RunCaps(recording.options.caps, environ, recording)
         self.environ = environ
         self.recording = recording
         self.signals = signals
-        self.witness = Witness()
-        self.forwarder = SignalForwarder(self._send, self._pends)
+        self.companion = companion
+        self.caps = RunCaps(recording.options.caps, environ, recording)
+        self.witness = GroupWitness()
+        self.forwarder = SignalForwarder(self._send, self._has_group_signal)
         self.outcome = RunOutcome()
         self.pid = 0
-        self.ending: WorkloadEnd | None = None
-        self.stopped_by = 0
+        self.end: WorkloadEnd | None = None
+        self.stopped_by = 0  # a signal that ended the run before the workload started
         self.capture: OutputCapture | None = None
-        self._hurry = False
-        self._continue_ns: int | None = None
-        self._preload_ns: int | None = None
+        self._is_cut_short = False
+        self._continue_ns = NEVER_NS
+        self._preload_ns = NEVER_NS
 
-    def run(self) -> RunOutcome:
+    def run(self, recorder: ChildProcess | None) -> RunOutcome:
+        """Record the workload from start to end; this is what a run is."""
         recording, options = self.recording, self.recording.options
-        recording.start(self.spawned)
-        recording.wait_ready(lambda met, until: self.wait(lambda: met() or bool(self.stopped_by), until))
-        if options.idle_s > 0 and not self.stopped_by:
-            begin = monotonic_ns()
-            self.wait(lambda: bool(self.stopped_by), begin + round(options.idle_s * NS))
-            recording.event("idle", **{"from": begin, "to": monotonic_ns()})
-        capped = not self.stopped_by and self._cap()
-        if capped:
+        recording.start(recorder)
+        recording.wait_ready(lambda is_met, until: self.wait(lambda: is_met() or self._is_stopped(), until))
+        if not self.stopped_by:
+            recording.record_idle(self.wait, self._is_stopped)
+        is_capped = not self.stopped_by and self._set_caps()
+        if is_capped:
             recording.wait_edge(self.wait)
         if self.stopped_by:
             self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
-        elif capped:
-            self._work(options)
-        self.capping.release()
-        recording.finish(self.wait, options.tail_s if self.outcome.kind in ("exit", "signal") else 0.0)
+        elif is_capped:
+            self._run_workload(options)
+        self.caps.release()
+        recording.finish(self.wait, options.tail_s if self.outcome.has_run else 0.0)
         self._finish_capture()
-        recording.close(self._end())
+        recording.close(self._describe_end())
         return self.outcome
-
-    def _cap(self) -> bool:
-        """Set the caps that are asked for; a command whose caps are refused is not started."""
-        try:
-            self.capping.apply()
-        except JoulelabError as error:
-            self.outcome.exit_code, self.outcome.error = REFUSED_CODE, error
-            return False
-        return True
 
     def rescue(self) -> RunOutcome:
         """Start the workload if that has not been done, and wait for it, without recording."""
         if not self.pid and self.stopped_by:
             self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
         elif not self.pid and self.outcome.error is None:
-            self._start(None)
-        while self.pid and self.ending is None:
+            self._start_workload(None)
+        while self.pid and self.end is None:
             self._turn(monotonic_ns() + NS, serve=False)
-        if self.ending is not None:
+        if self.end is not None:
             self._note_end()
         with contextlib.suppress(Exception):
-            if self.recording.recorder is not None:
-                self.recording.recorder.kill()
             self._finish_capture(serve=False)
-            self.recording.close(self._end())
+            self.recording.close(self._describe_end())
         return self.outcome
 
     def wait(self, condition: Callable[[], bool], until_ns: int) -> bool:
@@ -182,27 +242,39 @@ class _Supervision:
             self._turn(until_ns)
         return True
 
-    def _work(self, options: RunOptions) -> None:
+    def _is_stopped(self) -> bool:
+        return bool(self.stopped_by)
+
+    def _set_caps(self) -> bool:
+        try:
+            self.caps.apply()
+        except JoulelabError as error:
+            self.outcome.exit_code, self.outcome.error = REFUSED_CODE, error
+            return False
+        return True
+
+    def _run_workload(self, options: RunOptions) -> None:
         if options.capture is not None:
             try:
                 self.capture = OutputCapture(options.capture)
             except OSError as error:
                 self.recording.problems.append(f"cannot capture to {options.capture}: {error.strerror}")
-        if not self._start(self.capture):
+        if not self._start_workload(self.capture):
             return
         assert self.outcome.start_ns is not None
-        self.recording.workload(self.pid, self.outcome.start_ns)
-        self._preload_ns = self.outcome.start_ns + PRELOAD_NS if options.analyse and self.recording.run else None
+        self.recording.note_workload(self.pid, self.outcome.start_ns)
+        if options.analyse and self.recording.run:
+            self._preload_ns = self.outcome.start_ns + PRELOAD_NS
         if self.companion is not None:
-            self.companion.begin(self.recording, self.capping)
+            self.companion.begin(self.recording, self.caps)
         try:
-            self.wait(lambda: self.ending is not None, 1 << 62)
+            self.wait(lambda: self.end is not None, NEVER_NS)
             self._note_end()
         finally:
             if self.companion is not None:
                 self.companion.end()
 
-    def _start(self, capture: OutputCapture | None) -> bool:
+    def _start_workload(self, capture: OutputCapture | None) -> bool:
         outcome = self.outcome
         environ = {**self.environ, **self.recording.environment()}
         self.witness.renew()
@@ -220,83 +292,83 @@ class _Supervision:
         capture = self.capture
         if capture is None:
             return
-        while not capture.settled() and not self._hurry:
+        while not capture.is_settled() and not self._is_cut_short:
             self._turn(monotonic_ns() + CAPTURE_NS, serve=serve)
-        if not capture.complete:
-            why = "interrupted" if self._hurry else "a process outlived the command"
+        if not capture.is_complete:
+            why = "interrupted" if self._is_cut_short else "a process outlived the command"
             self.recording.problems.append(f"{why}: its later output is not captured")
 
     def _note_end(self) -> None:
-        outcome, ending = self.outcome, self.ending
-        assert ending is not None
+        outcome, end = self.outcome, self.end
+        assert end is not None
         assert outcome.start_ns is not None
         noticed = [t for t in (outcome.end_ns, self.recording.ended_ns) if t is not None and t >= outcome.start_ns]
         outcome.end_ns = min(noticed, default=monotonic_ns())
-        outcome.kind = "exit" if ending.signal is None else "signal"
-        outcome.exit_code, outcome.signal = ending.exit_code, ending.signal
-        ended = {"outcome": outcome.kind, "exit_code": ending.exit_code, "signal": ending.signal}
-        used = {"user_s": ending.user_s, "system_s": ending.system_s, "peak_memory_b": ending.peak_memory_b}
+        outcome.kind = "exit" if end.signal is None else "signal"
+        outcome.exit_code, outcome.signal = end.exit_code, end.signal
+        ended = {"outcome": outcome.kind, "exit_code": end.exit_code, "signal": end.signal}
+        used = {"user_s": end.user_s, "system_s": end.system_s, "peak_memory_b": end.peak_memory_b}
         self.recording.event("workload-end", end_ns=outcome.end_ns, **ended, **used)
 
-    def _end(self) -> dict[str, object]:
+    def _describe_end(self) -> dict[str, object]:
         o = self.outcome
         message = str(o.error) if o.error else None
         fields = {"outcome": o.kind, "exit_code": o.exit_code, "signal": o.signal, "message": message}
         return {**fields, "start_ns": o.start_ns, "end_ns": o.end_ns}
 
     def _turn(self, until_ns: int, *, serve: bool = True) -> None:
-        """Sleep until something happens or a time is reached, then deal with it."""
-        due = [
+        """Sleep until something happens or a time is reached, then handle it."""
+        due_ns = min(
             until_ns,
             self.recording.due_ns,
-            self.capping.due_ns,
+            self.caps.due_ns,
             self.forwarder.due_ns,
             self._continue_ns,
             self._preload_ns,
-        ]
-        left = min(t for t in due if t is not None) - monotonic_ns()
+        )
         poll = select.poll()
-        for fd in (self.signals.fd, *((*self.recording.fds, *self.capping.fds) if serve else ())):
+        for fd in (self.signals.fd, *((*self.recording.fds, *self.caps.fds) if serve else ())):
             poll.register(fd, select.POLLIN)
-        began, wait_ms = monotonic_ns(), max(0, min(-(-left // 1_000_000), 60_000))
+        began = monotonic_ns()
+        wait_ms = max(0, min(-(-(due_ns - began) // 1_000_000), 60_000))
         poll.poll(wait_ms)
-        arrived = self.signals.take()
-        if self.pid and self.ending is None:
-            self._look_at_workload()
+        for arrived in self.signals.take():
+            self._handle_signal(arrived)
+        if self.pid and self.end is None:
+            self._poll_workload()
         if serve:
             self.recording.serve()
-            self.capping.serve()
-        for each in arrived:
-            self._handle(each)
+            self.caps.serve()
         self.forwarder.decide(self.recording.reported)
-        if self.forwarder.group and self.ending is None:
+        if self.forwarder.group and self.end is None:
             self.forwarder.group = False
             self.witness.renew()
-        self._continue()
+        if monotonic_ns() >= self._continue_ns:
+            self._continue_ns = NEVER_NS
+            if is_stopped(self.pid):
+                self._send(signal.SIGCONT)
         self._note_pause(began, wait_ms)
-        self._preload()
+        if monotonic_ns() >= self._preload_ns:
+            self._preload_ns = NEVER_NS
+            modules = (*ANALYSIS_MODULES, *self.recording.options.preload)
+            threading.Thread(target=preload_modules, args=(modules,), name="preload", daemon=True).start()
 
     def _note_pause(self, began: int, wait_ms: int) -> None:
-        """Tell that we slept much longer than we wanted: this process was stopped, or the machine was."""
+        """Store a sleep that was much too long: this process was stopped, or the machine was."""
         now = monotonic_ns()
         if now - began - wait_ms * 1_000_000 > PAUSE_NS:
             self.recording.event("supervisor-paused", **{"from": began, "to": now})
 
-    def _preload(self) -> None:
-        if self._preload_ns is not None and monotonic_ns() >= self._preload_ns:
-            self._preload_ns = None
-            more = self.recording.options.preload
-            threading.Thread(target=preload_modules, args=(more,), name="preload", daemon=True).start()
-
-    def _look_at_workload(self) -> None:
-        self.ending, stopped = poll_workload(self.pid)
-        if self.ending is not None:
+    def _poll_workload(self) -> None:
+        self.end, stopped = poll_workload(self.pid)
+        if self.end is not None:
             self.outcome.end_ns = monotonic_ns()
-            self._preload_ns = None
-        elif stopped in STOPS and is_stopped(self.pid):
+            self._preload_ns = NEVER_NS
+            self.signals.take()  # they were meant for the workload, such as the Ctrl-C that ended it
+        elif stopped in STOP_SIGNALS and is_stopped(self.pid):
             stop_like_workload(stopped)
 
-    def _handle(self, arrived: ArrivedSignal) -> None:
+    def _handle_signal(self, arrived: ArrivedSignal) -> None:
         number = arrived.number
         if number == signal.SIGCHLD:
             return
@@ -305,31 +377,68 @@ class _Supervision:
                 self.stopped_by = number
             elif number == signal.SIGTSTP:
                 stop_like_workload(number)
-        elif self.ending is not None:
+        elif self.end is not None:
             if number in ENDING_SIGNALS:
-                self._hurry = True
-                self.recording.abandon_tail()
+                self._is_cut_short = True
+                self.recording.cut_tail()
         elif number == signal.SIGCONT:
-            # A shell continues the whole group; somebody else may have continued us alone.
+            # A shell continues the whole group; another process may have continued this one alone.
             self._continue_ns = arrived.t_ns + REPORT_NS
         elif number != signal.SIGTSTP or not is_stopped(self.pid):
             self.forwarder.take(arrived)
 
-    def _pends(self, arrived: ArrivedSignal) -> bool:
-        """Return whether others of the group got a signal: the recorder, or the witness where none was there yet."""
+    def _has_group_signal(self, arrived: ArrivedSignal) -> bool:
+        """Return whether another process of the group got a signal: the recorder, or the witness before it runs."""
         recorder = self.recording.recorder
         if recorder is not None and is_pending(recorder.pid, arrived.number):
             return True
-        return self.recording.lacked_recorder(arrived.t_ns) and self.witness.saw(arrived.number)
-
-    def _continue(self) -> None:
-        if self._continue_ns is not None and monotonic_ns() >= self._continue_ns:
-            self._continue_ns = None
-            if self.ending is None and is_stopped(self.pid):
-                self._send(signal.SIGCONT)
+        return self.recording.lacked_recorder(arrived.t_ns) and self.witness.has_signal(arrived.number)
 
     def _send(self, number: int) -> None:
         # Not reaped yet, so the number is still the workload's.
-        if self.pid and self.ending is None:
+        if self.pid and self.end is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+
+def preload_modules(names: Iterable[str]) -> None:
+    """Import modules that will be needed, as far as they are installed.
+
+    Its thread keeps its priority: a low one would hold the interpreter's lock for long on a busy machine.
+    """
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _finish_run(outcome: RunOutcome, options: RunOptions, signals: SignalBox) -> Result | None:
+    """Analyse and seal a closed run. A failure is a problem of the outcome; the record stays readable as it is.
+
+    A short run is sealed when it is next opened: that would cost the command a tenth of a second.
+    """
+    run = outcome.run
+    if run is None or not options.analyse or not outcome.has_run:
+        return None
+    result: Result | None = None
+    try:
+        with signals.interruptible():
+            result = analyse_closed_run(run)
+            size = sum(path.stat().st_size for path in run.glob("*/*.journal"))
+            if result.duration_s >= options.seal_from_s and size < options.seal_limit:
+                from joulelab.store.seal import seal
+
+                seal(run)
+    except KeyboardInterrupt:
+        outcome.problems.append(f"interrupted; the record is complete: joulelab show {run.name}")
+    except Exception as error:  # noqa: BLE001 - the workload's outcome is returned, whatever the analysis meets
+        outcome.problems.append(f"{type(error).__name__}: {error}")
+    return result
+
+
+def analyse_closed_run(run: Path) -> Result:
+    """Compute the result of a run."""
+    from joulelab.analysis.analyse import analyse_run
+    from joulelab.store.run import open_run
+
+    with open_run(run) as opened:
+        return analyse_run(opened)

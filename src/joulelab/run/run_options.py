@@ -1,4 +1,4 @@
-"""Hold the options of a run, and what the environment says about it."""
+"""Hold the options of a run, and read the variables of its environment."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 RUNS_VARIABLE = "JOULELAB_RUNS"
 RUN_VARIABLE = "JOULELAB_RUN"
 HOST_VARIABLE = "JOULELAB_HOST"
-# Meters of the configuration load libraries and wait for devices: so long at most, and only as long as they need.
+# Meters of the configuration load libraries and wait for devices: limits in s, waited for only as long as needed.
 OPEN_S, READY_S = 9.5, 10.0
+# Settings that meters take from the environment.
+OFFERED_VARIABLES = {
+    "visible": "CUDA_VISIBLE_DEVICES",
+    "device_order": "CUDA_DEVICE_ORDER",
+    "rapl.root": "JOULELAB_POWERCAP",
+}
 
 
 def get_runs_folder(environ: Mapping[str, str]) -> Path:
@@ -30,13 +36,13 @@ def get_runs_folder(environ: Mapping[str, str]) -> Path:
 
 
 def get_host_name(environ: Mapping[str, str] | None = None) -> str:
-    """Return the name of this host's folder in a run: in a job that of the node, of which a host may have several."""
+    """Return the name of this host's folder in a run: in a Slurm job the name of the node."""
     node = get_node_name(os.environ if environ is None else environ)
     return node or _make_file_name(os.uname().nodename) or "localhost"
 
 
 def get_node_name(environ: Mapping[str, str]) -> str:
-    """Return the name that Slurm gives this node, fit for a folder; empty outside of a job."""
+    """Return Slurm's name of this node, usable as a folder name; empty outside of a job."""
     return _make_file_name(environ.get("SLURMD_NODENAME", "")) if environ.get("SLURM_JOB_ID") else ""
 
 
@@ -45,10 +51,10 @@ def _make_file_name(name: str) -> str:
 
 
 def find_marks_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return where processes of a recorded run write their marks, None where nothing is recorded.
+    """Return the folder for the marks of this process, None where no run is recorded.
 
-    On another node of a job than the run's own that is the node's folder: its time is another. Where that node is not
-    recorded, there is no such folder.
+    On another node of a job it is the folder of that node, whose clock is another one; it is missing if that node is
+    not recorded.
     """
     run, node = environ.get(RUN_VARIABLE), get_node_name(environ)
     if not run:
@@ -62,22 +68,27 @@ def _is_of_this_boot(run: Path) -> bool:
     try:
         return bool(read_json(run / "run.json")["started"]["boot_id"] == read_boot_id())
     except (StoreError, KeyError, TypeError):
-        return True  # as far as anybody knows
+        return True  # nothing known says otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Say how to record a run; times in seconds.
+    """Hold how to record a run; times in seconds.
 
-    `meters` None opens what a run opens unless told otherwise; entries are {"meter": name, "config": {...}}. `also`
-    comes on top (an estimate, what is configured); both may hold secrets. `configured` are the names of entries of the
-    configuration, each with its module and what it feeds. `idle_s` is recorded before the workload, `tail_s` bounds the
-    wait for meters after it. Meters have `open_s` to answer; the workload starts after `ready_s` even if the recorder
-    is late, after `nodes_s` if those of other nodes are; a recorder is killed if it has not flushed `flush_s` after the
-    tail. `caps` are set before the workload starts and put back after it. `preload` names modules that the caller will
-    need then, to be imported meanwhile. `chosen_by` are the file and the names by which meters were chosen: other nodes
-    choose theirs so. `node` is what the configuration says of the node's power (`rated_w`, `planned_w`, in W). `lost`
-    are configured meters that cannot be read because their entries are wrong: `meter`, `what`, `why`, `next`.
+    Which meters:
+    `meters` are {"meter": name, "config": {...}}, None for the usual ones; `also` are read in addition (an estimate,
+    configured meters). Both may hold secrets. `configured` names the entries of the configuration, each with its
+    module and the scope it feeds. `lost` are configured meters that cannot be read because their entries are wrong:
+    `meter`, `what`, `why`, `next`. `chosen_by` holds the file and the names by which meters were chosen, so that other
+    nodes choose in the same way. `node` is the node's `rated_w` and `planned_w` (W) from the configuration.
+
+    When:
+    `idle_s` is recorded before the workload; `tail_s` limits the wait for meters after it. Meters have `open_s` to
+    answer. The workload starts after `ready_s` even if the recorder is late, after `nodes_s` if other nodes are late.
+    A recorder is killed if it has not written everything `flush_s` after the tail.
+
+    `caps` are set before the workload starts and restored after it. `preload` names modules that the caller needs
+    after the run; they are imported while the workload runs.
     """
 
     runs: Path
@@ -106,44 +117,45 @@ class RunOptions:
     lost: Sequence[Mapping[str, str]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `run.json` keeps of the options."""
-        kept = ("period_s", "slow_period_s", "idle_s", "tail_s")
-        chosen = {k: getattr(self, k) for k in kept}
+        """Return the options that `run.json` holds."""
+        chosen: dict[str, Any] = {key: getattr(self, key) for key in ("period_s", "slow_period_s", "idle_s", "tail_s")}
         chosen["meters"] = None if self.meters is None else [m["meter"] for m in self.meters]
         chosen["configured"] = [dict(entry) for entry in self.configured]
         chosen["caps"] = [{"device": w.device, "value": w.value, "unit": w.unit} for w in self.caps]
         chosen |= {"node": dict(self.node)} if self.node else {}
         return chosen | {"estimate": any(m["meter"] == "estimate" for m in self.also)}
 
-    def reading(
+    def with_times(self, times: Mapping[str, float | None]) -> RunOptions:
+        """Return the options with `period_s`, `idle_s` and `tail_s` as far as they are given."""
+        given = {key: value for key, value in times.items() if value is not None}
+        period_s = given.get("period_s", self.period_s)
+        return replace(self, **given, slow_period_s=max(self.slow_period_s, period_s))
+
+    def with_meters(
         self,
-        chosen: MeterChoice,
+        choice: MeterChoice,
         *,
         file: Path | None = None,
         wanted: Sequence[str] | None = None,
         without: Sequence[str] = (),
     ) -> RunOptions:
-        """Return the same with chosen meters; those of the configuration may take longer to open.
+        """Return the options with chosen meters; configured ones may take longer to open.
 
-        `file`, `wanted` and `without` are what they were chosen by, where other nodes are to choose so too.
+        `file`, `wanted` and `without` led to the choice; other nodes choose their meters by them.
         """
         by: dict[str, Any] | None = None
         if wanted is not None:
             path = None if file is None else str(file.absolute())
             by = {"file": path, "wanted": list(wanted), "without": list(without)}
-        lost = [meter.to_json() for meter in chosen.lost]
-        if not chosen.entries:
-            return replace(self, meters=chosen.meters, chosen_by=by, node=chosen.node, lost=lost)
-        named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in chosen.entries]
-        also = [*self.also, *chosen.also]
-        read = replace(self, meters=chosen.meters, also=also, configured=named, chosen_by=by, node=chosen.node)
-        return replace(read, open_s=OPEN_S, ready_s=READY_S, lost=lost)
+        lost = [meter.to_json() for meter in choice.lost]
+        options = replace(self, meters=choice.meters, chosen_by=by, node=choice.node, lost=lost)
+        if not choice.entries:
+            return options
+        named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in choice.entries]
+        also = [*self.also, *choice.also]
+        return replace(options, also=also, configured=named, open_s=OPEN_S, ready_s=READY_S)
 
-    def offers(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what the environment offers to meters."""
-        names = {
-            "visible": "CUDA_VISIBLE_DEVICES",
-            "device_order": "CUDA_DEVICE_ORDER",
-            "rapl.root": "JOULELAB_POWERCAP",
-        }
-        return {key: environ[name] for key, name in names.items() if name in environ}
+
+def read_offers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that the environment offers to meters."""
+    return {key: environ[name] for key, name in OFFERED_VARIABLES.items() if name in environ}

@@ -14,8 +14,8 @@ from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.marks import read_local_rank
 from joulelab.run import marking
+from joulelab.run.child_process import ChildProcess
 from joulelab.run.recording import RunRecording
-from joulelab.run.spawn import Spawned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,13 +126,13 @@ class MeasureSession:
             marking.detach_writer()
 
 
-def _spawn_recorder() -> Spawned | None:
+def _spawn_recorder() -> ChildProcess | None:
     """Spawn the recorder in a process group of its own; None where that fails: the recording tries it again.
 
     A Jupyter kernel that is told to end first ends every process of its group, and waits until they are gone.
     """
     try:
-        return Spawned(os.environ, own_group=True)
+        return ChildProcess(os.environ, own_group=True)
     except OSError:
         return None
 

@@ -1,8 +1,8 @@
-"""Take the signals of a supervised run, and decide which of them the workload still has to be told.
+"""Take the signals of a supervised run, and forward to the workload those that it did not get itself.
 
-Signals of the terminal go to the whole process group, so the workload has them. A signal sent by a process may have
-been sent to us alone or to the group (`kill -- -PGID`, timeout, Slurm): the recorder lives in the same group, and where
-it saw the signal too, the workload has it as well. Where there is no recorder, a witness tells.
+Signals of the terminal go to the whole process group, so the workload has them. A signal from a process may have been
+sent to this process alone or to the group (`kill -- -PGID`, timeout, Slurm). The recorder is in the same group: if it
+got the signal too, so did the workload. While there is no recorder, a witness process takes its place.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.core.clock import monotonic_ns
+from joulelab.core.clock import NEVER_NS, monotonic_ns
+from joulelab.core.process import is_pending
 from joulelab.recorder.signals import REPORTED, open_signals, read_signals
+from joulelab.run.child_process import ChildProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType
 
-# How long the recorder is given to report a signal, and how far apart one sender's two signals of one kind may be.
+# Time for the recorder to report a signal; time between two signals of one sender that count as one.
 REPORT_NS = 50_000_000
 SAME_NS = 40_000_000
-# How long before us the recorder may see a signal to both: a busy machine keeps one of us waiting.
+# On a busy machine the recorder may get a signal to both this much earlier than this process.
 LATE_NS = 2_000_000_000
-# What the terminal sends always goes to the whole group.
+# The terminal sends these to the whole group.
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH)
-# What ends a process that does not handle it.
+# These end a process that does not handle them.
 ENDING_SIGNALS = tuple(n for n in REPORTED if n != signal.SIGWINCH)
 TAKEN_SIGNALS = (*REPORTED, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
+WITNESS_MASK = (*REPORTED, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+# It reads a pipe to which nothing is written, so it ends with this process.
+WITNESS_COMMAND = ("/bin/sh", "-c", "read _", "joulelab-witness")
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivedSignal:
-    """Hold a signal that arrived: its number, whether the kernel sent it, the sender otherwise, and when."""
+    """Hold a signal that arrived: number, whether the kernel sent it, else the sender, and the time."""
 
     number: int
     of_kernel: bool
@@ -43,10 +48,10 @@ class ArrivedSignal:
 
 
 class SignalBox:
-    """Block signals and read them from a file descriptor instead; put the mask back at the end.
+    """Block signals and read them from a file descriptor instead; restore the mask at the end.
 
-    Signals that were ignored when we started (nohup) stay so, for us as for the workload. Only SIGCHLD cannot: ignored,
-    it takes the exit codes of children away. The workload then has it at its default too, as under most shells.
+    Signals that were ignored at the start (nohup) stay ignored, here and in the workload. Only SIGCHLD cannot: the
+    exit codes of children would be lost. The workload then has its default, too, as under most shells.
     """
 
     def __enter__(self) -> SignalBox:
@@ -63,7 +68,7 @@ class SignalBox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take what is left and put the mask back: a signal that came too late for the workload is not for us."""
+        """Discard the signals that are left, which were meant for the workload, and restore the mask."""
         self.take()
         os.close(self.fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.original)
@@ -75,15 +80,20 @@ class SignalBox:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let one Ctrl-C cut the block short by KeyboardInterrupt; everything else stays blocked."""
-        self.take()
+        """Let one Ctrl-C end the block by KeyboardInterrupt; all other signals stay blocked.
+
+        A Ctrl-C that arrived since the signals were last taken ends the block before it begins.
+        """
         before = signal.getsignal(signal.SIGINT)
+        has_interrupt = any(arrived.number == signal.SIGINT for arrived in self.take())
         if before == signal.SIG_IGN or signal.SIGINT in self.original:
             yield
             return
+        if has_interrupt:
+            raise KeyboardInterrupt
         signal.signal(signal.SIGINT, _interrupt_once)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -95,30 +105,66 @@ def _interrupt_once(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+class GroupWitness:
+    """Own a process in our group that only collects signals: they stay pending in it."""
+
+    def __init__(self) -> None:
+        self._process: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        """Return its pid, 0 where there is none."""
+        return 0 if self._process is None else self._process.pid
+
+    def renew(self) -> None:
+        """Start it, or replace it by one that has got no signal yet."""
+        old, self._process = self._process, None
+        with contextlib.suppress(OSError):
+            self._process = ChildProcess(WITNESS_COMMAND, {}, setsigmask=WITNESS_MASK)
+        _end_process(old)
+
+    def has_signal(self, number: int) -> bool:
+        """Return whether a signal was sent to the group since the last `renew()`; False without a witness."""
+        return self._process is not None and is_pending(self._process.pid, number)
+
+    def close(self) -> None:
+        """End it."""
+        _end_process(self._process)
+        self._process = None
+
+
+def _end_process(process: ChildProcess | None) -> None:
+    if process is not None:
+        process.kill()
+        process.close()
+
+
 class SignalForwarder:
-    """Pass signals on to the workload, each once; `pends` tells of one that reached others of the group."""
+    """Forward signals to the workload, each once.
+
+    `has_group` returns whether a signal reached other processes of the group.
+    """
 
     def __init__(
         self,
         send: Callable[[int], None],
-        pends: Callable[[ArrivedSignal], bool],
+        has_group: Callable[[ArrivedSignal], bool],
         *,
         now: Callable[[], int] = monotonic_ns,
     ) -> None:
-        self._send, self._pends = send, pends
+        self._send, self._has_group = send, has_group
         self._now = now
         self._undecided: list[ArrivedSignal] = []
-        self._counted: dict[tuple[int, int], int] = {}  # reports that a signal of ours was found to belong to
-        # Whether a signal to the whole group came since this was last set to False.
-        self.group = False
+        self._counted: dict[tuple[int, int], int] = {}  # reports that were matched with a signal
+        self.group = False  # True after a signal to the whole group, until it is reset
 
     @property
-    def due_ns(self) -> int | None:
+    def due_ns(self) -> int:
         """Return when the next decision is due."""
-        return min((s.t_ns + REPORT_NS for s in self._undecided), default=None)
+        return min((s.t_ns + REPORT_NS for s in self._undecided), default=NEVER_NS)
 
     def take(self, arrived: ArrivedSignal) -> None:
-        """Pass a signal on, drop it, or wait whether others of the group have it too."""
+        """Forward a signal, drop it, or wait whether other processes of the group got it too."""
         if arrived.of_kernel and arrived.number in TERMINAL_SIGNALS:
             self.group = True
         elif arrived.number in REPORTED:
@@ -127,7 +173,7 @@ class SignalForwarder:
             self._send(arrived.number)
 
     def decide(self, reported: Mapping[tuple[int, int], int]) -> None:
-        """Decide what is due, by what the recorder reported ((number, sender): monotonic ns)."""
+        """Make the decisions that are due, from the reports of the recorder ((number, sender): monotonic ns)."""
         now, undecided, self._undecided = self._now(), self._undecided, []
         for waiting in undecided:
             of = (waiting.number, waiting.sender)
@@ -137,8 +183,8 @@ class SignalForwarder:
                 self.group = True
             elif now < waiting.t_ns + REPORT_NS:
                 self._undecided.append(waiting)
-            elif self._pends(waiting):
-                # It reached the whole group; the recorder just had no time to say so, or there is none.
+            elif self._has_group(waiting):
+                # It reached the whole group; the recorder has not reported it yet, or there is none.
                 self.group = True
             else:
                 self._send(waiting.number)

@@ -31,7 +31,7 @@ PR_SET_DUMPABLE = 4
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEnd:
-    """Say how a process ended, and what it used: CPU in s, peak memory in bytes."""
+    """Hold how a process ended, and what it used: CPU in s, peak memory in bytes."""
 
     exit_code: int | None
     signal: int | None
@@ -41,7 +41,7 @@ class WorkloadEnd:
 
 
 def strip_own_locale(environ: Mapping[str, str], began: Path = Path("/proc/self/environ")) -> dict[str, str]:
-    """Return the environment without the locale that Python gives itself where none was set when it `began`."""
+    """Return the environment without the locale that Python sets for itself where none was set when it `began`."""
     found = dict(environ)
     if found.get("LC_CTYPE") in COERCED:
         with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ def start_workload(
 
 
 def become_workload(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Turn this process into the command, as if it had been started instead. Raises WorkloadError."""
+    """Replace this process by the command. Raises WorkloadError."""
     for number in DEFAULTS:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -107,7 +107,7 @@ def _refuse_start(name: str, error: OSError | ValueError) -> WorkloadError:
 
 
 def poll_workload(pid: int) -> tuple[WorkloadEnd | None, int]:
-    """Return how the workload ended (None while it has not), and the signal that has just stopped it, 0 for none."""
+    """Return how the workload ended (None while it runs), and the signal that has just stopped it, 0 for none."""
     found, status, usage = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
     if not found:
         return None, 0
@@ -144,17 +144,17 @@ def exit_like_workload(exit_code: int | None, killed_by: int | None = None) -> N
 
 
 class OutputCapture:
-    """Copy the workload's output to a file on its way to where it goes anyway.
+    """Copy the workload's output to a file and pass it on.
 
-    The workload then sees pipes instead of the terminal, and its output and errors may change their order.
+    The workload then has pipes instead of the terminal, and its output and errors may change their order.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file; raise OSError where that fails."""
+        """Open the file. Raises OSError."""
         self._file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         self._threads: dict[int, threading.Thread] = {}
         self._ours: list[int] = []
-        # Since when each reader waits for output, in s; those that hold some are not in it.
+        # Since when each reader waits for output, in s; readers that are busy are left out.
         self._idle: dict[int, float] = {}
         for target in (1, 2):
             reader, writer = os.pipe()
@@ -163,38 +163,38 @@ class OutputCapture:
         self.outputs: tuple[int, int] = (self._ours[0], self._ours[1])
 
     def start(self) -> None:
-        """Begin to copy; the workload holds the other ends by now."""
+        """Begin to copy, after the workload has got the other ends."""
         for fd in self._ours:
             os.close(fd)
         for thread in self._threads.values():
             thread.start()
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether all output has been copied and its pipes are closed."""
         return not any(t.is_alive() for t in self._threads.values())
 
-    def settled(self, quiet_s: float = 0.5) -> bool:
-        """Return whether there is nothing to wait for: all is copied, or what holds the pipes has long said nothing.
+    def is_settled(self, quiet_s: float = 0.5) -> bool:
+        """Return whether all output is copied, or a process that outlived the workload has been silent for `quiet_s`.
 
-        Output that whoever reads ours does not take yet is waited for, however long that is.
+        Output that the reader of our own output does not take yet is waited for without a limit.
         """
         before = time.monotonic() - quiet_s
         held = [reader for reader, thread in self._threads.items() if thread.is_alive()]
         return all(self._idle.get(reader, before + 1) <= before and not _has_data(reader) for reader in held)
 
     def _copy(self, reader: int, target: int) -> None:
-        keep = True
+        has_file = True
         try:
             while data := self._read(reader):
-                if keep:
+                if has_file:
                     try:
                         _write_all(self._file, data)
                     except OSError:
-                        keep = False  # a full disk costs the copy, not the output
+                        has_file = False  # a full disk costs the copy, not the output
                 _write_all(target, data)
         except OSError:
-            pass  # nobody reads our output any more: close, so that the workload is told as it would be without us
+            pass  # our own output was closed: close the pipe, so that the workload notices as it would without us
         finally:
             os.close(reader)
 

@@ -147,7 +147,7 @@ def test_nothing_that_is_handed_on_shows_secrets_when_printed(places: Places) ->
     chosen = choose_meters(config, {"PW": SECRET})
     (item,) = chosen.also
     assert item["config"]["password"] == SECRET
-    options = RunOptions(runs=Path()).reading(chosen)
+    options = RunOptions(runs=Path()).with_meters(chosen)
     plan = Plan(Path(), "h", 1, also=options.also)
     assert plan.hidden() == (SECRET,)
     meter = MeterPlan("m", "m", item["config"])

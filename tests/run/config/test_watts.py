@@ -61,5 +61,5 @@ def test_what_is_wrong_is_told_with_its_line(places: Places, text: str, line: in
 def test_a_run_keeps_what_is_known_of_its_node(places: Places, entry: str) -> None:
     places.write("user", f"[node]\nrated_w = 10200\n{entry}")
     chosen = choose_meters(places.load(), {})
-    assert RunOptions(runs=Path()).reading(chosen).to_json()["node"] == {"rated_w": 10200.0}
+    assert RunOptions(runs=Path()).with_meters(chosen).to_json()["node"] == {"rated_w": 10200.0}
     assert "node" not in RunOptions(runs=Path()).to_json()

@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _warm_up() -> None:
-    from joulelab.run.closing import preload_modules
+    from joulelab.run.run_command import preload_modules
     from joulelab.twin.virtual import slot
 
     preload_modules([slot.__name__])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NS = 1_000_000_000
+NEVER_NS = 1 << 62  # a time that is never reached
 monotonic_ns: Callable[[], int] = time.monotonic_ns
 
 

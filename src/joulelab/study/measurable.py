@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.scope import find_family
 from joulelab.recorder.plan import Plan, open_meter
+from joulelab.run.run_options import read_offers
 from joulelab.study.recording import run_options
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def check_meters(settings: Settings, environ: Mapping[str, str], scope: str | No
     options, warnings = run_options(settings, environ, Path())
     wanted = {str(entry["name"]) for entry in options.configured} | set(settings.meters)
     also, meters = list(options.also), None if options.meters is None else list(options.meters)
-    plan = Plan(Path(), "", os.getpid(), meters=meters, also=also, offers=options.offers(environ))
+    plan = Plan(Path(), "", os.getpid(), meters=meters, also=also, offers=read_offers(environ))
     scopes: set[str] = set()
     missing: list[str] = []
     for one in plan.all_meters():

@@ -43,5 +43,5 @@ def run_options(
         caps=tuple(caps),
     )
     named = None if settings.config is None else Path(settings.config)
-    read = options.reading(chosen, file=named, wanted=settings.meters, without=settings.without)
+    read = options.with_meters(chosen, file=named, wanted=settings.meters, without=settings.without)
     return read, [*map(str, chosen.lost), *config.warnings, *chosen.warnings]

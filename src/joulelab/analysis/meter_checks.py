@@ -128,7 +128,7 @@ def _check_unseen(run: RunEvidence) -> Iterator[Check]:
     numbers |= {} if reach is None else {"reach_share": reach}
     texts: dict[str, str] = {}
     if steps == 0:
-        texts = {"call": "joulelab.step()"} | ({} if whole is None else {"wall_meter": "a wall meter"})
+        texts = {"call": "joulelab.step()"} | ({} if whole is None else {"wall_meter": "joulelab meters"})
     elif steps < FEWEST_STEPS:
         texts = {"enough_steps": str(FEWEST_STEPS), "few_steps": str(steps)}
     else:

@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.version import __version__
 
 if TYPE_CHECKING:
-    from joulelab.run.spawn import Spawned
+    from joulelab.run.child_process import ChildProcess
 
 # What `joulelab --help` says of each command, so that it imports none of them. A test holds it against the commands.
 COMMANDS = {
@@ -43,6 +43,7 @@ COMMANDS = {
     "export": "Write the samples of a run as CSV, Parquet or JSON.",
     "query": "Answer SQL over all runs.",
     "verify": "Verify that the files of runs are those that were recorded.",
+    "messages": "List every check and note by its code: severity, text, next step.",
     "import": "Make a run of what was measured elsewhere.",
     "agent": "Export this node's meters to Prometheus until SIGTERM or Ctrl-C.",
     "capd": "Set power caps for users without root: a daemon that runs as root.",
@@ -159,7 +160,7 @@ def commands(ctx: click.Context) -> None:
         restore_at_start(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
 
 
-def run_commands(words: list[str], early: list[Spawned]) -> int:
+def run_commands(words: list[str], early: list[ChildProcess]) -> int:
     """Run a command line and return the exit code; `early` is a recorder that waits for whoever takes it."""
     try:
         code = commands.main(args=words, prog_name="joulelab", standalone_mode=False, obj=early)

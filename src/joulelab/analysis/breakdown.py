@@ -1,4 +1,4 @@
-"""Sum scopes without counting anything twice, and say what a node used beyond its parts, over time too."""
+"""Add up scopes without counting anything twice, and find the rest of a node: its energy beyond its parts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from joulelab.analysis.joining import INNER_FAMILIES
 from joulelab.analysis.readings import Readings, describe_power
 from joulelab.analysis.result import GroupResult, ScopeResult
 from joulelab.analysis.slow_meters import ChannelSums, find_window_means
@@ -18,12 +19,9 @@ if TYPE_CHECKING:
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.result import PowerStatistics
 
-# What is subtracted from a node to get its rest.
-PARTS = ("gpu", "cpu", "dram")
-
 
 class ScopePlace(Protocol):
-    """Tell where something was measured, and whether it is an estimate: a scope's channels, or its result."""
+    """Locate a scope, and state whether it is estimated: the channels of a scope, or its result."""
 
     @property
     def scope(self) -> str:
@@ -39,33 +37,37 @@ class ScopePlace(Protocol):
 
     @property
     def estimate(self) -> bool:
-        """Return whether nothing of it was measured."""
+        """Return whether it is an estimate, not a measurement."""
 
 
 P = TypeVar("P", bound=ScopePlace)
 
 
 def stack_scopes(scopes: Sequence[P]) -> list[tuple[P, list[P]]]:
-    """Return what everything measured is the sum of, each with the parts inside that are subtracted for its rest.
+    """List the scopes that add up to everything measured, each with the parts inside it.
 
-    A part that nothing measured contains stands for itself and has none.
+    The parts are subtracted to get its rest. A part that no measured scope contains is listed itself, without parts.
     """
-    keys = {f"{s.host}/{s.scope}": s for s in _counted(scopes)}
-    tree, summed = _tree(keys), _summed(keys)
+    keys = {f"{s.host}/{s.scope}": s for s in _drop_estimates(scopes)}
+    tree, summed = _build_tree(keys), _select_summed(keys)
     found = []
     for key in find_roots(summed, tree):
-        inside = {k: s for k, s in summed.items() if key in list_ancestors(k, tree) and find_family(s.scope) in PARTS}
-        inner = [inside[k] for k in find_roots(inside, tree)] if find_family(keys[key].scope) not in PARTS else []
-        found.append((keys[key], sorted(inner, key=_place)))
-    return sorted(found, key=lambda pair: _place(pair[0]))
+        inside = {
+            k: s for k, s in summed.items() if key in list_ancestors(k, tree) and find_family(s.scope) in INNER_FAMILIES
+        }
+        inner = (
+            [inside[k] for k in find_roots(inside, tree)] if find_family(keys[key].scope) not in INNER_FAMILIES else []
+        )
+        found.append((keys[key], sorted(inner, key=_rank_place)))
+    return sorted(found, key=lambda pair: _rank_place(pair[0]))
 
 
-def _place(scope: ScopePlace) -> tuple[str, tuple[int, str, list[int], str]]:
+def _rank_place(scope: ScopePlace) -> tuple[str, tuple[int, str, list[int], str]]:
     return scope.host, rank_scope(scope.scope)
 
 
-def _counted(scopes: Sequence[P]) -> tuple[P, ...]:
-    """Leave out estimates of what was measured as well."""
+def _drop_estimates(scopes: Sequence[P]) -> tuple[P, ...]:
+    """Leave out estimates of families that were measured as well."""
     measured = {(s.host, find_family(s.scope)) for s in scopes if not s.estimate}
     return tuple(s for s in scopes if not s.estimate or (s.host, find_family(s.scope)) not in measured)
 
@@ -78,35 +80,37 @@ def break_down_energy(
     b_ns: int,
     sums: ChannelSums | None = None,
 ) -> tuple[tuple[GroupResult, ...], dict[str, Quantity]]:
-    """Return sums by family and over all, what nodes used beyond their parts, and how efficient supplies were.
+    """Return sums by family and over all, the rest of each node, and the efficiency of supplies.
 
-    `span` (s) is the length of [a, b]; `sums` keeps what parts are together.
+    `span` (s) is the length of [a, b]; `sums` caches sums of parts over time.
     """
-    scopes = _counted(results)
+    scopes = _drop_estimates(results)
     keys = {f"{s.host}/{s.scope}": s for s in scopes}
-    tree = _tree(keys)
+    tree = _build_tree(keys)
 
-    def top(members: dict[str, ScopeResult]) -> list[ScopeResult]:
+    def select_roots(members: dict[str, ScopeResult]) -> list[ScopeResult]:
         chosen = set(find_roots(members, tree))
         return [s for k, s in members.items() if k in chosen]
 
     families: dict[str, dict[str, ScopeResult]] = {}
     for key, scope in keys.items():
         families.setdefault(find_family(scope.scope), {})[key] = scope
-    groups = [_group(name, top(members), span) for name, members in families.items()]
-    summed = _summed(keys)
+    groups = [_make_group(name, select_roots(members), span) for name, members in families.items()]
+    summed = _select_summed(keys)
     if summed:
-        groups.append(_group("measured", top(summed), span))
+        groups.append(_make_group("measured", select_roots(summed), span))
     known, together = {(c.host, c.scope): c for c in channels}, sums or ChannelSums()
     several = len({s.host for s in scopes if find_family(s.scope) != "job"}) > 1
     ratios: dict[str, Quantity] = {}
     for key, node in keys.items():
         if not node.scope.startswith("node."):
             continue
-        inside = {k: s for k, s in summed.items() if key in list_ancestors(k, tree) and find_family(s.scope) in PARTS}
-        inner = top(inside)
+        inside = {
+            k: s for k, s in summed.items() if key in list_ancestors(k, tree) and find_family(s.scope) in INNER_FAMILIES
+        }
+        inner = select_roots(inside)
         if inner:
-            groups.append(_rest(node, inner, span, describe_rest(known, node, inner, (a_ns, b_ns), together)))
+            groups.append(_make_rest(node, inner, span, describe_rest(known, node, inner, (a_ns, b_ns), together)))
         direct = keys.get(f"{node.host}/node.dc")
         if node.scope == "node.ac" and direct is not None and node.energy.value > 0:
             loss = node.energy - direct.energy
@@ -117,22 +121,22 @@ def break_down_energy(
     return tuple(groups), ratios
 
 
-def _summed(keys: dict[str, P]) -> dict[str, P]:
-    """Return what goes into the sum over all: psys, loose cords and what was accounted would count things twice."""
-    # A job is whole nodes: where anything of them is measured it stands beside, in no sum; beside guesses it counts.
+def _select_summed(keys: dict[str, P]) -> dict[str, P]:
+    """Select the scopes of the sum over all: psys, single cords and accounted jobs would count energy twice."""
+    # A job covers whole nodes: it is in no sum if anything of them is measured; beside estimates it counts.
     jobs = {k: s for k, s in keys.items() if find_family(s.scope) == "job"}
     read = any(not s.estimate for k, s in keys.items() if k not in jobs)
     keys = {k: s for k, s in keys.items() if k not in jobs} if read or not jobs else jobs
-    # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
+    # The board's maker defines what psys covers: it is in no sum if packages are measured.
     hosts = {s.host for s in keys.values() if find_family(s.scope) == "cpu" and not s.estimate}
     summed = {k: s for k, s in keys.items() if find_family(s.scope) != "psys" or s.host not in hosts}
-    # Cords that make no whole hold some of what is measured inside: alone they stand for themselves, else in no sum.
+    # Cords that are not a complete set contain an unknown part of the node: they are in a sum only if nothing else is.
     others = {s.host for s in summed.values() if find_family(s.scope) not in CORDS}
     return {k: s for k, s in summed.items() if find_family(s.scope) not in CORDS or s.host not in others}
 
 
-def _tree(keys: dict[str, P]) -> dict[str, str | None]:
-    """Return what contains each scope, completed by containers that were not measured: node.ac holds a GPU anyway."""
+def _build_tree(keys: dict[str, P]) -> dict[str, str | None]:
+    """Return the container of each scope, also of containers that were not measured."""
     tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
     racks = [k for k, s in keys.items() if find_family(s.scope) == "rack"]
     for key in keys:
@@ -142,14 +146,14 @@ def _tree(keys: dict[str, P]) -> dict[str, str | None]:
             held = find_parent(scope, None)
             tree[above] = f"{host}/{held}" if held else None
             above = tree[above]
-    # A rack is read by one host and holds the nodes of all.
+    # A rack is read by one host and contains the nodes of all.
     return {
         k: racks[0] if racks and held and held.endswith("/rack") and held not in keys else held
         for k, held in tree.items()
     }
 
 
-def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
+def _make_group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
     energy = add_quantities(s.energy for s in members)
     nets = [s.net for s in members]
     net = add_quantities(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
@@ -158,7 +162,9 @@ def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
     return GroupResult(name, names, energy, energy * (1 / max(span, 1e-9)), net, estimate, hosts=hosts)
 
 
-def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: PowerStatistics | None) -> GroupResult:
+def _make_rest(
+    node: ScopeResult, inner: list[ScopeResult], span: float, statistics: PowerStatistics | None
+) -> GroupResult:
     energy = node.energy - add_quantities(s.energy for s in inner)
     names = tuple(s.scope for s in inner)
     estimate = any(s.reading.estimate for s in (node, *inner))
@@ -168,7 +174,7 @@ def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: 
 
 
 def find_rest_power(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: ChannelSums) -> Readings | None:
-    """Return a node's power less that of its parts (W), at the readings of the node's power; None where it has none."""
+    """Return a node's power minus that of its parts (W) at the readings of the node; None without both."""
     power = node.find_power()
     if power is None or not inner:
         return None

@@ -86,7 +86,7 @@ class RunEvidence:
 
     def is_only_accounted(self, host: object) -> bool:
         """Return whether a host is the accounting of a cluster beside meters of our own, which have the figures."""
-        return host in self.accounts.told and any(s.host not in self.accounts.told for s in self.scopes)
+        return host in self.accounts.events and any(s.host not in self.accounts.told for s in self.scopes)
 
     def list_events(self, kind: str) -> list[Mapping[str, Any]]:
         """List the events of one kind."""
@@ -171,7 +171,7 @@ def _check_nodes(run: RunEvidence) -> Iterator[Check]:
     yield from _find_absent_nodes(run)
     by_host: dict[str, list[ScopeChannels]] = {}
     for scope in run.channels:
-        if scope.host not in run.accounts.told:
+        if scope.host not in run.accounts.events:
             by_host.setdefault(scope.host, []).append(scope)
     for host, scopes in by_host.items():
         if any(c.clock_s is None for s in scopes for c in s.channels):

@@ -96,7 +96,7 @@ def _check_gaps(run: RunEvidence) -> Iterator[Check]:
     streams = {(c.host, c.scope): {(m.meter, m.stream.name) for m in c.best.members or (c.best,)} for c in run.channels}
     for s in run.scopes:
         lost = 1 - s.reading.coverage
-        if lost <= GAP_WARNING or s.host in run.accounts.told:
+        if lost <= GAP_WARNING or s.host in run.accounts.events:
             continue
         names = streams[s.host, s.scope]
         reasons = {g.reason for g in run.gaps if (g.meter, g.stream) in names}

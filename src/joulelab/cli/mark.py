@@ -1,4 +1,4 @@
-"""Mark phases, work and facts from a shell script: `joulelab mark NAME`. Starts often, so it imports little."""
+"""Mark phases, work and facts from a shell script: `joulelab mark NAME`. Imports little: scripts call it often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.parameters import Amount, UsageError, add_json_option
+from joulelab.cli.output import print_notice
+from joulelab.cli.parameters import (
+    WORDS_AFTER_DASHES,
+    Amount,
+    SplitCommand,
+    UsageError,
+    add_json_option,
+    format_examples,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,14 +27,21 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, NoReturn
 
-WORDS = "joulelab.words"
-NOT_MARKED = "not marked (cannot write to {folder}); df -h"  # and no more: a script must not fail by its marks
+NOT_MARKED = "nothing is marked: cannot write to {folder}; see df -h"  # a script must not fail by its marks
+
+
+EXAMPLES = format_examples(
+    "joulelab mark load",
+    "joulelab mark epoch --n 3 --work samples=60000",
+    "joulelab mark train -- python train.py",
+    "joulelab mark --end --fact accuracy=0.91",
+)
 
 
 class Fact(click.ParamType[tuple[str, str | float | bool]]):
     """Take `data=cifar-10` or `accuracy=0.91`: a name, and text, a number, true or false.
 
-    What would not be printed as it was given stays text: `ver=007`, `commit=123e4567`.
+    Numbers that would print differently stay text: `ver=007`, `commit=123e4567`.
     """
 
     name = "name=value"
@@ -37,39 +52,27 @@ class Fact(click.ParamType[tuple[str, str | float | bool]]):
         """Return name and value."""
         if isinstance(value, tuple):
             return value
-        key, _, told = (part.strip() for part in str(value).partition("="))
-        if not key or not told:
-            self.fail(f"{value!r} is no fact; write it as data=cifar-10", param, ctx)
-        if told in ("true", "false"):
-            return key, told == "true"
+        key, _, text = (part.strip() for part in str(value).partition("="))
+        if not key or not text:
+            self.fail(f"{value!r} is not a name and a value; write it as data=cifar-10", param, ctx)
+        if text in ("true", "false"):
+            return key, text == "true"
         for number in (int, float):
             with contextlib.suppress(ValueError):
-                found = number(told)
-                if str(found) == told and abs(found) < math.inf:
+                found = number(text)
+                if str(found) == text and abs(found) < math.inf:
                     return key, found
-        return key, told
+        return key, text
 
 
-class Mark(click.Command):
-    """Keep what stands after `--` as the command to run, untouched."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Split at the first `--`."""
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta[WORDS] = args[at + 1 :]
-            args = args[:at]
-        return super().parse_args(ctx, args)
-
-
-@click.command("mark", cls=Mark)
+@click.command("mark", cls=SplitCommand, epilog=EXAMPLES)
 @click.argument("name", required=False)
-@click.option("--n", "number", type=int, metavar="N", help="Number of the phase: `epoch --n 3`.")
-@click.option("--end", is_flag=True, help="Only end the phase that goes on.")
-@click.option("--work", multiple=True, type=Amount(), help="Report work done up to now, such as samples=64.")
-@click.option("--fact", multiple=True, type=Fact(), help="Tell a fact of the run, such as data=cifar-10.")
-@click.option("-v", "--verbose", is_flag=True, help="Say so where nothing is recorded.")
-@add_json_option("Print what was marked as JSON, on standard error.")
+@click.option("--n", "number", type=int, metavar="N", help="Number of the phase: epoch --n 3.")
+@click.option("--end", is_flag=True, help="End the current phase without a next one.")
+@click.option("--work", multiple=True, type=Amount(), help="Report work done so far: samples=64; repeatable.")
+@click.option("--fact", multiple=True, type=Fact(), help="Record a fact of the run: data=cifar-10; repeatable.")
+@click.option("-v", "--verbose", is_flag=True, help="Print a message if nothing is recorded.")
+@add_json_option("Print the mark as JSON on standard error.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -81,20 +84,19 @@ def command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Mark a phase or work done, from a script that is measured.
+    """Mark a phase, work or a fact from a script that is being measured.
 
-    `mark NAME` ends the phase before it and begins the next; `mark NAME -- CMD` makes a phase of one command and
-    returns its exit code. Facts are of the whole run, the last value of each name. Outside a recorded run it marks
-    nothing.
+    `mark NAME` ends the current phase and starts the next one; `mark NAME -- CMD` makes one command a phase and returns
+    its exit code. A fact belongs to the whole run; its last value counts. Outside a recorded run, nothing is marked.
     """
-    words: list[str] = context.meta.get(WORDS, [])
+    words = list(context.meta[WORDS_AFTER_DASHES])
     if end and (name or words):
-        raise UsageError("exclusive", "--end takes no name; `joulelab mark NAME` ends the phase before it anyway")
+        raise UsageError("exclusive", "--end takes no name; `joulelab mark NAME` ends the current phase, too")
     if (words and not name) or not (name or end or work or fact):
-        raise UsageError("no-name", "there is no name to mark; type `joulelab mark NAME`")
-    folder = _folder(os.environ)
+        raise UsageError("no-name", "no name to mark; type `joulelab mark NAME`")
+    folder = _find_folder(os.environ)
     if folder is None and verbose:
-        _say("nothing is recorded here, so nothing is marked; joulelab run -- CMD records")
+        print_notice("nothing is recorded, so nothing is marked; record with joulelab run -- CMD")
     if as_json:
         import json
 
@@ -104,36 +106,34 @@ def command(
     for key, value in work:
         amounts[key] = amounts.get(key, 0.0) + value
     if folder is not None and fact:
-        _tell(folder, dict(fact))
+        _write_facts(folder, dict(fact))
     if words:
-        _around(folder, str(name), number, amounts, words)
+        _run_phase(folder, str(name), number, amounts, words)
     if folder is not None:
-        _switch(folder, name, number, amounts, end=end)
+        _write_marks(folder, name, number, amounts, end=end)
 
 
-def _say(text: str) -> None:
-    click.echo(f"joulelab: {text}", err=True)
-
-
-def _folder(environ: Mapping[str, str]) -> Path | None:
+def _find_folder(environ: Mapping[str, str]) -> Path | None:
     from joulelab.run.run_options import find_marks_folder
 
     folder = find_marks_folder(environ)
     return folder if folder is not None and folder.is_dir() else None
 
 
-def _tell(folder: Path, facts: Mapping[str, object]) -> None:
+def _write_facts(folder: Path, facts: Mapping[str, object]) -> None:
     from joulelab.core.marks import read_local_rank, write_shell_fact
 
     try:
         if read_local_rank(os.environ) == 0:
             write_shell_fact(folder, facts)
     except OSError:
-        _say(NOT_MARKED.format(folder=folder))
+        print_notice(NOT_MARKED.format(folder=folder))
 
 
-def _switch(folder: Path, name: str | None, number: int | None, amounts: Mapping[str, float], *, end: bool) -> None:
-    """Report work, which belongs to the phase that goes on, and then begin the next."""
+def _write_marks(
+    folder: Path, name: str | None, number: int | None, amounts: Mapping[str, float], *, end: bool
+) -> None:
+    """Report work, which belongs to the current phase, then start the next phase."""
     from joulelab.core.marks import read_local_rank, write_shell_mark, write_shell_work
 
     rank = read_local_rank(os.environ)
@@ -143,13 +143,13 @@ def _switch(folder: Path, name: str | None, number: int | None, amounts: Mapping
         if (name or end) and rank == 0:
             write_shell_mark(folder, name, number)
     except OSError:
-        _say(NOT_MARKED.format(folder=folder))
+        print_notice(NOT_MARKED.format(folder=folder))
 
 
-def _around(
+def _run_phase(
     folder: Path | None, name: str, number: int | None, amounts: Mapping[str, float], words: list[str]
 ) -> NoReturn:
-    """Run a command as a phase, and end as it ends."""
+    """Run a command as a phase, and exit with its code."""
     from joulelab.core.errors import WorkloadError
     from joulelab.core.marks import MarkWriter, read_local_rank
     from joulelab.run.workload_process import exit_like_workload, start_workload
@@ -157,9 +157,9 @@ def _around(
     writer = MarkWriter(folder, rank=read_local_rank(os.environ)) if folder is not None else None
     identity = writer.begin(name, number) if writer else None
     try:
-        code = _wait(start_workload(words, os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+        code = _wait_for(start_workload(words, os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
     except WorkloadError as error:
-        _say(str(error))
+        print_notice(str(error))
         code = error.exit_code
     if writer:
         if amounts and code == 0:
@@ -169,8 +169,8 @@ def _around(
     exit_like_workload(code if code >= 0 else None, -code if code < 0 else None)
 
 
-def _wait(pid: int) -> int:
-    """Wait for a process; the terminal signals it itself, other signals are passed on."""
+def _wait_for(pid: int) -> int:
+    """Wait for a process and return its exit code; signals of other processes are passed on to it."""
 
     def pass_on(number: int, _: FrameType | None) -> None:
         os.kill(pid, number)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EXAMPLES = format_examples(
-    'joulelab query "SELECT run, name, energy_j FROM runs"',
+    'joulelab query "SELECT * FROM runs" --json',
     'joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"',
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from joulelab.analysis.gaps import list_gaps
+from joulelab.analysis.analyse import list_gaps
 from joulelab.analysis.result import Gap
 
 

@@ -1,8 +1,9 @@
-"""Make the result of a run from its folder: the one place where tables, pages and JSON get their numbers from."""
+"""Make the result of a run from its folder: the numbers of all tables, pages and JSON come from here."""
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from joulelab.analysis.channels import EnergyChannel, ScopeChannels, SumCurve, l
 from joulelab.analysis.checks import LostTables, RunEvidence, check_run, is_needed_for_totals, is_of_marks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.device_checks import list_caps
-from joulelab.analysis.gaps import list_gaps
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import JoinedScopes, compare_meters, join_meters, mark_in_step
 from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
@@ -21,6 +21,7 @@ from joulelab.analysis.nameplate import find_rated_power
 from joulelab.analysis.readings import TICKS_PER_POWER, Readings, describe_power
 from joulelab.analysis.result import (
     ChannelEnergy,
+    Gap,
     GroupResult,
     PhaseResult,
     PowerStatistics,
@@ -29,14 +30,13 @@ from joulelab.analysis.result import (
     ScopeResult,
 )
 from joulelab.analysis.unseen import select_steps
-from joulelab.analysis.unsure import add_interval_terms, read_edge_offsets
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from joulelab.analysis.readings import Ints
     from joulelab.store.run import Run
@@ -468,3 +468,40 @@ def _utc(meta: dict[str, Any], mono_ns: int) -> str:
         return ""
     utc = (int(pair["utc_ns"]) + mono_ns - int(pair["mono_ns"])) * 1e-9
     return dt.datetime.fromtimestamp(utc, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def list_gaps(events: Iterable[Mapping[str, Any]]) -> list[Gap]:
+    """Return the gaps of all streams in the order in which they began."""
+    gaps: list[Gap] = []
+    running: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for event in sorted(events, key=lambda e: int(e.get("t", 0))):
+        key = (str(event.get("host", "")), str(event.get("meter", "")), str(event.get("stream", "")))
+        if event.get("event") == "gap":
+            running.setdefault(key, event)
+        elif event.get("event") == "gap-end" and key in running:
+            gaps.append(_gap(key, running.pop(key), int(event.get("to", event["t"]))))
+    gaps.extend(_gap(key, event, None) for key, event in running.items())
+    return sorted(gaps, key=lambda g: g.from_ns)
+
+
+def _gap(key: tuple[str, str, str], begun: Mapping[str, Any], to_ns: int | None) -> Gap:
+    return Gap(key[1], key[2], int(begun.get("from", begun["t"])), to_ns, str(begun.get("reason", "")))
+
+
+def read_edge_offsets(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Return how far begin and end may be off to either side (ns), as the events tell."""
+    told = next((e for e in events if e.get("event") == "interval-unsure"), {})
+    return math.ceil(float(told.get("begin_s", 0.0)) * 1e9), math.ceil(float(told.get("end_s", 0.0)) * 1e9)
+
+
+def add_interval_terms(
+    energy: Quantity, edge_u: Callable[[int, int], float], a_ns: int, b_ns: int, unsure: tuple[int, int]
+) -> Quantity:
+    """Return the energy of [a, b] with what its ends are worth; `edge_u(t, off)` gives that of one (J).
+
+    All scopes of a run begin and end together: their terms have one source each, and add.
+    """
+    if unsure == (0, 0):
+        return energy
+    ends = {f"interval:{a_ns}": -edge_u(a_ns, unsure[0]), f"interval:{b_ns}": edge_u(b_ns, unsure[1])}
+    return replace(energy, terms={**energy.terms, **ends})

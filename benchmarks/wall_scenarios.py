@@ -12,7 +12,7 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments.nvml.generations import power_specs, sensor
 from joulelab.store.folder import create_run, end_run
-from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.run import open_run
 from joulelab.twin import instrument, profile
 from joulelab.twin.flaws import HOPPER
@@ -123,7 +123,7 @@ class Recorder:
         """Write one table: streams with poll times (ns) and columns."""
         fields = {"meter": meter, "table": table, "segment": 0, "host": HOST, "boot_id": "b"}
         streams = [stream for stream, _, _ in rows]
-        with JournalWriter(journal_path(self.folder, meter, table, 0), fields, streams) as journal:
+        with JournalWriter(make_journal_path(self.folder, meter, table, 0), fields, streams) as journal:
             for k, (_, t, columns) in enumerate(rows):
                 lines = zip(t.tolist(), *(np.asarray(c, dtype=float).tolist() for c in columns), strict=True)
                 journal.append_rows(b"".join(pack_row(journal.row, k, s, s + TOOK, v) for s, *v in lines))

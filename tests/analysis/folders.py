@@ -11,7 +11,7 @@ from tests.analysis.virtual import BASE, NS, TOOK, accuracy, ns, stamps
 from joulelab.core.clock import read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run, identify_owner
-from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.run import Run, open_run
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Folder:
         table = f"t{len(list((self.path / host).glob('*.journal')))}"
         fields = {"meter": meter, "table": table, "segment": 0, "host": host, "boot_id": "b"}
         t0 = stamps(seconds) - TOOK // 2
-        with JournalWriter(journal_path(self.path / host, meter, table, 0), fields, [stream]) as journal:
+        with JournalWriter(make_journal_path(self.path / host, meter, table, 0), fields, [stream]) as journal:
             rows = zip(t0.tolist(), *(np.asarray(c, dtype=float).tolist() for c in columns), strict=True)
             journal.append_rows(b"".join(pack_row(journal.row, 0, t, t + TOOK, v) for t, *v in rows))
         return self

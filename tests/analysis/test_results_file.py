@@ -33,7 +33,7 @@ from joulelab.analysis.results_file import (
 from joulelab.core.errors import NotARun
 from joulelab.core.quantity import Quantity
 from joulelab.store.folder import end_run
-from joulelab.store.manifest import fingerprint
+from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.query import query
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ def test_a_result_of_another_version_is_made_again(runs: Path, monkeypatch: pyte
 def test_stored_results_are_no_part_of_the_fingerprint(runs: Path) -> None:
     run = make_run(runs)
     result = analyse_ended(run)[0]
-    before = fingerprint(run)
+    before = compute_fingerprint(run)
     write_result(run, result)
-    assert fingerprint(run) == before
+    assert compute_fingerprint(run) == before
     os.utime(run / "end.json", ns=(1, 1))
-    assert fingerprint(run) != before
+    assert compute_fingerprint(run) != before
 
 
 def test_the_result_of_a_live_run_is_not_stored(runs: Path) -> None:

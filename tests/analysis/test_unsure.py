@@ -10,7 +10,7 @@ import pytest
 from joulelab.analysis.analyse import add_interval_terms, analyse_run, read_edge_offsets
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
-from joulelab.store.imported import ImportedMeter, ImportedRun, import_run
+from joulelab.store.imported import ImportedMeter, RunImport, import_run
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> 
     rows = [(t * NS, t * NS, (100.0,)) for t in range(1000, 1201)]
     streams = [Fetched(Stream("node.ac", "power", "node.ac", 1.0, (spec,)), rows, "n1", doubts)]
     with open_run(
-        import_run(tmp_path, ImportedRun([ImportedMeter("bmc", streams)], 1010 * NS, 1190 * NS, {}, ["x"]))
+        import_run(tmp_path, RunImport([ImportedMeter("bmc", streams)], 1010 * NS, 1190 * NS, {}, ["x"]))
     ) as run:
         result = analyse_run(run)
     found = [c for c in result.checks if c.name == "interval"]
@@ -74,7 +74,7 @@ def test_the_cords_of_a_node_begin_together(tmp_path: Path) -> None:
         stream = Stream(scope, "power", scope, 1.0, (spec,), "node.ac", sums="node.ac", parts=2)
         rows = [(t * NS, t * NS, (watts,)) for t in range(1000, 1201)]
         streams.append(Fetched(stream, rows, "n1"))
-    what = ImportedRun([ImportedMeter("pdu", streams)], 1050 * NS, 1150 * NS, {}, ["x"], unsure_s=(6.0, 3.0))
+    what = RunImport([ImportedMeter("pdu", streams)], 1050 * NS, 1150 * NS, {}, ["x"], unsure_s=(6.0, 3.0))
     with open_run(import_run(tmp_path, what)) as run:
         result = analyse_run(run)
     node = next(s for s in result.scopes if s.scope == "node.ac")

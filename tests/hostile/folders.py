@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run
-from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.seal import seal
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def phase_lines(name: str, start: int, end: int, **more: Any) -> list[dict[str, 
 
 def _write_rows(run: Path, meter: str, streams: list[Stream], watts: float) -> None:
     fields: Any = {"meter": meter, "table": "fast", "segment": 0, "host": "node1", "boot_id": BOOT}
-    with JournalWriter(journal_path(run / "node1", meter, "fast", 0), fields, streams) as journal:
+    with JournalWriter(make_journal_path(run / "node1", meter, "fast", 0), fields, streams) as journal:
         count = round((SECONDS + 4) / PERIOD_S)
         times = [START_NS + round((k * PERIOD_S - 2) * NS) for k in range(count)]
         rows = ((s, t, t + 1000, [watts * (t - times[0]) / NS]) for t in times for s in range(len(streams)))

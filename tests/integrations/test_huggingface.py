@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.integrations.trained import HERE, TORCHRUN, Trained, check_energy, lines
 
-from joulelab.store.folder import RunState, read_end, run_state
+from joulelab.store.folder import RunState, read_end, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Pat
     assert trained.found["error"] == "on purpose"
     assert trained.found["told"] == []
     for run in (trained.others["failing"], trained.others["left"]):
-        assert run_state(run) is RunState.CLOSED
+        assert read_run_state(run) is RunState.CLOSED
         end = read_end(run)
         assert end is not None
         assert (end["exit_code"], end["message"]) == (1, "ValueError: on purpose")

@@ -21,7 +21,7 @@ from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension
 from joulelab.integrations.jupyter_cells import Stack
 from joulelab.integrations.jupyter_reading import read_notebook
 from joulelab.run import marking, notebook
-from joulelab.store.folder import RunState, list_runs, read_end, run_state
+from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +137,7 @@ def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: p
     out = capsys.readouterr().out
     assert "recorded, 7 cells so far" in out
     assert f"the recording has ended: run {run.name}" in out
-    assert run_state(run) is RunState.CLOSED
+    assert read_run_state(run) is RunState.CLOSED
     names = ["loading"] + [n for k in range(1, 8) for n in ("between cells", f"cell {k}")]
     inner = [("the training", "cell 2"), ("epoch", "the training"), ("measure", "cell 3"), ("table", "cell 6")]
     assert [name for name, around in begun(run) if around is None] == names
@@ -282,8 +282,8 @@ def test_a_kernel_that_ends_leaves_a_run_that_can_be_read(folder: Path, how: str
     run = list_runs(folder / "runs")[0]
     # The recorder outlives a killed kernel for a moment, and may create its journal only then: ask for its last word.
     until(lambda: any(events_of(path, "stop") for path in run.glob("*/events.0.jsonl")))
-    until(lambda: run_state(run) is not RunState.LIVE)
-    assert run_state(run) is (RunState.CLOSED if how == "leave" else RunState.KILLED)
+    until(lambda: read_run_state(run) is not RunState.LIVE)
+    assert read_run_state(run) is (RunState.CLOSED if how == "leave" else RunState.KILLED)
     from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run import open_run
 

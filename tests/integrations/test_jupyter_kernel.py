@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import until
 
-from joulelab.store.folder import RunState, list_runs, read_end, run_state
+from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_kernel_that_is_shut_down_closes_its_run(tmp_path: Path, monkeypatch: 
         until(lambda: not kernel.is_alive())
         kernel.cleanup_resources()
     (run,) = list_runs(tmp_path)
-    assert run_state(run) is RunState.CLOSED
+    assert read_run_state(run) is RunState.CLOSED
     end = read_end(run)
     assert end is not None
     assert (end["outcome"], end["exit_code"], end["restarts"]) == ("exit", 0, 0)

@@ -26,7 +26,7 @@ from joulelab.integrations.batches import samples_in
 from joulelab.integrations.progress import ERASE, Bar, Screen
 from joulelab.integrations.tracking import track
 from joulelab.run import live, marking
-from joulelab.store.folder import RunState, list_runs, read_end, run_state
+from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -331,7 +331,7 @@ def test_a_loop_of_its_own_is_a_run_and_one_that_fails_is_closed_when_the_progra
         [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=240, check=False
     )
     runs = list_runs(tmp_path / "runs")
-    assert [run_state(run) for run in runs] == [RunState.CLOSED] * 2, done.stderr
+    assert [read_run_state(run) for run in runs] == [RunState.CLOSED] * 2, done.stderr
     # Runs that begin in the same second are in no order.
     assert {(read_end(run) or {})["message"] for run in runs} == {None, "RuntimeError: in the loop"}
     assert done.returncode == 1

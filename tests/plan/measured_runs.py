@@ -11,7 +11,7 @@ from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.plan.draws import Measured, measured_of
 from joulelab.store.folder import create_run, end_run
-from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _write(
     (run / host).mkdir(exist_ok=True)
     table = streams[0].table
     header: Any = {"meter": meter, "table": table, "segment": 0, "host": host, "boot_id": BOOT}
-    with JournalWriter(journal_path(run / host, meter, table, 0), header, streams) as journal:
+    with JournalWriter(make_journal_path(run / host, meter, table, 0), header, streams) as journal:
         for k in range(-round(GUARD_S / step_s), round(((stop - START) / NS + GUARD_S) / step_s) + 1):
             t = START + round(k * step_s * NS)
             inside = (t - START) / NS if START < t <= stop else None

@@ -11,8 +11,8 @@ from tests.outside import make_home
 
 from joulelab.core.clock import NS, read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.store.folder import _claim, create_run, end_run
-from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.store.folder import _claim_folder, create_run, end_run
+from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.manifest import write_manifest
 from joulelab.store.seal import seal
 
@@ -70,7 +70,7 @@ def make_run(runs: Path, *, state: str = "sealed", **given: Any) -> Path:
     if key not in _sealed:
         _sealed[key] = write_run(make_home(), **given)
     started = given.get("started") or STARTED
-    run, run_id = _claim(runs, int(started["utc_ns"]))
+    run, run_id = _claim_folder(runs, int(started["utc_ns"]))
     shutil.copytree(_sealed[key], run, copy_function=shutil.copyfile, dirs_exist_ok=True)
     meta = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(meta | {"id": run_id, "cwd": given.get("cwd", str(Path.cwd()))}))
@@ -167,7 +167,7 @@ def _lines(path: Path, lines: list[dict[str, Any]]) -> None:
 def _writer(run: Path, meter: str, streams: list[Stream]) -> JournalWriter:
     table = streams[0].table
     header = {"meter": meter, "table": table, "segment": 0, "host": HOST, "boot_id": BOOT}
-    return JournalWriter(journal_path(run / HOST, meter, table, 0), header, streams)  # type: ignore[arg-type]
+    return JournalWriter(make_journal_path(run / HOST, meter, table, 0), header, streams)  # type: ignore[arg-type]
 
 
 def _write(

@@ -17,7 +17,7 @@ from joulelab.core.errors import StoreError
 from joulelab.core.spec import Fetched, Spec, Stream
 from joulelab.run.imports import attach_archive
 from joulelab.store.attached import attach_host
-from joulelab.store.imported import Part
+from joulelab.store.imported import ImportedMeter
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_written_leaves_nothing(folder):
         attach_archive(folder.path, "slurm-7", bad, FACTS)
     (folder.path / "slurm-8").write_text("in the way")
     with pytest.raises(StoreError, match="cannot add to the run"):
-        attach_host(folder.path, "slurm-8", [Part("slurm", told())], FACTS, (UTC, UTC + NS))
+        attach_host(folder.path, "slurm-8", [ImportedMeter("slurm", told())], FACTS, (UTC, UTC + NS))
     assert sorted(p.name for p in folder.path.iterdir() if p.is_dir()) == ["node1"]
 
 

@@ -16,7 +16,7 @@ from joulelab.run.imports import (
     make_archive_request,
     read_archive_entry,
 )
-from joulelab.store.imported import Stretch
+from joulelab.store.imported import ImportedPhase
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypat
     rows += row("1.1", "", "00:50", "00:55")
     monkeypatch.setattr(slurm, "open_archive", lambda _: Fake(rows).archive())
     begin_ns = T0 + 5 * NS
-    wanted = replace(WANTED, phases=[Stretch("mine", begin_ns, begin_ns + 9 * NS)])
+    wanted = replace(WANTED, phases=[ImportedPhase("mine", begin_ns, begin_ns + 9 * NS)])
     done = import_archives(tmp_path / "runs", [ArchiveRequest("slurm", "slurm", {})], wanted)
     with open_run(done.run) as run:
         found = analyse_run(run)

@@ -19,7 +19,7 @@ import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run import marking, session
 from joulelab.run.recording import RunRecording
-from joulelab.store.folder import RunState, list_runs, read_end, read_meta, run_state
+from joulelab.store.folder import RunState, list_runs, read_end, read_meta, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -55,7 +55,7 @@ def test_a_block_is_a_run(kw: dict[str, Any]) -> None:
         time.sleep(0.2)
     assert at_rest()
     assert m.run is not None
-    assert run_state(m.run) is RunState.CLOSED
+    assert read_run_state(m.run) is RunState.CLOSED
     assert recorders_in(m.run) == []
     meta = read_meta(m.run)
     assert (meta["name"], meta["labels"]) == ("training", {"lr": "0.1"})
@@ -247,7 +247,7 @@ def test_measured_alone_is_a_run_of_its_own(kw: dict[str, Any]) -> None:
     with pytest.raises(KeyError):
         fail()
     assert reports[0].run is not None
-    assert run_state(reports[0].run) is RunState.CLOSED
+    assert read_run_state(reports[0].run) is RunState.CLOSED
     assert fail.measurement is reports[0]  # type: ignore[attr-defined]
 
 

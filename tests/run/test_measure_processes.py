@@ -14,7 +14,7 @@ from tests.run.supervised import Bench, marks, recorders_in
 from tests.waiting import until
 
 import joulelab
-from joulelab.store.folder import RunState, list_runs, read_end, run_state
+from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_process_that_ends_without_leaving_its_block_closes_the_run(tmp_path: 
     failed = python(f"{code}raise KeyError('y')\n", JOULELAB_RUNS=str(tmp_path))
     assert failed.returncode == 1
     (run,) = list_runs(tmp_path)
-    assert run_state(run) is RunState.CLOSED
+    assert read_run_state(run) is RunState.CLOSED
     assert (read_end(run) or {})["exit_code"] == 1
     assert recorders_in(run) == []
 
@@ -53,10 +53,10 @@ def test_the_recorder_ends_with_a_process_that_never_left_its_block(tmp_path: Pa
     done = python(code, JOULELAB_RUNS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     (run,) = list_runs(tmp_path)
-    until(lambda: run_state(run) is RunState.KILLED and recorders_in(run) == [])
+    until(lambda: read_run_state(run) is RunState.KILLED and recorders_in(run) == [])
     time.sleep(0.3)  # it may have been about to write its first rows when its owner ended
     until(lambda: recorders_in(run) == [])
-    assert run_state(run) is RunState.KILLED
+    assert read_run_state(run) is RunState.KILLED
 
 
 def test_children_of_a_measured_process_mark_its_run(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.waiting import until
 
 from joulelab.core.clock import NS
 from joulelab.run.child_process import ChildProcess
-from joulelab.store.folder import RunState, list_runs, run_state
+from joulelab.store.folder import RunState, list_runs, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def test_input_output_and_errors_pass_through(bench: Bench) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "some\ninput\n", "to-stderr\n")
     assert bench.end["outcome"] == "exit"
     assert bench.end["exit_code"] == 0
-    assert run_state(bench.run_folder) is RunState.CLOSED
+    assert read_run_state(bench.run_folder) is RunState.CLOSED
 
 
 def test_a_run_is_recorded_from_before_its_start_to_after_its_end(bench: Bench) -> None:
@@ -293,7 +293,7 @@ def test_kill_9_of_the_supervisor(bench: Bench) -> None:
     process.wait()
     until(lambda: gone(recorder))
     assert not gone(workload)
-    assert run_state(bench.run_folder) is RunState.KILLED
+    assert read_run_state(bench.run_folder) is RunState.KILLED
     assert bench.events("stop")[0]["reason"] == "owner-ended"
     bench.release()
     until((bench.folder / "proof").exists)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import ClockPair, read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run
-from joulelab.store.journal import HeaderFields, JournalWriter, journal_path, pack_row
+from joulelab.store.journal import HeaderFields, JournalWriter, make_journal_path, pack_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,9 @@ def open_journal(
 ) -> JournalWriter:
     table = streams[0].table
     (run / host).mkdir(exist_ok=True)
-    return JournalWriter(journal_path(run / host, meter, table, segment), fields(segment, meter, table, host), streams)
+    return JournalWriter(
+        make_journal_path(run / host, meter, table, segment), fields(segment, meter, table, host), streams
+    )
 
 
 def write_rows(run: Path, streams: Sequence[Stream], rows: Iterable[Row], **where: Any) -> Path:

@@ -13,7 +13,7 @@ from tests.store.make import START_NS as START
 from tests.store.test_run import write_lines
 
 from joulelab.core.clock import ClockPair
-from joulelab.store.clocks import UNSYNCHRONISED_NS, best_joint, by_answers, by_utc
+from joulelab.store.clocks import UNSYNCHRONISED_NS, choose_joint, join_by_answers, join_by_utc
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def moved(joint: Any, *times: int) -> list[int]:
 
 
 def test_two_hosts_meet_in_utc() -> None:
-    joint = by_utc([pair(START, UTC_NS)], [pair(START + OFF, UTC_NS)])
+    joint = join_by_utc([pair(START, UTC_NS)], [pair(START + OFF, UTC_NS)])
     assert joint is not None
     assert moved(joint, START + OFF, START + OFF - 5, START + OFF + 10**12) == [START, START - 5, START + 10**12]
     assert joint.error_ns == 2 * (ERROR + 201)
@@ -62,7 +62,7 @@ def test_clocks_that_drift_evenly_are_joined_to_the_nanosecond_between_pairs(
 
     near = [pair(START + at(t, fast), UTC_NS + t) for t in sorted(first)]
     far = [pair(START + OFF + at(t, slow), UTC_NS + t) for t in sorted(other)]
-    joint = by_utc(near, far)
+    joint = join_by_utc(near, far)
     assert joint is not None
     low, high = max(min(first), min(other)), min(max(first), max(other))
     found = moved(joint, *(START + OFF + at(t, slow) for t in sorted(times)))
@@ -81,22 +81,22 @@ def test_clocks_that_drift_evenly_are_joined_to_the_nanosecond_between_pairs(
 
 def test_the_error_has_all_its_parts() -> None:
     near, far = [pair(START, UTC_NS)], [pair(START + OFF, UTC_NS, width=2000, error=5_000_000)]
-    joint = by_utc(near, far)
+    joint = join_by_utc(near, far)
     assert joint is not None
     assert joint.error_ns == ERROR + 201 + 5_000_000 + 1001
-    untold = by_utc(near, [pair(START, UTC_NS, error=None)])
+    untold = join_by_utc(near, [pair(START, UTC_NS, error=None)])
     assert untold is not None
     assert untold.error_ns > UNSYNCHRONISED_NS
-    archive = by_utc(near, [pair(UTC_NS, UTC_NS, "imported", error=None, width=0)])
+    archive = join_by_utc(near, [pair(UTC_NS, UTC_NS, "imported", error=None, width=0)])
     assert archive is not None
     assert archive.error_ns == ERROR + 201 + 1
     assert moved(archive, UTC_NS + 5) == [START + 5]
     scattered = [pair(START + k * 60 * S, UTC_NS + k * 60 * S + (k % 2) * 30_000) for k in range(10)]
-    joint = by_utc(scattered, far)
+    joint = join_by_utc(scattered, far)
     assert joint is not None
     assert 30_000 <= joint.error_ns - (ERROR + 201 + 5_000_000 + 1001) < 60_000
-    assert by_utc([], far) is None
-    assert by_utc(near, []) is None
+    assert join_by_utc([], far) is None
+    assert join_by_utc(near, []) is None
 
 
 def test_time_does_not_go_back_where_utc_was_stepped() -> None:
@@ -106,7 +106,7 @@ def test_time_does_not_go_back_where_utc_was_stepped() -> None:
         pair(START + S, UTC_NS + S - step),
         pair(START + 60 * S, UTC_NS + 60 * S - step),
     ]
-    joint = by_utc([pair(START, UTC_NS - step), pair(START + 60 * S, UTC_NS + 60 * S - step)], far)
+    joint = join_by_utc([pair(START, UTC_NS - step), pair(START + 60 * S, UTC_NS + 60 * S - step)], far)
     assert joint is not None
     assert moved(joint, START, START + S // 2, START + S, START + 50 * S) == [
         START,
@@ -127,17 +127,17 @@ def test_a_quick_answer_is_worth_more_than_a_clock_that_nothing_synchronises() -
         answer(START + OFF + 10, START, START + 1000),
         answer(START + OFF + S, START + S - 9000, START + S + 9000),
     ]
-    joint = best_joint(near, far, answers)
+    joint = choose_joint(near, far, answers)
     assert joint is not None
     assert moved(joint, START + OFF) == [START + 490]
     assert 500 <= joint.error_ns < 2_000_000
     later = answer(START + OFF + 60 * S, START + 60 * S, START + 60 * S + 40)
-    drifting = by_answers([*answers, later, {"from": 5}, answer(1, 9, 3), {**later, "to": "?"}])
+    drifting = join_by_answers([*answers, later, {"from": 5}, answer(1, 9, 3), {**later, "to": "?"}])
     assert drifting is not None
     assert moved(drifting, START + OFF + 60 * S) == [START + 60 * S + 20]
     assert drifting.error_ns >= 500 + 60 * S // 10_000
-    assert by_answers([]) is None
-    tight = best_joint([pair(START, UTC_NS, error=1000)], [pair(START + OFF, UTC_NS, error=1000)], answers)
+    assert join_by_answers([]) is None
+    tight = choose_joint([pair(START, UTC_NS, error=1000)], [pair(START + OFF, UTC_NS, error=1000)], answers)
     assert tight is not None
     assert moved(tight, START + OFF) == [START], "here UTC is better"
 

@@ -12,7 +12,7 @@ from tests.codes import raises_code
 from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.core.clock import ClockPair
-from joulelab.store.export import export, to_utc_ns
+from joulelab.store.export import export_run, to_utc_ns
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
 
@@ -35,7 +35,7 @@ def run(request: pytest.FixtureRequest, runs: Path) -> Path:
 
 @pytest.mark.system  # pure, and slow
 def test_csv(run: Path, tmp_path: Path) -> None:
-    files = export(open_run(run), "csv", tmp_path / "out")
+    files = export_run(open_run(run), "csv", tmp_path / "out")
     assert [p.name for p in files] == ["node1.nvml.fast.csv", "node2.nvml.fast.csv", "metadata.json"]
     assert sorted((tmp_path / "out").iterdir()) == sorted(files)
     with files[0].open(newline="") as file:
@@ -59,7 +59,7 @@ def test_csv(run: Path, tmp_path: Path) -> None:
 
 
 def test_parquet(run: Path, tmp_path: Path) -> None:
-    files = export(open_run(run), "parquet", tmp_path / "out")
+    files = export_run(open_run(run), "parquet", tmp_path / "out")
     rows = duckdb.sql(f"SELECT stream, t0_ns, energy, power FROM '{files[0]}'").fetchall()
     assert len(rows) == 5
     assert rows[1] == ("gpu0", START_NS + 2000, None, 7.0)
@@ -69,7 +69,7 @@ def test_parquet(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.system  # pure, and slow
 def test_json(run: Path, tmp_path: Path) -> None:
-    (file,) = export(open_run(run), "json", tmp_path / "out")
+    (file,) = export_run(open_run(run), "json", tmp_path / "out")
     data = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert data["end"]["outcome"] == "exit"
     assert data["tables"][0]["streams"][0]["channels"][1]["unit"] == "W"
@@ -83,15 +83,15 @@ def test_json(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.system  # pure, and slow
 def test_nothing_is_overwritten(run: Path, tmp_path: Path) -> None:
-    export(open_run(run), "json", tmp_path / "out")
+    export_run(open_run(run), "json", tmp_path / "out")
     with raises_code("refused.exists"):
-        export(open_run(run), "json", tmp_path / "out")
+        export_run(open_run(run), "json", tmp_path / "out")
 
 
 def test_an_unwritable_place(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises_code("store.export"):
-        export(open_run(run), "csv", tmp_path / "file" / "out")
+        export_run(open_run(run), "csv", tmp_path / "file" / "out")
 
 
 def pair(mono: int, utc: int) -> ClockPair:

@@ -18,14 +18,14 @@ from joulelab.store.folder import (
     RunState,
     create_run,
     end_run,
+    find_host_dir,
     find_run,
-    host_dir,
     identify_owner,
     list_runs,
     read_end,
     read_json,
     read_meta,
-    run_state,
+    read_run_state,
     write_json_atomic,
 )
 
@@ -54,17 +54,17 @@ def test_ids_are_unique_within_a_second(runs: Path) -> None:
 
 def test_states(runs: Path) -> None:
     run = make_run(runs, owner=None)
-    assert run_state(run) is RunState.LIVE
+    assert read_run_state(run) is RunState.LIVE
     close_run(run)
-    assert run_state(run) is RunState.CLOSED
-    assert run_state(make_run(runs)) is RunState.KILLED
+    assert read_run_state(run) is RunState.CLOSED
+    assert read_run_state(make_run(runs)) is RunState.KILLED
 
 
 def test_a_reused_pid_is_not_the_owner(runs: Path) -> None:
     me = identify_owner()
-    assert run_state(make_run(runs, owner=me)) is RunState.LIVE
-    assert run_state(make_run(runs, owner={**me, "start_ticks": me["start_ticks"] + 1})) is RunState.KILLED
-    assert run_state(make_run(runs, owner={**me, "boot_id": "another boot"})) is RunState.KILLED
+    assert read_run_state(make_run(runs, owner=me)) is RunState.LIVE
+    assert read_run_state(make_run(runs, owner={**me, "start_ticks": me["start_ticks"] + 1})) is RunState.KILLED
+    assert read_run_state(make_run(runs, owner={**me, "boot_id": "another boot"})) is RunState.KILLED
 
 
 @pytest.mark.system
@@ -72,28 +72,28 @@ def test_a_zombie_is_dead(runs: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     who = identify_owner(child.pid)
     run = make_run(runs, owner=who)
-    assert run_state(run) is RunState.LIVE
+    assert read_run_state(run) is RunState.LIVE
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert Path(f"/proc/{child.pid}").exists(), "not yet reaped"
-    assert run_state(run) is RunState.KILLED
+    assert read_run_state(run) is RunState.KILLED
     child.wait()
-    assert run_state(run) is RunState.KILLED
+    assert read_run_state(run) is RunState.KILLED
 
 
 def test_a_held_journal_keeps_a_run_live_although_its_owner_is_gone(runs: Path) -> None:
     run = make_run(runs)
     with open_journal(run, gpus()):
-        assert run_state(run) is RunState.LIVE
-    assert run_state(run) is RunState.KILLED
+        assert read_run_state(run) is RunState.LIVE
+    assert read_run_state(run) is RunState.KILLED
 
 
 def test_a_run_of_another_host_is_live_while_its_journals_grow(runs: Path) -> None:
     run = make_run(runs, owner={**NOBODY, "boot_id": "elsewhere"})
     path = write_rows(run, gpus(), [])
-    assert run_state(run) is RunState.LIVE
+    assert read_run_state(run) is RunState.LIVE
     os.utime(path, (time.clock_gettime(time.CLOCK_REALTIME) - 3600,) * 2)
-    assert run_state(run) is RunState.KILLED
+    assert read_run_state(run) is RunState.KILLED
 
 
 def test_a_run_ends_once(runs: Path) -> None:
@@ -138,7 +138,7 @@ def test_newer_runs_are_refused(runs: Path) -> None:
 @pytest.mark.parametrize("host", ["", ".", "..", "a/b", ".hidden"])
 def test_hosts_stay_in_the_run(tmp_path: Path, host: str) -> None:
     with raises_code("store.bad-name"):
-        host_dir(tmp_path, host)
+        find_host_dir(tmp_path, host)
 
 
 def test_an_unwritable_store_says_what_to_do(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from joulelab.core.spec import Stream
-from joulelab.store.journal import MAGIC, pack_row, read_header, row_struct
+from joulelab.store.journal import MAGIC, make_row_struct, pack_row, read_header
 from joulelab.store.query import query
 from joulelab.store.run import Run, Series, open_run
 from joulelab.store.seal import seal
@@ -88,7 +88,7 @@ def same(series: Series, expected: dict[str, Any]) -> None:
 def test_the_writer_still_writes_this_layout() -> None:
     path = GOLDEN / f"schema-{SCHEMA}" / "20231114-221320-bbbb" / "node1" / "load.slow.0.journal"
     header, content = read_header(path), path.read_bytes()
-    row = row_struct(len(header.columns))
+    row = make_row_struct(len(header.columns))
     first = pack_row(row, 0, 5_000_000_000, 5_000_001_234, [1000.5, 300.125])
     assert content[header.data_offset : header.data_offset + row.size] == first
     assert content[:4] == MAGIC

@@ -11,7 +11,7 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.store.folder import RunState, list_runs
-from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names
+from joulelab.store.imported import ImportedMeter, ImportedPhase, RunImport, import_run, name_meters
 from joulelab.store.query import query
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
@@ -30,14 +30,14 @@ def power(scope: str, watts: float, *, host: str = "", count: int = 101, name: s
     return Fetched(stream, rows, host)
 
 
-def wanted(*parts: Part, **more: Any) -> Import:
+def wanted(*parts: ImportedMeter, **more: Any) -> RunImport:
     about = {"source": "csv", "archives": [{"file": "power.csv", "sha256": "0" * 64}]}
-    base = Import(parts, T0, T0 + 100 * NS, about, ["joulelab", "import", "csv", "power.csv"])
+    base = RunImport(parts, T0, T0 + 100 * NS, about, ["joulelab", "import", "csv", "power.csv"])
     return replace(base, **more)
 
 
 def test_a_run_of_what_was_measured_elsewhere(tmp_path: Path) -> None:
-    run = import_run(tmp_path, wanted(Part("pdu1", [power("node.ac", 500.0)]), host="node7", name="elsewhere"))
+    run = import_run(tmp_path, wanted(ImportedMeter("pdu1", [power("node.ac", 500.0)]), host="node7", name="elsewhere"))
     seal(run)
     with open_run(run) as opened:
         assert opened.state is RunState.CLOSED
@@ -58,8 +58,10 @@ def test_a_run_of_what_was_measured_elsewhere(tmp_path: Path) -> None:
 def test_hosts_meters_phases_and_idle(tmp_path: Path) -> None:
     first, second = power("node.ac", 500.0, host="a"), power("node.ac", 300.0, host="b")
     other = power("node.ac", 510.0, host="a")
-    phases = [Stretch("train", T0 + 20 * NS, T0 + 60 * NS), Stretch("test", T0 + 60 * NS, T0 + 80 * NS)]
-    what = wanted(Part("pdu1", [first, second]), Part("bmc", [other]), phases=phases, idle=(T0, T0 + 10 * NS))
+    phases = [ImportedPhase("train", T0 + 20 * NS, T0 + 60 * NS), ImportedPhase("test", T0 + 60 * NS, T0 + 80 * NS)]
+    what = wanted(
+        ImportedMeter("pdu1", [first, second]), ImportedMeter("bmc", [other]), phases=phases, idle=(T0, T0 + 10 * NS)
+    )
     run = import_run(tmp_path, replace(what, start_ns=T0 + 10 * NS))
     with open_run(run) as opened:
         assert opened.hosts == ("a", "b")
@@ -79,7 +81,7 @@ def test_gaps_and_problems_are_events_of_the_run(tmp_path: Path) -> None:
     end = {"t": T0 + 9 * NS, "event": "gap-end", "meter": "file", "stream": "node.ac", "to": T0 + 9 * NS}
     told = {"t": T0, "event": "problem", "meter": "file", "what": "3 rows are left out"}
     fetched = replace(power("node.ac", 500.0), events=[told, gap, end])
-    run = import_run(tmp_path, wanted(Part("pdu1", [fetched])))
+    run = import_run(tmp_path, wanted(ImportedMeter("pdu1", [fetched])))
     with open_run(run) as opened:
         events = [e for e in opened.events() if e["event"] in ("gap", "problem")]
         assert [(e["event"], e["meter"]) for e in events] == [("problem", "pdu1"), ("gap", "pdu1")]
@@ -88,7 +90,7 @@ def test_gaps_and_problems_are_events_of_the_run(tmp_path: Path) -> None:
 
 
 def test_queries_find_it_among_the_others(tmp_path: Path) -> None:
-    run = import_run(tmp_path, wanted(Part("pdu1", [power("node.ac", 500.0)]), labels={"rack": "7"}))
+    run = import_run(tmp_path, wanted(ImportedMeter("pdu1", [power("node.ac", 500.0)]), labels={"rack": "7"}))
     seal(run)
     _, rows = query(tmp_path, "SELECT run, outcome, state, duration_s FROM runs")
     assert [tuple(row) for row in rows] == [(run.name, "imported", "closed", 100.0)]
@@ -98,24 +100,27 @@ def test_queries_find_it_among_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "code"),
     [
-        (wanted(Part("pdu1", [power("node.ac", 1.0)]), end_ns=T0), "store.no-interval"),
-        (wanted(Part("pdu 1", [power("node.ac", 1.0)])), "store.bad-name"),
-        (wanted(Part("pdu1", [power("node.ac", 1.0), power("node.ac", 2.0)])), "store.name-clash"),
-        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0 - 1, (1.0,))])])), "store.bad-times"),
-        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0, (1.0, 2.0))])])), "store.bad-row"),
-        (wanted(Part("pdu1", [power("node.ac", 1.0)]), host="../up"), "store.bad-name"),
+        (wanted(ImportedMeter("pdu1", [power("node.ac", 1.0)]), end_ns=T0), "store.no-interval"),
+        (wanted(ImportedMeter("pdu 1", [power("node.ac", 1.0)])), "store.bad-name"),
+        (wanted(ImportedMeter("pdu1", [power("node.ac", 1.0), power("node.ac", 2.0)])), "store.name-clash"),
+        (
+            wanted(ImportedMeter("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0 - 1, (1.0,))])])),
+            "store.bad-times",
+        ),
+        (wanted(ImportedMeter("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0, (1.0, 2.0))])])), "store.bad-row"),
+        (wanted(ImportedMeter("pdu1", [power("node.ac", 1.0)]), host="../up"), "store.bad-name"),
     ],
 )
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, what: Import, code: str) -> None:
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, what: RunImport, code: str) -> None:
     with raises_code(code):
         import_run(tmp_path, what)
     assert not [p for p in tmp_path.glob("*") if (p / "run.json").exists()]
 
 
 def test_names_of_meters_fit_files_and_differ() -> None:
-    assert meter_names(["pdu 1", "pdu/1", "", "é"]) == ["pdu-1", "pdu-1-2", "file", "file-2"]
+    assert name_meters(["pdu 1", "pdu/1", "", "é"]) == ["pdu-1", "pdu-1-2", "file", "file-2"]
 
 
 def test_a_host_that_is_named_nowhere(tmp_path: Path) -> None:
-    run = import_run(tmp_path, wanted(Part("pdu1", [power("node.ac", 500.0)])))
+    run = import_run(tmp_path, wanted(ImportedMeter("pdu1", [power("node.ac", 500.0)])))
     assert json.loads((run / "run.json").read_text())["host"] == "imported"

@@ -22,11 +22,11 @@ from joulelab.store.journal import (
     PREFIX,
     JournalWriter,
     is_being_written,
-    journal_path,
+    make_journal_path,
+    make_row_struct,
     pack_header,
     pack_row,
     read_header,
-    row_struct,
 )
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
@@ -82,7 +82,7 @@ def test_torn_at_every_byte(runs: Path) -> None:
     path = write_rows(run, gpus(), ramp(6))
     whole = path.read_bytes()
     start = read_header(path).data_offset
-    size = row_struct(2).size
+    size = make_row_struct(2).size
     assert (len(whole) - start) == 6 * size
     opened = open_run(run)
     for length in [*range(16), *range(16, start, 97), *range(start - 3, len(whole) + 1)]:
@@ -158,7 +158,7 @@ def test_the_writer_holds_the_journal(runs: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a.b", "../a", "a/b", "-a"])
 def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
     with raises_code("store.bad-name"):
-        journal_path(tmp_path, name, "fast", 0)
+        make_journal_path(tmp_path, name, "fast", 0)
 
 
 def test_streams_of_one_table_agree() -> None:

@@ -11,7 +11,7 @@ from tests.store.make import close_run, gpus, make_run, open_journal, ramp, writ
 
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store import manifest, safe_files
-from joulelab.store.manifest import FILE, Verifier, check_files, fingerprint, read_manifest, write_manifest
+from joulelab.store.manifest import FILE, Verifier, check_files, compute_fingerprint, read_manifest, write_manifest
 from joulelab.store.query import query
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
@@ -272,11 +272,11 @@ def test_nothing_is_recorded_in_the_folder_of_another_user(run: Path, monkeypatc
 
 
 def test_the_fingerprint_follows_files_but_not_results(run: Path) -> None:
-    first = fingerprint(run)
+    first = compute_fingerprint(run)
     for name in (*manifest.RESULTS, ".hidden"):
         (run / name).write_text("{}")
     (run / "node1" / "link").symlink_to("nowhere")
     (run / "node1" / "link").unlink()
-    assert fingerprint(run) == first
+    assert compute_fingerprint(run) == first
     os.utime(run / MARKS, ns=(1, 1))
-    assert fingerprint(run) != first
+    assert compute_fingerprint(run) != first

@@ -10,7 +10,7 @@ from tests.store.make import close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.store import safe_files
 from joulelab.store.documents import read_document
-from joulelab.store.folder import RunState, list_runs, read_end, read_meta, run_state, write_json_atomic
+from joulelab.store.folder import RunState, list_runs, read_end, read_meta, read_run_state, write_json_atomic
 from joulelab.store.journal import is_being_written
 from joulelab.store.query import query
 from joulelab.store.run import open_run
@@ -67,7 +67,7 @@ def test_a_run_whose_documents_are_no_files_is_listed_and_refused(tmp_path: Path
     assert list_runs(tmp_path) == [run]
     with raises_code("store.unreadable"):
         read_meta(run) if name == "run.json" else read_end(run)
-    assert run_state(run) is RunState.CLOSED
+    assert read_run_state(run) is RunState.CLOSED
     assert query(tmp_path, "SELECT state FROM runs")[1] == [("damaged",)]
 
 
@@ -79,7 +79,7 @@ def test_what_is_no_file_is_a_problem_of_the_run(tmp_path: Path, name: str, kind
     if name == "nvml.fast.parquet":
         (run / "node1" / "nvml.fast.0.journal").unlink()
     plant(run / "node1" / name, kind)
-    assert run_state(run) is RunState.KILLED
+    assert read_run_state(run) is RunState.KILLED
     with open_run(run) as opened:
         opened.tables()
         (problem,) = opened.damage([*opened.events(), *opened.marks()])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.store.make import NOBODY, START_NS, close_run, gpus, make_run, open_journal, ramp, write_rows
 
-from joulelab.store.folder import RunState, run_state
+from joulelab.store.folder import RunState, read_run_state
 from joulelab.store.journal import pack_row
 from joulelab.store.run import Run, open_run
 from joulelab.store.seal import LOCK, seal
@@ -282,7 +282,7 @@ def test_kill_9_of_the_writer(runs: Path) -> None:
     live = opened.tables()[0].rows
     writer.kill()
     writer.communicate()
-    assert run_state(run) is RunState.KILLED
+    assert read_run_state(run) is RunState.KILLED
     (info,) = opened.tables()
     assert info.rows >= live >= 3000
     before = content(run)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.spec import Spec, Stream
-from joulelab.store.journal import HeaderFields, JournalWriter, journal_path, pack_row
+from joulelab.store.journal import HeaderFields, JournalWriter, make_journal_path, pack_row
 from joulelab.study.now import power_now
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ COUNTER = Spec("energy_j", "energy", "J", "counter")
 def write(folder: Path, table: str, streams: list[Stream], rows: list[tuple[int, int, float]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     header: HeaderFields = {"meter": "m", "table": table, "segment": 0, "host": folder.name, "boot_id": "b"}
-    with JournalWriter(journal_path(folder, "m", table, 0), header, streams) as journal:
+    with JournalWriter(make_journal_path(folder, "m", table, 0), header, streams) as journal:
         for index, t_ns, value in rows:
             journal.append_rows(pack_row(journal.row, index, t_ns, t_ns, [value]))
 

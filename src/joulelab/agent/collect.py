@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from joulelab.agent.kept import Kept
 from joulelab.agent.ledger import Ledger
 from joulelab.agent.traps import Board
-from joulelab.agent.watched import Sum, Watched, continued, sums_of
+from joulelab.agent.watched import find_place, list_sums
+from joulelab.analysis.live_state import NOW_S, LiveState
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.recorder.requests import Inbox, Request
-from joulelab.store.journal import row_struct
+from joulelab.store.journal import make_row_struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from joulelab.agent.jobs import Jobs
     from joulelab.agent.ledger import Account
+    from joulelab.analysis.live_state import CordSum, StreamState
     from joulelab.recorder.plan import Plan
     from joulelab.recorder.rows import Table
     from joulelab.recorder.sampling import Event
@@ -51,8 +53,8 @@ class Seen:
     """Hold one moment of the node, for a scrape."""
 
     now_ns: int
-    watched: list[Watched]
-    sums: list[Sum]
+    streams: list[StreamState]
+    sums: list[CordSum]
     health: list[Health]
     accounts: list[Account] = field(default_factory=list)
 
@@ -77,8 +79,8 @@ class Collector:
         self._hidden = plan.hidden()
         self._events: list[Event] = []
         self._new: deque[tuple[str, list[Table]]] = deque()
-        self._tables: dict[str, list[tuple[Table, Struct, list[Watched]]]] = {}
-        self._watched: dict[tuple[str, str], Watched] = {}
+        self._tables: dict[str, list[tuple[Table, Struct, list[StreamState]]]] = {}
+        self._state = LiveState()
         self._errors: dict[str, int] = {}
         self._told: dict[str, int] = {}
         self._said: dict[str, str] = {}
@@ -112,10 +114,10 @@ class Collector:
         with self._lock:
             self._drain()
             now = self._clock()
-            watched = list(self._watched.values())
+            streams = list(self._state.streams.values())
             shown = [k for k in self.kept if k.is_expected]
             accounts = list(self._ledger.accounts.values())
-            return Seen(now, watched, sums_of(watched), [self._health(k, now) for k in shown], accounts)
+            return Seen(now, streams, list_sums(self._state), [self._health(k, now) for k in shown], accounts)
 
     def _loop(self, inbox: Inbox, work: Callable[[], None]) -> None:
         due = monotonic_ns()
@@ -139,31 +141,31 @@ class Collector:
         with self._lock:
             self._drain()
             now = self._clock()
+            self._state.forget(now - round(NOW_S * NS))
             for kept in self.kept:
                 kept.look(now)
             if self.jobs is not None:
                 self._ledger.take(now, read_utc_ns(), self._totals(), self.jobs.now)
 
     def _totals(self) -> dict[tuple[str, str], float]:
-        watched = list(self._watched.values())
         found: dict[tuple[str, str], float] = {}
-        known: list[Watched | Sum] = [*watched, *sums_of(watched)]
+        known: list[StreamState | CordSum] = [*self._state.streams.values(), *list_sums(self._state)]
         for one in known:
-            if isfinite(one.energy_j):
-                found.setdefault((one.place.scope, one.place.meter), one.energy_j)
+            if isfinite(energy_j := one.energy_j):
+                found.setdefault((find_place(one).scope, one.meter), energy_j)
         return found
 
     def _drain(self) -> None:
         while self._new:
             self._take_tables(*self._new.popleft())
         for tables in self._tables.values():
-            for table, row, watched in tables:
+            for table, row, streams in tables:
                 count = len(table.rows)
                 rows = table.rows[:count]
                 del table.rows[:count]  # one operation of the interpreter each: the meter's thread appends meanwhile
                 for packed in rows:
                     index, t0, t1, *values = row.unpack(packed)
-                    watched[index].take((t0 + t1) // 2, values)
+                    streams[index].add(t0, t1, values)
         count = len(self._events)
         events = self._events[:count]
         del self._events[:count]
@@ -173,20 +175,13 @@ class Collector:
     def _take_tables(self, meter: str, tables: list[Table]) -> None:
         """Follow the streams of a meter that was opened: those that were there before go on where they were."""
         opened = []
-        gone = {key for key in self._watched if key[0] == meter}
+        gone = {key for key in self._state.streams if key[0] == meter}
         for table in tables:
-            watched = []
-            for stream in table.streams:
-                key = (meter, stream.name)
-                known = self._watched.get(key)
-                if known is None or known.stream != stream:
-                    known = continued(Watched(meter, stream), known)
-                    self._watched[key] = known
-                gone.discard(key)
-                watched.append(known)
-            opened.append((table, row_struct(len(table.streams[0].channels)), watched))
+            streams = [self._state.add_stream(meter, stream) for stream in table.streams]
+            gone -= {(meter, stream.name) for stream in table.streams}
+            opened.append((table, make_row_struct(len(table.streams[0].channels)), streams))
         for key in gone:
-            del self._watched[key]
+            del self._state.streams[key]
         self._tables[meter] = opened
 
     def _hear(self, event: Mapping[str, Any]) -> None:
@@ -207,9 +202,9 @@ class Collector:
             self._tell(line)
 
     def _health(self, kept: Kept, now_ns: int) -> Health:
-        mine = [w for (meter, _), w in self._watched.items() if meter == kept.name]
-        silent = sum(not w.is_fresh(now_ns) for w in mine)
-        last = max((w.good_ns for w in mine), default=0)
+        mine = [one for (meter, _), one in self._state.streams.items() if meter == kept.name]
+        silent = sum(not one.is_fresh(now_ns) for one in mine)
+        last = max((one.last_ns for one in mine), default=0)
         last_s = (read_utc_ns() - (now_ns - last)) / NS if last else None
         return Health(kept.name, bool(mine) and not silent, last_s, self._errors.get(kept.name, 0), len(mine), silent)
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from math import isfinite, isnan, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.scope import find_family, find_parent, find_roots, rank_scope
-from joulelab.store.journal import JournalHeader, read_header, row_struct
+from joulelab.store.journal import JournalHeader, make_row_struct, read_header
 from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from joulelab.analysis.breakdown import ScopePlace
     from joulelab.core.spec import Spec, Stream
 
+P = TypeVar("P", bound="ScopePlace")
 PowerRank = tuple[bool, bool, float, float]  # estimate, not a power, window, period: the smallest is the best
 NOW_S = 1.0  # power now is the mean over this time
 STALE_PERIODS, STALE_S = 3.0, 3.0  # a reading is now for three periods, at least 3 s
@@ -438,12 +440,12 @@ class LiveState:
         return families | ({"measured": sum(scope.watts for scope, _ in stack_scopes(powers))} if powers else {})
 
 
-def group_families(scopes: Iterable[ScopePower]) -> dict[str, list[ScopePower]]:
+def group_families(scopes: Iterable[P]) -> dict[str, list[P]]:
     """Return the scopes of each family that no other scope of the family contains, in the order of `rank_scope`.
 
     Estimates are left out where another scope of the family is measured.
     """
-    found: dict[str, list[ScopePower]] = {}
+    found: dict[str, list[P]] = {}
     known = list(scopes)
     tree = {f"{s.host}/{s.scope}": f"{s.host}/{s.parent}" if s.parent else None for s in known}
     for family in sorted({find_family(s.scope) for s in known}, key=rank_scope):
@@ -509,7 +511,7 @@ class JournalFollower:
             while low < high:
                 middle = (low + high) // 2
                 low, high = (middle + 1, high) if read_time(middle) < from_ns else (low, middle)
-        return _Journal(header, header.data_offset + low * width, row_struct(len(header.columns)), states)
+        return _Journal(header, header.data_offset + low * width, make_row_struct(len(header.columns)), states)
 
     def _read_rows(self, path: Path, journal: _Journal) -> None:
         with open_regular(path) as file:

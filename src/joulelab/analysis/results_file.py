@@ -24,8 +24,8 @@ from joulelab.core.errors import JoulelabError
 from joulelab.core.text import finite_or_none
 from joulelab.core.version import __version__
 from joulelab.store.documents import LARGEST_DOCUMENT, decode_json
-from joulelab.store.folder import RunState, run_state
-from joulelab.store.manifest import fingerprint
+from joulelab.store.folder import RunState, read_run_state
+from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.safe_files import is_own, read_regular, replace_file
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def load_head(run: Path) -> ResultHead:
     head = make_head(result)
     with contextlib.suppress(OSError):
         if is_own(run.stat()):
-            _write_stored(run, HEAD_FILE, _StoredHead(head=head), fingerprint(run))
+            _write_stored(run, HEAD_FILE, _StoredHead(head=head), compute_fingerprint(run))
     return head
 
 
@@ -167,14 +167,14 @@ def analyse_ended(run: Path) -> tuple[Result, str]:
 def read_inputs(run: Path) -> str:
     """Return the fingerprint of a run before it is analysed, empty while it is live: its result is not stored then."""
     with contextlib.suppress(JoulelabError, OSError):
-        if run_state(run) is not RunState.LIVE:
-            return fingerprint(run)
+        if read_run_state(run) is not RunState.LIVE:
+            return compute_fingerprint(run)
     return ""
 
 
 def seal_ended(run: Path) -> None:
     """Seal a run that has ended and is not sealed yet; a read-only store is read from its journals."""
-    if run_state(run) is RunState.LIVE or not any(run.glob("*/*.journal")):
+    if read_run_state(run) is RunState.LIVE or not any(run.glob("*/*.journal")):
         return
     from joulelab.store.seal import seal
 
@@ -300,7 +300,7 @@ def _read_stored(run: Path, file: str, kind: type[Stored]) -> Stored | None:
         valid = (found.result_version, found.analysis_version) == (RESULT_VERSION, ANALYSIS_VERSION)
         # The sum of the file itself, with the sum left blank, tells a file that was damaged.
         blank = text.replace(found.inputs.encode(), BLANK.encode(), 1)
-        return found if valid and found.inputs == _mark_inputs(fingerprint(run), blank) else None
+        return found if valid and found.inputs == _mark_inputs(compute_fingerprint(run), blank) else None
     return None
 
 

@@ -64,12 +64,12 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         return
     from joulelab.instruments.file.times import zone_of
     from joulelab.run.imports import ImportRequest, import_archives
-    from joulelab.store.imported import Stretch
+    from joulelab.store.imported import ImportedPhase
 
     zone = zone_of(options["zone"], "--zone") if options["zone"] else None
     start_ns, end_ns = _time(options["since"], zone, "--from"), _time(options["until"], zone, "--to")
     idle = tuple(_when(t, zone, "--idle") for t in options["idle"]) if options["idle"] else None
-    phases = [Stretch(n, _when(a, zone, "--phase"), _when(b, zone, "--phase")) for n, a, b in options["phases"]]
+    phases = [ImportedPhase(n, _when(a, zone, "--phase"), _when(b, zone, "--phase")) for n, a, b in options["phases"]]
     if any(p.end_ns <= p.start_ns for p in phases) or (idle and idle[1] <= idle[0]):
         raise ConfigError(
             "a stretch ends before it begins",

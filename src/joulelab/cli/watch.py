@@ -64,12 +64,12 @@ def _choose_run(runs: Path, wanted: str | None) -> tuple[Path | None, list[Path]
 
 def list_live_runs(runs: Path) -> list[Path]:
     """Return the live runs of a store, the newest first."""
-    from joulelab.store.folder import RunState, list_runs, run_state
+    from joulelab.store.folder import RunState, list_runs, read_run_state
 
     live = []
     for path in reversed(list_runs(runs)):
         with contextlib.suppress(StoreError, OSError):
-            if not (path / "end.json").exists() and run_state(path) is RunState.LIVE:
+            if not (path / "end.json").exists() and read_run_state(path) is RunState.LIVE:
                 live.append(path)
     return live
 

@@ -25,7 +25,7 @@ from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
 from joulelab.dashboard.search import find, parse
 from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token
 from joulelab.report.page import document as pages
-from joulelab.store.manifest import fingerprint
+from joulelab.store.manifest import compute_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -212,7 +212,7 @@ class Dashboard:
             text = frame.document(page, nav)
             return text.encode(errors="replace"), page.live
 
-        return self.kept.get(("run", entry.id), fingerprint(entry.path), made)
+        return self.kept.get(("run", entry.id), compute_fingerprint(entry.path), made)
 
     def _made_comparison(self, entries: Sequence[Entry]) -> bytes:
         from joulelab.report.page.make import page_of_runs
@@ -226,7 +226,7 @@ class Dashboard:
             return text.encode(errors="replace"), any(entry.status == "live" for entry in entries)
 
         paths = tuple(entry.path for entry in entries)
-        return self.kept.get(("compare", paths), [fingerprint(path) for path in paths], made)
+        return self.kept.get(("compare", paths), [compute_fingerprint(path) for path in paths], made)
 
     def _made_study(self, study: StudyEntry) -> bytes:
         from joulelab.report.page.make import page_of_study
@@ -326,9 +326,9 @@ def make_app(index: Index, doors: Doors) -> App:
 def asset(name: str) -> bytes:
     """Return a style or script of ours."""
     if name == "page.css":
-        return pages.stylesheet().encode()
+        return pages.read_stylesheet().encode()
     if name == "profile.js":
-        return pages.script().encode()
+        return pages.read_script().encode()
     return files("joulelab.dashboard").joinpath("assets", name).read_bytes()
 
 

@@ -15,8 +15,8 @@ from joulelab.analysis.results_file import load_head, read_head
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.report.messages import word_check
 from joulelab.store.documents import read_document
-from joulelab.store.folder import RunState, read_end, read_meta, run_state
-from joulelab.store.manifest import fingerprint
+from joulelab.store.folder import RunState, read_end, read_meta, read_run_state
+from joulelab.store.manifest import compute_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,10 +133,10 @@ def describe_files(place: Place) -> str | None:
     if place.path.is_symlink():
         return ""
     with contextlib.suppress(Exception):  # whatever makes a run unreadable, its files may still be listed
-        if run_state(place.path) is RunState.LIVE:
+        if read_run_state(place.path) is RunState.LIVE:
             return None
     with contextlib.suppress(OSError):
-        return fingerprint(place.path)
+        return compute_fingerprint(place.path)
     return ""
 
 
@@ -201,7 +201,7 @@ def _entry(place: Place, head: ResultHead) -> Entry:
 
 def _begun(place: Place) -> Entry:
     meta, end = read_meta(place.path), read_end(place.path) or {}
-    state = run_state(place.path, meta)
+    state = read_run_state(place.path, meta)
     known: dict[str, Any] = {
         "name": str(meta.get("name") or ""),
         "command": tuple(map(str, meta["command"])),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from joulelab.analysis.results_file import read_result, seal_ended
 from joulelab.core.errors import JoulelabError
-from joulelab.store.manifest import fingerprint
+from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Opened:
         """Return the run's result. Raises JoulelabError."""
         from joulelab.analysis.analyse import analyse_run
 
-        now = fingerprint(self.run.path)
+        now = compute_fingerprint(self.run.path)
         if self._result is None or now != self._of:
             self.run.tables()  # what a live run has written since is seen
             self._result, self._of = read_result(self.run.path) or analyse_run(self.run), now

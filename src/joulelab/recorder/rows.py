@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from joulelab.store.journal import columns_of, row_struct
+from joulelab.store.journal import list_columns, make_row_struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Table:
 
     def __init__(self, meter: str, name: str, streams: Sequence[Stream]) -> None:
         """Prepare a table; raise StoreError where the streams do not fit in one."""
-        row = row_struct(len(columns_of(streams)))
+        row = make_row_struct(len(list_columns(streams)))
         self.meter = meter
         self.name = name
         self.streams = tuple(streams)

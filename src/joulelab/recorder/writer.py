@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import StoreError, WriteFailed
-from joulelab.store.journal import HeaderFields, JournalWriter, journal_path
+from joulelab.store.journal import HeaderFields, JournalWriter, make_journal_path
 from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Writer:
         journal = self._journals.get(table)
         if journal is None:
             fields: HeaderFields = {"meter": table.meter, "table": table.name, **self.header}  # type: ignore[typeddict-item]
-            path = journal_path(self.folder, table.meter, table.name, self.header["segment"])
+            path = make_journal_path(self.folder, table.meter, table.name, self.header["segment"])
             journal = self._journals[table] = self._open_journal(path, fields, table.streams)
         step = CHUNK - CHUNK % table.row_bytes
         self._unsynced.add(table)

@@ -15,7 +15,7 @@ from joulelab.run.config.configuration import KeySource, MeterEntry, load_config
 from joulelab.run.config.meter_choice import resolve_secrets
 from joulelab.run.config.meter_entries import find_meter_module
 from joulelab.store.attached import attach_host
-from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names
+from joulelab.store.imported import ImportedMeter, ImportedPhase, RunImport, import_run, name_meters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class ImportRequest:
     start_ns: int | None = None
     end_ns: int | None = None
     idle: tuple[int, int] | None = None
-    phases: Sequence[Stretch] = ()
+    phases: Sequence[ImportedPhase] = ()
     host: str = ""
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -95,14 +95,14 @@ def import_archives(runs: Path, asked: Sequence[ArchiveRequest], wanted: ImportR
         since, until = start_ns, end_ns
         if wanted.idle is not None:
             since, until = min(since, wanted.idle[0]), max(until, wanted.idle[1])
-        names = meter_names(one.label for one in asked)
+        names = name_meters(one.label for one in asked)
         fetched = [(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)]
         doubts = _list_doubts(archives, wanted, start_ns)
         parts = _add_doubts(_group_by_meter(fetched), doubts)
         if not any(len(f.rows) for part in parts for f in part.streams):
             raise ReadFailed("there is no reading in that interval", where=wanted.source, next="give --from and --to")
         about: dict[str, Any] = {"source": wanted.source, "archives": [*_describe_archives(asked, names, archives)]}
-        what = Import(
+        what = RunImport(
             parts=parts,
             start_ns=start_ns,
             end_ns=end_ns,
@@ -140,24 +140,24 @@ def _list_doubts(archives: Sequence[Archive], wanted: ImportRequest, start_ns: i
     return [{"t": start_ns, **event} for event in told if not given.get(event.get("side", ""))]
 
 
-def _add_doubts(parts: list[Part], doubts: Sequence[dict[str, Any]]) -> list[Part]:
+def _add_doubts(parts: list[ImportedMeter], doubts: Sequence[dict[str, Any]]) -> list[ImportedMeter]:
     """Return parts with these events, which are of the run as a whole, in the first stream."""
     place = next((k for k, part in enumerate(parts) if part.streams), None)
     if not doubts or place is None:
         return parts
     first, *others = parts[place].streams
     streams = [replace(first, events=[*doubts, *first.events]), *others]
-    return [*parts[:place], Part(parts[place].meter, streams), *parts[place + 1 :]]
+    return [*parts[:place], ImportedMeter(parts[place].meter, streams), *parts[place + 1 :]]
 
 
-def _group_by_meter(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[Part]:
+def _group_by_meter(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[ImportedMeter]:
     """Return what archives gave by meter: their own, or those that they tell apart."""
     found: dict[tuple[str, str], list[Fetched]] = {}
     for name, streams in fetched:
         for one in streams:
             found.setdefault((name, one.meter), []).append(one)
-    names = meter_names(meter or name for name, meter in found)
-    return [Part(name, streams) for name, streams in zip(names, found.values(), strict=True)]
+    names = name_meters(meter or name for name, meter in found)
+    return [ImportedMeter(name, streams) for name, streams in zip(names, found.values(), strict=True)]
 
 
 def _collect_labels(archives: Sequence[Archive]) -> dict[str, str]:
@@ -200,11 +200,11 @@ def _find_interval(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[
     return int(start_ns), int(end_ns)
 
 
-def _list_steps(archives: Sequence[Archive], start_ns: int, end_ns: int) -> Iterator[Stretch]:
+def _list_steps(archives: Sequence[Archive], start_ns: int, end_ns: int) -> Iterator[ImportedPhase]:
     for archive in archives:
         for name, since, to in getattr(archive, "steps", ()):
             if since is not None and since < end_ns and (to is None or to > start_ns):
-                yield Stretch(str(name), int(since), int(end_ns if to is None else to))
+                yield ImportedPhase(str(name), int(since), int(end_ns if to is None else to))
 
 
 def _describe_archives(
@@ -226,4 +226,4 @@ def attach_archive(
     if not stamps:
         raise StoreError("there is nothing to add", where=str(run))
     plain: dict[str, Any] = json.loads(json.dumps(dict(facts), default=str))
-    attach_host(run, name, [Part(meter_names([meter])[0], fetched)], plain, (min(stamps), max(stamps)))
+    attach_host(run, name, [ImportedMeter(name_meters([meter])[0], fetched)], plain, (min(stamps), max(stamps)))

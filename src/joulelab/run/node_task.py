@@ -26,7 +26,7 @@ from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
 from joulelab.run.recording import EventLog, HostRecording
 from joulelab.run.run_options import RunOptions, get_host_name
-from joulelab.store.folder import host_dir, make_host_dir
+from joulelab.store.folder import find_host_dir, make_host_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class NodeRecording(HostRecording):
     def __init__(self, options: RunOptions, run: Path, host: str, environ: Mapping[str, str]) -> None:
         """Make the folder. Raises StoreError, OSError."""
         super().__init__(options, host, environ)
-        self._folder = host_dir(run, host)
+        self._folder = find_host_dir(run, host)
         make_host_dir(run, host)
         self._segment = _next_segment(self._folder)
         self.events = EventLog(self._folder / "events.node.jsonl")

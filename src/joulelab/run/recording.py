@@ -21,7 +21,7 @@ from joulelab.core.process import read_start_ticks
 from joulelab.core.version import __version__
 from joulelab.run.child_process import start_recorder
 from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name, read_offers
-from joulelab.store.folder import create_run, end_run, host_dir
+from joulelab.store.folder import create_run, end_run, find_host_dir
 from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class RunRecording(HostRecording):
     def folder(self) -> Path:
         """Return this host's folder in the run."""
         assert self.run is not None
-        return host_dir(self.run, self.host)
+        return find_host_dir(self.run, self.host)
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which processes find the run they belong to."""

@@ -25,14 +25,14 @@ STEP_NS = 50_000_000  # a change between two pairs that no drift explains: UTC w
 DRIFT = 1e-4  # clocks run apart by no more than this
 # What the kernel says of a clock that nothing synchronises; one that says nothing is taken for such a clock.
 UNSYNCHRONISED_NS = 16 * NS
-NOWHERE = "imported"  # the boot id of stamps that are UTC themselves
+UTC_BOOT_ID = "imported"  # the boot id of stamps that are UTC themselves
 TIME_KEYS = ("t", "from", "to", "start_ns", "end_ns")
 WINDOW_NS = 30 * NS  # of the answers within, the quickest tells best
 BEYOND_NS = 10 * NS  # what is recorded before the first answer and after the last
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joint:
+class ClockJoint:
     """Turn the time of one host into that of another (ns): offsets are known at some times, and even in between.
 
     Before the first and after the last the nearest offset holds. `error_ns` bounds how far a time may be off.
@@ -44,13 +44,13 @@ class Joint:
 
     def moved(self, t_ns: Integers) -> Integers:
         """Return times in the other host's time."""
-        moved: Integers = t_ns + _between(t_ns, self.at_ns, self.offset_ns)
+        moved: Integers = t_ns + _interpolate_offset(t_ns, self.at_ns, self.offset_ns)
         return moved
 
     def lines(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return events or marks with their times moved; clock pairs inside stay as they were read."""
         keys = [[k for k in TIME_KEYS if type(line.get(k)) is int] for line in lines]
-        lists = [_integers(line.get("at")) for line in lines]
+        lists = [_list_integers(line.get("at")) for line in lines]
         parts = [[*(line[k] for k in own), *many] for line, own, many in zip(lines, keys, lists, strict=True)]
         moved = iter(self.moved(np.array([t for part in parts for t in part], np.int64)).tolist())
         found = []
@@ -60,36 +60,36 @@ class Joint:
         return found
 
 
-def _integers(stamps: Any) -> list[int]:
+def _list_integers(stamps: Any) -> list[int]:
     return [t for t in stamps if type(t) is int] if isinstance(stamps, list) else []
 
 
-def best_joint(
+def choose_joint(
     first: Sequence[ClockPair], other: Sequence[ClockPair], answers: Iterable[Mapping[str, Any]]
-) -> Joint | None:
+) -> ClockJoint | None:
     """Return how a host's time is turned into the first one's, None where nothing joins them.
 
     `answers` are events with the first host's times `from` and `to` around the other's `node_ns`.
     """
-    found = [joint for joint in (by_utc(first, other), by_answers(answers)) if joint is not None]
+    found = [joint for joint in (join_by_utc(first, other), join_by_answers(answers)) if joint is not None]
     return min(found, key=lambda joint: joint.error_ns, default=None)
 
 
-def by_utc(first: Sequence[ClockPair], other: Sequence[ClockPair]) -> Joint | None:
+def join_by_utc(first: Sequence[ClockPair], other: Sequence[ClockPair]) -> ClockJoint | None:
     """Join two hosts over UTC: by their clock pairs, which are in order of monotonic time."""
     if not first or not other:
         return None
-    at, to_utc, loose = _offsets(other)
-    at_first, first_to_utc, first_loose = _offsets(first)
+    at, to_utc, loose = _find_offsets(other)
+    at_first, first_to_utc, first_loose = _find_offsets(first)
     utc_first = at_first + first_to_utc
     # The offset changes its slope where either host has a pair.
-    turns = np.unique(np.concatenate((at, utc_first - _between(utc_first, at + to_utc, to_utc))))
-    utc = turns + _between(turns, at, to_utc)
-    there = utc - _between(utc, utc_first, first_to_utc)
-    return Joint(turns, there - turns, loose + first_loose)
+    turns = np.unique(np.concatenate((at, utc_first - _interpolate_offset(utc_first, at + to_utc, to_utc))))
+    utc = turns + _interpolate_offset(turns, at, to_utc)
+    there = utc - _interpolate_offset(utc, utc_first, first_to_utc)
+    return ClockJoint(turns, there - turns, loose + first_loose)
 
 
-def by_answers(answers: Iterable[Mapping[str, Any]]) -> Joint | None:
+def join_by_answers(answers: Iterable[Mapping[str, Any]]) -> ClockJoint | None:
     """Join two hosts by questions and answers: the other's time lies between the two of the first."""
     found: dict[int, tuple[int, int, int]] = {}
     for answer in answers:
@@ -104,10 +104,10 @@ def by_answers(answers: Iterable[Mapping[str, Any]]) -> Joint | None:
         return None
     at, offset, width = (np.array(column, np.int64) for column in zip(*sorted(found.values()), strict=True))
     apart = max(int(np.diff(at).max(initial=0)), BEYOND_NS)
-    return Joint(at, offset, -(-int(width.max()) // 2) + _scatter(at, offset) + round(DRIFT * apart))
+    return ClockJoint(at, offset, -(-int(width.max()) // 2) + _measure_scatter(at, offset) + round(DRIFT * apart))
 
 
-def _offsets(pairs: Sequence[ClockPair]) -> tuple[Integers, Integers, int]:
+def _find_offsets(pairs: Sequence[ClockPair]) -> tuple[Integers, Integers, int]:
     """Return times, what leads from each to UTC, and how far that may be off (ns).
 
     Where UTC was stepped, one offset holds throughout, that of the pair the kernel was surest of: monotonic time does
@@ -115,21 +115,21 @@ def _offsets(pairs: Sequence[ClockPair]) -> tuple[Integers, Integers, int]:
     """
     at = np.array([p.mono_ns for p in pairs], np.int64)
     offset = np.array([p.utc_ns - p.mono_ns for p in pairs], np.int64)
-    errors = [_kernel_error(p) for p in pairs]
+    errors = [_get_kernel_error(p) for p in pairs]
     loose = max(p.width_ns for p in pairs) // 2 + 1 + max(errors)
     if int(np.abs(np.diff(offset)).max(initial=0)) <= STEP_NS:
-        return at, offset, loose + _scatter(at, offset)
+        return at, offset, loose + _measure_scatter(at, offset)
     best = min(range(len(pairs)), key=lambda k: (errors[k], -k))
     return at[best : best + 1], offset[best : best + 1], loose + int(np.abs(offset - offset[best]).max())
 
 
-def _kernel_error(pair: ClockPair) -> int:
-    if pair.boot_id == NOWHERE:
+def _get_kernel_error(pair: ClockPair) -> int:
+    if pair.boot_id == UTC_BOOT_ID:
         return 0
     return UNSYNCHRONISED_NS if pair.kernel_error_ns is None else pair.kernel_error_ns
 
 
-def _scatter(at: Integers, offset: Integers) -> int:
+def _measure_scatter(at: Integers, offset: Integers) -> int:
     """Return the spread (ns) of offsets around a line that drifts no faster than clocks do."""
     if at.size < 3:
         return 0
@@ -140,7 +140,7 @@ def _scatter(at: Integers, offset: Integers) -> int:
     return int(np.ceil(np.ptp(y - slope * t)))
 
 
-def _between(t_ns: Integers, at: Integers, offset: Integers) -> Integers:
+def _interpolate_offset(t_ns: Integers, at: Integers, offset: Integers) -> Integers:
     """Return the offset (ns) at each time; relative to the first one, so that floats hold it to the nanosecond."""
     if at.size == 1 or not np.ptp(offset):
         return offset[:1]

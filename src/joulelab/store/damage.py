@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from joulelab.store.clocks import NOWHERE
+from joulelab.store.clocks import UTC_BOOT_ID
 from joulelab.store.folder import RunState
 from joulelab.store.safe_files import open_regular
 from joulelab.store.table import Problem
@@ -46,20 +46,20 @@ def find_damage(
             continue
         here = [t for t in tables if t.host == folder.name]
         own = [e for e in events if e.get("host") == folder.name]
-        found += _missing_events(folder, here, own)
+        found += _find_missing_events(folder, here, own)
         # A recorder makes a file for its first row; what was imported may be empty.
-        empty = [t for t in here if t.segments and not t.rows and t.segments[0].header.boot_id != NOWHERE]
+        empty = [t for t in here if t.segments and not t.rows and t.segments[0].header.boot_id != UTC_BOOT_ID]
         for path in (folder / f"{t.meter}.{t.table}" for t in empty):
             found.append(Problem(path, "it holds no rows", lost=True, code="no-rows"))
         if state is RunState.CLOSED:
             told = {p.path for p in found if p.lost}
-            cut = _cut_files(folder, [t for t in here if t not in empty], own, files)
+            cut = _find_cut_files(folder, [t for t in here if t not in empty], own, files)
             found += [p for p in cut if p.path not in told]
         lost = {p.path.name.partition(".")[0] for p in found if p.path.parent == folder}
         opened = (e for e in own if e.get("event") == "meter" and e.get("status") == "open")
         for event in (e for e in opened if e.get("meter") not in lost):
             # The tables of what was imported may be those of other hosts.
-            found += _missing_samples(folder, event, here if "streams" in event else tables, own)
+            found += _find_missing_samples(folder, event, here if "streams" in event else tables, own)
     told = {p.path for p in found}
     lines = (folders[0].parent / name for name in files if name.endswith(".jsonl"))
     gone = [p for p in lines if not os.path.lexists(p) and told.isdisjoint((p, *p.parents))]
@@ -80,7 +80,7 @@ def word_damage(run: Path, check: FileCheck) -> Problem:
     return Problem(run / check.name, what, lost=True, code=code, numbers=numbers)
 
 
-def _cut_files(
+def _find_cut_files(
     folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]], files: Mapping[str, int]
 ) -> Iterator[Problem]:
     """Find files of an ended run that are smaller than at its end, or lack their last row, line or event.
@@ -105,7 +105,7 @@ def _cut_files(
         number = path.name.split(".")[1]
         excused = path.parent == folder and (is_node or number in killed)
         try:
-            size, whole = _look_at_end(path)
+            size, whole = _check_end_record(path)
         except OSError:
             continue  # known already
         if size < files.get(path.relative_to(folder.parent).as_posix(), 0) or not (whole or excused):
@@ -115,7 +115,7 @@ def _cut_files(
             yield Problem(path, "it was cut off before the recorder stopped", lost=True, code="no-stop")
 
 
-def _look_at_end(path: Path) -> tuple[int, bool]:
+def _check_end_record(path: Path) -> tuple[int, bool]:
     """Return the size of a file of lines, and whether its last line is whole. Raises OSError."""
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
@@ -123,7 +123,9 @@ def _look_at_end(path: Path) -> tuple[int, bool]:
         return size, file.read(1) in (b"", b"\n")
 
 
-def _missing_events(folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _find_missing_events(
+    folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]]
+) -> Iterator[Problem]:
     """Find recorders that have left samples but no events, or none of the meters that the samples are of."""
     segments = {s.header.segment for table in tables for s in table.segments}
     for event in (e for e in events if e.get("event") == "recorder-started" and e.get("segment") in segments):
@@ -135,7 +137,7 @@ def _missing_events(folder: Path, tables: Sequence[Table], events: Sequence[Mapp
             yield Problem(path, f"{path.name} names no meter", lost=True, code="no-meters")
 
 
-def _missing_samples(
+def _find_missing_samples(
     folder: Path, opened: Mapping[str, Any], tables: Sequence[Table], events: Sequence[Mapping[str, Any]]
 ) -> Iterator[Problem]:
     """Find a meter that was opened with more streams than the folder has; one that never answered has left gaps."""

@@ -150,12 +150,12 @@ def _is_deep(text: bytes) -> bool:
 def _measure_depth(data: object) -> int:
     """Return how deeply lists and objects are nested, without recursion."""
     depth, level = 0, [data]
-    while level := [child for each in level for child in _children(each)]:
+    while level := [child for each in level for child in _list_children(each)]:
         depth += 1
     return depth
 
 
-def _children(data: object) -> list[Any]:
+def _list_children(data: object) -> list[Any]:
     if isinstance(data, dict):
         return list(data.values()) or [None]
     return (data or [None]) if isinstance(data, list) else []

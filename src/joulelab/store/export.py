@@ -34,13 +34,13 @@ Format = Literal["csv", "parquet", "json"]
 STEP_NS = 100_000_000
 
 
-def export(run: Run, to: Format, out: Path) -> list[Path]:
+def export_run(run: Run, to: Format, out: Path) -> list[Path]:
     """Write a run's samples into the folder `out` and return the files: one per table and `metadata.json`, or one JSON.
 
     Raises Refused where a file is there already, StoreError where it cannot be written.
     """
     infos = run.tables()
-    names = ["run.json"] if to == "json" else [*(f"{_stem(info)}.{to}" for info in infos), "metadata.json"]
+    names = ["run.json"] if to == "json" else [*(f"{_name_file(info)}.{to}" for info in infos), "metadata.json"]
     targets = [out / name for name in names]
     for target in targets:
         if target.exists():
@@ -53,7 +53,7 @@ def export(run: Run, to: Format, out: Path) -> list[Path]:
             return targets
         for info, target in zip(infos, targets, strict=False):
             (_write_csv if to == "csv" else _write_parquet)(run, info, target)
-        write_json_atomic(targets[-1], metadata(run, infos))
+        write_json_atomic(targets[-1], describe_export(run, infos))
     except OSError as error:
         raise StoreError("cannot export", where=str(out), why=error.strerror, code="store.export") from error
     except duckdb.Error as error:
@@ -61,11 +61,11 @@ def export(run: Run, to: Format, out: Path) -> list[Path]:
     return targets
 
 
-def _stem(info: TableInfo) -> str:
+def _name_file(info: TableInfo) -> str:
     return f"{info.host}.{info.meter}.{info.table}"
 
 
-def metadata(run: Run, infos: Sequence[TableInfo]) -> dict[str, Any]:
+def describe_export(run: Run, infos: Sequence[TableInfo]) -> dict[str, Any]:
     """Return everything of a run but its samples, as plain data."""
     return {
         "run": run.meta,
@@ -107,7 +107,7 @@ def to_utc_ns(pairs: Sequence[ClockPair], mono_ns: npt.NDArray[np.int64]) -> npt
     return utc
 
 
-def _times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[Any]]:
+def _list_times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[Any]]:
     started = run.meta["started"]
     begun = (run.end or {}).get("start_ns") or started["mono_ns"]
     pairs = run.clock_pairs()
@@ -127,7 +127,7 @@ def _write_csv(run: Run, info: TableInfo, target: Path) -> None:
             for number, stream in enumerate(info.streams):
                 series = run.series(info, stream.name)
                 values = {f"v{k}": series.values[c] for k, c in enumerate(channels) if c in series.values}
-                con.register("given", {**_times(run, info.host, series), "segment": series.segment, **values})
+                con.register("given", {**_list_times(run, info.host, series), "segment": series.segment, **values})
                 picked = [
                     "CASE WHEN utc_ns > 0 THEN strftime(make_timestamp_ns(utc_ns), '%Y-%m-%dT%H:%M:%S.%fZ') END AS utc",
                     "nullif(t_s, 'nan'::DOUBLE) AS t_s",
@@ -135,7 +135,7 @@ def _write_csv(run: Run, info: TableInfo, target: Path) -> None:
                     f"{quote_text(stream.name)} AS stream",
                     f"{quote_text(stream.scope)} AS scope",
                     "segment",
-                    *(f"{_cell(f'v{k}', values)} AS {quote_name(c)}" for k, c in enumerate(channels)),
+                    *(f"{_format_cell(f'v{k}', values)} AS {quote_name(c)}" for k, c in enumerate(channels)),
                 ]
                 select = f"SELECT {', '.join(picked)} FROM given"  # noqa: S608 (quoted)
                 con.execute(
@@ -147,7 +147,7 @@ def _write_csv(run: Run, info: TableInfo, target: Path) -> None:
         whole.replace(target)
 
 
-def _cell(column: str, values: dict[str, Any]) -> str:
+def _format_cell(column: str, values: dict[str, Any]) -> str:
     return f"nullif({column}, 'nan'::DOUBLE)" if column in values else "NULL"
 
 
@@ -166,7 +166,7 @@ def _write_json(run: Run, infos: Sequence[TableInfo], target: Path) -> None:
     with temporary_files(target.parent) as temporary:
         path = temporary.new()
         with path.open("w", encoding="utf-8") as file:
-            head = json.dumps(metadata(run, infos), ensure_ascii=False)
+            head = json.dumps(describe_export(run, infos), ensure_ascii=False)
             file.write(head[:-1] + ', "samples": [')
             first = True
             for info in infos:
@@ -180,10 +180,10 @@ def _write_json(run: Run, infos: Sequence[TableInfo], target: Path) -> None:
 
 def _write_stream(file: IO[str], run: Run, info: TableInfo, stream: str) -> None:
     series = run.series(info, stream)
-    times = _times(run, info.host, series)
+    times = _list_times(run, info.host, series)
     names = {"host": info.host, "meter": info.meter, "table": info.table, "stream": stream}
     file.write(json.dumps(names)[:-1])
-    file.write(', "utc": ' + json.dumps(list(_iso(times.pop("utc_ns")))))
+    file.write(', "utc": ' + json.dumps(list(_format_time(times.pop("utc_ns")))))
     columns = {**times, "segment": series.segment, **{f"channels.{c}": v for c, v in series.values.items()}}
     for name, column in columns.items():
         plain = [finite_or_none(x) if isinstance(x, float) else x for x in column.tolist()]
@@ -191,6 +191,6 @@ def _write_stream(file: IO[str], run: Run, info: TableInfo, stream: str) -> None
     file.write("}")
 
 
-def _iso(utc_ns: npt.NDArray[np.int64]) -> Iterator[str | None]:
+def _format_time(utc_ns: npt.NDArray[np.int64]) -> Iterator[str | None]:
     texts = np.datetime_as_string(utc_ns.astype("datetime64[ns]").astype("datetime64[us]"), timezone="UTC")
     yield from (str(text) if ns > 0 else None for text, ns in zip(texts, utc_ns.tolist(), strict=True))

@@ -31,8 +31,8 @@ __all__ = [
     "create_run",
     "end_run",
     "find_run",
-    "host_dir",
-    "host_dirs",
+    "find_host_dir",
+    "list_host_dirs",
     "identify_owner",
     "list_runs",
     "make_host_dir",
@@ -40,7 +40,7 @@ __all__ = [
     "read_json",
     "read_meta",
     "redact",
-    "run_state",
+    "read_run_state",
     "write_json_atomic",
 ]
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
@@ -65,12 +65,12 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
     Secrets are removed from `command`, `environment` is reduced to the allow-list. Raises StoreError.
     """
     started = meta.get("started") or asdict(read_clock_pair())
-    run, run_id = _claim(runs, int(started["utc_ns"]))
+    run, run_id = _claim_folder(runs, int(started["utc_ns"]))
     data: dict[str, Any] = {
         "name": None,
         "labels": {},
-        "cwd": _cwd(),
-        "user": _user(),
+        "cwd": _get_cwd(),
+        "user": _get_user(),
         "joulelab": None,
         "python": sys.version.split(maxsplit=1)[0],
         "options": {},
@@ -89,7 +89,7 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
     return run
 
 
-def _claim(runs: Path, utc_ns: int) -> tuple[Path, str]:
+def _claim_folder(runs: Path, utc_ns: int) -> tuple[Path, str]:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(utc_ns // NS))
     try:
         runs.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _claim(runs: Path, utc_ns: int) -> tuple[Path, str]:
     raise StoreError("cannot find a free run id", where=str(runs), code="store.no-free-id")
 
 
-def _cwd() -> str:
+def _get_cwd() -> str:
     # The folder may have been deleted under us; the kernel then still tells what it was.
     with contextlib.suppress(OSError):
         return str(Path.cwd())
@@ -118,7 +118,7 @@ def _cwd() -> str:
     return ""
 
 
-def _user() -> str:
+def _get_user() -> str:
     import getpass
 
     # A container may run under a user id that has no name.
@@ -163,7 +163,7 @@ def _hash_small(run: Path, files: Mapping[str, int]) -> dict[str, str]:
     return found
 
 
-def host_dir(run: Path, host: str) -> Path:
+def find_host_dir(run: Path, host: str) -> Path:
     """Return the folder of a host inside a run; raise StoreError for a name that would lead outside."""
     if host in ("", ".", "..") or host.startswith(".") or "/" in host or "\0" in host:
         raise StoreError(f"{host!r} cannot name a host folder", code="store.bad-name")
@@ -172,7 +172,7 @@ def host_dir(run: Path, host: str) -> Path:
 
 def make_host_dir(run: Path, host: str) -> Path:
     """Create the folder of a host, with its `marks`, and return it; raise StoreError where that fails."""
-    path = host_dir(run, host)
+    path = find_host_dir(run, host)
     try:
         (path / "marks").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -181,7 +181,7 @@ def make_host_dir(run: Path, host: str) -> Path:
     return path
 
 
-def host_dirs(run: Path) -> list[Path]:
+def list_host_dirs(run: Path) -> list[Path]:
     """Return the host folders of a run, sorted by name."""
     return sorted(p for p in run.iterdir() if p.is_dir() and not p.name.startswith("."))
 
@@ -227,7 +227,7 @@ def identify_owner(pid: int | None = None) -> dict[str, Any]:
     return {"pid": known["pid"], "start_ticks": known["ticks"], "boot_id": known["boot"]}
 
 
-def run_state(
+def read_run_state(
     run: Path, meta: Mapping[str, Any] | None = None, *, proc: Path = PROC, boot: str | None = None
 ) -> RunState:
     """Tell live, closed and killed apart; a journal that somebody still writes keeps a run live."""
@@ -240,13 +240,13 @@ def run_state(
     if any(is_being_written(p) for p in journals):
         return RunState.LIVE
     elsewhere = who.get("boot_id") != (read_boot_id() if boot is None else boot)
-    if elsewhere and _age_s(journals) < RECENT_S:
+    if elsewhere and _measure_age(journals) < RECENT_S:
         return RunState.LIVE
     # end.json may have come while we looked.
     return RunState.CLOSED if os.path.lexists(run / "end.json") else RunState.KILLED
 
 
-def _age_s(paths: list[Path]) -> float:
+def _measure_age(paths: list[Path]) -> float:
     newest = 0.0
     for path in paths:
         with contextlib.suppress(OSError):
@@ -270,17 +270,17 @@ def find_run(runs: Path, what: str) -> Path:
         if not known:
             then = "joulelab run -- COMMAND"
             raise NotARun("there is no run yet", where=str(runs), next=then, code="not-a-run.none-yet")
-        return _newest(known)
+        return _find_newest(known)
     if ("/" in what or what in (".", "..")) or _is_file(Path(what) / "run.json"):
         read_meta(Path(what))
         return Path(what)
     by_id = {p.name: p for p in known}
     if what in by_id:
         return by_id[what]
-    names = {p: _name(p) for p in known}
+    names = {p: _read_name(p) for p in known}
     named = [p for p in known if names[p] == what]
     if named:
-        return _newest(named)
+        return _find_newest(named)
     matching = [p for p in known if what and p.name.startswith(what)]
     if len(matching) == 1:
         return matching[0]
@@ -301,20 +301,20 @@ def find_run(runs: Path, what: str) -> Path:
     raise NotARun(f"no run {what!r}", where=str(runs), why=why, next="joulelab ls", code="not-a-run.unknown")
 
 
-def _newest(known: list[Path]) -> Path:
+def _find_newest(known: list[Path]) -> Path:
     # Ids have whole seconds; runs of the same second are told apart by their clocks.
     second = known[-1].name[:15]
-    return max((p for p in known if p.name[:15] == second), key=_started_ns)
+    return max((p for p in known if p.name[:15] == second), key=_read_start_ns)
 
 
-def _started_ns(run: Path) -> int:
+def _read_start_ns(run: Path) -> int:
     try:
         return int(read_json(run / "run.json")["started"]["utc_ns"])
     except (StoreError, KeyError, TypeError, ValueError):
         return 0
 
 
-def _name(run: Path) -> str | None:
+def _read_name(run: Path) -> str | None:
     try:
         name = read_json(run / "run.json").get("name")
     except StoreError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.store.folder import create_run, end_run, make_host_dir
-from joulelab.store.journal import NAME, HeaderFields, JournalWriter, journal_path
+from joulelab.store.journal import NAME, HeaderFields, JournalWriter, make_journal_path
 from joulelab.store.safe_files import replace_file
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Fetched
 
-OUTCOME = "imported"
-NOWHERE = "imported"  # the host of what names none, and the boot id of a clock that nobody asked
+IMPORTED = "imported"
+NO_HOST = "imported"  # the host of what names none, and the boot id of a clock that nobody asked
 BATCH_ROWS = 20_000
-LARGEST = 1e30  # in any unit; squares and sums of larger numbers do not fit into a float
+LARGEST_VALUE = 1e30  # in any unit; squares and sums of larger numbers do not fit into a float
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ImportedMeter:
     """Hold what one archive gave, under the name of its meter."""
 
     meter: str
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ImportedPhase:
     """Name an interval (UTC, ns)."""
 
     name: str
@@ -50,14 +50,14 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Import:
+class RunImport:
     """Describe a run to be made: its parts, its interval (UTC, ns), the idle stretch and phases, and words for it.
 
     `about` goes into `run.json` as `imported`: source, file, hash. `host` is the node of streams that name none.
     `unsure_s` is how far begin and end of the interval may be off, to either side.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[ImportedMeter]
     start_ns: int
     end_ns: int
     about: Mapping[str, Any]
@@ -66,12 +66,12 @@ class Import:
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     idle: tuple[int, int] | None = None
-    phases: Sequence[Stretch] = ()
+    phases: Sequence[ImportedPhase] = ()
     version: str | None = None
     unsure_s: tuple[float, float] = (0.0, 0.0)
 
 
-def import_run(runs: Path, what: Import) -> Path:
+def import_run(runs: Path, what: RunImport) -> Path:
     """Write a closed run folder and return its path; nothing is left of one that cannot be written.
 
     Raises StoreError.
@@ -79,21 +79,21 @@ def import_run(runs: Path, what: Import) -> Path:
     if not what.start_ns < what.end_ns:
         then = "give --from and --to, or more than one row"
         raise StoreError("the run would end before it starts", next=then, code="store.no-interval")
-    host = what.host or _only_host(what.parts) or NOWHERE
-    started = asdict(utc_pair(what.start_ns))
+    host = what.host or _find_host(what.parts) or NO_HOST
+    started = asdict(make_utc_pair(what.start_ns))
     meta = {"host": host, "command": list(what.command), "name": what.name, "labels": dict(what.labels)}
     run = create_run(runs, {**meta, "started": started, "imported": dict(what.about), "joulelab": what.version})
     try:
-        _write(run, what, host)
-        ended = {"outcome": OUTCOME, "start_ns": what.start_ns, "end_ns": what.end_ns}
-        end_run(run, {**ended, "ended": asdict(utc_pair(what.end_ns))})
+        _write_import(run, what, host)
+        ended = {"outcome": IMPORTED, "start_ns": what.start_ns, "end_ns": what.end_ns}
+        end_run(run, {**ended, "ended": asdict(make_utc_pair(what.end_ns))})
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         raise
     return run
 
 
-def meter_names(labels: Iterable[str]) -> list[str]:
+def name_meters(labels: Iterable[str]) -> list[str]:
     """Return labels as names of meters: fit for files, and no two alike."""
     names: list[str] = []
     for label in labels:
@@ -107,19 +107,19 @@ def meter_names(labels: Iterable[str]) -> list[str]:
     return names
 
 
-def utc_pair(utc_ns: int) -> ClockPair:
+def make_utc_pair(utc_ns: int) -> ClockPair:
     """Return the clock pair of a time line that is UTC itself."""
-    return ClockPair(utc_ns, utc_ns, 0, None, NOWHERE)
+    return ClockPair(utc_ns, utc_ns, 0, None, NO_HOST)
 
 
-def _only_host(parts: Sequence[Part]) -> str:
+def _find_host(parts: Sequence[ImportedMeter]) -> str:
     """Return the host that all streams name, or the first of several."""
     return next((f.host for part in parts for f in part.streams if f.host), "")
 
 
-def _write(run: Path, what: Import, host: str) -> None:
+def _write_import(run: Path, what: RunImport, host: str) -> None:
     tables: dict[tuple[str, str, str], list[Fetched]] = {}
-    events: dict[str, list[dict[str, Any]]] = {host: [*_opening(what)]}
+    events: dict[str, list[dict[str, Any]]] = {host: [*_list_opening_events(what)]}
     for part in what.parts:
         for fetched in part.streams:
             there = fetched.host or host
@@ -129,15 +129,15 @@ def _write(run: Path, what: Import, host: str) -> None:
         events[host].append({"t": what.start_ns, "event": "meter", "meter": part.meter, "status": "open"})
     for name, lines in events.items():
         folder = make_host_dir(run, name)
-        clocks = [{"t": t, "event": "clock", **asdict(utc_pair(t))} for t in (what.start_ns, what.end_ns)]
+        clocks = [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in (what.start_ns, what.end_ns)]
         write_lines(folder / "events.0.jsonl", sorted([*lines, *clocks], key=lambda e: int(e["t"])))
     if what.phases:
-        write_lines(make_host_dir(run, host) / "marks" / "imported.jsonl", _marks(what.phases))
+        write_lines(make_host_dir(run, host) / "marks" / "imported.jsonl", _make_marks(what.phases))
     for (there, meter, table), members in tables.items():
-        write_rows(make_host_dir(run, there), meter, table, members)
+        write_journal(make_host_dir(run, there), meter, table, members)
 
 
-def _opening(what: Import) -> Iterator[dict[str, Any]]:
+def _list_opening_events(what: RunImport) -> Iterator[dict[str, Any]]:
     if what.idle is not None:
         since, to = what.idle
         yield {"t": since, "event": "idle", "from": since, "to": to}
@@ -146,7 +146,7 @@ def _opening(what: Import) -> Iterator[dict[str, Any]]:
         yield {"t": what.start_ns, "event": "interval-unsure", "begin_s": begin_s, "end_s": end_s}
 
 
-def _marks(phases: Sequence[Stretch]) -> list[dict[str, Any]]:
+def _make_marks(phases: Sequence[ImportedPhase]) -> list[dict[str, Any]]:
     lines = []
     for k, phase in enumerate(phases):
         identity = f"imported-{k + 1}"
@@ -165,23 +165,23 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
 
 
-def write_rows(folder: Path, meter: str, table: str, members: Sequence[Fetched], *, host: str | None = None) -> None:
+def write_journal(folder: Path, meter: str, table: str, members: Sequence[Fetched], *, host: str | None = None) -> None:
     """Write what was fetched as one journal; `host` is whose it is (the folder's name). Raises StoreError."""
     there = folder.name if host is None else host
-    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": there, "boot_id": NOWHERE}
-    with JournalWriter(journal_path(folder, meter, table, 0), header, [f.stream for f in members]) as journal:
+    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": there, "boot_id": NO_HOST}
+    with JournalWriter(make_journal_path(folder, meter, table, 0), header, [f.stream for f in members]) as journal:
         for index, fetched in enumerate(members):
             rows = iter(fetched.rows)
             while batch := list(islice(rows, BATCH_ROWS)):
-                journal.append_rows(_packed(journal.row, index, batch, f"{meter} {fetched.stream.name}"))
+                journal.append_rows(_pack_rows(journal.row, index, batch, f"{meter} {fetched.stream.name}"))
         journal.sync()
 
 
-def _packed(row: struct.Struct, index: int, batch: Sequence[tuple[int, int, Sequence[float]]], where: str) -> bytes:
+def _pack_rows(row: struct.Struct, index: int, batch: Sequence[tuple[int, int, Sequence[float]]], where: str) -> bytes:
     if any(t1 < t0 for t0, t1, _ in batch):
         raise StoreError("a reading ends before it begins", where=where, code="store.bad-times")
     for t0, _, values in batch:
-        if any(abs(value) > LARGEST for value in values):
+        if any(abs(value) > LARGEST_VALUE for value in values):
             at = dt.datetime.fromtimestamp(t0 // 10**9, dt.UTC).isoformat()
             what = f"{max(values, key=abs):g} at {at} is no reading"
             then = "correct or remove it in the source, and import it again"

@@ -76,10 +76,10 @@ class JournalHeader:
             "host": self.host,
             "boot_id": self.boot_id,
         }
-        return header_json(fields, self.streams)
+        return make_header_json(fields, self.streams)
 
 
-def journal_path(host_dir: Path, meter: str, table: str, segment: int) -> Path:
+def make_journal_path(host_dir: Path, meter: str, table: str, segment: int) -> Path:
     """Return the path of a journal; raise StoreError for a name that cannot be part of a file name."""
     for name in (meter, table):
         if not NAME.fullmatch(name):
@@ -88,7 +88,7 @@ def journal_path(host_dir: Path, meter: str, table: str, segment: int) -> Path:
     return host_dir / f"{meter}.{table}.{segment}.journal"
 
 
-def row_struct(channels: int) -> struct.Struct:
+def make_row_struct(channels: int) -> struct.Struct:
     """Return the layout of a row with that many channels."""
     return struct.Struct(f"<qqq{channels}d")
 
@@ -98,7 +98,7 @@ def pack_row(row: struct.Struct, index: int, t0_ns: int, t1_ns: int, values: Ite
     return row.pack(index, t0_ns, t1_ns, *values)
 
 
-def columns_of(streams: Sequence[Stream]) -> tuple[str, ...]:
+def list_columns(streams: Sequence[Stream]) -> tuple[str, ...]:
     """Return the channel names that all streams of a table share; raise StoreError where they do not."""
     if not streams:
         raise StoreError("a journal needs at least one stream", code="store.no-streams")
@@ -119,14 +119,19 @@ def columns_of(streams: Sequence[Stream]) -> tuple[str, ...]:
     return columns
 
 
-def header_json(fields: HeaderFields, streams: Sequence[Stream]) -> dict[str, Any]:
+def make_header_json(fields: HeaderFields, streams: Sequence[Stream]) -> dict[str, Any]:
     """Return the header of a journal as plain data."""
-    return {"schema": SCHEMA, **fields, "columns": list(columns_of(streams)), "streams": [s.to_json() for s in streams]}
+    return {
+        "schema": SCHEMA,
+        **fields,
+        "columns": list(list_columns(streams)),
+        "streams": [s.to_json() for s in streams],
+    }
 
 
 def pack_header(fields: HeaderFields, streams: Sequence[Stream]) -> bytes:
     """Return everything that precedes the rows."""
-    text = json.dumps(header_json(fields, streams), separators=(",", ":")).encode()
+    text = json.dumps(make_header_json(fields, streams), separators=(",", ":")).encode()
     text += b" " * (-(PREFIX.size + len(text)) % 8)
     return PREFIX.pack(MAGIC, len(text)) + text
 
@@ -137,16 +142,16 @@ def read_header(path: Path) -> JournalHeader:
         prefix = file.read(PREFIX.size)
         magic, length = PREFIX.unpack(prefix) if len(prefix) == PREFIX.size else (b"", 0)
         if magic != MAGIC or length > HEADER_LIMIT:
-            raise _torn(path, "no journal header")
+            raise _make_torn_error(path, "no journal header")
         text = file.read(length)
     if len(text) < length:
-        raise _torn(path, "header ends early")
+        raise _make_torn_error(path, "header ends early")
     try:
         data = decode_json(text)
     except ValueError as error:
-        raise _torn(path, f"header is {error}") from None
+        raise _make_torn_error(path, f"header is {error}") from None
     if not isinstance(data, dict):
-        raise _torn(path, "header is not an object")
+        raise _make_torn_error(path, "header is not an object")
     data = upgrade("journal", data, where=str(path))
     try:
         fields = {k: data[k] for k in HeaderFields.__annotations__}
@@ -155,10 +160,10 @@ def read_header(path: Path) -> JournalHeader:
             **fields, columns=tuple(data["columns"]), streams=streams, data_offset=PREFIX.size + length
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise _torn(path, f"header lacks {error}") from None
+        raise _make_torn_error(path, f"header lacks {error}") from None
 
 
-def _torn(path: Path, why: str) -> StoreError:
+def _make_torn_error(path: Path, why: str) -> StoreError:
     return StoreError(f"journal {path.name} cannot be read", where=str(path.parent), why=why, code="store.bad-journal")
 
 
@@ -180,7 +185,7 @@ class JournalWriter:
     def __init__(self, path: Path, header: HeaderFields, streams: Sequence[Stream]) -> None:
         """Create the file with its header, synced; raise WriteFailed and leave no file where there is no room."""
         self.path = path
-        self.row = row_struct(len(columns_of(streams)))
+        self.row = make_row_struct(len(list_columns(streams)))
         self.rows = 0
         head = pack_header(header, streams)
         try:

@@ -50,7 +50,7 @@ class FileCheck:
     why: str = ""
 
 
-def fingerprint(run: Path) -> str:
+def compute_fingerprint(run: Path) -> str:
     """Return a hash of names, sizes and times of the files that results are made from. Raises OSError."""
     lines = [f"{name} {found.st_size} {found.st_mtime_ns}" for name, found in _list_files(run)]
     return hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()[:32]
@@ -95,12 +95,12 @@ def write_manifest(
             with contextlib.suppress(OSError):
                 size, digest = _hash_file(run / name)
                 files[name] = FileRecord(size, digest, rows.get(name))
-    entries = {name: _encode(record) for name, record in sorted(files.items())}
+    entries = {name: _encode_manifest(record) for name, record in sorted(files.items())}
     text = json.dumps({"schema": SCHEMA, "files": entries}, indent=1, ensure_ascii=False)
     replace_file(run / FILE, text.encode(errors="backslashreplace") + b"\n", sync=True, own=True)
 
 
-def _encode(record: FileRecord) -> dict[str, Any]:
+def _encode_manifest(record: FileRecord) -> dict[str, Any]:
     counted = {} if record.rows is None else {"rows": record.rows}
     return {"size": record.size, "sha256": record.sha256, **counted}
 
@@ -116,10 +116,10 @@ def read_manifest(run: Path) -> dict[str, FileRecord] | None:
         raise NewerSchema(f"schema {data['schema']} of {FILE} is newer than this joulelab reads", where=str(run))
     if not isinstance(files, dict) or not files:
         raise StoreError(f"{FILE} is damaged", where=str(run), why="it names no files", code="store.damaged")
-    return {name: _decode(run, name, entry) for name, entry in files.items()}
+    return {name: _decode_manifest(run, name, entry) for name, entry in files.items()}
 
 
-def _decode(run: Path, name: str, entry: object) -> FileRecord:
+def _decode_manifest(run: Path, name: str, entry: object) -> FileRecord:
     if isinstance(entry, dict) and _RAW.fullmatch(name) and not name.startswith("."):
         size, digest, rows = entry.get("size"), entry.get("sha256"), entry.get("rows")
         if type(size) is int and size >= 0 and type(digest) is str and type(rows) in (int, type(None)):
@@ -223,7 +223,7 @@ def _read_end_records(run: Path) -> dict[str, FileRecord]:
     if not isinstance(sizes, dict) or not isinstance(hashes, dict):
         return {}
     found = {name: {"size": sizes.get(name), "sha256": digest} for name, digest in hashes.items()}
-    return {name: _decode(run, name, entry) for name, entry in found.items()}
+    return {name: _decode_manifest(run, name, entry) for name, entry in found.items()}
 
 
 def _hash_file(path: Path, limit: int | None = None) -> tuple[int, str]:

@@ -30,7 +30,7 @@ from joulelab.core.errors import ConfigError, NewerSchema, Refused, StoreError
 from joulelab.core.text import escape_surrogates
 from joulelab.store.damage import word_damage
 from joulelab.store.documents import read_document
-from joulelab.store.folder import RunState, list_runs, run_state
+from joulelab.store.folder import RunState, list_runs, read_run_state
 from joulelab.store.manifest import check_files, read_manifest
 from joulelab.store.seal import TemporaryFiles, write_table
 from joulelab.store.table import METADATA_KEY, connect, load_table, quote_name, quote_text
@@ -205,7 +205,7 @@ def _fence(con: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
 def _run_row(path: Path) -> Row:
     try:
         meta, end = _documents(path)
-        state = str(RunState.CLOSED if end else run_state(path, meta))
+        state = str(RunState.CLOSED if end else read_run_state(path, meta))
     except NewerSchema:
         return {"run": path.name, "path": str(path), "state": "newer schema"}
     except StoreError:
@@ -353,7 +353,7 @@ def _copy_journals(
         try:
             table = load_table(file.parent, meter, name, con)
             problem = next((p.what for p in table.problems if p.lost), "")
-            if run_state(run) is RunState.LIVE or problem or not table.segments:
+            if read_run_state(run) is RunState.LIVE or problem or not table.segments:
                 lost[file.with_suffix("")] = problem or "the run has not ended"
                 continue
             folder.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,10 @@ import numpy as np
 
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import NewerSchema, StoreError
-from joulelab.store.clocks import Joint, best_joint
+from joulelab.store.clocks import ClockJoint, choose_joint
 from joulelab.store.damage import find_damage, word_damage
 from joulelab.store.documents import Line, read_lines
-from joulelab.store.folder import ATTACHED, RunState, host_dirs, read_end, read_meta, run_state
+from joulelab.store.folder import ATTACHED, RunState, list_host_dirs, read_end, read_meta, read_run_state
 from joulelab.store.manifest import FILE, FileCheck, Verifier, check_files
 from joulelab.store.series import Series, read_series, read_streams
 from joulelab.store.table import RETRIES, LateDatabase, Problem, Segment, Table, chunks, load_table, table_names
@@ -61,7 +61,7 @@ class Run:
         self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
         self._unread: dict[Path, Problem] = {}
         self._look: list[tuple[str, int, int]] = []
-        self._joints: dict[str, Joint | None] | None = None
+        self._joints: dict[str, ClockJoint | None] | None = None
         self._kept: tuple[object, Any] | None = None
         self._con = LateDatabase()
         self._verifier = Verifier(path)
@@ -87,17 +87,17 @@ class Run:
     @property
     def state(self) -> RunState:
         """Return live, closed or killed, as of now."""
-        return run_state(self.path, self.meta)
+        return read_run_state(self.path, self.meta)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Return the hosts that recorded, the one that started the run first."""
         first = self.meta.get("host")
-        return tuple(sorted((p.name for p in host_dirs(self.path)), key=lambda name: (name != first, name)))
+        return tuple(sorted((p.name for p in list_host_dirs(self.path)), key=lambda name: (name != first, name)))
 
     def tables(self) -> list[TableInfo]:
         """Return every table of every host; those whose headers are torn are left out (see `problems`)."""
-        look = sorted(_described(f) for p in host_dirs(self.path) for f in os.scandir(p))
+        look = sorted(_described(f) for p in list_host_dirs(self.path) for f in os.scandir(p))
         if look != self._look:
             self._look = look
             self._unread = {path: problem for path, problem in self._unread.items() if path.suffix == ".jsonl"}
@@ -237,7 +237,7 @@ class Run:
             for path in (p for p in files if p == folder or p.relative_to(self.path).as_posix() not in records):
                 yield Problem(path, what, lost=True, code="added")
 
-    def _joint(self, host: str) -> Joint | None:
+    def _joint(self, host: str) -> ClockJoint | None:
         """Return how a host's time is turned into the first one's, None where that is not needed or not known."""
         if self._joints is None:
             self._joints = {}
@@ -258,7 +258,7 @@ class Run:
             pairs = self._pairs_among(host, by_host.get(host, ()))
             if self._has_times(host) and (not boot or self._boot(host, pairs) != boot):
                 answers = (e for e in by_host.get(first, ()) if e.get("node") == host)
-                self._joints[host] = best_joint(own, pairs, answers)
+                self._joints[host] = choose_joint(own, pairs, answers)
 
     def _has_times(self, host: str) -> bool:
         folder = self.path / host
@@ -287,7 +287,7 @@ class Run:
 
     def _tables(self) -> Iterator[Table]:
         first = self.meta.get("host")
-        for folder in sorted(host_dirs(self.path), key=lambda p: (p.name != first, p.name)):
+        for folder in sorted(list_host_dirs(self.path), key=lambda p: (p.name != first, p.name)):
             for meter, table in table_names(folder):
                 yield self._table(folder.name, meter, table)
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from joulelab.core.errors import StoreError
 from joulelab.store import manifest
-from joulelab.store.folder import RunState, host_dirs, read_meta, run_state
-from joulelab.store.journal import is_being_written, journal_path
+from joulelab.store.folder import RunState, list_host_dirs, read_meta, read_run_state
+from joulelab.store.journal import is_being_written, make_journal_path
 from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_own, sync_directory
 from joulelab.store.table import (
     CHUNK_ROWS,
@@ -71,10 +71,10 @@ def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -
     which read just as well; the report says so. Raises NotARun or NewerSchema.
     """
     path = run if isinstance(run, Path) else run.path
-    state = run_state(path, read_meta(path))
+    state = read_run_state(path, read_meta(path))
     if state is RunState.LIVE:
         return SealReport((), ((path.name, "still recording"),))
-    folders = [f for f in host_dirs(path) if any(f.glob("*.journal")) or any(f.glob(f"{TEMPORARY}*"))]
+    folders = [f for f in list_host_dirs(path) if any(f.glob("*.journal")) or any(f.glob(f"{TEMPORARY}*"))]
     work = _Work(chunk_rows)
     if folders:
         _seal_hosts(path, folders, work, wait=wait)
@@ -364,7 +364,7 @@ def _sums(con: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str]) ->
 
 def _remove_sealed(folder: Path, table: Table) -> None:
     for segment in table.segments:
-        path = journal_path(folder, table.meter, table.table, segment.header.segment)
+        path = make_journal_path(folder, table.meter, table.table, segment.header.segment)
         if segment.path is not None or not path.exists():
             continue
         if segment.damaged_rows:

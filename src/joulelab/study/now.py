@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.scope import find_family, find_parent, find_roots
-from joulelab.store.journal import JournalHeader, read_header, row_struct
+from joulelab.store.journal import JournalHeader, make_row_struct, read_header
 from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _streams(journal: Path) -> Iterator[tuple[Stream, float]]:
 
 def _last_rows(journal: Path, header: JournalHeader) -> dict[int, list[Row]]:
     """Return the last rows of each stream, in the order of their times."""
-    layout = row_struct(len(header.columns))
+    layout = make_row_struct(len(header.columns))
     rows: dict[int, list[Row]] = {}
     with open_regular(journal) as file:
         whole = (file.seek(0, 2) - header.data_offset) // layout.size

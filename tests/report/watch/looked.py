@@ -8,19 +8,19 @@ from tests.report.synthetic import HOST, START
 
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.report.watch.watched_run import View, Watched
-from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.report.watch.watched_run import RunWatch, WatchView
+from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-def watch(run: Path, **options: Any) -> View:
-    watched = Watched(run, 1.0, **options)
+def watch(run: Path, **options: Any) -> WatchView:
+    watched = RunWatch(run, 1.0, **options)
     try:
-        watched.look()
-        return watched.look()
+        watched.read()
+        return watched.read()
     finally:
         watched.close()
 
@@ -33,7 +33,7 @@ def write(run: Path, meter: str, stream: Stream, rows: Sequence[tuple[float, Seq
     """Add a journal with rows at seconds after the start."""
     folder = run / HOST
     fields: Any = {"meter": meter, "table": stream.table, "segment": 0, "host": HOST, "boot_id": "x"}
-    with JournalWriter(journal_path(folder, meter, stream.table, 0), fields, [stream]) as writer:
+    with JournalWriter(make_journal_path(folder, meter, stream.table, 0), fields, [stream]) as writer:
         for at, values in rows:
             t = START + round(at * NS)
             writer.append_rows(pack_row(writer.row, 0, t, t, values))

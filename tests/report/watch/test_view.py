@@ -13,12 +13,10 @@ from tests.report.watch.looked import plain, power, watch, write
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.spec import Spec, Stream
-from joulelab.report.watch.ends import HISTORY, Ends
-from joulelab.report.watch.energy import Energies
-from joulelab.report.watch.watch_screen import line, screen, spark, summary
-from joulelab.report.watch.watched_files import Events, Lines, Marks
-from joulelab.report.watch.watched_run import Watched, shown_phases
-from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.report.watch.watch_screen import draw_screen, draw_spark, write_line, write_summary
+from joulelab.report.watch.watched_files import EventFollower, MarkFollower, NewLines
+from joulelab.report.watch.watched_run import HISTORY, PowerHistory, RunEnergies, RunWatch, choose_phases
+from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -91,8 +89,8 @@ def test_a_meter_that_stops_is_a_gap_and_no_number(live: Path) -> None:
     assert math.isnan(node.now_w)
     assert math.isnan(view.now_w)
     assert not math.isnan(node.powers[-15])
-    assert spark(node.powers, 20).endswith("  ")
-    assert summary(view).startswith("- W now")
+    assert draw_spark(node.powers, 20).endswith("  ")
+    assert write_summary(view).startswith("- W now")
 
 
 def test_a_slow_meter_stands_until_its_next_reading(live: Path) -> None:
@@ -107,20 +105,20 @@ def test_counters_wrap_and_resets_are_no_power(tmp_path: Path) -> None:
         spec = Spec("energy_j", "energy", "J", "counter", 0.1, modulus=modulus)
         rows = [(k / 10, ((k * 10.0) % 1000.0,)) for k in range(205)]
         write(run, f"rapl{name[-1]}", Stream(name, "energy", name, 0.1, (spec,)), rows)
-    ends = Ends(run / HOST, 1.0)
-    ends.read()
-    assert ends.scopes["cpu:0"].now_w == pytest.approx(100)
-    assert math.isnan(ends.scopes["cpu:1"].now_w)
-    assert ends.scopes["cpu:1"].powers[-5] == pytest.approx(100)
+    history = PowerHistory(run / HOST, 1.0)
+    history.read()
+    assert history.scopes["cpu:0"].now_w == pytest.approx(100)
+    assert math.isnan(history.scopes["cpu:1"].now_w)
+    assert history.scopes["cpu:1"].powers[-5] == pytest.approx(100)
 
 
 def test_only_new_rows_are_read_and_nothing_is_left_out(tmp_path: Path) -> None:
     """However irregular the looks are: the peaks of all intervals stay."""
     run = make_run(tmp_path, state="live", gpus=0, cpus=0)
     next((run / HOST).glob("host.*.journal")).unlink()
-    path, stream = journal_path(run / HOST, "pdu", "power", 0), power("node.ac")
+    path, stream = make_journal_path(run / HOST, "pdu", "power", 0), power("node.ac")
     fields: Any = {"meter": "pdu", "table": "power", "segment": 0, "host": HOST, "boot_id": "x"}
-    ends, written = Ends(run / HOST, 1.0), 0
+    history, written = PowerHistory(run / HOST, 1.0), 0
     with JournalWriter(path, fields, [stream]) as writer:
         for looks in (7, 9, 25, 13, 6, 200, 11, 10, 10):
             for _ in range(looks):
@@ -128,51 +126,51 @@ def test_only_new_rows_are_read_and_nothing_is_left_out(tmp_path: Path) -> None:
                 watts = 5000.0 if written == 43 else 100.0
                 writer.append_rows(pack_row(writer.row, 0, t, t, (watts,)))
                 written += 1
-            ends.read()
-    node = ends.scopes["node.ac"]
+            history.read()
+    node = history.scopes["node.ac"]
     assert node.peak_w > 400
     assert sum(w > 101 for w in node.powers) == 1
     assert len(node.powers) <= HISTORY
-    held = sum(journal.t_ns.size for journal in ends._journals.values())
+    held = sum(len(c.times) for s in history.follower.state.streams.values() for c in s.channels)
     assert held < 60
 
 
 def test_a_look_costs_little_once_it_has_begun(live: Path) -> None:
-    watched = Watched(live, 1.0)
-    watched.look()
-    before = {path: journal.offset for path, journal in watched._hosts[HOST].ends._journals.items()}
-    watched.look()
-    assert {p: j.offset for p, j in watched._hosts[HOST].ends._journals.items()} == before
+    watched = RunWatch(live, 1.0)
+    watched.read()
+    before = dict(watched._hosts[HOST].power.follower.offsets)
+    watched.read()
+    assert watched._hosts[HOST].power.follower.offsets == before
     watched.close()
 
 
 def test_an_estimate_says_so(tmp_path: Path) -> None:
     view = watch(make_run(tmp_path, state="live", gpus=0, cpus=0, estimate=True))
     assert view.estimate
-    assert summary(view).startswith("~40")
-    assert "(estimate)" in summary(view)
+    assert write_summary(view).startswith("~40")
+    assert "(estimate)" in write_summary(view)
 
 
 def test_energies_keep_to_their_share(live: Path) -> None:
     clock = [0.0]
-    energies = Energies(share=0.02, clock=lambda: clock[0])
+    energies = RunEnergies(share=0.02, clock=lambda: clock[0])
     host = (live / HOST, START, lambda: None)
-    energies.look([host], [])
+    energies.read([host], [])
     assert energies.whole
     energies.spent_s = 1.0
     seen = energies.whole[HOST]
-    energies.look([host], [])
+    energies.read([host], [])
     assert energies.whole[HOST] is seen
     clock[0] = 60.0
-    energies.look([host], [])
+    energies.read([host], [])
     assert energies.whole[HOST] is not seen
     energies.close()
 
 
 def test_energies_that_fail_are_said_and_end_nothing(live: Path, tmp_path: Path) -> None:
-    energies = Energies(share=1.0)
+    energies = RunEnergies(share=1.0)
     for _ in range(3):
-        energies.look([(tmp_path / "gone" / HOST, START, lambda: None)], [])
+        energies.read([(tmp_path / "gone" / HOST, START, lambda: None)], [])
     assert "NotARun" in energies.problem
     energies.close()
 
@@ -181,9 +179,9 @@ def test_energies_that_fail_are_said_and_end_nothing(live: Path, tmp_path: Path)
 
 
 def test_phases_have_time_and_the_energy_of_show(live: Path) -> None:
-    watched = Watched(live, 1.0, share=10.0)
+    watched = RunWatch(live, 1.0, share=10.0)
     for _ in range(12):
-        view = watched.look()
+        view = watched.read()
     watched.close()
     with open_run(live) as run:
         result = analyse_run(run)
@@ -206,13 +204,13 @@ def test_of_many_phases_the_open_ones_and_the_last_are_shown(tmp_path: Path) -> 
         lines.append({"t": 10 * k + 5, "mark": "end", "id": f"1-{k}"})
         lines.append({"t": 10 * k + 5, "mark": "work", "amounts": {"samples": 2}, "at": [10 * k, 10 * k + 3]})
     (folder / "marks" / "1.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"t": 1, "torn')
-    marks = Marks(folder)
+    marks = MarkFollower(folder)
     marks.read()
     marks.read()
     assert marks.work == {"samples": 6000}
-    assert len(marks._kept) <= 800
-    assert [p.title for p in shown_phases(marks.phases(40_000))][:2] == ["all", "epoch 2996"]
-    steps = marks.steps()
+    assert len(marks._lines) <= 800
+    assert [p.title for p in choose_phases(marks.list_phases(40_000))][:2] == ["all", "epoch 2996"]
+    steps = marks.list_steps()
     assert steps is not None
     assert steps.size == 6000
 
@@ -224,9 +222,9 @@ def test_the_phase_of_a_script_stays_known(tmp_path: Path) -> None:
     (folder / "marks" / "script.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     many = [{"t": k, "mark": m, "id": f"{k // 2}", "name": "x"} for k in range(2, 2002) for m in ("begin", "end")]
     (folder / "marks" / "1.jsonl").write_text("".join(json.dumps(x) + "\n" for x in many))
-    marks = Marks(folder)
+    marks = MarkFollower(folder)
     marks.read()
-    assert "load" in {p.name for p in marks.phases(5000) if p.open_end}
+    assert "load" in {p.name for p in marks.list_phases(5000) if p.open_end}
 
 
 # Health ----------------------------------------------------------------------------------------------------------
@@ -248,12 +246,12 @@ def test_meters_tell_gaps_and_what_is_late(tmp_path: Path) -> None:
     assert set(found) == {"nvml", "rapl"}
     assert (found["nvml"].state, found["nvml"].late, found["nvml"].missed, found["nvml"].gaps) == ("ok", 3, 1, 1)
     assert found["rapl"].state == "failing"
-    text = plain(screen(view, 80, 24))
+    text = plain(draw_screen(view, 80, 24))
     assert "rapl is failing" in text
     assert "read failed\\x1b[2J" in text
     assert "nvml" in text
     assert "1 gaps, 1 missed, 3 late" in text
-    assert "rapl failing" in line(view)
+    assert "rapl failing" in write_line(view)
 
 
 def test_silence_is_told(live: Path) -> None:
@@ -268,15 +266,15 @@ def test_silence_is_told(live: Path) -> None:
 def test_without_meters_it_says_why(tmp_path: Path) -> None:
     missing = [{"meter": "nvml", "status": "unavailable", "what": "", "why": "no library"}]
     view = watch(make_run(tmp_path, state="live", gpus=0, cpus=0, missing=missing))
-    text = plain(screen(view, 80, 24))
+    text = plain(draw_screen(view, 80, 24))
     assert all(word in text for word in ("nvml", "no library"))
     assert "-> joulelab doctor" in text
-    assert "no power meter" in line(view)
+    assert "no power meter" in write_line(view)
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "events.0.jsonl").write_bytes(b'{"t": 1}\nnot json\n[1]\n{"t": "x"}\n\xff\xfe\n{"t": 2}\n{"t": 3')
-    assert [x["t"] for x in Lines().new(tmp_path / "events.0.jsonl")] == [1, 2]
-    events = Events(tmp_path)
+    assert [x["t"] for x in NewLines().read(tmp_path / "events.0.jsonl")] == [1, 2]
+    events = EventFollower(tmp_path)
     events.read()
     assert events.start_ns is None

@@ -18,19 +18,19 @@ from joulelab.analysis.breakdown import stack_scopes
 from joulelab.analysis.live_state import STALE_PERIODS, STALE_S, JournalFollower, group_families
 from joulelab.core.clock import NS, monotonic_ns, read_boot_id
 from joulelab.core.errors import StoreError
-from joulelab.core.quantity import total
+from joulelab.core.quantity import add_quantities
 from joulelab.core.scope import CORDS, find_family, rank_scope
 from joulelab.core.text import escape_unprintable, finite_or_none
-from joulelab.report.run_rows import INNER
+from joulelab.report.run_rows import INNER_FAMILIES
 from joulelab.report.watch.watched_files import EventFollower, MarkFollower
-from joulelab.store.folder import host_dirs, read_meta, run_state
+from joulelab.store.folder import list_host_dirs, read_meta, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from joulelab.analysis.live_energy import EnergyTail, LiveFigures
-    from joulelab.analysis.marked_phases import Phase
+    from joulelab.analysis.marked_phases import MarkedPhase
     from joulelab.analysis.readings import Ints
     from joulelab.core.quantity import Quantity
 
@@ -240,7 +240,7 @@ class RunEnergies:
         self._phase_is_next = False
         self._failed = 0
 
-    def read(self, hosts: Sequence[HostStart], phases: Sequence[Phase]) -> None:
+    def read(self, hosts: Sequence[HostStart], phases: Sequence[MarkedPhase]) -> None:
         """Read the host or the phase that was read least recently, if the share allows it."""
         earned = self._share * (self._clock() - self._begun + CREDIT_S)
         if not hosts or self.spent_s + self._cost_s > earned:
@@ -267,7 +267,7 @@ class RunEnergies:
         for tail in (*self._hosts.values(), *self._open.values()):
             tail.close()
 
-    def _list_due_phases(self, phases: Sequence[Phase], host: str) -> list[Phase]:
+    def _list_due_phases(self, phases: Sequence[MarkedPhase], host: str) -> list[MarkedPhase]:
         """Return the phases that can be worked out now, the one that was read least recently first."""
         reached = self.whole[host].at_ns
         found = []
@@ -290,7 +290,7 @@ class RunEnergies:
         if (figures := self._hosts[folder.name].read()) is not None:
             self.whole[folder.name] = figures
 
-    def _read_phase(self, host: HostStart, phase: Phase) -> None:
+    def _read_phase(self, host: HostStart, phase: MarkedPhase) -> None:
         from joulelab.analysis.live_energy import EnergyTail
 
         key, (folder, start_ns, steps) = (phase.id, phase.start_ns), host
@@ -343,8 +343,8 @@ class RunWatch:
 
     def read(self, notes: Iterable[str] = (), *, energy: bool = True) -> WatchView:
         """Read new rows and lines and return everything; without `energy` it is quick. Raises OSError, StoreError."""
-        state = str(run_state(self.run, self.meta))
-        for folder in host_dirs(self.run):
+        state = str(read_run_state(self.run, self.meta))
+        for folder in list_host_dirs(self.run):
             if folder.name not in self._hosts:
                 parts = PowerHistory(folder, self.every_s), EventFollower(folder), MarkFollower(folder)
                 self._hosts[folder.name] = _WatchedHost(*parts)
@@ -373,7 +373,7 @@ class RunWatch:
         state: str,
         hosts: Sequence[_WatchedHost],
         elapsed_s: float | None,
-        phases: Sequence[Phase],
+        phases: Sequence[MarkedPhase],
         notes: tuple[str, ...],
     ) -> WatchView:
         whole = self.energies.whole
@@ -409,7 +409,7 @@ class RunWatch:
             own=self.own,
         )
 
-    def _make_phase(self, phase: Phase, among: Sequence[Phase]) -> WatchedPhase:
+    def _make_phase(self, phase: MarkedPhase, among: Sequence[MarkedPhase]) -> WatchedPhase:
         around = {p.id: p for p in among}
         depth, parent = 0, phase.parent
         while parent in around and depth < MOST_PHASES:
@@ -418,7 +418,7 @@ class RunWatch:
         return WatchedPhase(escape_unprintable(phase.title), depth, phase.duration_s, energy, phase.open_end)
 
 
-def choose_phases(phases: Sequence[Phase]) -> list[Phase]:
+def choose_phases(phases: Sequence[MarkedPhase]) -> list[MarkedPhase]:
     """Return the open phases, the outermost first, and the last ones that have ended; no steps; in order."""
     named = [p for p in phases if p.steps is None]
     still = [p for p in named if p.open_end][-MOST_PHASES:]
@@ -433,7 +433,7 @@ def list_power_rows(scopes: Sequence[ScopeHistory], used: dict[str, Quantity]) -
     held = {(s.host, s.scope) for s in live}
     rows: list[PowerRow] = []
     for name, members in group_families(live).items():
-        if name in INNER or (name in CORDS and all((s.host, s.parent) in held for s in members)):
+        if name in INNER_FAMILIES or (name in CORDS and all((s.host, s.parent) in held for s in members)):
             continue
         label = members[0].scope if len(members) == 1 else f"{name} ({len(members)})"
         rows.append(_make_row(label, members, used.get(name)))
@@ -464,7 +464,7 @@ def _make_rest(
     families = dict.fromkeys(find_family(s.scope) for _, inner in pairs for s in inner)
     energy = None
     if name in used and all(f in used for f in families):
-        energy = used[name] - total(used[f] for f in families)
+        energy = used[name] - add_quantities(used[f] for f in families)
     return PowerRow(f"rest of {name}", powers[-1], powers, _find_largest(powers), energy, total=True)
 
 
@@ -480,7 +480,7 @@ def _find_largest(powers: Sequence[float]) -> float:
 
 def _sum_energies(energies: Sequence[dict[str, Quantity]]) -> dict[str, Quantity]:
     names = dict.fromkeys(name for of in energies for name in of)
-    return {name: total(of[name] for of in energies if name in of) for name in names}
+    return {name: add_quantities(of[name] for of in energies if name in of) for name in names}
 
 
 def _find_starts(hosts: Sequence[_WatchedHost], start_ns: int) -> list[HostStart]:

@@ -17,9 +17,9 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import WriteFailed
 from joulelab.core.mark_lines import encode_json, format_begin, format_end
 from joulelab.core.version import __version__
-from joulelab.store.folder import create_run, end_run, host_dir
-from joulelab.store.imported import NOWHERE, utc_pair, write_lines
-from joulelab.store.journal import columns_of, journal_path, pack_header
+from joulelab.store.folder import create_run, end_run, find_host_dir
+from joulelab.store.imported import NO_HOST, make_utc_pair, write_lines
+from joulelab.store.journal import list_columns, make_journal_path, pack_header
 from joulelab.store.safe_files import replace_file
 from joulelab.twin.virtual.bench import draw
 
@@ -53,11 +53,11 @@ def write_run(
     runs: Path, about: About, timeline: Timeline, measured: Sequence[Measured], events: Iterable[Mapping[str, Any]]
 ) -> Path:
     """Write a closed run folder into `runs` and return its path. Raises StoreError."""
-    start = asdict(utc_pair(timeline.begin_ns))
+    start = asdict(make_utc_pair(timeline.begin_ns))
     meta = {"host": about.host, "command": list(about.command), "name": about.name, "labels": dict(about.labels)}
     more = {"joulelab": __version__, "started": start, "twin": dict(about.twin), "options": dict(about.options)}
     run = create_run(runs, {**meta, **more}, sync=False)
-    folder = host_dir(run, about.host)
+    folder = find_host_dir(run, about.host)
     told = [*_events(timeline, measured), *events]
     write_lines(folder / "events.0.jsonl", sorted(told, key=lambda event: int(event["t"])))
     _write_text(folder / "marks" / "0.jsonl", "".join(f"{line}\n" for line in _marks(timeline.spans)))
@@ -68,13 +68,13 @@ def write_run(
         for table, members in tables.items():
             _write_journal(folder, each.meter, table, members)
     ended = {"outcome": "exit", "exit_code": 0, "start_ns": timeline.start_ns, "end_ns": timeline.end_ns}
-    end_run(run, {**ended, "ended": asdict(utc_pair(timeline.close_ns))}, sync=False)
+    end_run(run, {**ended, "ended": asdict(make_utc_pair(timeline.close_ns))}, sync=False)
     return run
 
 
 def _events(timeline: Timeline, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     begin, start, end, close = timeline.begin_ns, timeline.start_ns, timeline.end_ns, timeline.close_ns
-    told: list[dict[str, Any]] = [{"t": t, "event": "clock", **asdict(utc_pair(t))} for t in (begin, close)]
+    told: list[dict[str, Any]] = [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in (begin, close)]
     told += [{"t": begin, "event": "meter", "meter": each.meter, "status": "open"} for each in measured]
     told += [event for each in measured for event in each.events]
     if start > begin:
@@ -123,14 +123,14 @@ def _grouped(spans: Sequence[Span]) -> list[list[Span]]:
 def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]) -> None:
     """Write all streams of a table as one journal, packed at once."""
     streams = [rows.stream for rows in members]
-    kind = np.dtype([("stream", "<i8"), ("t0", "<i8"), ("t1", "<i8"), ("values", "<f8", (len(columns_of(streams)),))])
+    kind = np.dtype([("stream", "<i8"), ("t0", "<i8"), ("t1", "<i8"), ("values", "<f8", (len(list_columns(streams)),))])
     packed = np.empty(sum(len(rows.t0_ns) for rows in members), kind)
     at = 0
     for index, rows in enumerate(members):
         part = packed[at : at + len(rows.t0_ns)]
         part["stream"], part["t0"], part["t1"], part["values"] = index, rows.t0_ns, rows.t1_ns, rows.values
         at += len(part)
-    path = journal_path(folder, meter, table, 0)
+    path = make_journal_path(folder, meter, table, 0)
     try:
         with path.open("xb") as file:
             file.write(_head(meter, table, folder.name, tuple(streams)))
@@ -141,7 +141,7 @@ def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]
 
 @lru_cache(maxsize=64)  # slots of a study have the same meters
 def _head(meter: str, table: str, host: str, streams: tuple[Stream, ...]) -> bytes:
-    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": host, "boot_id": NOWHERE}
+    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": host, "boot_id": NO_HOST}
     return pack_header(header, streams)
 
 

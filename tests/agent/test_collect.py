@@ -47,7 +47,7 @@ def test_energy_power_and_health_of_a_meter():
     began_ns, began_s = time.monotonic_ns(), time.clock_gettime(time.CLOCK_REALTIME)
     with Collector(plan({"period_s": 0.05, "devices": 2})) as collector:
         until(lambda: up(collector) == {"m0": True})
-        until(lambda: all(w.energy_j > 20 for w in collector.seen().watched))
+        until(lambda: all(w.energy_j > 20 for w in collector.seen().streams))
         found = samples(collector.seen())
     passed_s, now_s = (time.monotonic_ns() - began_ns) / NS, time.clock_gettime(time.CLOCK_REALTIME)
     energy = found["joulelab_energy_joules_total"]
@@ -59,7 +59,7 @@ def test_energy_power_and_health_of_a_meter():
 
 
 def test_a_meter_that_hangs_holds_up_neither_a_scrape_nor_the_others(monkeypatch, tmp_path):
-    monkeypatch.setattr("joulelab.agent.watched.FRESH_S", 1.0)
+    monkeypatch.setattr("joulelab.analysis.live_state.STALE_S", 1.0)
     hangs = tmp_path / "hangs"
     meters = [
         {"meter": SWITCHED, "name": "m0", "config": {"period_s": 0.05, "hangs": str(hangs)}, "paced": False},
@@ -67,7 +67,7 @@ def test_a_meter_that_hangs_holds_up_neither_a_scrape_nor_the_others(monkeypatch
         {"meter": FAKE, "name": "m2", "config": {"hang_open_s": 600.0}, "paced": False},
     ]
     with Collector(Plan(Path(), "h", 1, meters=meters)) as collector:
-        until(lambda: {w.place.meter for w in collector.seen().watched if w.energy_j > 0} == {"m0", "m1"})
+        until(lambda: {w.meter for w in collector.seen().streams if w.energy_j > 0} == {"m0", "m1"})
         hangs.touch()
 
         def one_of_three():  # on a busy machine the second may be late too, and is there again a moment later
@@ -115,7 +115,7 @@ def test_what_was_lost_or_was_not_there_is_opened_anew_and_keeps_its_energy(monk
     lost = {"meter": SWITCHED, "name": "lost", "config": {"period_s": 0.05, "fails": str(fails)}, "paced": False}
 
     def energy_j():
-        return [w.energy_j for w in collector.seen().watched if w.place.meter == "lost"]
+        return [w.energy_j for w in collector.seen().streams if w.meter == "lost"]
 
     with Collector(Plan(Path(), "h", 1, meters=[late, lost])) as collector:
         until(lambda: any(joules > 0 for joules in energy_j()))

@@ -12,8 +12,10 @@ from tests.recorder.fake import Fake
 from joulelab.agent.collect import TOLD_NS, Collector
 from joulelab.agent.kept import ANEW_NS, Kept
 from joulelab.agent.metrics import samples
-from joulelab.agent.watched import FRESH_S
+from joulelab.agent.watched import find_place, list_sums
+from joulelab.analysis.live_state import STALE_S, LiveState
 from joulelab.core.clock import NS
+from joulelab.core.spec import Spec, Stream
 from joulelab.recorder.plan import Plan
 from joulelab.recorder.rows import tables_of
 
@@ -50,7 +52,7 @@ def test_of_a_meter_that_hangs_the_energy_stays_and_the_power_goes() -> None:
     for _ in range(3):
         node.read("hangs", "goes on")
     assert node.up() == {"hangs": True, "goes on": True}
-    for _ in range(int(FRESH_S)):
+    for _ in range(int(STALE_S)):
         node.read("goes on")
     assert node.up() == {"hangs": True, "goes on": True}  # as old as a reading may be
     node.read("goes on")
@@ -58,7 +60,7 @@ def test_of_a_meter_that_hangs_the_energy_stays_and_the_power_goes() -> None:
     shown = samples(seen)
     assert {key[1]: value for key, value in shown["joulelab_power_watts"].items()} == {"goes on": 100.0}
     energy = {key[1]: value for key, value in shown["joulelab_energy_joules_total"].items()}
-    assert energy == {"hangs": pytest.approx(200.0), "goes on": pytest.approx(800.0)}
+    assert energy == {"hangs": pytest.approx(200.0), "goes on": pytest.approx(600.0)}
     assert [(h.meter, h.up, h.silent) for h in seen.health] == [("hangs", False, 1), ("goes on", True, 0)]
 
 
@@ -94,3 +96,15 @@ def test_a_meter_that_was_lost_is_opened_anew_ever_later(monkeypatch: pytest.Mon
     every = ANEW_NS // NS
     assert opened_at[:2] == [0, every + 2]  # a look to see it fail, and one to see it end
     assert opened_at[2] - opened_at[1] == 2 * every + 2
+
+
+def test_a_sum_of_supplies_is_not_shown_beside_what_their_meter_reads_itself() -> None:
+    node = LiveState()
+    spec = Spec("power_w", "power", "W", "power", 1.0, 1.0)
+    for meter, family in (("bmc", "psu"), ("pdu", "outlet")):
+        for n in (1, 2):
+            scope = f"{family}:{n}"
+            node.add_stream(meter, Stream(scope, "power", scope, 1.0, (spec,), sums="node.ac", parts=2))
+    assert [find_place(cords).meter for cords in list_sums(node)] == ["bmc", "pdu"]
+    node.add_stream("bmc", Stream("node.ac", "power", "node.ac", 1.0, (spec,)))
+    assert [find_place(cords).meter for cords in list_sums(node)] == ["pdu"]

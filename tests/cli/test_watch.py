@@ -22,10 +22,10 @@ import pytest
 from tests.report.synthetic import HOST, NOBODY, START, epochs, make_run
 
 from joulelab.cli import watch
-from joulelab.cli.watch import live_runs
-from joulelab.cli.watch_terminal import Waiter
+from joulelab.cli.watch import list_live_runs
+from joulelab.cli.watch_terminal import KeyWaiter
 from joulelab.core.clock import NS
-from joulelab.report.watch.watched_run import Watched
+from joulelab.report.watch.watched_run import RunWatch
 from joulelab.store.folder import end_run
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call, Fail
 
-    from joulelab.report.watch.watched_run import View
+    from joulelab.report.watch.watched_run import WatchView
 
-    Once = Callable[[Callable[[list[View]], bool], Callable[[], object]], list[View]]
+    Once = Callable[[Callable[[list[WatchView]], bool], Callable[[], object]], list[WatchView]]
 
 SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()"]
 SECONDS = 10.0
@@ -51,21 +51,21 @@ def finish(run: Path) -> None:
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> Once:
     """Do something once what was seen so far fulfils a condition; no time passes between two looks."""
-    look, seen, done = Watched.look, [], []
+    look, seen, done = RunWatch.read, [], []
 
-    def plan(condition: Callable[[list[View]], bool], do: Callable[[], object]) -> list[View]:
-        def looked(self: Watched, *words: Any, **more: Any) -> View:
+    def plan(condition: Callable[[list[WatchView]], bool], do: Callable[[], object]) -> list[WatchView]:
+        def looked(self: RunWatch, *words: Any, **more: Any) -> WatchView:
             seen.append(look(self, *words, **more))
             if not done and condition(seen):
                 done.append(do())
             return seen[-1]
 
-        monkeypatch.setattr(Watched, "look", looked)
+        monkeypatch.setattr(RunWatch, "read", looked)
         return seen
 
     now = itertools.count()
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    monkeypatch.setattr(Waiter, "until", lambda *_: None)
+    monkeypatch.setattr(KeyWaiter, "wait_until", lambda *_: None)
     return plan
 
 
@@ -191,7 +191,7 @@ def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path, once: 
     lines = done.stdout.splitlines()
     assert [view.state for view in seen] == ["live", "live", "live", "closed"]
     assert len(lines) == 3 + 3
-    assert "690.0 W  gpu (2) 600.0 W" in lines[0]
+    assert "420.0 W  gpu (2) 360.0 W" in lines[0]  # half of the last second is idle
     assert "\x1b" not in done.stdout
     shown = call("show", run.name).stdout
     assert lines[-3] in shown  # the headline
@@ -232,10 +232,10 @@ def test_a_run_that_has_ended_is_told_at_once(call: Call, fail: Fail, runs: Path
 def test_a_killed_run_is_told(call: Call, runs: Path) -> None:
     run = make_run(runs, state="live", seconds=SECONDS)
 
-    assert live_runs(runs) == [run]
+    assert list_live_runs(runs) == [run]
     meta = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(meta | {"owner": NOBODY}))
-    assert live_runs(runs) == []
+    assert list_live_runs(runs) == []
     assert json.loads(call("watch", run.name, "--json").stdout)["state"] == "killed"
     assert not list((run / HOST).glob("*.parquet"))  # nothing is written there
 

@@ -6,6 +6,7 @@ import platform
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from joulelab.agent.watched import find_place, find_power_now, find_states
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.version import __version__
 
@@ -13,12 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from joulelab.agent.collect import Collector, Seen
-    from joulelab.agent.watched import Place, Sum, Watched
+    from joulelab.agent.watched import MetricPlace
+    from joulelab.analysis.live_state import CordSum, StreamState
 
 _PLACE = ("scope", "meter", "device")
 # Every metric: its kind, its labels, what it means. docs/how-to/agent.md has this table; a test holds them equal.
 METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "joulelab_power_watts": ("gauge", _PLACE, "Power of a scope, as last read; absent while it cannot be read."),
+    "joulelab_power_watts": (
+        "gauge",
+        _PLACE,
+        "Power of a scope, mean of the last second; absent while it is not read.",
+    ),
     "joulelab_energy_joules_total": (
         "counter",
         (*_PLACE, "source"),
@@ -111,10 +117,10 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 def samples(seen: Seen) -> Samples:
     """Return every sample of the node by metric and labels; of two with the same labels the first counts."""
     found: Samples = {name: {} for name in METRICS}
-    for one in seen.watched:
+    for one in seen.streams:
         _stream(found, one, seen.now_ns)
     for total in seen.sums:
-        _energy(found, total, total.power_w(seen.now_ns))
+        _energy(found, total, seen.now_ns)
     for health in seen.health:
         key = (health.meter,)
         found["joulelab_meter_up"][key] = float(health.up)
@@ -133,18 +139,17 @@ def samples(seen: Seen) -> Samples:
     return found
 
 
-def _stream(found: Samples, one: Watched, now_ns: int) -> None:
-    fresh = one.is_fresh(now_ns)
-    if one.is_energy:
-        _energy(found, one, one.power_w if fresh else float("nan"))
-    if fresh:
-        for name, value in one.states.items():
-            found[name].setdefault(_labels(one.place), value)
+def _stream(found: Samples, one: StreamState, now_ns: int) -> None:
+    if one.gives_energy:
+        _energy(found, one, now_ns)
+    if one.is_fresh(now_ns):
+        for name, value in find_states(one).items():
+            found[name].setdefault(_labels(find_place(one)), value)
 
 
-def _energy(found: Samples, one: Watched | Sum, power_w: float) -> None:
+def _energy(found: Samples, one: StreamState | CordSum, now_ns: int) -> None:
     """Show energy and power of a scope; energy that stands still stays, a power that is not read does not."""
-    place, energy_j = one.place, one.energy_j
+    place, energy_j, power_w = find_place(one), one.energy_j, find_power_now(one, now_ns)
     if isfinite(power_w):
         found["joulelab_power_watts"].setdefault(_labels(place), power_w)
     if isfinite(energy_j):
@@ -166,7 +171,7 @@ def _traps(collector: Collector) -> Samples:
     }
 
 
-def _labels(place: Place) -> tuple[str, ...]:
+def _labels(place: MetricPlace) -> tuple[str, ...]:
     return place.scope, place.meter, place.device
 
 

@@ -21,7 +21,7 @@ from joulelab.core.scope import find_family
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
 from joulelab.store.safe_files import open_regular
-from joulelab.store.table import load_table, table_names
+from joulelab.store.table import list_table_names, load_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.readings import Ints
-    from joulelab.store.table import Segment, Table
+    from joulelab.store.table import SampleTable, TableSegment
 
 ScopeKey = tuple[str, str]  # host, scope
 MOST_ROWS = 60_000  # with more rows than this the older half is summed up
@@ -77,8 +77,10 @@ class LiveHost:
         if figures is None:
             return None
         self._follower.read()
-        power_w = self._follower.state.sum_powers(figures.at_ns, self._over_s)
-        self._follower.state.forget(figures.at_ns - round(self._over_s * NS))
+        state = self._follower.state
+        now_ns = state.reached_ns if until_ns is None else until_ns
+        power_w = state.sum_powers(now_ns, self._over_s)
+        state.forget(now_ns - round(self._over_s * NS))
         return replace(figures, power_w={name: power_w[name] for name in figures.energy if name in power_w})
 
     def close(self) -> None:
@@ -205,18 +207,18 @@ class _RecentRun(Run):
     def _joint(self, host: str) -> None:  # noqa: ARG002
         return None
 
-    def _tables(self) -> Iterator[Table]:
-        for meter, table in table_names(self._folder):
+    def _tables(self) -> Iterator[SampleTable]:
+        for meter, table in list_table_names(self._folder):
             yield self._table(self._folder.name, meter, table)
 
-    def _table(self, host: str, meter: str, table: str) -> Table:
+    def _table(self, host: str, meter: str, table: str) -> SampleTable:
         key = (host, meter, table)
         if key not in self._loaded:
             found = load_table(self._folder, meter, table, self._con)
             self._loaded[key] = replace(found, segments=tuple(self._cut_segment(s) for s in found.segments))
         return self._loaded[key]
 
-    def _cut_segment(self, segment: Segment) -> Segment:
+    def _cut_segment(self, segment: TableSegment) -> TableSegment:
         """Return a journal as if it began at the first row from `from_ns` on."""
         if segment.path is None:
             return segment

@@ -173,7 +173,7 @@ class _Channel:
 
     def forget(self, before_ns: int) -> None:
         """Drop readings that no power after a time needs."""
-        first = bisect_right(self.times, before_ns - self.stale_ns - self._steps_ns)
+        first = bisect_right(self.times, before_ns - self._steps_ns)
         if first > 1:
             del self.times[: first - 1], self._values[: first - 1], self._resets[: first - 1]
 

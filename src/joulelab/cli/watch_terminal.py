@@ -1,4 +1,4 @@
-"""Show something again and again: on a whole terminal that is put back afterwards, or line by line."""
+"""Own a terminal for a while: draw on the whole screen, wait for keys, restore everything at the end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 HOME, CLEAR_LINE, CLEAR_REST, CLEAR = "\x1b[H", "\x1b[2K", "\x1b[J", "\x1b[2J"
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 QUIT = b"qQ\x04"
-USUAL = (80, 24)
+USUAL_SIZE = (80, 24)
 
 
-class Waiter:
-    """Wait for a time, a key or another size of the terminal. `quit` is set by q, or when the terminal is gone."""
+class KeyWaiter:
+    """Wait for a time, a key or a new size of the terminal; `quit` is set by q, or when the terminal is gone."""
 
     def __init__(self) -> None:
         self.quit = self.resized = False
@@ -32,13 +32,13 @@ class Waiter:
         self._undo: list[Any] = []
 
     def __enter__(self) -> Self:
-        """Take signals; those that end us raise SystemExit, so that everything is put back."""
+        """Handle signals: those that end the program raise SystemExit, so that everything is restored."""
         if threading.current_thread() is threading.main_thread():
             self._woken = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             self._undo.append(lambda: signal.set_wakeup_fd(self._woken))
             taken: dict[signal.Signals, Any] = {
-                signal.SIGTERM: _leave,
-                signal.SIGHUP: _leave,
+                signal.SIGTERM: _exit_by_signal,
+                signal.SIGHUP: _exit_by_signal,
                 signal.SIGWINCH: self._resize,
             }
             for number, handler in taken.items():
@@ -48,16 +48,16 @@ class Waiter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put back what was found."""
+        """Restore the signal handlers."""
         for undo in reversed(self._undo):
             undo()
         os.close(self._read)
         os.close(self._write)
 
     @contextlib.contextmanager
-    def keys(self) -> Iterator[None]:
-        """Hear single keys in a block, where standard input is our terminal."""
-        fd = _own_terminal()
+    def read_keys(self) -> Iterator[None]:
+        """Read single keys in a block if standard input is our terminal."""
+        fd = _find_foreground_input()
         if fd is None:
             yield
             return
@@ -66,7 +66,7 @@ class Waiter:
         found = termios.tcgetattr(fd)
         single = termios.tcgetattr(fd)
         single[3] &= ~(termios.ICANON | termios.ECHO)
-        single[6][termios.VSUSP] = b"\0"  # stopped, we would leave the terminal as we made it
+        single[6][termios.VSUSP] = b"\0"  # Ctrl-Z would leave the terminal in this mode
         termios.tcsetattr(fd, termios.TCSADRAIN, single)
         self._keys = fd
         try:
@@ -76,8 +76,8 @@ class Waiter:
             with contextlib.suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(fd, termios.TCSADRAIN, found)
 
-    def until(self, at_s: float) -> None:
-        """Wait until a time (monotonic s), at most until something else happens."""
+    def wait_until(self, at_s: float) -> None:
+        """Wait until a time (monotonic s), a signal or a key."""
         fds = [self._read, *([self._keys] if self._keys is not None else [])]
         ready, _, _ = select.select(fds, (), (), max(at_s - time.monotonic(), 0.0))
         if self._read in ready:
@@ -94,12 +94,12 @@ class Waiter:
         self.resized = True
 
 
-def _leave(number: int, _: object) -> None:
+def _exit_by_signal(number: int, _: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _own_terminal() -> int | None:
-    """Return standard input where it is a terminal that we are in the foreground of."""
+def _find_foreground_input() -> int | None:
+    """Return standard input if it is a terminal and this process is in its foreground."""
     try:
         fd = sys.stdin.fileno()
         return fd if os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp() else None
@@ -107,8 +107,8 @@ def _own_terminal() -> int | None:
         return None
 
 
-class Screen:
-    """Own a terminal: the screen and the cursor are what they were when the block ends, however it ends."""
+class TerminalScreen:
+    """Draw on the whole terminal in a `with` block; screen and cursor are restored however it ends."""
 
     def __init__(self, file: TextIO) -> None:
         from rich.console import Console
@@ -118,33 +118,33 @@ class Screen:
         self._last = (0, 0)
 
     def __enter__(self) -> Self:
-        """Take the screen."""
+        """Switch to the alternate screen."""
         self._write(ENTER)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put it back."""
+        """Restore the screen."""
         with contextlib.suppress(OSError, ValueError):  # the terminal is gone
             self._write(LEAVE)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return columns and lines as they are now."""
+        """Return columns and lines."""
         try:
             columns, lines = os.get_terminal_size(self.file.fileno())
         except (OSError, ValueError):
-            return USUAL
-        return columns or USUAL[0], lines or USUAL[1]
+            return USUAL_SIZE
+        return columns or USUAL_SIZE[0], lines or USUAL_SIZE[1]
 
     def draw(self, lines: Sequence[Text], size: tuple[int, int]) -> None:
-        """Draw lines that fit, in one write. Raises OSError where the terminal is gone."""
+        """Draw lines that fit, in one write. Raises OSError if the terminal is gone."""
         from rich.console import ConsoleDimensions
         from rich.text import Text
 
         self._console.size = ConsoleDimensions(*size)
         with self._console.capture() as drawn:
             self._console.print(Text("\n").join(lines), no_wrap=True, crop=True, overflow="crop")
-        # Lines are cleared before they are written: behind a full one, the last letter would be cleared.
+        # Clear lines before they are written: after a full line, clearing would remove its last letter.
         shown = [f"{CLEAR_LINE}{line}" for line in drawn.get().rstrip("\n").split("\n")]
         shown += [CLEAR_REST] if len(shown) < size[1] else []
         start = HOME if size == self._last else CLEAR + HOME
@@ -156,14 +156,14 @@ class Screen:
         self.file.flush()
 
 
-def is_screen(file: TextIO) -> bool:
-    """Return whether a file is a terminal that a whole screen can be drawn on."""
+def can_draw_screen(file: TextIO) -> bool:
+    """Return whether a file is a terminal with a whole screen."""
     try:
         return file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
     except ValueError:
         return False
 
 
-def is_unicode(file: TextIO) -> bool:
-    """Return whether a file takes bars that are not ASCII."""
+def can_write_unicode(file: TextIO) -> bool:
+    """Return whether a file takes characters outside ASCII."""
     return (getattr(file, "encoding", None) or "").lower().replace("-", "") in ("utf8", "utf16")

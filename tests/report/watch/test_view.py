@@ -41,9 +41,12 @@ def test_energy_is_that_of_show(live: Path) -> None:
 def test_power_is_that_of_the_meters(live: Path) -> None:
     view = watch(live)
     rows = {r.label: r for r in view.rows}
-    assert rows["gpu (2)"].now_w == pytest.approx(600, rel=0.01)
-    assert rows["cpu:0"].now_w == pytest.approx(90, rel=0.01)
-    assert view.now_w == rows["measured"].now_w == pytest.approx(690, rel=0.01)
+    for part, watts in (("gpu (2)", 600), ("cpu:0", 90), ("measured", 690)):
+        assert rows[part].powers[-2] == pytest.approx(watts, rel=0.01)
+    # In the last half second the load is over: 120 W and 30 W.
+    assert rows["gpu (2)"].now_w == pytest.approx(360, rel=0.01)
+    assert rows["cpu:0"].now_w == pytest.approx(60, rel=0.01)
+    assert view.now_w == rows["measured"].now_w == pytest.approx(420, rel=0.01)
     assert rows["measured"].total
     assert rows["gpu (2)"].powers[-15] == pytest.approx(600, rel=0.01)
 
@@ -147,7 +150,7 @@ def test_a_look_costs_little_once_it_has_begun(live: Path) -> None:
 def test_an_estimate_says_so(tmp_path: Path) -> None:
     view = watch(make_run(tmp_path, state="live", gpus=0, cpus=0, estimate=True))
     assert view.estimate
-    assert write_summary(view).startswith("~40")
+    assert write_summary(view).startswith("~22.50 W now")
     assert "(estimate)" in write_summary(view)
 
 

@@ -14,7 +14,7 @@ from joulelab.report.run_tables import choose_work_kinds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.report.watch.watched_run import GpuRow, MeterLine, PhaseLine, PowerRow, View
+    from joulelab.report.watch.watched_run import GpuRow, PowerRow, WatchedMeter, WatchedPhase, WatchView
 
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 LEAST_SPARK = 6
@@ -25,8 +25,8 @@ FOOT = "q quits; each curve goes from 0 to its own highest"
 STATES = {"killed": "joulelab was killed", "closed": "ended"}
 
 
-def spark(powers: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """Return the last powers as bars from 0 to their highest; a blank where nothing was read."""
+def draw_spark(powers: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """Return the last powers as bars from 0 to their highest; a blank is a gap."""
     levels = ASCII if ascii_only else BLOCKS
     shown = list(powers)[-width:] if width > 0 else []
     top = max((w for w in shown if w > 0), default=0.0)
@@ -35,20 +35,20 @@ def spark(powers: Sequence[float], width: int, *, ascii_only: bool = False) -> s
     return "".join(bars).rjust(width)
 
 
-def screen(view: View, width: int, height: int | None = None, *, ascii_only: bool = False) -> list[Text]:
-    """Return the lines of a whole screen, none wider than it and no more than fit; all of it without a height."""
-    head, width = heading(view, width), max(width, 1)
+def draw_screen(view: WatchView, width: int, height: int | None = None, *, ascii_only: bool = False) -> list[Text]:
+    """Return the lines of a screen, cut to its width and height; without a height all lines."""
+    head, width = list_heading(view, width), max(width, 1)
     room = 10_000 if height is None else max(height - len(head) - 1, 0)
-    power = power_lines(view.rows, width, ascii_only=ascii_only)
-    meters = meter_lines(view.meters, width, 10_000)
+    power = list_power_lines(view.rows, width, ascii_only=ascii_only)
+    meters = list_meter_lines(view.meters, width, 10_000)
     gpus = len(view.gpus) + 1 if view.gpus else 0
     wanted = {"power": len(power), "meters": len(meters), "phases": len(view.phases), "gpus": gpus}
-    given = _shared(wanted, room)
+    given = _share_lines(wanted, room)
     parts = [
         power[: given["power"]],
-        phase_lines(view.phases, width, given["phases"]),
-        gpu_lines(view.gpus, width, given["gpus"], ascii_only=ascii_only),
-        meter_lines(view.meters, width, given["meters"]),
+        list_phase_lines(view.phases, width, given["phases"]),
+        list_gpu_lines(view.gpus, width, given["gpus"], ascii_only=ascii_only),
+        list_meter_lines(view.meters, width, given["meters"]),
     ]
     parts = [part for part in parts if part]
     spare = room - sum(map(len, parts))
@@ -64,8 +64,8 @@ def screen(view: View, width: int, height: int | None = None, *, ascii_only: boo
     return lines
 
 
-def _shared(wanted: dict[str, int], room: int) -> dict[str, int]:
-    """Give each part its least first, then what is left to one after the other."""
+def _share_lines(wanted: dict[str, int], room: int) -> dict[str, int]:
+    """Give each part its least number of lines, then the rest to one part after the other."""
     least = {"power": 3, "meters": 1, "phases": 2, "gpus": 4}
     given = dict.fromkeys(wanted, 0)
     for bound in (least, wanted):
@@ -76,41 +76,44 @@ def _shared(wanted: dict[str, int], room: int) -> dict[str, int]:
     return given
 
 
-def heading(view: View, width: int) -> list[Text]:
-    """Return what is watched, the power now, the energy so far, and what has to be said."""
+def list_heading(view: WatchView, width: int) -> list[Text]:
+    """Return the name of the run, power now, energy so far, and notes."""
     title = "this node" if view.own else view.run + (f" · {fmt.format_fact(view.name)}" if view.name else "")
-    lines = [Text(f"joulelab watch · {_going(view)} · {title}", style=SUM), Text(summary(view), style=SUM)]
-    told = [p for p in (_hosts(view), _busy(view), _work(view)) if p]
+    lines = [
+        Text(f"joulelab watch · {_describe_state(view)} · {title}", style=SUM),
+        Text(write_summary(view), style=SUM),
+    ]
+    facts = [p for p in (_name_hosts(view), _describe_load(view), _describe_work(view)) if p]
     if not view.own:
-        told.insert(1, fmt.shorten_end(view.command, max(width - sum(map(len, told)) - 3 * len(told), 12)))
-    lines.append(Text(" · ".join(told)))
+        facts.insert(1, fmt.shorten_end(view.command, max(width - sum(map(len, facts)) - 3 * len(facts), 12)))
+    lines.append(Text(" · ".join(facts)))
     if not view.rows and view.meters:
         lines.append(Text("-> joulelab doctor"))
     return lines + [Text(fmt.shorten_end(note, width)) for note in view.notes]
 
 
-def summary(view: View) -> str:
-    """Return the one line that matters: power now, energy so far with its interval, and of which time."""
+def write_summary(view: WatchView) -> str:
+    """Return the most important line: power now, energy so far with its interval and its time."""
     if not view.rows:
         return "no power meter can be read here" if view.meters else "no reading yet"
     power = f"{'~' if view.estimate else ''}{fmt.format_watts(view.now_w)} now"
-    return " · ".join([power, *_used(view)])
+    return " · ".join([power, *_list_energy(view)])
 
 
-def _used(view: View) -> list[str]:
+def _list_energy(view: WatchView) -> list[str]:
     if view.energy is None:
         return []
     used = fmt.format_quantity(view.energy.value, view.energy.expanded, "J", estimate=view.estimate)
     return [f"{used} in the first {fmt.format_duration(view.energy_s)}"]
 
 
-def _going(view: View) -> str:
+def _describe_state(view: WatchView) -> str:
     if view.state != "live":
         return STATES.get(view.state, view.state)
     return "not begun" if view.elapsed_s is None else fmt.format_rough_duration(max(view.elapsed_s, 0.0))
 
 
-def line(view: View, most: int = 6) -> str:
+def write_line(view: WatchView, most: int = 6) -> str:
     """Return everything in one line, for files and pipes."""
     time = "-" if view.elapsed_s is None else f"{view.elapsed_s:.1f} s"
     parts = [f"{time:>9}", fmt.format_watts(view.now_w) if view.rows else "no power meter"]
@@ -119,13 +122,13 @@ def line(view: View, most: int = 6) -> str:
         for r in view.rows[:most]
         if len(view.rows) > 1 and not math.isnan(r.now_w)
     ]
-    parts += _used(view)
+    parts += _list_energy(view)
     parts += [f"in {fmt.shorten_middle(p.title, MOST_TITLE)}" for p in [p for p in view.phases if p.is_open][-1:]]
     parts += [f"{m.name} {m.state}" for m in view.meters if m.state in ("silent", "failing")]
     return "  ".join(parts)
 
 
-def power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool = False) -> list[Text]:
+def list_power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool = False) -> list[Text]:
     """Return power by family with curves, and the energy so far."""
     if not rows:
         return []
@@ -135,14 +138,14 @@ def power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool = Fals
     table = [["", f"now, {power}", "peak", *([f"energy, {unit}"] if energies else [])]]
     for r in rows:
         mark = "~" if r.estimate else ""
-        cells = [r.label, mark + _watts(r.now_w / watts), mark + _watts(r.peak_w / watts)]
+        cells = [r.label, mark + _format_watts(r.now_w / watts), mark + _format_watts(r.peak_w / watts)]
         table.append([*cells, *([fmt.format_scaled(r.energy, joules, estimate=r.estimate)] if energies else [])])
     styles = ["", *(SUM if r.total else "" for r in rows)]
-    return _table(table, width, [(), *(r.powers for r in rows)], styles, optional=(2, 3), ascii_only=ascii_only)
+    return _draw_table(table, width, [(), *(r.powers for r in rows)], styles, optional=(2, 3), ascii_only=ascii_only)
 
 
-def gpu_lines(gpus: Sequence[GpuRow], width: int, most: int, *, ascii_only: bool = False) -> list[Text]:
-    """Return a table of GPUs in so many lines: of too many those with the highest and the lowest power."""
+def list_gpu_lines(gpus: Sequence[GpuRow], width: int, most: int, *, ascii_only: bool = False) -> list[Text]:
+    """Return a table of GPUs in at most `most` lines: of too many those with the highest and the lowest power."""
     if not gpus or most < 2:
         return []
     shown, left = list(gpus), 0
@@ -159,16 +162,16 @@ def gpu_lines(gpus: Sequence[GpuRow], width: int, most: int, *, ascii_only: bool
         memory = fmt.NOTHING if math.isnan(g.memory_b) else fmt.format_bytes(g.memory_b)
         load = fmt.NOTHING if math.isnan(g.load) else f"{g.load:.0%}"
         cap = fmt.NOTHING if math.isnan(g.cap_w) else f"{g.cap_w:.0f}"
-        table.append([g.label, _watts(g.power.now_w), cap, load, memory, heat, clock])
+        table.append([g.label, _format_watts(g.power.now_w), cap, load, memory, heat, clock])
     curves = [(), *(g.power.powers for g in shown)]
-    lines = _table(table, width, curves, [""] * len(table), optional=(6, 4, 2, 5), ascii_only=ascii_only)
+    lines = _draw_table(table, width, curves, [""] * len(table), optional=(6, 4, 2, 5), ascii_only=ascii_only)
     if left and most > 2:
-        lines.append(Text(f"{left} of {len(gpus)} GPUs are not shown: those with power between these", style=FAINT))
+        lines.append(Text(f"{left} of {len(gpus)} GPUs are not shown: their power lies between these", style=FAINT))
     return lines
 
 
-def phase_lines(phases: Sequence[PhaseLine], width: int, most: int) -> list[Text]:
-    """Return phases in so many lines: those that go on before those that have ended."""
+def list_phase_lines(phases: Sequence[WatchedPhase], width: int, most: int) -> list[Text]:
+    """Return phases in at most `most` lines; open ones have precedence."""
     if not phases or most < 1:
         return []
     ranked = sorted(range(len(phases)), key=lambda k: (not phases[k].is_open, -k))
@@ -179,14 +182,14 @@ def phase_lines(phases: Sequence[PhaseLine], width: int, most: int) -> list[Text
     for title, p in zip(titles, shown, strict=True):
         cut = set_cell_size(fmt.shorten_middle(title, room) if cell_len(title) > room else title, room)
         used = "" if p.energy is None else "  " + fmt.format_quantity(p.energy.value, p.energy.expanded, "J")
-        going = " (open)" if p.is_open else ""
-        text = f"{'phase' if not lines else '':<8}{cut}{fmt.format_duration(p.seconds):>12}{used}{going}"
+        state = " (open)" if p.is_open else ""
+        text = f"{'phase' if not lines else '':<8}{cut}{fmt.format_duration(p.seconds):>12}{used}{state}"
         lines.append(Text(text, style=SUM if p.is_open else ""))
     return lines
 
 
-def meter_lines(meters: Sequence[MeterLine], width: int, most: int) -> list[Text]:
-    """Return how the meters get on in so many lines: troubles first, each in one of its own; then the others."""
+def list_meter_lines(meters: Sequence[WatchedMeter], width: int, most: int) -> list[Text]:
+    """Return the state of the meters in at most `most` lines: each with a problem first, then the others."""
     if most < 1:
         return []
     lines = []
@@ -195,9 +198,9 @@ def meter_lines(meters: Sequence[MeterLine], width: int, most: int) -> list[Text
         text = f"{m.name} is {m.state}{since}" + (f": {m.why}" if m.why else "")
         lines.append(Text(fmt.shorten_end(text, width), style=TROUBLE if m.state != "absent" else ""))
     fine = [m for m in meters if m.state == "ok"]
-    others = _each(fine, width)
+    others = _list_fine_meters(fine, width)
     if len(lines) + len(others) > most and fine:
-        others = [Text(_together(fine))]
+        others = [Text(_write_fine_meters(fine))]
     if len(lines) + len(others) > most:
         more = len(lines) + len(others) - most
         lines = [*lines[: max(most - 1, 0)], Text(f"and {more + 1} more lines on meters", style=TROUBLE)]
@@ -205,7 +208,7 @@ def meter_lines(meters: Sequence[MeterLine], width: int, most: int) -> list[Text
     return [*lines, *others]
 
 
-def _each(meters: Sequence[MeterLine], width: int) -> list[Text]:
+def _list_fine_meters(meters: Sequence[WatchedMeter], width: int) -> list[Text]:
     lines, text = [], "read    "
     for k, m in enumerate(meters):
         counts = ((m.gaps, "gaps"), (m.missed, "missed"), (m.late, "late"))
@@ -219,15 +222,15 @@ def _each(meters: Sequence[MeterLine], width: int) -> list[Text]:
     return [*lines, Text(text)] if meters else []
 
 
-def _together(meters: Sequence[MeterLine]) -> str:
-    """Return how meters get on that have no trouble, in one line."""
+def _write_fine_meters(meters: Sequence[WatchedMeter]) -> str:
+    """Return the state of the meters without a problem in one line."""
     oldest = max(meters, key=lambda m: m.age_s)
     counts = [(sum(m.gaps for m in meters), "gaps"), (sum(m.missed + m.late for m in meters), "late")]
     extra = "".join(f", {count} {name}" for count, name in counts if count)
     return f"read    {len(meters)} meters, {oldest.name} last: {oldest.age_s:.1f} s ago{extra}"
 
 
-def _table(
+def _draw_table(
     rows: list[list[str]],
     width: int,
     curves: Sequence[Sequence[float]],
@@ -236,14 +239,14 @@ def _table(
     optional: Sequence[int],
     ascii_only: bool,
 ) -> list[Text]:
-    """Return rows in columns, the curve last; where they are too wide the `optional` columns go, one by one."""
+    """Return rows in columns, the curve last; if they are too wide, `optional` columns are left out one by one."""
     columns = list(range(len(rows[0])))
     label = min(max(cell_len(row[0]) for row in rows), MOST_LABEL)
     sizes = [label, *(max(cell_len(row[k]) for row in rows) for k in columns[1:])]
-    for gone in optional:
+    for column in optional:
         if sum(sizes[k] + 2 for k in columns) + LEAST_SPARK <= width:
             break
-        columns = [k for k in columns if k != gone] if gone in columns else columns
+        columns = [k for k in columns if k != column]
     left = width - sum(sizes[k] + 2 for k in columns)
     lines = []
     for row, curve, style in zip(rows, curves, styles, strict=True):
@@ -252,25 +255,25 @@ def _table(
         for k in columns[1:]:
             text.append(f"  {row[k]:>{sizes[k]}}")
         if curve and left >= LEAST_SPARK:
-            text.append("  " + spark(curve, min(left, len(curve)), ascii_only=ascii_only), style=CURVE)
+            text.append("  " + draw_spark(curve, min(left, len(curve)), ascii_only=ascii_only), style=CURVE)
         lines.append(text)
     lines[0].stylize(FAINT)
     return lines
 
 
-def _watts(value: float) -> str:
+def _format_watts(value: float) -> str:
     return fmt.format_number(value) if math.isfinite(value) else fmt.NOTHING
 
 
-def _hosts(view: View) -> str:
+def _name_hosts(view: WatchView) -> str:
     if len(view.hosts) == 1:
         return fmt.format_fact(view.hosts[0])
     return f"{len(view.hosts)} hosts"
 
 
-def _busy(view: View) -> str:
+def _describe_load(view: WatchView) -> str:
     return "" if math.isnan(view.busy) else f"CPUs {view.busy:.0%} busy"
 
 
-def _work(view: View) -> str:
+def _describe_work(view: WatchView) -> str:
     return ", ".join(fmt.format_work(view.work[kind], fmt.format_fact(kind)) for kind in choose_work_kinds(view.work))

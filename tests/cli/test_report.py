@@ -10,7 +10,7 @@ import pytest
 from tests.report.synthetic import make_run
 from tests.study.virtual_study import write
 
-from joulelab.cli.report import MOST_RUNS, OWN
+from joulelab.cli.report import MAX_RUNS, OWN_MARKS
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def test_the_last_run_is_reported_into_a_file_named_after_it(call: Call, runs: P
     text = file.read_text()
     assert text.startswith("<!doctype html>")
     assert "second" in text
-    assert OWN["html"] in text[:4096]
+    assert OWN_MARKS["html"] in text[:4096]
     assert not list(tmp_path.glob(".joulelab*"))
     call("report")  # its own report is renewed
     assert "first" in call("report", "first", "-o", "-").stdout
@@ -53,7 +53,7 @@ def test_two_runs_are_compared_and_more_set_beside_each_other(call: Call, runs: 
     assert "run-0 and run-1 compared" in text
     assert call("report", *ids).stdout == f"joulelab-report-{ids[0]}-{ids[1]}-and-1-more.html\n"
     compared = call("report", ids[0], paths[1], "--to", "md", "-o", "-").stdout
-    assert compared.startswith(f"{OWN['md']}\n# run-0 and run-1 compared\n")
+    assert compared.startswith(f"{OWN_MARKS['md']}\n# run-0 and run-1 compared\n")
     verdict = call("compare", ids[0], ids[1]).stdout
     assert next(line for line in compared.splitlines() if line.startswith("B uses")) in verdict
 
@@ -68,7 +68,7 @@ def test_what_is_no_report_is_not_written_over(call: Call, fail: Fail, runs: Pat
         assert (failure.code, failure.where) == ("config.foreign-file", str(mine) if to == "md" else name)
         assert mine.read_text() == "mine"
         call("report", "--to", to, *(("-o", mine) if to == "md" else ()), "--force")
-        assert OWN[to] in mine.read_text()
+        assert OWN_MARKS[to] in mine.read_text()
         call("report", "--to", to, *(("-o", mine) if to == "md" else ()))
     (tmp_path / "dangling").symlink_to(tmp_path / "elsewhere")
     assert fail("report", "-o", "dangling").code == "config.foreign-file"
@@ -83,7 +83,7 @@ def test_wrong_targets_are_refused_with_what_to_do(fail: Fail, runs: Path, tmp_p
     assert fail("report", "nothing-like-it", code=1).next == "joulelab ls"
     for words, code in (
         ((run.name, run), "usage.same-run"),
-        ([run.name] * (MOST_RUNS + 1), "config.too-many-runs"),
+        ([run.name] * (MAX_RUNS + 1), "config.too-many-runs"),
         (("-o", "-", "--open"), "usage.exclusive"),
         (("-o", "-"), "usage.exclusive"),
         ((run.name, "--twin", "x"), "config.no-study"),

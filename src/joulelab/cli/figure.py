@@ -1,37 +1,38 @@
-"""Draw pictures for papers: `joulelab figure KIND [TARGET...] --to pdf`."""
+"""Draw figures for papers: `joulelab figure KIND [TARGET...] --to pdf`."""
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import check_overwrite, print_json, write_file
-from joulelab.cli.parameters import UsageError, json_option, runs_option, studies_option
+from joulelab.cli.output import check_overwrite, print_json, show_progress, write_file
+from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option, studies_option
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
-    from joulelab.cli.report import Target
-    from joulelab.report.pictures import Picture
+    from joulelab.cli.report import ReportTarget
+    from joulelab.report.charts.print_pictures import Picture
 
 FORMATS = ("pdf", "svg", "png")
-ALL, LIST = "all", "list"
-MAKER = b"joulelab"  # what our pictures have in them
+ALL_KINDS, LIST_KINDS = "all", "list"
+OWN_MARK = b"joulelab"  # every figure of joulelab contains it
 WIDTHS = {"column": 3.4, "page": 7.0}  # inches, as most journals have them
 NARROWEST, WIDEST = 2.0, 20.0
-EXAMPLES = """\b
-joulelab figure list last
-joulelab figure power last --to pdf
-joulelab figure overlay A B --to pdf --width column
-joulelab figure edp gdansk --to svg --to png
-joulelab figure all STUDY -o figures
-"""
+EXAMPLES = format_examples(
+    "joulelab figure list last",
+    "joulelab figure power last --to pdf",
+    "joulelab figure overlay A B --to pdf --width column",
+    "joulelab figure all STUDY -o figures",
+)
 
 
-class Width(click.ParamType[float]):
+class FigureWidth(click.ParamType[float]):
     """Take a width: `column`, `page`, or inches."""
 
     name = "width"
@@ -43,7 +44,7 @@ class Width(click.ParamType[float]):
         try:
             inches = float(str(value).removesuffix("in"))
         except ValueError:
-            self.fail(f"{value!r} is no width; give column, page or inches", param, ctx)
+            self.fail(f"{value!r} is not a width; give column, page or a number of inches", param, ctx)
         if not NARROWEST <= inches <= WIDEST:
             self.fail(f"{value} is not between {NARROWEST:g} and {WIDEST:g} inches", param, ctx)
         return inches
@@ -57,19 +58,24 @@ class Width(click.ParamType[float]):
     "formats",
     type=click.Choice(FORMATS),
     multiple=True,
-    help="Format, several times for several.  [default: pdf]",
+    help="Format of the file; repeatable.  [default: pdf]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE|DIR",
-    help="Where to write it.  [default: NAME-KIND.pdf]",
+    help="File or folder to write.  [default: NAME-KIND.pdf]",
 )
 @click.option(
-    "--width", type=Width(), default="6.4", show_default=True, metavar="column|page|IN", help="Width of the picture."
+    "--width",
+    type=FigureWidth(),
+    default="6.4",
+    show_default=True,
+    metavar="column|page|IN",
+    help="Width of the figure, in inches or by name.",
 )
-@click.option("--force", is_flag=True, help="Write over a file that is no picture of joulelab's.")
+@click.option("--force", is_flag=True, help="Overwrite a file that is not a figure by joulelab.")
 @json_option
 @runs_option
 @studies_option
@@ -84,28 +90,27 @@ def command(
     runs: Path,
     studies: Path,
 ) -> None:
-    """Draw pictures of a run, of several runs or of a study, for papers.
+    """Draw figures of a run, several runs or a study, for papers.
 
-    TARGET is named as for `joulelab report`: a run (the last one unless named), several runs, or a study. KIND is
-    one of what `joulelab figure list TARGET` names: power, energy, phases, ...; `all` draws every one.
+    TARGET is a run (an id, a name or a path; by default the last run), several runs, or a study. KIND is one of those
+    that `joulelab figure list TARGET` prints, such as power, energy or phases; `all` draws them all.
     """
-    from joulelab.cli.output import show_progress
     from joulelab.cli.report import find_target
 
     target = find_target(targets or ("last",), runs, studies)
     with show_progress(f"reading {target.name}"):
-        found, said = pictures_of(target)
-    if kind == LIST:
-        _list(found, as_json=as_json)
+        found, said = list_figures(target)
+    if kind == LIST_KINDS:
+        _print_kinds(found, as_json=as_json)
         return
-    chosen = found if kind == ALL else [picture for picture in found if picture.kind == kind]
+    chosen = found if kind == ALL_KINDS else [picture for picture in found if picture.kind == kind]
     if not chosen:
-        _refuse(kind, found, target)
-    places = [_place(target, picture, output, formats, several=kind == ALL) for picture in chosen]
+        _refuse_kind(kind, found, target)
+    places = [_choose_place(target, picture, output, formats, several=kind == ALL_KINDS) for picture in chosen]
     for stem, of in places:
         for each in of:
-            check_overwrite(_file(stem, each), MAKER, what="picture", force=force)
-    written = _draw(chosen, places, width, said)
+            check_overwrite(_name_file(stem, each), OWN_MARK, what="figure", force=force)
+    written = _draw_figures(chosen, places, width, said)
     if as_json:
         print_json({"files": [str(file) for file in written], "kind": target.kind})
         return
@@ -113,43 +118,43 @@ def command(
         click.echo(str(file))
 
 
-def _draw(
+def _draw_figures(
     chosen: Sequence[Picture], places: Sequence[tuple[Path, tuple[str, ...]]], width: float, said: str
 ) -> list[Path]:
-    """Draw pictures, each to its place, and return the files. Raises ConfigError, MissingDependency."""
-    from joulelab.cli.output import show_progress
-    from joulelab.report.pictures import made
+    """Draw figures and return the written files. Raises ConfigError, MissingDependency."""
+    from joulelab.report.charts.print_painter import render_chart
 
     written: list[Path] = []
     with show_progress("drawing", total=len(chosen)) as step:
         for picture, (stem, of) in zip(chosen, places, strict=True):
-            for each, data in made(picture, of, width_in=width, said=said).items():
-                written.append(_write(_file(stem, each), data))
+            for each, data in render_chart(picture, of, width_in=width, said=said).items():
+                written.append(_write_figure(_name_file(stem, each), data))
             step()
     return written
 
 
-def pictures_of(target: Target) -> tuple[list[Picture], str]:
-    """Return the pictures that a target has, and what has to be said of all of them. Raises JoulelabError."""
-    from joulelab.report import pictures
-    from joulelab.report.page.make import looked_at, report_on
+def list_figures(target: ReportTarget) -> tuple[list[Picture], str]:
+    """Return the figures of a target, and a remark for all of them (simulated). Raises JoulelabError."""
+    from joulelab.report.charts import print_pictures
+    from joulelab.report.page.make import report_on
+    from joulelab.report.page.run_page import load_result_and_profile
 
     if target.study is not None:
         from joulelab.report.study_summary import name_study_twins, summarise_study
 
         said = name_study_twins(target.study)
         _, summary = summarise_study(target.study, target.plan)
-        return pictures.pictures_of_study(summary), f"{said[:1].upper()}{said[1:]}." if said else ""
-    looked = [looked_at(path) for path in target.runs]
+        return print_pictures.list_study_pictures(summary), f"{said[:1].upper()}{said[1:]}." if said else ""
+    looked = [load_result_and_profile(path) for path in target.runs]
     results, profiles = [result for result, _ in looked], [profile for _, profile in looked]
-    said = pictures.warn_of(results)
+    said = print_pictures.word_remark(results)
     if len(results) == 1:
-        return pictures.pictures_of_run(results[0], profiles[0], target.runs[0]), said
-    drawn = pictures.pictures_in(report_on(looked, target.runs).parts)
-    return [*pictures.pictures_of_runs(results, profiles), *drawn], said
+        return print_pictures.list_run_pictures(results[0], profiles[0], target.runs[0]), said
+    drawn = print_pictures.pictures_in(report_on(looked, target.runs).parts)
+    return [*print_pictures.list_comparison_pictures(results, profiles), *drawn], said
 
 
-def _list(found: Sequence[Picture], *, as_json: bool) -> None:
+def _print_kinds(found: Sequence[Picture], *, as_json: bool) -> None:
     if as_json:
         print_json({"kinds": [{"kind": picture.kind, "title": picture.title} for picture in found]})
         return
@@ -158,56 +163,55 @@ def _list(found: Sequence[Picture], *, as_json: bool) -> None:
         click.echo(f"{picture.kind:<{width}}  {picture.title}".rstrip())
 
 
-def _refuse(kind: str, found: Sequence[Picture], target: Target) -> None:
+def _refuse_kind(kind: str, found: Sequence[Picture], target: ReportTarget) -> NoReturn:
     kinds = [picture.kind for picture in found]
     if not kinds:
-        why = "no power was measured" if target.study is None else "none of its cells has run"
         raise JoulelabError(
-            f"there is nothing to draw of {target.name}", why=why, next="joulelab meters", code="error.nothing-to-draw"
+            f"{target.name} has no figures",
+            why="no power was measured" if target.study is None else "none of its cells has run",
+            next="joulelab meters",
+            code="error.nothing-to-draw",
         )
-    import difflib
-
     near = difflib.get_close_matches(kind, kinds, n=1)
-    advice = f"did you mean {near[0]}?" if near else "joulelab figure list TARGET"
     raise ConfigError(
-        f"there is no picture {kind!r}",
+        f"there is no figure {kind!r}",
         where=target.name,
-        why=f"it has {', '.join(kinds)}",
-        next=advice,
+        why=f"there are {', '.join(kinds)}",
+        next=f"did you mean {near[0]}?" if near else "joulelab figure list TARGET",
         code="config.no-such-picture",
     )
 
 
-def _file(stem: Path, kind: str) -> Path:
+def _name_file(stem: Path, kind: str) -> Path:
     return stem.with_name(f"{stem.name}.{kind}")
 
 
-def _write(file: Path, data: bytes) -> Path:
+def _write_figure(file: Path, data: bytes) -> Path:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            "the folder cannot be made", where=str(file.parent), why=error.strerror, code="config.folder"
+            "the folder cannot be created", where=str(file.parent), why=error.strerror, code="config.folder"
         ) from None
-    write_file(file, data, what="picture")
+    write_file(file, data, what="figure")
     return file
 
 
-def _place(
-    target: Target, picture: Picture, output: Path | None, formats: tuple[str, ...], *, several: bool
+def _choose_place(
+    target: ReportTarget, picture: Picture, output: Path | None, formats: tuple[str, ...], *, several: bool
 ) -> tuple[Path, tuple[str, ...]]:
-    """Return the file without its format, and the formats. Raises UsageError."""
+    """Return the file without its ending, and the formats. Raises UsageError."""
     if str(output) == "-":
-        raise UsageError("needs-file", "pictures are written to files; name one with -o")
+        raise UsageError("needs-file", "figures are written to files; name one with -o")
     if output is None:
         return Path(f"{target.name}-{picture.kind}"), formats or FORMATS[:1]
     if several or output.is_dir():
         return output / f"{target.name}-{picture.kind}", formats or FORMATS[:1]
     ending = output.suffix.removeprefix(".")
     if ending and not ending[0].isdigit() and ending not in FORMATS:
-        raise UsageError("format", f"there is no picture of format {ending!r}; name it .{', .'.join(FORMATS)}")
+        raise UsageError("format", f"unknown format {ending!r}; end the name with .{', .'.join(FORMATS)}")
     if ending in FORMATS and set(formats) <= {ending}:
         return output.with_suffix(""), (ending,)
     if ending in FORMATS:
-        raise UsageError("format", f"{output} is not {' and '.join(formats)}; name it without .{ending}")
+        raise UsageError("format", f"{output} does not fit --to {' '.join(formats)}; leave out .{ending}")
     return output, formats or FORMATS[:1]

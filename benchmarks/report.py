@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power_profile import make_profile
-from joulelab.report.page.profile import profile_json
+from joulelab.report.charts.power_chart import profile_json
 from joulelab.report.rated import describe_rated
-from joulelab.store.folder import read_json
+from joulelab.store.documents import read_json
 from joulelab.store.run import open_run
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 from joulelab.twin.mounted import Mounted
 from joulelab.twin.nodefile import find
 from joulelab.twin.progress import Ask
@@ -57,7 +57,7 @@ def make_run(runs: Path, epochs: float) -> Path:
     bench = Bench(timeline, ask, 1, PERIOD_S)
     about = About("a day", {}, ["resnet152-cifar10"], described.node.name, {"name": TWIN}, {"period_s": PERIOD_S})
     run = write_run(runs, about, timeline, measure(bench, meters), [])
-    seal(run)
+    seal_run(run)
     return run
 
 
@@ -73,14 +73,15 @@ def timed(what: str, work: Callable[[], Any]) -> tuple[Any, float]:
 
 def report(run: Path) -> tuple[str, float, dict[str, Any]]:
     """Make the report of a run step by step; return the page, how long all took (s), and the profile's data."""
-    from joulelab.report.page.document import offline  # here: what the page needs is loaded within its time
     from joulelab.report.page.run import run_page
+
+    from joulelab.report.page.document import write_offline_page  # here: what the page needs is loaded within its time
 
     with open_run(run) as opened:
         result, first = timed("analysis", lambda: analyse_run(opened))
         profile, second = timed("power over time", lambda: make_profile(opened))
     page, third = timed("page", lambda: run_page(result, run, profile))
-    text, fourth = timed("one file", lambda: offline(page))
+    text, fourth = timed("one file", lambda: write_offline_page(page))
     assert profile is not None
     finest = profile.grid.step_s
     print(

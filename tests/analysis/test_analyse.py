@@ -15,7 +15,7 @@ from tests.analysis.virtual import NS, ns
 from joulelab.analysis import analyse as module
 from joulelab.analysis.analyse import analyse_phase, analyse_run
 from joulelab.core.spec import Spec, Stream
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_run_without_anything_says_so(folder):
 def test_a_sealed_run_gives_the_same_numbers(folder):
     node(folder, ac=1400.0).close(START, END)
     before = analyse_run(folder.open()).to_json()
-    seal(folder.open())
+    seal_run(folder.open())
     assert not list(folder.path.glob("*/*.journal"))
     assert analyse_run(folder.open()).to_json() == before
 

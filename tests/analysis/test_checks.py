@@ -14,7 +14,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Accuracy
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_work_of_a_run_that_does_not_tell_which_files_it_had_is_not_verifiable(f
         text = json.loads((folder.path / "end.json").read_text())
         (folder.path / "end.json").write_text(json.dumps({k: v for k, v in text.items() if k != "files"}))
     assert [c.status for c in checks(folder, "not-verifiable")] == ["note"] * found
-    seal(folder.path)  # from now on it has a manifest
+    seal_run(folder.path)  # from now on it has a manifest
     assert not checks(folder, "not-verifiable")
 
 
@@ -68,7 +68,7 @@ def test_work_of_a_run_that_does_not_tell_which_files_it_had_is_not_verifiable(f
 
 def test_no_meter(folder):
     found = only(folder, "power-meter")
-    assert (found.status, found.next) == ("failed", "joulelab meters")
+    assert (found.status, word_check(found).next) == ("failed", "joulelab meters")
 
 
 def test_a_device_that_was_never_read_is_not_silently_left_out(folder):
@@ -88,7 +88,7 @@ def test_a_journal_that_was_cut_is_damaged_and_no_meter_is_to_blame(folder):
     found = only(folder, "damaged")
     assert (found.status, found.scope) == ("failed", "node1/nvml.t0.0.journal")
     assert 0 < found.numbers["rows"] < T.size
-    assert not any("doctor" in c.next for c in analyse_run(run.open()).checks)
+    assert not any("doctor" in word_check(c).next for c in analyse_run(run.open()).checks)
 
 
 def test_an_estimate_is_called_one(folder):
@@ -141,7 +141,7 @@ def test_a_run_that_is_short_for_its_meter(folder):
     found = only(folder, "too-short", end=START + 4)
     assert (found.status, found.scope) == ("warning", "node.ac")
     assert 0.05 < found.numbers["edge_share"] < 1
-    assert "--tail" in found.next
+    assert "--tail" in word_check(found).next
     assert not checks(steady(Folder(folder.path.parent)), "too-short", end=START + 4)
 
 
@@ -156,7 +156,7 @@ def test_time_without_readings(folder, gap_s, status, lost):
     for stream, reason in (("gpu:0.power", "GPU is lost"), ("gpu:0.power.other", "no"), ("gpu:10.power", "no")):
         folder.event(8.1, "gap", meter="nvml", stream=stream, reason=reason, **{"from": ns(8.0)})
     found = [
-        (c.status, c.scope, c.next, pytest.approx(c.numbers["lost_share"], abs=0.02)) for c in checks(folder, "gaps")
+        (c.status, c.scope, word_check(c).next, pytest.approx(c.numbers["lost_share"], abs=0.02)) for c in checks(folder, "gaps")
     ]
     assert found == ([(status, "gpu:0", "joulelab doctor nvml", lost)] if status else [])
 
@@ -276,7 +276,7 @@ def test_meters_of_one_scope_that_disagree(folder, off, told):
     """Both read the same sensor, so its gain excuses nothing."""
     folder.add("nvml", gpu(0), T, 300 * T, np.full(T.size, 300.0 * off))
     found = checks(folder, "meters-disagree")
-    assert [(c.scope, c.next) for c in found] == ([("gpu:0", "joulelab doctor nvml")] if told else [])
+    assert [(c.scope, word_check(c).next) for c in found] == ([("gpu:0", "joulelab doctor nvml")] if told else [])
     for check in found:
         assert check.numbers["difference_share"] == pytest.approx(off - 1, abs=5e-4)
         assert 0 < check.numbers["uncertainty_share"] < abs(off - 1)

@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from joulelab.analysis.checks import check_damage, is_needed_for_totals
+from joulelab.report.messages import word_check
 
-from joulelab.analysis.damage import damage_checks, needs_file
-from joulelab.store.table import Problem
+from joulelab.store.table import FileProblem
 
 RUN = Path("/runs/20260101-000000-0000")
 
@@ -27,27 +28,29 @@ RUN = Path("/runs/20260101-000000-0000")
     ],
 )
 def test_totals_need_samples_of_energy_and_events(name: str, needed: bool) -> None:
-    assert needs_file(Problem(RUN / name, "cannot be read", lost=True)) is needed
-    assert not needs_file(Problem(RUN / name, "lines are damaged"))
+    assert is_needed_for_totals(FileProblem(RUN / name, "cannot be read", lost=True)) is needed
+    assert not is_needed_for_totals(FileProblem(RUN / name, "lines are damaged"))
 
 
 def test_every_damaged_file_fails_a_check_without_a_path_of_this_machine() -> None:
     power, events = RUN / "node1" / "nvml.power.parquet", RUN / "node1" / "events.0.jsonl"
     journal = RUN / "node1" / "rapl.energy.0.journal"
     checks = list(
-        damage_checks(
+        check_damage(
             [
-                Problem(power, f"{power.parent}: nvml.power.parquet cannot be read (no end of '{power}')", lost=True),
-                Problem(journal, f"{journal.parent}: journal {journal.name} cannot be read (no header)", lost=True),
-                Problem(events, "lines are damaged and left out"),
-                Problem(RUN / "node1" / "marks", "it is missing", lost=True),
+                FileProblem(
+                    power, f"{power.parent}: nvml.power.parquet cannot be read (no end of '{power}')", lost=True
+                ),
+                FileProblem(journal, f"{journal.parent}: journal {journal.name} cannot be read (no header)", lost=True),
+                FileProblem(events, "lines are damaged and left out"),
+                FileProblem(RUN / "node1" / "marks", "it is missing", lost=True),
             ]
         )
     )
     assert {(c.name, c.status) for c in checks} == {("damaged", "failed")}
-    assert [c.message for c in checks] == [
-        "node1/nvml.power.parquet cannot be read (no end of); no total is given without it",
-        "node1/rapl.energy.0.journal cannot be read (no header); no total is given without it",
+    assert [word_check(c).text for c in checks] == [
+        "node1/nvml.power.parquet: cannot be read (no end of); no total is given",
+        "node1/rapl.energy.0.journal: cannot be read (no header); no total is given",
         "node1/events.0.jsonl: lines are damaged and left out",
-        "node1/marks: it is missing; no energy per work is given without it",
+        "node1/marks: it is missing; no energy per work is given",
     ]

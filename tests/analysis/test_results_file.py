@@ -34,7 +34,7 @@ from joulelab.core.errors import NotARun
 from joulelab.core.quantity import Quantity
 from joulelab.store.folder import end_run
 from joulelab.store.manifest import compute_fingerprint
-from joulelab.store.query import query
+from joulelab.store.query import run_query
 
 if TYPE_CHECKING:
     from joulelab.store.run import Run
@@ -225,14 +225,14 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(runs: Path, monkeyp
 def test_heads_feed_the_views_of_queries(runs: Path) -> None:
     run = make_run(runs, gpus=2, cpus=1, core=True, marks=epochs(3, 9.0), seconds=9.0)
     sql = "SELECT sum(energy_j) FILTER (counted), count(*) FROM energies"
-    _, [(total, count)] = query(runs, sql, results=list_query_rows)
+    _, [(total, count)] = run_query(runs, sql, results=list_query_rows)
     assert count == 4
     energy = load_result(run).energy
     assert energy is not None
     assert total == pytest.approx(energy.value)
-    _, rows = query(runs, "SELECT phase, n, work_samples FROM phases ORDER BY n", results=list_query_rows)
+    _, rows = run_query(runs, "SELECT phase, n, work_samples FROM phases ORDER BY n", results=list_query_rows)
     assert rows[0] == ("epoch", 1, 64.0)
-    _, rows = query(runs, "SELECT count(*) FROM nvml_power", results=list_query_rows)
+    _, rows = run_query(runs, "SELECT count(*) FROM nvml_power", results=list_query_rows)
     assert rows[0][0] > 100
 
 
@@ -240,7 +240,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:
     make_run(runs)
     bad = make_run(runs)
     (bad / "end.json").write_text("[]")
-    _, rows = query(runs, "SELECT DISTINCT run FROM energies", results=list_query_rows)
+    _, rows = run_query(runs, "SELECT DISTINCT run FROM energies", results=list_query_rows)
     assert len(rows) == 1
     with pytest.raises(NotARun):
         load_result(runs / "nothing")
@@ -248,16 +248,19 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:
 
 def test_lists_name_the_check_after_which_there_is_no_energy(runs: Path) -> None:
     result = analyse_ended(make_run(runs))[0]
-    wrong = Check("damaged", "failed", "nvml.power.parquet is cut off")
+    wrong = Check("damaged", "failed", "node1/nvml.power.parquet", texts={"what": "is cut off"})
     head = make_head(replace(result, checks=(*result.checks, wrong)))
-    assert (head.problem, head.check) == (wrong.message, "damaged")
-    assert (make_head(result).problem, make_head(result).check) == (None, None)
+    assert head.failed_check == wrong
+    plain = describe_head(head)
+    assert (plain["problem"], plain["check"]) == ("node1/nvml.power.parquet: is cut off", "damaged")
+    assert make_head(result).failed_check is None
+    assert (describe_head(make_head(result))["problem"], describe_head(make_head(result))["check"]) == (None, None)
 
 
 def test_impossible_powers_are_no_rows_of_queries(runs: Path) -> None:
     result = analyse_ended(make_run(runs))[0]
     first, *others = result.scopes
-    wrong = Check("impossible-power.negative", "failed", "gpu:0 falls to -50 W", scope=first.scope)
+    wrong = Check("impossible-power.negative", "failed", first.scope, {"power_w": -50.0})
     head = make_head(replace(result, checks=(*result.checks, wrong)))
     assert [row["scope"] for row in head.energies] == [scope.scope for scope in others]
     assert {row["energy_j"] for row in head.phases} <= {None}

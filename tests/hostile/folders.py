@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,7 +89,7 @@ def make_run(runs: Path, *, sealed: bool = True, watts: float = 300.0, **meta: A
     times = {"start_ns": START_NS, "end_ns": end, "ended": ended}
     end_run(run, {"outcome": "exit", "exit_code": 0, **times}, sync=False)
     if sealed:
-        seal(run)
+        seal_run(run)
     return run
 
 

@@ -14,7 +14,7 @@ from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import _claim_folder, create_run, end_run
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.manifest import write_manifest
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 HOST = "node1"
 BOOT = "11111111-2222-3333-4444-555555555555"
@@ -131,7 +131,7 @@ def write_run(
         given = {"outcome": "exit", "exit_code": 0, "start_ns": START, "end_ns": stop, "ended": _later(stop)}
         end_run(run, given | (end or {}))
     if state == "sealed":
-        seal(run)
+        seal_run(run)
     return run
 
 

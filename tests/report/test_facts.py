@@ -15,7 +15,7 @@ from joulelab.report.comparison import compare_runs
 from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
 from joulelab.report.run_tables import choose_work_kinds, lay_out_run
 from joulelab.report.terminal import write_blocks
-from joulelab.store.query import query
+from joulelab.store.query import run_query
 from joulelab.study.trial import from_result
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ def test_facts_are_listed_and_queried(runs: Path) -> None:
     assert load_head(run).facts == FACTS
     assert load_head(without).facts == {}
     sql = "SELECT run, value, number FROM facts WHERE fact = 'accuracy'"
-    assert query(runs, sql, results=list_query_rows)[1] == [(run.name, "0.912345678", 0.912345678)]
+    assert run_query(runs, sql, results=list_query_rows)[1] == [(run.name, "0.912345678", 0.912345678)]
     last = "SELECT n, last FROM phases WHERE phase = 'step' ORDER BY n"
-    assert query(runs, last, results=list_query_rows)[1] == [(1, 1), (2, 2), (3, 3), (4, 4)]
-    assert query(runs, "SELECT number FROM facts WHERE fact = 'real'", results=list_query_rows)[1] == [(None,)]
+    assert run_query(runs, last, results=list_query_rows)[1] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert run_query(runs, "SELECT number FROM facts WHERE fact = 'real'", results=list_query_rows)[1] == [(None,)]
 
 
 @pytest.mark.system  # pure, and slow
@@ -162,7 +162,9 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     b = load_result(make_run(runs, marks=[told(data="synthetic", seed=1)]))
     found = compare_runs(a, b)
     assert found.notes()[0].code == "data-differ"
-    assert "A cifar-10, B synthetic" in found.notes()[0]
+    assert found.notes()[0].texts == {
+        "first": "A", "second": "B", "first_data": "cifar-10", "second_data": "synthetic",
+    }  # fmt: skip
     assert list(found.facts.items()) == [
         ("data", ("cifar-10", "synthetic")),
         ("accuracy", (0.9, None)),
@@ -214,10 +216,12 @@ def test_odd_facts_break_nothing(runs: Path) -> None:
     assert result.facts["bytes"] == "\\udc80x"
     assert result.facts["big"] == str(10**400)
     assert (result.phases[0].n, result.work) == (None, {"S": 2.0, "\\udc80": 1.0, "s": 1.0})
-    assert query(runs, "SELECT value FROM facts WHERE fact = 'bytes'", results=list_query_rows)[1] == [("\\udc80x",)]
-    assert query(runs, "SELECT n, work_S, work_s_2 FROM phases", results=list_query_rows)[1] == [(None, 2.0, 1.0)]
-    assert len(query(runs, "SELECT * FROM facts", results=list_query_rows)[1]) == len(ODD)
-    rows = query(runs, "SELECT data, quality FROM runs", results=list_query_rows)[1]
+    assert run_query(runs, "SELECT value FROM facts WHERE fact = 'bytes'", results=list_query_rows)[1] == [
+        ("\\udc80x",)
+    ]
+    assert run_query(runs, "SELECT n, work_S, work_s_2 FROM phases", results=list_query_rows)[1] == [(None, 2.0, 1.0)]
+    assert len(run_query(runs, "SELECT * FROM facts", results=list_query_rows)[1]) == len(ODD)
+    rows = run_query(runs, "SELECT data, quality FROM runs", results=list_query_rows)[1]
     assert rows == [(ODD["data"], "lost nan")]
 
 
@@ -229,10 +233,10 @@ def test_runs_tell_their_data_only_where_it_is_asked_for(runs: Path) -> None:
         asked.append(path)
         return list_query_rows(path)
 
-    assert query(runs, "SELECT count(*), min(run) FROM runs", results=results)[1] == [(1, run.name)]
+    assert run_query(runs, "SELECT count(*), min(run) FROM runs", results=results)[1] == [(1, run.name)]
     assert not asked
-    assert query(runs, "SELECT data, quality FROM runs", results=results)[1] == [("x", "a 1.5, b 2")]
-    columns, [row] = query(runs, "FROM runs", results=results)
+    assert run_query(runs, "SELECT data, quality FROM runs", results=results)[1] == [("x", "a 1.5, b 2")]
+    columns, [row] = run_query(runs, "FROM runs", results=results)
     assert row[columns.index("data")] == "x"
 
 

@@ -19,7 +19,7 @@ from joulelab.run.imports import attach_archive
 from joulelab.store.attached import attach_host
 from joulelab.store.imported import ImportedMeter
 from joulelab.store.run import open_run
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 FACTS = {"job": "7", "nodes": ["node1"], "covers": ["node.dc"], "row": ".batch", "plugin": "pm_counters"}
 T = np.arange(0, 20, 0.1)
@@ -48,7 +48,7 @@ def files(run):
 @pytest.mark.parametrize("sealed", [False, True])
 def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
     if sealed:
-        seal(folder.path)
+        seal_run(folder.path)
     load_result(folder.path)
     before = files(folder.path)
     attach_archive(folder.path, "slurm-7", told(), FACTS)
@@ -73,7 +73,7 @@ def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
     found = load_result(folder.path).to_json()
     assert {s["scope"] for s in found["scopes"]} == {"node.dc", "job"}
     assert [g["scopes"] for g in found["groups"] if g["name"] == "measured"] == [["node.dc"]]
-    seal(folder.path)
+    seal_run(folder.path)
     assert not list(folder.path.glob("*/*.journal"))
     assert {s["scope"] for s in load_result(folder.path).to_json()["scopes"]} == {"node.dc", "job"}
 

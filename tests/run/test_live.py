@@ -21,7 +21,7 @@ from joulelab.run import live
 from joulelab.run.live import LiveReader, is_covered, wait_until_covered
 from joulelab.store.journal import HeaderFields, JournalWriter, pack_row
 from joulelab.store.run import open_run
-from joulelab.store.table import row_type
+from joulelab.store.table import make_row_type
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ A = START_NS + 30_000_000
 
 def rows(count: int, *, since: int = 0, devices: int = 2, at_ns: int = START_NS, watts: float = 300.0) -> bytes:
     """Return readings each 0.1 s of devices that use a constant power, with a counter and a power that scatters."""
-    made = np.zeros(count * devices, row_type(["energy", "power"]))
+    made = np.zeros(count * devices, make_row_type(["energy", "power"]))
     k = np.arange(count * devices)
     turn = since + k // devices
     made["stream"] = k % devices

@@ -11,8 +11,8 @@ from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_ro
 
 from joulelab.store.journal import read_header
 from joulelab.store.run import Run, open_run
-from joulelab.store.seal import seal
-from joulelab.store.table import connect, read_sealed
+from joulelab.store.seal import seal_run
+from joulelab.store.table import connect_database, read_sealed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_a_meter_with_fewer_streams_than_it_was_opened_with_lacks_a_file(tmp_pat
         ("rapl", "missing-streams", {"stored": 0, "wanted": 1}),
     ]
     assert lost(run) == missing
-    seal(run)
+    seal_run(run)
     assert lost(run) == missing
 
 
@@ -113,7 +113,7 @@ def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path, name: str, 
     add_events(run, "run", STARTED_0)
     (run / "node1" / "marks" / "1-1.jsonl").write_text(WORK)
     if sealed:
-        seal(run)
+        seal_run(run)
     file = name.replace("journal", "nvml.fast.parquet" if sealed else "nvml.fast.0.journal")
     path = run / "node1" / file
     path.unlink()
@@ -123,7 +123,7 @@ def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path, name: str, 
             folder.marks()
             found = [(p.path, p.code) for p in damage(folder) if p.lost]
             assert found in ([(path, "missing")], [(path, "unreadable")])
-        seal(run)
+        seal_run(run)
 
 
 def test_the_folder_of_the_host_that_started_the_run_is_needed(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_the_folder_of_the_host_that_started_the_run_is_needed(tmp_path: Path) -
 
 def test_a_file_with_other_rows_than_it_was_written_with_is_damaged(tmp_path: Path) -> None:
     run = recorded(tmp_path)
-    seal(run)
+    seal_run(run)
     path = run / "node1" / "nvml.fast.parquet"
     text = json.dumps(json.loads(_document(path)), separators=(",", ":")).replace("'", "''")
     with duckdb.connect() as con:
@@ -145,17 +145,17 @@ def test_a_file_with_other_rows_than_it_was_written_with_is_damaged(tmp_path: Pa
 
 def test_a_copy_of_another_table_is_damaged(tmp_path: Path) -> None:
     run = recorded(tmp_path)
-    seal(run)
+    seal_run(run)
     path = run / "node1" / "nvml.fast.parquet"
     copy = path.with_name("rapl.energy.parquet")
     copy.write_bytes(path.read_bytes())
-    with connect() as con, raises_code("store.other-file"):
+    with connect_database() as con, raises_code("store.other-file"):
         read_sealed(copy, con)
 
 
 def test_pages_that_cannot_be_decoded_make_the_file_damaged(tmp_path: Path) -> None:
     run = recorded(tmp_path)
-    seal(run)
+    seal_run(run)
     path = run / "node1" / "nvml.fast.parquet"
     data = bytearray(path.read_bytes())
     data[4:400] = b"\xff" * 396
@@ -242,7 +242,7 @@ def test_a_journal_of_an_ended_run_that_was_cut_is_damaged(tmp_path: Path, seale
     journal = run / "node1" / "nvml.fast.0.journal"
     os.truncate(journal, journal.stat().st_size - bytes_less)
     if sealed:
-        seal(run)
+        seal_run(run)
     assert lost(run) == [("nvml.fast.0.journal", "cut-off", {"rows": 99})]
 
 

@@ -9,7 +9,7 @@ from joulelab.core.errors import StoreError
 from joulelab.store import documents
 from joulelab.store.documents import MOST_DEPTH, MOST_DIGITS, decode_json, read_document, read_json, read_lines
 from joulelab.store.safe_files import read_regular
-from joulelab.store.upgrade import upgrade
+from joulelab.store.upgrade import upgrade_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +134,6 @@ def test_too_many_lines_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_wrong_types_are_refused_by_name(document: str, change: dict[str, object], why: str) -> None:
     good = RUN if document == "run" else END
-    assert upgrade(document, good, where="x") == good  # type: ignore[arg-type]
+    assert upgrade_document(document, good, where="x") == good  # type: ignore[arg-type]
     with pytest.raises(StoreError, match=why):
-        upgrade(document, {**good, **change}, where="x")  # type: ignore[arg-type]
+        upgrade_document(document, {**good, **change}, where="x")  # type: ignore[arg-type]

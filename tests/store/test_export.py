@@ -14,7 +14,7 @@ from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_ro
 from joulelab.core.clock import ClockPair
 from joulelab.store.export import export_run, to_utc_ns
 from joulelab.store.run import open_run
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def run(request: pytest.FixtureRequest, runs: Path) -> Path:
     write_rows(run, gpus(1), [(0, START_NS + 10**8, START_NS + 10**8 + 5, [1.0, 2.0])], host="node2")
     close_run(run)
     if request.param == "sealed":
-        seal(run)
+        seal_run(run)
     return run
 
 

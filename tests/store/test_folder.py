@@ -13,6 +13,7 @@ from tests.codes import raises_code
 from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_journal, write_rows
 
 from joulelab.core.clock import read_boot_id
+from joulelab.store.documents import read_json
 from joulelab.store.folder import (
     RUN_ID,
     RunState,
@@ -23,7 +24,6 @@ from joulelab.store.folder import (
     identify_owner,
     list_runs,
     read_end,
-    read_json,
     read_meta,
     read_run_state,
     write_json_atomic,

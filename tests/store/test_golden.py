@@ -14,9 +14,9 @@ import pytest
 
 from joulelab.core.spec import Stream
 from joulelab.store.journal import MAGIC, make_row_struct, pack_row, read_header
-from joulelab.store.query import query
+from joulelab.store.query import run_query
 from joulelab.store.run import Run, Series, open_run
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 from joulelab.store.upgrade import SCHEMA
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -49,10 +49,10 @@ def test_reads_as_ever(golden: tuple[Path, dict[str, Any]]) -> None:
 
 def test_reads_as_ever_once_sealed(golden: tuple[Path, dict[str, Any]]) -> None:
     run, expected = golden
-    seal(run)
+    seal_run(run)
     assert list(run.rglob("*.journal")) == []
     check(open_run(run), expected)
-    assert query(run.parent, "SELECT count(*) FROM nvml_fast")[1] == [(expected["tables"][-1]["rows"],)]
+    assert run_query(run.parent, "SELECT count(*) FROM nvml_fast")[1] == [(expected["tables"][-1]["rows"],)]
 
 
 def check(run: Run, expected: dict[str, Any]) -> None:

@@ -12,9 +12,9 @@ from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.store.folder import RunState, list_runs
 from joulelab.store.imported import ImportedMeter, ImportedPhase, RunImport, import_run, name_meters
-from joulelab.store.query import query
+from joulelab.store.query import run_query
 from joulelab.store.run import open_run
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def wanted(*parts: ImportedMeter, **more: Any) -> RunImport:
 
 def test_a_run_of_what_was_measured_elsewhere(tmp_path: Path) -> None:
     run = import_run(tmp_path, wanted(ImportedMeter("pdu1", [power("node.ac", 500.0)]), host="node7", name="elsewhere"))
-    seal(run)
+    seal_run(run)
     with open_run(run) as opened:
         assert opened.state is RunState.CLOSED
         assert opened.meta["imported"]["archives"][0]["file"] == "power.csv"
@@ -91,8 +91,8 @@ def test_gaps_and_problems_are_events_of_the_run(tmp_path: Path) -> None:
 
 def test_queries_find_it_among_the_others(tmp_path: Path) -> None:
     run = import_run(tmp_path, wanted(ImportedMeter("pdu1", [power("node.ac", 500.0)]), labels={"rack": "7"}))
-    seal(run)
-    _, rows = query(tmp_path, "SELECT run, outcome, state, duration_s FROM runs")
+    seal_run(run)
+    _, rows = run_query(tmp_path, "SELECT run, outcome, state, duration_s FROM runs")
     assert [tuple(row) for row in rows] == [(run.name, "imported", "closed", 100.0)]
     assert list_runs(tmp_path) == [run]
 

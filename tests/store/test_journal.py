@@ -29,7 +29,7 @@ from joulelab.store.journal import (
     read_header,
 )
 from joulelab.store.run import open_run
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def test_rows_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, dra
     write_rows(run, gpus(), written)
     from_journal = _read(run)
     close_run(run)
-    assert seal(run).sealed == ("node1/nvml.fast",)
+    assert seal_run(run).sealed == ("node1/nvml.fast",)
     assert from_journal == _read(run) == _expected(written)
 
 
@@ -246,13 +246,13 @@ def test_seal_on_a_full_disk_changes_nothing(tiny_disk: Path) -> None:
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
-    report = seal(run)
+    report = seal_run(run)
     assert report.sealed == ()
     assert report.left
     assert path.exists()
     assert [p.name for p in (run / "node1").iterdir() if p.name.startswith(".seal-")] == []
     ballast.unlink()
-    assert seal(run).sealed
+    assert seal_run(run).sealed
     assert not path.exists()
 
 

@@ -12,9 +12,9 @@ from tests.store.make import close_run, gpus, make_run, open_journal, ramp, writ
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store import manifest, safe_files
 from joulelab.store.manifest import FILE, Verifier, check_files, compute_fingerprint, read_manifest, write_manifest
-from joulelab.store.query import query
+from joulelab.store.query import run_query
 from joulelab.store.run import open_run
-from joulelab.store.seal import seal
+from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Path:
     write_rows(made, gpus(), ramp(100))
     (made / MARKS).write_text(MARK)
     close_run(made)
-    seal(made)
+    seal_run(made)
     return made
 
 
@@ -65,7 +65,7 @@ def test_a_seal_records_size_rows_and_content_of_every_raw_file(run: Path) -> No
 def test_a_run_that_no_meter_was_read_for_has_a_manifest_too(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     close_run(made)
-    seal(made)
+    seal_run(made)
     assert sorted(read_manifest(made) or {}) == ["end.json", "run.json"]
 
 
@@ -107,16 +107,16 @@ def test_queries_of_samples_name_files_that_are_missing_or_cut(run: Path, tmp_pa
     other = make_run(tmp_path)
     write_rows(other, gpus(), ramp(10))
     close_run(other)
-    seal(other)
+    seal_run(other)
     left_out: dict[Path, str] = {}
     sql = "SELECT count(*) FROM nvml_fast"
-    assert query(tmp_path, sql, left_out=left_out)[1] == [(110,)]
+    assert run_query(tmp_path, sql, left_out=left_out)[1] == [(110,)]
     os.truncate(run / PARQUET, 50)
-    assert query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
+    assert run_query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
     assert [*left_out] == [run / PARQUET]
     left_out.clear()
     (run / PARQUET).unlink()
-    assert query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
+    assert run_query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
     assert left_out == {run / PARQUET: "it is missing"}
 
 
@@ -177,7 +177,7 @@ def test_a_change_between_end_and_seal_is_noticed_before_and_after_it(tmp_path: 
     data = (run / name).read_bytes()
     (run / name).write_bytes(data.replace(b"64", b"65") if name == MARKS else data[:-8] + bytes(8))
     assert find_codes(run) == {name: "changed"}
-    seal(run)
+    seal_run(run)
     assert find_codes(run) == {name: "changed"}
 
 
@@ -210,7 +210,7 @@ def test_what_was_recorded_once_is_not_recorded_again(run: Path) -> None:
     (run / MARKS).write_text(MARK.replace("64", "65"))
     (run / "node2").mkdir()
     write_rows(run, gpus(), ramp(10), host="node2")  # as attached from an archive
-    seal(run)
+    seal_run(run)
     assert find_statuses(run) == {MARKS: "changed"}
     assert (read_manifest(run) or {})["node2/nvml.fast.parquet"].rows == 10
 
@@ -230,13 +230,13 @@ def test_damaged_rows_are_not_sealed_into_a_new_file(run: Path) -> None:
     before[100] ^= 1
     (run / PARQUET).write_bytes(before)
     write_rows(run, gpus(), ramp(10), segment=1)
-    assert seal(run).left == (("node1/nvml.fast", f"{PARQUET} is damaged"),)
+    assert seal_run(run).left == (("node1/nvml.fast", f"{PARQUET} is damaged"),)
     assert (run / PARQUET).read_bytes() == before
 
 
 def test_a_later_segment_replaces_the_records_of_its_table(run: Path) -> None:
     write_rows(run, gpus(), ramp(10), segment=1)
-    seal(run)
+    seal_run(run)
     assert (read_manifest(run) or {})[PARQUET].rows == 110
     assert find_codes(run) == {}
 
@@ -246,7 +246,7 @@ def test_a_journal_that_is_still_written_is_not_recorded(tmp_path: Path) -> None
     write_rows(made, gpus(), ramp(10))
     close_run(made)
     with open_journal(made, gpus(table="slow")):
-        seal(made)
+        seal_run(made)
         assert "node1/nvml.slow.0.journal" not in (read_manifest(made) or {})
 
 

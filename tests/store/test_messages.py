@@ -9,10 +9,10 @@ from tests.codes import raises_code
 from tests.store.make import close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.store.folder import create_run, find_run
-from joulelab.store.query import query
+from joulelab.store.query import run_query
 from joulelab.store.run import open_run
-from joulelab.store.seal import seal
-from joulelab.store.upgrade import upgrade
+from joulelab.store.seal import seal_run
+from joulelab.store.upgrade import upgrade_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def test_places_and_schemas_say_what_to_do(tmp_path: Path) -> None:
         create_run(tmp_path / "file", {"host": "n", "command": []})
     assert caught.value.next == "set JOULELAB_RUNS"
     with raises_code("newer-schema") as caught:
-        upgrade("run", {"schema": 2}, where="r", steps={}, schema=1)
+        upgrade_document("run", {"schema": 2}, where="r", steps={}, schema=1)
     assert str(caught.value).startswith("r: schema 2 is newer than this joulelab reads (1)")
     assert caught.value.next == "pip install --upgrade joulelab"
 
@@ -60,13 +60,13 @@ def test_a_query_with_a_mistake_lists_views_and_columns(runs: Path) -> None:
     run = make_run(runs)
     write_rows(run, gpus(2), ramp(5, streams=2))
     close_run(run)
-    seal(run)
+    seal_run(run)
     with raises_code("config.query-failed") as caught:
-        query(runs, "SELECT * FROM energiez")
+        run_query(runs, "SELECT * FROM energiez")
     assert "energiez" in str(caught.value.why)
     assert str(caught.value.next).startswith("there are runs")
     with raises_code("config.query-failed") as caught:
-        query(runs, "SELECT powr FROM nvml_fast")
+        run_query(runs, "SELECT powr FROM nvml_fast")
     assert "nvml_fast(run, host, stream" in str(caught.value.next)
 
 

@@ -9,8 +9,8 @@ from tests.codes import raises_code
 from tests.store.make import POWER, UTC_NS, close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.store.folder import read_meta, write_json_atomic
-from joulelab.store.query import RESULT_COLUMNS, query
-from joulelab.store.seal import seal
+from joulelab.store.query import RESULT_COLUMNS, run_query
+from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,13 +26,13 @@ def two(runs: Path) -> Path:
         write_rows(run, gpus(2 + k), ramp(12, streams=2 + k))
         write_rows(run, gpus(1, [POWER], table="slow"), [(0, 1, 2, [math.nan]), (0, 3, 4, [10.0])], meter="my-meter")
         close_run(run)
-        seal(run)
+        seal_run(run)
     return runs
 
 
 @pytest.mark.system  # pure, and slow
 def test_runs(two: Path) -> None:
-    columns, rows = query(
+    columns, rows = run_query(
         two,
         "SELECT name, state, outcome, duration_s, started::VARCHAR, command, labels['model'] FROM runs ORDER BY run",
     )
@@ -44,17 +44,17 @@ def test_runs(two: Path) -> None:
 @pytest.mark.system  # pure, and slow
 def test_samples_of_all_runs(two: Path) -> None:
     picked = "SELECT r.name, s.stream, count(*), max(power)"
-    _, rows = query(two, f"{picked} FROM nvml_fast s JOIN runs r USING (run) GROUP BY ALL ORDER BY ALL")
+    _, rows = run_query(two, f"{picked} FROM nvml_fast s JOIN runs r USING (run) GROUP BY ALL ORDER BY ALL")
     assert rows == [("first", "gpu0", 6, 10.125), ("first", "gpu1", 6, 11.125)] + [
         ("second", f"gpu{k}", 4, 9.125 + k) for k in range(3)
     ]
-    columns, rows = query(two, "SELECT * FROM nvml_fast LIMIT 1")
+    columns, rows = run_query(two, "SELECT * FROM nvml_fast LIMIT 1")
     assert columns == ["run", "host", "stream", "scope", "segment", "t0_ns", "t1_ns", "energy", "power"]
     assert rows[0][1] == "node1"
 
 
 def test_not_read_is_null(two: Path) -> None:
-    assert query(two, "SELECT avg(power), count(power), count(*) FROM my_meter_slow")[1] == [(10.0, 2, 4)]
+    assert run_query(two, "SELECT avg(power), count(power), count(*) FROM my_meter_slow")[1] == [(10.0, 2, 4)]
 
 
 @pytest.mark.system  # pure, and slow
@@ -62,11 +62,11 @@ def test_results(two: Path) -> None:
     energies = [{"host": "node1", "scope": "gpu:0", "energy_j": 10.5 * k, "extra": k, "terms": [1]} for k in (0, 1)]
     given = iter(energies)
     sql = "SELECT * FROM energies ORDER BY energy_j"
-    columns, rows = query(two, sql, results=lambda _: {"energies": [next(given)]})
+    columns, rows = run_query(two, sql, results=lambda _: {"energies": [next(given)]})
     assert columns == [*RESULT_COLUMNS["energies"], "extra", "terms"]
     assert [row[4] for row in rows] == [0.0, 10.5]
     assert rows[1][-2:] == (1, "[1]")
-    assert query(two, "SELECT count(*) FROM phases")[1] == [(0,)]
+    assert run_query(two, "SELECT count(*) FROM phases")[1] == [(0,)]
 
 
 def test_the_caller_computes_results(two: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_caller_computes_results(two: Path) -> None:
             ]
         }
 
-    columns, rows = query(two, "SELECT * FROM phases ORDER BY run, n", results=results)
+    columns, rows = run_query(two, "SELECT * FROM phases ORDER BY run, n", results=results)
     assert asked == sorted(asked)
     assert len(asked) == 2
     assert columns[-1] == "ok"
@@ -89,8 +89,8 @@ def test_the_caller_computes_results(two: Path) -> None:
 
 
 def test_empty_store(runs: Path) -> None:
-    assert query(runs, "SELECT run FROM runs")[1] == []
-    assert query(runs, "SELECT sum(energy_j) FROM energies")[1] == [(None,)]
+    assert run_query(runs, "SELECT run FROM runs")[1] == []
+    assert run_query(runs, "SELECT sum(energy_j) FROM energies")[1] == [(None,)]
 
 
 @pytest.mark.system  # pure, and slow
@@ -113,7 +113,7 @@ def test_statements_that_write_are_refused(two: Path, tmp_path: Path, sql: str) 
     parquet = next(two.glob("*/*/nvml.fast.parquet"))
     before = parquet.read_bytes()
     with raises_code("refused.query-changes"):
-        query(two, sql.format(out=tmp_path / "out", parquet=parquet))
+        run_query(two, sql.format(out=tmp_path / "out", parquet=parquet))
     assert not (tmp_path / "out").exists()
     assert parquet.read_bytes() == before
 
@@ -125,7 +125,7 @@ def test_statements_that_write_are_refused(two: Path, tmp_path: Path, sql: str) 
 def test_other_files_are_out_of_reach(two: Path, source: str) -> None:
     (two.parent / "x.csv").write_text("a\n1\n")
     with raises_code("refused.query-files"):
-        query(two, f"SELECT * FROM {source.format(runs=two)}")
+        run_query(two, f"SELECT * FROM {source.format(runs=two)}")
 
 
 def test_local_variables_are_out_of_reach(two: Path) -> None:
@@ -133,7 +133,7 @@ def test_local_variables_are_out_of_reach(two: Path) -> None:
 
     secret = {"x": np.arange(3)}
     with raises_code("config.query-failed"):
-        query(two, "SELECT * FROM secret")
+        run_query(two, "SELECT * FROM secret")
     assert len(secret) == 1
 
 
@@ -150,11 +150,11 @@ def test_local_variables_are_out_of_reach(two: Path) -> None:
 )
 def test_mistakes_are_refused(two: Path, sql: str, code: str) -> None:
     with raises_code(code):
-        query(two, sql)
+        run_query(two, sql)
 
 
 def test_every_view_is_shown(two: Path) -> None:
-    assert [row[0] for row in query(two, "SHOW TABLES")[1]] == [
+    assert [row[0] for row in run_query(two, "SHOW TABLES")[1]] == [
         "energies",
         "facts",
         "my_meter_slow",
@@ -167,10 +167,10 @@ def test_every_view_is_shown(two: Path) -> None:
 def test_damaged_runs_do_not_stop_a_query(two: Path) -> None:
     first, second = sorted(p for p in two.iterdir())
     (first / "node1" / "nvml.fast.parquet").write_bytes(b"PAR1 broken PAR1")
-    assert query(two, "SELECT DISTINCT run FROM nvml_fast")[1] == [(second.name,)]
+    assert run_query(two, "SELECT DISTINCT run FROM nvml_fast")[1] == [(second.name,)]
     write_json_atomic(first / "run.json", {**read_meta(first), "schema": 99})
     (second / "run.json").write_text("{")
-    assert query(two, "SELECT run, state FROM runs ORDER BY 1")[1] == [
+    assert run_query(two, "SELECT run, state FROM runs ORDER BY 1")[1] == [
         (first.name, "newer schema"),
         (second.name, "damaged"),
     ]
@@ -181,10 +181,10 @@ def test_only_what_is_mentioned_is_read(two: Path) -> None:
     def refuse(run: Path) -> dict[str, list[dict[str, object]]]:
         raise AssertionError(run)
 
-    assert query(two, "SELECT count(*) AS how_many FROM runs", results=refuse)[1] == [(2,)]
-    assert query(two, "SELECT count(*) FROM nvml_fast", results=refuse)[1] == [(24,)]
+    assert run_query(two, "SELECT count(*) AS how_many FROM runs", results=refuse)[1] == [(2,)]
+    assert run_query(two, "SELECT count(*) FROM nvml_fast", results=refuse)[1] == [(24,)]
     with pytest.raises(AssertionError):
-        query(two, "SELECT count(*) FROM Energies", results=refuse)
+        run_query(two, "SELECT count(*) FROM Energies", results=refuse)
 
 
 def test_runs_with_journals_are_prepared_before_their_samples_are_read(runs: Path) -> None:
@@ -195,12 +195,12 @@ def test_runs_with_journals_are_prepared_before_their_samples_are_read(runs: Pat
 
     def prepare(path: Path) -> None:
         asked.append(path)
-        seal(path)
+        seal_run(path)
 
-    assert query(runs, "SELECT count(*) FROM runs", prepare=prepare)[1] == [(1,)]
+    assert run_query(runs, "SELECT count(*) FROM runs", prepare=prepare)[1] == [(1,)]
     assert asked == []
-    assert query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
-    assert query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
+    assert run_query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
+    assert run_query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
     assert asked == [run]
 
 
@@ -210,7 +210,7 @@ def test_journals_that_cannot_be_sealed_are_read_as_they_are(runs: Path) -> None
         write_rows(run, gpus(2), ramp(5, streams=2))
         if k:
             close_run(run)
-            seal(run)
+            seal_run(run)
             write_rows(run, gpus(2), ramp(5, streams=2), segment=1)  # a part of it is sealed
         else:
             close_run(run)
@@ -219,7 +219,7 @@ def test_journals_that_cannot_be_sealed_are_read_as_they_are(runs: Path) -> None
         sql = (
             f"SELECT run, host, count(*), max(t0_ns), max(energy) FROM nvml_fast WHERE run = '{run.name}' GROUP BY 1, 2"
         )
-        assert query(runs, sql, prepare=lambda _: None, left_out=left_out)[1] == [
+        assert run_query(runs, sql, prepare=lambda _: None, left_out=left_out)[1] == [
             (run.name, "node1", 5 + 5 * k, 5_000_004_000, 4.0)
         ]
         assert (left_out, sorted(run.rglob("*"))) == ({}, before)
@@ -233,7 +233,7 @@ def test_runs_that_have_not_ended_or_cannot_be_read_are_named(runs: Path) -> Non
     close_run(broken)
     left_out: dict[Path, str] = {}
     with raises_code("config.query-failed") as failed:
-        query(runs, "SELECT * FROM nvml_fast", left_out=left_out)
+        run_query(runs, "SELECT * FROM nvml_fast", left_out=left_out)
     assert "nvml_fast" in str(failed.value.next)
     assert left_out[live / "node1" / "nvml.fast"] == "the run has not ended"
     assert "header" in left_out[broken / "node1" / "nvml.fast"]
@@ -250,9 +250,9 @@ def test_samples_of_a_journal_that_was_cut_are_left_out(runs: Path, sealed: bool
     os.truncate(paths[0], header + 4 * 40)
     if sealed:
         for path in paths:
-            seal(path.parents[1])
+            seal_run(path.parents[1])
     left_out: dict[Path, str] = {}
-    assert query(runs, "SELECT max(energy) - min(energy) FROM nvml_fast", left_out=left_out)[1] == [(19.0,)]
+    assert run_query(runs, "SELECT max(energy) - min(energy) FROM nvml_fast", left_out=left_out)[1] == [(19.0,)]
     assert left_out == {paths[0].with_name("nvml.fast.parquet"): "its journal was cut off after 4 rows"}
 
 
@@ -262,5 +262,5 @@ def test_values_that_do_not_fit_their_column_are_told_or_kept_as_text(two: Path)
     def results(run: Path) -> dict[str, list[dict[str, object]]]:
         return rows if run.name == min(p.name for p in two.iterdir()) else {}
 
-    _, found = query(two, "SELECT phase, mixed, flag FROM phases WHERE mixed = 'x'", results=results)
+    _, found = run_query(two, "SELECT phase, mixed, flag FROM phases WHERE mixed = 'x'", results=results)
     assert found == [("b", "x", False)]

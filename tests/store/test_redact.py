@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.store.redact import HIDDEN, allowed_environment, redact
+from joulelab.store.redact import HIDDEN, redact_command, select_environment
 
 SECRET = "Tr0ub4dor-and-3"
 SECRETS = [
@@ -53,7 +53,7 @@ TOKENS = [
 
 @pytest.mark.parametrize("argv", SECRETS, ids=" ".join)
 def test_values_of_secrets_go(argv: list[str]) -> None:
-    cleaned = redact(argv)
+    cleaned = redact_command(argv)
     assert SECRET not in " ".join(cleaned)
     assert HIDDEN in " ".join(cleaned)
     assert len(cleaned) == len(argv)
@@ -62,7 +62,7 @@ def test_values_of_secrets_go(argv: list[str]) -> None:
 @pytest.mark.parametrize("token", TOKENS)
 def test_known_and_random_tokens_go_wherever_they_stand(token: str) -> None:
     for argv in ([token], ["--x", token], [f"--x={token}"], ["sh", "-c", f"do {token} now"], [f"a:{token}"]):
-        assert token not in " ".join(redact(argv))
+        assert token not in " ".join(redact_command(argv))
 
 
 HARMLESS = [
@@ -81,18 +81,18 @@ HARMLESS = [
 
 @pytest.mark.parametrize("argv", HARMLESS, ids=" ".join)
 def test_the_rest_stays(argv: list[str]) -> None:
-    assert redact(argv) == argv
+    assert redact_command(argv) == argv
 
 
 def test_only_the_value_is_hidden() -> None:
-    assert redact(["git", "clone", "https://me:pw@example.org/r.git"])[2] == "https://***@example.org/r.git"
-    assert redact(["--token", "x", "--lr", "1"]) == ["--token", "***", "--lr", "1"]
-    assert redact(["--use-token", "--lr", "1"]) == ["--use-token", "--lr", "1"]
+    assert redact_command(["git", "clone", "https://me:pw@example.org/r.git"])[2] == "https://***@example.org/r.git"
+    assert redact_command(["--token", "x", "--lr", "1"]) == ["--token", "***", "--lr", "1"]
+    assert redact_command(["--use-token", "--lr", "1"]) == ["--use-token", "--lr", "1"]
 
 
 @given(st.lists(st.text()))
 def test_any_command_line_is_taken(argv: list[str]) -> None:
-    assert len(redact(argv)) == len(argv)
+    assert len(redact_command(argv)) == len(argv)
 
 
 def test_the_environment_is_an_allow_list() -> None:
@@ -106,7 +106,7 @@ def test_the_environment_is_an_allow_list() -> None:
         "SLURM_JOB_COMMENT": SECRET,
         "XLA_FLAGS": "--xla_dump_to=https://u:pw@host/x",
     }
-    assert allowed_environment(given) == {
+    assert select_environment(given) == {
         "CUDA_VISIBLE_DEVICES": "GPU-8f3c2a11-0b1c-4d5e-9f60-123456789abc",
         "OMP_NUM_THREADS": "4",
         "SLURM_JOB_ID": "12",

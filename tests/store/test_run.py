@@ -27,8 +27,8 @@ from joulelab.core.spec import Spec
 from joulelab.store.folder import RunState
 from joulelab.store.journal import pack_row
 from joulelab.store.run import Run, TableInfo, open_run, read_series
-from joulelab.store.seal import seal
-from joulelab.store.table import Table, connect, load_table
+from joulelab.store.seal import seal_run
+from joulelab.store.table import SampleTable, connect_database, load_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def test_segments_join_in_time_order(runs: Path) -> None:
         assert series.values["power"].tolist() == [k + 1 / 8 for k in range(1, 30, 2)] + [
             k + 1 / 8 for k in range(1, 20, 2)
         ]
-        seal(run)
+        seal_run(run)
 
 
 def test_a_restarted_recorder_may_find_other_channels_and_devices(runs: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_restarted_recorder_may_find_other_channels_and_devices(runs: Path) ->
         for name, values in expected.items():
             np.testing.assert_array_equal(series.values[name], values)
         assert len(opened.series(info, "gpu2")) == 1
-        assert seal(run).left == ()
+        assert seal_run(run).left == ()
 
 
 def test_channels_are_read_as_asked(runs: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_table_without_rows(runs: Path) -> None:
         assert [i.rows for i in opened.tables()] == [0, 0]
         series = opened.series(opened.tables()[0], "gpu0")
         assert (len(series), series.t0_ns.dtype, series.values["power"].dtype) == (0, np.int64, np.float64)
-        assert len(seal(run).left) == 0
+        assert len(seal_run(run).left) == 0
 
 
 def test_a_torn_header_is_reported_and_the_other_tables_are_read(runs: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_torn_header_is_reported_and_the_other_tables_are_read(runs: Path) -> 
     opened = open_run(run)
     assert [(i.meter, i.rows) for i in opened.tables()] == [("nvml", 4)]
     assert {p.path for p in opened.problems()} == {torn, empty}
-    report = seal(run)
+    report = seal_run(run)
     assert report.sealed == ("node1/nvml.fast",)
     assert {name for name, _ in report.left} == {"node1/nvml.fast", "node1/rapl.fast"}
     assert torn.exists()
@@ -160,7 +160,7 @@ def test_what_a_power_loss_leaves_is_no_reading(runs: Path) -> None:
     kept = sorted(t for times in before for t in times)
     # Rows 20 and 30 are half zero, 21-29 wholly; 39 stands beside the zeros at the end.
     assert kept == [START_NS + k * 1000 for k in [*range(20), *range(31, 39)]]
-    assert seal(run).sealed
+    assert seal_run(run).sealed
     assert path.with_suffix(".damaged").read_bytes() == content + b"\0" * (3 * size + 5)
     assert [opened.series(info, s).t0_ns.tolist() for s in ("gpu0", "gpu1")] == before
     assert ("bad-rows", {"rows": 15}) in [(p.code, p.numbers) for p in opened.problems()]
@@ -239,16 +239,16 @@ def test_a_reader_that_loses_its_journals_finds_them_sealed(runs: Path) -> None:
     write_rows(run, gpus(), ramp(10))
     opened = open_run(run)
     (info,) = opened.tables()
-    with connect() as con:
+    with connect_database() as con:
         stale = load_table(run / "node1", "nvml", "fast", con)
-        seal(run)
+        seal_run(run)
         with pytest.raises(FileNotFoundError):
             read_series(stale, "gpu0", ["power"], con)
 
     class Late(Run):
-        seen: ClassVar[list[Table]] = [stale]
+        seen: ClassVar[list[SampleTable]] = [stale]
 
-        def _table(self, host: str, meter: str, table: str) -> Table:
+        def _table(self, host: str, meter: str, table: str) -> SampleTable:
             return self.seen.pop() if self.seen else super()._table(host, meter, table)
 
     late = Late(run, opened.meta)
@@ -260,5 +260,5 @@ def test_a_reader_that_loses_its_journals_finds_them_sealed(runs: Path) -> None:
 
 def test_a_run_without_its_host_folder_says_so(runs: Path) -> None:
     run = make_run(runs)
-    with connect() as con, raises_code("store.vanishing"):
+    with connect_database() as con, raises_code("store.vanishing"):
         load_table(run / "gone", "nvml", "fast", con)

@@ -12,10 +12,10 @@ from joulelab.store import safe_files
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, list_runs, read_end, read_meta, read_run_state, write_json_atomic
 from joulelab.store.journal import is_being_written
-from joulelab.store.query import query
+from joulelab.store.query import run_query
 from joulelab.store.run import open_run
 from joulelab.store.safe_files import is_own, open_append, open_regular, read_regular, replace_file
-from joulelab.store.seal import LOCK, seal
+from joulelab.store.seal import LOCK, seal_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_run_whose_documents_are_no_files_is_listed_and_refused(tmp_path: Path
     with raises_code("store.unreadable"):
         read_meta(run) if name == "run.json" else read_end(run)
     assert read_run_state(run) is RunState.CLOSED
-    assert query(tmp_path, "SELECT state FROM runs")[1] == [("damaged",)]
+    assert run_query(tmp_path, "SELECT state FROM runs")[1] == [("damaged",)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,9 +85,9 @@ def test_what_is_no_file_is_a_problem_of_the_run(tmp_path: Path, name: str, kind
         (problem,) = opened.damage([*opened.events(), *opened.marks()])
     assert problem.path == run / "node1" / name
     assert (problem.code, problem.lost) == ("unreadable", True)
-    seal(run)  # what cannot be read is left where it is
+    seal_run(run)  # what cannot be read is left where it is
     assert os.path.lexists(run / "node1" / name)
-    assert query(tmp_path, "SELECT count(*) FROM runs")[1] == [(1,)]
+    assert run_query(tmp_path, "SELECT count(*) FROM runs")[1] == [(1,)]
 
 
 def test_a_link_that_leads_nowhere_hides_nothing_else(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_planted_seal_lock_is_not_followed(tmp_path: Path, kind: str) -> None:
         (run / "node1" / LOCK).symlink_to(elsewhere)
     else:
         plant(run / "node1" / LOCK, kind)
-    report = seal(run)
+    report = seal_run(run)
     assert not report.sealed
     assert report.left[0][0] == "node1"
     assert journal.exists()
@@ -158,11 +158,11 @@ def test_a_run_of_another_user_is_not_sealed(tmp_path: Path, monkeypatch: pytest
     close_run(run)
     there = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: there + 1)
-    assert seal(run).left == (("node1", "it belongs to another user"),)
+    assert seal_run(run).left == (("node1", "it belongs to another user"),)
     assert journal.exists()
     assert not (run / "node1" / LOCK).exists()
     monkeypatch.undo()
-    assert seal(run).sealed == ("node1/nvml.fast",)
+    assert seal_run(run).sealed == ("node1/nvml.fast",)
 
 
 def test_caches_are_refused_in_the_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.store.make import NOBODY, START_NS, close_run, gpus, make_run, open_j
 from joulelab.store.folder import RunState, read_run_state
 from joulelab.store.journal import pack_row
 from joulelab.store.run import Run, open_run
-from joulelab.store.seal import LOCK, seal
+from joulelab.store.seal import LOCK, seal_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,12 +47,12 @@ def test_sealing_changes_nothing_that_is_read(runs: Path) -> None:
     close_run(run)
     opened = open_run(run)
     before, infos = content(opened), opened.tables()
-    assert seal(run).sealed == ("node1/nvml.fast", "node1/rapl.fast")
+    assert seal_run(run).sealed == ("node1/nvml.fast", "node1/rapl.fast")
     assert names(run) == [LOCK, "nvml.fast.parquet", "rapl.fast.parquet"]
     assert content(opened) == before
     assert opened.tables() == infos
-    assert seal(opened) == seal(run)
-    assert seal(run).sealed == ()
+    assert seal_run(opened) == seal_run(run)
+    assert seal_run(run).sealed == ()
     assert content(opened) == before
 
 
@@ -64,14 +64,14 @@ def test_pieces_do_not_show(runs: Path, chunk_rows: int) -> None:
     write_rows(run, gpus(2), [], segment=1)
     write_rows(run, gpus(2), ramp(24, start_ns=START_NS + 10**9), segment=3)
     before = content(run)
-    assert seal(run, chunk_rows=chunk_rows).sealed == ("node1/nvml.fast",)
+    assert seal_run(run, chunk_rows=chunk_rows).sealed == ("node1/nvml.fast",)
     assert content(run) == before
 
 
 def test_streams_lie_together(runs: Path) -> None:
     run = make_run(runs)
     write_rows(run, gpus(3), ramp(30, streams=3))
-    seal(run)
+    seal_run(run)
     rows = duckdb.sql(f"SELECT stream, scope, segment, t0_ns FROM '{run}/node1/nvml.fast.parquet'").fetchall()
     assert rows == sorted(rows)
     assert rows[0][:3] == ("gpu0", "gpu:0", 0)
@@ -80,7 +80,7 @@ def test_streams_lie_together(runs: Path) -> None:
 def test_a_live_run_is_left_alone(runs: Path) -> None:
     run = make_run(runs, owner=None)
     write_rows(run, gpus(), ramp(4))
-    assert seal(run).left == ((run.name, "still recording"),)
+    assert seal_run(run).left == ((run.name, "still recording"),)
     assert names(run) == ["nvml.fast.0.journal"]
 
 
@@ -90,22 +90,22 @@ def test_a_journal_that_is_still_written_is_left_alone(runs: Path) -> None:
     write_rows(run, gpus(), ramp(4), meter="rapl")
     with open_journal(run, gpus()) as journal:
         journal.append_rows(pack_row(journal.row, *ramp(1)[0]))
-        report = seal(run)
+        report = seal_run(run)
         assert report.sealed == ("node1/rapl.fast",)
         assert report.left == (("node1/nvml.fast", "still being written"),)
         journal.append_rows(pack_row(journal.row, *ramp(2)[1]))
-    assert seal(run).sealed == ("node1/nvml.fast",)
+    assert seal_run(run).sealed == ("node1/nvml.fast",)
     assert sum(i.rows for i in open_run(run).tables()) == 6
 
 
 def test_a_later_segment_joins_the_sealed_ones(runs: Path) -> None:
     run = make_run(runs)
     write_rows(run, gpus(2), ramp(10))
-    seal(run)
+    seal_run(run)
     write_rows(run, gpus(3), ramp(9, streams=3, start_ns=START_NS + 10**9), segment=1)
     before = content(run)
     assert [s[1] for s in before] == ["gpu0", "gpu1", "gpu2"]
-    assert seal(run).sealed == ("node1/nvml.fast",)
+    assert seal_run(run).sealed == ("node1/nvml.fast",)
     assert content(run) == before
     assert names(run) == [LOCK, "nvml.fast.parquet"]
 
@@ -114,11 +114,11 @@ def test_journals_left_by_a_killed_sealer_are_not_counted_twice(runs: Path) -> N
     run = make_run(runs)
     path = write_rows(run, gpus(), ramp(10))
     journal, before = path.read_bytes(), content(run)
-    seal(run)
+    seal_run(run)
     path.write_bytes(journal)  # Killed after the rename, before the journals went.
     (run / "node1" / ".seal-1-abcd-0").write_bytes(b"part of a file")
     assert content(run) == before
-    assert seal(run).sealed == ()
+    assert seal_run(run).sealed == ()
     assert names(run) == [LOCK, "nvml.fast.parquet"]
     assert content(run) == before
 
@@ -132,7 +132,7 @@ def test_a_damaged_parquet_file_costs_no_journals(runs: Path) -> None:
     assert len(before) == 2
     opened = open_run(run)
     assert [p.path for p in opened.problems()] == [broken]
-    report = seal(run)
+    report = seal_run(run)
     assert report.sealed == ()
     assert "damaged" in report.left[0][1]
     assert path.exists()
@@ -154,7 +154,7 @@ def test_a_read_only_disk_is_read_without_a_seal(tiny_disk: Path) -> None:
     close_run(run)
     before = content(run)
     subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
-    assert seal(run).left == (("node1", "Read-only file system"),)
+    assert seal_run(run).left == (("node1", "Read-only file system"),)
     assert content(run) == before
     assert names(run) == ["nvml.fast.0.journal"]
 
@@ -168,7 +168,7 @@ def test_a_folder_of_somebody_else_is_read_without_a_seal(tmp_path: Path) -> Non
     try:
         # Root may write anywhere: become nobody for the while, with the folders above open to all.
         with _nobody(tmp_path):
-            assert seal(run).left == (("node1", "it belongs to another user"),)
+            assert seal_run(run).left == (("node1", "it belongs to another user"),)
             assert content(run) == before
     finally:
         (run / "node1").chmod(0o755)
@@ -229,7 +229,7 @@ def test_two_processes_seal_and_read_at_once(runs: Path) -> None:
     for sealer in sealers:
         sealer.communicate(timeout=600)
         assert sealer.returncode == 0
-    seal(run)
+    seal_run(run)
     assert names(run) == [LOCK, "nvml.fast.parquet", "rapl.fast.parquet"]
     assert content(run) == before
 
@@ -241,8 +241,8 @@ def test_waiting_for_another_sealer(runs: Path) -> None:
     write_rows(run, gpus(), ramp(10))
     with (run / "node1" / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert seal(run).left == (("node1", "being sealed by another process"),)
-        waiting = threading.Thread(target=seal, args=(run,), kwargs={"wait": True})
+        assert seal_run(run).left == (("node1", "being sealed by another process"),)
+        waiting = threading.Thread(target=seal_run, args=(run,), kwargs={"wait": True})
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()
@@ -286,7 +286,7 @@ def test_kill_9_of_the_writer(runs: Path) -> None:
     (info,) = opened.tables()
     assert info.rows >= live >= 3000
     before = content(run)
-    assert seal(run).sealed == ("node1/nvml.fast",)
+    assert seal_run(run).sealed == ("node1/nvml.fast",)
     assert content(run) == before
     times = [opened.series(info, s).t0_ns for s in ("gpu0", "gpu1")]
     assert np.array_equal(np.sort(np.concatenate(times)), START_NS + 1000 * np.arange(info.rows))
@@ -316,6 +316,6 @@ def test_kill_9_of_the_sealer(runs: Path) -> None:
     assert done.returncode == -9
     assert list((run / "node1").glob(".seal-*"))
     assert content(run) == before
-    assert seal(run).sealed == ("node1/nvml.fast",)
+    assert seal_run(run).sealed == ("node1/nvml.fast",)
     assert names(run) == [LOCK, "nvml.fast.parquet"]
     assert content(run) == before

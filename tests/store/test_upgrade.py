@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.codes import raises_code
 
-from joulelab.store.upgrade import SCHEMA, STEPS, Document, upgrade
+from joulelab.store.upgrade import SCHEMA, STEPS, Document, upgrade_document
 
 
 def rename(document: Document, data: dict[str, Any]) -> dict[str, Any]:
@@ -18,32 +18,32 @@ def add(document: Document, data: dict[str, Any]) -> dict[str, Any]:
 
 def test_older_documents_go_through_every_step() -> None:
     old = {"schema": 1, "name": "x"}
-    assert upgrade("run", old, where="r", steps={1: rename, 2: add}, schema=3) == {
+    assert upgrade_document("run", old, where="r", steps={1: rename, 2: add}, schema=3) == {
         "schema": 3,
         "title": "x",
         "added": True,
     }
-    assert upgrade("end", old, where="r", steps={1: rename, 2: add}, schema=3) == {
+    assert upgrade_document("end", old, where="r", steps={1: rename, 2: add}, schema=3) == {
         "schema": 3,
         "name": "x",
         "added": True,
     }
     assert old == {"schema": 1, "name": "x"}
-    assert upgrade("run", {"schema": 2, "title": "x"}, where="r", steps={1: rename, 2: add}, schema=3)["added"]
+    assert upgrade_document("run", {"schema": 2, "title": "x"}, where="r", steps={1: rename, 2: add}, schema=3)["added"]
 
 
 def test_the_chain_has_no_hole() -> None:
     assert sorted(STEPS) == list(range(1, SCHEMA))
     with raises_code("store.old-schema"):
-        upgrade("run", {"schema": 1}, where="r", steps={2: add}, schema=3)
+        upgrade_document("run", {"schema": 1}, where="r", steps={2: add}, schema=3)
 
 
 def test_newer_documents_are_refused() -> None:
     with raises_code("newer-schema"):
-        upgrade("run", {"schema": 2}, where="r", steps={}, schema=1)
+        upgrade_document("run", {"schema": 2}, where="r", steps={}, schema=1)
 
 
 @pytest.mark.parametrize("version", [None, "1", 1.0, True])
 def test_a_document_without_version_is_refused(version: object) -> None:
     with raises_code("store.no-schema"):
-        upgrade("run", {"schema": version}, where="r")
+        upgrade_document("run", {"schema": version}, where="r")

@@ -10,7 +10,7 @@ from tests.study.virtual_study import NODE, write
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.store.folder import read_json
+from joulelab.store.documents import read_json
 from joulelab.study.slots import State, look
 from joulelab.study.trial import load_trial
 from joulelab.twin.nodefile import parsed

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.readings import Floats, Ints
     from joulelab.analysis.result import Fact, Gap, Lag
-    from joulelab.store.table import Problem
+    from joulelab.store.table import FileProblem
 
 # Tables of load, caps, temperature and fans: no energy is in them.
 WITHOUT_ENERGY = ("host", "state", "cooling")
@@ -57,7 +57,7 @@ class RunEvidence:
     accounts: Accounts = field(default_factory=Accounts)
     steps: Ints | None = None
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    damage: Sequence[Problem] = ()
+    damage: Sequence[FileProblem] = ()
     phases: int = 0
     work_left_out: int = 0
     open_phases: Sequence[str] = ()  # of a run that ended by itself
@@ -222,13 +222,13 @@ def _counts_over(scope: ScopeChannels, hole: tuple[int, int]) -> bool:
 # Files that are damaged or missing.
 
 
-def is_needed_for_totals(problem: Problem) -> bool:
+def is_needed_for_totals(problem: FileProblem) -> bool:
     """Return whether totals need a file that is lost: samples of energy, and events, which name the meters."""
     meter, *table = problem.path.name.split(".")[:2]
     return problem.lost and not is_of_marks(problem) and not {meter, *table} & {*WITHOUT_ENERGY}
 
 
-def is_of_marks(problem: Problem) -> bool:
+def is_of_marks(problem: FileProblem) -> bool:
     """Return whether marks are damaged: then the amount of work is unknown."""
     return "marks" in (problem.path.name, problem.path.parent.name)
 
@@ -236,7 +236,7 @@ def is_of_marks(problem: Problem) -> bool:
 class LostTables:
     """Hold the tables that no figure may be made from: damaged ones, and all where the run's own documents are."""
 
-    def __init__(self, damage: Iterable[Problem] = ()) -> None:
+    def __init__(self, damage: Iterable[FileProblem] = ()) -> None:
         lost = [p.path for p in damage if p.lost and not is_of_marks(p)]
         self.all = any(path.name in DOCUMENTS for path in lost)
         self._names: set[tuple[str, ...]] = {(path.parent.name, *path.name.split(".")[:2]) for path in lost}
@@ -250,7 +250,7 @@ class LostTables:
         return self.all or bool(self._names)
 
 
-def check_damage(damage: Iterable[Problem]) -> Iterator[Check]:
+def check_damage(damage: Iterable[FileProblem]) -> Iterator[Check]:
     """Fail a check for every damaged or missing file; the texts hold no path of this machine, pages are shared."""
     for problem in damage:
         path = problem.path

@@ -176,10 +176,10 @@ def seal_ended(run: Path) -> None:
     """Seal a run that has ended and is not sealed yet; a read-only store is read from its journals."""
     if read_run_state(run) is RunState.LIVE or not any(run.glob("*/*.journal")):
         return
-    from joulelab.store.seal import seal
+    from joulelab.store.seal import seal_run
 
     with contextlib.suppress(JoulelabError, OSError):
-        seal(run)
+        seal_run(run)
 
 
 def write_result(run: Path, result: Result, before: str | None = None) -> ResultHead:

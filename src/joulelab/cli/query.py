@@ -33,13 +33,15 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     if as_csv and as_json:
         raise UsageError("exclusive", "--csv and --json exclude each other")
     from joulelab.analysis.results_file import list_query_rows, seal_ended
-    from joulelab.store.query import query
+    from joulelab.store.query import run_query
 
     lost: dict[Path, str] = {}
     failed: dict[str, str] = {}
     try:
         with show_progress("reading all runs"):
-            columns, rows = query(runs, sql, results=list_query_rows, prepare=seal_ended, left_out=lost, damaged=failed)
+            columns, rows = run_query(
+                runs, sql, results=list_query_rows, prepare=seal_ended, left_out=lost, damaged=failed
+            )
     finally:
         for file, why in lost.items():
             print_notice(f"the readings of {file} are missing: {why}")

@@ -56,9 +56,9 @@ class TuneRequest:
     @property
     def typed(self) -> str:
         """Return the command as typed, without secrets."""
-        from joulelab.store.redact import redact
+        from joulelab.store.redact import redact_command
 
-        return shlex.join(redact(self.words))
+        return shlex.join(redact_command(self.words))
 
 
 class OnlineUsageError(click.UsageError):

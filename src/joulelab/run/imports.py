@@ -118,9 +118,9 @@ def import_archives(runs: Path, asked: Sequence[ArchiveRequest], wanted: ImportR
         )
         run = import_run(runs, what)
         told = [str(text) for a in archives for text in getattr(a, "told", ())]
-    from joulelab.store.seal import seal
+    from joulelab.store.seal import seal_run
 
-    seal(run, wait=True)
+    seal_run(run, wait=True)
     return ImportedRun(
         run, list_archive_problems([f for part in parts for f in part.streams]), list(dict.fromkeys(told))
     )

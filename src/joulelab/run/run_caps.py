@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from joulelab.core.clock import NEVER_NS
 from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
-from joulelab.store.redact import redact
+from joulelab.store.redact import redact_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +120,7 @@ class RunCaps:
 
         if self._caps is None:
             run = "" if self._recording.run is None else str(self._recording.run)
-            command = " ".join(redact(self._recording.command))
+            command = " ".join(redact_command(self._recording.command))
             self._caps = Caps(self._environ, who={"command": command, "run": run})
         held = self._caps.set(requests)
         for each in held:

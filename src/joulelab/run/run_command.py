@@ -425,9 +425,9 @@ def _finish_run(outcome: RunOutcome, options: RunOptions, signals: SignalBox) ->
             result = analyse_closed_run(run)
             size = sum(path.stat().st_size for path in run.glob("*/*.journal"))
             if result.duration_s >= options.seal_from_s and size < options.seal_limit:
-                from joulelab.store.seal import seal
+                from joulelab.store.seal import seal_run
 
-                seal(run)
+                seal_run(run)
     except KeyboardInterrupt:
         outcome.problems.append(f"interrupted; the record is complete: joulelab show {run.name}")
     except Exception as error:  # noqa: BLE001 - the workload's outcome is returned, whatever the analysis meets

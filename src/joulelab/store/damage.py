@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 from joulelab.store.clocks import UTC_BOOT_ID
 from joulelab.store.folder import RunState
 from joulelab.store.safe_files import open_regular
-from joulelab.store.table import Problem
+from joulelab.store.table import FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.store.manifest import FileCheck
-    from joulelab.store.table import Table
+    from joulelab.store.table import SampleTable
 
 
 def find_damage(
-    known: Sequence[Problem],
+    known: Sequence[FileProblem],
     *,
     state: RunState,
     folders: Sequence[Path],
-    tables: Sequence[Table],
+    tables: Sequence[SampleTable],
     events: Sequence[Mapping[str, Any]],
     files: Mapping[str, int],
-) -> list[Problem]:
+) -> list[FileProblem]:
     """Return files that cannot be read, files with damaged lines, files that were cut off, and files that are missing.
 
     `known` are the problems that reading has met; `folders` are those that the hosts should have; `files` are the
@@ -42,7 +42,7 @@ def find_damage(
     found = [p for p in known if p.lost or p.path.suffix in (".jsonl", ".json")]
     for folder in folders:
         if not folder.is_dir():
-            found.append(Problem(folder, "the folder of the host is missing", lost=True, code="missing-host"))
+            found.append(FileProblem(folder, "the folder of the host is missing", lost=True, code="missing-host"))
             continue
         here = [t for t in tables if t.host == folder.name]
         own = [e for e in events if e.get("host") == folder.name]
@@ -50,7 +50,7 @@ def find_damage(
         # A recorder makes a file for its first row; what was imported may be empty.
         empty = [t for t in here if t.segments and not t.rows and t.segments[0].header.boot_id != UTC_BOOT_ID]
         for path in (folder / f"{t.meter}.{t.table}" for t in empty):
-            found.append(Problem(path, "it holds no rows", lost=True, code="no-rows"))
+            found.append(FileProblem(path, "it holds no rows", lost=True, code="no-rows"))
         if state is RunState.CLOSED:
             told = {p.path for p in found if p.lost}
             cut = _find_cut_files(folder, [t for t in here if t not in empty], own, files)
@@ -64,11 +64,11 @@ def find_damage(
     lines = (folders[0].parent / name for name in files if name.endswith(".jsonl"))
     gone = [p for p in lines if not os.path.lexists(p) and told.isdisjoint((p, *p.parents))]
     gone = list(dict.fromkeys(p if p.parent.exists() else p.parent for p in gone))
-    found += [Problem(p, "it is missing", lost=True, code="missing") for p in gone]
+    found += [FileProblem(p, "it is missing", lost=True, code="missing") for p in gone]
     return list({p.path: p for p in reversed(found)}.values())[::-1]  # the first problem of each file
 
 
-def word_damage(run: Path, check: FileCheck) -> Problem:
+def word_damage(run: Path, check: FileCheck) -> FileProblem:
     """Return a file that differs from the manifest as a problem of its run."""
     size, whole = check.size or 0, check.record.size
     what, code = {
@@ -77,12 +77,12 @@ def word_damage(run: Path, check: FileCheck) -> Problem:
         "changed": ("it was changed after the run", "changed"),
     }.get(check.status, (f"it cannot be read ({check.why})", "unreadable"))
     numbers = {"bytes": float(size), "recorded": float(whole)}
-    return Problem(run / check.name, what, lost=True, code=code, numbers=numbers)
+    return FileProblem(run / check.name, what, lost=True, code=code, numbers=numbers)
 
 
 def _find_cut_files(
-    folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]], files: Mapping[str, int]
-) -> Iterator[Problem]:
+    folder: Path, tables: Sequence[SampleTable], events: Sequence[Mapping[str, Any]], files: Mapping[str, int]
+) -> Iterator[FileProblem]:
     """Find files of an ended run that are smaller than at its end, or lack their last row, line or event.
 
     A recorder that was killed leaves such files, and its supervisor an event; on a node that was lost there may be
@@ -95,12 +95,12 @@ def _find_cut_files(
         torn = s.torn_bytes and not is_node and str(s.header.segment) not in killed
         if torn or (s.journal_bytes is not None and s.journal_bytes < files.get(f"{folder.name}/{path.name}", 0)):
             what = f"it was cut off after {s.rows} rows"
-            yield Problem(path, what, lost=True, code="cut-off", numbers={"rows": s.rows})
+            yield FileProblem(path, what, lost=True, code="cut-off", numbers={"rows": s.rows})
     started = {str(e.get("segment")) for e in events if e.get("event") == "recorder-started"}
     stopped = {e.get("source") for e in events if e.get("event") == "stop"}
     marks = folder / "marks"
     if os.path.lexists(marks) and not marks.is_dir():
-        yield Problem(marks, "it is not a folder", lost=True, code="no-folder")
+        yield FileProblem(marks, "it is not a folder", lost=True, code="no-folder")
     for path in sorted((*folder.glob("events.*.jsonl"), *folder.glob("marks/*.jsonl"))):
         number = path.name.split(".")[1]
         excused = path.parent == folder and (is_node or number in killed)
@@ -110,9 +110,9 @@ def _find_cut_files(
             continue  # known already
         if size < files.get(path.relative_to(folder.parent).as_posix(), 0) or not (whole or excused):
             what = f"it was cut off after {size} bytes"
-            yield Problem(path, what, lost=True, code="cut-off", numbers={"bytes": size})
+            yield FileProblem(path, what, lost=True, code="cut-off", numbers={"bytes": size})
         elif number in started and path.stem not in stopped and not excused:
-            yield Problem(path, "it was cut off before the recorder stopped", lost=True, code="no-stop")
+            yield FileProblem(path, "it was cut off before the recorder stopped", lost=True, code="no-stop")
 
 
 def _check_end_record(path: Path) -> tuple[int, bool]:
@@ -124,22 +124,22 @@ def _check_end_record(path: Path) -> tuple[int, bool]:
 
 
 def _find_missing_events(
-    folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]]
-) -> Iterator[Problem]:
+    folder: Path, tables: Sequence[SampleTable], events: Sequence[Mapping[str, Any]]
+) -> Iterator[FileProblem]:
     """Find recorders that have left samples but no events, or none of the meters that the samples are of."""
     segments = {s.header.segment for table in tables for s in table.segments}
     for event in (e for e in events if e.get("event") == "recorder-started" and e.get("segment") in segments):
         path = folder / f"events.{event['segment']}.jsonl"
         ends = f".{event['segment']}"
         if not path.exists():
-            yield Problem(path, f"{path.name} is missing", lost=True, code="missing")
+            yield FileProblem(path, f"{path.name} is missing", lost=True, code="missing")
         elif not any(e.get("event") == "meter" and str(e.get("source")).endswith(ends) for e in events):
-            yield Problem(path, f"{path.name} names no meter", lost=True, code="no-meters")
+            yield FileProblem(path, f"{path.name} names no meter", lost=True, code="no-meters")
 
 
 def _find_missing_samples(
-    folder: Path, opened: Mapping[str, Any], tables: Sequence[Table], events: Sequence[Mapping[str, Any]]
-) -> Iterator[Problem]:
+    folder: Path, opened: Mapping[str, Any], tables: Sequence[SampleTable], events: Sequence[Mapping[str, Any]]
+) -> Iterator[FileProblem]:
     """Find a meter that was opened with more streams than the folder has; one that never answered has left gaps."""
     meter, source = opened.get("meter"), str(opened.get("source"))
     number = source.rpartition(".")[2]
@@ -156,4 +156,4 @@ def _find_missing_samples(
     if len(stored) + len(silent) < wanted:
         what = f"{len(stored)} of {wanted} streams are stored, a file with the others is missing"
         numbers = {"stored": float(len(stored)), "wanted": float(wanted)}
-        yield Problem(folder / f"{meter}", what, lost=True, code="missing-streams", numbers=numbers)
+        yield FileProblem(folder / f"{meter}", what, lost=True, code="missing-streams", numbers=numbers)

@@ -19,8 +19,8 @@ from joulelab.core.clock import NS, ClockPair
 from joulelab.core.errors import Refused, StoreError
 from joulelab.core.text import finite_or_none
 from joulelab.store.folder import write_json_atomic
-from joulelab.store.seal import temporary_files, write_table
-from joulelab.store.table import connect, load_table, quote_name, quote_text
+from joulelab.store.seal import open_temporary_files, write_table
+from joulelab.store.table import connect_database, load_table, quote_name, quote_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,7 +121,7 @@ def _list_times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[An
 
 def _write_csv(run: Run, info: TableInfo, target: Path) -> None:
     channels = list(dict.fromkeys(c.name for s in info.streams for c in s.channels))
-    with temporary_files(target.parent) as temporary, connect() as con:
+    with open_temporary_files(target.parent) as temporary, connect_database() as con:
         whole, part = temporary.new(), temporary.new()
         with whole.open("wb") as file:
             for number, stream in enumerate(info.streams):
@@ -152,7 +152,7 @@ def _format_cell(column: str, values: dict[str, Any]) -> str:
 
 
 def _write_parquet(run: Run, info: TableInfo, target: Path) -> None:
-    with temporary_files(target.parent) as temporary, connect(memory_limit="2GB", threads=2) as con:
+    with open_temporary_files(target.parent) as temporary, connect_database(memory_limit="2GB", threads=2) as con:
         table = load_table(run.path / info.host, info.meter, info.table, con)
         if table.parquet and not table.journals:
             copy = temporary.new()
@@ -163,7 +163,7 @@ def _write_parquet(run: Run, info: TableInfo, target: Path) -> None:
 
 
 def _write_json(run: Run, infos: Sequence[TableInfo], target: Path) -> None:
-    with temporary_files(target.parent) as temporary:
+    with open_temporary_files(target.parent) as temporary:
         path = temporary.new()
         with path.open("w", encoding="utf-8") as file:
             head = json.dumps(describe_export(run, infos), ensure_ascii=False)

@@ -18,31 +18,13 @@ from joulelab.core.errors import NotARun, StoreError, WriteFailed
 from joulelab.core.process import PROC, find_process, identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.journal import is_being_written
-from joulelab.store.redact import allowed_environment, redact
+from joulelab.store.redact import redact_command, select_environment
 from joulelab.store.safe_files import read_regular, replace_file, sync_directory
-from joulelab.store.upgrade import SCHEMA, upgrade
+from joulelab.store.upgrade import SCHEMA, upgrade_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "RunState",
-    "allowed_environment",
-    "create_run",
-    "end_run",
-    "find_run",
-    "find_host_dir",
-    "list_host_dirs",
-    "identify_owner",
-    "list_runs",
-    "make_host_dir",
-    "read_end",
-    "read_json",
-    "read_meta",
-    "redact",
-    "read_run_state",
-    "write_json_atomic",
-]
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 # Where neither owner nor locks can be seen (another host on a shared disk), a journal that grew this recently is live.
 RECENT_S = 60.0
@@ -77,9 +59,9 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
         **meta,
         "schema": SCHEMA,
         "id": run_id,
-        "command": redact(meta["command"]),
+        "command": redact_command(meta["command"]),
         "started": dict(started),
-        "environment": allowed_environment(meta.get("environment") or {}),
+        "environment": select_environment(meta.get("environment") or {}),
         "owner": meta.get("owner") or identify_owner(),
     }
     make_host_dir(run, str(data["host"]))
@@ -204,14 +186,14 @@ def read_meta(run: Path) -> dict[str, Any]:
     if not os.path.lexists(run / "run.json"):
         why = "no run.json in it, or no permission"
         raise NotARun("not a run folder", where=str(run), why=why, next="joulelab ls", code="not-a-run.folder")
-    return upgrade("run", read_json(run / "run.json"), where=str(run))
+    return upgrade_document("run", read_json(run / "run.json"), where=str(run))
 
 
 def read_end(run: Path) -> dict[str, Any] | None:
     """Read `end.json` in the current schema, None where the run has not ended; raise NewerSchema or StoreError."""
     if not os.path.lexists(run / "end.json"):
         return None
-    return upgrade("end", read_json(run / "end.json"), where=str(run))
+    return upgrade_document("end", read_json(run / "end.json"), where=str(run))
 
 
 def _is_file(path: Path) -> bool:

@@ -21,7 +21,7 @@ from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.core.spec import Stream
 from joulelab.store.documents import decode_json
 from joulelab.store.safe_files import NEW_FLAGS, open_regular, sync_directory
-from joulelab.store.upgrade import SCHEMA, upgrade
+from joulelab.store.upgrade import SCHEMA, upgrade_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -152,7 +152,7 @@ def read_header(path: Path) -> JournalHeader:
         raise _make_torn_error(path, f"header is {error}") from None
     if not isinstance(data, dict):
         raise _make_torn_error(path, "header is not an object")
-    data = upgrade("journal", data, where=str(path))
+    data = upgrade_document("journal", data, where=str(path))
     try:
         fields = {k: data[k] for k in HeaderFields.__annotations__}
         streams = tuple(Stream.from_json(s) for s in data["streams"])

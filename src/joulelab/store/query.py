@@ -33,8 +33,8 @@ from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, list_runs, read_run_state
 from joulelab.store.manifest import check_files, read_manifest
 from joulelab.store.seal import TemporaryFiles, write_table
-from joulelab.store.table import METADATA_KEY, connect, load_table, quote_name, quote_text
-from joulelab.store.upgrade import upgrade
+from joulelab.store.table import METADATA_KEY, connect_database, load_table, quote_name, quote_text
+from joulelab.store.upgrade import upgrade_document
 
 Row = Mapping[str, Any]
 # What a caller may know about a run: rows for the views of results, by the name of the view.
@@ -106,7 +106,7 @@ RESULT_COLUMNS = {
 }
 
 
-def query(
+def run_query(
     runs: Path,
     sql: str,
     *,
@@ -125,18 +125,18 @@ def query(
     views and columns there are, and Refused for statements that do anything but select.
     """
     known = list_runs(runs)
-    with connect() as con, tempfile.TemporaryDirectory(prefix="joulelab-query-") as scratch:
-        _only_select(con, sql)
-        if _mentions(sql, "runs"):
+    with connect_database() as con, tempfile.TemporaryDirectory(prefix="joulelab-query-") as scratch:
+        _check_select(con, sql)
+        if _is_mentioned(sql, "runs"):
             described = _describe_data(known, results) if results and _may_show_data(sql) else {}
-            _make_view(con, "runs", [{**_run_row(path), **described.get(path, {})} for path in known], RUN_COLUMNS)
-        wanted_results = [name for name in RESULT_COLUMNS if _mentions(sql, name)]
+            _make_view(con, "runs", [{**_make_run_row(path), **described.get(path, {})} for path in known], RUN_COLUMNS)
+        wanted_results = [name for name in RESULT_COLUMNS if _is_mentioned(sql, name)]
         problems = {} if damaged is None else damaged
-        rows = _result_rows(known, results or (lambda _: {}), wanted_results, problems) if wanted_results else {}
+        rows = _list_result_rows(known, results or (lambda _: {}), wanted_results, problems) if wanted_results else {}
         for name in wanted_results:
             _make_view(con, name, rows[name], RESULT_COLUMNS[name])
         tables, unsealed = _find_tables(known, prepare) if _may_name_samples(con, sql) else (None, set())
-        wanted = {name: files for name, files in (tables or {}).items() if _mentions(sql, name)}
+        wanted = {name: files for name, files in (tables or {}).items() if _is_mentioned(sql, name)}
         lost = {} if left_out is None else left_out
         lost |= _find_lost(known, wanted) if wanted else {}
         for name, files in wanted.items():
@@ -144,15 +144,15 @@ def query(
             copies = _copy_journals(con, [file for file in files if file in unsealed], Path(scratch), lost)
             files[:] = [copies.get(file, file) for file in files if file not in unsealed or file in copies]
             lost |= _make_table_view(con, name, files, {copy: file for file, copy in copies.items()})
-        _fence(con, [file for files in wanted.values() for file in files])
+        _restrict_database(con, [file for files in wanted.values() for file in files])
         try:
             found = con.execute(sql)
             return [str(column[0]) for column in found.description or ()], found.fetchall()
         except duckdb.Error as error:
-            raise _explained(con, error, sql, _find_tables(known)[0] if tables is None else tables) from None
+            raise _explain_error(con, error, sql, _find_tables(known)[0] if tables is None else tables) from None
 
 
-def _result_rows(
+def _list_result_rows(
     known: Sequence[Path], results: Results, views: Sequence[str], damaged: dict[str, str]
 ) -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {view: [] for view in views}
@@ -181,11 +181,11 @@ def _describe_data(known: Sequence[Path], results: Results) -> dict[Path, Row]:
     return found
 
 
-def _only_select(con: duckdb.DuckDBPyConnection, sql: str) -> None:
+def _check_select(con: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = con.extract_statements(sql)
     except duckdb.Error as error:
-        raise ConfigError("the query is not valid SQL", why=_first_lines(error), code="config.query-syntax") from None
+        raise ConfigError("the query is not valid SQL", why=_cut_lines(error), code="config.query-syntax") from None
     if len(statements) != 1:
         what, then = f"a query is one statement, this has {len(statements)}", "joulelab query 'SELECT ...'"
         raise ConfigError(what, next=then, code="config.query-statements")
@@ -195,16 +195,16 @@ def _only_select(con: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise Refused(what, why=why, next="use SELECT", code="refused.query-changes")
 
 
-def _fence(con: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
+def _restrict_database(con: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
     allowed = ", ".join(quote_text(file) for file in files)
     con.execute(f"SET allowed_paths = [{allowed}]")
     con.execute("SET enable_external_access = false")
     con.execute("SET lock_configuration = true")
 
 
-def _run_row(path: Path) -> Row:
+def _make_run_row(path: Path) -> Row:
     try:
-        meta, end = _documents(path)
+        meta, end = _read_documents(path)
         state = str(RunState.CLOSED if end else read_run_state(path, meta))
     except NewerSchema:
         return {"run": path.name, "path": str(path), "state": "newer schema"}
@@ -216,8 +216,8 @@ def _run_row(path: Path) -> Row:
         **{key: end.get(key) for key in ("outcome", "exit_code", "signal")},
         "run": path.name,
         "state": state,
-        "started": _timestamp(meta.get("started")),
-        "ended": _timestamp(end.get("ended")),
+        "started": _make_timestamp(meta.get("started")),
+        "ended": _make_timestamp(end.get("ended")),
         "duration_s": (end_ns - start_ns) / NS if start_ns is not None and end_ns is not None else None,
         "command": shlex.join(meta.get("command") or []),
         "username": meta.get("user"),
@@ -226,32 +226,32 @@ def _run_row(path: Path) -> Row:
     }
 
 
-def _documents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_documents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what tells how a run began and ended; the latter is empty where it did not."""
     where = str(path)
-    meta = upgrade("run", read_document(f"{where}/run.json"), where=where)
+    meta = upgrade_document("run", read_document(f"{where}/run.json"), where=where)
     there = os.path.lexists(f"{where}/end.json")
-    return meta, upgrade("end", read_document(f"{where}/end.json"), where=where) if there else {}
+    return meta, upgrade_document("end", read_document(f"{where}/end.json"), where=where) if there else {}
 
 
-def _timestamp(pair: Mapping[str, Any] | None) -> str | None:
+def _make_timestamp(pair: Mapping[str, Any] | None) -> str | None:
     return datetime.fromtimestamp(pair["utc_ns"] / NS, UTC).isoformat(sep=" ")[:26] if pair else None
 
 
 def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
     extra = [key for key in dict.fromkeys(itertools.chain.from_iterable(rows)) if key not in columns]
     given = {key: [row.get(key) for row in rows] for key in (*columns, *extra)}
-    types = {**columns, **{key: _type_of(given[key]) for key in extra}}
-    data = {f"c{k}": _column(given[key], kind) for k, (key, kind) in enumerate(types.items())}
+    types = {**columns, **{key: _choose_type(given[key]) for key in extra}}
+    data = {f"c{k}": _make_column(given[key], kind) for k, (key, kind) in enumerate(types.items())}
     con.register("given", data)
-    heads = _apart([escape_surrogates(key) for key in types])
+    heads = _separate_names([escape_surrogates(key) for key in types])
     kinds = enumerate(zip(heads, types.values(), strict=True))
-    cast = ", ".join(f"{_cast(f'c{k}', kind)} AS {quote_name(head)}" for k, (head, kind) in kinds)
+    cast = ", ".join(f"{_cast_column(f'c{k}', kind)} AS {quote_name(head)}" for k, (head, kind) in kinds)
     con.execute(f"CREATE TABLE {quote_name(name)} AS SELECT {cast} FROM given")  # noqa: S608 (quoted)
     con.unregister("given")
 
 
-def _apart(names: Sequence[str]) -> list[str]:
+def _separate_names(names: Sequence[str]) -> list[str]:
     """Return names of columns that the database can tell apart: it does not by upper and lower case."""
     seen: set[str] = set()
     found = []
@@ -264,26 +264,26 @@ def _apart(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
+def _make_column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
     """Return a column as it is given to the database: numbers as such, all else as text that is cast."""
     kinds = set(map(type, values)) - {type(None)}
-    if kind in NATIVE and kinds and kinds <= NATIVE[kind][1] and _fits(values, kind):
+    if kind in NATIVE and kinds and kinds <= NATIVE[kind][1] and _is_fitting(values, kind):
         missing = [value is None for value in values]
         return np.ma.array([0 if v is None else v for v in values], dtype=NATIVE[kind][0], mask=missing)
-    return np.array([_text(value) for value in values], object)
+    return np.array([_make_text(value) for value in values], object)
 
 
-def _fits(values: Sequence[Any], kind: str) -> bool:
+def _is_fitting(values: Sequence[Any], kind: str) -> bool:
     return kind == "BOOLEAN" or all(value is None or abs(value) < LARGEST[kind] for value in values)
 
 
-def _cast(column: str, kind: str) -> str:
+def _cast_column(column: str, kind: str) -> str:
     if kind in NATIVE:
         return f"TRY_CAST({column} AS {kind})"  # what is no number, in a folder from elsewhere, is NULL
     return f"{column}::VARCHAR::JSON::{kind}" if kind.startswith("MAP") else f"{column}::VARCHAR::{kind}"
 
 
-def _text(value: Any) -> str | None:
+def _make_text(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -291,7 +291,7 @@ def _text(value: Any) -> str | None:
     return json.dumps(value) if isinstance(value, dict | list | tuple | bool) else repr(value)
 
 
-def _type_of(values: Sequence[Any]) -> str:
+def _choose_type(values: Sequence[Any]) -> str:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return "BOOLEAN"
@@ -307,10 +307,10 @@ def _find_tables(
     tables: dict[str, list[Path]] = {}
     unsealed: set[Path] = set()
     for run in known:
-        found = _files(run)
+        found = _list_files(run)
         if prepare is not None and any(file.endswith(".journal") for file in found):
             prepare(run)
-            found = _files(run)
+            found = _list_files(run)
         journals = {_name_sealed(file) for file in found if file.endswith(".journal")}
         for file in sorted(journals.union(file for file in found if file.endswith(".parquet"))):
             tables.setdefault(_name_view(file), []).append(Path(file))
@@ -363,7 +363,7 @@ def _copy_journals(
     return copies
 
 
-def _files(run: Path) -> list[str]:
+def _list_files(run: Path) -> list[str]:
     """Return the regular files in a run's host folders, but the hidden ones; DuckDB would wait for a FIFO."""
     found = []
     with contextlib.suppress(OSError), os.scandir(run) as hosts:
@@ -374,7 +374,7 @@ def _files(run: Path) -> list[str]:
     return found
 
 
-def _mentions(sql: str, name: str) -> bool:
+def _is_mentioned(sql: str, name: str) -> bool:
     # Opening the files of ten thousand runs takes seconds: only those that the statement can see.
     return bool(re.search(rf"(?i)\b{re.escape(name)}\b", sql)) or _lists_views(sql)
 
@@ -401,18 +401,18 @@ def _make_table_view(
     try:
         cut = _find_cut(con, whole, originals) if whole else {}
     except duckdb.Error:
-        whole = [file for file in files if _readable(con, file)]
+        whole = [file for file in files if _is_readable(con, file)]
         lost = {originals.get(file, file): "it cannot be read" for file in files if file not in whole}
         cut = _find_cut(con, whole, originals) if whole else {}
     files[:] = [file for file in whole if file not in cut]
     lost |= {originals.get(file, file): what for file, what in cut.items()}
     if not files:
         return lost
-    described = con.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608 (quoted)
+    described = con.execute(f"DESCRIBE SELECT * FROM {_make_source(files)}").fetchall()  # noqa: S608 (quoted)
     own = [str(row[0]) for row in described if row[0] != "filename"]
     where = "parse_path(filename, 'both_slash')"
     columns = ", ".join([f"{where}[-3] AS run", f"{where}[-2] AS host", *map(quote_name, own)])
-    con.execute(f"CREATE VIEW {quote_name(name)} AS SELECT {columns} FROM {_source(files)}")  # noqa: S608 (quoted)
+    con.execute(f"CREATE VIEW {quote_name(name)} AS SELECT {columns} FROM {_make_source(files)}")  # noqa: S608 (quoted)
     return lost
 
 
@@ -424,7 +424,7 @@ def _find_cut(con: duckdb.DuckDBPyConnection, files: Sequence[Path], originals: 
     for file, text in con.execute(select, {"key": METADATA_KEY}).fetchall():
         original = originals.get(Path(file), Path(file))
         with contextlib.suppress(StoreError, ValueError, LookupError, TypeError, AttributeError):
-            sizes = _documents(original.parent.parent)[1].get("files") or {}
+            sizes = _read_documents(original.parent.parent)[1].get("files") or {}
             for segment in json.loads(text)["segments"]:
                 name = f"{original.parent.name}/{original.stem}.{segment['segment']}.journal"
                 if (segment.get("journal_bytes") or inf) < sizes.get(name, 0):
@@ -432,22 +432,24 @@ def _find_cut(con: duckdb.DuckDBPyConnection, files: Sequence[Path], originals: 
     return cut
 
 
-def _source(files: Sequence[Path]) -> str:
+def _make_source(files: Sequence[Path]) -> str:
     listed = ", ".join(quote_text(file) for file in files)
     return f"read_parquet([{listed}], union_by_name = true, filename = true)"
 
 
-def _readable(con: duckdb.DuckDBPyConnection, file: Path) -> bool:
+def _is_readable(con: duckdb.DuckDBPyConnection, file: Path) -> bool:
     try:
-        con.execute(f"DESCRIBE SELECT * FROM {_source([file])}")  # noqa: S608 (quoted)
+        con.execute(f"DESCRIBE SELECT * FROM {_make_source([file])}")  # noqa: S608 (quoted)
     except duckdb.Error:
         return False
     return True
 
 
-def _explained(con: duckdb.DuckDBPyConnection, error: duckdb.Error, sql: str, tables: Mapping[str, Any]) -> ConfigError:
+def _explain_error(
+    con: duckdb.DuckDBPyConnection, error: duckdb.Error, sql: str, tables: Mapping[str, Any]
+) -> ConfigError:
     if isinstance(error, duckdb.PermissionException):
-        what, why = "a query reads runs and no other files", _first_lines(error)
+        what, why = "a query reads runs and no other files", _cut_lines(error)
         return Refused(what, why=why, next="use the views", code="refused.query-files")
     columns = "SELECT table_name, string_agg(column_name, ', ' ORDER BY column_index) FROM duckdb_columns() GROUP BY 1"
     base = {"runs": RUN_COLUMNS, **RESULT_COLUMNS}
@@ -458,9 +460,9 @@ def _explained(con: duckdb.DuckDBPyConnection, error: duckdb.Error, sql: str, ta
         f"{name}({cols})" if cols and (name in mentioned or not mentioned) else name for name, cols in shown.items()
     ]
     then = "there are " + ", ".join(views)
-    return ConfigError("the query failed", why=_first_lines(error), next=then, code="config.query-failed")
+    return ConfigError("the query failed", why=_cut_lines(error), next=then, code="config.query-failed")
 
 
-def _first_lines(error: duckdb.Error) -> str:
+def _cut_lines(error: duckdb.Error) -> str:
     text = str(error).split("\n\nLINE")[0]
     return " ".join(line.strip() for line in text.splitlines() if line.strip())

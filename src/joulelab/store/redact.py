@@ -61,7 +61,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
-def redact(argv: Iterable[str]) -> list[str]:
+def redact_command(argv: Iterable[str]) -> list[str]:
     """Return a command line with the values of secrets replaced by `***`."""
     result: list[str] = []
     hide_next = False
@@ -70,14 +70,14 @@ def redact(argv: Iterable[str]) -> list[str]:
             result.append(HIDDEN)
             hide_next = False
             continue
-        result.append(_clean(argument))
+        result.append(_clean_text(argument))
         hide_next = _is_flag(argument)
     return result
 
 
-def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def select_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the allow-list, with secrets removed from their values all the same."""
-    return {name: _clean(environment[name]) for name in ENVIRONMENT if name in environment}
+    return {name: _clean_text(environment[name]) for name in ENVIRONMENT if name in environment}
 
 
 def is_secret_name(name: str) -> bool:
@@ -90,7 +90,7 @@ def _is_flag(argument: str) -> bool:
     return argument.startswith("-") and "=" not in argument and " " not in argument and is_secret_name(argument)
 
 
-def _clean(text: str) -> str:
+def _clean_text(text: str) -> str:
     text = _PEM.sub(HIDDEN, text)
     pair = _KEY_VALUE.fullmatch(text)
     if pair and " " not in pair["key"] and is_secret_name(pair["key"]) and not pair["value"].startswith("//"):

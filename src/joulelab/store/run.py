@@ -17,7 +17,16 @@ from joulelab.store.documents import Line, read_lines
 from joulelab.store.folder import ATTACHED, RunState, list_host_dirs, read_end, read_meta, read_run_state
 from joulelab.store.manifest import FILE, FileCheck, Verifier, check_files
 from joulelab.store.series import Series, read_series, read_streams
-from joulelab.store.table import RETRIES, LateDatabase, Problem, Segment, Table, chunks, load_table, table_names
+from joulelab.store.table import (
+    RETRIES,
+    FileProblem,
+    LateDatabase,
+    SampleTable,
+    TableSegment,
+    list_table_names,
+    load_table,
+    read_chunks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,9 +66,9 @@ class Run:
         """Take what `run.json` says; everything else is read when asked for."""
         self.path = path
         self.meta = dict(meta)
-        self._loaded: dict[tuple[str, str, str], Table] = {}
+        self._loaded: dict[tuple[str, str, str], SampleTable] = {}
         self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
-        self._unread: dict[Path, Problem] = {}
+        self._unread: dict[Path, FileProblem] = {}
         self._look: list[tuple[str, int, int]] = []
         self._joints: dict[str, ClockJoint | None] | None = None
         self._kept: tuple[object, Any] | None = None
@@ -97,7 +106,7 @@ class Run:
 
     def tables(self) -> list[TableInfo]:
         """Return every table of every host; those whose headers are torn are left out (see `problems`)."""
-        look = sorted(_described(f) for p in list_host_dirs(self.path) for f in os.scandir(p))
+        look = sorted(_describe_file(f) for p in list_host_dirs(self.path) for f in os.scandir(p))
         if look != self._look:
             self._look = look
             self._unread = {path: problem for path, problem in self._unread.items() if path.suffix == ".jsonl"}
@@ -113,14 +122,14 @@ class Run:
 
         A stream whose file turns out to be damaged has no samples; `problems` names the file.
         """
-        wanted = _wanted(info, stream, channels)
+        wanted = _select_channels(info, stream, channels)
         key = (info.host, info.meter, info.table)
         try:
             return self._retry(lambda: self._read(key, stream, wanted))
         except duckdb.Error as error:
             path = self._table(*key).parquet or self.path / info.host / f"{info.meter}.{info.table}"
             what = f"{path.name} cannot be read ({str(error).splitlines()[0]})"
-            self._unread[path] = Problem(path, what, lost=True)
+            self._unread[path] = FileProblem(path, what, lost=True)
             nothing = np.empty(0, np.int64)
             return Series(nothing, nothing, {c: np.empty(0) for c in wanted}, np.empty(0, np.int32))
 
@@ -163,16 +172,16 @@ class Run:
         pairs = {ClockPair(**{k: pair[k] for k in keys}) for pair in found if all(k in pair for k in keys)}
         return sorted(pairs, key=lambda pair: pair.mono_ns)
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[FileProblem]:
         """Return what is torn or damaged in this folder; reading has left it out."""
         self._loaded.clear()
         found = [problem for table in self._tables() for problem in table.problems]
-        found += [problem for table in self._tables() for s in table.journals for problem in _damage(s)]
+        found += [problem for table in self._tables() for s in table.journals for problem in _list_problems(s)]
         for pattern in ("events.*.jsonl", "marks/*.jsonl"):
             list(self._lines(pattern))
         return [*found, *self._unread.values()]
 
-    def damage(self, events: Sequence[Line]) -> list[Problem]:
+    def damage(self, events: Sequence[Line]) -> list[FileProblem]:
         """Return the files that cannot be read or are missing, after all has been read; `events` are this run's."""
         tables = list(self._tables())
         known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
@@ -201,7 +210,7 @@ class Run:
             raise self._verifier.error
         return list(check_files(self.path, records, hashes=True)), bool(records)
 
-    def _verify_documents(self) -> Iterator[Problem]:
+    def _verify_documents(self) -> Iterator[FileProblem]:
         """Find damaged documents, and files and folders of the manifest that are missing."""
         for path in (self.path / "run.json", self.path / "end.json"):
             if os.path.lexists(path) and (wrong := self._verify(path)):
@@ -212,13 +221,13 @@ class Run:
             what, code = (
                 ("the folder of the host is missing", "missing-host") if is_host else ("it is missing", "missing")
             )
-            yield Problem(path, what, lost=True, code=code)
+            yield FileProblem(path, what, lost=True, code=code)
         if self._verifier.error is not None:
             why = self._verifier.error.why or self._verifier.error.what
             what = f"{FILE} cannot be used ({why}), so nothing is verified"
-            yield Problem(self.path / FILE, what, code="no-manifest")
+            yield FileProblem(self.path / FILE, what, code="no-manifest")
 
-    def _find_added(self, events: Sequence[Line]) -> Iterator[Problem]:
+    def _find_added(self, events: Sequence[Line]) -> Iterator[FileProblem]:
         """Find folders, samples and marks that the manifest does not list: they would count as data of the run.
 
         A host that was attached from an archive is listed by the next seal.
@@ -235,7 +244,7 @@ class Run:
             if host not in listed:
                 files = [folder] if self._has_times(host) else []
             for path in (p for p in files if p == folder or p.relative_to(self.path).as_posix() not in records):
-                yield Problem(path, what, lost=True, code="added")
+                yield FileProblem(path, what, lost=True, code="added")
 
     def _joint(self, host: str) -> ClockJoint | None:
         """Return how a host's time is turned into the first one's, None where that is not needed or not known."""
@@ -268,7 +277,7 @@ class Run:
         """Return the id of the boot that a host recorded in: times of one boot are those of one clock."""
         if pairs:
             return pairs[0].boot_id
-        tables = (self._table(host, *names) for names in table_names(self.path / host))
+        tables = (self._table(host, *names) for names in list_table_names(self.path / host))
         return next((s.header.boot_id for table in tables for s in table.segments), "")
 
     def _joined_lines(self, pattern: str) -> list[Line]:
@@ -285,13 +294,13 @@ class Run:
             return series
         return replace(series, t0_ns=joint.moved(series.t0_ns), t1_ns=joint.moved(series.t1_ns))
 
-    def _tables(self) -> Iterator[Table]:
+    def _tables(self) -> Iterator[SampleTable]:
         first = self.meta.get("host")
         for folder in sorted(list_host_dirs(self.path), key=lambda p: (p.name != first, p.name)):
-            for meter, table in table_names(folder):
+            for meter, table in list_table_names(folder):
                 yield self._table(folder.name, meter, table)
 
-    def _table(self, host: str, meter: str, table: str) -> Table:
+    def _table(self, host: str, meter: str, table: str) -> SampleTable:
         key = (host, meter, table)
         if key not in self._loaded:
             found = load_table(self.path / host, meter, table, self._con)
@@ -301,7 +310,7 @@ class Run:
             self._loaded[key] = found
         return self._loaded[key]
 
-    def _verify(self, path: Path) -> Problem | None:
+    def _verify(self, path: Path) -> FileProblem | None:
         """Return what is wrong with a file by the manifest: its size, or its content."""
         check = self._verifier.find_damage(path, hashes=True)
         return None if check is None else word_damage(self.path, check)
@@ -338,9 +347,9 @@ class Run:
                     lines, damaged = read_lines(path)
                 except OSError as error:
                     lines, damaged = [], 0
-                    self._unread[path] = Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True)
+                    self._unread[path] = FileProblem(path, f"{path.name} cannot be read ({error.strerror})", lost=True)
                 if damaged:
-                    self._unread[path] = Problem(path, "lines are damaged and left out", code="bad-lines")
+                    self._unread[path] = FileProblem(path, "lines are damaged and left out", code="bad-lines")
                 source = path.name.removesuffix(".jsonl")
                 for line in lines:
                     line.setdefault("host", host)
@@ -349,7 +358,7 @@ class Run:
             yield from sorted(found, key=lambda pair: pair[0]["t"])
 
 
-def _wanted(info: TableInfo, stream: str, channels: Sequence[str] | None) -> list[str]:
+def _select_channels(info: TableInfo, stream: str, channels: Sequence[str] | None) -> list[str]:
     by_name = {s.name: s for s in info.streams}
     if stream not in by_name:
         what, why = f"{info.meter}.{info.table} has no stream {stream!r}", f"it has {', '.join(by_name)}"
@@ -369,7 +378,7 @@ def _find_missing(run: Path, name: str) -> Path:
     return next((path for path in paths if not os.path.lexists(path)), paths[-1])
 
 
-def _described(file: os.DirEntry[str]) -> tuple[str, int, int]:
+def _describe_file(file: os.DirEntry[str]) -> tuple[str, int, int]:
     """Return what changes when a file does; a link that leads nowhere is described by itself."""
     try:
         found = file.stat()
@@ -378,8 +387,8 @@ def _described(file: os.DirEntry[str]) -> tuple[str, int, int]:
     return file.path, found.st_size, found.st_mtime_ns
 
 
-def _damage(segment: Segment) -> Iterator[Problem]:
-    damaged = sum(int((~sound).sum()) for _, sound in chunks(segment))
+def _list_problems(segment: TableSegment) -> Iterator[FileProblem]:
+    damaged = sum(int((~sound).sum()) for _, sound in read_chunks(segment))
     if damaged and segment.path is not None:
         what = f"{damaged} rows are damaged and left out"
-        yield Problem(segment.path, what, code="bad-rows", numbers={"rows": damaged})
+        yield FileProblem(segment.path, what, code="bad-rows", numbers={"rows": damaged})

@@ -31,15 +31,15 @@ from joulelab.store.table import (
     METADATA_KEY,
     Mask,
     Rows,
-    Segment,
-    Table,
-    chunks,
-    connect,
+    SampleTable,
+    TableSegment,
+    connect_database,
+    list_table_names,
     load_table,
     quote_name,
     quote_text,
-    sealed_document,
-    table_names,
+    read_chunks,
+    read_sealed_header,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class SealReport:
     left: tuple[tuple[str, str], ...]
 
 
-def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -> SealReport:
+def seal_run(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -> SealReport:
     """Seal every table of a run that is closed or killed; safe to call twice, and by two processes at once.
 
     A live run, a read-only folder, a full disk, or (unless `wait`) another process at it leave journals in place,
@@ -75,7 +75,7 @@ def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -
     if state is RunState.LIVE:
         return SealReport((), ((path.name, "still recording"),))
     folders = [f for f in list_host_dirs(path) if any(f.glob("*.journal")) or any(f.glob(f"{TEMPORARY}*"))]
-    work = _Work(chunk_rows)
+    work = _SealWork(chunk_rows)
     if folders:
         _seal_hosts(path, folders, work, wait=wait)
     elif not any(path.glob("*/*.parquet")) and not os.path.lexists(path / manifest.FILE):
@@ -83,7 +83,7 @@ def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -
     return SealReport(tuple(work.sealed), tuple(work.left))
 
 
-class _Work:
+class _SealWork:
     """Collect what is sealed and what is left of one run."""
 
     def __init__(self, chunk_rows: int) -> None:
@@ -94,7 +94,7 @@ class _Work:
         self.replaced: list[str] = []
         self.unfinished: list[str] = []
 
-    def note_table(self, table: Table) -> None:
+    def note_table(self, table: SampleTable) -> None:
         """Note a table whose journals are in its Parquet file now."""
         stem = f"{table.host}/{table.meter}.{table.table}"
         self.rows[f"{stem}.parquet"] = table.rows
@@ -108,14 +108,14 @@ class _Work:
             self.left.append((manifest.FILE, str(error.strerror)))
 
 
-def _seal_hosts(run: Path, folders: Sequence[Path], work: _Work, *, wait: bool) -> None:
+def _seal_hosts(run: Path, folders: Sequence[Path], work: _SealWork, *, wait: bool) -> None:
     # One database for all: on a run of many nodes it is most of the time. All locks are held until the manifest is
     # written, so that it never names a journal that another process removes meanwhile.
-    with connect(memory_limit="2GB", threads=2) as con, contextlib.ExitStack() as locks:
+    with connect_database(memory_limit="2GB", threads=2) as con, contextlib.ExitStack() as locks:
         is_ours = False
         for k, folder in enumerate(folders):
             try:
-                locks.enter_context(_locked(folder, wait=wait))
+                locks.enter_context(_lock_host(folder, wait=wait))
                 is_ours = True
                 _seal_host(folder, con, work)
             except BlockingIOError:
@@ -128,7 +128,7 @@ def _seal_hosts(run: Path, folders: Sequence[Path], work: _Work, *, wait: bool) 
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
+def _lock_host(folder: Path, *, wait: bool) -> Iterator[None]:
     fd = _open_lock(folder)
     try:
         if sys.platform != "win32":
@@ -167,11 +167,11 @@ def _open_lock(folder: Path) -> int:
     return fd
 
 
-def _seal_host(folder: Path, con: duckdb.DuckDBPyConnection, work: _Work) -> None:
+def _seal_host(folder: Path, con: duckdb.DuckDBPyConnection, work: _SealWork) -> None:
     for rest in folder.glob(f"{TEMPORARY}*"):
         rest.unlink(missing_ok=True)
     known = manifest.Verifier(folder.parent)
-    for meter, name in table_names(folder):
+    for meter, name in list_table_names(folder):
         label = f"{folder.name}/{meter}.{name}"
         table = load_table(folder, meter, name, con)
         damaged = [check for path in table.paths if (check := known.find_damage(path, hashes=True))]
@@ -197,11 +197,11 @@ def _seal_host(folder: Path, con: duckdb.DuckDBPyConnection, work: _Work) -> Non
             work.left.append((label, str(error).splitlines()[0]))
 
 
-def _seal_table(folder: Path, table: Table, con: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
+def _seal_table(folder: Path, table: SampleTable, con: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
     target = folder / f"{table.meter}.{table.table}.parquet"
     if target.exists() and table.parquet is None:
         raise StoreError(f"{target.name} is damaged, its journals are kept beside it", code="store.damaged")
-    with temporary_files(folder) as temporary:
+    with open_temporary_files(folder) as temporary:
         finished = write_table(table, temporary, con, chunk_rows)
         with finished.open("rb") as file:
             os.fsync(file.fileno())
@@ -224,7 +224,7 @@ class TemporaryFiles:
 
 
 @contextlib.contextmanager
-def temporary_files(folder: Path) -> Iterator[TemporaryFiles]:
+def open_temporary_files(folder: Path) -> Iterator[TemporaryFiles]:
     """Own temporary files: none of them is left when the block ends."""
     temporary = TemporaryFiles(folder)
     try:
@@ -235,16 +235,16 @@ def temporary_files(folder: Path) -> Iterator[TemporaryFiles]:
 
 
 def write_table(
-    table: Table, temporary: TemporaryFiles, con: duckdb.DuckDBPyConnection, chunk_rows: int = CHUNK_ROWS
+    table: SampleTable, temporary: TemporaryFiles, con: duckdb.DuckDBPyConnection, chunk_rows: int = CHUNK_ROWS
 ) -> Path:
     """Write all rows of a table as one checked Parquet file and return it; memory is bounded by `chunk_rows`.
 
     Raises StoreError where the file does not hold what the sources hold, OSError or duckdb.Error where writing fails.
     """
-    tally = _Tally()
+    tally = _RowTally()
     if not table.parquet and len(table.journals) == 1 and table.rows <= chunk_rows:
         segment = table.journals[0]
-        rows, sound = next(chunks(segment, chunk_rows))
+        rows, sound = next(read_chunks(segment, chunk_rows))
         kept = tally.add(segment, rows, sound)
         final = temporary.new()
         _copy_rows(con, kept, segment, table.columns, final, tally.described(table))
@@ -252,14 +252,14 @@ def write_table(
         parts = list(_write_parts(table, temporary, con, chunk_rows, tally))
         files = f"read_parquet([{', '.join(map(quote_text, parts))}])"
         final = temporary.new()
-        _copy(con, f"SELECT * FROM {files}", final, tally.described(table))  # noqa: S608 (quoted)
-    if _sums(con, final, table.columns) != tally.sums:
+        _copy_parts(con, f"SELECT * FROM {files}", final, tally.described(table))  # noqa: S608 (quoted)
+    if _sum_rows(con, final, table.columns) != tally.sums:
         what = f"{table.meter}.{table.table}: the Parquet file does not hold what the journals hold"
         raise StoreError(what, code="store.seal-differs")
     return final
 
 
-class _Tally:
+class _RowTally:
     """Count what goes into a file, to compare it with what comes out."""
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ class _Tally:
         self._rows: dict[int, int] = {}
         self._damaged: dict[int, int] = {}
 
-    def add(self, segment: Segment, rows: Rows, sound: Mask) -> Rows:
+    def add(self, segment: TableSegment, rows: Rows, sound: Mask) -> Rows:
         """Count a piece of a journal and return its sound rows."""
         kept = rows if sound.all() else rows[sound]
         number = segment.header.segment
@@ -284,28 +284,28 @@ class _Tally:
             # Sums of 64-bit integers wrap in numpy and do not in DuckDB.
             self.sums[name] = (self.sums.get(name, 0) + value) % 2**64
 
-    def described(self, table: Table) -> dict[str, Any]:
+    def described(self, table: SampleTable) -> dict[str, Any]:
         """Return the document for the file, with the rows as counted."""
         segments = tuple(
             replace(s, rows=self._rows[s.header.segment], damaged_rows=self._damaged[s.header.segment]) if s.path else s
             for s in table.segments
         )
-        return sealed_document(replace(table, segments=segments))
+        return read_sealed_header(replace(table, segments=segments))
 
 
 def _write_parts(
-    table: Table, temporary: TemporaryFiles, con: duckdb.DuckDBPyConnection, chunk_rows: int, tally: _Tally
+    table: SampleTable, temporary: TemporaryFiles, con: duckdb.DuckDBPyConnection, chunk_rows: int, tally: _RowTally
 ) -> Iterator[Path]:
     if table.parquet:
         part = temporary.new()
         stored = {c for s in table.segments if s.path is None for c in s.header.columns}
         columns = [quote_name(c) if c in stored else f"NULL::DOUBLE AS {quote_name(c)}" for c in table.columns]
         picked = ", ".join(["stream", "scope", "segment", "t0_ns", "t1_ns", *columns])
-        _copy(con, f"SELECT {picked} FROM {quote_text(table.parquet)}", part, None)  # noqa: S608 (quoted)
-        tally.add_sums(_sums(con, part, table.columns))
+        _copy_parts(con, f"SELECT {picked} FROM {quote_text(table.parquet)}", part, None)  # noqa: S608 (quoted)
+        tally.add_sums(_sum_rows(con, part, table.columns))
         yield part
     for segment in table.journals:
-        for rows, sound in chunks(segment, chunk_rows):
+        for rows, sound in read_chunks(segment, chunk_rows):
             part = temporary.new()
             _copy_rows(con, tally.add(segment, rows, sound), segment, table.columns, part, None)
             yield part
@@ -314,7 +314,7 @@ def _write_parts(
 def _copy_rows(
     con: duckdb.DuckDBPyConnection,
     rows: Rows,
-    segment: Segment,
+    segment: TableSegment,
     columns: Sequence[str],
     target: Path,
     document: dict[str, Any] | None,
@@ -328,7 +328,7 @@ def _copy_rows(
         ", ".join(quote_text(t) for t in texts) for texts in ([s.name for s in streams], [s.scope for s in streams])
     )
     # NULL = not read: so averages in SQL are right, and no reader takes it for a number.
-    values = [f"{_not_nan(c) if c in present else 'NULL'}::DOUBLE AS {quote_name(c)}" for c in columns]
+    values = [f"{_count_values(c) if c in present else 'NULL'}::DOUBLE AS {quote_name(c)}" for c in columns]
     picked = [
         f"[{names}][stream + 1] AS stream",
         f"[{scopes}][stream + 1] AS scope",
@@ -339,30 +339,30 @@ def _copy_rows(
     ]
     con.register("journal", {c: ordered[c] for c in ("stream", "t0_ns", "t1_ns", *present)})
     try:
-        _copy(con, f"SELECT {', '.join(picked)} FROM journal", target, document)  # noqa: S608 (quoted)
+        _copy_parts(con, f"SELECT {', '.join(picked)} FROM journal", target, document)  # noqa: S608 (quoted)
     finally:
         con.unregister("journal")
 
 
-def _not_nan(column: str) -> str:
+def _count_values(column: str) -> str:
     return f"nullif({quote_name(column)}, 'nan'::DOUBLE)"
 
 
-def _copy(con: duckdb.DuckDBPyConnection, select: str, target: Path, document: dict[str, Any] | None) -> None:
+def _copy_parts(con: duckdb.DuckDBPyConnection, select: str, target: Path, document: dict[str, Any] | None) -> None:
     text = json.dumps(document, separators=(",", ":"))
     metadata = "" if document is None else f", KV_METADATA {{{METADATA_KEY}: {quote_text(text)}}}"
     # Our names are temporary already; DuckDB's own temporary name would only be one more to clean up.
     con.execute(f"COPY ({select}) TO {quote_text(target)} ({FORMAT}, USE_TMP_FILE false{metadata})")
 
 
-def _sums(con: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str]) -> dict[str, int]:
+def _sum_rows(con: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str]) -> dict[str, int]:
     counts = ["count(*)", "sum(t0_ns)", "sum(t1_ns)", *(f"count({quote_name(c)})" for c in columns)]
     select = f"SELECT {', '.join(counts)} FROM read_parquet({quote_text(path)})"  # noqa: S608 (quoted)
     (found,) = con.execute(select).fetchall()
     return {n: int(v or 0) % 2**64 for n, v in zip(("rows", "t0_ns", "t1_ns", *columns), found, strict=True)}
 
 
-def _remove_sealed(folder: Path, table: Table) -> None:
+def _remove_sealed(folder: Path, table: SampleTable) -> None:
     for segment in table.segments:
         path = make_journal_path(folder, table.meter, table.table, segment.header.segment)
         if segment.path is not None or not path.exists():

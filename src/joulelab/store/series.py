@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from joulelab.store.table import Database, Segment, Table, chunks, quote_name, quote_text
+from joulelab.store.table import Database, SampleTable, TableSegment, quote_name, quote_text, read_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,37 +31,37 @@ class Series:
         return len(self.t0_ns)
 
 
-def read_series(table: Table, stream: str, columns: Sequence[str], con: Database) -> Series:
+def read_series(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> Series:
     """Read one stream from everything that holds rows of it; raise FileNotFoundError where a journal was sealed."""
-    parts = [_from_parquet(table, stream, columns, con)] if table.parquet else []
-    parts += [_from_journal(segment, stream, columns) for segment in table.journals]
+    parts = [_read_parquet(table, stream, columns, con)] if table.parquet else []
+    parts += [_read_journal(segment, stream, columns) for segment in table.journals]
     if len(parts) == 1:
-        return _in_order(parts[0])
-    return _in_order(
+        return _sort_rows(parts[0])
+    return _sort_rows(
         Series(
-            _joined([p.t0_ns for p in parts], np.int64),
-            _joined([p.t1_ns for p in parts], np.int64),
-            {c: _joined([p.values[c] for p in parts], np.float64) for c in columns},
-            _joined([p.segment for p in parts], np.int32),
+            _join_parts([p.t0_ns for p in parts], np.int64),
+            _join_parts([p.t1_ns for p in parts], np.int64),
+            {c: _join_parts([p.values[c] for p in parts], np.float64) for c in columns},
+            _join_parts([p.segment for p in parts], np.int32),
         )
     )
 
 
-def read_streams(table: Table, con: Database) -> dict[str, Series]:
+def read_streams(table: SampleTable, con: Database) -> dict[str, Series]:
     """Read all streams of a table with all channels; raise FileNotFoundError where a journal was sealed."""
     columns = list(table.columns)
     names = [s.name for s in table.streams]
-    parts = _sealed_rows(table, names, con) if table.parquet is not None else []
+    parts = _read_sealed_rows(table, names, con) if table.parquet is not None else []
     for segment in table.journals:
         own = np.array([names.index(s.name) for s in segment.header.streams], np.int64)
-        for rows, sound in chunks(segment):
+        for rows, sound in read_chunks(segment):
             copied = {column: rows[column][sound] for column in rows.dtype.names or ()}
             copied["stream"] = own[copied["stream"]]
             parts.append((copied, segment.header.segment))
-    return {name: _one_stream(parts, index, columns) for index, name in enumerate(names)}
+    return {name: _read_stream(parts, index, columns) for index, name in enumerate(names)}
 
 
-def _sealed_rows(table: Table, names: Sequence[str], con: Database) -> list[tuple[dict[str, Any], int]]:
+def _read_sealed_rows(table: SampleTable, names: Sequence[str], con: Database) -> list[tuple[dict[str, Any], int]]:
     """Return the columns of each sealed segment, with streams by number."""
     assert table.parquet is not None
     found = []
@@ -78,28 +78,28 @@ def _sealed_rows(table: Table, names: Sequence[str], con: Database) -> list[tupl
     return found
 
 
-def _one_stream(parts: Sequence[tuple[dict[str, Any], int]], index: int, columns: Sequence[str]) -> Series:
+def _read_stream(parts: Sequence[tuple[dict[str, Any], int]], index: int, columns: Sequence[str]) -> Series:
     mine = [(rows, np.flatnonzero(rows["stream"] == index), segment) for rows, segment in parts]
     numbers = [np.full(at.size, segment, np.int32) for _, at, segment in mine]
 
     def column(name: str) -> list[Any]:
         return [rows[name][at] if name in rows else np.full(at.size, np.nan) for rows, at, _ in mine]
 
-    return _in_order(
+    return _sort_rows(
         Series(
-            _joined(column("t0_ns"), np.int64),
-            _joined(column("t1_ns"), np.int64),
-            {c: _joined(column(c), np.float64) for c in columns},
-            _joined(numbers, np.int32),
+            _join_parts(column("t0_ns"), np.int64),
+            _join_parts(column("t1_ns"), np.int64),
+            {c: _join_parts(column(c), np.float64) for c in columns},
+            _join_parts(numbers, np.int32),
         )
     )
 
 
-def _joined(parts: list[Any], kind: Any) -> Any:
+def _join_parts(parts: list[Any], kind: Any) -> Any:
     return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
 
 
-def _in_order(series: Series) -> Series:
+def _sort_rows(series: Series) -> Series:
     t0 = series.t0_ns
     if len(t0) < 2 or bool((t0[1:] >= t0[:-1]).all()):
         return series
@@ -108,7 +108,7 @@ def _in_order(series: Series) -> Series:
     return Series(t0[order], series.t1_ns[order], values, series.segment[order])
 
 
-def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: Database) -> Series:
+def _read_parquet(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> Series:
     assert table.parquet is not None
     numbers = [s.header.segment for s in table.segments if s.path is None]
     stored = dict.fromkeys(c for s in table.segments if s.path is None for c in s.header.columns)
@@ -126,16 +126,16 @@ def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: Databa
     return Series(np.asarray(data["t0_ns"], np.int64), np.asarray(data["t1_ns"], np.int64), values, segment)
 
 
-def _from_journal(segment: Segment, stream: str, columns: Sequence[str]) -> Series:
+def _read_journal(segment: TableSegment, stream: str, columns: Sequence[str]) -> Series:
     names = [s.name for s in segment.header.streams]
     index = names.index(stream) if stream in names else -1
     present = [c for c in columns if c in segment.header.columns]
     pieces: dict[str, list[Any]] = {c: [] for c in ("t0_ns", "t1_ns", *present)}
-    for rows, sound in chunks(segment):
+    for rows, sound in read_chunks(segment):
         mine = np.flatnonzero(sound & (rows["stream"] == index))
         for column, found in pieces.items():
             found.append(rows[column][mine])
-    t0 = _joined(pieces["t0_ns"], np.int64)
+    t0 = _join_parts(pieces["t0_ns"], np.int64)
     count = len(t0)
-    values = {c: _joined(pieces[c], np.float64) if c in pieces else np.full(count, np.nan) for c in columns}
-    return Series(t0, _joined(pieces["t1_ns"], np.int64), values, np.full(count, segment.header.segment, np.int32))
+    values = {c: _join_parts(pieces[c], np.float64) if c in pieces else np.full(count, np.nan) for c in columns}
+    return Series(t0, _join_parts(pieces["t1_ns"], np.int64), values, np.full(count, segment.header.segment, np.int32))

@@ -17,7 +17,7 @@ from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.core.spec import Stream
 from joulelab.store.journal import JournalHeader, read_header
 from joulelab.store.safe_files import check_regular, open_regular
-from joulelab.store.upgrade import upgrade
+from joulelab.store.upgrade import upgrade_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ _PARQUET = re.compile(r"([^.]+)\.([^.]+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """Say what is wrong with one file of a run, in words for the user; `lost`: nothing of the file can be used.
 
     `code` does not change when the words do; `numbers` are those of the words.
@@ -48,7 +48,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TableSegment:
     """Describe what one recorder process wrote: whole rows, bytes of a torn last row, rows damaged by a power loss.
 
     `path` is the journal, or None where the rows are sealed; `journal_bytes` is its size, or was when it was sealed
@@ -64,18 +64,18 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SampleTable:
     """Hold what is known of one table before its rows are read."""
 
     host: str
     meter: str
     table: str
     parquet: Path | None
-    segments: tuple[Segment, ...]
-    problems: tuple[Problem, ...]
+    segments: tuple[TableSegment, ...]
+    problems: tuple[FileProblem, ...]
 
     @property
-    def journals(self) -> tuple[Segment, ...]:
+    def journals(self) -> tuple[TableSegment, ...]:
         """Return the segments that are not sealed."""
         return tuple(s for s in self.segments if s.path is not None)
 
@@ -132,7 +132,7 @@ class LateDatabase:
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
-            self._connection = connect()
+            self._connection = connect_database()
         return self._connection
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class LateDatabase:
             self._connection = None
 
 
-def connect(**config: str | bool | int | float | list[str]) -> duckdb.DuckDBPyConnection:
+def connect_database(**config: str | bool | int | float | list[str]) -> duckdb.DuckDBPyConnection:
     """Return a private in-memory database that downloads nothing and leaves no files behind."""
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": min(4, os.cpu_count() or 1),
@@ -164,33 +164,33 @@ def quote_name(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
 
 
-def table_names(host_dir: Path) -> list[tuple[str, str]]:
+def list_table_names(host_dir: Path) -> list[tuple[str, str]]:
     """Return (meter, table) of every table in a host folder, sorted."""
-    names = [*_names(host_dir), *_names(host_dir)]
+    names = [*_list_names(host_dir), *_list_names(host_dir)]
     found = [m.group(1, 2) for m in (_JOURNAL.fullmatch(n) or _PARQUET.fullmatch(n) for n in names) if m]
     return sorted({(str(meter), str(table)) for meter, table in found})
 
 
-def load_table(host_dir: Path, meter: str, table: str, con: Database) -> Table:
+def load_table(host_dir: Path, meter: str, table: str, con: Database) -> SampleTable:
     """Read the headers of a table; a torn header becomes a problem. Raises NewerSchema."""
     for _ in range(RETRIES):
         # Sealed between the listing and the look inside: the next listing finds the Parquet file.
         with contextlib.suppress(FileNotFoundError):
-            return _load(host_dir, meter, table, con)
+            return _load_segments(host_dir, meter, table, con)
     what = f"the files of {meter}.{table} vanish while they are read"
     raise StoreError(what, where=str(host_dir), code="store.vanishing")
 
 
-def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
+def _load_segments(host_dir: Path, meter: str, table: str, con: Database) -> SampleTable:
     # Journals are listed before the Parquet file, which is there before they go: one of the two is always seen.
     journals = sorted(
         (int(m[3]), host_dir / m[0])
-        for m in map(_JOURNAL.fullmatch, _names(host_dir))
+        for m in map(_JOURNAL.fullmatch, _list_names(host_dir))
         if m and m.group(1, 2) == (meter, table)
     )
     parquet = host_dir / f"{meter}.{table}.parquet"
-    segments: dict[int, Segment] = {}
-    problems: list[Problem] = []
+    segments: dict[int, TableSegment] = {}
+    problems: list[FileProblem] = []
     sealed = os.path.lexists(parquet)
     if sealed:
         try:
@@ -209,12 +209,12 @@ def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
             raise
         except (StoreError, OSError) as error:
             problems.append(_wrap_error(path, error))
-    problems += [p for s in segments.values() for p in _complaints(s, host_dir / f"{meter}.{table}")]
+    problems += [p for s in segments.values() for p in _list_complaints(s, host_dir / f"{meter}.{table}")]
     ordered = tuple(segments[n] for n in sorted(segments))
-    return Table(host_dir.name, meter, table, parquet if sealed else None, ordered, tuple(problems))
+    return SampleTable(host_dir.name, meter, table, parquet if sealed else None, ordered, tuple(problems))
 
 
-def _wrap_error(path: Path, error: StoreError | OSError) -> Problem:
+def _wrap_error(path: Path, error: StoreError | OSError) -> FileProblem:
     """Return the problem of a file that raised an error: `store.other-file` becomes `other-file`.
 
     Raises FileNotFoundError where the file is gone; a link that leads nowhere is a problem.
@@ -222,40 +222,40 @@ def _wrap_error(path: Path, error: StoreError | OSError) -> Problem:
     if isinstance(error, OSError):
         if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
             raise error
-        return Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True)
-    return Problem(path, str(error), lost=True, code=error.code.partition(".")[2] or "unreadable")
+        return FileProblem(path, f"{path.name} cannot be read ({error.strerror})", lost=True)
+    return FileProblem(path, str(error), lost=True, code=error.code.partition(".")[2] or "unreadable")
 
 
-def _names(host_dir: Path) -> list[str]:
+def _list_names(host_dir: Path) -> list[str]:
     return [entry.name for entry in os.scandir(host_dir)]
 
 
-def _complaints(segment: Segment, path: Path) -> Iterator[Problem]:
+def _list_complaints(segment: TableSegment, path: Path) -> Iterator[FileProblem]:
     name, torn, damaged = f"segment {segment.header.segment}", segment.torn_bytes, segment.damaged_rows
     if torn:
         what = f"{name}: the last row is torn ({torn} bytes ignored)"
-        yield Problem(path, what, code="torn-row", numbers={"bytes": torn})
+        yield FileProblem(path, what, code="torn-row", numbers={"bytes": torn})
     if damaged:
         what = f"{name}: {damaged} rows are damaged and left out"
-        yield Problem(path, what, code="bad-rows", numbers={"rows": damaged})
+        yield FileProblem(path, what, code="bad-rows", numbers={"rows": damaged})
 
 
-def open_segment(path: Path) -> Segment:
+def open_segment(path: Path) -> TableSegment:
     """Describe a journal; raise StoreError for a torn header, NewerSchema, FileNotFoundError where it was sealed."""
     header = read_header(path)
     size = path.stat().st_size
     rows, torn = divmod(max(0, size - header.data_offset), header.row_bytes)
-    return Segment(header, path, rows, torn, journal_bytes=size)
+    return TableSegment(header, path, rows, torn, journal_bytes=size)
 
 
-def read_sealed(path: Path, con: Database) -> list[Segment]:
+def read_sealed(path: Path, con: Database) -> list[TableSegment]:
     """Return the segments that a Parquet file holds; raise StoreError where it is damaged or not joulelab's."""
     query = f"SELECT decode(value) FROM parquet_kv_metadata({quote_text(path)}) WHERE decode(key) = $key"  # noqa: S608 (quoted)
     count = f"SELECT sum(num_rows) FROM parquet_file_metadata({quote_text(path)})"  # noqa: S608 (quoted)
     try:
         check_regular(path, path.stat())  # DuckDB would wait for a FIFO
         found = con.execute(query, {"key": METADATA_KEY}).fetchall()
-        data = upgrade("table", json.loads(found[0][0]), where=str(path)) if found else {}
+        data = upgrade_document("table", json.loads(found[0][0]), where=str(path)) if found else {}
         segments = [_sealed_segment(data, s) for s in data["segments"]]
         ((rows,),) = con.execute(count).fetchall()
     except FileNotFoundError:
@@ -273,7 +273,7 @@ def read_sealed(path: Path, con: Database) -> list[Segment]:
     return segments
 
 
-def _sealed_segment(data: Mapping[str, Any], segment: Mapping[str, Any]) -> Segment:
+def _sealed_segment(data: Mapping[str, Any], segment: Mapping[str, Any]) -> TableSegment:
     header = JournalHeader(
         meter=data["meter"],
         table=data["table"],
@@ -285,10 +285,10 @@ def _sealed_segment(data: Mapping[str, Any], segment: Mapping[str, Any]) -> Segm
         data_offset=0,
     )
     size = segment.get("journal_bytes")
-    return Segment(header, None, segment["rows"], segment["torn_bytes"], segment["damaged_rows"], size)
+    return TableSegment(header, None, segment["rows"], segment["torn_bytes"], segment["damaged_rows"], size)
 
 
-def sealed_document(table: Table) -> dict[str, Any]:
+def read_sealed_header(table: SampleTable) -> dict[str, Any]:
     """Return what a Parquet file keeps of the journals' headers."""
     segments = [
         {
@@ -308,28 +308,28 @@ def sealed_document(table: Table) -> dict[str, Any]:
     return {"schema": schema, "host": table.host, "meter": table.meter, "table": table.table, "segments": segments}
 
 
-def row_type(columns: Sequence[str]) -> np.dtype[np.void]:
+def make_row_type(columns: Sequence[str]) -> np.dtype[np.void]:
     """Return the layout of a journal's rows; `stream` is the index of the stream in the header."""
     return np.dtype([("stream", "<i8"), ("t0_ns", "<i8"), ("t1_ns", "<i8"), *((c, "<f8") for c in columns)])
 
 
-def chunks(segment: Segment, size: int = CHUNK_ROWS) -> Iterator[tuple[Rows, Mask]]:
+def read_chunks(segment: TableSegment, size: int = CHUNK_ROWS) -> Iterator[tuple[Rows, Mask]]:
     """Yield a journal's rows in pieces (one empty piece where there are none), each with a mask of the sound ones.
 
     Raises FileNotFoundError where the journal was sealed meanwhile.
     """
     assert segment.path is not None
-    layout = row_type(segment.header.columns)
+    layout = make_row_type(segment.header.columns)
     with open_regular(segment.path) as file:
         for start in range(0, max(segment.rows, 1), size):
             count = min(size, segment.rows - start)
             # A row once whole is never cut off again (the writer only removes torn ones), so the map cannot fault.
             where = segment.header.data_offset + start * layout.itemsize
             rows = np.memmap(file, layout, "r", where, (count,)) if count else np.empty(0, layout)
-            yield rows, sound_rows(rows, len(segment.header.streams))
+            yield rows, find_sound_rows(rows, len(segment.header.streams))
 
 
-def sound_rows(rows: Rows, streams: int) -> Mask:
+def find_sound_rows(rows: Rows, streams: int) -> Mask:
     """Tell rows from what a power loss may leave in a file: zeros, or parts of blocks.
 
     A block boundary can lie within a row, so the neighbours of a damaged row are not believed either.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import read_clock_pair
 from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.core.version import __version__
-from joulelab.store.folder import read_json, write_json_atomic
-from joulelab.store.redact import redact
+from joulelab.store.documents import read_json
+from joulelab.store.folder import write_json_atomic
+from joulelab.store.redact import redact_command
 from joulelab.store.safe_files import open_file
 from joulelab.study.matrix import PlannedCell, Workload, check_slots, template_hash
 from joulelab.study.nodes import NodeType
@@ -198,7 +199,7 @@ def locked(folder: Path) -> Iterator[None]:
 def default_name(workload: Workload) -> str:
     """Return a name made of a command's first words and a short hash of the whole."""
     words = []
-    for word in redact(workload.command):
+    for word in redact_command(workload.command):
         stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(word).stem if "{" not in word else "").strip("-").lower()
         if stem and not word.startswith("-"):
             words.append(stem)
@@ -305,7 +306,7 @@ def check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed:
         return
     there = before.get("file")
     if plan.file is not None and (not there or _is_another(folder, Path(there), plan)):
-        why = f"it is of {there}" if there else f"it is of the command {' '.join(redact(before['command']))}"
+        why = f"it is of {there}" if there else f"it is of the command {' '.join(redact_command(before['command']))}"
         free = next(n for n in (f"{folder.name}-{k}" for k in range(2, 10_000)) if not folder.with_name(n).exists())
         then = f'write another name into the file: name = "{free}"'
         raise ConfigError("there is another study of that name", where=str(folder), why=why, next=then)
@@ -313,7 +314,7 @@ def check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed:
         raise ConfigError(
             "the study there is of another command",
             where=str(folder),
-            why=f"it is of {there}" if there else " ".join(redact(before["command"])),
+            why=f"it is of {there}" if there else " ".join(redact_command(before["command"])),
             next="choose another --name",
         )
     if seed is not None and seed != before["seed"]:

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import StoreError
-from joulelab.store.folder import read_json
+from joulelab.store.documents import read_json
 from joulelab.study.slots import NOTES
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from joulelab.core.errors import StoreError
 from joulelab.core.process import find_process
 from joulelab.run.run_options import RUN_VARIABLE
-from joulelab.store.folder import list_runs, read_json
+from joulelab.store.documents import read_json
+from joulelab.store.folder import list_runs
 from joulelab.study.slots import CLAIM
 
 if TYPE_CHECKING:

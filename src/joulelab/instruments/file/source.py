@@ -125,11 +125,11 @@ class ParquetSource:
         """Yield row number and cells of each row. Raises MeterError."""
         import duckdb
 
-        from joulelab.store.table import connect
+        from joulelab.store.table import connect_database
 
         picked = ", ".join(_as_text(name, kind) for name, kind in self._columns)
         try:
-            with connect() as con:
+            with connect_database() as con:
                 answer = con.execute(f"SELECT {picked} FROM read_parquet($path)", {"path": str(self.path)})  # noqa: S608 (quoted)
                 number = 0
                 while batch := answer.fetchmany(_BATCH):
@@ -142,10 +142,10 @@ class ParquetSource:
     def _describe(self) -> list[tuple[str, str]]:
         import duckdb
 
-        from joulelab.store.table import connect
+        from joulelab.store.table import connect_database
 
         try:
-            with connect() as con:
+            with connect_database() as con:
                 found = con.execute("DESCRIBE SELECT * FROM read_parquet($path)", {"path": str(self.path)}).fetchall()
         except duckdb.Error as error:
             raise _damaged(self.path, error) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import StoreError
 from joulelab.core.process import identify_process
-from joulelab.store.folder import read_json
+from joulelab.store.documents import read_json
 from joulelab.study.slots import is_gone
 from joulelab.study.slurm.sent import FILE, FOLDER
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "query": "Query all runs with SQL.",
     "verify": "Check that the files of runs are unchanged.",
     "messages": "List every check and note by its code: severity, text, next step.",
-    "import": "Make a run of what was measured elsewhere.",
+    "import": "Make a run from measurements of other programs.",
     "agent": "Export this node's meters to Prometheus until SIGTERM or Ctrl-C.",
     "capd": "Set power caps for users without root: a daemon that runs as root.",
 }

@@ -1,4 +1,4 @@
-"""Make a run of what was measured elsewhere: `joulelab import csv FILE`."""  # noqa: N999 named as the command is
+"""Make a run from measurements of other programs: `joulelab import csv FILE`."""  # noqa: N999 named as the command is
 
 from __future__ import annotations
 
@@ -10,69 +10,83 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json
-from joulelab.cli.parameters import KeyValue, config_option, json_option, name_run, runs_option
+from joulelab.cli.output import measure_terminal, print_blocks, print_json, show_progress
+from joulelab.cli.parameters import KeyValue, config_option, format_examples, json_option, name_run, runs_option
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from zoneinfo import ZoneInfo
 
     from joulelab.run.imports import ArchiveRequest, ImportedRun
 
 SOURCES = ("slurm", "prometheus", "csv", "wandb")
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
-EXAMPLES = """\b
-joulelab import csv power.csv --time t=unix --map watts=node.ac:W
-joulelab import csv smi.csv --preset nvidia-smi --zone Europe/Berlin
-joulelab import wandb events.csv
-joulelab import slurm 123456
-joulelab import slurm 123456 --into RUN
-joulelab import prometheus 123456 --entry NAME
-joulelab import prometheus address=http://monitor:9090 --node n1,n2 --from 2024-05-01T12:00Z --to 2024-05-01T13:00Z
-"""
+EXAMPLES = format_examples(
+    "joulelab import csv power.csv --time t=unix --map watts=node.ac:W",
+    "joulelab import csv smi.csv --preset nvidia-smi --zone Europe/Berlin",
+    "joulelab import wandb events.csv",
+    "joulelab import slurm 123456",
+    "joulelab import slurm 123456 --into RUN",
+    "joulelab import prometheus 123456 --entry NAME",
+    "joulelab import prometheus address=http://mon:9090 --node n1,n2 \\",
+    "    --from 2024-05-01T12:00Z --to 2024-05-01T13:00Z",
+)
 
 
 @click.command("import", epilog=EXAMPLES)
 @click.argument("source", type=click.Choice(SOURCES))
 @click.argument("what", nargs=-1, metavar="[FILE|JOBID] [KEY=VALUE]...")
-@click.option("--from", "since", metavar="TIME", help="Begin of the run: 2024-05-01T12:00:00Z, or seconds since 1970.")
+@click.option("--from", "since", metavar="TIME", help="Start of the run: 2024-05-01T12:00:00Z or seconds since 1970.")
 @click.option("--to", "until", metavar="TIME", help="End of the run.")
-@click.option("--zone", metavar="ZONE", help="Zone of times that carry none, here and in the file (UTC).")
-@click.option("--map", "maps", multiple=True, metavar="COLUMN=SCOPE:UNIT", help="What a column is: ac_w=node.ac:W.")
-@click.option("--time", "stamps", metavar="COLUMN[=FORMAT]", help="Column of the time stamps: t=unix_ms.")
-@click.option("--start", metavar="TIME", help="Time from which the stamps of the file count.")
-@click.option("--preset", metavar="NAME", help="Layout of the file: nvidia-smi, wandb, yokotool.")
-@click.option("--entry", "entries", multiple=True, metavar="NAME", help="Ask this entry of joulelab.toml as well.")
-@click.option("--idle", nargs=2, metavar="FROM TO", help="Stretch in which nothing ran.")
-@click.option("--phase", "phases", nargs=3, multiple=True, metavar="NAME FROM TO", help="Name a stretch of the run.")
-@click.option("--node", "nodes", metavar="NAME,...", help="Nodes whose series are asked for (prometheus).")
-@click.option("--host", default="", metavar="NAME", help="Node that was measured.")
-@click.option("--name", metavar="NAME", help="Name of the run; with --into, of what is added.")
-@click.option("--into", metavar="RUN", help="Add what Slurm accounted to this run, beside its own meters.")
-@click.option("-l", "--label", "labels", type=KeyValue(), multiple=True, metavar="KEY=VALUE", help="Label of the run.")
+@click.option("--zone", metavar="ZONE", help="Time zone of times without one, here and in the file.  [default: UTC]")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="COLUMN=SCOPE:UNIT",
+    help="Meaning of a column of the file: ac_w=node.ac:W; repeatable.",
+)
+@click.option("--time", "stamps", metavar="COLUMN[=FORMAT]", help="Column with the times: t=unix_ms.")
+@click.option("--start", metavar="TIME", help="Time 0 of the file, if its times are relative.")
+@click.option("--preset", metavar="NAME", help="Layout of the file: nvidia-smi, wandb or yokotool.")
+@click.option(
+    "--entry", "entries", multiple=True, metavar="NAME", help="Also read this entry of joulelab.toml; repeatable."
+)
+@click.option("--idle", nargs=2, metavar="FROM TO", help="Interval in which the node was idle.")
+@click.option("--phase", "phases", nargs=3, multiple=True, metavar="NAME FROM TO", help="Name an interval; repeatable.")
+@click.option("--node", "nodes", metavar="NAME,...", help="Nodes to read from Prometheus.")
+@click.option("--host", default="", metavar="NAME", help="Name of the measured node.")
+@click.option("--name", metavar="NAME", help="Name of the run; with --into, of the added data.")
+@click.option("--into", metavar="RUN", help="Add the energy that Slurm accounted to this run.")
+@click.option(
+    "-l", "--label", "labels", type=KeyValue(), multiple=True, metavar="KEY=VALUE", help="Attach a label; repeatable."
+)
 @config_option
 @json_option
 @runs_option
 def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **options: Any) -> None:
-    """Make a run of what was measured elsewhere.
+    """Make a run from measurements of other programs.
 
-    Further settings of the source follow as KEY=VALUE, written as in joulelab.toml.
+    Further settings of the source are given as KEY=VALUE, written as in joulelab.toml.
     """
     if options["into"] is not None:
-        _show(_attached(source, what, runs, options), as_json=as_json)
+        _print_imported(_attach_job(source, what, runs, options), as_json=as_json)
         return
-    from joulelab.instruments.file.times import zone_of
+    from joulelab.instruments.file.times import utc_ns, zone_of
     from joulelab.run.imports import ImportRequest, import_archives
     from joulelab.store.imported import ImportedPhase
 
     zone = zone_of(options["zone"], "--zone") if options["zone"] else None
-    start_ns, end_ns = _time(options["since"], zone, "--from"), _time(options["until"], zone, "--to")
-    idle = tuple(_when(t, zone, "--idle") for t in options["idle"]) if options["idle"] else None
-    phases = [ImportedPhase(n, _when(a, zone, "--phase"), _when(b, zone, "--phase")) for n, a, b in options["phases"]]
+    start_ns = None if options["since"] is None else utc_ns(options["since"], zone, "--from")
+    end_ns = None if options["until"] is None else utc_ns(options["until"], zone, "--to")
+    idle = tuple(utc_ns(t, zone, "--idle") for t in options["idle"]) if options["idle"] else None
+    phases = [
+        ImportedPhase(name, utc_ns(start, zone, "--phase"), utc_ns(end, zone, "--phase"))
+        for name, start, end in options["phases"]
+    ]
     if any(p.end_ns <= p.start_ns for p in phases) or (idle and idle[1] <= idle[0]):
         raise ConfigError(
-            "a stretch ends before it begins",
+            "an interval ends before it starts",
             where="--phase, --idle",
             next="give FROM, then TO",
             code="config.interval",
@@ -88,22 +102,20 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         name=options["name"],
         labels=dict(options["labels"]),
     )
-    from joulelab.cli.output import show_progress
-
-    asked = _asked(source, what, options)
-    with show_progress(f"reading what {source} has"):
+    asked = _list_archives(source, what, options)
+    with show_progress(f"reading from {source}"):
         imported = import_archives(runs, asked, wanted)
-    _show(imported, as_json=as_json)
+    _print_imported(imported, as_json=as_json)
 
 
-def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> ImportedRun:
-    """Add what Slurm accounted to a run that is there. Raises JoulelabError."""
+def _attach_job(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> ImportedRun:
+    """Add the energy that Slurm accounted for a job to an existing run. Raises JoulelabError."""
     from joulelab.run.imports import ImportedRun
     from joulelab.store.folder import find_run
     from joulelab.study.accounting import attach_job
 
     if source != "slurm":
-        why = "meters of a node would be counted beside those that the run has"
+        why = "the meters of the run would be counted twice"
         raise ConfigError(
             f"{source} cannot be added to a run",
             where="--into",
@@ -114,39 +126,39 @@ def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, A
     given = [f"--{n}" for n in ("from", "to", "idle", "phase", "entry", "host", "label") if options[_KEYS.get(n, n)]]
     if given:
         raise ConfigError(
-            f"{', '.join(given)}: not with --into",
+            f"{', '.join(given)} cannot be used with --into",
             why="the run has its own",
             next="leave it out",
             code="config.not-into",
         )
     run = find_run(runs, options["into"])
-    asked = _asked(source, what, options)[0]
+    asked = _list_archives(source, what, options)[0]
     return ImportedRun(run, attach_job(run, {**asked.settings, "label": asked.label}, name=options["name"] or ""))
 
 
-def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[ArchiveRequest]:
-    """Return the archives to ask: the source itself, unless entries take its place, and the entries."""
+def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) -> list[ArchiveRequest]:
+    """Return the archives to read: the source, unless entries replace it, and the entries. Raises ConfigError."""
     from joulelab.run.imports import make_archive_request, read_archive_entry
 
     subjects = [w for w in what if "=" not in w or Path(w).exists()]
-    settings = dict(_setting(w) for w in what if w not in subjects)
+    settings = dict(_read_setting(w) for w in what if w not in subjects)
     if options["nodes"] is not None and source != "prometheus":
         raise ConfigError(
-            "--node is for prometheus",
-            next="leave it out; --host names the node of a file",
+            "--node is only for prometheus",
+            next="leave it out, or name the node of a file with --host",
             code="config.not-for-source",
         )
     host = options["host"] or socket.gethostname()
     entries = [read_archive_entry(n, os.environ, host, named=options["config"]) for n in options["entries"]]
     if len(subjects) > 1:
         raise ConfigError(
-            f"{', '.join(subjects)}: one at a time",
-            next="join others with --entry NAME",
+            f"only one can be imported: {', '.join(subjects)}",
+            next="add others with --entry NAME",
             code="config.too-many-subjects",
         )
     if source in ("csv", "wandb"):
         if subjects:
-            given = _file_settings(source, subjects[0], options, settings)
+            given = _make_file_settings(source, subjects[0], options, settings)
             return [make_archive_request("file", Path(subjects[0]).stem, given, os.environ), *entries]
         if entries:
             return entries
@@ -155,20 +167,20 @@ def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[Ar
         if not subjects:
             raise ConfigError("no job is given", next="joulelab import slurm JOBID", code="config.no-job")
         return [make_archive_request("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
-    return _of_servers(subjects, settings, entries, options["nodes"])
+    return _list_servers(subjects, settings, entries, options["nodes"])
 
 
-def _of_servers(
+def _list_servers(
     subjects: Sequence[str], settings: dict[str, Any], entries: Sequence[ArchiveRequest], nodes: str | None
 ) -> list[ArchiveRequest]:
-    """Return the servers to ask: for a job of theirs, for some nodes, or as they are."""
+    """Return the servers to read: for one job, for some nodes, or all. Raises ConfigError."""
     from dataclasses import replace
 
     from joulelab.run.imports import make_archive_request
 
     if subjects and not re.fullmatch(r"\d+([_+]\w+)?", subjects[0]):
         advice = "joulelab import prometheus JOBID, or address=... --from --to"
-        raise ConfigError(f"{subjects[0]!r} is no KEY=VALUE, and no job", next=advice, code="config.no-pair")
+        raise ConfigError(f"{subjects[0]!r} is neither KEY=VALUE nor a job number", next=advice, code="config.no-pair")
     more: dict[str, Any] = {"job": subjects[0]} if subjects else {}
     if nodes is not None:
         more["nodes"] = [name.strip() for name in nodes.split(",") if name.strip()]
@@ -183,13 +195,13 @@ def _of_servers(
     return [*typed, *asked]
 
 
-def _file_settings(source: str, path: str, options: dict[str, Any], typed: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file from what was typed."""
+def _make_file_settings(source: str, path: str, options: dict[str, Any], typed: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file from the options."""
     settings: dict[str, Any] = {"path": path, **typed}
     if options["preset"] or source == "wandb":
         settings.setdefault("preset", options["preset"] or source)
     if options["maps"]:
-        settings["columns"] = [*settings.get("columns", []), *(_map(m) for m in options["maps"])]
+        settings["columns"] = [*settings.get("columns", []), *(_read_map(m) for m in options["maps"])]
     time: dict[str, Any] = {}
     if options["stamps"]:
         column, equals, form = options["stamps"].partition("=")
@@ -203,20 +215,25 @@ def _file_settings(source: str, path: str, options: dict[str, Any], typed: dict[
     return settings
 
 
-def _map(text: str) -> dict[str, str]:
+def _read_map(text: str) -> dict[str, str]:
     column, equals, place = text.rpartition("=")
     scope, colon, unit = place.rpartition(":")
     from joulelab.instruments.file.cells import unit_of
 
-    if not colon or unit_of(unit) is None:  # the scope may have a colon of its own: gpu:0
+    if not colon or unit_of(unit) is None:  # the scope may contain a colon: gpu:0
         scope, unit = place, ""
     if not equals or not scope:
-        raise ConfigError(f"{text!r} maps nothing", where="--map", next="write it as ac_w=node.ac:W", code="config.map")
+        raise ConfigError(
+            f"{text!r} is not a column with its meaning",
+            where="--map",
+            next="write it as ac_w=node.ac:W",
+            code="config.map",
+        )
     return {"column": column, "scope": scope, **({"unit": unit} if unit else {})}
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    """Return KEY=VALUE with the value read as TOML, or as the text that it is."""
+def _read_setting(text: str) -> tuple[str, Any]:
+    """Return key and value of KEY=VALUE; the value is read as TOML, or taken as text."""
     import tomllib
 
     key, _, value = text.partition("=")
@@ -226,37 +243,25 @@ def _setting(text: str) -> tuple[str, Any]:
         return key.strip(), value
 
 
-def _time(text: str | None, zone: ZoneInfo | None, where: str) -> int | None:
-    return None if text is None else _when(text, zone, where)
-
-
-def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
-    from joulelab.instruments.file.times import utc_ns
-
-    return utc_ns(text, zone, where)
-
-
-def _show(imported: ImportedRun, *, as_json: bool) -> None:
+def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:
     from joulelab.analysis.results_file import load_result
-    from joulelab.cli.output import show_progress
 
+    if not as_json:
+        for text in imported.told:
+            click.echo(text)
+    with show_progress("analysing the run"):
+        result = load_result(imported.run)
     if as_json:
-        extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}
-        with show_progress("working out its energies"):
-            result = load_result(imported.run)
         from joulelab.report.result_json import describe_result
 
+        extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}
         print_json(describe_result(result) | extra)
         return
     from joulelab.report.run_tables import lay_out_run
 
-    for text in imported.told:
-        click.echo(text)
-    with show_progress("working out its energies"):
-        result = load_result(imported.run)
     named = name_run(imported.run)
-    if result.energy is None:  # what a run says then is about meters of this machine
-        click.echo("imported, without any energy: none of the sources gave a power or an energy for that interval")
+    if result.energy is None:  # the notes of a run would be about meters of this machine
+        click.echo("Imported without energy: no source has power or energy in this interval.")
         for text in imported.problems:
             click.echo(f"  {text}")
         click.echo(f"-> joulelab show {named}")

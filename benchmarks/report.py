@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power_profile import make_profile
-from joulelab.report.charts.power_chart import profile_json
+from joulelab.report.charts.power_chart import encode_power_chart, make_power_chart
 from joulelab.report.rated import describe_rated
 from joulelab.store.documents import read_json
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 from joulelab.twin.mounted import Mounted
 from joulelab.twin.nodefile import find
@@ -73,14 +73,13 @@ def timed(what: str, work: Callable[[], Any]) -> tuple[Any, float]:
 
 def report(run: Path) -> tuple[str, float, dict[str, Any]]:
     """Make the report of a run step by step; return the page, how long all took (s), and the profile's data."""
-    from joulelab.report.page.run import run_page
-
     from joulelab.report.page.document import write_offline_page  # here: what the page needs is loaded within its time
+    from joulelab.report.page.run_page import make_run_report
 
     with open_run(run) as opened:
         result, first = timed("analysis", lambda: analyse_run(opened))
         profile, second = timed("power over time", lambda: make_profile(opened))
-    page, third = timed("page", lambda: run_page(result, run, profile))
+    page, third = timed("page", lambda: make_run_report(result, run, profile).make_page())
     text, fourth = timed("one file", lambda: write_offline_page(page))
     assert profile is not None
     finest = profile.grid.step_s
@@ -88,7 +87,7 @@ def report(run: Path) -> tuple[str, float, dict[str, Any]]:
         f"  {len(profile.traces)} traces, {profile.grid.count} buckets of {finest:.3g} s, {profile.grid.levels} levels"
     )
     print(f"  {describe_rated(result.rated)}")
-    return text, first + second + third + fourth, profile_json(profile, result)
+    return text, first + second + third + fourth, encode_power_chart(make_power_chart(profile, result))
 
 
 def stalls(page: Path) -> None:

@@ -99,7 +99,7 @@ def command(
 
     target = find_target(targets or ("last",), runs, studies)
     with show_progress(f"reading {target.name}"):
-        found, said = list_figures(target)
+        found, remark = list_figures(target)
     if kind == LIST_KINDS:
         _print_kinds(found, as_json=as_json)
         return
@@ -110,7 +110,7 @@ def command(
     for stem, of in places:
         for each in of:
             check_overwrite(_name_file(stem, each), OWN_MARK, what="figure", force=force)
-    written = _draw_figures(chosen, places, width, said)
+    written = _draw_figures(chosen, places, width, remark)
     if as_json:
         print_json({"files": [str(file) for file in written], "kind": target.kind})
         return
@@ -119,7 +119,7 @@ def command(
 
 
 def _draw_figures(
-    chosen: Sequence[Picture], places: Sequence[tuple[Path, tuple[str, ...]]], width: float, said: str
+    chosen: Sequence[Picture], places: Sequence[tuple[Path, tuple[str, ...]]], width: float, remark: str
 ) -> list[Path]:
     """Draw figures and return the written files. Raises ConfigError, MissingDependency."""
     from joulelab.report.charts.print_painter import render_chart
@@ -127,7 +127,7 @@ def _draw_figures(
     written: list[Path] = []
     with show_progress("drawing", total=len(chosen)) as step:
         for picture, (stem, of) in zip(chosen, places, strict=True):
-            for each, data in render_chart(picture, of, width_in=width, said=said).items():
+            for each, data in render_chart(picture.chart, of, width_in=width, remark=remark).items():
                 written.append(_write_figure(_name_file(stem, each), data))
             step()
     return written
@@ -136,22 +136,19 @@ def _draw_figures(
 def list_figures(target: ReportTarget) -> tuple[list[Picture], str]:
     """Return the figures of a target, and a remark for all of them (simulated). Raises JoulelabError."""
     from joulelab.report.charts import print_pictures
-    from joulelab.report.page.make import report_on
     from joulelab.report.page.run_page import load_result_and_profile
 
     if target.study is not None:
         from joulelab.report.study_summary import name_study_twins, summarise_study
 
-        said = name_study_twins(target.study)
+        twins = name_study_twins(target.study)
         _, summary = summarise_study(target.study, target.plan)
-        return print_pictures.list_study_pictures(summary), f"{said[:1].upper()}{said[1:]}." if said else ""
-    looked = [load_result_and_profile(path) for path in target.runs]
-    results, profiles = [result for result, _ in looked], [profile for _, profile in looked]
-    said = print_pictures.word_remark(results)
+        return print_pictures.list_study_pictures(summary), f"{twins[:1].upper()}{twins[1:]}." if twins else ""
+    results, profiles = zip(*(load_result_and_profile(path) for path in target.runs), strict=True)
+    remark = print_pictures.word_remark(results)
     if len(results) == 1:
-        return print_pictures.list_run_pictures(results[0], profiles[0], target.runs[0]), said
-    drawn = print_pictures.pictures_in(report_on(looked, target.runs).parts)
-    return [*print_pictures.list_comparison_pictures(results, profiles), *drawn], said
+        return print_pictures.list_run_pictures(results[0], profiles[0]), remark
+    return print_pictures.list_comparison_pictures(results, profiles), remark
 
 
 def _print_kinds(found: Sequence[Picture], *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.report.page.page_blocks import Report
     from joulelab.study.folder import Plan, Study
 
 OWN_MARKS = {"html": '<meta name="generator" content="joulelab">', "md": "<!-- made by joulelab report -->"}
@@ -115,7 +116,7 @@ def command(
 
 def find_target(words: Sequence[str], runs: Path, studies: Path, twins: Sequence[str] = ()) -> ReportTarget:
     """Find the runs or the study that words name; a study comes before a run of the same name. Raises JoulelabError."""
-    from joulelab.store.folder import find_run
+    from joulelab.store.run_folder import find_run
 
     if len(words) == 1:
         found = _find_study(words[0], studies, tuple(twins))
@@ -172,30 +173,26 @@ def _is_study(folder: Path) -> bool:
 
 def _write_report(target: ReportTarget, to: str) -> str:
     with show_progress(f"making the report of {target.name[:MAX_NAME_LENGTH]}"):
-        return _write_markdown(target) if to == "md" else _write_html(target)
+        report = _make_report(target)
+        if to == "md":
+            return f"{OWN_MARKS['md']}\n{report.write_markdown()}"
+        from joulelab.report.page.document import write_offline_page
+
+        return write_offline_page(report.make_page())
 
 
-def _write_html(target: ReportTarget) -> str:
-    from joulelab.report.page import make
-    from joulelab.report.page.document import write_offline_page
-
+def _make_report(target: ReportTarget) -> Report:
     if target.study is not None:
-        return write_offline_page(make.report_of_study(target.study, target.plan).page())
+        from joulelab.report.page.study_page import report_study
+
+        return report_study(target.study, target.plan)
     if len(target.runs) == 1:
-        return write_offline_page(make.page_of_run(target.runs[0], handle=name_run(target.runs[0])))
-    return write_offline_page(make.page_of_runs(target.runs))
+        from joulelab.report.page.run_page import open_run_report
 
+        return open_run_report(target.runs[0], handle=name_run(target.runs[0]))
+    from joulelab.report.page.comparison_page import open_comparison_report
 
-def _write_markdown(target: ReportTarget) -> str:
-    from joulelab.report.page import make
-
-    if target.study is not None:
-        text = make.report_of_study(target.study, target.plan).markdown()
-    elif len(target.runs) == 1:
-        text = make.markdown_of_run(target.runs[0], handle=name_run(target.runs[0]))
-    else:
-        text = make.report_of_runs(target.runs).markdown()
-    return f"{OWN_MARKS['md']}\n{text}"
+    return open_comparison_report(target.runs)
 
 
 def _choose_file(target: ReportTarget, to: str, output: Path | None) -> Path:

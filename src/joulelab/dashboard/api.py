@@ -95,13 +95,15 @@ def power_json(place: Place, runs: OpenRuns, wanted: Stretch) -> dict[str, Any] 
 
     def made(opened: Opened) -> dict[str, Any] | None:
         from joulelab.analysis.power_profile import make_profile
-        from joulelab.report.page.profile import profile_json
+        from joulelab.report.charts.power_chart import encode_power_chart, make_power_chart
 
         result = opened.result()
         start_ns = None if wanted.since_s is None else result.start_ns + round(wanted.since_s * NS)
         end_ns = None if wanted.until_s is None else result.start_ns + round(wanted.until_s * NS)
         profile = make_profile(opened.run, buckets=wanted.buckets, start_ns=start_ns, end_ns=end_ns)
-        return None if profile is None else profile_json(profile, result) | {"live": result.state == "live"}
+        if profile is None:
+            return None
+        return encode_power_chart(make_power_chart(profile, result)) | {"live": result.state == "live"}
 
     return runs.use(place.path, made)
 

@@ -200,13 +200,13 @@ class Dashboard:
         return Place(entry.id, entry.path, root, entry.study, entry.cell, entry.slot)
 
     def _made_run(self, entry: Entry) -> bytes:
-        from joulelab.report.page.make import page_of_run
+        from joulelab.report.page.run_page import open_run_report
 
         check_inside(self._place(entry))
 
         def made() -> tuple[bytes, bool]:
             source = f"/api/runs/{entry.id}/power"
-            page = page_of_run(entry.path, raw=source, live=source)
+            page = open_run_report(entry.path, raw=source, live=source).make_page()
             more = [(f"/studies/{entry.study}", entry.study)] if entry.study else []
             nav = frame.navigation("", token=self._token, more=[*more, (f"/api/runs/{entry.id}", "JSON")])
             text = frame.document(page, nav)
@@ -215,13 +215,13 @@ class Dashboard:
         return self.kept.get(("run", entry.id), compute_fingerprint(entry.path), made)
 
     def _made_comparison(self, entries: Sequence[Entry]) -> bytes:
-        from joulelab.report.page.make import page_of_runs
+        from joulelab.report.page.comparison_page import open_comparison_report
 
         for entry in entries:
             check_inside(self._place(entry))
 
         def made() -> tuple[bytes, bool]:
-            page = page_of_runs([entry.path for entry in entries], link=self._link)
+            page = open_comparison_report([entry.path for entry in entries], link=self._link).make_page()
             text = frame.document(page, frame.navigation("", token=self._token))
             return text.encode(errors="replace"), any(entry.status == "live" for entry in entries)
 
@@ -229,11 +229,11 @@ class Dashboard:
         return self.kept.get(("compare", paths), [compute_fingerprint(path) for path in paths], made)
 
     def _made_study(self, study: StudyEntry) -> bytes:
-        from joulelab.report.page.make import page_of_study
+        from joulelab.report.page.study_page import open_study_report
 
         def made() -> tuple[bytes, bool]:
             check_inside(self._folder(study))
-            page = replace(page_of_study(study.folder, link=self._link), live=study.status == "live")
+            page = replace(open_study_report(study.folder, link=self._link).make_page(), live=study.status == "live")
             more = [(f"/api/studies/{study.id}", "JSON"), (f"/?study={study.id}", "Its runs")]
             text = frame.document(page, frame.navigation("", token=self._token, more=more))
             return text.encode(errors="replace"), page.live

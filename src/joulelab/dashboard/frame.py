@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, joined, tag
-from joulelab.report.page.document import served
-from joulelab.report.page.parts import Page, Section
+from joulelab.report.page.document import Page, Section, write_served_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +62,7 @@ def document(page: Page, nav: Html) -> str:
         ),
         "\n",
     )
-    return served(page, navigation=nav, extra=extra)
+    return write_served_page(page, navigation=nav, extra=extra)
 
 
 def login_page(*, wrong: str = "") -> str:

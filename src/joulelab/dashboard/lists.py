@@ -14,7 +14,7 @@ from joulelab.dashboard.search import ALL
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, joined, tag
 from joulelab.report.listed import format_run_end, format_run_energy
-from joulelab.report.page.parts import Page, Section
+from joulelab.report.page.document import Page, Section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from joulelab.dashboard.frame import BADGES, WORDS, age, document, navigation, s
 from joulelab.dashboard.studies import slots_text
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, joined, tag
-from joulelab.report.page.parts import Page, Section
+from joulelab.report.page.document import Page, Section
 
 if TYPE_CHECKING:
     import datetime as dt

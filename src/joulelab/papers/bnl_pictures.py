@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.papers.bnl_runs import course
-from joulelab.report.figures import COLOURS, FORMATS, STYLE, plotting, save
+from joulelab.report.charts.print_painter import COLOURS, FORMATS, STYLE, load_matplotlib, save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ def pictures_of(
     study: Study, folder: Path, *, rated_w: float, burn_w: float | None, formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Write the paper's two figures with what has run; return the files. Raises MissingDependency."""
-    mpl, Figure = plotting()  # noqa: N806 - a class
+    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with mpl.rc_context(STYLE):
@@ -45,7 +45,7 @@ def pictures_of(
                 panels = figure.subplots(len(courses), 1, squeeze=False)[:, 0]
                 for axes, (name, found) in zip(panels, courses.items(), strict=True):
                     _draw(axes, LABELS[name], found, rated_w, burn_w)
-                written += save(figure, note, folder / file, formats)
+                written += save_figure(figure, note, folder / file, formats)
     return written
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from joulelab.analysis.analyse import find_interval
 from joulelab.analysis.readings import Readings, describe_power, find_usual_step
 from joulelab.core.scope import find_family
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.study.slots import State, look, slots_of
 from joulelab.study.trial import load_trial
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.quantity import Quantity
     from joulelab.core.spec import Spec
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
     from joulelab.store.series import Series
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell

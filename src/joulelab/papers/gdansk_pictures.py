@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.report.figures import FORMATS, draw_panels
-from joulelab.report.study_curves import MARKS, Curve, Panel, panels_of
+from joulelab.report.charts.chart_model import MARKS_NOTE, ChartCurve, CurveChart
+from joulelab.report.charts.print_painter import FORMATS
+from joulelab.report.charts.print_pictures import write_curve_charts
+from joulelab.report.charts.study_charts import make_metric_charts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +24,7 @@ def pictures_of(
     summary: StudySummary, folder: Path, *, all_gpus: int, caps: Sequence[int], formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Write what the paper shows as its figures 2 to 7; return the files. Raises MissingDependency."""
-    panels = {panel.name: panel for panel in panels_of(summary)}
+    panels = {panel.name: panel for panel in make_metric_charts(summary)}
     key = f"gpus={all_gpus}"
     wanted = [
         _titled(_counted(panels.get("energy-gain")), "2-energy-decrease", "Energy saved by the cap"),
@@ -34,14 +36,16 @@ def pictures_of(
         ),
         _times(summary, caps),
     ]
-    return draw_panels([panel for panel in wanted if panel is not None and panel.curves], folder, formats=formats)
+    return write_curve_charts(
+        [panel for panel in wanted if panel is not None and panel.curves], folder, formats=formats
+    )
 
 
-def _titled(panel: Panel | None, name: str, title: str) -> Panel | None:
+def _titled(panel: CurveChart | None, name: str, title: str) -> CurveChart | None:
     return None if panel is None else replace(panel, name=name, title=title, note=f"{panel.note} {TWIN}")
 
 
-def _counted(panel: Panel | None) -> Panel | None:
+def _counted(panel: CurveChart | None) -> CurveChart | None:
     """Return a panel whose lines are named by their number of GPUs alone."""
     if panel is None:
         return None
@@ -52,22 +56,22 @@ def _counted(panel: Panel | None) -> Panel | None:
     return replace(panel, curves=tuple(replace(c, label=n) for c, n in zip(panel.curves, named, strict=True)))
 
 
-def _of(panel: Panel | None, key: str) -> Panel | None:
+def _of(panel: CurveChart | None, key: str) -> CurveChart | None:
     """Return a panel with the line of so many GPUs only."""
     if panel is None:
         return None
     return replace(panel, curves=tuple(replace(c, label="") for c in panel.curves if key in c.label.split()))
 
 
-def _plain(panel: Panel | None) -> Panel | None:
+def _plain(panel: CurveChart | None) -> CurveChart | None:
     """Return a panel without a best: no cap makes a training faster, so which one is fastest is chance."""
     if panel is None:
         return None
     curves = tuple(replace(c, best=None, tied=()) for c in panel.curves)
-    return replace(panel, curves=curves, note=panel.note.replace(MARKS, REFERENCE))
+    return replace(panel, curves=curves, note=panel.note.replace(MARKS_NOTE, REFERENCE))
 
 
-def _eds(first: Panel | None, second: Panel | None, key: str, gpus: int) -> Panel | None:
+def _eds(first: CurveChart | None, second: CurveChart | None, key: str, gpus: int) -> CurveChart | None:
     one, two = _of(first, key), _of(second, key)
     if one is None or two is None:
         return None
@@ -77,7 +81,7 @@ def _eds(first: Panel | None, second: Panel | None, key: str, gpus: int) -> Pane
     return _titled(both, "5-eds", f"Gain by EDS, {gpus} GPUs")
 
 
-def _times(summary: StudySummary, caps: Sequence[int]) -> Panel:
+def _times(summary: StudySummary, caps: Sequence[int]) -> CurveChart:
     """Return training times against the number of GPUs at some caps."""
     curves = []
     for cap in caps:
@@ -85,7 +89,7 @@ def _times(summary: StudySummary, caps: Sequence[int]) -> Panel:
         points = sorted((float(c.knobs["gpus"]), c.time) for c in cells if c.time is not None)
         bars = [time.expanded for _, time in points]
         curves.append(
-            Curve(
+            ChartCurve(
                 f"cap {cap} W",
                 tuple(count for count, _ in points),
                 tuple(time.value for _, time in points),
@@ -94,4 +98,4 @@ def _times(summary: StudySummary, caps: Sequence[int]) -> Panel:
         )
     note = f"Bars: expanded uncertainty, k = 2. {TWIN}"
     made = tuple(c for c in curves if c.x)
-    return Panel("7-training-times", "Training time", "GPUs", "training time, s", made, note)
+    return CurveChart("7-training-times", "Training time", "GPUs", "training time, s", made, note)

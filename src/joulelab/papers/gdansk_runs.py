@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.choice import BestCell
+    from joulelab.analysis.goals import BestCell
     from joulelab.analysis.study_cells import Cell
     from joulelab.core.quantity import Quantity
     from joulelab.papers.judged import Kind

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.papers.horeka_runs import profiles
-from joulelab.report.figures import COLOURS, FORMATS, STYLE, plotting, save
+from joulelab.report.charts.print_painter import COLOURS, FORMATS, STYLE, load_matplotlib, save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ MOST_POINTS = 4000  # a run of two days has more readings than a picture has col
 
 def pictures_of(study: Study, folder: Path, *, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure for each use case that has run; return the files. Raises MissingDependency."""
-    mpl, Figure = plotting()  # noqa: N806 - a class
+    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
     written: list[Path] = []
     with mpl.rc_context(STYLE):
         for case, file in FILES:
@@ -45,7 +45,7 @@ def pictures_of(study: Study, folder: Path, *, formats: Sequence[str] = FORMATS)
                 _draw(axes, f"Use case {case}, {label}", {s: p for (of, s), p in seen.items() if of == phase})
                 if phase == PHASES[-1][0]:
                     axes.set_xlabel("share of the runtime")
-            written += save(figure, NOTE, folder / file, formats)
+            written += save_figure(figure, NOTE, folder / file, formats)
     return written
 
 

@@ -12,7 +12,7 @@ from joulelab.analysis.analyse import find_interval
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import find_family
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.study.results import gather
 from joulelab.study.slots import State, look, slots_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_metrics import CellMetrics
     from joulelab.core.quantity import Quantity
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
 

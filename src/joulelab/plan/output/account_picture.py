@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.plan.output.account import COVERAGE, headline, scale_of
 from joulelab.report import format as fmt
-from joulelab.report.figures import COLOURS, STYLE, annotate, plotting, rendered
+from joulelab.report.charts.print_painter import COLOURS, STYLE, add_note, load_matplotlib, render_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ NAME = 34
 
 def books_picture(books: Books, kind: str, title: str = "") -> bytes:
     """Return the picture as a file of that format. Raises MissingDependency."""
-    mpl, Figure = plotting()  # noqa: N806 - a class
+    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
     changing = [entry for entry in books.entries if len(entry.account.slots) > 1]
     height = max(ROW_IN * len(books.entries) + 1.0, LEAST_IN)
     with mpl.rc_context(STYLE):
@@ -33,8 +33,8 @@ def books_picture(books: Books, kind: str, title: str = "") -> bytes:
             upper = figure.subplots()
         _bars(upper, books, title)
         said = fmt.name_twins(books.twins) + ". " if books.twins else ""
-        annotate(figure, f"{said[:1].upper()}{said[1:]}Bars: {COVERAGE}. Diamonds: rated power x time.")
-        return rendered(figure, kind)
+        add_note(figure, f"{said[:1].upper()}{said[1:]}Bars: {COVERAGE}. Diamonds: rated power x time.")
+        return render_figure(figure, kind)
 
 
 def _bars(axes: Axes, books: Books, title: str) -> None:

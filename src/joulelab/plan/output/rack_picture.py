@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
-from joulelab.report.figures import COLOURS, STYLE, annotate, plotting, rendered
+from joulelab.report.charts.print_painter import COLOURS, STYLE, add_note, load_matplotlib, render_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ CLOSE = 0.05  # of the highest line
 
 def draw_rack(decision: Decision, kind: str) -> bytes:
     """Return the picture of a rack as a file of a format: pdf, svg or png. Raises MissingDependency."""
-    mpl, Figure = plotting()  # noqa: N806 - a class
+    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
     with mpl.rc_context({**STYLE, "axes.titlesize": 10}):
         wide = ALONE_IN if decision.curve is None else BESIDE_IN
         figure = Figure(figsize=(wide, HIGH_IN), layout="constrained")
@@ -32,8 +32,8 @@ def draw_rack(decision: Decision, kind: str) -> bytes:
             left, right = figure.subplots(1, 2, width_ratios=(3, 2))
             _bars(left, decision)
             _curve(right, decision)
-        annotate(figure, note(decision))
-        return rendered(figure, kind)
+        add_note(figure, note(decision))
+        return render_figure(figure, kind)
 
 
 def note(decision: Decision) -> str:

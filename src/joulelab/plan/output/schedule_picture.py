@@ -8,7 +8,7 @@ import numpy as np
 
 from joulelab.plan.schedule.policies import FIRST_COME
 from joulelab.report import format as fmt
-from joulelab.report.figures import COLOURS, STYLE, annotate, plotting, rendered
+from joulelab.report.charts.print_painter import COLOURS, STYLE, add_note, load_matplotlib, render_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ IDLE, JOBS, OVER = "#bbbbbb", COLOURS[5], COLOURS[1]
 
 def draw_schedule(comparison: Comparison, kind: str) -> bytes:
     """Return a picture in a format (`pdf`, `svg`, `png`): a panel for each policy. Raises MissingDependency."""
-    mpl, Figure = plotting()  # noqa: N806 - a class
+    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
     shown = [each for each in comparison.outcomes if each.trace is not None]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDE_IN, HIGH_IN * len(shown) + NOTE_IN), layout="constrained")
@@ -35,8 +35,8 @@ def draw_schedule(comparison: Comparison, kind: str) -> bytes:
         panels[0].legend(fontsize=7, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.3), borderaxespad=0.0)
         panels[-1].set_xlabel(f"time since the first submission, {unit}")
         figure.supylabel("power of all nodes, kW", fontsize=9)
-        annotate(figure, _note(comparison))
-        return rendered(figure, kind)
+        add_note(figure, _note(comparison))
+        return render_figure(figure, kind)
 
 
 def _panel(axes: Axes, outcome: Outcome, comparison: Comparison, scale: float) -> None:

@@ -11,7 +11,7 @@ from joulelab.plan.output.when import COVERAGE, named
 from joulelab.plan.shifting.baselines import gain
 from joulelab.plan.shifting.slots import zone_of
 from joulelab.report import format as fmt
-from joulelab.report.figures import COLOURS, STYLE, annotate, plotting, rendered
+from joulelab.report.charts.print_painter import COLOURS, STYLE, add_note, load_matplotlib, render_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,15 +25,15 @@ RATE, NOW, CHOSEN = COLOURS[0], COLOURS[1], COLOURS[2]
 
 def picture(plan: Plan, kind: str) -> bytes:
     """Return the picture of a plan as a file of that format. Raises MissingDependency."""
-    mpl, Figure = plotting()  # noqa: N806 - a class
+    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
         _rate(above, plan)
         _power(below, plan)
         _times(below, plan)
-        annotate(figure, _note(plan))
-        return rendered(figure, kind)
+        add_note(figure, _note(plan))
+        return render_figure(figure, kind)
 
 
 def _dates(plan: Plan) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.profile_grid import COARSER
+from joulelab.analysis.profile_buckets import COARSER
 from joulelab.core.quantity import add_quantities
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.distribution import make_distribution
+from joulelab.analysis.readings import make_distribution
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
@@ -32,8 +32,8 @@ from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.distribution import PowerDistribution
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
+    from joulelab.analysis.readings import PowerDistribution
     from joulelab.analysis.result import GroupResult, Result
     from joulelab.report.charts.chart_model import Chart
     from joulelab.report.comparison import RunComparison

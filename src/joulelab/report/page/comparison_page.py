@@ -1,0 +1,218 @@
+"""Make the report of two or more runs: power over each other, figures with intervals, phases, facts."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from joulelab.report import format as fmt
+from joulelab.report.charts.power_chart import make_overlay_chart
+from joulelab.report.charts.run_charts import list_comparison_charts
+from joulelab.report.comparison import ONE_RUN_EACH, compare_runs
+from joulelab.report.comparison_rows import (
+    list_compared_facts,
+    list_differing_labels,
+    list_figure_rows,
+    pair_phases,
+    title_run,
+    title_runs,
+)
+from joulelab.report.html import Html, tag
+from joulelab.report.messages import COMPARISON, word_note, word_notes
+from joulelab.report.page.page_blocks import (
+    ChartBlock,
+    CommandBlock,
+    FactList,
+    Paragraph,
+    PowerBlock,
+    Report,
+    ReportSection,
+    TableBlock,
+)
+from joulelab.report.page.run_page import load_result_and_profile
+from joulelab.report.rated import describe_rated
+from joulelab.report.several_rows import label_runs, several_columns
+from joulelab.report.tables import TableRow, clean_text, make_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from joulelab.analysis.power_profile import PowerProfile
+    from joulelab.analysis.result import Result
+    from joulelab.report.comparison import RunComparison
+    from joulelab.report.page.page_blocks import PageBlock
+
+    Link = Callable[[Path], str | None]  # the address of the page of a run, by its folder
+
+MOST_OVERLAID = 6  # more profiles cannot be told apart
+RATED_TEXT = "Runtime x rated power of each run, compared with the measured energy."
+RECOMPUTE = "How to recompute"
+
+
+def open_comparison_report(paths: Sequence[Path], *, link: Link | None = None) -> Report:
+    """Make the report of two or more runs from their folders. Raises JoulelabError."""
+    results, profiles = zip(*(load_result_and_profile(path) for path in paths), strict=True)
+    return make_comparison_report(results, paths, profiles, link=link)
+
+
+def make_comparison_report(
+    results: Sequence[Result],
+    paths: Sequence[Path],
+    profiles: Sequence[PowerProfile | None],
+    *,
+    link: Link | None = None,
+) -> Report:
+    """Make the report of two runs with a verdict, or of more runs beside each other.
+
+    `paths` are their folders, `link` gives the addresses of their own pages.
+    """
+    labels = label_runs(results)
+    power = ReportSection("power", "Power over time", tuple(_show_power(results, profiles, labels)))
+    if len(results) == 2:
+        title = f"{title_runs(results)} compared"
+        sections = _compare_two(compare_runs(*results), paths, power, labels, link)
+        subtitle = f"{results[0].run} and {results[1].run}"
+    else:
+        title = f"{len(results)} runs beside each other"
+        sections = _compare_several(results, paths, power, labels, link)
+        subtitle = ", ".join(run.run for run in results)
+    twins = list(dict.fromkeys(run.twin for run in results if run.twin))
+    if twins:
+        subtitle = f"{subtitle} · {fmt.name_twins(twins)}"
+    live = any(run.state == "live" for run in results)
+    return Report(title, subtitle, tuple(s for s in sections if s.blocks), live)
+
+
+def _compare_two(
+    found: RunComparison, paths: Sequence[Path], power: ReportSection, labels: Sequence[str], link: Link | None
+) -> list[ReportSection]:
+    results = (found.a, found.b)
+    doubts, notes = (word_notes(some, COMPARISON) for some in (found.doubts(), found.notes()))
+    verdict = Paragraph(f"{found.verdict()}.", "verdict")
+    a, b = (shlex.quote(run.run) for run in results)
+    commands = (f"joulelab compare {a} {b}", f"joulelab report {a} {b}", f"joulelab show {a} --budget")
+    figures = make_table(
+        ("", "A", "B", "B / A - 1", ""),
+        [
+            TableRow((row.name.lstrip(" "), row.a, row.b, row.change, row.verdict), depth=_count_indent(row.name))
+            for row in list_figure_rows(found)
+        ],
+        left=(0, 4),
+        title="A and B side by side",
+    )
+    return [
+        ReportSection("verdict", "Verdict", (verdict, *_warn(doubts), _list_two_runs(found, paths, labels, link))),
+        power,
+        ReportSection("figures", "Figures", (TableBlock(figures), *_show_charts(results, labels))),
+        ReportSection("phases", "Phases", _show_phases(found)),
+        _show_rated_power(results, labels),
+        ReportSection("facts", "Facts that the workloads reported", _show_facts(found)),
+        ReportSection("notes", "Notes", (FactList(tuple(("note", n) for n in notes), "notes"),)),
+        ReportSection("again", RECOMPUTE, (CommandBlock(commands),)),
+    ]
+
+
+def _count_indent(name: str) -> int:
+    return (len(name) - len(name.lstrip(" "))) // 2
+
+
+def _compare_several(
+    results: Sequence[Result],
+    paths: Sequence[Path],
+    power: ReportSection,
+    labels: Sequence[str],
+    link: Link | None,
+) -> list[ReportSection]:
+    others = zip(labels[1:], results[1:], strict=True)
+    doubts = [note for label, run in others for note in compare_runs(results[0], run).doubts(labels[0], label)]
+    charts = _show_charts(results, labels) or (Paragraph("No power meter was read in any of them."),)
+    names = [shlex.quote(run.run) for run in results]
+    commands = (f"joulelab report {' '.join(names)}", f"joulelab compare {names[0]} {names[1]}")
+    runs: tuple[PageBlock, ...] = (
+        *_warn(word_notes(doubts, COMPARISON)),
+        _list_several_runs(results, paths, labels, link),
+        Paragraph(word_note(ONE_RUN_EACH, COMPARISON)),
+    )
+    return [
+        ReportSection("runs", "Runs", runs),
+        power,
+        ReportSection("energy", "Energy", charts),
+        _show_rated_power(results, labels),
+        ReportSection("again", RECOMPUTE, (CommandBlock(commands),)),
+    ]
+
+
+def _show_power(
+    results: Sequence[Result], profiles: Sequence[PowerProfile | None], labels: Sequence[str]
+) -> list[PageBlock]:
+    """Show power of the runs in one picture, and the runs that are not in it."""
+    known = [(r, p, label) for r, p, label in zip(results, profiles, labels, strict=True) if p is not None]
+    without = [label for p, label in zip(profiles, labels, strict=True) if p is None]
+    blocks: list[PageBlock] = []
+    if known:
+        shown, of, names = zip(*known[:MOST_OVERLAID], strict=True)
+        blocks.append(PowerBlock(make_overlay_chart(shown, of, names)))
+    if len(known) > MOST_OVERLAID:
+        blocks.append(Paragraph(f"The first {MOST_OVERLAID} of {len(known)} runs are drawn."))
+    if without:
+        blocks.append(Paragraph(f"No power was read in {', '.join(without)}."))
+    return blocks
+
+
+def _show_charts(results: Sequence[Result], labels: Sequence[str]) -> tuple[PageBlock, ...]:
+    return tuple(ChartBlock(chart) for _, chart in list_comparison_charts(results, labels))
+
+
+def _warn(texts: Iterable[str]) -> list[PageBlock]:
+    return [Paragraph(text, "note warn") for text in dict.fromkeys(texts)]
+
+
+def link_run(run: Result, path: Path, link: Link | None) -> Html | str:
+    """Return the id of a run, as a link if it has a page of its own."""
+    address = link(path) if link else None
+    return tag("a", clean_text(run.run), href=address) if address else run.run
+
+
+def _list_two_runs(found: RunComparison, paths: Sequence[Path], labels: Sequence[str], link: Link | None) -> PageBlock:
+    runs = (found.a, found.b)
+    differing = list_differing_labels(runs)
+    rows = []
+    for label, run, path, differs in zip(labels, runs, paths, differing, strict=True):
+        start = f"{run.start_utc[:19].replace('T', ' ')} UTC" if run.start_utc else fmt.NOTHING
+        twin = fmt.name_twins([run.twin]) if run.twin else ""
+        rows.append((label, link_run(run, path, link), differs, title_run(run), run.host, start, twin))
+    heads = ("", "run", "labels" if any(differing) else "", "command", "host", "start", "")
+    return TableBlock(make_table(heads, rows, left=range(len(heads)), title="The runs"))
+
+
+def _list_several_runs(
+    results: Sequence[Result], paths: Sequence[Path], labels: Sequence[str], link: Link | None
+) -> PageBlock:
+    columns, differing = several_columns(results), list_differing_labels(results)
+    rows = []
+    for k, (run, path) in enumerate(zip(results, paths, strict=True)):
+        twin = fmt.name_twins([run.twin]) if run.twin else ""
+        figures = (column.cells[k] for column in columns)
+        rows.append((labels[k], link_run(run, path, link), differing[k], *figures, title_run(run), twin))
+    heads = ("", "run", "labels" if any(differing) else "", *(c.head for c in columns), "command", "")
+    left = (0, 1, 2, len(heads) - 2, len(heads) - 1)
+    return TableBlock(make_table(heads, rows, left=left, title="The runs"))
+
+
+def _show_phases(found: RunComparison) -> tuple[PageBlock, ...]:
+    rows = [TableRow((p.label, *p.time, *p.energy, p.change, p.verdict), depth=p.depth) for p in pair_phases(found)]
+    heads = ("phase", "time A", "time B", "energy A", "energy B", "B / A - 1", "")
+    title = "Phases of A and B side by side"
+    return (TableBlock(make_table(heads, rows, left=(0, 6), title=title)),) if rows else ()
+
+
+def _show_rated_power(results: Sequence[Result], labels: Sequence[str]) -> ReportSection:
+    facts = tuple((label, describe_rated(run.rated)) for label, run in zip(labels, results, strict=True))
+    return ReportSection("estimate", "Runtime x rated power", (Paragraph(RATED_TEXT), FactList(facts)))
+
+
+def _show_facts(found: RunComparison) -> tuple[PageBlock, ...]:
+    rows = list_compared_facts(found)
+    table = make_table(("fact", "A", "B"), rows, left=range(3), title="Facts of A and B")
+    return (TableBlock(table),) if rows else ()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from joulelab.analysis.analyse import analyse_run
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.twin.flaws import Counter
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import Profile, burst, constant, ramp, square

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.wall_scenarios import Outcome, load, measure, outcomes
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import monotonic_ns
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.twin.model import H100, Node
 from joulelab.twin.serve import TwinServer
 from joulelab.twin.servers.powercap import PowercapFlaws

@@ -11,9 +11,9 @@ import numpy as np
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments.nvml.generations import power_specs, sensor
-from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import create_run, end_run
+from joulelab.store.run_reader import open_run
 from joulelab.twin import instrument, profile
 from joulelab.twin.flaws import HOPPER
 from joulelab.twin.model import H100, Node

@@ -10,9 +10,9 @@ from tests.analysis.virtual import BASE, NS, TOOK, accuracy, ns, stamps
 
 from joulelab.core.clock import read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.store.folder import create_run, end_run, identify_owner
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
-from joulelab.store.run import Run, open_run
+from joulelab.store.run_folder import create_run, end_run, identify_owner
+from joulelab.store.run_reader import Run, open_run
 
 if TYPE_CHECKING:
     from pathlib import Path

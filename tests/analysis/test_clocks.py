@@ -19,7 +19,7 @@ from joulelab.analysis.slow_meters import DoubtedCurve
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 EXACT = accuracy(0.0, shared="exact")
 LATER = 5_000 * NS  # how much earlier the second host booted

@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from joulelab.analysis.checks import check_damage, is_needed_for_totals
 from joulelab.report.messages import word_check
-
-from joulelab.store.table import FileProblem
+from joulelab.store.sample_tables import FileProblem
 
 RUN = Path("/runs/20260101-000000-0000")
 

@@ -16,7 +16,7 @@ import pytest
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.run.imports import ArchiveRequest, ImportedRun, ImportRequest, import_archives
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result

@@ -32,12 +32,13 @@ from joulelab.analysis.results_file import (
 )
 from joulelab.core.errors import NotARun
 from joulelab.core.quantity import Quantity
-from joulelab.store.folder import end_run
+from joulelab.report.result_json import describe_head
 from joulelab.store.manifest import compute_fingerprint
-from joulelab.store.query import run_query
+from joulelab.store.run_folder import end_run
+from joulelab.store.run_query import run_query
 
 if TYPE_CHECKING:
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "runs").iterdir())

@@ -10,8 +10,10 @@ import pytest
 from joulelab.analysis.analyse import add_interval_terms, analyse_run, read_edge_offsets
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
+from joulelab.report.messages import word_check
+from joulelab.report.result_json import describe_result
 from joulelab.store.imported import ImportedMeter, RunImport, import_run
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +41,10 @@ def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> 
         result = analyse_run(run)
     found = [c for c in result.checks if c.name == "interval"]
     assert [c.status for c in found] == ["failed", "warning", "note", "warning"]
-    assert (found[0].message, found[0].next) == ("job 7: failed", "ask")
+    assert (word_check(found[0]).text, word_check(found[0]).next) == ("job 7: failed", "ask")
     plain = {"name": "interval", "code": "interval", "status": "note", "message": "job 7: note", "next": "ask"}
-    assert plain | {"scope": "", "numbers": {}} in result.to_json()["checks"]
+    plain |= {"scope": "", "numbers": {}, "texts": {"what": "job 7: note", "next": "ask"}}
+    assert plain in describe_result(result)["checks"]
 
 
 def test_an_end_is_worth_what_was_drawn_around_it() -> None:

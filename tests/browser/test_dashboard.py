@@ -13,7 +13,7 @@ from joulelab.core.clock import NS
 from joulelab.dashboard import index as index_module
 from joulelab.dashboard.security import Doors
 from joulelab.dashboard.server import in_background
-from joulelab.store.folder import end_run
+from joulelab.store.run_folder import end_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from tests.cli.entry import JOULELAB
 from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.store.folder import list_runs
+from joulelab.store.run_folder import list_runs
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.serve import TwinServer
 

@@ -18,7 +18,7 @@ from tests.waiting import until
 from joulelab.cli import meters as adding
 from joulelab.cli.doctor import remove_own_advice
 from joulelab.run.config.meter_choice import SECRET_SOURCES
-from joulelab.store.folder import list_runs, read_meta
+from joulelab.store.run_folder import list_runs, read_meta
 
 if TYPE_CHECKING:
     from pathlib import Path

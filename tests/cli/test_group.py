@@ -24,7 +24,6 @@ from joulelab.plan.commands import command as plan
 from joulelab.run.child_process import ChildProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from tests.cli.conftest import Call
 
@@ -168,8 +167,8 @@ def test_a_recorder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) 
     started = []
 
     class Watched(ChildProcess):
-        def __init__(self, environ: Mapping[str, str], *, warm: bool) -> None:
-            super().__init__(environ, warm=warm)
+        def __init__(self, *command: Any, **options: Any) -> None:
+            super().__init__(*command, **options)
             started.append(self.pid)
 
     monkeypatch.setattr("joulelab.run.child_process.ChildProcess", Watched)
@@ -187,7 +186,7 @@ def test_bad_input_is_2(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConfigError("wrong")
 
-    monkeypatch.setattr("joulelab.store.folder.list_runs", fail)
+    monkeypatch.setattr("joulelab.store.run_folder.list_runs", fail)
     with pytest.raises(SystemExit) as ended:
         main(["ls"])
     assert ended.value.code == 2
@@ -215,7 +214,7 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("joulelab.store.folder.list_runs", interrupt)
+    monkeypatch.setattr("joulelab.store.run_folder.list_runs", interrupt)
     with pytest.raises(SystemExit) as ended:
         main(["ls"])
     assert ended.value.code == 130

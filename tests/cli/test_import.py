@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from joulelab.instruments.file import open_archive
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from tests.instruments import timeseries
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.report.run_rows import list_energy_rows
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

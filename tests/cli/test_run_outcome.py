@@ -20,12 +20,12 @@ pytestmark = pytest.mark.system
 
 # An analysis that ends when it may: what is sent before arrives after the command's end.
 SLOW = """
-import os, time, joulelab.run.closing as c
+import os, time, joulelab.run.run_command as c
 def slow(run):
     open({flag!r}, "w").close()
     while not os.path.exists({go!r}):
         time.sleep(0.01)
-c.analyse_run = slow
+c.analyse_closed_run = slow
 from joulelab.cli import main
 main()
 """
@@ -105,7 +105,7 @@ def test_a_signal_that_is_ignored_is_not_acted_upon(runs: Path) -> None:
 
 
 def test_an_interrupt_in_the_first_moments_leaves_no_traceback(runs: Path) -> None:
-    modules = ("run.spawn", "cli.group", "cli.run", "run.run", "run.signals", "store.folder")
+    modules = ("run.child_process", "cli.group", "cli.run", "run.run_command", "run.signal_forwarding", "store.folder")
     started = []
     for module in modules:
         flag = runs.parent / module

@@ -14,7 +14,7 @@ from tests.study.bench import claims, environment, finish, is_alive, start, swee
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.study.slots import look
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.serve import TwinServer

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.capped import FOUND_W, CapBench, kill
 from tests.waiting import until
 
-from joulelab.store.folder import list_runs
+from joulelab.store.run_folder import list_runs
 from joulelab.twin.jobs import CPU_SHARE
 from joulelab.twin.model import RTX6000
 

@@ -26,7 +26,7 @@ from joulelab.cli.watch import list_live_runs
 from joulelab.cli.watch_terminal import KeyWaiter
 from joulelab.core.clock import NS
 from joulelab.report.watch.watched_run import RunWatch
-from joulelab.store.folder import end_run
+from joulelab.store.run_folder import end_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

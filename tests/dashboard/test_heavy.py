@@ -13,7 +13,7 @@ from tests.report.synthetic import START, make_run
 from joulelab.core.clock import NS
 from joulelab.dashboard import heavy
 from joulelab.dashboard.heavy import Busy, Heavy, Kept, Opened, OpenRuns
-from joulelab.store.folder import end_run
+from joulelab.store.run_folder import end_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

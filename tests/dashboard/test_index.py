@@ -21,7 +21,7 @@ from joulelab.dashboard import index as index_module
 from joulelab.dashboard import studies as studies_module
 from joulelab.dashboard.index import LIVE_S, LOOK_S, MOST_FAILURES, WHOLE_S, Index
 from joulelab.dashboard.studies import StudyLooker, _planned
-from joulelab.store.folder import end_run, identify_owner, list_runs
+from joulelab.store.run_folder import end_run, identify_owner, list_runs
 
 if TYPE_CHECKING:
     from pathlib import Path

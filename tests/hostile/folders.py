@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from click.testing import CliRunner
 
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
+from joulelab.store.run_folder import create_run, end_run
 from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.integrations.trained import HERE, TORCHRUN, Trained, check_energy, lines
 
-from joulelab.store.folder import RunState, read_end, read_run_state
+from joulelab.store.run_folder import RunState, read_end, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

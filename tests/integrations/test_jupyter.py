@@ -21,7 +21,7 @@ from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension
 from joulelab.integrations.jupyter_cells import Stack
 from joulelab.integrations.jupyter_reading import read_notebook
 from joulelab.run import marking, notebook
-from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
+from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -285,7 +285,7 @@ def test_a_kernel_that_ends_leaves_a_run_that_can_be_read(folder: Path, how: str
     until(lambda: read_run_state(run) is not RunState.LIVE)
     assert read_run_state(run) is (RunState.CLOSED if how == "leave" else RunState.KILLED)
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     with open_run(run) as opened:
         result = analyse_run(opened)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import until
 
-from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
+from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from pathlib import Path

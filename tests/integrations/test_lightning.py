@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.integrations.trained import HERE, Trained, check_energy, lines
 
-from joulelab.store.folder import read_end
+from joulelab.store.run_folder import read_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ from joulelab.integrations.batches import samples_in
 from joulelab.integrations.progress import ERASE, Bar, Screen
 from joulelab.integrations.tracking import track
 from joulelab.run import live, marking
-from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
+from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks
 from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
 from joulelab.run import marking
-from joulelab.store.folder import list_runs, read_end
+from joulelab.store.run_folder import list_runs, read_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,7 +212,7 @@ def test_by_itself_it_is_a_run_and_the_first_rank_reports_for_all(
     assert end is not None
     assert end["exit_code"] == 1
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     with open_run(first) as run:
         result = analyse_run(run)

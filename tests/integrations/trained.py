@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tests.cli.entry import JOULELAB
 
 from joulelab.analysis.analyse import analyse_run
-from joulelab.store.folder import list_runs, read_meta
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import list_runs, read_meta
+from joulelab.store.run_reader import open_run
 from joulelab.twin import profile
 from joulelab.twin.model import A100, Node
 

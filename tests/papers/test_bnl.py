@@ -21,7 +21,7 @@ from joulelab.papers.bnl_meters import REST_S, Seen, cost, costs, joules
 from joulelab.papers.bnl_pictures import pictures_of
 from joulelab.papers.judged import marked
 from joulelab.papers.published import published
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin.nodefile import Description, find, merged, parsed

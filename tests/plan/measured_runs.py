@@ -10,9 +10,9 @@ from tests.report.synthetic import BOOT, HOST, NOBODY, START, STARTED
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.plan.draws import Measured, measured_of
-from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import create_run, end_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,9 +11,9 @@ from tests.outside import make_home
 
 from joulelab.core.clock import NS, read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.store.folder import _claim_folder, create_run, end_run
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.manifest import write_manifest
+from joulelab.store.run_folder import _claim_folder, create_run, end_run
 from joulelab.store.seal import seal_run
 
 HOST = "node1"

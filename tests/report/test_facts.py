@@ -15,7 +15,7 @@ from joulelab.report.comparison import compare_runs
 from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
 from joulelab.report.run_tables import choose_work_kinds, lay_out_run
 from joulelab.report.terminal import write_blocks
-from joulelab.store.query import run_query
+from joulelab.store.run_query import run_query
 from joulelab.study.trial import from_result
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.recorder.driving import SRC, events_of, fake, rows_of
 from tests.waiting import until
 
-from joulelab.store.folder import list_runs, read_end
+from joulelab.store.run_folder import list_runs, read_end
 
 HERE = Path(__file__).parent
 DRIVER = str(HERE / "driver.py")

@@ -16,9 +16,8 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.spec import Fetched, Spec, Stream
 from joulelab.run.imports import attach_archive
-from joulelab.store.attached import attach_host
-from joulelab.store.imported import ImportedMeter
-from joulelab.store.run import open_run
+from joulelab.store.imported import ImportedMeter, attach_host
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 
 FACTS = {"job": "7", "nodes": ["node1"], "covers": ["node.dc"], "row": ".batch", "plugin": "pm_counters"}

@@ -13,8 +13,8 @@ from tests.run.config.instrument import RIGHT
 from tests.waiting import until
 
 import joulelab
-from joulelab.run.recorder_process import RecorderProcess
-from joulelab.store.folder import read_meta
+from joulelab.run.child_process import start_recorder
+from joulelab.store.run_folder import read_meta
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,9 +77,10 @@ def test_a_broken_file_and_an_unknown_name_stop_nothing(config: Path, caplog: py
 def test_the_plan_of_hundreds_of_meters_reaches_the_recorder(tmp_path: Path) -> None:
     meters = [{"meter": INSTRUMENT, "config": {"address": "here", "password": RIGHT, "reference": "x" * 400}}] * 300
     plan = {"host_dir": str(tmp_path), "host": "h", "owner_pid": os.getpid(), "meters": meters, "ready_s": 120.0}
-    recorder = RecorderProcess(plan, os.environ, tmp_path / "log")
+    recorder = start_recorder(os.environ, log=tmp_path / "log")
+    recorder.send(plan, within_s=60.0)
     try:
-        said = until(recorder.messages)
+        said = until(recorder.read_messages)
         assert [m["status"] for m in said[0]["meters"]] == ["open"] * 300
     finally:
         recorder.kill()

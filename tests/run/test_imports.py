@@ -9,6 +9,7 @@ from tests.slurm.fake import DAY, PM, T0, Fake, row
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.errors import ConfigError, ReadFailed, StoreError
 from joulelab.instruments import slurm
+from joulelab.report.messages import word_check
 from joulelab.run.imports import (
     ArchiveRequest,
     ImportRequest,
@@ -17,7 +18,7 @@ from joulelab.run.imports import (
     read_archive_entry,
 )
 from joulelab.store.imported import ImportedPhase
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,8 +147,8 @@ def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypat
         "job/0": 20_540,
     }
     assert not any(check.name == "not read" for check in found.checks)
-    said = "job/1: the accounting has no energy for this step (Slurm has no value)"
-    assert [(c.status, c.message, c.next) for c in found.checks if c.name == "accounting"] == [("note", said, "")]
+    accounted = [(c.code, c.status, c.scope, c.texts) for c in found.checks if c.name == "accounting"]
+    assert accounted == [("accounting.no-step", "note", "job/1", {"reason": "Slurm has no value"})]
 
 
 def test_a_job_without_accounted_energy_fails_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +156,8 @@ def test_a_job_without_accounted_energy_fails_a_check(tmp_path: Path, monkeypatc
     done = import_archives(tmp_path / "runs", [ArchiveRequest("slurm", "slurm", {})], WANTED)
     with open_run(done.run) as run:
         found = {(c.name, c.status): c for c in analyse_run(run).checks}
-    assert found["accounting", "failed"].message.startswith("job: the accounting has no energy for this job (")
-    assert found["accounting", "failed"].next == ""
+    check = found["accounting", "failed"]
+    assert (check.code, check.scope, [*check.texts]) == ("accounting.no-job", "job", ["reason"])
 
 
 def test_a_step_alone_cannot_be_imported_and_the_error_names_its_job() -> None:
@@ -178,14 +179,14 @@ def watts(tmp_path: Path, values: Sequence[float], scope: str = "node.ac", unit:
     ("values", "scope", "unit", "said"),
     [
         ([400.0, 400.0, -35.0, 400.0], "node.ac", "W", "falls to -35 W"),
-        ([400.0, 400.0, 1e12, 400.0], "node.ac", "W", "reaches 1e+12 W, more than 100000 W"),
-        ([500.0, 500.0, 90_000.0, 500.0], "node.ac", "W", "reaches 9e+04 W where its median is 500 W"),
-        ([0.31, 0.35, 0.7], "gpu:0", "W", "stays below 2 W, less than a GPU takes when idle"),
-        ([0.0, 0.3, 0.3], "gpu:0", "W", "stays below 2 W, less than a GPU takes when idle"),
-        ([0.0, 1e-7, 2e-7], "gpu:0", "kWh", "stays below 2 W"),
-        ([400.0, 12_000.0, 400.0], "gpu:0", "W", "reaches 1.2e+04 W, more than 10000 W"),
-        ([6.1, 6.0, 6.2], "node.ac", "W", " W on average is less than a server takes when idle"),
-        ([1.0, 1.1, 1.2], "node.ac", "MWh", "energy_j of log reaches 2.4e+08 W"),
+        ([400.0, 400.0, 1e12, 400.0], "node.ac", "W", "reaches 1.00 TW, more than 100 kW"),
+        ([500.0, 500.0, 90_000.0, 500.0], "node.ac", "W", "reaches 90.0 kW where its median is 500 W"),
+        ([0.31, 0.35, 0.7], "gpu:0", "W", "less than a GPU draws when idle"),
+        ([0.0, 0.3, 0.3], "gpu:0", "W", "less than a GPU draws when idle"),
+        ([0.0, 1e-7, 2e-7], "gpu:0", "kWh", "less than a GPU draws when idle"),
+        ([400.0, 12_000.0, 400.0], "gpu:0", "W", "reaches 12.0 kW, more than 10.0 kW"),
+        ([6.1, 6.0, 6.2], "node.ac", "W", " W, less than a server draws when idle"),
+        ([1.0, 1.1, 1.2], "node.ac", "MWh", "energy_j of log reaches 240 MW"),
     ],
 )
 def test_powers_that_cannot_be_fail_a_check(
@@ -193,8 +194,8 @@ def test_powers_that_cannot_be_fail_a_check(
 ) -> None:
     (check,) = watts(tmp_path, values, scope, unit)
     assert check.name == "impossible power"
-    assert said in check.message
-    assert "import it again" in check.next
+    assert said in word_check(check).text
+    assert "import it again" in word_check(check).next
 
 
 @pytest.mark.system  # pure, and slow

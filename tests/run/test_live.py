@@ -20,8 +20,8 @@ from joulelab.core.spec import Spec, Stream
 from joulelab.run import live
 from joulelab.run.live import LiveReader, is_covered, wait_until_covered
 from joulelab.store.journal import HeaderFields, JournalWriter, pack_row
-from joulelab.store.run import open_run
-from joulelab.store.table import make_row_type
+from joulelab.store.run_reader import open_run
+from joulelab.store.sample_tables import make_row_type
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run import marking, session
 from joulelab.run.recording import RunRecording
-from joulelab.store.folder import RunState, list_runs, read_end, read_meta, read_run_state
+from joulelab.store.run_folder import RunState, list_runs, read_end, read_meta, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -38,8 +38,8 @@ def kw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def at_rest() -> bool:
-    here = session._here
-    return marking.writer() is None and "JOULELAB_RUN" not in os.environ and (here is None or here.session is None)
+    slot = session._slot
+    return marking.writer() is None and "JOULELAB_RUN" not in os.environ and (slot is None or slot.session is None)
 
 
 def test_a_block_is_a_run(kw: dict[str, Any]) -> None:

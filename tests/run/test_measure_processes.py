@@ -14,7 +14,7 @@ from tests.run.supervised import Bench, marks, recorders_in
 from tests.waiting import until
 
 import joulelab
-from joulelab.store.folder import RunState, list_runs, read_end, read_run_state
+from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
     from pathlib import Path

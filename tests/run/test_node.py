@@ -20,7 +20,7 @@ from joulelab.core.process import read_start_ticks
 from joulelab.run.job_nodes import TASK_MODULE, _make_plan
 from joulelab.run.node_task import _next_segment
 from joulelab.run.run_options import RunOptions
-from joulelab.store.folder import create_run
+from joulelab.store.run_folder import create_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from tests.waiting import until
 from joulelab.core.clock import read_boot_id
 from joulelab.run.job_nodes import count_job_nodes, make_step_environ
 from joulelab.run.run_options import find_marks_folder, get_host_name
-from joulelab.store.folder import list_runs
+from joulelab.store.run_folder import list_runs
 
 if TYPE_CHECKING:
     from pathlib import Path

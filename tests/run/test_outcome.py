@@ -20,7 +20,7 @@ from tests.waiting import until
 import joulelab
 from joulelab.core.clock import NS
 from joulelab.run.recording import EventLog
-from joulelab.store.folder import list_runs, read_end
+from joulelab.store.run_folder import list_runs, read_end
 
 pytestmark = pytest.mark.system
 
@@ -115,7 +115,7 @@ class TestCapture:
         process = self.start(bench, sys.executable, "-c", "import os; os.write(1, b'x' * 100000); os._exit(5)")
         until(lambda: list_runs(bench.runs) and bench.events("stop"))
         assert process.poll() is None
-        until(lambda: interrupted(process))
+        process.send_signal(signal.SIGINT)
         assert process.wait(120) == 5
         assert "not captured" in bench.outcome["problems"][0]
         assert process.stdout is not None
@@ -154,12 +154,6 @@ def fill(disk: Path) -> None:
                     filler.write(b"\0" * size)
                 except OSError:
                     break
-
-
-def interrupted(process: subprocess.Popen[bytes]) -> bool:
-    """Press Ctrl-C, as often as it takes: between two stages of the end it is not heard."""
-    process.send_signal(signal.SIGINT)
-    return process.poll() is not None
 
 
 def test_the_end_is_stamped_though_we_are_stopped(bench: Bench) -> None:

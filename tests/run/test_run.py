@@ -16,8 +16,8 @@ from tests.run.supervised import DRIVER, Bench, children, gone, recorders_in, st
 from tests.waiting import until
 
 from joulelab.core.clock import NS
-from joulelab.run.child_process import ChildProcess
-from joulelab.store.folder import RunState, list_runs, read_run_state
+from joulelab.run.child_process import start_recorder
+from joulelab.store.run_folder import RunState, list_runs, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,9 +159,9 @@ def test_a_recorder_that_was_started_early_is_used(bench: Bench) -> None:
 
 def test_a_recorder_that_was_started_early_ends_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", SRC)
-    spawned = ChildProcess(os.environ, warm=True)
-    spawned.dismiss()
-    assert os.waitpid(spawned.pid, 0)[1] == 0
+    recorder = start_recorder(os.environ, warm=True)
+    recorder.close()
+    assert os.waitpid(recorder.pid, 0)[1] == 0
 
 
 class TestTroubleWithTheMeasurement:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import ClockPair, read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import HeaderFields, JournalWriter, make_journal_path, pack_row
+from joulelab.store.run_folder import create_run, end_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from tests.store.make import START_NS as START
 from tests.store.test_run import write_lines
 
 from joulelab.core.clock import ClockPair
-from joulelab.store.clocks import UNSYNCHRONISED_NS, choose_joint, join_by_answers, join_by_utc
-from joulelab.store.run import open_run
+from joulelab.store.clock_joining import UNSYNCHRONISED_NS, choose_joint, join_by_answers, join_by_utc
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path

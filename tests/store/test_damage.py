@@ -10,9 +10,9 @@ from tests.codes import raises_code
 from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.store.journal import read_header
-from joulelab.store.run import Run, open_run
+from joulelab.store.run_reader import Run, open_run
+from joulelab.store.sample_tables import connect_database, read_sealed
 from joulelab.store.seal import seal_run
-from joulelab.store.table import connect_database, read_sealed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def large_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs end as large ones do: without hashes in `end.json`."""
-    monkeypatch.setattr("joulelab.store.folder.HASHED_BYTES", -1)
+    monkeypatch.setattr("joulelab.store.run_folder.HASHED_BYTES", -1)
 
 
 STARTED_0 = {"event": "recorder-started", "segment": 0}

@@ -12,8 +12,8 @@ from tests.codes import raises_code
 from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.core.clock import ClockPair
-from joulelab.store.export import export_run, to_utc_ns
-from joulelab.store.run import open_run
+from joulelab.store.run_export import export_run, to_utc_ns
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:

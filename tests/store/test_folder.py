@@ -14,7 +14,7 @@ from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_jo
 
 from joulelab.core.clock import read_boot_id
 from joulelab.store.documents import read_json
-from joulelab.store.folder import (
+from joulelab.store.run_folder import (
     RUN_ID,
     RunState,
     create_run,

@@ -14,8 +14,8 @@ import pytest
 
 from joulelab.core.spec import Stream
 from joulelab.store.journal import MAGIC, make_row_struct, pack_row, read_header
-from joulelab.store.query import run_query
-from joulelab.store.run import Run, Series, open_run
+from joulelab.store.run_query import run_query
+from joulelab.store.run_reader import Run, Series, open_run
 from joulelab.store.seal import seal_run
 from joulelab.store.upgrade import SCHEMA
 

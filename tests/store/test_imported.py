@@ -10,10 +10,10 @@ from tests.codes import raises_code
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
-from joulelab.store.folder import RunState, list_runs
 from joulelab.store.imported import ImportedMeter, ImportedPhase, RunImport, import_run, name_meters
-from joulelab.store.query import run_query
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import RunState, list_runs
+from joulelab.store.run_query import run_query
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:

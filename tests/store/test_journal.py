@@ -28,7 +28,7 @@ from joulelab.store.journal import (
     pack_row,
     read_header,
 )
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:
@@ -258,7 +258,9 @@ def test_seal_on_a_full_disk_changes_nothing(tiny_disk: Path) -> None:
 
 @pytest.mark.system
 def test_journal_needs_neither_numpy_nor_duckdb() -> None:
-    code = "import sys, joulelab.store.journal, joulelab.store.folder; print({'numpy', 'duckdb'} & set(sys.modules))"
+    code = (
+        "import sys, joulelab.store.journal, joulelab.store.run_folder; print({'numpy', 'duckdb'} & set(sys.modules))"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert done.stdout.strip() == "set()"

@@ -12,8 +12,8 @@ from tests.store.make import close_run, gpus, make_run, open_journal, ramp, writ
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store import manifest, safe_files
 from joulelab.store.manifest import FILE, Verifier, check_files, compute_fingerprint, read_manifest, write_manifest
-from joulelab.store.query import run_query
-from joulelab.store.run import open_run
+from joulelab.store.run_query import run_query
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:

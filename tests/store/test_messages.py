@@ -8,9 +8,9 @@ import pytest
 from tests.codes import raises_code
 from tests.store.make import close_run, gpus, make_run, ramp, write_rows
 
-from joulelab.store.folder import create_run, find_run
-from joulelab.store.query import run_query
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import create_run, find_run
+from joulelab.store.run_query import run_query
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 from joulelab.store.upgrade import upgrade_document
 
@@ -71,7 +71,7 @@ def test_a_query_with_a_mistake_lists_views_and_columns(runs: Path) -> None:
 
 
 def test_damage_is_told_with_its_numbers(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulelab.store.folder.HASHED_BYTES", -1)  # as of a large run
+    monkeypatch.setattr("joulelab.store.run_folder.HASHED_BYTES", -1)  # as of a large run
     run = make_run(runs)
     path = write_rows(run, gpus(), ramp(10))
     close_run(run)

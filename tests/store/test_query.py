@@ -8,8 +8,8 @@ import pytest
 from tests.codes import raises_code
 from tests.store.make import POWER, UTC_NS, close_run, gpus, make_run, ramp, write_rows
 
-from joulelab.store.folder import read_meta, write_json_atomic
-from joulelab.store.query import RESULT_COLUMNS, run_query
+from joulelab.store.run_folder import read_meta, write_json_atomic
+from joulelab.store.run_query import RESULT_COLUMNS, run_query
 from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from tests.store.make import (
 
 from joulelab.core.clock import ClockPair
 from joulelab.core.spec import Spec
-from joulelab.store.folder import RunState
 from joulelab.store.journal import pack_row
-from joulelab.store.run import Run, TableInfo, open_run, read_series
+from joulelab.store.run_folder import RunState
+from joulelab.store.run_reader import Run, TableInfo, open_run, read_series
+from joulelab.store.sample_tables import SampleTable, connect_database, load_table
 from joulelab.store.seal import seal_run
-from joulelab.store.table import SampleTable, connect_database, load_table
 
 if TYPE_CHECKING:
     from pathlib import Path

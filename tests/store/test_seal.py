@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tests.store.make import NOBODY, START_NS, close_run, gpus, make_run, open_journal, ramp, write_rows
 
-from joulelab.store.folder import RunState, read_run_state
 from joulelab.store.journal import pack_row
-from joulelab.store.run import Run, open_run
+from joulelab.store.run_folder import RunState, read_run_state
+from joulelab.store.run_reader import Run, open_run
 from joulelab.store.seal import LOCK, seal_run
 
 if TYPE_CHECKING:
@@ -195,14 +195,14 @@ def _nobody(folder: Path) -> Iterator[None]:
 SEALER = """
 import sys
 from pathlib import Path
-from joulelab.store.run import open_run
-from joulelab.store.seal import seal
+from joulelab.store.run_reader import open_run
+from joulelab.store.seal import seal_run
 run = Path(sys.argv[1])
 opened = open_run(run)
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(int(sys.argv[2])):
-    report = seal(run, chunk_rows=500)
+    report = seal_run(run, chunk_rows=500)
     infos = opened.tables()
     counts = [len(opened.series(info, s.name)) for info in infos for s in info.streams]
     assert counts == [5000] * 8, counts
@@ -253,7 +253,7 @@ def test_waiting_for_another_sealer(runs: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from joulelab.store.folder import identify_owner
+from joulelab.store.run_folder import identify_owner
 from joulelab.store.journal import pack_row
 from tests.store.make import START_NS, gpus, make_run, open_journal, ramp
 run = make_run(Path(sys.argv[1]), owner=identify_owner())

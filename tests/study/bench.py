@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.result import (
     CapResult,
     ChannelEnergy,
-    Check,
     GroupResult,
     PhaseResult,
     RatedDevice,
@@ -25,7 +24,7 @@ from joulelab.analysis.results_file import write_result
 from joulelab.core.clock import NS
 from joulelab.core.process import identify_process
 from joulelab.core.quantity import Quantity
-from joulelab.store.folder import create_run, end_run, list_runs, write_json_atomic
+from joulelab.store.run_folder import create_run, end_run, list_runs, write_json_atomic
 from joulelab.study.folder import Plan, Settings, Study, join_study
 from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.slots import CLAIM, STOPPED
@@ -72,9 +71,7 @@ def store_trial(slot: Path, trial: SlotTrial) -> None:
     end_ns = round(trial.time_s * NS)
     scopes = [name for name in trial.energies if ":" in name or "." in name]
     groups = [name for name in trial.energies if name not in scopes]
-    checks = [Check("cap-not-enforced", "failed", text) for text in trial.uncapped]
-    said = [doubt.partition(": ") for doubt in trial.doubts if not doubt.startswith("cap not enforced")]
-    checks += [Check(name.replace(" ", "-"), "warning", text) for name, _, text in said]
+    checks = [*trial.uncapped, *(check for check in trial.doubts if check not in trial.uncapped)]
     result = Result(
         run=run.name, name=None, host="h", command=["true"], state="closed", outcome="exit", exit_code=0, signal=None,
         start_utc=trial.start_utc, start_ns=0, end_ns=end_ns,

@@ -13,7 +13,7 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.errors import Unavailable
 from joulelab.instruments.slurm.client import Answer, Slurm
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.study.accounting import fill_in
 from joulelab.study.slots import Slot, State
 
@@ -163,7 +163,7 @@ def test_zero_that_stays_is_a_gap_with_its_reason(slot):
     with open_run(one.run) as run:
         result = analyse_run(run)
     (note,) = [c for c in result.checks if c.name == "accounting"]
-    assert "does not read its meter on n1" in note.message
+    assert "does not read its meter on n1" in note.texts["reason"]
     assert filled([one], Asked("")) == []
 
 

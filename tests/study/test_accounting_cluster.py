@@ -21,7 +21,7 @@ from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, StoreError, Unavailable
 from joulelab.run.run_command import analyse_closed_run
-from joulelab.store.folder import list_runs
+from joulelab.store.run_folder import list_runs
 from joulelab.study.accounting import attach_job, fill_in
 from joulelab.study.slots import Slot, State
 from joulelab.twin import profile

@@ -11,7 +11,7 @@ import pytest
 from tests.study.bench import make_study, place
 
 from joulelab.core.errors import ConfigError, StoreError
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.study import executors
 from joulelab.study import turn as turns
 from joulelab.study.drive import Driver, Told

@@ -6,7 +6,7 @@ import pytest
 from tests.study.bench import make_study, place, store_trial
 
 from joulelab.core.quantity import Quantity
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.expected import Expected, Taken
 from joulelab.study.trial import SlotTrial
 

@@ -7,10 +7,12 @@ import pytest
 from tests.study.bench import make_study, place, store_trial
 
 from joulelab.analysis.cell_metrics import summarise_cells
+from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
-from joulelab.store.folder import write_json_atomic
+from joulelab.report.study_summary import summarise_study
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import PlannedCell, Workload
 from joulelab.study.nodes import NodeType
@@ -163,13 +165,18 @@ def test_a_gpu_is_idle_by_its_load_and_by_visibility_only_where_it_tells_none(tm
 
 def test_doubts_and_caps_that_were_not_in_force_come_with_the_trial(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
-    said = "gpu:0: 201 W on average above the cap of 100 W"
-    doubts = {"doubts": (f"cap not enforced: {said}", "gaps: gpu:0"), "uncapped": (said,)}
+    uncapped = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 201.0, "cap_w": 100.0})
+    doubts = {"doubts": (uncapped, Check("gaps", "warning", "gpu:0", {"lost_share": 0.05})), "uncapped": (uncapped,)}
     add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, **doubts)
     results = gather(study)
     assert results.cells[0].uncapped
     assert results.cells[0].trials[0].doubts == doubts["doubts"]
-    assert results.rows[0]["doubts"] == f"cap not enforced: {said}; gaps: gpu:0"
+    assert results.rows[0]["doubts"] == doubts["doubts"]
+    shown = summarise_study(study)[0].rows[0]["doubts"]
+    assert shown.split("; ") == [
+        "cap not enforced: gpu:0: 201 W on average, above the cap of 100 W",
+        "gaps: gpu:0: no readings in 5.0 % of the time",
+    ]
 
 
 def caps_of(study: Study) -> dict[str, str]:

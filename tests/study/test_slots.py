@@ -14,7 +14,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.core.process import identify_process
 from joulelab.store.documents import read_json
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, Settings, check_name, default_name, join_study, open_study
 from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.slots import CLAIM, State, claimed, is_gone, look, note_stop, set_aside, slots_of, tidy

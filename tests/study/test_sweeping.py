@@ -174,7 +174,7 @@ def test_what_drops_its_environment_is_ended_as_well(tmp_path: Path, environ: di
 def test_what_the_workload_left_and_what_ended_since_is_buried(tmp_path: Path, environ: dict[str, str]) -> None:
     script = """
 import json, os, pathlib, subprocess, sys, time
-from joulelab.store.folder import create_run
+from joulelab.store.run_folder import create_run
 from joulelab.study import remains, watching
 watching.REAP_S = 0.05
 folder = pathlib.Path(sys.argv[1])

@@ -14,8 +14,8 @@ import pytest
 from tests.study.virtual_study import METERS, NODE, write
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.store.folder import read_end, read_meta
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import read_end, read_meta
+from joulelab.store.run_reader import open_run
 from joulelab.study.check import check_plan
 from joulelab.study.drive import plan as planned
 from joulelab.study.file import read_study

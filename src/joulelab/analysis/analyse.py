@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from joulelab.analysis.readings import Ints
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 LOAD_CHANNEL = "load"
 FEWEST_LOADS = 3  # readings of a GPU's load needed before the GPU may be called unused

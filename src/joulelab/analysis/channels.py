@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.checks import LostTables
     from joulelab.analysis.readings import Ints
     from joulelab.core.spec import Spec, Stream
-    from joulelab.store.run import Run, TableInfo
+    from joulelab.store.run_reader import Run, TableInfo
     from joulelab.store.series import Series
 
 

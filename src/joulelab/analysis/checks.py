@@ -14,9 +14,8 @@ import numpy as np
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.device_checks import check_devices
 from joulelab.analysis.job_accounting import Accounts
-from joulelab.analysis.marked_phases import MOST_KINDS, MOST_PHASES
+from joulelab.analysis.marked_phases import MOST_KINDS, MOST_PHASES, read_quality
 from joulelab.analysis.meter_checks import check_meters
-from joulelab.analysis.quality import read_quality
 from joulelab.analysis.result import Check, CheckStatus, GroupResult, MeterComparison, ScopeResult
 from joulelab.core.scope import find_family
 from joulelab.core.text import escape_unprintable
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.readings import Floats, Ints
     from joulelab.analysis.result import Fact, Gap, Lag
-    from joulelab.store.table import FileProblem
+    from joulelab.store.sample_tables import FileProblem
 
 # Tables of load, caps, temperature and fans: no energy is in them.
 WITHOUT_ENERGY = ("host", "state", "cooling")

@@ -18,10 +18,10 @@ from joulelab.analysis.result import ChannelEnergy, ScopeResult
 from joulelab.core.clock import NS
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
-from joulelab.store.folder import read_meta
-from joulelab.store.run import Run
+from joulelab.store.run_folder import read_meta
+from joulelab.store.run_reader import Run
 from joulelab.store.safe_files import open_regular
-from joulelab.store.table import list_table_names, load_table
+from joulelab.store.sample_tables import list_table_names, load_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.readings import Ints
-    from joulelab.store.table import SampleTable, TableSegment
+    from joulelab.store.sample_tables import SampleTable, TableSegment
 
 ScopeKey = tuple[str, str]  # host, scope
 MOST_ROWS = 60_000  # with more rows than this the older half is summed up

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import ScopeResult
     from joulelab.core.quantity import Quantity
     from joulelab.core.spec import Spec, Stream
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 NODE_SCOPES = ("node.ac", "node.dc")
 DEFAULT, HIGHEST, BUILT = "default power limit", "highest power limit", "rated limit of powercap"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.readings import Readings
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 Role = Literal["stack", "whole", "scope", "other", "load", "cap", "temperature"]
 

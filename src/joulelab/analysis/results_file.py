@@ -24,8 +24,8 @@ from joulelab.core.errors import JoulelabError
 from joulelab.core.text import finite_or_none
 from joulelab.core.version import __version__
 from joulelab.store.documents import LARGEST_DOCUMENT, decode_json
-from joulelab.store.folder import RunState, read_run_state
 from joulelab.store.manifest import compute_fingerprint
+from joulelab.store.run_folder import RunState, read_run_state
 from joulelab.store.safe_files import is_own, read_regular, replace_file
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def load_head(run: Path) -> ResultHead:
 def analyse_ended(run: Path) -> tuple[Result, str]:
     """Seal a run that has ended, and analyse it; return the state of its files before, too. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     while True:
         seal_ended(run)

@@ -34,7 +34,7 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
     from joulelab.analysis.results_file import load_result
     from joulelab.cli.output import show_progress
     from joulelab.report.comparison import compare_runs
-    from joulelab.store.folder import find_run
+    from joulelab.store.run_folder import find_run
 
     first, second = find_run(runs, a), find_run(runs, b)
     if first.resolve() == second.resolve():

@@ -13,7 +13,7 @@ from joulelab.cli.output import print_json, show_progress
 from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
-    from joulelab.store.export import Format
+    from joulelab.store.run_export import Format
 
 
 @click.command(
@@ -40,9 +40,9 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
     """
     from joulelab.analysis.results_file import load_result
     from joulelab.report.result_json import describe_result
-    from joulelab.store.export import export
-    from joulelab.store.folder import find_run, write_json_atomic
-    from joulelab.store.run import open_run
+    from joulelab.store.run_export import export_run
+    from joulelab.store.run_folder import find_run, write_json_atomic
+    from joulelab.store.run_reader import open_run
 
     to_stdout = str(output) == "-"
     if to_stdout and to != "json":
@@ -50,7 +50,7 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
     path = find_run(runs, run)
     if to_stdout:
         with open_run(path) as opened, tempfile.TemporaryDirectory() as folder:
-            for file in export(opened, to, Path(folder)):
+            for file in export_run(opened, to, Path(folder)):
                 sys.stdout.write(file.read_text())
         sys.stdout.flush()
         return
@@ -58,7 +58,7 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
         result = load_result(path)
     target = output or Path(f"{path.name}-{to}")
     with open_run(path) as opened, show_progress(f"writing {target}"):
-        files = export(opened, to, target)
+        files = export_run(opened, to, target)
     write_json_atomic(target / "results.json", describe_result(result))
     names = [str(file) for file in (*files, target / "results.json")]
     if as_json:

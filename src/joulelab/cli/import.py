@@ -111,7 +111,7 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
 def _attach_job(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> ImportedRun:
     """Add the energy that Slurm accounted for a job to an existing run. Raises JoulelabError."""
     from joulelab.run.imports import ImportedRun
-    from joulelab.store.folder import find_run
+    from joulelab.store.run_folder import find_run
     from joulelab.study.accounting import attach_job
 
     if source != "slurm":

@@ -38,7 +38,7 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
 
     The newest run comes last.
     """
-    from joulelab.store.folder import list_runs
+    from joulelab.store.run_folder import list_runs
 
     known = list_runs(runs)
     chosen = known if every else known[-count:]

@@ -33,7 +33,7 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     if as_csv and as_json:
         raise UsageError("exclusive", "--csv and --json exclude each other")
     from joulelab.analysis.results_file import list_query_rows, seal_ended
-    from joulelab.store.query import run_query
+    from joulelab.store.run_query import run_query
 
     lost: dict[Path, str] = {}
     failed: dict[str, str] = {}

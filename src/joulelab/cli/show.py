@@ -34,7 +34,7 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
     RUN is an id or its beginning, a name, a path, or `last`.
     """
     from joulelab.analysis.results_file import load_result
-    from joulelab.store.folder import find_run
+    from joulelab.store.run_folder import find_run
 
     path = find_run(runs, run)
     with show_progress(f"reading {path.name}"):

@@ -173,7 +173,7 @@ class StudyProgress:
 
 def describe_running(slots: Sequence[Path]) -> str:
     """Return the number of running and of queued slots and their power now, in words; empty if there are none."""
-    from joulelab.store.folder import list_runs
+    from joulelab.store.run_folder import list_runs
     from joulelab.study.now import power_now
 
     runs = [run for slot in slots for run in list_runs(slot)[-1:]]

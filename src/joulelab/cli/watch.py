@@ -54,7 +54,7 @@ def command(run: str | None, every: float, once: bool, keep: bool, as_json: bool
 
 def _choose_run(runs: Path, wanted: str | None) -> tuple[Path | None, list[Path]]:
     """Return the run to watch (None: no run is live), and the other live runs."""
-    from joulelab.store.folder import find_run
+    from joulelab.store.run_folder import find_run
 
     if wanted is not None:
         return find_run(runs, wanted), []
@@ -64,7 +64,7 @@ def _choose_run(runs: Path, wanted: str | None) -> tuple[Path | None, list[Path]
 
 def list_live_runs(runs: Path) -> list[Path]:
     """Return the live runs of a store, the newest first."""
-    from joulelab.store.folder import RunState, list_runs, read_run_state
+    from joulelab.store.run_folder import RunState, list_runs, read_run_state
 
     live = []
     for path in reversed(list_runs(runs)):
@@ -91,7 +91,7 @@ def _watch_run(path: Path, others: list[Path], printer: WatchPrinter, waiter: Ke
 
 def _name_with_title(path: Path) -> str:
     from joulelab.report.format import format_fact
-    from joulelab.store.folder import read_meta
+    from joulelab.store.run_folder import read_meta
 
     try:
         name = read_meta(path).get("name")
@@ -126,7 +126,7 @@ def _watch_node(runs: Path, printer: WatchPrinter, waiter: KeyWaiter, *, keep: b
 def _analyse_ended(path: Path) -> Result:
     """Return the result of a run that has ended, without writing it into the folder."""
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     with open_run(path) as opened:
         return analyse_run(opened)

@@ -7,7 +7,7 @@ import datetime as dt
 import math
 import os
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,14 @@ from joulelab.analysis.results_file import load_head, read_head
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.report.messages import word_check
 from joulelab.store.documents import read_document
-from joulelab.store.folder import RunState, read_end, read_meta, read_run_state
 from joulelab.store.manifest import compute_fingerprint
+from joulelab.store.run_folder import RunState, read_end, read_meta, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.analysis.results_file import ResultHead
+    from joulelab.report.watch.watched_run import RunWatch, WatchView
 
 # What is named before the program that does the work.
 LAUNCHERS = ("python", "bash", "sh", "env", "srun", "mpirun", "mpiexec", "torchrun", "accelerate", "nice", "time", "uv")
@@ -34,6 +35,8 @@ NOT_YET = "reading"
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """Hold one run of a list. Energy is {value, expanded} in J, times in s; `told` says that all of it is known.
+
+    `power_w` is the power now of a live run.
 
     `status` is one word: live, ok, failed, killed, broken, or reading. `study`, `cell` and `slot` are empty for runs
     that are not of a study.
@@ -53,6 +56,7 @@ class Entry:
     start_utc: str = ""
     duration_s: float | None = None
     energy: dict[str, float | None] | None = None
+    power_w: float | None = None
     estimate: bool = False
     outcome: str = ""
     exit_code: int | None = None
@@ -109,6 +113,27 @@ def full_entry(place: Place) -> Entry:
         return _entry(place, load_head(place.path))
     except Exception as error:  # noqa: BLE001 as above
         return broken(place, error)
+
+
+def live_entry(place: Place, known: Entry, watch: RunWatch) -> Entry:
+    """Return a live run with the power and energy of now; one that has ended is worked out."""
+    try:
+        check_inside(place)
+        entry = add_live_figures(known, watch.read())
+    except Exception as error:  # noqa: BLE001 as above
+        return broken(place, error)
+    return entry if entry.status == "live" else full_entry(place)
+
+
+def add_live_figures(entry: Entry, view: WatchView) -> Entry:
+    """Return an entry with power now and energy so far: the figures of `joulelab watch`."""
+    power_w = view.now_w if math.isfinite(view.now_w) else None
+    if view.state != "live":
+        return replace(entry, status=view.state)
+    if view.energy is None:
+        return replace(entry, power_w=power_w)
+    energy = {"value": _number(view.energy.value), "expanded": _number(view.energy.expanded)}
+    return replace(entry, power_w=power_w, energy=energy, duration_s=view.energy_s, estimate=view.estimate)
 
 
 def broken(place: Place, error: Exception) -> Entry:

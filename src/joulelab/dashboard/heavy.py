@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from joulelab.analysis.results_file import read_result, seal_ended
 from joulelab.core.errors import JoulelabError
 from joulelab.store.manifest import compute_fingerprint
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -6,6 +6,7 @@ Both take what a page is being asked for first, then the newest.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -14,9 +15,21 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.dashboard.entries import NOT_YET, Entry, Place, describe_files, full_entry, quick_entry, stub
+from joulelab.core.errors import JoulelabError
+from joulelab.dashboard.entries import (
+    NOT_YET,
+    Entry,
+    Place,
+    add_live_figures,
+    describe_files,
+    full_entry,
+    live_entry,
+    quick_entry,
+    stub,
+)
 from joulelab.dashboard.studies import StudyEntry, StudyLooker
-from joulelab.store.folder import RUN_ID
+from joulelab.report.watch.watched_run import RunWatch
+from joulelab.store.run_folder import RUN_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -95,6 +108,7 @@ class Index:
         self._places: dict[str, Place] = {}
         self._found_studies: list[StudyEntry] = []
         self._due: dict[str, float] = {}
+        self._watches: dict[str, RunWatch] = {}  # live runs
         self._failures: dict[str, tuple[int, str | None]] = {}  # how often in a row, and the files at the last time
         self._clock = clock
         self._store_stamp = -1
@@ -124,6 +138,8 @@ class Index:
         self._work.set()
         for thread in self._threads:
             thread.join(timeout=5)
+        for key in list(self._watches):
+            self._stop_watch(key)
 
     def snapshot(self) -> Snapshot:
         """Return the latest state; the first one is waited for, shortly."""
@@ -175,9 +191,13 @@ class Index:
         It comes back soon, so that what has come meanwhile has its turn before the many that are older.
         """
         until, changed = self._clock() + SHOW_S, False
+        for key in list(self._watches):
+            entry = self._entries.get(key)
+            if entry is None or entry.status not in ("live", "broken"):
+                self._stop_watch(key)
         for place in self._in_turn(self._unread()):
             begin = self._clock()
-            entry = full_entry(place)
+            entry = self._read(place)
             now = self._clock()
             self._take(place, entry, due=now + max(LIVE_S, SHARE * (now - begin)))
             changed = True
@@ -186,6 +206,26 @@ class Index:
         if changed:
             self._publish()
         return changed
+
+    def _read(self, place: Place) -> Entry:
+        """Return a run, worked out; one that is live is followed, and not worked out again before its end."""
+        known, watch = self._entries.get(place.id), self._watches.get(place.id)
+        if known is not None and known.status == "live" and watch is not None:
+            entry = live_entry(place, known, watch)
+        else:
+            entry = full_entry(place)
+            if entry.status == "live":
+                with contextlib.suppress(JoulelabError, OSError):  # the figures of the analysis stay
+                    # The time between two reads bounds what it costs.
+                    watch = self._watches[place.id] = RunWatch(place.path, 1.0, share=1.0, with_phases=False)
+                    entry = add_live_figures(entry, watch.read())
+        if entry.status not in ("live", "broken"):
+            self._stop_watch(place.id)
+        return entry
+
+    def _stop_watch(self, key: str) -> None:
+        if (watch := self._watches.pop(key, None)) is not None:
+            watch.close()
 
     def _in_turn(self, places: Iterable[Place]) -> Iterator[Place]:
         """Give places one after the other: what is asked for first, also if that is asked for only now; the newest."""
@@ -269,7 +309,13 @@ class Index:
             elif due is not None:
                 self._due[entry.id] = due
             if entry.status == "live" == known.status and entry.energy is None:
-                entry = replace(entry, energy=known.energy, duration_s=known.duration_s, start_utc=known.start_utc)
+                entry = replace(
+                    entry,
+                    energy=known.energy,
+                    power_w=known.power_w,
+                    duration_s=known.duration_s,
+                    start_utc=known.start_utc,
+                )
             self._entries[entry.id] = entry
 
     def _take_failure(self, entry: Entry, files: str | None, due: float | None) -> None:

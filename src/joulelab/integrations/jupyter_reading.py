@@ -15,7 +15,7 @@ from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.integrations.picture import PowerCurve
 from joulelab.run.live import wait_until_covered
 from joulelab.run.notebook import BETWEEN_CELLS
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.channels import EnergyChannel
     from joulelab.analysis.result import PhaseResult, Result
     from joulelab.run.measure import Measurement
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 MOST_STRETCHES = 140
 # Phases whose energy is worked out each for itself, so that a day's notebook is shown as fast as an hour's.

@@ -143,7 +143,7 @@ def _host_folder(run: Measurement | Path | str | None) -> Path | None:
     path = run.run if isinstance(run, Measurement) else Path(run) if run is not None else None
     if path is None or (mine is not None and mine.parent.resolve() == path.resolve()):
         return mine
-    from joulelab.store.folder import read_meta
+    from joulelab.store.run_folder import read_meta
 
     return path / str(read_meta(path)["host"])
 
@@ -161,7 +161,7 @@ def _sum_up(board: _Board, live: LiveReader, run: Path, ended: Measurement | Non
 def _result(run: Path, start_ns: int, end_ns: int) -> Result:
     """Return what was found in [start, end] of a run that goes on, once its readings are there."""
     from joulelab.analysis.analyse import analyse_phase
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     writer = marking.writer()
     if writer is not None:

@@ -316,7 +316,7 @@ class _Loop:
         if self.run is None:
             return None
         from joulelab.analysis.analyse import analyse_phase
-        from joulelab.store.run import open_run
+        from joulelab.store.run_reader import open_run
 
         wait_until_covered(self.run, self.end_ns)
         with open_run(self.run) as run:

@@ -21,7 +21,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import MarkWriter, count_local_ranks, current_phase, read_global_rank
 from joulelab.run import marking
 from joulelab.run.session import is_recording_itself
-from joulelab.store.folder import read_end
+from joulelab.store.run_folder import read_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

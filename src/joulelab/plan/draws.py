@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import Result
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 Side = Literal["ac", "dc", "parts"]
 

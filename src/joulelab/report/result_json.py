@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.result import Result
-    from joulelab.analysis.results_file import Head
+    from joulelab.analysis.results_file import ResultHead
     from joulelab.study.tuning.tuned import Tuned
 
 
@@ -24,7 +24,7 @@ def describe_result(result: Result) -> dict[str, Any]:
     return plain
 
 
-def describe_head(head: Head) -> dict[str, Any]:
+def describe_head(head: ResultHead) -> dict[str, Any]:
     """Describe the head of a run for lists; `problem` is the message of a failed check, `check` its name."""
     failed = head.failed_check
     problem = {"problem": None if failed is None else word_check(failed).text}

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.cell_lines import format_knobs
+from joulelab.analysis.study_cells import Cell, Note, Trial, compute_means
 from joulelab.core.errors import JoulelabError
+from joulelab.core.quantity import Quantity
 from joulelab.core.text import SERVED_TWIN
-from joulelab.store.folder import read_meta
+from joulelab.report.format import name_twins
+from joulelab.report.rated import HOW, format_ratio
+from joulelab.report.study_tables import name_plain_cell
+from joulelab.report.tables import Table, make_table, scale_column
+from joulelab.store.run_folder import read_meta
 from joulelab.study.nodes import list_simulated
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.study.folder import Plan, Study
-    from joulelab.study.results import Results
+    from joulelab.study.results import RatedTrial, Results
+
+ESTIMATE_NOTE = (
+    "Estimate: mean runtime x rated power of the devices; ratio: the estimate over what the same devices used, with "
+    "its expanded uncertainty (k = 2)."
+)
 
 
 def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, StudySummary]:
     """Work out everything from the study's folder; of a study file its own cells only."""
     from joulelab.analysis.cell_metrics import summarise_cells
     from joulelab.analysis.goals import Goal
-    from joulelab.analysis.study_cells import Note
     from joulelab.study.results import gather
     from joulelab.study.work import WorkPattern
 
@@ -52,20 +65,18 @@ def _list_remarks(plan: Plan) -> list[str]:
 
 def name_study_twins(study: Study) -> str:
     """Return which twins a study is of, empty where all of it is measured."""
-    from joulelab.report.format import name_twins as told
-
     nodes = study.nodes
     twins = list_simulated(nodes)
-    if not twins and _served(study):
-        return told([SERVED_TWIN])
+    if not twins and _is_served(study):
+        return name_twins([SERVED_TWIN])
     real = [name for name in nodes if name not in twins]
     names = list(dict.fromkeys(twins.values()))
     if real:
         names = [f"{twin} ({node})" for node, twin in twins.items()]
-    return told(names) if twins else ""
+    return name_twins(names) if twins else ""
 
 
-def _served(study: Study) -> bool:
+def _is_served(study: Study) -> bool:
     """Return whether its runs were on a twin that was served, by the first of them: they share a machine."""
     first = next((study.folder / "cells").glob("*/r*/*/run.json"), None)
     if first is None:
@@ -79,3 +90,64 @@ def _served(study: Study) -> bool:
 def map_twins(study: Study) -> dict[str, str] | None:
     """Return the twins of a study by node type, None where all of it is measured."""
     return list_simulated(study.nodes) or None
+
+
+@dataclass(frozen=True, slots=True)
+class CellEstimate:
+    """Hold the estimate of one cell: rated power (W), energy (J), what the devices of `families` used, their ratio."""
+
+    cell: str
+    families: tuple[str, ...]
+    watts: float
+    energy_j: float
+    used: Quantity
+    ratio: Quantity
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        plain = {"cell": self.cell, "families": list(self.families), "rated_w": self.watts, "energy_j": self.energy_j}
+        return plain | {"used": self.used.to_json(), "ratio": self.ratio.to_json()}
+
+
+def list_estimates(results: Results, summary: StudySummary) -> list[CellEstimate]:
+    """Return the estimate of each cell that it can be said of, in their order."""
+    found = (_estimate(cell.key, results.rated.get(cell.key, ())) for cell in summary.cells)
+    return [each for each in found if each is not None]
+
+
+def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
+    """Return the estimate of a cell from its repeats; of those with other devices than the first nothing."""
+    alike = [t for t in trials if (t.families, t.watts) == (trials[0].families, trials[0].watts)]
+    cell = Cell(key, {}, tuple(Trial(t.used, t.time_s, meter=t.meter) for t in alike))
+    mean = compute_means(cell)
+    if mean is None or mean.energy is None or mean.energy.value <= 0:
+        return None
+    energy_j = alike[0].watts * mean.time.value
+    ratio = Quantity(energy_j) / mean.energy
+    return CellEstimate(key, alike[0].families, alike[0].watts, energy_j, mean.energy, ratio)
+
+
+def describe_estimates(estimates: Sequence[CellEstimate], summary: StudySummary) -> str:
+    """Return in a sentence how far off the estimates are, or that nothing is known of them and how to tell it."""
+    if not estimates:
+        return f"Unknown: no run recorded the rated power of what was measured; {HOW}."
+    ranked = sorted(estimates, key=lambda each: each.ratio.value)
+    low, high = (format_ratio(each.ratio) for each in (ranked[0], ranked[-1]))
+    of = f"{len(estimates)} cell{'s' if len(estimates) > 1 else ''}"
+    lacking = sum(cell.compared is not None for cell in summary.cells) - len(estimates)
+    without = f"; of {lacking} more it is unknown" if lacking > 0 else ""
+    if len(estimates) == 1:
+        return f"Runtime x rated power says {low} times what the same devices used{without}."
+    return f"Runtime x rated power says {low} to {high} times what the same devices used, over {of}{without}."
+
+
+def make_estimate_table(estimates: Sequence[CellEstimate], summary: StudySummary) -> Table:
+    """Return a table of the estimates: cell, rated power, estimate, energy used, ratio."""
+    energy = scale_column("estimate", "J", [v for e in estimates for v in (e.energy_j, e.used.value)])
+    watts = scale_column("rated", "W", [e.watts for e in estimates])
+    columns = ("cell", watts, energy, replace(energy, name="used"), "ratio", "of")
+    rows = []
+    for e in estimates:
+        name = format_knobs(summary.cell(e.cell).knobs) or name_plain_cell(summary, e.cell)
+        rows.append((name, e.watts, e.energy_j, e.used, e.ratio, " + ".join(e.families)))
+    return make_table(columns, rows, left=(0, 5))

@@ -14,8 +14,7 @@ from joulelab.core.version import __version__
 from joulelab.run.config.configuration import KeySource, MeterEntry, load_config
 from joulelab.run.config.meter_choice import resolve_secrets
 from joulelab.run.config.meter_entries import find_meter_module
-from joulelab.store.attached import attach_host
-from joulelab.store.imported import ImportedMeter, ImportedPhase, RunImport, import_run, name_meters
+from joulelab.store.imported import ImportedMeter, ImportedPhase, RunImport, attach_host, import_run, name_meters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

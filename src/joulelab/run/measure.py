@@ -1,4 +1,7 @@
-"""Measure a block or a function: `with joulelab.measure("training") as m:`, `@joulelab.measured("training")`."""
+"""Measure a block or a function: `with joulelab.measure("training") as m:`, `@joulelab.measured("training")`.
+
+Only the first steps are loaded here: the recorder starts, and the rest is loaded while it opens the meters.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,6 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
 from joulelab.run import marking
-from joulelab.run.config.configuration import Config, load_config
-from joulelab.run.config.meter_choice import MeterChoice, check_meter_name, choose_meters, list_general_problems
 from joulelab.run.run_options import RUN_VARIABLE, RunOptions, get_host_name, get_runs_folder
 from joulelab.run.session import MeasureSession, join_session, leave_session
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Check, PhaseResult, Result
     from joulelab.core.quantity import Quantity
+    from joulelab.run.config.configuration import Config
+    from joulelab.run.config.meter_choice import MeterChoice
 
 _log = logging.getLogger("joulelab")
 RANKS_NS = WORK_INTERVAL_NS + NS // 10
@@ -36,22 +39,22 @@ R = TypeVar("R")
 
 
 class Measurement:
-    """Measure what a `with` block uses. Afterwards: `energy` (J, with uncertainty), `scopes`, `phases`, `duration_s`.
+    """Measure a `with` block. Afterwards: `energy` (J, with uncertainty), `scopes`, `phases`, `duration_s`.
 
-    The outermost block of a process that nobody records starts a run; every other block is a phase of the run it is in.
-    On ranks other than the first of a node it is inert. Results are computed when first asked for.
+    The outermost block of a process that is not recorded starts a run; every other block is a phase of the run it is
+    in. On ranks other than the first of a node it does nothing. Results are computed when first used.
     """
 
     def __init__(
         self,
         name: str | None,
-        options: Callable[[], RunOptions],
+        make_options: Callable[[], RunOptions],
         labels: Mapping[str, str],
-        again: Callable[[str], Measurement],
+        copy: Callable[[str], Measurement],
     ) -> None:
         self.name = name
         self.run: Path | None = None
-        self._options, self._labels, self._again = options, labels, again
+        self._make_options, self._labels, self._copy = make_options, labels, copy
         self._session: MeasureSession | None = None
         self._started_run = self._is_run = False
         self._start_ns = self._end_ns = 0
@@ -62,14 +65,14 @@ class Measurement:
 
     def __call__(self, function: Callable[P, R] | None = None) -> Callable[P, R]:
         """Measure each call of a function: `@joulelab.measure("name")`. Raises ConfigError for anything else."""
-        return _wrap_function(function, self.name, None, self._again)
+        return _wrap_function(function, self.name, None, self._copy)
 
     def __enter__(self) -> Measurement:
         """Begin to measure."""
         if self._start_ns:
             raise ConfigError("a measurement is used once", next="call joulelab.measure() again")
         self._pid = os.getpid()
-        self._session, self._started_run = join_session(self._options)
+        self._session, self._started_run = join_session(self._make_options)
         writer = marking.writer()
         if self._session is not None:
             self.run = self._session.recording.run
@@ -82,13 +85,13 @@ class Measurement:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """End the measurement; what the block raised goes on."""
+        """End the measurement; an exception of the block is passed on."""
         error: BaseException | None = raised[1]
         self._end_ns = monotonic_ns()
         writer, session = marking.writer(), self._session
         if writer is not None and self._phase is not None:
             writer.end(self._phase, self._parent, at_ns=self._end_ns)
-        elif writer is not None and session is not None and session.open > 1 and self._pid == os.getpid():
+        elif writer is not None and session is not None and session.open_blocks > 1 and self._pid == os.getpid():
             # The block that started the run ends before others that joined it: it becomes a phase after all.
             parent = current_phase()
             identity = writer.begin(self.name or "measure", None, self._labels, at_ns=self._start_ns)
@@ -97,7 +100,7 @@ class Measurement:
 
     @property
     def duration_s(self) -> float:
-        """Return how long the block took, in s; so far, while it runs."""
+        """Return the duration of the block in s; up to now, while it runs."""
         return ((self._end_ns or monotonic_ns()) - self._start_ns) / NS if self._start_ns else 0.0
 
     @property
@@ -107,19 +110,19 @@ class Measurement:
 
     @property
     def result(self) -> Result | None:
-        """Return everything that was found; None where nothing was recorded. Raises ConfigError while it runs."""
+        """Return the full result; None where nothing was recorded. Raises ConfigError while the block runs."""
         if not self._start_ns:
             raise ConfigError("nothing was measured yet", next='write `with joulelab.measure("name") as m:`')
         if not self._end_ns:
-            raise ConfigError("the measurement has not ended", next="ask after the with block")
+            raise ConfigError("the measurement has not ended", next="read it after the with block")
         if self._result is None and self.run is not None:
             from joulelab.analysis.analyse import analyse_phase, analyse_run
             from joulelab.run.live import wait_until_covered
-            from joulelab.store.run import open_run
+            from joulelab.store.run_reader import open_run
 
             if not self._is_run:
                 wait_until_covered(self.run, self._end_ns)
-                if count_local_ranks(os.environ) > 1:  # the others write what they did within half a second
+                if count_local_ranks(os.environ) > 1:  # the others write their work within half a second
                     time.sleep(max(self._end_ns + RANKS_NS - monotonic_ns(), 0) / NS)
             with open_run(self.run) as run:
                 whole = self._is_run
@@ -143,11 +146,11 @@ class Measurement:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """Return what a sceptical referee would say."""
+        """Return the doubts about the measurement."""
         return self.result.checks if self.result is not None else ()
 
     def __repr__(self) -> str:
-        """Return a small table, or what is known so far."""
+        """Return a small table; while the block runs, its duration."""
         title = self.name or "measurement"
         if not self._end_ns:
             return f"<{title}: {f'measuring for {self.duration_s:.1f} s' if self._start_ns else 'not begun'}>"
@@ -184,16 +187,41 @@ def measure(
 ) -> Measurement | Callable[P, R]:
     """Measure a `with` block, or each call of a function (as a decorator, with or without a name).
 
-    All but `name` and `labels` matter only where the block starts a run of its own.
+    All arguments but `name` and `labels` apply only if the block starts a run of its own.
 
-    `runs` is the store (JOULELAB_RUNS or ./joulelab-runs), `meters` are names, or {"meter": ..., "config": {...}}; all
-    that is usual or configured unless given. `idle_s` (0) comes first, `tail_s` (0.3) bounds the wait at the end, power
-    is read each `period_s` (0.1); the table [run] of the configuration has their defaults. Raises ConfigError for wrong
-    arguments, before anything is recorded.
+    `runs` is the store (JOULELAB_RUNS or ./joulelab-runs). `meters` are names, or {"meter": ..., "config": {...}};
+    without it the usual and configured meters are read. Idle power is recorded for `idle_s` (0) before the block,
+    `tail_s` (0.3) limits the wait at the end, power is read each `period_s` (0.1); the table [run] of joulelab.toml
+    has their defaults. Raises ConfigError for wrong arguments, before anything is recorded.
     """
     times = {"period_s": period_s, "idle_s": idle_s, "tail_s": tail_s}
-    again = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
-    return _wrap_function(name, None, None, again) if callable(name) else again(name)
+    copy = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    return _wrap_function(name, None, None, copy) if callable(name) else copy(name)
+
+
+_begun: list[Measurement] = []
+
+
+def begin(name: str | None = None, **options: Any) -> Measurement:
+    """Begin to measure where no `with` block is possible, until `joulelab.end()`; options as for `measure()`.
+
+    Measurements that are begun inside others are phases of them. Raises ConfigError for wrong arguments.
+    """
+    if callable(name):
+        raise ConfigError("begin() takes a name, not a function", next='write `joulelab.begin("name")`')
+    measurement = measure(name, **options)
+    measurement.__enter__()
+    _begun.append(measurement)
+    return measurement
+
+
+def end() -> Measurement:
+    """End the measurement that was begun last, and return it. Raises ConfigError where none is open."""
+    if not _begun:
+        raise ConfigError("no measurement is open", next='call `joulelab.begin("name")` first')
+    measurement = _begun.pop()
+    measurement.__exit__(None, None, None)
+    return measurement
 
 
 def _make_measurement(
@@ -206,30 +234,21 @@ def _make_measurement(
 ) -> Measurement:
     title = _check_arguments(name, meters, times, labels)
 
-    def options() -> RunOptions:
+    def make_options() -> RunOptions:
         config = _load_configuration()
-        used = config.run | {key: value for key, value in times.items() if value is not None}
-        base = RunOptions(
-            runs=Path(runs) if runs is not None else get_runs_folder(os.environ),
-            name=title,
-            labels=labels or {},
-            period_s=used.get("period_s", 0.1),
-            idle_s=used.get("idle_s", 0.0),
-            tail_s=used.get("tail_s", 0.3),
-        )
-        return base.with_meters(_choose_meters(config, meters))
+        folder = Path(runs) if runs is not None else get_runs_folder(os.environ)
+        options = RunOptions(runs=folder, name=title, labels=labels or {})
+        return options.with_times(config.run).with_times(times).with_meters(_choose_meters(config, meters))
 
-    again = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
-    return Measurement(title, options, labels or {}, again)
+    copy = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    return Measurement(title, make_options, labels or {}, copy)
 
 
 def _check_arguments(name: object, meters: object, times: Mapping[str, object], labels: object) -> str | None:
-    """Return the name. Raises ConfigError for arguments that cannot be meant, so that no run begins with them."""
+    """Return the name. Raises ConfigError for wrong arguments, so that no run begins with them."""
     if name is not None and not isinstance(name, str):
-        why = f"it is {name!r}"
-        raise ConfigError(
-            "the name of a measurement must be text", why=why, next='write `with joulelab.measure("name") as m:`'
-        )
+        then = 'write `with joulelab.measure("name") as m:`'
+        raise ConfigError("the name of a measurement must be text", why=f"it is {name!r}", next=then)
     if isinstance(meters, str):
         raise ConfigError(f"meters is {meters!r}", next=f"give a list of names: meters=[{meters!r}]")
     if labels is not None and not isinstance(labels, Mapping):
@@ -245,19 +264,28 @@ def _check_arguments(name: object, meters: object, times: Mapping[str, object], 
 
 
 def _load_configuration() -> Config:
-    """Return the configuration as far as it is right, and warn of the rest: the block runs in any case."""
+    """Return the valid part of the configuration, and warn of the rest: the block runs in any case."""
+    from joulelab.run.config.configuration import Config, load_config
+
     try:
         config = load_config(os.environ, get_host_name())
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
         _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
         return Config()
-    for said in config.warnings:
-        _log.warning("configuration: %s", said)
+    for warning in config.warnings:
+        _log.warning("configuration: %s", warning)
     return config
 
 
 def _choose_meters(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> MeterChoice:
-    """Return the meters to read: those that are given, or what is usual and configured."""
+    """Return the meters to read: those that are given, or the usual and configured ones."""
+    from joulelab.run.config.meter_choice import (
+        MeterChoice,
+        check_meter_name,
+        choose_meters,
+        list_general_problems,
+    )
+
     wanted = []
     for name in (m for m in meters or () if isinstance(m, str)):
         try:
@@ -267,15 +295,15 @@ def _choose_meters(config: Config, meters: Sequence[Mapping[str, Any] | str] | N
         except ConfigError as problem:
             _log.warning("this is not measured: %s", problem)
     if wanted or meters is None:
-        chosen = choose_meters(config, os.environ, wanted)
+        choice = choose_meters(config, os.environ, wanted)
     else:
-        chosen = MeterChoice(meters=[], node=dict(config.node), lost=list_general_problems(config))
-    for said in (*chosen.lost, *chosen.warnings):
-        _log.warning("%s", said)
+        choice = MeterChoice(meters=[], node=dict(config.node), lost=list_general_problems(config))
+    for warning in (*choice.lost, *choice.warnings):
+        _log.warning("%s", warning)
     given = [dict(m) for m in meters or () if not isinstance(m, str)]
     if given:
-        chosen.meters = [*(chosen.meters or ()), *given]
-    return chosen
+        choice.meters = [*(choice.meters or ()), *given]
+    return choice
 
 
 @overload
@@ -299,29 +327,29 @@ def measured(
     """Measure each call of a function, coroutine or generator: `@joulelab.measured`, `@joulelab.measured("name")`.
 
     `report` is called with each measurement (try print). `options` are those of `measure()`. The last measurement is
-    also kept as the function's attribute `measurement`. Raises ConfigError for what is no function.
+    the function's attribute `measurement`. Raises ConfigError for anything but a function.
     """
 
-    def again(title: str | None) -> Measurement:
+    def make(title: str | None) -> Measurement:
         return measure(title, **options)
 
-    again(None)  # refuses wrong options here, not when the function is called
+    make(None)  # refuses wrong options here, not when the function is called
     if isinstance(function, str):
         if name is not None:
             raise ConfigError(f"there are two names, {function!r} and {name!r}", next="give one")
         function, name = None, function
     if function is not None:
-        return _wrap_function(function, name, report, again)
-    return lambda f: _wrap_function(f, name, report, again)
+        return _wrap_function(function, name, report, make)
+    return lambda f: _wrap_function(f, name, report, make)
 
 
 def _wrap_function(
     function: Callable[P, R] | None,
     name: str | None,
     report: Callable[[Measurement], object] | None,
-    again: Callable[[str], Measurement],
+    make: Callable[[str], Measurement],
 ) -> Callable[P, R]:
-    """Return the function, measured at each call by what `again` makes. Raises ConfigError for what is no function."""
+    """Return the function with each call measured. Raises ConfigError for anything but a function."""
     if inspect.isclass(function):
         why = "making an object of it is not what takes energy"
         raise ConfigError(f"the class {function.__name__} cannot be measured", why=why, next="decorate its methods")
@@ -332,7 +360,7 @@ def _wrap_function(
 
     @contextlib.contextmanager
     def call() -> Iterator[None]:
-        m = again(title)
+        m = make(title)
         try:
             with m:
                 yield

@@ -26,7 +26,7 @@ from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
 from joulelab.run.recording import EventLog, HostRecording
 from joulelab.run.run_options import RunOptions, get_host_name
-from joulelab.store.folder import find_host_dir, make_host_dir
+from joulelab.store.run_folder import find_host_dir, make_host_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ from joulelab.core.process import read_start_ticks
 from joulelab.core.version import __version__
 from joulelab.run.child_process import start_recorder
 from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name, read_offers
-from joulelab.store.folder import create_run, end_run, find_host_dir
+from joulelab.store.run_folder import create_run, end_run, find_host_dir
 from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
@@ -392,6 +392,8 @@ class RunRecording(HostRecording):
         """Kill recorders that are left and write `end.json`; the run is closed."""
         if self.recorder is not None:
             self.recorder.kill()
+            self.recorder.close()
+            self.recorder = None
         if self.nodes is not None:
             self.nodes.close()
         if self.run is None:

@@ -64,7 +64,7 @@ ANALYSIS_MODULES = (
     "numpy.ma",
     "mmap",
     "duckdb",
-    "joulelab.store.run",
+    "joulelab.store.run_reader",
     "joulelab.store.seal",
     "joulelab.analysis.analyse",
 )
@@ -115,8 +115,10 @@ def prepare_run(
     `without` are names of meters. Raises ConfigError for a name that no meter has.
     """
     try:
-        files, _ = list_config_files(environ, named=file)
+        files, warnings = list_config_files(environ, named=file)
         if not files and not wanted and not without:  # most runs have nothing to load
+            for warning in warnings:
+                warn(warning)
             return options.with_times(times)
         from joulelab.run.config.configuration import load_config
 
@@ -438,7 +440,7 @@ def _finish_run(outcome: RunOutcome, options: RunOptions, signals: SignalBox) ->
 def analyse_closed_run(run: Path) -> Result:
     """Compute the result of a run."""
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     with open_run(run) as opened:
         return analyse_run(opened)

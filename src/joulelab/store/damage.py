@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from joulelab.store.clocks import UTC_BOOT_ID
-from joulelab.store.folder import RunState
+from joulelab.store.clock_joining import UTC_BOOT_ID
+from joulelab.store.run_folder import RunState
 from joulelab.store.safe_files import open_regular
-from joulelab.store.table import FileProblem
+from joulelab.store.sample_tables import FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.store.manifest import FileCheck
-    from joulelab.store.table import SampleTable
+    from joulelab.store.sample_tables import SampleTable
 
 
 def find_damage(

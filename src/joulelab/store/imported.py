@@ -1,12 +1,17 @@
-"""Make a run folder of what was measured elsewhere: its time line is UTC, its outcome `imported`.
+"""Write readings from archives: as a run of its own (`import_run`), or as another host of a closed run (`attach_host`).
 
-The stamps of archives are UTC in ns; they become the run's monotonic time as they are, with a clock pair that says so.
+The stamps of archives are UTC in ns. They are used as the monotonic time, with clock pairs that map it to UTC, by which
+readers join an added host with the others. An added folder is prepared beside its place and renamed: it is there whole
+or not at all, of two with the same name one succeeds, and nothing that is there is changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import errno
 import json
+import os
 import re
 import shutil
 import struct
@@ -16,9 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError, WriteFailed
-from joulelab.store.folder import create_run, end_run, make_host_dir
 from joulelab.store.journal import NAME, HeaderFields, JournalWriter, make_journal_path
-from joulelab.store.safe_files import replace_file
+from joulelab.store.manifest import RESULTS
+from joulelab.store.run_folder import (
+    ATTACHED,
+    RunState,
+    create_run,
+    end_run,
+    find_host_dir,
+    make_host_dir,
+    read_run_state,
+)
+from joulelab.store.safe_files import replace_file, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -190,3 +204,62 @@ def _pack_rows(row: struct.Struct, index: int, batch: Sequence[tuple[int, int, S
         return b"".join([row.pack(index, t0, t1, *values) for t0, t1, values in batch])
     except (struct.error, TypeError) as error:
         raise StoreError("a row does not fit its channels", where=where, why=str(error), code="store.bad-row") from None
+
+
+def is_attached(run: Path, name: str) -> bool:
+    """Return whether a run has a host folder of that name. Raises StoreError for what cannot be one."""
+    return find_host_dir(run, name).is_dir()
+
+
+def attach_host(
+    run: Path, name: str, parts: Sequence[ImportedMeter], facts: Mapping[str, Any], times: tuple[int, int]
+) -> None:
+    """Add `parts` to a run as the host `name`, with `facts` in its events; `times` (UTC, ns) are what it covers.
+
+    Raises StoreError where the run is not closed, or has a host of that name.
+    """
+    if read_run_state(run) is not RunState.CLOSED:
+        why = "what is recorded could be lost"
+        raise StoreError("the run is not closed", where=str(run), why=why, next="wait", code="store.not-closed")
+    if is_attached(run, name):
+        raise _refuse_existing(run, name)
+    prepared = f".{name}.{os.getpid()}-{os.urandom(3).hex()}"
+    folder = run / prepared
+    try:
+        (folder / "marks").mkdir(parents=True)
+        _write_host(folder, name, parts, facts, times)
+        sync_directory(folder)
+        folder.rename(run / name)
+        sync_directory(run)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise _refuse_existing(run, name) from None
+        raise StoreError("cannot add to the run", where=str(run), why=error.strerror, code="store.attach") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for cache in RESULTS:
+        with contextlib.suppress(OSError):
+            (run / cache).unlink(missing_ok=True)
+
+
+def _refuse_existing(run: Path, name: str) -> StoreError:
+    why = "raw data is never changed"
+    what, then = f"the run has {name} already", "give another name: --name NAME"
+    return StoreError(what, where=str(run), why=why, next=then, code="store.exists")
+
+
+def _write_host(
+    folder: Path, host: str, parts: Iterable[ImportedMeter], facts: Mapping[str, Any], times: tuple[int, int]
+) -> None:
+    start = times[0]
+    events: list[dict[str, Any]] = [{"t": start, "event": ATTACHED, **facts}]
+    events += [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in times]
+    tables: dict[tuple[str, str], list[Fetched]] = {}
+    for part in parts:
+        events.append({"t": start, "event": "meter", "meter": part.meter, "status": "open"})
+        for fetched in part.streams:
+            tables.setdefault((part.meter, fetched.stream.table), []).append(fetched)
+            events += [{**event, "meter": part.meter} for event in fetched.events]
+    write_lines(folder / "events.0.jsonl", sorted(events, key=lambda event: int(event["t"])))
+    for (meter, table), members in tables.items():
+        write_journal(folder, meter, table, members, host=host)

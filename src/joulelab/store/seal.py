@@ -23,10 +23,10 @@ import numpy as np
 
 from joulelab.core.errors import StoreError
 from joulelab.store import manifest
-from joulelab.store.folder import RunState, list_host_dirs, read_meta, read_run_state
 from joulelab.store.journal import is_being_written, make_journal_path
+from joulelab.store.run_folder import RunState, list_host_dirs, read_meta, read_run_state
 from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_own, sync_directory
-from joulelab.store.table import (
+from joulelab.store.sample_tables import (
     CHUNK_ROWS,
     METADATA_KEY,
     Mask,
@@ -45,7 +45,7 @@ from joulelab.store.table import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 if sys.platform != "win32":
     import fcntl

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from joulelab.store.table import Database, SampleTable, TableSegment, quote_name, quote_text, read_chunks
+from joulelab.store.sample_tables import Database, SampleTable, TableSegment, quote_name, quote_text, read_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import NewerSchema, NotARun, StoreError
-from joulelab.store.folder import RunState, find_run
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import RunState, find_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from joulelab.store.manifest import FileCheck
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "not verifiable"
 

@@ -18,10 +18,10 @@ from joulelab.instruments.slurm.plugins import sampling_of
 from joulelab.instruments.slurm.rows import Known, energy_of, grouped, shared_with, total_of
 from joulelab.instruments.slurm.told import account
 from joulelab.run.imports import attach_archive
-from joulelab.store.attached import is_attached
 from joulelab.store.documents import read_json
-from joulelab.store.folder import read_end, read_meta, write_json_atomic
-from joulelab.store.run import open_run
+from joulelab.store.imported import is_attached
+from joulelab.store.run_folder import read_end, read_meta, write_json_atomic
+from joulelab.store.run_reader import open_run
 from joulelab.study.slots import CLAIM, JOB, State
 
 if TYPE_CHECKING:

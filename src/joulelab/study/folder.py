@@ -14,8 +14,8 @@ from joulelab.core.clock import read_clock_pair
 from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.core.version import __version__
 from joulelab.store.documents import read_json
-from joulelab.store.folder import write_json_atomic
 from joulelab.store.redact import redact_command
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_file
 from joulelab.study.matrix import PlannedCell, Workload, check_slots, template_hash
 from joulelab.study.nodes import NodeType

@@ -14,7 +14,7 @@ from joulelab.core.errors import StoreError
 from joulelab.core.process import find_process
 from joulelab.run.run_options import RUN_VARIABLE
 from joulelab.store.documents import read_json
-from joulelab.store.folder import list_runs
+from joulelab.store.run_folder import list_runs
 from joulelab.study.slots import CLAIM
 
 if TYPE_CHECKING:

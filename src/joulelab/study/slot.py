@@ -18,7 +18,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
 from joulelab.run.run_command import run_command
 from joulelab.run.workload_process import strip_own_locale
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_append
 from joulelab.study import cooling, devices, remains
 from joulelab.study.folder import Study, open_study, read_cell

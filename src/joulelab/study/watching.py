@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.run.signal_forwarding import ENDING_SIGNALS, ArrivedSignal, SignalBox
-from joulelab.store.folder import list_runs
+from joulelab.store.run_folder import list_runs
 from joulelab.store.safe_files import read_regular
 from joulelab.study import remains
 from joulelab.study.slots import note_stop

@@ -16,7 +16,7 @@ from joulelab.plan.account.work import Work, plan_work
 from joulelab.plan.draws import measured_of
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.steps import Steps
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -222,7 +222,7 @@ def test_eight_real_nodes_are_within_what_one_of_them_promises(tmp_path: Path) -
     from tests.analysis.test_real_import import imported, node_log
 
     from joulelab.plan.draws import measured_of
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     found = {}
     for name in ("1node_resnet_0", "8node_resnet_0"):

@@ -20,7 +20,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.plan.caps.between import between
 from joulelab.plan.caps.response import Point, Response, known_response, modelled_response, response_of
 from joulelab.plan.draws import measured_of
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.study.drive import plan as planned
 from joulelab.twin.virtual import read_truth, run_twin_study
 
@@ -108,7 +108,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path, more: dict[str
 
 def test_a_cap_that_was_not_in_force_is_refused(tmp_path: Path) -> None:
     runs = swept(tmp_path, {400.0: [25.0], None: [20.0]})
-    doubt = Check("cap-not-enforced", "failed", "gpu:0: 600 W on average above the cap of 400 W")
+    doubt = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 600.0, "cap_w": 400.0})
     runs[0] = replace(runs[0], result=replace(runs[0].result, checks=(doubt,)))
     with pytest.raises(ConfigError, match="above the cap"):
         response_of(runs)

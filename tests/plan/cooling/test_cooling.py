@@ -17,7 +17,7 @@ from joulelab.plan.cooling.fans import KINDS, Law, Seen, Setting, change, seen_o
 from joulelab.plan.cooling.pooled import load_of
 from joulelab.plan.cooling.supplies import Supplies
 from joulelab.plan.rack.spread import ASSUMED as SPREAD
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.twin import points, profile
 from joulelab.twin.model import H100, Cooling, Node
 from joulelab.twin.nodefile import find

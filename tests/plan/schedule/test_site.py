@@ -18,7 +18,7 @@ from joulelab.plan.schedule.caps import curve_of, given_response
 from joulelab.plan.schedule.jobs import Job, Stream, repeated, stream_of_runs
 from joulelab.plan.schedule.prepare import responses_of, site_of
 from joulelab.plan.schedule.site import GivenCap, Schedule, Site, Workload
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plans" / "schedule.toml"
 JOB = Job("a", 0.0, 1, 100.0, Quantity(6_000.0, {"gain:m": 30.0}), 6_600.0, "train")

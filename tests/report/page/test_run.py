@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from joulelab.report.page.markdown_run import run_markdown
+from joulelab.report.page.run import run_page
+from joulelab.report.page.tables import Grid, Row, markdown, table
 from tests.report.page.reading import Reader
 from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
@@ -16,31 +19,28 @@ from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.quantity import Quantity
-from joulelab.report.charts.of_run import budget_of, epochs_of, parts_of, stack_of
+from joulelab.report.charts.run_charts import chart_energy_parts, chart_epochs, chart_uncertainty, split_energy
 from joulelab.report.html import Html
-from joulelab.report.page.blocks import (
-    Cards,
-    Columns,
-    Commands,
+from joulelab.report.page.document import write_offline_page
+from joulelab.report.page.page_blocks import (
+    CommandBlock,
     Drawn,
-    Fold,
-    Heading,
-    Lines,
-    Text,
-    html_of,
-    markdown_of,
+    FactList,
+    FigureCards,
+    FoldedBlocks,
+    Paragraph,
+    SideBySide,
+    Subheading,
+    write_blocks_html,
+    write_blocks_markdown,
 )
-from joulelab.report.page.document import offline
-from joulelab.report.page.markdown_run import run_markdown
-from joulelab.report.page.run import run_page
-from joulelab.report.page.tables import Grid, Row, markdown, table
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.result import Result
-    from joulelab.report.page.parts import Page
+    from joulelab.report.page.document import Page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|*\u202e\n## x"
 
@@ -110,7 +110,7 @@ def test_every_region_that_scrolls_can_be_reached_and_is_named(runs: Path) -> No
     for node in root.iter("table"):
         assert node.find("caption") is not None
         assert all(th.attrib["scope"] in ("col", "row") for th in node.iter("th"))
-    assert "style" not in Reader(offline(page)).attributes
+    assert "style" not in Reader(write_offline_page(page)).attributes
 
 
 @pytest.mark.system  # pure, and slow
@@ -141,7 +141,7 @@ def test_a_run_without_meters_says_what_is_missing(runs: Path) -> None:
 @pytest.mark.system  # pure, and slow
 def test_unknown_accuracy_has_no_interval_and_no_budget(runs: Path) -> None:
     result, page, _ = paged(make_run(runs, accuracy=UNKNOWN))
-    assert budget_of(result) is None
+    assert chart_uncertainty(result) is None
     assert "bar-interval" not in body(page, "energy")
     assert "± ?" in body(page, "energy")
 
@@ -165,7 +165,7 @@ def test_hostile_text_is_shown_and_does_nothing(runs: Path) -> None:
     marks = epochs(3, 10.0, name=HOSTILE)
     path = make_run(runs, name=HOSTILE, labels={HOSTILE: HOSTILE}, command=["sh", "-c", HOSTILE], marks=marks)
     result, _, _ = paged(path)
-    check = Check(HOSTILE, "failed", HOSTILE, HOSTILE)
+    check = Check(HOSTILE, "failed", HOSTILE, {}, {HOSTILE: HOSTILE})
     result = replace(
         result,
         facts={HOSTILE: HOSTILE},
@@ -175,11 +175,11 @@ def test_hostile_text_is_shown_and_does_nothing(runs: Path) -> None:
     with open_run(path) as run:
         page = run_page(result, path, make_profile(run))
     well_formed(page)
-    reader = Reader(offline(page))
+    reader = Reader(write_offline_page(page))
     assert "img" not in reader.tags
     assert not [name for name in reader.attributes if name.startswith("on")]
     assert "onerror=alert" in "".join(reader.by_class["layout"])
-    assert "\u202e" not in offline(page)
+    assert "\u202e" not in write_offline_page(page)
     text = run_markdown(result, path)
     assert "\u202e" not in text
     assert not re.search(r"^## x", text, re.MULTILINE)
@@ -198,11 +198,11 @@ def test_many_nodes_are_folded_and_summed_by_node(runs: Path) -> None:
     hosts = tuple(s.host for s in scopes)
     group = replace(whole, scopes=tuple(s.scope for s in scopes), hosts=hosts)
     many = replace(result, scopes=scopes, groups=(group,))
-    chart = stack_of(many)
+    chart = chart_energy_parts(many)
     assert chart is not None
     assert len(chart.rows) == 64
     assert len({row.label for row in chart.rows}) == 64
-    assert len(parts_of(many)) == 64
+    assert len(split_energy(many)) == 64
     page = run_page(many, path, None)
     well_formed(page)
     assert "64: node00, node01" in body(page, "summary")
@@ -212,11 +212,11 @@ def test_many_nodes_are_folded_and_summed_by_node(runs: Path) -> None:
 @pytest.mark.system  # pure, and slow
 def test_steps_are_no_epochs_and_too_many_have_no_picture(runs: Path) -> None:
     result = load_result(make_run(runs, marks=epochs(3, 10.0)))
-    assert epochs_of(result) is not None
+    assert chart_epochs(result) is not None
     one = next(p for p in result.phases if p.n == 1)
-    assert epochs_of(replace(result, phases=(one,))) is None
-    assert epochs_of(replace(result, phases=tuple(replace(p, last=9) for p in result.phases if p.n))) is None
-    assert epochs_of(replace(result, phases=tuple(replace(one, n=k, energy={}) for k in range(1000)))) is None
+    assert chart_epochs(replace(result, phases=(one,))) is None
+    assert chart_epochs(replace(result, phases=tuple(replace(p, last=9) for p in result.phases if p.n))) is None
+    assert chart_epochs(replace(result, phases=tuple(replace(one, n=k, energy={}) for k in range(1000)))) is None
 
 
 def test_a_folder_that_is_gone_is_told(runs: Path, tmp_path: Path) -> None:
@@ -249,17 +249,17 @@ def test_tables_leave_out_empty_columns_and_fold_when_long() -> None:
 
 def test_blocks_say_the_same_in_html_and_markdown() -> None:
     blocks: list[Any] = [
-        Text("type `ls` now", "note"),
-        Cards((("energy", "1 J", "all"), ("time", "2 s", ""))),
-        Lines((("note", "a doubt\n-> joulelab doctor"), ("note", "another"))),
-        Columns((Text("left"), Text("right"))),
-        Commands(("echo `x`", "echo ```y```")),
-        Fold("more", (Heading("Inside"), Text("of it"))),
-        Fold("seen only", (Heading("Nowhere"), Drawn(Html("<i></i>")))),
+        Paragraph("type `ls` now", "note"),
+        FigureCards((("energy", "1 J", "all"), ("time", "2 s", ""))),
+        FactList((("note", "a doubt\n-> joulelab doctor"), ("note", "another"))),
+        SideBySide((Paragraph("left"), Paragraph("right"))),
+        CommandBlock(("echo `x`", "echo ```y```")),
+        FoldedBlocks("more", (Subheading("Inside"), Paragraph("of it"))),
+        FoldedBlocks("seen only", (Subheading("Nowhere"), Drawn(Html("<i></i>")))),
         Drawn(Html("<figure></figure>"), "a picture"),
         Drawn(Html("<b></b>")),
     ]
-    html, text = html_of(blocks), markdown_of(blocks)
+    html, text = write_blocks_html(blocks), write_blocks_markdown(blocks)
     ET.fromstring(f"<main>{html}</main>")
     for word in ("type", "energy", "1 J", "a doubt", "joulelab doctor", "another", "left", "right", "more", "Inside"):
         assert word in html
@@ -290,12 +290,12 @@ def test_a_node_is_its_devices_its_rest_and_what_its_supply_lost(runs: Path) -> 
     ]
     loss = replace(whole, name="supply loss", scopes=("node.dc",), hosts=(dc.host,), energy=Quantity(400.0))
     node = replace(result, scopes=(*gpus, dc, ac), groups=(one, *rests, loss))
-    parts = {name: q.value for (_, name), q in parts_of(node).items()}
+    parts = {name: q.value for (_, name), q in split_energy(node).items()}
     assert parts == pytest.approx({"gpu": inside, "rest": 1000.0, "supply loss": 400.0})
     assert list(parts) == ["gpu", "rest", "supply loss"]
-    chart = stack_of(node)
+    chart = chart_energy_parts(node)
     assert chart is not None
     assert sum(part.value for part in chart.rows[0].parts) == pytest.approx(ac.energy.value / 1000)
     alone = replace(node, scopes=(ac,), groups=(one,))
-    assert stack_of(alone) is None
-    assert list(parts_of(alone)) == [(ac.host, "node.ac")]
+    assert chart_energy_parts(alone) is None
+    assert list(split_energy(alone)) == [(ac.host, "node.ac")]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from joulelab.report.page.markdown_run import run_markdown
+from joulelab.report.page.run import run_page
 from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
@@ -17,13 +19,11 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import add_quantities
 from joulelab.report import format as fmt
 from joulelab.report import rated
-from joulelab.report.charts.of_run import parts_of
-from joulelab.report.page.document import offline
-from joulelab.report.page.markdown_run import run_markdown
-from joulelab.report.page.run import run_page
+from joulelab.report.charts.run_charts import split_energy
+from joulelab.report.page.document import write_offline_page
 from joulelab.report.run_tables import lay_out_run, write_headline
 from joulelab.report.terminal import write_blocks
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.twin.virtual import run_twin_study
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Told:
         with open_run(path) as run:
             self.profile = make_profile(run)
         self.page = run_page(self.result, path, self.profile)
-        self.html = Reader(offline(self.page))
+        self.html = Reader(write_offline_page(self.page))
         self.markdown = run_markdown(self.result, path, self.profile)
         self.json: dict[str, Any] = json.loads(json.dumps(self.result.to_json()))
         blocks = lay_out_run(self.result, path, width=2000)
@@ -150,7 +150,7 @@ def test_charts_say_what_the_tables_say(rich: Told) -> None:
 def test_the_stack_adds_up_to_what_was_measured(told: Told) -> None:
     energy = told.result.energy
     assert energy is not None
-    parts = parts_of(told.result)
+    parts = split_energy(told.result)
     assert sum(q.value for q in parts.values()) == pytest.approx(energy.value, rel=1e-9)
     assert add_quantities(parts.values()).expanded == pytest.approx(energy.expanded, rel=1e-6)
 

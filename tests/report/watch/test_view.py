@@ -17,7 +17,7 @@ from joulelab.report.watch.watch_screen import draw_screen, draw_spark, write_li
 from joulelab.report.watch.watched_files import EventFollower, MarkFollower, NewLines
 from joulelab.report.watch.watched_run import HISTORY, PowerHistory, RunEnergies, RunWatch, choose_phases
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path

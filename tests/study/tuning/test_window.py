@@ -10,7 +10,7 @@ from tests.study.tuning.inside import long_run
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
-from joulelab.store.run import open_run
+from joulelab.store.run_reader import open_run
 from joulelab.study.tuning.window import drawn, energy_of, find_scopes, read_scopes
 
 

@@ -10,10 +10,11 @@ from tests.study.bench import place, store_trial
 from tests.study.tuning.two_gpus import STATUS
 
 from joulelab.analysis.goals import Goal
+from joulelab.analysis.result import Check
 from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.tuning_tables import print_tuned
-from joulelab.store.folder import list_runs
+from joulelab.store.run_folder import list_runs
 from joulelab.study.executors import Ended
 from joulelab.study.matrix import Workload
 from joulelab.study.stopping import Stop
@@ -67,10 +68,13 @@ class Made:
             told = SlotTrial(
                 run=run.name, time_s=time_s, start_utc="", meters={}, work=self._work(cap), busiest={},
                 energies={**whole, "gpu:0": Quantity(self._drew(cap) * time_s)},
-                uncapped=() if self._holds(cap) else (f"gpu:0: {self._drew(cap):.0f} W above the cap",),
+                uncapped=() if self._holds(cap) else (self._doubt(cap),),
             )  # fmt: skip
             store_trial(slot, told)
         self._ended.append(Ended(slot, {"is": "ended"}))
+
+    def _doubt(self, cap: float) -> Check:
+        return Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": self._drew(cap), "cap_w": cap})
 
     def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:
         ended, self._ended = self._ended, []

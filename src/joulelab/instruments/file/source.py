@@ -125,7 +125,7 @@ class ParquetSource:
         """Yield row number and cells of each row. Raises MeterError."""
         import duckdb
 
-        from joulelab.store.table import connect_database
+        from joulelab.store.sample_tables import connect_database
 
         picked = ", ".join(_as_text(name, kind) for name, kind in self._columns)
         try:
@@ -142,7 +142,7 @@ class ParquetSource:
     def _describe(self) -> list[tuple[str, str]]:
         import duckdb
 
-        from joulelab.store.table import connect_database
+        from joulelab.store.sample_tables import connect_database
 
         try:
             with connect_database() as con:

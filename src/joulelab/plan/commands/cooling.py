@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from joulelab.plan.cooling.fans import CoolingKind, Seen
     from joulelab.plan.draws import Measured
     from joulelab.plan.scenario import Scenario
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
     from joulelab.twin.model import Node
 
 KINDS = ("air", "rear-door", "direct-to-chip", "immersion")  # a test holds it against the planner's

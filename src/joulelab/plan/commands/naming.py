@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.plan.draws import Measured
-    from joulelab.store.run import Run
+    from joulelab.store.run_reader import Run
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def measured_named(words: Sequence[str], stores: Stores) -> list[Measured]:
 def read_named(words: Sequence[str], stores: Stores, read: Callable[[Run], T]) -> list[T]:
     """Return what is read of runs, each named once. Raises ConfigError, NotARun, and what reading raises."""
     from joulelab.cli.output import show_progress
-    from joulelab.store.run import open_run
+    from joulelab.store.run_reader import open_run
 
     folders = _every(words, stores)
     found: list[T] = []

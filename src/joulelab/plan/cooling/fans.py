@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.readings import Floats
     from joulelab.core.spec import Spec
-    from joulelab.store.run import Run, TableInfo
+    from joulelab.store.run_reader import Run, TableInfo
 
 CoolingKind = Literal["air", "rear-door", "direct-to-chip", "immersion"]
 KINDS: tuple[CoolingKind, ...] = ("air", "rear-door", "direct-to-chip", "immersion")

@@ -14,7 +14,7 @@ from joulelab.report.messages.catalogue import CHECK, STUDY, Message, find_messa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.analysis.cells import Note
+    from joulelab.analysis.study_cells import Note
 
 MOST_NAMED = 4  # names of a list that are written out
 MOST_HOSTS = 3
@@ -124,10 +124,12 @@ def _format_value(value: Value, unit: str | None) -> str:
             return fmt.format_amount(round(value, 1)) if abs(value) < 100 else fmt.format_amount(round(value))
         case "%":
             return f"{sign}{_format_share(value)}"
-        case "W":
-            return f"{sign}{fmt.format_watts(value)}"
-        case "J":
-            return f"{sign}{fmt.format_rough(value, 'J')}"
+        case "W" if 10 <= abs(value) < 1e4:
+            return f"{sign}{value:.0f} W"
+        case "W" | "J" as symbol:
+            return f"{sign}{fmt.format_rough(value, symbol)}"
+        case "s" if abs(value) < 100:
+            return f"{sign}{fmt.format_rough(value, 's', 2)}"
         case "s":
             return f"{sign}{fmt.format_duration(value)}"
         case noun:

@@ -299,9 +299,9 @@ def _show_configuration(study: Study) -> list[PageBlock]:
     if data.get("file"):
         facts.append(("study file", str(data["file"])))
     if data["command"]:
-        from joulelab.store.redact import redact
+        from joulelab.store.redact import redact_command
 
-        facts.append(("command", " ".join(redact(data["command"]))))
+        facts.append(("command", " ".join(redact_command(data["command"]))))
     facts += [("repeats", str(data.get("repeats", ""))), ("goals", ", ".join(data["goals"]))]
     facts += [("reference", format_knobs(data["reference"]))] if data["reference"] else []
     for name, values in data.get("knobs", {}).items():

@@ -23,7 +23,7 @@ from joulelab.core.scope import CORDS, find_family, rank_scope
 from joulelab.core.text import escape_unprintable, finite_or_none
 from joulelab.report.run_rows import INNER_FAMILIES
 from joulelab.report.watch.watched_files import EventFollower, MarkFollower
-from joulelab.store.folder import list_host_dirs, read_meta, read_run_state
+from joulelab.store.run_folder import list_host_dirs, read_meta, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -334,9 +334,11 @@ class _WatchedHost:
 class RunWatch:
     """Follow one run by its folder; nothing is written there."""
 
-    def __init__(self, run: Path, every_s: float, *, share: float = SHARE, own: bool = False) -> None:
+    def __init__(
+        self, run: Path, every_s: float, *, share: float = SHARE, own: bool = False, with_phases: bool = True
+    ) -> None:
         """Take a run folder and the time between two reads. Raises NotARun, StoreError."""
-        self.run, self.every_s, self.own = run, every_s, own
+        self.run, self.every_s, self.own, self.with_phases = run, every_s, own, with_phases
         self.meta = read_meta(run)
         self.energies = RunEnergies(share=share)
         self._hosts: dict[str, _WatchedHost] = {}
@@ -358,7 +360,7 @@ class RunWatch:
         first = hosts[0]
         start = first.events.start_ns
         now = first.events.end_ns or first.now_ns
-        phases = choose_phases(first.marks.list_phases(now)) if start else []
+        phases = choose_phases(first.marks.list_phases(now)) if start and self.with_phases else []
         if start and energy:
             self.energies.read(_find_starts(hosts, start), phases)
         notes = (*notes, *([self.energies.problem] if self.energies.problem else []))

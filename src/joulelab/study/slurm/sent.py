@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, read_clock_pair
 from joulelab.core.errors import StoreError
 from joulelab.store.documents import read_json
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_file, open_regular, read_regular, replace_file
 
 if TYPE_CHECKING:

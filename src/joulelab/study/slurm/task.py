@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import StoreError
 from joulelab.store.documents import read_json
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.slots import CLAIM, JOB
 from joulelab.study.slurm.sent import tail_text
 from joulelab.study.slurm.watch import UNKNOWN

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.quantity import COVERAGE_FACTOR, Quantity, add_quantities
-from joulelab.store.folder import read_meta
-from joulelab.store.run import Run
+from joulelab.store.run_folder import read_meta
+from joulelab.store.run_reader import Run
 from joulelab.study.tuning.worklog import pause_ns
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.instruments.slurm.client import Answer, Slurm
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.accounting import fill_in
 from joulelab.study.slots import JOB, Slot, State
 from joulelab.twin import instrument

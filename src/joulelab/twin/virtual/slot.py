@@ -11,8 +11,8 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.results_file import write_result
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, StoreError
-from joulelab.store.folder import write_json_atomic
-from joulelab.store.run import open_run
+from joulelab.store.run_folder import write_json_atomic
+from joulelab.store.run_reader import open_run
 from joulelab.study.devices import Used
 from joulelab.study.folder import open_study, read_cell
 from joulelab.study.slot import labels_of

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.clock import NS
-from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.store.documents import read_json
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.twin import points
 
 if TYPE_CHECKING:

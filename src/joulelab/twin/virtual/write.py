@@ -17,9 +17,9 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import WriteFailed
 from joulelab.core.mark_lines import encode_json, format_begin, format_end
 from joulelab.core.version import __version__
-from joulelab.store.folder import create_run, end_run, find_host_dir
 from joulelab.store.imported import NO_HOST, make_utc_pair, write_lines
 from joulelab.store.journal import list_columns, make_journal_path, pack_header
+from joulelab.store.run_folder import create_run, end_run, find_host_dir
 from joulelab.store.safe_files import replace_file
 from joulelab.twin.virtual.bench import draw
 

@@ -11,13 +11,12 @@ import numpy as np
 
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import NewerSchema, StoreError
-from joulelab.store.clocks import ClockJoint, choose_joint
+from joulelab.store.clock_joining import ClockJoint, choose_joint
 from joulelab.store.damage import find_damage, word_damage
 from joulelab.store.documents import Line, read_lines
-from joulelab.store.folder import ATTACHED, RunState, list_host_dirs, read_end, read_meta, read_run_state
 from joulelab.store.manifest import FILE, FileCheck, Verifier, check_files
-from joulelab.store.series import Series, read_series, read_streams
-from joulelab.store.table import (
+from joulelab.store.run_folder import ATTACHED, RunState, list_host_dirs, read_end, read_meta, read_run_state
+from joulelab.store.sample_tables import (
     RETRIES,
     FileProblem,
     LateDatabase,
@@ -27,6 +26,7 @@ from joulelab.store.table import (
     load_table,
     read_chunks,
 )
+from joulelab.store.series import Series, read_series, read_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -18,15 +18,15 @@ import numpy.typing as npt
 from joulelab.core.clock import NS, ClockPair
 from joulelab.core.errors import Refused, StoreError
 from joulelab.core.text import finite_or_none
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
+from joulelab.store.sample_tables import connect_database, load_table, quote_name, quote_text
 from joulelab.store.seal import open_temporary_files, write_table
-from joulelab.store.table import connect_database, load_table, quote_name, quote_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from joulelab.store.run import Run, TableInfo
+    from joulelab.store.run_reader import Run, TableInfo
     from joulelab.store.series import Series
 
 Format = Literal["csv", "parquet", "json"]

@@ -30,10 +30,10 @@ from joulelab.core.errors import ConfigError, NewerSchema, Refused, StoreError
 from joulelab.core.text import escape_surrogates
 from joulelab.store.damage import word_damage
 from joulelab.store.documents import read_document
-from joulelab.store.folder import RunState, list_runs, read_run_state
 from joulelab.store.manifest import check_files, read_manifest
+from joulelab.store.run_folder import RunState, list_runs, read_run_state
+from joulelab.store.sample_tables import METADATA_KEY, connect_database, load_table, quote_name, quote_text
 from joulelab.store.seal import TemporaryFiles, write_table
-from joulelab.store.table import METADATA_KEY, connect_database, load_table, quote_name, quote_text
 from joulelab.store.upgrade import upgrade_document
 
 Row = Mapping[str, Any]

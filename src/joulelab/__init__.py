@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
     from joulelab.integrations.tracking import track
     from joulelab.run.marking import fact, mark, phase, step, work, writer
-    from joulelab.run.measure import Measurement, measure, measured
+    from joulelab.run.measure import Measurement, begin, end, measure, measured
 
 __all__ = [
     "Measurement",
     "__version__",
+    "begin",
+    "end",
     "fact",
     "mark",
     "measure",
@@ -30,6 +32,8 @@ __all__ = [
 # Found when first used, so that `import joulelab` costs next to nothing.
 _PLACES = {
     "Measurement": "joulelab.run.measure",
+    "begin": "joulelab.run.measure",
+    "end": "joulelab.run.measure",
     "measure": "joulelab.run.measure",
     "measured": "joulelab.run.measure",
     "fact": "joulelab.run.marking",
@@ -40,7 +44,7 @@ _PLACES = {
     "track": "joulelab.integrations.tracking",
     "unload_ipython_extension": "joulelab.integrations.jupyter",
     "work": "joulelab.run.marking",
-    "writer": "joulelab.run.marking",  # for what marks times that have passed
+    "writer": "joulelab.run.marking",  # for marks of times in the past
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from joulelab.cli.cap import read_cap, read_clock
 from joulelab.cli.parameters import Amount, Duration, KeyValue
-from joulelab.cli.run import _options
+from joulelab.cli.run import _make_options
 from joulelab.core.errors import ConfigError
 from joulelab.run.config.configuration import Config
 from joulelab.run.config.meter_choice import choose_meters
@@ -75,7 +75,7 @@ def test_meters_are_chosen_by_name() -> None:
 
 
 def test_options_reach_the_supervisor(tmp_path: Path) -> None:
-    options = _options(
+    options = _make_options(
         runs=tmp_path,
         name="n",
         labels=(("a", "b"),),

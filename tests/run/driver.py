@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from joulelab.run.child_process import ChildProcess
+from joulelab.run.child_process import start_recorder
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_command import run_command
 from joulelab.run.run_options import RunOptions
@@ -32,8 +32,8 @@ def main() -> None:
     if drive.get("fault") == "start":
         RunRecording.start = fault  # type: ignore[method-assign, assignment]
     elif drive.get("fault"):
-        RunRecording.workload = fault  # type: ignore[method-assign, assignment]
-    spawned = ChildProcess(os.environ, warm=True) if drive.get("early") else None
+        RunRecording.note_workload = fault  # type: ignore[method-assign, assignment]
+    recorder = start_recorder(os.environ, warm=True) if drive.get("early") else None
     options = {"ready_s": 15.0, **drive["options"]}
     if "capture" in options:
         options["capture"] = Path(options["capture"])
@@ -42,9 +42,9 @@ def main() -> None:
         sys.argv[1:],
         RunOptions(runs=Path(drive["runs"]), **options),
         os.environ,
-        say=lambda text: print(f"joulelab: {text}", file=sys.stderr),
+        warn=lambda text: print(f"joulelab: {text}", file=sys.stderr),
         signals=signals,
-        spawned=spawned,
+        recorder=recorder,
     )
     told: dict[str, object] = {
         "kind": outcome.kind,

@@ -120,7 +120,8 @@ def test_the_words_of_a_notebook(tmp_path: Path) -> None:
     assert (asked.parameters, asked.pause_s, str(asked.out)) == ({"x": "1=2"}, 120, "b.ipynb")
     assert asked.kernel == "julia-1.10"
     file = write(tmp_path / "a.ipynb", book(code("x = 1")))
-    words = notebook.make_notebook_command(file, {"x": "1"}, out=tmp_path / "b.ipynb", pause_s=0.5, kernel="python3")
+    request = notebook.NotebookRequest(file, {"x": "1"}, tmp_path / "b.ipynb", pause_s=0.5, kernel="python3")
+    words = notebook.make_notebook_command(request)
     again = notebook.read_notebook_words(words[3:])
     assert again == notebook.NotebookRequest(file, {"x": "1"}, tmp_path / "b.ipynb", 0.5, "python3")
 
@@ -146,6 +147,6 @@ def test_wrong_words_are_told(words: list[str], why: str) -> None:
 def test_the_notebook_itself_is_never_written(tmp_path: Path) -> None:
     file = write(tmp_path / "a.ipynb", book())
     with pytest.raises(ConfigError, match="would replace the notebook"):
-        notebook.make_notebook_command(file, {}, out=tmp_path / "x" / ".." / "a.ipynb")
+        notebook.make_notebook_command(notebook.NotebookRequest(file, out=tmp_path / "x" / ".." / "a.ipynb"))
     with pytest.raises(ConfigError, match="cannot be read"):
-        notebook.make_notebook_command(tmp_path / "none.ipynb", {})
+        notebook.make_notebook_command(notebook.NotebookRequest(tmp_path / "none.ipynb"))

@@ -11,7 +11,7 @@ import click
 
 from joulelab.cli.output import print_json, print_notice
 from joulelab.cli.parameters import WORDS_AFTER_DASHES, SplitCommand, UsageError, add_run_options, format_examples
-from joulelab.cli.run import execute
+from joulelab.cli.run import run_and_exit
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def command(
 
     restore_at_start(os.environ, print_notice)
     requests = _make_requests(words[0] if words else None, which, cpu_cap, clock_text)
-    execute(workload, early, caps=requests, **given)
+    run_and_exit(workload, early, caps=requests, **given)
 
 
 def _make_requests(

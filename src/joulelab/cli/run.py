@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from joulelab.control.client import CapRequest
     from joulelab.run.child_process import ChildProcess
-    from joulelab.run.config.meter_choice import MeterChoice
     from joulelab.run.run_caps import Companion
     from joulelab.run.run_command import RunOutcome
     from joulelab.run.run_options import RunOptions
@@ -32,20 +30,20 @@ EXAMPLES = format_examples(
     "joulelab run --idle 10s --name baseline -- python train.py --epochs 3",
     "joulelab run train.ipynb epochs=3 --pause 10s",
 )
-# What prints the table; loaded while the command runs.
-NEEDED = ("joulelab.analysis.results_file", "joulelab.report.run_tables")
+# Modules that print the result; loaded while the command runs.
+PRINTING_MODULES = ("joulelab.analysis.results_file", "joulelab.report.run_tables")
 
 
-class After(Protocol):
-    """Add to what is told of a run: to its JSON, and below its table; `needs` are modules for that."""
+class ResultExtra(Protocol):
+    """Add to the printed result of a run; `needs` are modules that this takes."""
 
     needs: Sequence[str]
 
     def to_json(self, outcome: RunOutcome) -> Mapping[str, Any]:
-        """Return what is added to the JSON."""
+        """Return keys to add to the JSON."""
 
     def print(self, outcome: RunOutcome) -> None:
-        """Print what comes below the table, to standard error."""
+        """Print lines below the table, to standard error."""
 
 
 @click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
@@ -59,10 +57,10 @@ def command(early: list[ChildProcess] | None, /, words: tuple[str, ...], **given
     """
     if not words:
         raise UsageError("no-command", "there is no command to measure; type `joulelab run -- CMD`")
-    execute(words, early, **given)
+    run_and_exit(words, early, **given)
 
 
-def execute(
+def run_and_exit(
     words: tuple[str, ...],
     early: list[ChildProcess] | None,
     *,
@@ -71,101 +69,64 @@ def execute(
     quiet: bool,
     caps: Sequence[CapRequest] = (),
     companion: Companion | None = None,
-    after: After | None = None,
+    extra: ResultExtra | None = None,
     **given: Any,
 ) -> NoReturn:
-    """Run a command by the options of `add_run_options`, print what it used, and leave as it did."""
-    if given["rated_cpu"] is not None and not given["estimate"]:
-        raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
+    """Run a command by the options of `add_run_options`, print its result, and exit as it did."""
     from joulelab.core.marks import read_local_rank
     from joulelab.run.run_command import run_command
     from joulelab.run.signal_forwarding import SignalBox
     from joulelab.run.workload_process import exit_like_workload, strip_own_locale
 
-    words, labels = _of_notebook(words)
+    words, labels = _read_notebook(words)
     if read_local_rank(os.environ):
-        _become(words, early)
-    options = _options(**given)
-    needs = NEEDED if after is None else (*NEEDED, *after.needs)
+        _become_command(words, early)
+    options = _make_options(**given)
+    needs = PRINTING_MODULES if extra is None else (*PRINTING_MODULES, *extra.needs)
     options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=needs)
-    with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
-        spawned = early.pop() if early else None
+    with SignalBox() as signals:  # left only if the command could not be tried; else the process ends inside
+        recorder = early.pop() if early else None
+        environ = strip_own_locale(os.environ)
         outcome = run_command(
-            words,
-            options,
-            strip_own_locale(os.environ),
-            say=_say,
-            signals=signals,
-            spawned=spawned,
-            companion=companion,
+            words, options, environ, warn=_warn, signals=signals, recorder=recorder, companion=companion
         )
         try:
             with signals.interruptible():
-                _show(outcome, as_json=as_json, output=output, quiet=quiet, after=after)
-        except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever becomes of the table
-            _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
+                _print_outcome(outcome, as_json=as_json, output=output, quiet=quiet, extra=extra)
+        except KeyboardInterrupt:
+            _warn(f"interrupted; the record is complete: joulelab show {outcome.run or ''}")
+        except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever happens to the table
+            _warn(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
         finally:
             exit_like_workload(outcome.exit_code, outcome.signal)
 
 
-def _become(words: Sequence[str], early: Sequence[ChildProcess] | None) -> NoReturn:
+def _become_command(words: Sequence[str], early: Sequence[ChildProcess] | None) -> NoReturn:
     """Run the command without recording: the first rank of a node records for all of them."""
     from joulelab.core.errors import WorkloadError
     from joulelab.run.workload_process import become_workload, exit_like_workload, strip_own_locale
 
-    for spawned in early or ():  # reaped, so that the command does not meet a child that it never had
-        with contextlib.suppress(OSError):
-            os.kill(spawned.pid, signal.SIGKILL)
-            os.waitpid(spawned.pid, 0)
+    for recorder in early or ():  # reaped, so that the command does not find a child that it never started
+        recorder.kill()
     try:
         become_workload(words, strip_own_locale(os.environ))
     except WorkloadError as error:
-        _say(str(error))
+        _warn(str(error))
         exit_like_workload(error.exit_code)
 
 
-def _of_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command that runs a notebook where one is named, with a label that tells; all else as it is."""
+def _read_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command that runs a notebook and a label with its name; other commands as they are."""
     if not words[0].endswith(".ipynb"):
         return words, {}
-    from joulelab.run import notebook
+    from joulelab.run.notebook import is_program, make_notebook_command, read_notebook_words
 
-    if notebook.is_program(Path(words[0])):
+    if is_program(Path(words[0])):
         return words, {}
-    asked = notebook.read_notebook_words(words)
-    argv = notebook.make_notebook_command(
-        asked.file, asked.parameters, out=asked.out, pause_s=asked.pause_s, kernel=asked.kernel
-    )
-    return tuple(argv), {"notebook": words[0]}
+    return tuple(make_notebook_command(read_notebook_words(words))), {"notebook": words[0]}
 
 
-def _show(outcome: RunOutcome, *, as_json: bool, output: Path | None, quiet: bool, after: After | None) -> None:
-    if as_json or output is not None:
-        _write_json(outcome, output, {} if after is None else after.to_json(outcome))
-    if not quiet and (output is not None or not as_json):
-        _print(outcome)
-        if after is not None and outcome.error is None:
-            after.print(outcome)
-    elif outcome.error is not None:
-        _say(str(outcome.error))
-    elif not as_json or output is not None:
-        _print_problems(outcome)
-    _keep(outcome)
-
-
-def _say(text: str) -> None:
-    # Nothing that cannot be printed may stop or replace the command.
-    with contextlib.suppress(OSError, ValueError):
-        click.echo(f"joulelab: {text}", err=True)
-
-
-def _print_problems(outcome: RunOutcome) -> None:
-    # What kept the run from being recorded has been said when the command started.
-    for problem in outcome.problems if outcome.run is not None else outcome.problems[1:]:
-        _say(problem)
-
-
-def _options(
+def _make_options(
     runs: Path,
     name: str | None,
     labels: tuple[tuple[str, str], ...],
@@ -179,50 +140,50 @@ def _options(
     capture: Path | None,
     config: Path | None = None,
 ) -> RunOptions:
-    """Return what is asked for, and warn of a wrong configuration. Raises ConfigError for a name that no meter has."""
+    """Return the options of the run, and warn of a wrong configuration. Raises ConfigError, UsageError."""
+    from joulelab.run.run_command import prepare_run
     from joulelab.run.run_options import RunOptions
 
+    if rated_cpu is not None and not estimate:
+        raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
     if period is not None and period < 0.001:
         raise UsageError("period", "--period is shorter than 1 ms; no meter here is read that fast")
-    chosen, defaults = _configured(config, meters, without)
     rated = {} if rated_cpu is None else {"cpu_w": rated_cpu}
-    period_s = period if period is not None else defaults.get("period_s", 0.1)
-    options = RunOptions(
-        runs=runs,
-        name=name,
-        labels=dict(labels),
-        also=[{"meter": "estimate", "config": rated}] if estimate else [],
-        period_s=period_s,
-        slow_period_s=max(1.0, period_s),
-        idle_s=idle if idle is not None else defaults.get("idle_s", 0.0),
-        tail_s=tail if tail is not None else defaults.get("tail_s", 0.3),
-        capture=capture,
-        preload=NEEDED,
-    )
-    return options if chosen is None else options.reading(chosen, file=config, wanted=meters, without=without)
+    also = [{"meter": "estimate", "config": rated}] if estimate else []
+    options = RunOptions(runs=runs, name=name, labels=dict(labels), also=also, capture=capture)
+    times = {"period_s": period, "idle_s": idle, "tail_s": tail}
+    return prepare_run(options, os.environ, times=times, file=config, wanted=meters, without=without, warn=_warn)
 
 
-def _configured(
-    file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
-) -> tuple[MeterChoice | None, dict[str, float]]:
-    """Return the meters to read (None: the usual ones) and the configured times; most runs have nothing to load."""
-    from joulelab.run.config.config_files import list_config_files
+def _print_outcome(
+    outcome: RunOutcome, *, as_json: bool, output: Path | None, quiet: bool, extra: ResultExtra | None
+) -> None:
+    if as_json or output is not None:
+        _write_json(outcome, output, {} if extra is None else extra.to_json(outcome))
+    if not quiet and (output is not None or not as_json):
+        _print_tables(outcome)
+        if extra is not None and outcome.error is None:
+            extra.print(outcome)
+    elif outcome.error is not None:
+        _warn(str(outcome.error))
+    elif not as_json or output is not None:
+        _print_problems(outcome)
+    if outcome.result is not None and outcome.run is not None:
+        from joulelab.analysis.results_file import write_result
 
-    files, warnings = list_config_files(os.environ, named=file)
-    for warning in warnings:
-        _say(warning)
-    if not files and not wanted and not without:
-        return None, {}
-    from joulelab.run.config.configuration import load_config
-    from joulelab.run.config.meter_choice import choose_meters
-    from joulelab.run.run_options import get_host_name
+        write_result(outcome.run, outcome.result)  # `ls` and `query` need not compute it again
 
-    config = load_config(os.environ, get_host_name(), named=file)
-    chosen = choose_meters(config, os.environ, wanted, without)
-    for warning in (*map(str, chosen.lost), *config.warnings, *chosen.warnings):
-        if warning not in warnings:
-            _say(warning)
-    return chosen, config.run
+
+def _warn(text: str) -> None:
+    # A message that cannot be printed must not stop or replace the command.
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"joulelab: {text}", err=True)
+
+
+def _print_problems(outcome: RunOutcome) -> None:
+    # The problem that prevented the recording was printed when the command started.
+    for problem in outcome.problems if outcome.run is not None else outcome.problems[1:]:
+        _warn(problem)
 
 
 def _write_json(outcome: RunOutcome, output: Path | None, more: Mapping[str, Any]) -> None:
@@ -243,15 +204,15 @@ def _write_json(outcome: RunOutcome, output: Path | None, more: Mapping[str, Any
         write_file(output, text.encode(errors="backslashreplace"), what="JSON")
 
 
-def _print(outcome: RunOutcome) -> None:
+def _print_tables(outcome: RunOutcome) -> None:
     if outcome.error is not None:
-        _say(str(outcome.error))
+        _warn(str(outcome.error))
         return
     if outcome.result is None or outcome.run is None:
         _print_problems(outcome)
         if outcome.run is not None:
             folder = shorten_path(outcome.run)
-            _say(f"the run is recorded in {folder}; joulelab show {name_run(folder)}")
+            _warn(f"the run is recorded in {folder}; joulelab show {name_run(folder)}")
         return
     from joulelab.report.run_tables import lay_out_run
 
@@ -259,11 +220,3 @@ def _print(outcome: RunOutcome) -> None:
     width, named = measure_terminal(), name_run(folder)
     blocks = lay_out_run(outcome.result, folder, width=width, problems=outcome.problems, handle=named)
     print_blocks(blocks, file=sys.stderr)
-
-
-def _keep(outcome: RunOutcome) -> None:
-    """Keep the result beside the run, so that `ls` and `query` need not work it out again."""
-    from joulelab.analysis.results_file import write_result
-
-    if outcome.result is not None and outcome.run is not None:
-        write_result(outcome.run, outcome.result)

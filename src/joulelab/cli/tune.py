@@ -16,7 +16,7 @@ import click
 from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
 from joulelab.cli.output import print_json, print_notice, write_file
 from joulelab.cli.parameters import Duration, UsageError, add_run_options, format_examples, studies_option
-from joulelab.cli.run import execute
+from joulelab.cli.run import run_and_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -205,7 +205,7 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
         return FAILED_CODE
     if given["apply"]:
         options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
-        execute(wanted.words, None, caps=wanted.grid.wishes(tuned.choice), **options)
+        run_and_exit(wanted.words, None, caps=wanted.grid.wishes(tuned.choice), **options)
     return 0
 
 
@@ -299,7 +299,7 @@ def _tune_online(wanted: TuneRequest, given: Mapping[str, Any], early: list[Chil
     times = {"window_s": given["window"], "settle_s": given["settle"]}
     online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)
     options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
-    execute(wanted.words, early, companion=online, after=TuningReport(online, wanted.typed), **options)
+    run_and_exit(wanted.words, early, companion=online, extra=TuningReport(online, wanted.typed), **options)
 
 
 def _print_trial(scope: str | None, event: Told) -> None:

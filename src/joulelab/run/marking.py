@@ -1,6 +1,6 @@
-"""Mark phases, steps, work and facts of this process in the run that records it; without one, nothing is done.
+"""Mark phases, steps, work and facts of this process in the run that records it; without a run, do nothing.
 
-What is recorded is decided once, by the environment at import, and by `measure()` for the runs it starts itself.
+The run is found once: from the environment at import, or by `measure()`, which starts runs itself.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def writer() -> MarkWriter | None:
 
 
 def attach_writer(folder: Path, rank: int) -> MarkWriter:
-    """Write marks to a run that this process records itself, until `detach()`."""
+    """Write marks to a run that this process records itself, until `detach_writer()`."""
     global _writer
     _writer = MarkWriter(folder, rank=rank, first=not read_global_rank(os.environ))
     return _writer
 
 
 def detach_writer() -> None:
-    """Write no more marks, and what is left of them."""
+    """Write the marks that are left, and then no more."""
     global _writer
     ended, _writer = _writer, None
     if ended is not None:
@@ -52,7 +52,7 @@ def detach_writer() -> None:
 
 
 class PhaseBlock:
-    """Mark what happens in a `with` block as a phase."""
+    """Mark a `with` block as a phase."""
 
     __slots__ = ("_id", "_parent", "_writer", "labels", "n", "name")
 
@@ -95,7 +95,7 @@ def step(**amounts: float) -> None:
 
 
 def fact(**facts: str | float | bool | None) -> None:
-    """Tell facts of the run, the last value of each name: `joulelab.fact(data="cifar-10", accuracy=0.91)`."""
+    """Store facts of the run, the last value of each name: `joulelab.fact(data="cifar-10", accuracy=0.91)`."""
     if _writer is not None:
         _writer.fact(facts)
 

@@ -192,17 +192,14 @@ class NotebookRequest:
     kernel: str = ""
 
 
-def make_notebook_command(
-    file: Path, parameters: Mapping[str, str], *, out: Path | None = None, pause_s: float = 0.0, kernel: str = ""
-) -> list[str]:
+def make_notebook_command(request: NotebookRequest) -> list[str]:
     """Return the words that run a notebook. Raises ConfigError, MissingDependency before anything is started."""
-    asked = NotebookRequest(file, parameters, out, pause_s, kernel)
-    check_notebook(asked)
-    words = [sys.executable, "-m", "joulelab.run.notebook", str(file)]
-    words += [f"--pause={pause_s:g}"] if pause_s else []
-    words += [f"--kernel={kernel}"] if kernel else []
-    words += [f"--out={out}"] if out is not None else []
-    return [*words, *(f"{name}={value}" for name, value in parameters.items())]
+    check_notebook(request)
+    words = [sys.executable, "-m", "joulelab.run.notebook", str(request.file)]
+    words += [f"--pause={request.pause_s:g}"] if request.pause_s else []
+    words += [f"--kernel={request.kernel}"] if request.kernel else []
+    words += [f"--out={request.out}"] if request.out is not None else []
+    return [*words, *(f"{name}={value}" for name, value in request.parameters.items())]
 
 
 def read_notebook_words(words: Sequence[str]) -> NotebookRequest:

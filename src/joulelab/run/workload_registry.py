@@ -102,11 +102,9 @@ def make_workload_command(kind: str, words: Sequence[str], folder: Path, out: Pa
     if kind == "notebook":
         from joulelab.run import notebook
 
-        asked = notebook.read_notebook_words(words)
-        file, kept = folder / asked.file, asked.out or out
-        return notebook.make_notebook_command(
-            file, asked.parameters, out=kept, pause_s=asked.pause_s, kernel=asked.kernel
-        )
+        request = notebook.read_notebook_words(words)
+        request = replace(request, file=folder / request.file, out=request.out or out)
+        return notebook.make_notebook_command(request)
     if kind == "reference":
         return make_reference_command(words)
     raise ConfigError(f"there is no kind of workload {kind!r}", next=suggest_name(kind, WORKLOAD_KINDS))

@@ -12,15 +12,15 @@ import click
 from joulelab.cli.group import RUNS_WORKLOAD
 from joulelab.cli.output import print_json, print_notice
 from joulelab.cli.parameters import KeyValue, add_run_options, json_option
-from joulelab.cli.run import execute
+from joulelab.cli.run import run_and_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     from joulelab.core.errors import JoulelabError
-    from joulelab.run.spawn import Spawned
-    from joulelab.run.workloads import WorkloadModule
+    from joulelab.run.child_process import ChildProcess
+    from joulelab.run.workload_registry import WorkloadModule
 
 Pairs = tuple[tuple[str, str], ...]
 INSTALLED = "installed"
@@ -46,9 +46,9 @@ def settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @json_option
 def ls_command(as_json: bool) -> None:
     """List the workloads: whose they are, what they do, and whether all they need is installed."""
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
-    rows = [_row(name) for name in workloads.names()]
+    rows = [_row(name) for name in workload_registry.list_workloads()]
     if as_json:
         print_json(rows)
     else:
@@ -61,9 +61,9 @@ def ls_command(as_json: bool) -> None:
 def info_command(workload: str, preset: str | None, given: Pairs, as_json: bool) -> None:
     """Describe a workload: its parameters, presets, notes, and the command that would be run."""
     from joulelab.core.errors import MissingDependency
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
-    module = workloads.find(workload)
+    module = workload_registry.find_workload(workload)
     values = _values(workload, module, preset, given)
     told = _described(workload, module)
     try:
@@ -90,10 +90,10 @@ def run_command(
 
     Inside of another `joulelab run` it is a part of that run, and not recorded twice.
     """
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
     ctx.meta[RUNS_WORKLOAD] = True
-    module = workloads.find(workload)
+    module = workload_registry.find_workload(workload)
     words = module.command(_values(workload, module, preset, given))
     if only_print:
         print_json({"command": words}) if options["as_json"] else click.echo(shlex.join(words))
@@ -102,49 +102,53 @@ def run_command(
         _become(words)
     labels = {"workload": workload} | ({"preset": preset} if preset else {}) | dict(options["labels"])
     own = {"name": options["name"] or workload, "labels": tuple(labels.items())}
-    early: list[Spawned] | None = ctx.obj
-    execute(tuple(words), early, **{**options, **own})
+    early: list[ChildProcess] | None = ctx.obj
+    run_and_exit(tuple(words), early, **{**options, **own})
 
 
 def _values(name: str, module: WorkloadModule, preset: str | None, given: Pairs) -> dict[str, str]:
     """Return every parameter. Raises ConfigError with the nearest name."""
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
-    asked = workloads.pairs([f"{key}={value}" for key, value in given], where=name)
+    asked = workload_registry.read_pairs([f"{key}={value}" for key, value in given], where=name)
     if preset is not None:
-        asked = {workloads.PRESET: preset} | asked
-    return workloads.settings(name, module.PARAMETERS, asked, workloads.presets(module))
+        asked = {workload_registry.PRESET: preset} | asked
+    return workload_registry.merge_parameters(name, module.PARAMETERS, asked, workload_registry.get_presets(module))
 
 
 def _is_recorded() -> bool:
     """Return whether we are part of a run: marks of the workload then go there."""
-    from joulelab.run.run_options import marks_folder
+    from joulelab.run.run_options import find_marks_folder
 
-    folder = marks_folder(os.environ)
+    folder = find_marks_folder(os.environ)
     return folder is not None and folder.is_dir()
 
 
 def _become(words: list[str]) -> NoReturn:
     """Run the workload as a part of the run that goes on."""
     from joulelab.core.errors import WorkloadError
-    from joulelab.run.workload import become_workload, inherited, leave
+    from joulelab.run.workload_process import become_workload, exit_like_workload, strip_own_locale
 
     try:
-        become_workload(words, inherited(os.environ))
+        become_workload(words, strip_own_locale(os.environ))
     except WorkloadError as error:
         print_notice(str(error))
-        leave(error.exit_code)
+        exit_like_workload(error.exit_code)
 
 
 def _row(name: str) -> dict[str, Any]:
     """Return what `ls` says of a workload; one that is broken does not hide the others."""
     from joulelab.core.errors import ConfigError, MissingDependency
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
     row: dict[str, Any] = {"name": name, "study": "", "summary": "", "presets": [], "needs": None}
     try:
-        module = workloads.find(name)
-        told = {"study": workloads.study(module), "summary": module.SUMMARY, "presets": list(workloads.presets(module))}
+        module = workload_registry.find_workload(name)
+        told = {
+            "study": workload_registry.get_study(module),
+            "summary": module.SUMMARY,
+            "presets": list(workload_registry.get_presets(module)),
+        }
         row |= told
         module.command(_values(name, module, None, ()))
     except (ConfigError, MissingDependency) as error:
@@ -157,16 +161,16 @@ def _needs(error: JoulelabError) -> dict[str, str | None]:
 
 
 def _described(name: str, module: WorkloadModule) -> dict[str, Any]:
-    from joulelab.run import workloads
+    from joulelab.run import workload_registry
 
     parameters = {key: {"default": default, "meaning": text} for key, (default, text) in module.PARAMETERS.items()}
     return {
         "name": name,
         "summary": module.SUMMARY,
-        "study": workloads.study(module),
-        "presets": {preset: dict(values) for preset, values in workloads.presets(module).items()},
+        "study": workload_registry.get_study(module),
+        "presets": {preset: dict(values) for preset, values in workload_registry.get_presets(module).items()},
         "parameters": parameters,
-        "notes": list(workloads.notes(module)),
+        "notes": list(workload_registry.get_notes(module)),
         "needs": None,
     }
 

@@ -34,10 +34,10 @@ def main() -> int:
 
 
 def _warm_up() -> None:
-    from joulelab.run.run_command import preload_modules
+    from joulelab.run.run_command import ANALYSIS_MODULES, preload_modules
     from joulelab.twin.virtual import slot
 
-    preload_modules([slot.__name__])
+    preload_modules([*ANALYSIS_MODULES, slot.__name__])
 
 
 def told_of(folder: Path) -> dict[str, Any]:

@@ -97,7 +97,8 @@ def start_notebook(
     pause_s = read_number(parameters, "pause", least=0, most=notebook.MOST_PAUSE_S)
     require_libraries(name, *needs)
     out = Path(parameters["out"]).expanduser() if parameters["out"] else None
-    return notebook.make_notebook_command(file, {key: parameters[key] for key in same}, out=out, pause_s=pause_s)
+    values = {key: parameters[key] for key in same}
+    return notebook.make_notebook_command(notebook.NotebookRequest(file, values, out, pause_s))
 
 
 def check_common(parameters: Mapping[str, str]) -> None:

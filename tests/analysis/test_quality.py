@@ -13,7 +13,8 @@ import pytest
 from tests.analysis.studies import by_cap, noted
 
 from joulelab.analysis.cell_metrics import summarise_cells
-from joulelab.analysis.quality import format_quality, list_quality_figures, name_data, read_quality
+from joulelab.analysis.marked_phases import format_quality, read_quality
+from joulelab.analysis.study_cells import list_quality_figures, name_data
 from joulelab.report.console import make_console
 from joulelab.report.study.paper import (
     describe_paper,
@@ -126,7 +127,7 @@ def test_papers_show_quality_and_data(judged: StudySummary) -> None:
 
 def test_data_that_is_the_same_is_said_once_and_not_doubted() -> None:
     same = summarise_cells(told(lambda *_: {"data": "cifar-10"}))
-    assert not any("different data" in note for note in same.notes)
+    assert "different-data" not in noted(same)
     assert "· data cifar-10" in _printed(print_study, same)
     assert "Data: cifar-10." in _printed(print_paper, same)
     nothing = summarise_cells(by_cap(POINTS))
@@ -158,7 +159,7 @@ def test_pairs_doubt_other_data(judged: StudySummary) -> None:
     same = summarise_cells(told(lambda *_: {"data": "cifar-10"}))
     assert {row["doubt"] for row in csv.DictReader(io.StringIO(write_pairs_csv(same)))} == {""}
     partly = summarise_cells(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
-    assert any("(not told)" in row["doubt"] for row in csv.DictReader(io.StringIO(write_pairs_csv(partly))))
+    assert any("(unknown)" in row["doubt"] for row in csv.DictReader(io.StringIO(write_pairs_csv(partly))))
 
 
 def test_a_knob_named_data_does_not_give_two_columns_of_a_name() -> None:

@@ -20,10 +20,8 @@ from joulelab.analysis.cell_lines import (
     is_comparable,
     note_unused_reference,
 )
-from joulelab.analysis.choice import BestCell, choose_best
-from joulelab.analysis.goals import Goal, compute_eds
+from joulelab.analysis.goals import BestCell, Goal, choose_best, compute_eds
 from joulelab.analysis.marked_phases import list_figure_kinds
-from joulelab.analysis.quality import list_quality_figures, name_data
 from joulelab.analysis.statistics import SpreadPool, compute_deviation
 from joulelab.analysis.study_cells import (
     Cell,
@@ -40,6 +38,8 @@ from joulelab.analysis.study_cells import (
     divide_times,
     join_pools,
     list_doubts,
+    list_quality_figures,
+    name_data,
     pool_by_work,
     pool_cells,
 )

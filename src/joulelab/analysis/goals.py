@@ -1,15 +1,17 @@
-"""Define the goals of a study: the figure to minimise (energy, time, EDP, EDS ...) and a limit of the slowdown."""
+"""Define the goals of a study (energy, time, EDP, EDS ... with a limit of the slowdown), and choose the best cell."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
+from joulelab.analysis.study_cells import CellMeans, divide_energies, divide_times
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import NoReturn
 
     from joulelab.core.quantity import Quantity
@@ -121,3 +123,93 @@ def _read_slowdown(text: str, limit: str) -> float:
 
 def _refuse_goal(code: str, text: str, why: str) -> NoReturn:
     raise ConfigError(f"cannot read the goal {text!r}", why=why, next=f"known are {KNOWN_GOALS}", code=code)
+
+
+@dataclass(frozen=True, slots=True)
+class BestCell:
+    """Hold the best cell of a line for a goal (`line` None: of all lines), and those without significant difference.
+
+    `score` is the minimised figure: J, s, J s, J s², or 1 at the reference. `improvement` is the share saved against
+    the reference (for gain-loss: the gain minus the loss). `within` is the verdict on the slowdown limit by cell.
+    """
+
+    goal: Goal
+    line: str | None
+    cell: str
+    score: Quantity
+    improvement: Quantity | None
+    tied: tuple[str, ...]
+    within: Mapping[str, LimitVerdict] = field(default_factory=dict)
+
+
+def choose_best(
+    goal: Goal, line: str | None, cells: Mapping[str, CellMeans], reference: CellMeans | None
+) -> BestCell | None:
+    """Choose the best of the cells, None if the goal cannot be computed for any.
+
+    Ties are found with the means as they are judged (with an assumed spread if none is known); the score of the best
+    is as measured.
+    """
+    against = _divide_by_reference(goal, cells, reference)
+    scores = _compute_scores(goal, cells, against)
+    judged, base = _judge_means(cells, reference)
+    likely = _divide_by_reference(goal, judged, base)
+    within: dict[str, LimitVerdict] = {}
+    if goal.slowdown is not None:
+        within = {key: goal.judge_slowdown(likely[key][1] - ONE) for key in scores}
+    allowed = [key for key in scores if goal.slowdown is None or against[key][1].value - 1 <= goal.slowdown]
+    if not allowed:
+        return None
+    best = min(allowed, key=lambda key: scores[key].value)
+    possible = [key for key in scores if key != best and within.get(key) != "not"]
+    sums = {key: goal.score(*ratios) for key, ratios in likely.items()} if goal.name in ("eds", "gain-loss") else {}
+    tied = tuple(
+        key
+        for key in possible
+        if not (sums[key] - sums[best] if sums else _compute_saving(goal, judged[best], judged[key])).is_positive
+    )
+    improvement = ONE - goal.score(*against[best]) if best in against else None
+    return BestCell(goal, line, best, scores[best], improvement, tied, within)
+
+
+def _judge_means(
+    cells: Mapping[str, CellMeans], reference: CellMeans | None
+) -> tuple[dict[str, CellMeans], CellMeans | None]:
+    """Return the cells and the reference with an assumed spread; the reference stays the same object as its cell."""
+    judged = {key: m.assume_spread(key) for key, m in cells.items()}
+    itself = next((key for key, m in cells.items() if m is reference), None)
+    if itself is not None:
+        return judged, judged[itself]
+    return judged, None if reference is None else reference.assume_spread("reference")
+
+
+def _divide_by_reference(
+    goal: Goal, cells: Mapping[str, CellMeans], reference: CellMeans | None
+) -> dict[str, tuple[Quantity, Quantity]]:
+    """Return energy and time against the reference, for each cell that has the figures of the goal."""
+    return {key: ratios for key, m in cells.items() if (ratios := _divide_means(goal, m, reference))}
+
+
+def _compute_scores(
+    goal: Goal, cells: Mapping[str, CellMeans], against: Mapping[str, tuple[Quantity, Quantity]]
+) -> dict[str, Quantity]:
+    """Return the figure to minimise for each cell that has the figures of the goal."""
+    if goal.needs_reference:
+        return {key: goal.score(*ratios) for key, ratios in against.items()}
+    return {key: goal.score(m.energy or ONE, m.time) for key, m in cells.items() if _divide_means(goal, m, m)}
+
+
+def _divide_means(goal: Goal, cell: CellMeans, reference: CellMeans | None) -> tuple[Quantity, Quantity] | None:
+    """Return energy and time against a reference; None if a figure that the goal needs is missing."""
+    if reference is None:
+        return None
+    energy = divide_energies(cell, reference) if goal.needs_energy else ONE
+    time = divide_times(cell, reference)
+    return None if energy is None or time is None else (energy, time)
+
+
+def _compute_saving(goal: Goal, best: CellMeans, cell: CellMeans) -> Quantity:
+    """Return the share that the best saves against another cell, which has the figures of the goal too."""
+    ratios = _divide_means(goal, best, cell)
+    assert ratios is not None
+    return ONE - goal.score(*ratios)

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.text import escape_surrogates
+from joulelab.core.text import escape_surrogates, escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +20,8 @@ LARGEST = 2**63  # numbers of phases are stored as 64-bit integers
 MOST_PHASES = 10_000  # of a run; more are useless in a list and cost seconds and gigabytes
 MOST_KINDS = 100  # of work in a run: each has its own figures in every phase
 # Work of some phases only: a run that also did other work has no meaningful energy per unit of it.
+DATA_FACT = "data"  # names the data of a run
+QUALITY_FACT = "quality"  # names the facts that are figures of quality
 JUDGED_WORK = ("validated", "predicted")
 COST_WORK = ("FLOP", "steps")  # effort, not the data that was worked on
 NEARLY_ALL = 0.9  # phases with this share of the largest amount count as having done all of it
@@ -355,3 +357,25 @@ def _sum_union(phases: Iterable[PhaseResult]) -> float:
         whole += max(end - max(start, reached), 0.0)
         reached = max(reached, end)
     return whole
+
+
+def read_quality(facts: Mapping[str, Fact]) -> dict[str, float]:
+    """Return the figures of quality of a run in their order, NaN for those that are not finite.
+
+    The fact `quality` names them, separated by commas; facts that are missing or no numbers are left out.
+    """
+    named = facts.get(QUALITY_FACT, "")
+    names = [name.strip() for name in named.split(",")] if isinstance(named, str) else [QUALITY_FACT]
+    found = {}
+    for name in (n for n in names if n in facts):
+        try:
+            value = float(facts[name])
+        except ValueError:
+            continue
+        found[name] = value if math.isfinite(value) else math.nan
+    return found
+
+
+def format_quality(facts: Mapping[str, Fact]) -> str:
+    """Return the figures of quality in one line, empty without any: `accuracy 0.91, loss nan`."""
+    return ", ".join(f"{escape_unprintable(name)} {value:.4g}" for name, value in read_quality(facts).items())

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.marked_phases import DATA_FACT, read_quality
 from joulelab.analysis.statistics import (
     NO_POOL,
     PooledDeviation,
@@ -323,3 +324,15 @@ def _average_meters(
         bounds = {f"{source}@{tag}": u / n for source, u in energy.bounds.items()} if hidden else {}
         parts.append(Quantity(energy.value / n, lasting, energy.known, bounds))
     return add_quantities(parts), own
+
+
+def list_quality_figures(trials: Sequence[Trial]) -> dict[str, list[float]]:
+    """Return the figures of quality that all trials have, one value per trial."""
+    figures = [read_quality(t.facts) for t in trials]
+    names = [name for name in (figures[0] if figures else ()) if all(name in each for each in figures)]
+    return {name: [each[name] for each in figures] for name in names}
+
+
+def name_data(trials: Sequence[Trial]) -> str:
+    """Return the data that trials worked on, joined if they differ, empty if unknown."""
+    return " / ".join(dict.fromkeys(str(t.facts[DATA_FACT]) for t in trials if DATA_FACT in t.facts))

@@ -14,7 +14,7 @@ from joulelab.analysis.cell_lines import (
     list_common_work,
     name_cells,
 )
-from joulelab.analysis.quality import note_different_data
+from joulelab.analysis.marked_phases import DATA_FACT
 from joulelab.analysis.statistics import FEWEST_TO_MARK, OUTLIER_LEVEL, SCATTER_LEVEL
 from joulelab.analysis.study_cells import (
     ASSUMED_SPREAD,
@@ -24,7 +24,9 @@ from joulelab.analysis.study_cells import (
     has_blind_sensor,
     is_hidden_covered,
     list_doubts,
+    name_data,
 )
+from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.statistics import SpreadPool
     from joulelab.analysis.study_cells import Cell, Trial
 
+MOST_NAMED = 4  # cells that a note names
+UNKNOWN_DATA = "(unknown)"
 OWN_NOTES = ("estimate", "power meter", "cap not enforced")  # checks of runs that have a note of their own
 
 
@@ -52,7 +56,7 @@ def list_notes(
     notes = _note_missing(cells, lines) + _note_moments(cells)
     if not trials:
         return tuple(notes)
-    notes += _note_uncapped(cells, lines) + note_different_data(cells, lines) + _note_repeats(cells, pool)
+    notes += _note_uncapped(cells, lines) + _note_data(cells, lines) + _note_repeats(cells, pool)
     notes += _note_outliers(cells, samples) + _note_work(cells, lines, per) + _note_meters(cells, trials)
     notes += _note_warnings(cells) + _note_unseen(cells, pool)
     if 2.0 in ks and any(t.energy is not None for t in trials):
@@ -241,3 +245,27 @@ def _note_unseen(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
     if not any(has_blind_sensor(c) and not is_hidden_covered(count_energies(c), pool.of(c.key)) for c in cells):
         return []
     return [Note("unseen", {"repeats": ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS})]
+
+
+def _note_data(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
+    """Name the data of cells that are compared although they did not work on the same data."""
+    by_key = {c.key: c for c in cells}
+    doubtful: dict[str, list[Cell]] = {}
+    for line in lines:
+        keys = dict.fromkeys((*line.cells, *([line.reference] if line.reference else [])))
+        members = [by_key[key] for key in keys if by_key[key].trials]
+        data = {c.key: escape_unprintable(name_data(c.trials)) or UNKNOWN_DATA for c in members}
+        is_mixed = any(len({str(t.facts.get(DATA_FACT, "")) for t in c.trials}) > 1 for c in members)
+        if is_mixed or len(set(data.values())) > 1:
+            for cell in members:
+                among = doubtful.setdefault(data[cell.key], [])
+                among += [cell] if cell not in among else []
+    if not doubtful:
+        return []
+    names = tuple(f"{name}: {', '.join(name_cells(where, most=MOST_NAMED))}" for name, where in doubtful.items())
+    return [Note("different-data", {"data": len(doubtful)}, {"data": names})]
+
+
+def note_data_difference(a: str, b: str) -> str:
+    """Return the doubt about a comparison of cells that worked on different data, empty if it is the same."""
+    return "" if a == b else f"different data: {a or UNKNOWN_DATA}, {b or UNKNOWN_DATA}"

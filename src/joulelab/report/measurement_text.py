@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.marked_phases import list_figure_kinds
-from joulelab.analysis.quality import DATA_FACT, format_quality
+from joulelab.analysis.marked_phases import DATA_FACT, format_quality, list_figure_kinds
 from joulelab.core.text import escape_unprintable
 from joulelab.report.messages import word_check
 

@@ -1,29 +1,45 @@
-"""Set up the tables of a study as papers print them: a table per workload, a row per phase and node type. Pure."""
+"""Make the tables of a study as papers print them, and tables that compare cells two by two."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.analysis.cell_comparison import UNITS, make_sample
-from joulelab.analysis.cell_lines import format_knob
-from joulelab.analysis.quality import list_quality_figures
+from joulelab.analysis.cell_comparison import MOST_REPEATS, UNITS, make_sample
+from joulelab.analysis.cell_lines import AXES, format_knob, format_knobs
+from joulelab.analysis.study_cells import list_quality_figures
 from joulelab.report import format as fmt
-from joulelab.report.study_tables import name_plain_cell
+from joulelab.report.study_tables import ESTIMATE, UNCAPPED, name_plain_cell
+from joulelab.report.tables import (
+    HARD_BLANK,
+    Column,
+    FilledColumn,
+    Table,
+    TableRow,
+    escape_latex,
+    escape_markdown,
+    join_columns,
+    make_table,
+    measure_table,
+    write_latex,
+    write_markdown,
+)
+from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.cell_comparison import RepeatSample
+    from joulelab.analysis.cell_comparison import CellPair, RepeatSample
+    from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
 
 Spread = Literal["deviation", "interval"]
+SCHEMA = 1
 ODD = "†"  # after figures with a repeat that does not look like the others
-ESTIMATE, UNCAPPED = "~", "!"
-FIRST = ("phase", "node")  # these tell rows apart before other knobs
-TABLE = "workload"  # each has a table of its own
+FIRST = ("phase", "node")  # these label rows before other knobs; their values need no name
+WORKLOAD = "workload"  # each has a table of its own
 ENOUGH = 10.0  # figures from this on have one decimal
 KILO = 1000.0
 DIGITS = 2  # of the median deviation, and of a figure that is much smaller than the others
@@ -32,11 +48,23 @@ MOST_DECIMALS = 4
 SHORTEST = 20.0  # s below which a time is not printed as h:m:s
 HEADS = {"energy": "Consumption", "power": "Mean power", "time": "Runtime"}
 DAY, HOUR, MINUTE = 86400, 3600, 60
+PAIR_TITLES = {"energy": "energy", "time": "time", "power": "mean power"}
+MAIN_FIGURES = ("energy", "time")  # the others where every pair is asked for
+VERDICTS = {"no significant difference": "not significant"}  # shorter, so that a table fits
+SMALLEST = 0.001  # smaller chances are printed as below this
+ROOMY = 100  # cells of a terminal from which the difference is shown, even if names then take two lines
+PAIRS_NOTE = (
+    "Intervals are 95 %, each pair by itself (Welch; ratios by Fieller). p is two-sided and corrected for all "
+    "comparisons of the study by Holm; the verdict is by it at 5 %. More repeats of both cells would settle it with a "
+    "chance of 80 % if the difference is what it seems."
+)
+ASSUMED = "* one cell has one run only: it is taken to scatter as the other does."
+METERS = "meters: no number of repeats settles it, for the meters may be off by as much as the difference."
 
 
 @dataclass(frozen=True, slots=True)
 class PaperRow:
-    """Hold a row: the key of its cell, what tells it apart, and its figures as they are printed."""
+    """Hold a row: the key of its cell, its labels, and its figures as they are printed."""
 
     cell: str
     labels: tuple[str, ...]
@@ -45,13 +73,97 @@ class PaperRow:
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """Hold a table: its title, a caption that says what ± is and what was measured, headings and rows."""
+    """Hold a table: its title, a caption that explains ± and the measurement, headings and rows."""
 
     title: str
     caption: str
     labels: tuple[str, ...]
     heads: tuple[str, ...]
     rows: tuple[PaperRow, ...]
+
+
+def lay_out_paper(
+    summary: StudySummary,
+    *,
+    width: int,
+    spread: Spread = "deviation",
+    scope: str | None = None,
+    every: bool = False,
+) -> list[Block]:
+    """Return the tables and the comparisons with the reference, for a terminal; `every` shows all pairs."""
+    blocks: list[Block] = []
+    for paper in list_paper_tables(summary, spread=spread, scope=scope):
+        table = make_paper_table(paper)
+        if measure_table(table) > width:
+            table = _make_one_label_table(paper)
+        blocks += [BLANK_LINE, table, BLANK_LINE, TextLine(paper.caption)]
+    for table in list_pair_tables(summary, every=every, is_roomy=width >= ROOMY):
+        blocks += [BLANK_LINE, table]
+    return [*blocks, BLANK_LINE, list_facts([("note", note) for note in list_pair_notes(summary)])]
+
+
+def write_paper_markdown(
+    summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
+) -> str:
+    """Return the tables, captions and comparisons in Markdown."""
+    papers = list_paper_tables(summary, spread=spread, scope=scope)
+    tables = [*(make_paper_table(p, has_caption=True) for p in papers), *list_pair_tables(summary, every=every)]
+    notes = [escape_markdown(note) for note in list_pair_notes(summary)]
+    return "\n\n".join([*(write_markdown(table).rstrip("\n") for table in tables), *notes]) + "\n"
+
+
+def write_paper_latex(
+    summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
+) -> str:
+    """Return the tables, captions and comparisons in LaTeX (booktabs)."""
+    papers = list_paper_tables(summary, spread=spread, scope=scope)
+    tables = [*(make_paper_table(p, has_caption=True) for p in papers), *list_pair_tables(summary, every=every)]
+    notes = [escape_latex(note) for note in list_pair_notes(summary)]
+    return "\n".join([r"% \usepackage{booktabs}", *map(write_latex, tables), *notes]) + "\n"
+
+
+def describe_paper(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:
+    """Return the tables as they are printed, and the statistics and pairs that they are made of, in full."""
+    tables = [
+        {
+            "title": table.title,
+            "caption": table.caption,
+            "columns": [*table.labels, *table.heads],
+            "rows": [{"cell": row.cell, "texts": [*row.labels, *row.figures]} for row in table.rows],
+        }
+        for table in list_paper_tables(summary, spread=spread, scope=scope)
+    ]
+    plain = summary.to_json()
+    return {
+        "schema": SCHEMA,
+        "spread": spread,
+        "scope": scope,
+        "tables": tables,
+        "statistics": plain["statistics"],
+        "pairs": plain["pairs"],
+    }
+
+
+def make_paper_table(paper: PaperTable, *, has_caption: bool = False) -> Table:
+    """Return a table as it is printed: a label that stays the same is written once, a rule parts the first ones."""
+    last, count = len(paper.labels) - 1, len(paper.rows)
+    made = []
+    for k, row in enumerate(paper.rows):
+        before = paper.rows[k - 1].labels if k else ()
+        labels = [
+            "" if n < last and row.labels[: n + 1] == before[: n + 1] else text for n, text in enumerate(row.labels)
+        ]
+        is_end = last > 0 and k + 1 < count and row.labels[0] != paper.rows[k + 1].labels[0]
+        made.append(TableRow((*labels, *row.figures), has_rule_below=is_end))
+    columns = (*paper.labels, *paper.heads)
+    notes = [paper.caption] if has_caption else []
+    return make_table(columns, made, left=range(len(paper.labels)), title=paper.title, notes=notes)
+
+
+def _make_one_label_table(paper: PaperTable) -> Table:
+    """Return a table whose labels are one column, to stand before each part of a table that is too wide."""
+    rows = [(" ".join(row.labels), *row.figures) for row in paper.rows]
+    return make_table((" ".join(paper.labels), *paper.heads), rows, left=(), title=paper.title)
 
 
 def list_paper_tables(
@@ -61,21 +173,21 @@ def list_paper_tables(
     groups: dict[str, list[CellMetrics]] = {}
     for cell in summary.cells:
         if summary.statistics.get(cell.key):
-            groups.setdefault(str(cell.knobs.get(TABLE, "")), []).append(cell)
-    return [_table(summary, name, of, spread, scope) for name, of in groups.items()]
+            groups.setdefault(str(cell.knobs.get(WORKLOAD, "")), []).append(cell)
+    return [_make_table_of(summary, name, of, spread, scope) for name, of in groups.items()]
 
 
-def _table(
+def _make_table_of(
     summary: StudySummary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None
 ) -> PaperTable:
-    names = _labels(cells)
-    ns = sorted(_counts(summary, cells))
-    columns = [_figure(summary, cells, figure, spread) for figure in HEADS]
+    names = _choose_labels(cells)
+    ns = sorted(_list_counts(summary, cells))
+    columns = [_make_figure_column(summary, cells, figure, spread) for figure in HEADS]
     idle = [c.idle_energy.value if c.idle_energy is not None else None for c in cells]
     if any(idle):
-        factor, unit = _unit([v for v in idle if v], "J")
-        columns.append((f"Idle devices [{unit}]", tuple(_number(v, factor, 1) for v in idle)))
-    columns += _quality(cells, spread)
+        factor, unit = _choose_unit([v for v in idle if v], "J")
+        columns.append((f"Idle devices [{unit}]", tuple(_format_number(v, factor, 1) for v in idle)))
+    columns += _list_quality_columns(cells, spread)
     if len({c.data for c in cells}) > 1:
         head = "Worked on" if any("data" in c.knobs for c in cells) else "Data"
         columns.append((head, tuple(fmt.format_data_name(c.data) or fmt.NOTHING for c in cells)))
@@ -83,7 +195,7 @@ def _table(
         columns.insert(0, ("n", tuple(str(c.n) for c in cells)))
     columns = [(head, texts) for head, texts in columns if any(text != fmt.NOTHING for text in texts)]
     rows = [
-        PaperRow(c.key, tuple(_label(summary, c, n) for n in names), tuple(texts[k] for _, texts in columns))
+        PaperRow(c.key, tuple(_name_label(summary, c, n) for n in names), tuple(texts[k] for _, texts in columns))
         for k, c in enumerate(cells)
     ]
     title = f"Results of {name}" if name else "Results"
@@ -92,21 +204,21 @@ def _table(
     )
 
 
-def _labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
+def _choose_labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
     """Return the knobs that tell the rows apart: phase and node type first."""
     there = dict.fromkeys(n for c in cells for n in c.knobs)
-    ordered = [n for n in FIRST if n in there] + [n for n in there if n not in (*FIRST, TABLE)]
+    ordered = [n for n in FIRST if n in there] + [n for n in there if n not in (*FIRST, WORKLOAD)]
     varying = tuple(n for n in ordered if len({repr(c.knobs.get(n)) for c in cells}) > 1)
     return varying or tuple(ordered[:1]) or ("",)
 
 
-def _label(summary: StudySummary, cell: CellMetrics, name: str) -> str:
+def _name_label(summary: StudySummary, cell: CellMetrics, name: str) -> str:
     if name in cell.knobs:
         return format_knob(name, cell.knobs[name])
     return fmt.NOTHING if name else name_plain_cell(summary, cell.key)
 
 
-def _counts(summary: StudySummary, cells: Sequence[CellMetrics]) -> set[int]:
+def _list_counts(summary: StudySummary, cells: Sequence[CellMetrics]) -> set[int]:
     """Return the numbers of repeats; one run beside repeats is left out where it shows by having no ±, as in papers."""
     samples = [(c.n, s) for c in cells for f, s in summary.statistics[c.key].items() if f != "time"]
     every = {c.n for c in cells}
@@ -115,7 +227,7 @@ def _counts(summary: StudySummary, cells: Sequence[CellMetrics]) -> set[int]:
     return every - {1} if len(every) == 2 and shown and told else every
 
 
-def _figure(
+def _make_figure_column(
     summary: StudySummary, cells: Sequence[CellMetrics], figure: str, spread: Spread
 ) -> tuple[str, tuple[str, ...]]:
     """Return the heading of a figure and its text for each cell."""
@@ -123,23 +235,23 @@ def _figure(
     means = [s.mean for s in samples if s is not None]
     if figure == "time" and means and min(means) >= SHORTEST:
         return HEADS[figure], tuple(fmt.NOTHING if s is None else format_clock(s.mean) for s in samples)
-    factor, unit = _unit(means, UNITS[figure])
+    factor, unit = _choose_unit(means, UNITS[figure])
     spreads = [choose_half_width(s, spread) for s in samples if s is not None]
-    decimals = _decimals([m / factor for m in means], [s / factor for s in spreads if s is not None])
+    decimals = _count_decimals([m / factor for m in means], [s / factor for s in spreads if s is not None])
     texts = []
     for cell, sample in zip(cells, samples, strict=True):
         if sample is None:
             texts.append(fmt.NOTHING)
             continue
-        text = _number(sample.mean, factor, decimals)
+        text = _format_number(sample.mean, factor, decimals)
         half = choose_half_width(sample, spread)
-        text += "" if half is None else f" ± {_behind(half, factor, decimals)}"
+        text += "" if half is None else f" ± {_format_half_width(half, factor, decimals)}"
         text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
         texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
     return f"{HEADS[figure]} [{unit}]", tuple(texts)
 
 
-def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tuple[str, ...]]]:
+def _list_quality_columns(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tuple[str, ...]]]:
     """Return the figures that workloads are to be judged by, each with its spread over repeats."""
     told = [list_quality_figures(c.trials) for c in cells]
     columns = []
@@ -148,12 +260,12 @@ def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tu
         for of in told:
             sample = make_sample(of[name]) if name in of else None
             half = None if sample is None else choose_half_width(sample, spread)
-            texts.append(fmt.NOTHING if sample is None else _told(sample.mean, half))
+            texts.append(fmt.NOTHING if sample is None else _format_mean(sample.mean, half))
         columns.append((name[:1].upper() + name[1:], tuple(texts)))
     return columns
 
 
-def _told(mean: float, half: float | None) -> str:
+def _format_mean(mean: float, half: float | None) -> str:
     return fmt.format_interval(mean, half, signed=True) if half and math.isfinite(mean) else fmt.format_quality(mean)
 
 
@@ -162,7 +274,7 @@ def choose_half_width(sample: RepeatSample, spread: Spread) -> float | None:
     return sample.deviation if spread == "deviation" else sample.half_width
 
 
-def _unit(values: Sequence[float], unit: str) -> tuple[float, str]:
+def _choose_unit(values: Sequence[float], unit: str) -> tuple[float, str]:
     """Return what to divide a column by, and its unit: kilo from ten on, milli below one, by most of its figures."""
     middle = median(abs(v) for v in values) if values else 0.0
     if unit == "J" and middle >= ENOUGH * KILO:
@@ -170,22 +282,22 @@ def _unit(values: Sequence[float], unit: str) -> tuple[float, str]:
     return (1 / KILO, f"m{unit}") if unit != "s" and 0 < middle < 1 else (1.0, unit)
 
 
-def _decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
+def _count_decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
     """Return one decimal as in the papers, more where most figures or most of what is behind the ± are small."""
     middle = median(abs(m) for m in means) if means else ENOUGH
-    wanted = 1 if middle >= ENOUGH or middle == 0 else _places(middle, DIGITS + 1)
+    wanted = 1 if middle >= ENOUGH or middle == 0 else _count_places(middle, DIGITS + 1)
     usual, largest = (median(spreads), max(spreads)) if spreads else (0.0, 0.0)
     if usual > 0:
-        wanted = max(wanted, min(_places(usual, DIGITS), _places(largest, MOST_DIGITS)))
+        wanted = max(wanted, min(_count_places(usual, DIGITS), _count_places(largest, MOST_DIGITS)))
     return min(max(wanted, 1), MOST_DECIMALS)
 
 
-def _places(value: float, digits: int) -> int:
+def _count_places(value: float, digits: int) -> int:
     """Return how many decimals show so many digits of a value."""
     return digits - 1 - math.floor(math.log10(value))
 
 
-def _number(value: float | None, factor: float, decimals: int) -> str:
+def _format_number(value: float | None, factor: float, decimals: int) -> str:
     """Return a number with its thousands apart: `109 477.1`; one that is nothing but small has two digits."""
     if value is None:
         return fmt.NOTHING
@@ -195,10 +307,10 @@ def _number(value: float | None, factor: float, decimals: int) -> str:
     return f"{value / factor:,.{decimals}f}".replace(",", " ")
 
 
-def _behind(half: float, factor: float, decimals: int) -> str:
+def _format_half_width(half: float, factor: float, decimals: int) -> str:
     """Return what stands behind the ±; what is too small for the column's decimals is below the last of them."""
     least = 10.0**-decimals
-    return f"< {least:.{decimals}f}" if half / factor < least / 2 else _number(half, factor, decimals)
+    return f"< {least:.{decimals}f}" if half / factor < least / 2 else _format_number(half, factor, decimals)
 
 
 def format_clock(seconds: float) -> str:
@@ -224,13 +336,13 @@ def write_caption(
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
         by = f", by {', '.join(meters)}" if meters else ""
-        said.append(f"Energy{of}{by}{_known_to(cells) if once else _accuracy(samples)}.")
+        said.append(f"Energy{of}{by}{_describe_intervals(cells) if once else _describe_accuracy(samples)}.")
     data = {c.data for c in cells}
     if len(data) > 1:
         said.append("Rows worked on different data, from which differences may come.")
     elif data != {""}:
         said.append(f"Data: {fmt.format_data_name(data.pop())}.")
-    said += _compared(summary, cells)
+    said += _describe_comparison(summary, cells)
     told = [summary.statistics[c.key].values() for c in cells]
     if any(s.outliers for of in told for s in of):
         said.append(f"{ODD} a repeat does not look like the others; it is kept.")
@@ -241,7 +353,7 @@ def write_caption(
     return " ".join(said)
 
 
-def _compared(summary: StudySummary, cells: Sequence[CellMetrics]) -> list[str]:
+def _describe_comparison(summary: StudySummary, cells: Sequence[CellMetrics]) -> list[str]:
     """Say per what cells are compared, and which phases where not all are: figures are as they were measured."""
     keys = {c.key for c in cells}
     lines = [line for line in summary.lines if line.cells[0] in keys]
@@ -256,22 +368,145 @@ def _compared(summary: StudySummary, cells: Sequence[CellMetrics]) -> list[str]:
     return [f"{whole}; they are compared per {', '.join(dict.fromkeys(kinds.values()))}."]
 
 
-def _accuracy(samples: Sequence[RepeatSample]) -> str:
+def _describe_accuracy(samples: Sequence[RepeatSample]) -> str:
     known = [s.meter * 100 for s in samples if s.meter is not None]
     if len(known) < len(samples):
         return "; the meters' own accuracy is not known, and not in ±"
-    return f"; the meters' own {_percents(known)} % (k = 2) comes on top of ±"
+    return f"; the meters' own {_format_percents(known)} % (k = 2) comes on top of ±"
 
 
-def _known_to(cells: Sequence[CellMetrics]) -> str:
+def _describe_intervals(cells: Sequence[CellMetrics]) -> str:
     """Return how well energies of single runs are known: by all terms of their intervals, not by the gain alone."""
     energies = [c.energy for c in cells if c.energy is not None]
     known = [100 * e.expanded / e.value for e in energies if e.expanded is not None and e.value > 0]
     if not known or len(known) < len(energies):
         return "; the meters' own accuracy is not known"
-    return f"; each is known to {_percents(known)} % (k = 2)"
+    return f"; each is known to {_format_percents(known)} % (k = 2)"
 
 
-def _percents(values: Sequence[float]) -> str:
+def _format_percents(values: Sequence[float]) -> str:
     low, high = (f"{v:.0f}" if v >= 99.5 else f"{v:.2g}" for v in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
+
+
+def list_pair_tables(summary: StudySummary, *, every: bool = False, is_roomy: bool = False) -> list[Table]:
+    """Return a table per workload and figure; the difference in the last column is optional unless `is_roomy`.
+
+    Energy and time of each cell against the reference of its line; `every` pair, and mean power too.
+    """
+    tables_of: dict[tuple[str, str, str], list[CellLine]] = {}
+    for line in summary.lines:
+        of = str(summary.cell(line.cells[0]).knobs.get(WORKLOAD, ""))
+        for figure in PAIR_TITLES:
+            if every or figure in MAIN_FIGURES:
+                per = f" per {line.per.removesuffix('s')}" if line.per and figure != "power" else ""
+                tables_of.setdefault((of, figure, per), []).append(line)
+    pairs = _group_pairs(summary)
+    knobs = {c.key: c.knobs for c in summary.cells}
+    tables = []
+    for (of, figure, per), lines in tables_of.items():
+        title = f"{_name_group(summary, of, lines)}{PAIR_TITLES[figure]}{per}"
+        rows = [p for line in lines for p in pairs.get((line.key, figure), ()) if every or p.against == line.reference]
+        if rows:
+            tables.append(_make_pair_table(title, rows, knobs, is_roomy=is_roomy))
+    return tables
+
+
+def _name_group(summary: StudySummary, workload: str, lines: Sequence[CellLine]) -> str:
+    """Return the workload of a table, and the phase where all its rows are of one: their names then leave it out."""
+    phases = {str(summary.cell(line.cells[0]).knobs.get("phase", "")) for line in lines}
+    parts = [workload, *(phases if len(phases) == 1 else ())]
+    told = ", ".join(part for part in parts if part)
+    return f"{told}: " if told else ""
+
+
+def _group_pairs(summary: StudySummary) -> dict[tuple[str, str], list[CellPair]]:
+    of = {key: line.key for line in summary.lines for key in line.cells}
+    found: dict[tuple[str, str], list[CellPair]] = {}
+    for pair in summary.pairs:
+        found.setdefault((of[pair.cell], pair.figure), []).append(pair)
+    return found
+
+
+def list_pair_notes(summary: StudySummary) -> list[str]:
+    """Return how the tables of pairs are to be read; nothing where there is none."""
+    if not summary.pairs:
+        return []
+    further = [(ASSUMED, any(p.assumed for p in summary.pairs)), (METERS, any(p.by_meters for p in summary.pairs))]
+    return [PAIRS_NOTE, *(text for text, holds in further if holds)]
+
+
+def _make_pair_table(
+    title: str, pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]], *, is_roomy: bool
+) -> Table:
+    # A name is wrapped after its colon only.
+    names = [name.replace(" ", HARD_BLANK).replace(f":{HARD_BLANK}", ": ") for name in name_pairs(pairs, knobs)]
+    columns: list[FilledColumn] = [
+        (Column("", align="left"), tuple(names)),
+        (Column("ratio"), tuple(_format_bounds(p.ratio, p.ratio_interval) for p in pairs)),
+        (Column("p"), tuple(_format_chance(p.p_corrected) for p in pairs)),
+        (Column("verdict"), tuple(VERDICTS.get(p.verdict, p.verdict) + ("*" if p.assumed else "") for p in pairs)),
+    ]
+    more = tuple(format_more_repeats(p) for p in pairs)
+    columns += [(Column("more\nrepeats"), more)] if any(more) else []
+    columns.append((Column("difference", is_optional=not is_roomy), tuple(_format_difference(p) for p in pairs)))
+    return join_columns(columns, title=title)
+
+
+def name_pairs(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the pairs by what tells them apart: `batch=2 cpu-mix : gpu`.
+
+    Knobs that are the same in all rows are left out, those of both cells stand before, once.
+    """
+    cells = [knobs[key] for p in pairs for key in (p.cell, p.against)]
+    names = dict.fromkeys(n for own in cells for n in own)
+    ordered = [*(n for n in FIRST if n in names), *(n for n in names if n not in (*FIRST, WORKLOAD))]
+    varying = [n for n in ordered if len({repr(own.get(n)) for own in cells}) > 1]
+    return tuple(_name_pair(p, knobs[p.cell], knobs[p.against], varying) for p in pairs)
+
+
+def _name_pair(pair: CellPair, own: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> str:
+    both = [n for n in names if n in own and n in other and own[n] == other[n]]
+    apart = [n for n in names if n not in both]
+    # That a cell has no cap is left unsaid where it differs in something else.
+    apart = [n for n in apart if n not in AXES or None not in (own.get(n), other.get(n))] or apart
+    first, second = _format_values(own, apart), _format_values(other, apart)
+    if len(apart) == 1 and first and second:
+        second = format_knob(apart[0], other[apart[0]])  # its name is said
+    lacks = f"without {' '.join(apart)}"  # a knob that only the other cell has
+    first, second = (first or lacks, second or lacks) if apart else (pair.cell, pair.against)
+    return f"{_format_values(own, both)} {first} : {second}".strip()
+
+
+def _format_values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return some knobs of a cell, without their names where the value says what it is: `gpu 300 W batch=2`."""
+    there = [n for n in names if n in knobs]
+    return " ".join(format_knob(n, knobs[n]) if n in (*FIRST, *AXES) else format_knobs({n: knobs[n]}) for n in there)
+
+
+def format_more_repeats(pair: CellPair) -> str:
+    """Return how many more repeats would settle it, empty where it is settled or not known."""
+    if pair.more_than_100:
+        return "meters" if pair.by_meters else f"> {MOST_REPEATS}"
+    return "" if pair.more_repeats is None else f"{pair.more_repeats}"
+
+
+def _format_difference(pair: CellPair) -> str:
+    bounds = pair.difference_interval
+    value, unit = pair.difference or 0.0, UNITS[pair.figure]
+    factor, prefixed = fmt.choose_scale([value, *(bounds or ())], unit)
+    if unit == "s" and factor > 1:  # kiloseconds nobody reads
+        factor, prefixed = 1.0, unit
+    return f"{_format_bounds(value / factor, bounds and (bounds[0] / factor, bounds[1] / factor))} {prefixed}"
+
+
+def _format_bounds(value: float | None, bounds: tuple[float, float] | None) -> str:
+    if value is None:
+        return fmt.NOTHING
+    return fmt.format_number(value, 3) + (
+        f" ({fmt.format_number(bounds[0], 3)} to {fmt.format_number(bounds[1], 3)})" if bounds else ""
+    )
+
+
+def _format_chance(p: float | None) -> str:
+    return fmt.NOTHING if p is None else f"< {SMALLEST}" if p < SMALLEST else f"{p:.3f}"

@@ -7,8 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.marked_phases import find_work_phase, list_figure_kinds
-from joulelab.analysis.quality import DATA_FACT, QUALITY_FACT, read_quality
+from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
 from joulelab.core.scope import rank_scope
 from joulelab.report import format as fmt
 from joulelab.report import rated

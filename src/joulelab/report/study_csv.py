@@ -1,28 +1,31 @@
-"""Write a study as CSV: a row per cell with every metric and its expanded uncertainty, and per GPU count."""
+"""Write a study as CSV: a row per cell with every metric, per GPU count, per cell with its statistics, per pair."""
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.cell_lines import name_knob_column
+from joulelab.analysis.cell_comparison import make_sample
+from joulelab.analysis.cell_lines import format_knobs, name_knob_column
+from joulelab.analysis.study_cells import list_quality_figures
+from joulelab.analysis.study_notes import note_data_difference
+from joulelab.report.tables import EXPANDED, make_record_table, write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
     from joulelab.core.quantity import Quantity
 
 SCALING = "scaling.csv"
-EXPANDED = "_expanded"  # the column beside a metric: its expanded uncertainty (k = 2), empty where it is not known
+UNITS = {"energy": "j", "power": "w", "time": "s"}
 
 
 def write_cells_csv(summary: StudySummary) -> str:
     """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), what it is best for."""
     line_of = {key: line for line in summary.lines for key in line.cells}
-    return as_csv([_cell_row(summary, line_of[cell.key], cell) for cell in summary.cells])
+    return write_records([_describe_cell(summary, line_of[cell.key], cell) for cell in summary.cells])
 
 
 def write_scaling_csv(summary: StudySummary) -> str:
@@ -32,18 +35,18 @@ def write_scaling_csv(summary: StudySummary) -> str:
         for point in scaling.points:
             row = {"cell": point.cell, **{name_knob_column(name): value for name, value in scaling.knobs.items()}}
             row |= {"gpus": point.gpus, "compared_with": scaling.points[0].cell}
-            row |= _both("speedup", point.speedup) | _both("efficiency", point.efficiency)
-            rows.append(row | _both("energy_ratio", point.energy_ratio))
-    return as_csv(rows)
+            row |= _split_quantity("speedup", point.speedup) | _split_quantity("efficiency", point.efficiency)
+            rows.append(row | _split_quantity("energy_ratio", point.energy_ratio))
+    return write_records(rows)
 
 
-def _cell_row(summary: StudySummary, line: CellLine, cell: CellMetrics) -> dict[str, Any]:
+def _describe_cell(summary: StudySummary, line: CellLine, cell: CellMetrics) -> dict[str, Any]:
     front = summary.front_for(line.key)
     of_line = [b for b in summary.best if b.line == line.key]
     row: dict[str, Any] = {"cell": cell.key, **list_knob_columns(cell), "line": line.key, "n": cell.n}
     row |= {"reference": int(cell.key == line.reference), "compared_per": line.per}
-    for name, q in _metrics(cell).items():
-        row |= _both(name, q)
+    for name, q in _list_metrics(cell).items():
+        row |= _split_quantity(name, q)
     row |= {name: value for name, value in (("data", cell.data),) if value}
     row |= {"energy_deviation_j": cell.energy_deviation, "time_deviation_s": cell.time_deviation}
     place = (
@@ -57,7 +60,7 @@ def _cell_row(summary: StudySummary, line: CellLine, cell: CellMetrics) -> dict[
     return row | {"uncapped_runs": cell.uncapped, "doubts": doubts}
 
 
-def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
+def _list_metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     metrics = {
         "energy_j": cell.energy,
         "time_s": cell.time,
@@ -83,15 +86,56 @@ def list_knob_columns(cell: CellMetrics) -> dict[str, Any]:
     return {name_knob_column(name): value for name, value in cell.knobs.items()}
 
 
-def _both(name: str, q: Quantity | None) -> dict[str, float | None]:
+def _split_quantity(name: str, q: Quantity | None) -> dict[str, float | None]:
     return {name: None if q is None else q.value, name + EXPANDED: None if q is None else q.expanded}
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows with the columns of all of them, in the order in which they come up; None is an empty field."""
-    heads = list(dict.fromkeys(name for row in rows for name in row))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, heads, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+def write_statistics_csv(summary: StudySummary) -> str:
+    """Return a row per cell with every figure of its repeats, SI, in full: what the tables are rounded from."""
+    rows = []
+    for cell in summary.cells:
+        row: dict[str, Any] = {"cell": cell.key, **list_knob_columns(cell), "line": cell.line}
+        for figure, sample in summary.statistics.get(cell.key, {}).items():
+            row |= _describe_sample(figure, sample)
+        if cell.idle_energy is not None:
+            row["idle_energy_j"] = cell.idle_energy.value
+        for name, told in list_quality_figures(cell.trials).items():
+            sample = make_sample(told)
+            row |= {f"quality_{name}_mean": sample.mean, f"quality_{name}_deviation": sample.deviation}
+        rows.append(row | ({"data": cell.data} if cell.data else {}))
+    return write_records(rows)
+
+
+def write_pairs_csv(summary: StudySummary) -> str:
+    """Return a row per pair and figure: ratio, difference in `unit`, p, verdict, more repeats; all pairs."""
+    rows = []
+    for pair in summary.pairs:
+        own, other = summary.cell(pair.cell).knobs, summary.cell(pair.against).knobs
+        row: dict[str, Any] = {"workload": own.get("workload"), "phase": own.get("phase"), "figure": pair.figure}
+        row |= {"unit": pair.unit, "per": pair.per, "cell": pair.cell, "against": pair.against}
+        row |= {"cell_knobs": format_knobs(own), "against_knobs": format_knobs(other), "ratio": pair.ratio}
+        row |= _split_bounds("ratio", pair.ratio_interval) | {"difference": pair.difference}
+        row |= _split_bounds("difference", pair.difference_interval)
+        row |= {"freedom": pair.freedom, "p": pair.p, "p_corrected": pair.p_corrected, "verdict": pair.verdict}
+        row |= {"more_repeats": pair.more_repeats, "more_repeats_above_100": int(pair.more_than_100)}
+        row |= {"by_meters": int(pair.by_meters), "assumed": int(pair.assumed)}
+        row["doubt"] = note_data_difference(summary.cell(pair.cell).data, summary.cell(pair.against).data)
+        rows.append(row)
+    return write_records(rows)
+
+
+def _describe_sample(figure: str, sample: RepeatSample) -> dict[str, Any]:
+    name = f"{figure}_{UNITS[figure]}"
+    row: dict[str, Any] = {f"{figure}_n": sample.n, f"{name}_mean": sample.mean, f"{name}_deviation": sample.deviation}
+    row |= _split_bounds(name, sample.interval) | {f"{name}_median": sample.median}
+    row |= {f"{figure}_meter_expanded": sample.meter, f"{figure}_outliers": len(sample.outliers)}
+    return row | {f"{figure}_outliers_seen": int(sample.outliers_seen)}
+
+
+def _split_bounds(name: str, bounds: tuple[float, float] | None) -> dict[str, float | None]:
+    return {f"{name}_low": bounds and bounds[0], f"{name}_high": bounds and bounds[1]}
+
+
+def write_records(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records as CSV, with the columns of all of them; None is an empty field."""
+    return write_csv(make_record_table(records))

@@ -1,75 +1,152 @@
-"""Choose what of a study is shown and in which words: columns of metrics, the best cells, scaling. Pure."""
+"""Show a study: tables of cells, best cells, Pareto front and scaling, for terminal, Markdown and LaTeX."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_lines import AXES, choose_knob_unit, format_knob, format_knobs
-from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
+from joulelab.report.messages import word_notes
+from joulelab.report.tables import (
+    Column,
+    FilledColumn,
+    MarkedCell,
+    Table,
+    escape_latex,
+    escape_markdown,
+    format_cell,
+    join_columns,
+    scale_column,
+    write_latex,
+    write_markdown,
+)
+from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import CellMetrics, Scaling, StudySummary
-    from joulelab.analysis.choice import BestCell
+    from joulelab.analysis.goals import BestCell
     from joulelab.core.quantity import Quantity
 
 ESTIMATE = "~"  # before figures that rest on an estimate
 UNCAPPED = "!"  # after cells whose cap was not in force
-FEW_SCALINGS = 4  # so many sets of the other knobs are all shown
-ALL_RUNS = "all runs"  # a cell that nothing but its workload names
+FEW_SCALINGS = 4  # up to this many sets of the other knobs are all shown
+ALL_RUNS = "all runs"  # a cell that only its workload names
 HALVED = 2.0  # EDS of this k is half of gain minus loss: shown once, by its name
+COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
+BEST_HEADING = "best for\n(~ no significant difference)"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Hold one metric of the cells of a line: heading (of up to three lines) with its unit, and what is in each row."""
+def lay_out_study(summary: StudySummary, *, every: bool = False) -> list[Block]:
+    """Return everything that a summary says, for the terminal; `every` shows the scaling at all caps."""
+    blocks: list[Block] = []
+    for line in summary.lines:
+        blocks += [BLANK_LINE, TextLine(title_line(summary, line), "bold")]
+        compared = make_compared_table(summary, line)
+        for table in (make_measured_table(summary, line), *([compared] if compared else [])):
+            blocks += [BLANK_LINE, table]
+        blocks += _lay_out_best(summary, line, "Best for")
+    if len(summary.lines) > 1:
+        blocks += _lay_out_best(summary, None, "All lines together, best for")
+    if scalings := choose_scalings(summary, every=every):
+        title = TextLine(title_scaling(summary, scalings), "bold")
+        blocks += [BLANK_LINE, title, BLANK_LINE, make_scaling_table(summary, scalings)]
+    notes = [("note", note) for note in (COVERAGE, *word_notes(summary.notes))]
+    return [*blocks, BLANK_LINE, list_facts(notes)]
 
-    head: str
-    cells: tuple[str, ...]
+
+def _lay_out_best(summary: StudySummary, line: CellLine | None, title: str) -> list[Block]:
+    facts = [(b.goal.text, describe_best(summary, b)) for b in list_line_bests(summary, line)]
+    if front := describe_front(summary, line):
+        facts.append(("Pareto", front))
+    if not facts:
+        return []
+    return [BLANK_LINE, TextLine(f"{title}:"), list_facts(facts, label_width=max(len(name) for name, _ in facts))]
+
+
+def write_study_markdown(summary: StudySummary) -> str:
+    """Return the tables and notes of a study in Markdown."""
+    parts = [write_markdown(table).rstrip("\n") for table in list_study_tables(summary)]
+    best = [f"- {name}: {escape_markdown(text)}" for name, text in _list_bests(summary)]
+    notes = [f"- {escape_markdown(note)}" for note in (COVERAGE, *word_notes(summary.notes))]
+    return "\n\n".join([*parts, *(["\n".join(best)] if best else []), "\n".join(notes)]) + "\n"
+
+
+def write_study_latex(summary: StudySummary) -> str:
+    """Return the tables of a study in LaTeX (booktabs), each with a caption; the notes are a paragraph."""
+    tables = [write_latex(table) for table in list_study_tables(summary)]
+    texts = [f"{name}: {text}." for name, text in _list_bests(summary)] + [COVERAGE, *word_notes(summary.notes)]
+    return "\n".join([r"% \usepackage{booktabs}", *tables, *(escape_latex(text) for text in texts)]) + "\n"
+
+
+def list_study_tables(summary: StudySummary) -> list[Table]:
+    """List all tables of a study with their titles, best cells named in a column."""
+    tables = []
+    for line in summary.lines:
+        title = title_line(summary, line)
+        tables.append(replace(make_measured_table(summary, line, names_best=True), title=title))
+        if compared := make_compared_table(summary, line):
+            tables.append(replace(compared, title=f"{title}: gains in percent"))
+    if summary.scaling:
+        scaling = make_scaling_table(summary, summary.scaling)
+        tables.append(replace(scaling, title="scaling, compared with the fewest GPUs"))
+    return tables
+
+
+def _list_bests(summary: StudySummary) -> list[tuple[str, str]]:
+    """List the best cells of all lines that have a choice: the goal in words, and the cell."""
+    single = {line.key for line in summary.lines if has_one_cell(summary, line)}
+    found = []
+    for best in summary.best:
+        if best.line not in single:
+            of = "" if len(summary.lines) == 1 else " of all lines" if best.line is None else f" of {best.line}"
+            found.append((f"best for {best.goal.text}{of}", describe_best(summary, best)))
+    return found
 
 
 def title_line(summary: StudySummary, line: CellLine) -> str:
-    """Return which cells these are, and what they are compared with."""
+    """Return the knobs that the cells of a line share, and the cell that they are compared with."""
+    rows = summary.of_line(line)
     title = format_knobs(line.knobs) or "all cells"
-    data = {r.data for r in summary.of_line(line)}
+    data = {r.data for r in rows}
     if len(data) == 1 and data != {""}:
-        title += f" · {_told_as(summary.of_line(line))} {fmt.format_data_name(next(iter(data)))}"
-    idle = set(_idle(summary, line).cells)
+        title += f" · {_head_data(rows)} {fmt.format_data_name(next(iter(data)))}"
+    idle = _format_idle_shares(rows)
     if len(idle) == 1 and idle != {fmt.NOTHING}:
         title += f" · idle GPUs: {idle.pop()} % of the GPUs' energy"
     if line.reference is None or has_one_cell(summary, line):
         return title
-    others = _unsaid(summary.cell(line.reference).knobs, line)
+    others = _list_own_knobs(summary.cell(line.reference).knobs, line)
     unit = f", per {line.per.removesuffix('s')}" if line.per else ""
     return f"{title} · compared with {format_knobs(others) or name_plain_cell(summary, line.reference)}{unit}"
 
 
 def has_one_cell(summary: StudySummary, line: CellLine) -> bool:
     """Return whether a line is one cell that its title names: there is nothing to compare or choose."""
-    return len(line.cells) == 1 and not _unsaid(summary.cell(line.cells[0]).knobs, line)
+    return len(line.cells) == 1 and not _list_own_knobs(summary.cell(line.cells[0]).knobs, line)
 
 
 def name_plain_cell(summary: StudySummary, key: str) -> str:
-    """Return what stands for a cell that no knob names; its key only where another has the same knobs."""
+    """Return the name of a cell without knobs: its key only where another cell has the same knobs."""
     knobs = summary.cell(key).knobs
     return key if sum(c.knobs == knobs for c in summary.cells) > 1 else ALL_RUNS
 
 
-def _unsaid(knobs: Mapping[str, Any], line: CellLine) -> dict[str, Any]:
-    """Return the knobs that the title of a line does not say already."""
+def _list_own_knobs(knobs: Mapping[str, Any], line: CellLine) -> dict[str, Any]:
+    """Return the knobs that are not in the title of a line."""
     return {n: v for n, v in knobs.items() if n not in line.knobs or line.knobs[n] != v}
 
 
-def make_label_column(summary: StudySummary, line: CellLine) -> Column:
-    """Return what tells the cells of a line apart; the reference has a star, a cap that was not in force a `!`."""
-    rows, alone = summary.of_line(line), has_one_cell(summary, line)
+def _make_label_column(summary: StudySummary, line: CellLine) -> FilledColumn:
+    """Return the names of the cells of a line; the reference has a star, a cap that was not in force a `!`."""
+    rows, is_single = summary.of_line(line), has_one_cell(summary, line)
     if line.axis is None:
-        names, head = [format_knobs(_unsaid(r.knobs, line)) or name_plain_cell(summary, r.key) for r in rows], ""
+        names = [format_knobs(_list_own_knobs(r.knobs, line)) or name_plain_cell(summary, r.key) for r in rows]
+        column = Column("")
     else:
         values = [r.knobs.get(line.axis) for r in rows]
         names = [format_knob(line.axis, v) for v in values]
@@ -77,76 +154,103 @@ def make_label_column(summary: StudySummary, line: CellLine) -> Column:
         alike = numbers and len(numbers) == len([v for v in values if v is not None])
         unit = choose_knob_unit(line.axis, numbers)[1] if alike else ""
         names = [n.removesuffix(f" {unit}") for n in names] if unit else names
-        head = f"{line.axis}, {unit}" if unit else line.axis
-    marks = [(UNCAPPED if r.uncapped else "") + ("*" if r.key == line.reference and not alone else "") for r in rows]
-    return Column(head, tuple(f"{n}{mark}" for n, mark in zip(names, marks, strict=True)))
+        column = Column(line.axis, unit)
+    marks = [
+        (UNCAPPED if r.uncapped else "") + ("*" if r.key == line.reference and not is_single else "") for r in rows
+    ]
+    return column, tuple(f"{name}{mark}" for name, mark in zip(names, marks, strict=True))
 
 
-def list_measured_columns(summary: StudySummary, line: CellLine) -> list[Column]:
-    """Return repeats, energy, time and mean power, energy per unit of work, and quality; estimates with their mark."""
+def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bool = False) -> Table:
+    """Return repeats, energy, time, mean power, energy per unit of work and quality of the cells of a line.
+
+    Figures that rest on an estimate have a mark. The best cells are marked rows, with `names_best` in a column too.
+    """
     rows = summary.of_line(line)
     estimates = [r.estimate for r in rows]
     columns = [
-        Column("n", tuple(str(r.n) for r in rows)),
-        _marked(_absolute("energy", "J", [r.energy for r in rows]), estimates),
-        _absolute("time", "s", [r.time for r in rows]),
-        _marked(_absolute("mean", "W", [r.mean_w for r in rows]), estimates),
+        _make_label_column(summary, line),
+        (Column("n"), tuple(r.n for r in rows)),
+        _mark_estimates(_fill_scaled("energy", "J", [r.energy for r in rows]), estimates),
+        (Column("time", "s"), tuple(r.time for r in rows)),  # papers print seconds, and no kiloseconds
+        _mark_estimates(_fill_scaled("mean", "W", [r.mean_w for r in rows]), estimates),
     ]
-    kinds = dict.fromkeys(kind for r in rows for kind in r.per_work)
-    for kind in kinds:
-        column = _absolute(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
-        columns.append(_marked(column, estimates))
-    columns += list_quality_columns(rows)
+    for kind in dict.fromkeys(kind for r in rows for kind in r.per_work):
+        column = _fill_scaled(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
+        columns.append(_mark_estimates(column, estimates))
+    columns += _list_quality_columns(rows)
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
-        columns.append(_absolute("idle devices", "J", [r.idle_energy for r in rows]))
-    idle = _idle(summary, line)
-    return [*columns, idle] if len(set(idle.cells)) > 1 else columns
+        columns.append(_fill_scaled("idle devices", "J", [r.idle_energy for r in rows]))
+    if len(_format_idle_shares(rows)) > 1:
+        columns.append((IDLE_COLUMN, tuple(r.idle_energy_share for r in rows)))
+    bests = list_line_bests(summary, line)
+    if names_best and bests:
+        columns.append((Column(BEST_HEADING), tuple(_name_goals(bests, key) for key in line.cells)))
+    return join_columns(columns, styles=_list_styles(bests, line))
 
 
-def list_quality_columns(rows: Sequence[CellMetrics]) -> list[Column]:
-    """Return what the workloads told of themselves: by what they are to be judged, and the data where it differs."""
+IDLE_COLUMN = Column("idle GPUs'\nenergy", "%", is_share=True)
+
+
+def _format_idle_shares(rows: Sequence[CellMetrics]) -> set[str]:
+    return {format_cell(r.idle_energy_share, IDLE_COLUMN) for r in rows}
+
+
+def _list_quality_columns(rows: Sequence[CellMetrics]) -> list[FilledColumn]:
+    """Return the quality that the workloads reported, and their data where it differs."""
     names = dict.fromkeys(name for r in rows for name in r.quality)
-    columns = [Column(escape_unprintable(name), tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
+    columns = [(Column(name, signed=True), tuple(_show_quality(r.quality.get(name)) for r in rows)) for name in names]
     if len({r.data for r in rows}) < 2:
         return columns
-    return [*columns, Column(_told_as(rows), tuple(fmt.format_data_name(r.data) or fmt.NOTHING for r in rows))]
+    data = tuple(fmt.format_data_name(r.data) or fmt.NOTHING for r in rows)
+    return [*columns, (Column(_head_data(rows)), data)]
 
 
-def _told_as(rows: Sequence[CellMetrics]) -> str:
-    """Return what data is called that workloads told of: not as a knob that says where it is."""
+def _head_data(rows: Sequence[CellMetrics]) -> str:
+    """Return the heading of the data that workloads reported; a knob may be called `data` too."""
     return "worked on" if any("data" in r.knobs for r in rows) else "data"
 
 
-def _quality(q: Quantity | None) -> str:
+def _show_quality(q: Quantity | None) -> Quantity | str | None:
     # Of one run no interval is known, as for its time.
-    if q is None:
-        return fmt.NOTHING
-    return (
-        _interval(q, 1.0, signed=True)
-        if q.expanded is not None and math.isfinite(q.value)
-        else fmt.format_quality(q.value)
-    )
+    return q if q is None or (q.known and math.isfinite(q.value)) else fmt.format_quality(q.value)
 
 
-def list_compared_columns(summary: StudySummary, line: CellLine) -> list[Column]:
-    """Return gain, loss, gain minus loss and the gains by EDP, EDS and ED2P, in percent; EDS(2) is half the third."""
+def make_compared_table(summary: StudySummary, line: CellLine) -> Table | None:
+    """Return gain, loss, gain minus loss and the gains by EDP, EDS and ED2P, in percent; EDS(2) is half the third.
+
+    None where there is nothing to compare.
+    """
     if has_one_cell(summary, line):
-        return []
+        return None
     rows = summary.of_line(line)
     half = " =\n2 x EDS(2)\ngain" if HALVED in summary.ks else ""
-    picks: list[tuple[str, Callable[[CellMetrics], Quantity | None]]] = [
-        ("gain, %", lambda r: r.gain),
-        ("loss, %", lambda r: r.loss),
-        (f"gain-loss{half}", lambda r: r.gain_minus_loss),
-        ("EDP gain", lambda r: r.edp_gain),
+    picks: list[tuple[Column, Callable[[CellMetrics], Quantity | None]]] = [
+        (Column("gain", "%", is_share=True), lambda r: r.gain),
+        (Column("loss", "%", is_share=True), lambda r: r.loss),
+        (Column(f"gain-loss{half}", is_share=True), lambda r: r.gain_minus_loss),
+        (Column("EDP gain", is_share=True), lambda r: r.edp_gain),
     ]
-    picks += [(f"EDS({k:g})\ngain", lambda r, k=k: r.eds_gain.get(k)) for k in summary.ks if k != HALVED]  # type: ignore[misc]
+    picks += [
+        (Column(f"EDS({k:g})\ngain", is_share=True), lambda r, k=k: r.eds_gain.get(k))  # type: ignore[misc]
+        for k in summary.ks
+        if k != HALVED
+    ]
     if any(goal.name == "ed2p" for goal in summary.goals):
-        picks.append(("ED2P gain", lambda r: r.ed2p_gain))
+        picks.append((Column("ED2P gain", is_share=True), lambda r: r.ed2p_gain))
     estimates = [uses_estimate(summary, r.key, line.reference) for r in rows]
-    columns = [_percent(head, [pick(r) for r in rows]) for head, pick in picks]
-    columns = [c if c.head.startswith("loss") else _marked(c, estimates) for c in columns]
-    return [c for c in columns if any(cell != fmt.NOTHING for cell in c.cells)]
+    columns = [_make_label_column(summary, line)]
+    for column, pick in picks:
+        filled = column, tuple(pick(r) for r in rows)
+        if any(q is not None for q in filled[1]):
+            columns.append(filled if column.name == "loss" else _mark_estimates(filled, estimates))
+    if len(columns) == 1:
+        return None
+    return join_columns(columns, styles=_list_styles(list_line_bests(summary, line), line))
+
+
+def _list_styles(bests: Sequence[BestCell], line: CellLine) -> list[str]:
+    return ["best" if any(b.cell == key for b in bests) else "" for key in line.cells]
 
 
 def uses_estimate(summary: StudySummary, *keys: str | None) -> bool:
@@ -154,14 +258,10 @@ def uses_estimate(summary: StudySummary, *keys: str | None) -> bool:
     return any(summary.cell(key).estimate for key in keys if key is not None)
 
 
-def make_best_column(summary: StudySummary, line: CellLine) -> Column:
-    """Return for which goals a cell is the best, or no worse by a significant difference (~); none if it is alone."""
-    written = []
-    for key in line.cells:
-        of = list_line_bests(summary, line)
-        words = [b.goal.text for b in of if b.cell == key] + [f"~{b.goal.text}" for b in of if key in b.tied]
-        written.append(" ".join(words))
-    return Column("best for\n(~ no significant difference)", tuple(written))
+def _name_goals(bests: Sequence[BestCell], key: str) -> str:
+    """Return the goals for which a cell is the best, and those for which it is not significantly worse (~)."""
+    words = [b.goal.text for b in bests if b.cell == key] + [f"~{b.goal.text}" for b in bests if key in b.tied]
+    return " ".join(words)
 
 
 def list_line_bests(summary: StudySummary, line: CellLine | None) -> list[BestCell]:
@@ -199,7 +299,7 @@ def name_cell(summary: StudySummary, key: str, line: CellLine | None) -> str:
     if line is None:
         return format_knobs(knobs) or name_plain_cell(summary, key)
     if line.axis is None or line.axis not in knobs or key not in line.cells:
-        return format_knobs(_unsaid(knobs, line)) or name_plain_cell(summary, key)
+        return format_knobs(_list_own_knobs(knobs, line)) or name_plain_cell(summary, key)
     value = format_knob(line.axis, knobs[line.axis])
     return value if line.axis in AXES else f"{line.axis}={value}"
 
@@ -251,52 +351,30 @@ def title_scaling(summary: StudySummary, shown: Sequence[Scaling]) -> str:
     return f"{title}: {len(shown)} of {len(summary.scaling)} shown, the references{goal}"
 
 
-def scaling_columns(summary: StudySummary, scalings: Sequence[Scaling]) -> list[Column]:
-    """Return GPU count, speed-up, efficiency and energy against the fewest GPUs, for each set of the other knobs."""
+def make_scaling_table(summary: StudySummary, scalings: Sequence[Scaling]) -> Table:
+    """Return speed-up, efficiency and energy against the fewest GPUs, for each set of the other knobs."""
     points = [p for s in scalings for p in s.points]
-    # What is compared with itself is 1 and no estimate.
+    # A cell that is compared with itself has 1, which is no estimate.
     firsts = [s.points[0] for s in scalings for _ in s.points]
     estimates = [p != f and uses_estimate(summary, f.cell, p.cell) for p, f in zip(points, firsts, strict=True)]
-    return [
-        Column("gpus", tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
-        Column("speed-up", tuple(_interval(p.speedup, 1.0) for p in points)),
-        _percent("efficiency, %", [p.efficiency for p in points]),
-        _marked(Column("energy ratio", tuple(_interval(p.energy_ratio, 1.0) for p in points)), estimates),
+    ratios = Column("energy ratio"), tuple(p.energy_ratio for p in points)
+    columns = [
+        (Column("gpus"), tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
+        (Column("speed-up"), tuple(p.speedup for p in points)),
+        (Column("efficiency", "%", is_share=True), tuple(p.efficiency for p in points)),
+        _mark_estimates(ratios, estimates),
     ]
+    return join_columns(columns)
 
 
-def _idle(summary: StudySummary, line: CellLine) -> Column:
-    return _percent("idle GPUs'\nenergy, %", [r.idle_energy_share for r in summary.of_line(line)])
+def _fill_scaled(name: str, unit: str, values: Sequence[Quantity | None]) -> FilledColumn:
+    return scale_column(name, unit, values), tuple(values)
 
 
-def _marked(column: Column, estimates: Sequence[bool]) -> Column:
-    """Mark what rests on an estimate; nothing and the reference's own 0 are none."""
-    pairs = zip(column.cells, estimates, strict=True)
-    return Column(column.head, tuple(ESTIMATE + c if e and c not in (fmt.NOTHING, "0") else c for c, e in pairs))
-
-
-def _absolute(name: str, unit: str, values: Sequence[Quantity | None]) -> Column:
-    # Seconds are what the papers print; kiloseconds nobody reads.
-    sizes = [None if v is None else v.value for v in values]
-    factor, prefixed = (1.0, unit) if unit == "s" else fmt.choose_scale(sizes, unit)
-    return Column(f"{name}, {prefixed}", tuple(_interval(v, factor) for v in values))
-
-
-def _percent(head: str, values: Iterable[Quantity | None]) -> Column:
-    return Column(head, tuple(_share(v) for v in values))
-
-
-def _share(q: Quantity | None) -> str:
-    if q is None:
-        return fmt.NOTHING
-    if q.value == 0 and not q.expanded:
-        return "0"
-    return fmt.format_change(q.value, q.expanded).replace(" %", "").removeprefix("+")
-
-
-def _interval(q: Quantity | None, factor: float, *, signed: bool = False) -> str:
-    if q is None:
-        return fmt.NOTHING
-    if q.expanded == 0:
-        return fmt.format_number(q.value / factor)
-    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)
+def _mark_estimates(filled: tuple[Column, Sequence[Quantity | None]], estimates: Sequence[bool]) -> FilledColumn:
+    """Mark figures that rest on an estimate; the reference's own 0 rests on nothing."""
+    column, values = filled
+    pairs = zip(values, estimates, strict=True)
+    return column, tuple(
+        MarkedCell(q, ESTIMATE) if e and q is not None and (q.value or q.expanded) else q for q, e in pairs
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_lines import name_knob_column
-from joulelab.analysis.quality import DATA_FACT
+from joulelab.analysis.marked_phases import DATA_FACT
 from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.quantity import add_quantities

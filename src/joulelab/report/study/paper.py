@@ -9,7 +9,8 @@ from rich.text import Text
 
 from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.cell_lines import format_knobs
-from joulelab.analysis.quality import data_doubt, list_quality_figures
+from joulelab.analysis.study_cells import list_quality_figures
+from joulelab.analysis.study_notes import note_data_difference
 from joulelab.report.console import print_facts
 from joulelab.report.paper_tables import list_paper_tables
 from joulelab.report.study.paper_pairs import list_pair_notes, list_pair_tables
@@ -116,7 +117,7 @@ def write_pairs_csv(summary: StudySummary) -> str:
         row |= {"freedom": pair.freedom, "p": pair.p, "p_corrected": pair.p_corrected, "verdict": pair.verdict}
         row |= {"more_repeats": pair.more_repeats, "more_repeats_above_100": int(pair.more_than_100)}
         row |= {"by_meters": int(pair.by_meters), "assumed": int(pair.assumed)}
-        row["doubt"] = data_doubt(summary.cell(pair.cell).data, summary.cell(pair.against).data)
+        row["doubt"] = note_data_difference(summary.cell(pair.cell).data, summary.cell(pair.against).data)
         rows.append(row)
     return as_csv(rows)
 

@@ -153,7 +153,7 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
 
 def load_joined(run: Run, interval: RunInterval) -> JoinedScopes:
     """Read and join the channels of a run for the workload of an interval; the run caches the result."""
-    return run.kept(
+    return run.remember(
         interval, lambda: join_meters(load_channels(run, interval.idle), interval.start_ns, interval.end_ns)
     )
 

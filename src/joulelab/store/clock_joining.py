@@ -1,7 +1,7 @@
-"""Join the clocks of hosts: give the monotonic time of one in that of another, with a bound of the error.
+"""Join the clocks of hosts: convert the monotonic time of one to that of another, with a bound of the error.
 
-Two ways lead there: by UTC, over the clock pairs of both hosts, and by questions that one host asked the other while
-both recorded, where the way there and back bounds what lies between. The one with the smaller bound is taken.
+There are two ways: by UTC, with the clock pairs of both hosts, and by questions that one host asked the other while
+both recorded, where the round trip bounds the error. The way with the smaller bound is used.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Integers = npt.NDArray[np.int64]
 
 STEP_NS = 50_000_000  # a change between two pairs that no drift explains: UTC was stepped
 DRIFT = 1e-4  # clocks run apart by no more than this
-# What the kernel says of a clock that nothing synchronises; one that says nothing is taken for such a clock.
+# The kernel's error bound of an unsynchronised clock; also used if the kernel reports none.
 UNSYNCHRONISED_NS = 16 * NS
 UTC_BOOT_ID = "imported"  # the boot id of stamps that are UTC themselves
 TIME_KEYS = ("t", "from", "to", "start_ns", "end_ns")
-WINDOW_NS = 30 * NS  # of the answers within, the quickest tells best
-BEYOND_NS = 10 * NS  # what is recorded before the first answer and after the last
+WINDOW_NS = 30 * NS  # of the answers within, the quickest is used
+BEYOND_NS = 10 * NS  # of the record before the first answer and after the last
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockJoint:
-    """Turn the time of one host into that of another (ns): offsets are known at some times, and even in between.
+    """Convert the time of one host to that of another (ns): offsets at some times, interpolated in between.
 
-    Before the first and after the last the nearest offset holds. `error_ns` bounds how far a time may be off.
+    Before the first and after the last, the nearest offset holds. `error_ns` is the largest error of a time.
     """
 
     at_ns: Integers
@@ -67,7 +67,7 @@ def _list_integers(stamps: Any) -> list[int]:
 def choose_joint(
     first: Sequence[ClockPair], other: Sequence[ClockPair], answers: Iterable[Mapping[str, Any]]
 ) -> ClockJoint | None:
-    """Return how a host's time is turned into the first one's, None where nothing joins them.
+    """Return the conversion of a host's time to that of the first host, None if nothing joins them.
 
     `answers` are events with the first host's times `from` and `to` around the other's `node_ns`.
     """
@@ -108,10 +108,10 @@ def join_by_answers(answers: Iterable[Mapping[str, Any]]) -> ClockJoint | None:
 
 
 def _find_offsets(pairs: Sequence[ClockPair]) -> tuple[Integers, Integers, int]:
-    """Return times, what leads from each to UTC, and how far that may be off (ns).
+    """Return times, their offsets to UTC, and the largest error (ns).
 
-    Where UTC was stepped, one offset holds throughout, that of the pair the kernel was surest of: monotonic time does
-    not step, and nobody knows which of the others was right.
+    If UTC was stepped, one offset holds throughout, that of the pair with the smallest kernel error: monotonic time
+    does not step, and it is unknown which of the other offsets was right.
     """
     at = np.array([p.mono_ns for p in pairs], np.int64)
     offset = np.array([p.utc_ns - p.mono_ns for p in pairs], np.int64)

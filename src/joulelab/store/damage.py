@@ -1,6 +1,6 @@
-"""Find files that a run lacks, that cannot be read, that were cut off or changed, by what its folder itself says.
+"""Find files of a run that are missing, unreadable, cut off or changed, by the records in its folder.
 
-A run without a manifest (sealed by joulelab 0.1.1 and before, or not sealed yet) says little of the content: a file
+A run without a manifest (sealed by joulelab 0.1.1 and before, or not sealed yet) records little of the content: a file
 that was changed and can still be read is then found only by its number of rows or its size.
 """
 
@@ -47,22 +47,22 @@ def find_damage(
         here = [t for t in tables if t.host == folder.name]
         own = [e for e in events if e.get("host") == folder.name]
         found += _find_missing_events(folder, here, own)
-        # A recorder makes a file for its first row; what was imported may be empty.
+        # A recorder makes a file for its first row; imported tables may be empty.
         empty = [t for t in here if t.segments and not t.rows and t.segments[0].header.boot_id != UTC_BOOT_ID]
         for path in (folder / f"{t.meter}.{t.table}" for t in empty):
             found.append(FileProblem(path, "it holds no rows", lost=True, code="no-rows"))
         if state is RunState.CLOSED:
-            told = {p.path for p in found if p.lost}
+            lost = {p.path for p in found if p.lost}
             cut = _find_cut_files(folder, [t for t in here if t not in empty], own, files)
-            found += [p for p in cut if p.path not in told]
+            found += [p for p in cut if p.path not in lost]
         lost = {p.path.name.partition(".")[0] for p in found if p.path.parent == folder}
         opened = (e for e in own if e.get("event") == "meter" and e.get("status") == "open")
         for event in (e for e in opened if e.get("meter") not in lost):
-            # The tables of what was imported may be those of other hosts.
+            # Imported tables may belong to other hosts.
             found += _find_missing_samples(folder, event, here if "streams" in event else tables, own)
-    told = {p.path for p in found}
+    listed = {p.path for p in found}
     lines = (folders[0].parent / name for name in files if name.endswith(".jsonl"))
-    gone = [p for p in lines if not os.path.lexists(p) and told.isdisjoint((p, *p.parents))]
+    gone = [p for p in lines if not os.path.lexists(p) and listed.isdisjoint((p, *p.parents))]
     gone = list(dict.fromkeys(p if p.parent.exists() else p.parent for p in gone))
     found += [FileProblem(p, "it is missing", lost=True, code="missing") for p in gone]
     return list({p.path: p for p in reversed(found)}.values())[::-1]  # the first problem of each file

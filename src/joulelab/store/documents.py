@@ -46,7 +46,7 @@ def read_document(path: str) -> dict[str, Any]:
     import msgspec
 
     try:
-        text = read_regular(path, LARGEST_DOCUMENT)  # making a Path of it takes longer than to read it
+        text = read_regular(path, LARGEST_DOCUMENT)  # creating a Path takes longer than reading the file
         if not _is_deep(text) and not _LONG_NUMBER.search(text):
             data = msgspec.json.decode(text)
             if isinstance(data, dict):
@@ -101,7 +101,7 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
 
 
 def _read_plain_lines(text: bytes) -> list[Line] | None:
-    """Return lines that hold nothing unusual, three times as fast; None where one of them has to be looked at."""
+    """Return the lines of a file without unusual content, three times as fast; None if a line needs a closer look."""
     import msgspec
 
     if _LARGE_TIME.search(text) or _is_deep(text):
@@ -135,7 +135,7 @@ def _read_integer(text: str) -> int:
 def _is_deep(text: bytes) -> bool:
     """Return whether a document may be nested deeper than `MOST_DEPTH`; brackets in its strings count as well.
 
-    Pairs of brackets are removed from the inside out: that takes a tenth of the time of a look at what was decoded.
+    Pairs of brackets are removed from the inside out, in a tenth of the time of a walk through the decoded document.
     """
     brackets = text.translate(None, _NOT_BRACKETS)
     for _ in range(MOST_DEPTH // 2):  # each time one level goes, or two

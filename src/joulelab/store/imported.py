@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Fetched
 
 IMPORTED = "imported"
-NO_HOST = "imported"  # the host of what names none, and the boot id of a clock that nobody asked
+NO_HOST = "imported"  # the host of streams that name none, and the boot id of a clock that is UTC
 BATCH_ROWS = 20_000
 LARGEST_VALUE = 1e30  # in any unit; squares and sums of larger numbers do not fit into a float
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedMeter:
-    """Hold what one archive gave, under the name of its meter."""
+    """Hold the streams of one archive, under the name of its meter."""
 
     meter: str
     streams: Sequence[Fetched]
@@ -65,10 +65,10 @@ class ImportedPhase:
 
 @dataclass(frozen=True, slots=True)
 class RunImport:
-    """Describe a run to be made: its parts, its interval (UTC, ns), the idle stretch and phases, and words for it.
+    """Describe a run to be written: its parts, its interval (UTC, ns), the idle interval and phases, and labels.
 
     `about` goes into `run.json` as `imported`: source, file, hash. `host` is the node of streams that name none.
-    `unsure_s` is how far begin and end of the interval may be off, to either side.
+    `unsure_s` are the largest errors of begin and end of the interval, to either side.
     """
 
     parts: Sequence[ImportedMeter]
@@ -108,7 +108,7 @@ def import_run(runs: Path, what: RunImport) -> Path:
 
 
 def name_meters(labels: Iterable[str]) -> list[str]:
-    """Return labels as names of meters: fit for files, and no two alike."""
+    """Turn labels into unique names of meters that are valid in file names."""
     names: list[str] = []
     for label in labels:
         base = name = re.sub(r"[^A-Za-z0-9_-]+", "-", label).strip("-") or "file"
@@ -138,8 +138,8 @@ def _write_import(run: Path, what: RunImport, host: str) -> None:
         for fetched in part.streams:
             there = fetched.host or host
             tables.setdefault((there, part.meter, fetched.stream.table), []).append(fetched)
-            told = events.setdefault(there, [])
-            told += [{**event, "meter": part.meter} for event in fetched.events]
+            own = events.setdefault(there, [])
+            own += [{**event, "meter": part.meter} for event in fetched.events]
         events[host].append({"t": what.start_ns, "event": "meter", "meter": part.meter, "status": "open"})
     for name, lines in events.items():
         folder = make_host_dir(run, name)
@@ -180,7 +180,7 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_journal(folder: Path, meter: str, table: str, members: Sequence[Fetched], *, host: str | None = None) -> None:
-    """Write what was fetched as one journal; `host` is whose it is (the folder's name). Raises StoreError."""
+    """Write fetched streams as one journal of a host (default: the folder's name). Raises StoreError."""
     there = folder.name if host is None else host
     header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": there, "boot_id": NO_HOST}
     with JournalWriter(make_journal_path(folder, meter, table, 0), header, [f.stream for f in members]) as journal:
@@ -207,19 +207,19 @@ def _pack_rows(row: struct.Struct, index: int, batch: Sequence[tuple[int, int, S
 
 
 def is_attached(run: Path, name: str) -> bool:
-    """Return whether a run has a host folder of that name. Raises StoreError for what cannot be one."""
+    """Return whether a run has a host folder of that name. Raises StoreError for an invalid name."""
     return find_host_dir(run, name).is_dir()
 
 
 def attach_host(
     run: Path, name: str, parts: Sequence[ImportedMeter], facts: Mapping[str, Any], times: tuple[int, int]
 ) -> None:
-    """Add `parts` to a run as the host `name`, with `facts` in its events; `times` (UTC, ns) are what it covers.
+    """Add `parts` to a run as the host `name`, with `facts` in its events; `times` (UTC, ns) are its begin and end.
 
     Raises StoreError where the run is not closed, or has a host of that name.
     """
     if read_run_state(run) is not RunState.CLOSED:
-        why = "what is recorded could be lost"
+        why = "recorded data could be lost"
         raise StoreError("the run is not closed", where=str(run), why=why, next="wait", code="store.not-closed")
     if is_attached(run, name):
         raise _refuse_existing(run, name)

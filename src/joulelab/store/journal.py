@@ -40,7 +40,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
 class HeaderFields(TypedDict):
-    """Name what a journal is of; streams, columns and schema are added by the writer."""
+    """Name host, meter and table of a journal; the writer adds streams, columns and schema."""
 
     meter: str
     table: str
@@ -68,7 +68,7 @@ class JournalHeader:
         return 24 + 8 * len(self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data as it stands in the file."""
+        """Return plain data in the form of the file."""
         fields: HeaderFields = {
             "meter": self.meter,
             "table": self.table,
@@ -180,7 +180,7 @@ def is_being_written(path: Path) -> bool:
 
 
 class JournalWriter:
-    """Append rows to a new journal; holds a lock on the file for its lifetime, so that nobody seals it meanwhile."""
+    """Append rows to a new journal; it is locked until it is closed, so that no process seals it meanwhile."""
 
     def __init__(self, path: Path, header: HeaderFields, streams: Sequence[Stream]) -> None:
         """Create the file with its header, synced; raise WriteFailed and leave no file where there is no room."""
@@ -221,14 +221,14 @@ class JournalWriter:
         return self.rows - before
 
     def sync(self) -> None:
-        """Put what was appended on the disk; raise WriteFailed where the disk says no."""
+        """Sync the rows to the disk. Raises WriteFailed."""
         try:
             getattr(os, "fdatasync", os.fsync)(self._fd)
         except OSError as error:
             raise self._failed("cannot sync", error, 0) from error
 
     def close(self) -> None:
-        """Close the file without a sync; closing twice is harmless. Raises WriteFailed where the disk says no."""
+        """Close the file without a sync; closing twice is harmless. Raises WriteFailed."""
         if not self._open:
             return
         self._open = False
@@ -261,11 +261,11 @@ class JournalWriter:
             while done < len(view):
                 done += os.pwrite(self._fd, view[done:], self._end + done)
         except OSError as error:
-            kept = done - done % whole
-            self._advance(kept)
+            written = done - done % whole
+            self._advance(written)
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
-            raise self._failed("cannot write", error, kept // whole) from error
+            raise self._failed("cannot write", error, written // whole) from error
         self._advance(done)
 
     def _advance(self, count: int) -> None:

@@ -1,7 +1,7 @@
-"""Know the content of a sealed run: `manifest.json` holds size, SHA-256 and number of rows of every raw file.
+"""Record the content of a sealed run: `manifest.json` holds size, SHA-256 and number of rows of every raw file.
 
 Sizes are compared whenever a run is opened, hashes when its data is read for an analysis and by `joulelab verify`.
-Files of lines may have grown since (a process that outlived the run): then their first bytes are what is compared.
+Files of lines may have grown since (a process that outlived the run): then only their first bytes are compared.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def write_manifest(
 ) -> None:
     """Record the raw files of a run that is sealed, but for `unfinished` ones; `rows` by name. Raises OSError.
 
-    What was recorded before stays, so that nobody's later change is taken for the original, except for the files that
+    Earlier records stay, so that no later change is taken for the original, except for the files that
     the seal has just `replaced`: Parquet files that it wrote, and journals that are in them now.
     """
     try:
@@ -185,7 +185,7 @@ class Verifier:
         self._records = None
 
     def find_damage(self, path: Path, *, hashes: bool) -> FileCheck | None:
-        """Return how a file differs from its record, None where it does not or has none."""
+        """Return the difference of a file from its record, None if there is none or no record."""
         name = path.relative_to(self.run).as_posix()
         if name not in self.records:
             return None
@@ -218,7 +218,7 @@ def _read_end_records(run: Path) -> dict[str, FileRecord]:
     try:
         end = read_document(f"{run}/end.json")
     except StoreError:
-        return {}  # it has not ended, or readers of end.json say what is wrong
+        return {}  # it has not ended, or readers of end.json report the defect
     sizes, hashes = end.get("files"), end.get("sha256")
     if not isinstance(sizes, dict) or not isinstance(hashes, dict):
         return {}

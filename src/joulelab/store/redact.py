@@ -1,4 +1,4 @@
-"""Remove secrets from what a run stores about its surroundings: the command line and the environment."""
+"""Remove secrets from the command line and the environment that a run stores."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def redact_command(argv: Iterable[str]) -> list[str]:
 
 
 def select_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the allow-list, with secrets removed from their values all the same."""
+    """Return the variables of the allow-list, without secrets in their values."""
     return {name: _clean_text(environment[name]) for name in ENVIRONMENT if name in environment}
 
 

@@ -1,4 +1,4 @@
-"""Hand the raw samples of a run to other programs, as CSV, Parquet or JSON, with everything needed to read them.
+"""Export the raw samples of a run as CSV, Parquet or JSON, with everything needed to read them.
 
 Times are `utc` (ISO 8601, by the clock pairs of the host), `t_s` (seconds since the run started, when the reading
 began) and `read_s` (how long the reading took). A channel that was not read is an empty cell or null.

@@ -33,7 +33,7 @@ ATTACHED = "attached"  # the event of a host that was added from an archive
 
 
 class RunState(StrEnum):
-    """Say whether a run is still recorded, ended in good order, or was cut off."""
+    """Define the states of a run: being recorded, ended properly, or cut off."""
 
     LIVE = "live"
     CLOSED = "closed"
@@ -92,7 +92,7 @@ def _claim_folder(runs: Path, utc_ns: int) -> tuple[Path, str]:
 
 
 def _get_cwd() -> str:
-    # The folder may have been deleted under us; the kernel then still tells what it was.
+    # The folder may have been deleted meanwhile; the kernel still knows its path.
     with contextlib.suppress(OSError):
         return str(Path.cwd())
     with contextlib.suppress(OSError):
@@ -131,7 +131,7 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
 
 
 def _hash_small(run: Path, files: Mapping[str, int]) -> dict[str, str]:
-    """Return the hashes of a run's files by name; none of large ones, nor where other nodes may still write theirs."""
+    """Return the hashes of a run's small files by name; none if other nodes may still write theirs."""
     if sum(files.values()) > HASHED_BYTES or len({name.partition("/")[0] for name in files}) > 1:
         return {}
     import hashlib
@@ -169,7 +169,7 @@ def list_host_dirs(run: Path) -> list[Path]:
 
 
 def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True) -> None:
-    """Write a JSON file so that readers see the whole of it or nothing; raise WriteFailed and leave no rest behind.
+    """Write a JSON file atomically; raise WriteFailed and leave no temporary file behind.
 
     Without `sync` it is on one line and may be empty after a power loss: for what can be made again, and fast.
     """
@@ -204,7 +204,7 @@ def _is_file(path: Path) -> bool:
 
 
 def identify_owner(pid: int | None = None) -> dict[str, Any]:
-    """Return what identifies a process (None = this one), as `run.json` has it."""
+    """Return the identity of a process (None = this one) in the form of `run.json`."""
     known = identify_process(pid)
     return {"pid": known["pid"], "start_ticks": known["ticks"], "boot_id": known["boot"]}
 
@@ -212,7 +212,7 @@ def identify_owner(pid: int | None = None) -> dict[str, Any]:
 def read_run_state(
     run: Path, meta: Mapping[str, Any] | None = None, *, proc: Path = PROC, boot: str | None = None
 ) -> RunState:
-    """Tell live, closed and killed apart; a journal that somebody still writes keeps a run live."""
+    """Return whether a run is live, closed or killed; it is live while a process writes one of its journals."""
     if os.path.lexists(run / "end.json"):
         return RunState.CLOSED
     who = (read_meta(run) if meta is None else meta).get("owner") or {}
@@ -284,7 +284,7 @@ def find_run(runs: Path, what: str) -> Path:
 
 
 def _find_newest(known: list[Path]) -> Path:
-    # Ids have whole seconds; runs of the same second are told apart by their clocks.
+    # Ids have whole seconds; runs of the same second are ordered by their clocks.
     second = known[-1].name[:15]
     return max((p for p in known if p.name[:15] == second), key=_read_start_ns)
 

@@ -1,4 +1,4 @@
-"""Answer SQL over all runs of a store, and let the statement touch nothing else.
+"""Answer SQL over all runs of a store; the statement can access nothing else.
 
 Views: `runs`, one row per run, with what it worked on and how well; `energies`, `phases` and `facts`, from results;
 `<meter>_<table>`, the samples of all runs that have ended with columns `run` and `host`, where a channel that was not
@@ -165,13 +165,13 @@ def _list_result_rows(
 
 
 def _may_show_data(sql: str) -> bool:
-    """Return whether a statement may show columns of runs that are from results: it names one, or shows all."""
+    """Return whether a statement may use columns of results: it names one, or selects all."""
     named_here = re.search(rf"(?i)\b({'|'.join(DATA_COLUMNS)})\b|\bcolumns\b|\brow\b|^\s*from\b|\(\s*from\b", sql)
     return bool(named_here) or "*" in re.sub(r"(?i)\bcount\s*\(\s*\*\s*\)", "", sql) or _lists_views(sql)
 
 
 def _describe_data(known: Sequence[Path], results: Results) -> dict[Path, Row]:
-    """Return what runs worked on and the figures that they are to be judged by, as they told it."""
+    """Return the data that runs worked on and their figures of quality, as they reported them."""
     found: dict[Path, Row] = {}
     for path in known:
         facts = {str(row.get("fact")): row.get("value") for row in results(path).get("facts", ())}
@@ -227,7 +227,7 @@ def _make_run_row(path: Path) -> Row:
 
 
 def _read_documents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what tells how a run began and ended; the latter is empty where it did not."""
+    """Return the documents of begin and end of a run; the latter is empty if it has not ended."""
     where = str(path)
     meta = upgrade_document("run", read_document(f"{where}/run.json"), where=where)
     there = os.path.lexists(f"{where}/end.json")
@@ -252,7 +252,7 @@ def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], c
 
 
 def _separate_names(names: Sequence[str]) -> list[str]:
-    """Return names of columns that the database can tell apart: it does not by upper and lower case."""
+    """Make column names unique without regard to case, as the database needs it."""
     seen: set[str] = set()
     found = []
     for name in names:
@@ -265,7 +265,7 @@ def _separate_names(names: Sequence[str]) -> list[str]:
 
 
 def _make_column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
-    """Return a column as it is given to the database: numbers as such, all else as text that is cast."""
+    """Return a column for the database: numbers unchanged, all other values as text that is cast."""
     kinds = set(map(type, values)) - {type(None)}
     if kind in NATIVE and kinds and kinds <= NATIVE[kind][1] and _is_fitting(values, kind):
         missing = [value is None for value in values]
@@ -279,7 +279,7 @@ def _is_fitting(values: Sequence[Any], kind: str) -> bool:
 
 def _cast_column(column: str, kind: str) -> str:
     if kind in NATIVE:
-        return f"TRY_CAST({column} AS {kind})"  # what is no number, in a folder from elsewhere, is NULL
+        return f"TRY_CAST({column} AS {kind})"  # a value that is not a number, in a folder from elsewhere, becomes NULL
     return f"{column}::VARCHAR::JSON::{kind}" if kind.startswith("MAP") else f"{column}::VARCHAR::{kind}"
 
 
@@ -328,7 +328,7 @@ def _name_view(file: str) -> str:
 
 
 def _find_lost(known: Sequence[Path], views: Container[str]) -> dict[Path, str]:
-    """Return the files of views that runs lack, or that have another size than their manifests say, with the defect."""
+    """Return files of views that are missing or differ in size from their manifests, with the defect."""
     lost: dict[Path, str] = {}
     for run in known:
         with contextlib.suppress(StoreError):
@@ -364,7 +364,7 @@ def _copy_journals(
 
 
 def _list_files(run: Path) -> list[str]:
-    """Return the regular files in a run's host folders, but the hidden ones; DuckDB would wait for a FIFO."""
+    """Return the regular files in a run's host folders, without hidden ones; DuckDB would wait for a FIFO."""
     found = []
     with contextlib.suppress(OSError), os.scandir(run) as hosts:
         for host in hosts:
@@ -384,7 +384,7 @@ def _lists_views(sql: str) -> bool:
 
 
 def _may_name_samples(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
-    """Return whether a statement has a word that may be a view of samples: it has a `_`, and is no column so far."""
+    """Return whether a statement has a word that may name a view of samples: it contains `_` and is not a column."""
     columns = {str(row[0]).lower() for row in con.execute("SELECT column_name FROM duckdb_columns()").fetchall()}
     words = {word.lower() for word in re.findall(r"\w+", sql)}
     return _lists_views(sql) or any("_" in word for word in words - columns)

@@ -1,4 +1,4 @@
-"""Open a run folder for reading, whether it is live, killed, closed, or being sealed by somebody else."""
+"""Open a run folder for reading, whether it is live, killed, closed, or being sealed by another process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Stream
 
 T = TypeVar("T")
-# Up to this many values (32 MB) a table is read as a whole, and kept.
+# A table of up to this many values (32 MB) is read as a whole and stays in memory.
 WHOLE_VALUES = 4_000_000
 
 
@@ -56,14 +56,14 @@ def open_run(path: Path) -> Run:
 
 
 class Run:
-    """Read a run. Nothing is written: sealing is `seal()`'s business.
+    """Read a run. Nothing is written: `seal_run` seals.
 
     `tables()` looks at the folder anew; `series()` then reads what that look found. All times are in the first host's
     monotonic time, but those of hosts that `unjoined()` names; files and `clock_pairs()` have each host's own.
     """
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
-        """Take what `run.json` says; everything else is read when asked for."""
+        """Take the content of `run.json`; everything else is read when needed."""
         self.path = path
         self.meta = dict(meta)
         self._loaded: dict[tuple[str, str, str], SampleTable] = {}
@@ -71,7 +71,7 @@ class Run:
         self._unread: dict[Path, FileProblem] = {}
         self._look: list[tuple[str, int, int]] = []
         self._joints: dict[str, ClockJoint | None] | None = None
-        self._kept: tuple[object, Any] | None = None
+        self._remembered: tuple[object, Any] | None = None
         self._con = LateDatabase()
         self._verifier = Verifier(path)
 
@@ -84,13 +84,13 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Release what readers hold; a run that is used again opens it again."""
-        self._kept = None
+        """Close the database and drop what was read; a later call opens it again."""
+        self._remembered = None
         self._con.close()
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """Return `end.json`, None while there is none."""
+        """Return the content of `end.json`, None if it does not exist."""
         return read_end(self.path)
 
     @property
@@ -105,7 +105,7 @@ class Run:
         return tuple(sorted((p.name for p in list_host_dirs(self.path)), key=lambda name: (name != first, name)))
 
     def tables(self) -> list[TableInfo]:
-        """Return every table of every host; those whose headers are torn are left out (see `problems`)."""
+        """Return every table of every host, except those with torn headers (see `problems`)."""
         look = sorted(_describe_file(f) for p in list_host_dirs(self.path) for f in os.scandir(p))
         if look != self._look:
             self._look = look
@@ -113,7 +113,7 @@ class Run:
             self._loaded.clear()
             self._whole.clear()
             self._joints = None
-            self._kept = None
+            self._remembered = None
             self._verifier.refresh()
         return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
 
@@ -133,16 +133,16 @@ class Run:
             nothing = np.empty(0, np.int64)
             return Series(nothing, nothing, {c: np.empty(0) for c in wanted}, np.empty(0, np.int32))
 
-    def kept(self, key: object, make: Callable[[], T]) -> T:
-        """Return the last thing that was made of this run under a key, or make it, where files have changed since."""
+    def remember(self, key: object, make: Callable[[], T]) -> T:
+        """Return the stored value if it has this key and no file has changed since, else make and store it."""
         self.tables()
-        if self._kept is None or self._kept[0] != key:
-            self._kept = key, make()
-        found: T = self._kept[1]
+        if self._remembered is None or self._remembered[0] != key:
+            self._remembered = key, make()
+        found: T = self._remembered[1]
         return found
 
     def events(self) -> list[Line]:
-        """Return what recorder and supervisor noted, in order of `t` per host, with `host` and `source` (the file)."""
+        """Return the events of recorder and supervisor, in order of `t` per host, with `host` and `source` (file)."""
         return self._joined_lines("events.*.jsonl")
 
     def marks(self) -> list[Line]:
@@ -155,11 +155,11 @@ class Run:
         return self._pairs_among(name, (line for line, _ in self._lines("events.*.jsonl") if line["host"] == name))
 
     def clock_error_ns(self, host: str) -> int | None:
-        """Return how far a host's times may be off, None where they could not be joined with the first host's."""
+        """Return the largest error of a host's times (ns), None if they cannot be joined with the first host."""
         return None if host in self.unjoined() else joint.error_ns if (joint := self._joint(host)) else 0
 
     def unjoined(self) -> list[str]:
-        """Return the hosts whose times cannot be given in the first host's: they are left as they are."""
+        """Return the hosts whose times cannot be converted to those of the first host: they stay unchanged."""
         self._joint("")
         assert self._joints is not None
         return [host for host, joint in self._joints.items() if joint is None]
@@ -173,7 +173,7 @@ class Run:
         return sorted(pairs, key=lambda pair: pair.mono_ns)
 
     def problems(self) -> list[FileProblem]:
-        """Return what is torn or damaged in this folder; reading has left it out."""
+        """Return the torn or damaged files of this folder, which readers leave out."""
         self._loaded.clear()
         found = [problem for table in self._tables() for problem in table.problems]
         found += [problem for table in self._tables() for s in table.journals for problem in _list_problems(s)]
@@ -182,11 +182,11 @@ class Run:
         return [*found, *self._unread.values()]
 
     def damage(self, events: Sequence[Line]) -> list[FileProblem]:
-        """Return the files that cannot be read or are missing, after all has been read; `events` are this run's."""
+        """Return unreadable and missing files, after everything was read; `events` are those of this run."""
         tables = list(self._tables())
         known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
-        told = {problem.path for problem in known}
-        known += [p for p in (*self._verify_documents(), *self._find_added(events)) if p.path not in told]
+        listed = {problem.path for problem in known}
+        known += [p for p in (*self._verify_documents(), *self._find_added(events)) if p.path not in listed]
         folders = [self.path / host for host in dict.fromkeys((str(self.meta.get("host")), *self.hosts))]
         sizes = (self.end or {}).get("files")
         files = {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
@@ -194,14 +194,14 @@ class Run:
 
     @property
     def lists_files(self) -> bool:
-        """Return whether the folder tells which files the run had, by a manifest or by their sizes at its end.
+        """Return whether the folder lists the files of the run, in a manifest or by their sizes at its end.
 
         Runs of joulelab 0.1.0 do not: files of lines that were deleted, or cut off after a line, are not found.
         """
         return bool(self._verifier.records) or isinstance((self.end or {}).get("files"), dict)
 
     def check_files(self) -> tuple[list[FileCheck], bool]:
-        """Compare all files with the manifest, by content; the second value is whether there is one to compare with.
+        """Compare the content of all files with the manifest; the second value is whether there is a manifest.
 
         Before a run is sealed, the hashes in its `end.json` serve as one. Raises NewerSchema.
         """
@@ -247,7 +247,7 @@ class Run:
                 yield FileProblem(path, what, lost=True, code="added")
 
     def _joint(self, host: str) -> ClockJoint | None:
-        """Return how a host's time is turned into the first one's, None where that is not needed or not known."""
+        """Return the conversion of a host's time to that of the first host, None if it is not needed or unknown."""
         if self._joints is None:
             self._joints = {}
             first, others = str(self.meta.get("host")), [h for h in self.hosts if h != self.meta.get("host")]
@@ -274,7 +274,7 @@ class Run:
         return any(any(folder.glob(kind)) for kind in ("*.journal", "*.parquet", "*.jsonl", "marks/*.jsonl"))
 
     def _boot(self, host: str, pairs: Sequence[ClockPair]) -> str:
-        """Return the id of the boot that a host recorded in: times of one boot are those of one clock."""
+        """Return the boot id of a host: times of one boot belong to one clock."""
         if pairs:
             return pairs[0].boot_id
         tables = (self._table(host, *names) for names in list_table_names(self.path / host))
@@ -311,12 +311,12 @@ class Run:
         return self._loaded[key]
 
     def _verify(self, path: Path) -> FileProblem | None:
-        """Return what is wrong with a file by the manifest: its size, or its content."""
+        """Return the difference of a file from the manifest, in size or content."""
         check = self._verifier.find_damage(path, hashes=True)
         return None if check is None else word_damage(self.path, check)
 
     def _read(self, key: tuple[str, str, str], stream: str, wanted: Sequence[str]) -> Series:
-        """Read a stream: of a small table all streams at once, because each reading of a file has its price."""
+        """Read a stream; all streams of a small table at once, as each access to a file is expensive."""
         table = self._table(*key)
         if table.rows * (len(table.columns) + 2) > WHOLE_VALUES:
             return self._joined(key[0], read_series(table, stream, wanted, self._con))
@@ -372,14 +372,14 @@ def _select_channels(info: TableInfo, stream: str, channels: Sequence[str] | Non
 
 
 def _find_missing(run: Path, name: str) -> Path:
-    """Return the outermost folder that is missing of a file, or the file itself."""
+    """Return the outermost missing folder of a file, or the file itself."""
     parts = name.split("/")
     paths = [run.joinpath(*parts[: k + 1]) for k in range(len(parts))]
     return next((path for path in paths if not os.path.lexists(path)), paths[-1])
 
 
 def _describe_file(file: os.DirEntry[str]) -> tuple[str, int, int]:
-    """Return what changes when a file does; a link that leads nowhere is described by itself."""
+    """Return name, size and time of a file, by which a change is noticed; of a broken link those of the link."""
     try:
         found = file.stat()
     except OSError:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Windows reads runs: it has no FIFOs to wait for, and needs to be told that files are binary.
+# Windows reads runs: it has no FIFOs to wait for, and needs a flag for binary files.
 _COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -88,9 +88,9 @@ def is_own(found: os.stat_result) -> bool:
 
 
 def replace_file(path: Path, data: bytes, *, sync: bool, own: bool = False, mode: int | None = None) -> None:
-    """Write a file so that readers see the whole of it or nothing; raise OSError and leave no rest behind.
+    """Write a file atomically; raise OSError and leave no temporary file behind.
 
-    The new file and the rename are relative to the open folder, so that nobody can exchange the folder in between.
+    The new file and the rename are relative to the open folder, so that the folder cannot be exchanged in between.
     `sync`: it is on the disk on return, after a power loss too. `own`: refuse the folder of another user, for caches.
     `mode`: permissions whatever the umask.
     """
@@ -190,7 +190,7 @@ def check_folder(folder: Path, user: int) -> None:
         raise UntrustedPlace(f"{folder} is no folder of its own", f"sudo rm {folder}")
     for each in (folder, folder.parent):
         found = each.stat()
-        # What is in somebody else's sticky folder (/tmp) stays ours.
+        # Our files in a sticky folder of another user (/tmp) stay ours.
         sticky = each != folder and found.st_mode & stat.S_ISVTX
         if found.st_uid not in (0, os.geteuid()):
             why = f"{each} belongs to user {found.st_uid}"

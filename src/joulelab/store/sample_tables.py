@@ -35,7 +35,7 @@ _PARQUET = re.compile(r"([^.]+)\.([^.]+)\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """Say what is wrong with one file of a run, in words for the user; `lost`: nothing of the file can be used.
+    """Describe the defect of one file of a run, in words for the user; `lost`: nothing of the file can be used.
 
     `code` does not change when the words do; `numbers` are those of the words.
     """
@@ -49,7 +49,7 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True)
 class TableSegment:
-    """Describe what one recorder process wrote: whole rows, bytes of a torn last row, rows damaged by a power loss.
+    """Describe the rows of one recorder process: whole ones, bytes of a torn last one, rows damaged by a power loss.
 
     `path` is the journal, or None where the rows are sealed; `journal_bytes` is its size, or was when it was sealed
     (None: sealed by joulelab 0.1.0).
@@ -65,7 +65,7 @@ class TableSegment:
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """Hold what is known of one table before its rows are read."""
+    """Hold the headers and files of one table, without its rows."""
 
     host: str
     meter: str
@@ -107,17 +107,17 @@ class SampleTable:
 
 
 class Database(Protocol):
-    """Answer SQL: a DuckDB connection, or one that is made when first asked."""
+    """Answer SQL: a DuckDB connection, or one that is opened when first used."""
 
     def execute(self, query: str, parameters: object = None) -> Any:
         """Run a statement and return the connection, from which rows are fetched one after the other."""
 
     def sql(self, query: str, *, params: object = None) -> Any:
-        """Return what a query finds as a whole: for columns that takes half as long as one row after the other."""
+        """Return the whole result of a query: for columns twice as fast as row by row."""
 
 
 class LateDatabase:
-    """Connect to DuckDB when first asked: a run that is not sealed needs none."""
+    """Connect to DuckDB when first used: a run that is not sealed does not need it."""
 
     def __init__(self) -> None:
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -127,7 +127,7 @@ class LateDatabase:
         return self._connected().execute(query, parameters)
 
     def sql(self, query: str, *, params: object = None) -> Any:
-        """Return what a query finds as a whole, on a connection of our own."""
+        """Return the whole result of a query, on a connection of our own."""
         return self._connected().sql(query, params=params)
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
@@ -136,7 +136,7 @@ class LateDatabase:
         return self._connection
 
     def close(self) -> None:
-        """Close the connection; asked again, there will be another."""
+        """Close the connection; a later query opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -289,7 +289,7 @@ def _sealed_segment(data: Mapping[str, Any], segment: Mapping[str, Any]) -> Tabl
 
 
 def read_sealed_header(table: SampleTable) -> dict[str, Any]:
-    """Return what a Parquet file keeps of the journals' headers."""
+    """Return the headers of the journals that a Parquet file stores."""
     segments = [
         {
             **{
@@ -330,7 +330,7 @@ def read_chunks(segment: TableSegment, size: int = CHUNK_ROWS) -> Iterator[tuple
 
 
 def find_sound_rows(rows: Rows, streams: int) -> Mask:
-    """Tell rows from what a power loss may leave in a file: zeros, or parts of blocks.
+    """Mark sound rows: a power loss may leave zeros or parts of blocks in a file.
 
     A block boundary can lie within a row, so the neighbours of a damaged row are not believed either.
     """

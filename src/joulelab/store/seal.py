@@ -58,7 +58,7 @@ FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 
 @dataclass(frozen=True, slots=True)
 class SealReport:
-    """Say which tables (`host/meter.table`) were sealed now, and which were left as they are, and why."""
+    """List the tables (`host/meter.table`) that were sealed now, and those that were left, with the reason."""
 
     sealed: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
@@ -84,7 +84,7 @@ def seal_run(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROW
 
 
 class _SealWork:
-    """Collect what is sealed and what is left of one run."""
+    """Collect the sealed and the left tables of one run."""
 
     def __init__(self, chunk_rows: int) -> None:
         self.chunk_rows = chunk_rows
@@ -95,7 +95,7 @@ class _SealWork:
         self.unfinished: list[str] = []
 
     def note_table(self, table: SampleTable) -> None:
-        """Note a table whose journals are in its Parquet file now."""
+        """Record a table whose journals are now in its Parquet file."""
         stem = f"{table.host}/{table.meter}.{table.table}"
         self.rows[f"{stem}.parquet"] = table.rows
         self.replaced += [f"{stem}.parquet", *(f"{stem}.{s.header.segment}.journal" for s in table.segments)]
@@ -218,14 +218,14 @@ class TemporaryFiles:
         self.paths: list[Path] = []
 
     def new(self) -> Path:
-        """Return a name that no other process uses, and that nobody who sees the names before it can guess."""
+        """Return a unique name that cannot be guessed from earlier ones."""
         self.paths.append(self.folder / f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
         return self.paths[-1]
 
 
 @contextlib.contextmanager
 def open_temporary_files(folder: Path) -> Iterator[TemporaryFiles]:
-    """Own temporary files: none of them is left when the block ends."""
+    """Create temporary files and remove them when the block ends."""
     temporary = TemporaryFiles(folder)
     try:
         yield temporary
@@ -245,9 +245,9 @@ def write_table(
     if not table.parquet and len(table.journals) == 1 and table.rows <= chunk_rows:
         segment = table.journals[0]
         rows, sound = next(read_chunks(segment, chunk_rows))
-        kept = tally.add(segment, rows, sound)
+        good = tally.add(segment, rows, sound)
         final = temporary.new()
-        _copy_rows(con, kept, segment, table.columns, final, tally.described(table))
+        _copy_rows(con, good, segment, table.columns, final, tally.described(table))
     else:
         parts = list(_write_parts(table, temporary, con, chunk_rows, tally))
         files = f"read_parquet([{', '.join(map(quote_text, parts))}])"
@@ -260,7 +260,7 @@ def write_table(
 
 
 class _RowTally:
-    """Count what goes into a file, to compare it with what comes out."""
+    """Count the rows written to a file, to compare them with those read back."""
 
     def __init__(self) -> None:
         self.sums: dict[str, int] = {}
@@ -269,14 +269,14 @@ class _RowTally:
 
     def add(self, segment: TableSegment, rows: Rows, sound: Mask) -> Rows:
         """Count a piece of a journal and return its sound rows."""
-        kept = rows if sound.all() else rows[sound]
+        good = rows if sound.all() else rows[sound]
         number = segment.header.segment
-        self._rows[number] = self._rows.get(number, 0) + len(kept)
-        self._damaged[number] = self._damaged.get(number, 0) + len(rows) - len(kept)
-        read = {c: len(kept) - int(np.count_nonzero(np.isnan(kept[c]))) for c in segment.header.columns}
-        times = {c: int(kept[c].sum(dtype=np.int64)) for c in ("t0_ns", "t1_ns")}
-        self.add_sums({"rows": len(kept), **times, **read})
-        return kept
+        self._rows[number] = self._rows.get(number, 0) + len(good)
+        self._damaged[number] = self._damaged.get(number, 0) + len(rows) - len(good)
+        read = {c: len(good) - int(np.count_nonzero(np.isnan(good[c]))) for c in segment.header.columns}
+        times = {c: int(good[c].sum(dtype=np.int64)) for c in ("t0_ns", "t1_ns")}
+        self.add_sums({"rows": len(good), **times, **read})
+        return good
 
     def add_sums(self, sums: Mapping[str, int]) -> None:
         """Count rows whose sums are known."""

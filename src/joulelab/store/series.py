@@ -1,4 +1,4 @@
-"""Read streams out of a table, from its journals and from what was sealed of it."""
+"""Read the streams of a table from its journals and its sealed file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Series:
 
 
 def read_series(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> Series:
-    """Read one stream from everything that holds rows of it; raise FileNotFoundError where a journal was sealed."""
+    """Read one stream from all files with rows of it; raise FileNotFoundError if a journal was sealed meanwhile."""
     parts = [_read_parquet(table, stream, columns, con)] if table.parquet else []
     parts += [_read_journal(segment, stream, columns) for segment in table.journals]
     if len(parts) == 1:
@@ -48,7 +48,7 @@ def read_series(table: SampleTable, stream: str, columns: Sequence[str], con: Da
 
 
 def read_streams(table: SampleTable, con: Database) -> dict[str, Series]:
-    """Read all streams of a table with all channels; raise FileNotFoundError where a journal was sealed."""
+    """Read all streams of a table with all channels; raise FileNotFoundError if a journal was sealed meanwhile."""
     columns = list(table.columns)
     names = [s.name for s in table.streams]
     parts = _read_sealed_rows(table, names, con) if table.parquet is not None else []

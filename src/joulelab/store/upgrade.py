@@ -1,4 +1,4 @@
-"""Know the schema versions: bring older documents up to date while reading, refuse newer ones.
+"""Upgrade documents of older schema versions while reading, refuse newer ones.
 
 Files on disk are never rewritten for an upgrade (raw data is not changed): each step turns a document of one version
 into the next, in memory. A new version adds one entry to `STEPS`, raises `SCHEMA`, and keeps a golden folder
@@ -65,7 +65,7 @@ def upgrade_document(
 
 
 def _check_types(document: Document, data: Mapping[str, Any], where: str) -> None:
-    """Raise StoreError where a value is not what readers take it for: one bad folder must not stop a list of runs."""
+    """Raise StoreError if a value has the wrong type: one bad folder must not stop a list of runs."""
     for key, types in TYPES.get(document, {}).items():
         value = data.get(key, _NOTHING)
         kind = type(value)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from joulelab.report.html import tag
-from joulelab.report.page.document import profile_figure
-from joulelab.report.page.parts import Page, Section
+from joulelab.report.page.document import Page, Section, write_profile_figure
 
 
 def profile(
@@ -137,7 +136,7 @@ def page_of(
     data: dict[str, Any], *, title: str = "llama2-13b on node07", overlay: bool = False, **addresses: str
 ) -> Page:
     """Return a page with one chart and something around it."""
-    figure = profile_figure(
+    figure = write_profile_figure(
         "power-data", "Mean 4.1 kW over 10 min; the GPUs drew 78 % of it.", overlay=overlay, **addresses
     )
     words = tag("p", "The energy of the run from the GPU to the wall, and how far to trust it.")

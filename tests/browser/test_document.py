@@ -8,9 +8,8 @@ import pytest
 from tests.browser.synthetic_profile import page_of, profile
 
 from joulelab.report.html import joined, tag
-from joulelab.report.page.document import offline, script, served, stylesheet
-from joulelab.report.page.parts import Page as Contents
-from joulelab.report.page.parts import Section
+from joulelab.report.page.document import Page as Contents
+from joulelab.report.page.document import Section, read_script, read_stylesheet, write_offline_page, write_served_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +39,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = page_of(profile(100.0, 1.0, gpus=2), title=LONG)
     extra = Section("words", LONG, joined([table, *words]))
     path = tmp_path_factory.mktemp("document") / "page.html"
-    path.write_text(offline(Contents(given.title, LONG, (*given.sections, extra), given.data)), encoding="utf-8")
+    path.write_text(
+        write_offline_page(Contents(given.title, LONG, (*given.sections, extra), given.data)), encoding="utf-8"
+    )
     return path
 
 
@@ -105,10 +106,12 @@ def test_a_live_page_renews_what_changed(open_page: Callable[..., Page]) -> None
     def answer(route: Route) -> None:
         if "/static/" in route.request.url:
             css = ".css" in route.request.url
-            route.fulfill(body=stylesheet() if css else script(), content_type="text/css" if css else "text/javascript")
+            route.fulfill(
+                body=read_stylesheet() if css else read_script(), content_type="text/css" if css else "text/javascript"
+            )
         else:
             energy = next(told)
-            text = served(contents(energy == "1 kWh", energy)).replace('data-renew="5"', 'data-renew="1"')
+            text = write_served_page(contents(energy == "1 kWh", energy)).replace('data-renew="5"', 'data-renew="1"')
             route.fulfill(body=text, content_type="text/html; charset=utf-8")
 
     page = open_page()

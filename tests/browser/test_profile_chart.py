@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.browser.synthetic_profile import day, page_of, profile
 
-from joulelab.report.page.document import offline, script, served, stylesheet
+from joulelab.report.page.document import read_script, read_stylesheet, write_offline_page, write_served_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def shown(open_page: Callable[..., Page], tmp_path: Path) -> Callable[..., Page]
         data: dict[str, Any], *, overlay: bool = False, before: Callable[[Page], Any] = id, **options: Any
     ) -> Page:
         file = tmp_path / "page.html"
-        file.write_text(offline(page_of(data, overlay=overlay)), encoding="utf-8")
+        file.write_text(write_offline_page(page_of(data, overlay=overlay)), encoding="utf-8")
         page = open_page(**options)
         before(page)
         page.goto(file.as_uri())
@@ -284,7 +284,9 @@ def answers(page: Page, text: str, api: Callable[[str], dict[str, Any]]) -> None
             route.fulfill(json=api(route.request.url))
         elif path.startswith("/static"):
             css = path.endswith(".css")
-            route.fulfill(body=stylesheet() if css else script(), content_type="text/css" if css else "text/javascript")
+            route.fulfill(
+                body=read_stylesheet() if css else read_script(), content_type="text/css" if css else "text/javascript"
+            )
         elif path == "/favicon.ico":
             route.fulfill(status=204)
         else:
@@ -313,7 +315,7 @@ def test_raw_readings_are_fetched(open_page: Callable[..., Page]) -> None:
 
     page = open_page()
     data = profile(2000.0, 1.0, gpus=2, raw_s=0.05)
-    answers(page, served(page_of(data, raw="/api/power")), finer)
+    answers(page, write_served_page(page_of(data, raw="/api/power")), finer)
     page.goto(SITE)
     page.wait_for_selector(".profile .status:not(:empty)")
     drag(page, 0.50, 0.51)
@@ -330,7 +332,7 @@ def test_raw_readings_are_fetched(open_page: Callable[..., Page]) -> None:
 def test_what_goes_on_grows(open_page: Callable[..., Page], axe: Callable[..., list[str]]) -> None:
     page = open_page()
     given = page_of(profile(100.0, 1.0, gpus=2), live="/api/power")
-    answers(page, served(given), lambda url: profile(200.0, 1.0, gpus=2))
+    answers(page, write_served_page(given), lambda url: profile(200.0, 1.0, gpus=2))
     page.goto(SITE)
     page.wait_for_selector(".profile .status:not(:empty)")
     before = picture(page)

@@ -12,9 +12,9 @@ from tests.report.synthetic import epochs, make_run
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
-from joulelab.report.page.document import offline
-from joulelab.report.page.make import page_of_runs
-from joulelab.report.page.study import study_report
+from joulelab.report.page.comparison_page import open_comparison_report
+from joulelab.report.page.document import write_offline_page
+from joulelab.report.page.study_page import make_study_report
 from joulelab.study.folder import Settings, Study
 from joulelab.study.results import RatedTrial, Results
 
@@ -34,7 +34,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given: dict[str, Any] = {"name": HOSTILE, "labels": {"who": HOSTILE}, "marks": epochs(2, 10.0, name=HOSTILE)}
     paths = [make_run(folder / "runs", gpu_w=300.0, **given), make_run(folder / "runs", gpu_w=250.0)]
     file = folder / "page.html"
-    file.write_text(offline(page_of_runs(paths)), encoding="utf-8")
+    file.write_text(write_offline_page(open_comparison_report(paths).make_page()), encoding="utf-8")
     return file
 
 
@@ -49,8 +49,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results.rated = {"g1c100": [RatedTrial(("gpu",), 1000.0, Quantity(5e4, {"gain:m": 500.0}), 100.0, "m")]}
     summary = summarise_cells(sweep(caps=(100, 180, 260), gpus=(1, 8), n=2), goals=[Goal("energy")])
     file = tmp_path_factory.mktemp("study") / "page.html"
-    made = study_report(Study(Path("mine"), data), results, summary)
-    file.write_text(offline(made.page()), encoding="utf-8")
+    made = make_study_report(Study(Path("mine"), data), results, summary)
+    file.write_text(write_offline_page(made.make_page()), encoding="utf-8")
     return file
 
 

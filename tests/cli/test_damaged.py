@@ -14,7 +14,7 @@ import pytest
 from joulelab.analysis.results_file import load_result
 from joulelab.dashboard.entries import Place, full_entry, quick_entry
 from joulelab.report.comparison import compare_runs
-from joulelab.report.page.run import run_page
+from joulelab.report.page.run_page import make_run_report
 from joulelab.study.trial import from_result
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_lists_call_such_a_run_damaged(call: Call, run: Path, damage: Callable[[
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_pages_and_the_dashboard_show_what_failed(run: Path, damage: Callable[[Path], None]) -> None:
     damage(run / POWER)
-    page = str(run_page(load_result(run), run, None))
+    page = str(make_run_report(load_result(run), run, None).make_page())
     assert re.search(r"damaged: vm/nvml", page)
     assert "3.72" not in page
     place = Place(run.name, run, run.parent)

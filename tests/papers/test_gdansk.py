@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.papers.judged import Figure
-    from joulelab.report.study_curves import Panel
+    from joulelab.report.charts.chart_model import CurveChart
     from joulelab.twin.nodefile import Description
 
 ROOT = Path(__file__).parents[2]
@@ -213,9 +213,9 @@ def test_pictures_are_those_of_the_paper(ideal: Swept, tmp_path: Path) -> None:
 
 @pytest.mark.system  # pure, and slow
 def test_no_cap_is_marked_as_best_by_time(ideal: Swept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    drawn: list[Panel] = []
+    drawn: list[CurveChart] = []
 
-    def keep(panels: list[Panel], *_: Any, **__: Any) -> list[Path]:
+    def keep(panels: list[CurveChart], *_: Any, **__: Any) -> list[Path]:
         drawn.extend(panels)
         return []
 

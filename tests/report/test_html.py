@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulelab.report.html import Html, escaped, joined, json_script, tag
-from joulelab.report.page.parts import Page, Section
+from joulelab.report.page.document import Page, Section
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> & \u2028 </script x <!--<script "
 

@@ -9,8 +9,17 @@ import re
 import pytest
 
 from joulelab.report.html import Html, tag
-from joulelab.report.page.document import SCRIPTS, STYLES, offline, profile_figure, script, served, stylesheet
-from joulelab.report.page.parts import Page, Section
+from joulelab.report.page.document import (
+    SCRIPTS,
+    STYLES,
+    Page,
+    Section,
+    read_script,
+    read_stylesheet,
+    write_offline_page,
+    write_profile_figure,
+    write_served_page,
+)
 
 HOSTILE = "</title><script>alert(1)</script>\u202egnp\x1b[31m"
 
@@ -30,7 +39,7 @@ def sha256(text: str) -> str:
 
 
 def test_only_our_script_and_style_run() -> None:
-    text = offline(page())
+    text = write_offline_page(page())
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
     rules = dict(rule.strip().split(" ", 1) for rule in policy[1].split(";"))
@@ -44,12 +53,12 @@ def test_only_our_script_and_style_run() -> None:
 
 
 def test_one_file_asks_for_nothing() -> None:
-    text = offline(page())
+    text = write_offline_page(page())
     assert not re.findall(r"https?:|\bsrc=|@import|url\(|<link", text)
 
 
 def test_a_served_page_links_what_it_needs() -> None:
-    text = served(
+    text = write_served_page(
         page(), base="/joulelab", navigation=tag("nav", "Runs", aria_label="Dashboard"), extra=tag("link", rel="icon")
     )
     assert re.findall(r'<link rel="stylesheet" href="(/joulelab/static/page\.css)\?[0-9a-f]+">', text)
@@ -60,7 +69,7 @@ def test_a_served_page_links_what_it_needs() -> None:
 
 
 def test_headings_and_contents() -> None:
-    text = offline(page())
+    text = write_offline_page(page())
     assert re.findall(r"<(h\d)", text) == ["h1", "h2", "h2"]
     assert re.findall(r'<li><a href="#([^"]*)">([^<]*)</a>', text) == [("power", "Power"), ("checks", "Checks")]
     assert '<section id="power" aria-labelledby="power-heading"><h2 id="power-heading">Power</h2>' in text
@@ -69,13 +78,15 @@ def test_headings_and_contents() -> None:
 
 
 def test_one_section_needs_no_contents() -> None:
-    text = offline(page(sections=(Section("a", "A", Html("")),), subtitle=""))
+    text = write_offline_page(page(sections=(Section("a", "A", Html("")),), subtitle=""))
     assert 'aria-label="Contents"' not in text
     assert 'class="subtitle"' not in text
 
 
 def test_names_do_nothing() -> None:
-    text = offline(page(title=HOSTILE, subtitle=HOSTILE, sections=(Section("a", HOSTILE, tag("p", HOSTILE)),)))
+    text = write_offline_page(
+        page(title=HOSTILE, subtitle=HOSTILE, sections=(Section("a", HOSTILE, tag("p", HOSTILE)),))
+    )
     assert text.count("<script>") == 1
     assert text.count("</title>") == 1
     assert "\u202e" not in text.replace(str(tag("p", HOSTILE)), "")
@@ -83,34 +94,34 @@ def test_names_do_nothing() -> None:
 
 def test_two_parts_of_one_name() -> None:
     with pytest.raises(ValueError, match="one name"):
-        offline(page(data={"power": {}}))
+        write_offline_page(page(data={"power": {}}))
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_what_goes_on_renews_itself_where_it_is_served(live: bool) -> None:
-    assert ('data-renew="5"' in served(page(live=live))) is live
-    assert 'data-renew="' not in offline(page(live=live))
+    assert ('data-renew="5"' in write_served_page(page(live=live))) is live
+    assert 'data-renew="' not in write_offline_page(page(live=live))
 
 
 def test_figure_of_a_profile() -> None:
-    text = profile_figure("d", "<4 kW>", overlay=True, raw="/a?b", live="/c")
+    text = write_profile_figure("d", "<4 kW>", overlay=True, raw="/a?b", live="/c")
     assert 'class="profile" data-source="d" data-mode="overlay" data-raw="/a?b" data-live="/c"' in text
     assert '<figcaption class="summary">&lt;4 kW&gt;</figcaption>' in text
-    assert "data-mode" not in profile_figure("d", "")
+    assert "data-mode" not in write_profile_figure("d", "")
 
 
 def test_assets_are_small_and_ours() -> None:
-    assert len(script()) + len(stylesheet()) < 120_000
-    for text in (script(), stylesheet()):
+    assert len(read_script()) + len(read_stylesheet()) < 120_000
+    for text in (read_script(), read_stylesheet()):
         assert "</" not in text  # it stands within <script> and <style>
         assert not re.search(r"https?:|eval\(|innerHTML|document\.write|new Function", text)
     assert len(set(STYLES)) + len(set(SCRIPTS)) == len(STYLES) + len(SCRIPTS)
 
 
 def test_a_family_has_one_colour_in_all_charts() -> None:
-    from joulelab.report.charts.of_run import COLOUR
+    from joulelab.report.charts.run_charts import FAMILY_COLOURS
 
-    found = re.search(r"const FAMILIES = \{(.*?)\};", script())
+    found = re.search(r"const FAMILIES = \{(.*?)\};", read_script())
     assert found is not None
     pairs = re.findall(r"'?([a-z. ]+?)'?: (\d)", found[1])
-    assert {name.strip(): int(number) for name, number in pairs} == COLOUR
+    assert {name.strip(): int(number) for name, number in pairs} == FAMILY_COLOURS

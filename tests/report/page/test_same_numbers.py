@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from joulelab.report.page.markdown_run import run_markdown
-from joulelab.report.page.run import run_page
 from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
@@ -21,6 +19,7 @@ from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.charts.run_charts import split_energy
 from joulelab.report.page.document import write_offline_page
+from joulelab.report.page.run_page import make_run_report
 from joulelab.report.run_tables import lay_out_run, write_headline
 from joulelab.report.terminal import write_blocks
 from joulelab.store.run_reader import open_run
@@ -55,9 +54,10 @@ class Told:
         self.result: Result = load_result(path)
         with open_run(path) as run:
             self.profile = make_profile(run)
-        self.page = run_page(self.result, path, self.profile)
+        report = make_run_report(self.result, path, self.profile)
+        self.page = report.make_page()
         self.html = Reader(write_offline_page(self.page))
-        self.markdown = run_markdown(self.result, path, self.profile)
+        self.markdown = report.write_markdown()
         self.json: dict[str, Any] = json.loads(json.dumps(self.result.to_json()))
         blocks = lay_out_run(self.result, path, width=2000)
         blocks += lay_out_run(self.result, path, width=2000, every_scope=True, every_phase=True, budget=True)

@@ -20,20 +20,19 @@ from joulelab.analysis.result import RatedDevice
 from joulelab.analysis.results_file import load_result, write_result
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
-from joulelab.report import study_tables
-from joulelab.report.page.document import offline
-from joulelab.report.page.make import page_of_run, page_of_study, report_of_study
-from joulelab.report.page.study import study_report
-from joulelab.report.page.study_slots import states_text
+from joulelab.report.page.document import write_offline_page
+from joulelab.report.page.run_page import open_run_report
+from joulelab.report.page.study_page import count_states, make_study_report, open_study_report, report_study
 from joulelab.report.paper_tables import list_paper_tables
-from joulelab.report.study.rated import describe_estimates, estimate_columns, list_estimates
-from joulelab.report.study_summary import summarise_study
+from joulelab.report.study_summary import describe_estimates, list_estimates, make_estimate_table, summarise_study
+from joulelab.report.study_tables import describe_best, make_compared_table, make_measured_table
+from joulelab.report.tables import format_cell
 from joulelab.study.folder import Settings, Study, open_study
 from joulelab.study.results import RatedTrial, Results, gather
 
 if TYPE_CHECKING:
-    from joulelab.report.page.parts import Page
-    from joulelab.report.page.written import Report
+    from joulelab.report.page.document import Page
+    from joulelab.report.page.page_blocks import Report
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|*\u202e"
 GOALS = [Goal("energy"), Goal("edp")]
@@ -60,7 +59,7 @@ def _well_formed(page: Page) -> None:
 
 
 def _part(report: Report, name: str) -> str:
-    return next(section.body for section in report.page().sections if section.id == name)
+    return next(section.body for section in report.make_page().sections if section.id == name)
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +72,11 @@ def report(summary: StudySummary) -> Report:
     results = Results(rows=[_row("g1c100")], notes=["a note of the slots"])
     trials = [RatedTrial(("gpu",), 1000.0, Quantity(5e4, {"gain:m": 500.0}), 100.0, "m")] * 3
     results.rated = {"g1c100": trials, "g8c260": [replace(t, watts=2000.0) for t in trials]}
-    return study_report(_study(), results, summary)
+    return make_study_report(_study(), results, summary)
 
 
 def test_the_page_has_every_part_and_is_well_formed(report: Report) -> None:
-    page = report.page()
+    page = report.make_page()
     _well_formed(page)
     assert [s.id for s in page.sections] == [
         "best", "metrics", "front", "maps", "scaling", "paper", "cells", "estimate", "slots", "notes", "again",
@@ -85,24 +84,24 @@ def test_the_page_has_every_part_and_is_well_formed(report: Report) -> None:
     assert page.title == "Study mine"
     assert page.subtitle == "1 slot: 1 done"
     assert not page.live
-    assert len(re.findall("<svg", offline(page))) >= 15
+    assert len(re.findall("<svg", write_offline_page(page))) >= 15
 
 
 def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, summary: StudySummary) -> None:
-    read = [row for row in Reader(offline(report.page())).rows if row]
+    read = [row for row in Reader(write_offline_page(report.make_page())).rows if row]
     line = summary.lines[0]
-    columns = [study_tables.make_label_column(summary, line), *study_tables.list_measured_columns(summary, line)]
-    for cells in zip(*(c.cells for c in columns), strict=True):
-        assert any(row[: len(cells)] == list(cells) for row in read), cells
-    for cells in zip(*(c.cells for c in study_tables.list_compared_columns(summary, line)), strict=True):
-        assert any(row[1:] == list(cells) for row in read), cells
+    for table, skipped in ((make_measured_table(summary, line), 0), (make_compared_table(summary, line), 1)):
+        assert table is not None
+        for row in table.rows:
+            cells = [format_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
+            assert any(each[skipped : len(cells)] == cells[skipped:] for each in read), cells
     for table in list_paper_tables(summary):
         assert table.caption in re.sub("<[^>]+>", "", _part(report, "paper")).replace("&#x27;", "'")
         for row in table.rows:
             assert any(tuple(each[-len(row.figures) :]) == row.figures for each in read), row
-    markdown = report.markdown()
+    markdown = report.write_markdown()
     for best in summary.best:
-        assert study_tables.describe_best(summary, best) in re.sub(r"\\(.)", r"\1", markdown)
+        assert describe_best(summary, best) in re.sub(r"\\(.)", r"\1", markdown)
 
 
 def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary: StudySummary) -> None:
@@ -128,7 +127,7 @@ def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: StudySummary
     assert found[0].ratio.expanded is not None
     assert found[0].ratio.expanded > 0.1  # two repeats that are far from each other
     assert re.search(r"\b9 ", describe_estimates(found, summary))
-    assert estimate_columns(found, summary)[0].cells == ("cap=100 W gpus=1",)
+    assert [row.cells[0] for row in make_estimate_table(found, summary).rows] == ["cap=100 W gpus=1"]
     assert found[0].to_json()["rated_w"] == 10.0
 
 
@@ -142,7 +141,7 @@ def test_slots_link_to_their_runs_and_what_failed_says_why(summary: StudySummary
         asked.append(path)
         return "/run/1" if "g1c100" in str(path) else None
 
-    report = study_report(_study(), results, summary, link=link)
+    report = make_study_report(_study(), results, summary, link=link)
     text = _part(report, "slots")
     assert '<a href="/run/1">run-1</a>' in text
     assert asked == [
@@ -151,26 +150,28 @@ def test_slots_link_to_their_runs_and_what_failed_says_why(summary: StudySummary
     assert "exit code 3" in text
     assert "3 slots: 1 done, 1 failed, 1 running." in text
     assert report.live
-    assert "<a " not in _part(study_report(_study(), results, summary), "slots")
-    assert states_text([]) == "0 slots"
+    assert "<a " not in _part(make_study_report(_study(), results, summary), "slots")
+    assert count_states([]) == "0 slots"
 
 
 def test_a_study_that_has_not_run_yet_has_a_page() -> None:
-    report = study_report(_study(), Results(), summarise_cells([cell("a", [], cap=100.0), cell("b", [], cap=200.0)]))
-    _well_formed(report.page())
-    assert describe_estimates([], summary) in re.sub(r"\\(.)", r"\1", report.markdown())
+    report = make_study_report(
+        _study(), Results(), summarise_cells([cell("a", [], cap=100.0), cell("b", [], cap=200.0)])
+    )
+    _well_formed(report.make_page())
+    assert describe_estimates([], summary) in re.sub(r"\\(.)", r"\1", report.write_markdown())
 
 
 def test_workloads_have_pictures_of_their_own() -> None:
     cells = [cell(f"{w}{n}", [trial(e * k, k)] * 3, workload=w, node=n)
              for w, e in (("train", 1e6), ("predict", 10)) for k, n in enumerate(("a", "b", "c", "d"), 2)]  # fmt: skip
     cells.append(cell("alone", [trial(5, 1)], workload="once", node="a"))
-    report = study_report(_study(reference={}), Results(), summarise_cells(cells, goals=GOALS))
+    report = make_study_report(_study(reference={}), Results(), summarise_cells(cells, goals=GOALS))
     metrics = _part(report, "metrics")
     assert "workload=train" in metrics
     assert "workload=once" not in metrics
     assert metrics.count(">c</text>") >= 2  # its heading says the workload, its axis the knob
-    _well_formed(report.page())
+    _well_formed(report.make_page())
 
 
 def test_nothing_that_others_wrote_does_anything() -> None:
@@ -184,15 +185,15 @@ def test_nothing_that_others_wrote_does_anything() -> None:
     results.rated = {"00": [RatedTrial((HOSTILE,), 10.0, Quantity(5.0), 2.0, HOSTILE)]}
     knobs = {HOSTILE: [{"text": HOSTILE}]}
     study = _study(name=HOSTILE, command=[HOSTILE], reference={}, file=HOSTILE, knobs=knobs)
-    report = study_report(study, results, summarise_cells(cells, goals=GOALS))
-    text = offline(report.page())
-    _well_formed(report.page())
+    report = make_study_report(study, results, summarise_cells(cells, goals=GOALS))
+    text = write_offline_page(report.make_page())
+    _well_formed(report.make_page())
     read = Reader(text)
     assert "img" not in read.tags
     assert not {name for name in read.attributes if name.startswith("on")}
     assert "style" not in read.attributes
     assert "\u202e" not in text
-    rendered = MarkdownIt("commonmark", {"html": True}).enable("table").render(report.markdown())
+    rendered = MarkdownIt("commonmark", {"html": True}).enable("table").render(report.write_markdown())
     assert "img" not in Reader(rendered).tags
 
 
@@ -203,10 +204,10 @@ def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path
     file = write(tmp_path, meters=METERS, repeats=2)
     run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "st")
     folder = tmp_path / "st"
-    report = report_of_study(open_study(folder))
-    _well_formed(report.page())
+    report = report_study(open_study(folder))
+    _well_formed(report.make_page())
     assert "simulated: twin" in report.subtitle
-    assert page_of_study(folder).title == report.title
+    assert open_study_report(folder).title == report.title
     results, summary = summarise_study(open_study(folder))
     estimates = list_estimates(results, summary)
     assert len(estimates) == len(summary.cells) == 4
@@ -215,10 +216,10 @@ def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path
         assert each.families == ("gpu",)
         assert 1.05 < each.ratio.value < 3  # nothing runs at its rated power all the time
     text = describe_estimates(estimates, summary)
-    assert text in re.sub(r"\\(.)", r"\1", report.markdown())
+    assert text in re.sub(r"\\(.)", r"\1", report.write_markdown())
     # A single run says the same of itself.
     run = next(folder.glob(f"cells/{estimates[0].cell}/r01/2*"))
-    page = offline(page_of_run(run))
+    page = write_offline_page(open_run_report(run).make_page())
     assert fmt.format_number(260.0) in page
     _check_scopes(folder, estimates[0].cell, estimates[0].watts)
 

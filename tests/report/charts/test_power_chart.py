@@ -15,10 +15,21 @@ from tests.analysis.virtual import ns
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power_profile import MissingScope, make_profile
 from joulelab.analysis.result import Gap
+from joulelab.report.charts.power_chart import (
+    MOST_GAPS,
+    MOST_PHASES,
+    encode_power_chart,
+    find_common_traces,
+    list_power_lines,
+    make_power_chart,
+)
 from joulelab.report.html import json_script
-from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, in_common, lines_of, profile_json
 
 HOSTILE = "</script><b>\u202e\x1b[2J"
+
+
+def encode(profile, result):
+    return encode_power_chart(make_power_chart(profile, result))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,7 @@ def unpacked(text):
 
 def test_every_level_of_every_trace_comes_back(made):
     result, profile = made
-    data = json.loads(json.dumps(profile_json(profile, result), allow_nan=False))
+    data = json.loads(json.dumps(encode(profile, result), allow_nan=False))
     assert set(data) == {
         "start_utc", "duration_s", "from_s", "to_s", "finest_s", "raw_s", "steps_s", "counts", "series", "lines",
         "phases", "gaps",
@@ -57,7 +68,7 @@ def test_a_long_run_has_steps_that_fit_its_counts(tmp_path):
     t = np.arange(0, 900, 0.1)
     folder = Folder(tmp_path).add("nvml", gpu(0), t, 300 * t, np.full(t.size, 300.0))
     run = folder.close(0.0, 899.0).open()
-    data = profile_json(make_profile(run), analyse_run(run))
+    data = encode(make_profile(run), analyse_run(run))
     assert len(data["counts"]) == 4
     for step, count in zip(data["steps_s"], data["counts"], strict=True):
         assert step * count == pytest.approx(data["to_s"] - data["from_s"])
@@ -65,7 +76,7 @@ def test_a_long_run_has_steps_that_fit_its_counts(tmp_path):
 
 def test_rated_mean_and_idle_power_are_lines(made):
     result, _ = made
-    found = {line["kind"]: (line["label"], line["w"]) for line in lines_of(result)}
+    found = {line.kind: (line.label, line.watts) for line in list_power_lines(result)}
     assert found["rated"] == ("rated: 2 x 700 W (gpu)", 1400.0)
     assert found["mean"][1] == pytest.approx(result.group("measured").mean_w.value)
     assert found["idle"] == ("idle: 200.0 W", pytest.approx(200.0))
@@ -74,18 +85,18 @@ def test_rated_mean_and_idle_power_are_lines(made):
 def test_lines_that_are_not_known_are_left_out(tmp_path):
     folder = Folder(tmp_path).add("nvml", gpu(0), T, *busy(50.0, 400.0))
     result = analyse_run(folder.close(START, END).open())
-    assert [line["kind"] for line in lines_of(result)] == ["rated", "mean"]
-    assert lines_of(replace(result, groups=())) == []
+    assert [line.kind for line in list_power_lines(result)] == ["rated", "mean"]
+    assert list_power_lines(replace(result, groups=())) == ()
     none = replace(result, rated=type(result.rated)())
-    assert [line["kind"] for line in lines_of(none)] == ["mean"]
+    assert [line.kind for line in list_power_lines(none)] == ["mean"]
     known = replace(result.rated, unknown=())
-    assert lines_of(replace(result, rated=known))[0]["label"] == "rated: 700 W"
+    assert list_power_lines(replace(result, rated=known))[0].label == "rated: 700 W"
 
 
 def test_hostile_names_cannot_break_out(made):
     result, profile = made
     gaps = (Gap("pdu", HOSTILE, ns(6), ns(7), HOSTILE), Gap("pdu", "x", ns(8), None, ""))
-    data = profile_json(profile, replace(result, gaps=gaps))
+    data = encode(profile, replace(result, gaps=gaps))
     assert data["phases"][0]["title"].isprintable()
     assert (data["phases"][0]["from_s"], data["phases"][0]["to_s"]) == (pytest.approx(1.0), pytest.approx(3.0))
     assert all(gap["label"].isprintable() for gap in data["gaps"])
@@ -102,7 +113,7 @@ def test_of_very_many_phases_and_gaps_the_outer_and_the_long_ones_are_kept(made)
         replace(phase, title=f"step {k}", n=k, last=k, depth=1, start_s=k / 100) for k in range(2 * MOST_PHASES)
     )
     gaps = tuple(Gap("pdu", str(k), ns(5), ns(5 + k / 1000), "") for k in range(2 * MOST_GAPS))
-    data = profile_json(profile, replace(result, phases=(*steps, phase), gaps=gaps))
+    data = encode(profile, replace(result, phases=(*steps, phase), gaps=gaps))
     assert len(data["phases"]) == MOST_PHASES
     assert sum(p["depth"] == 0 for p in data["phases"]) == 1
     assert [p["from_s"] for p in data["phases"]] == sorted(p["from_s"] for p in data["phases"])
@@ -112,7 +123,7 @@ def test_of_very_many_phases_and_gaps_the_outer_and_the_long_ones_are_kept(made)
 def test_what_is_missing_of_one_of_several_hosts_is_a_gap_that_names_it(made):
     result, profile = made
     gone = replace(profile, missing=(MissingScope(f"node7{HOSTILE}", 1.0, 2.5),))
-    (gap,) = profile_json(gone, result)["gaps"]
+    (gap,) = encode(gone, result)["gaps"]
     assert gap["label"].startswith("node7")
     assert gap["label"].isprintable()
     assert (gap["from_s"], gap["to_s"]) == (1.0, 2.5)
@@ -127,7 +138,7 @@ def wall(tmp_path, name, *, inside, scope="node.ac", host="node1"):
 
 
 def found(*profiles):
-    return [(c.label, [t.id for t in c.traces]) for c in in_common(profiles)]
+    return [(label, [t.id for t in traces]) for label, traces in find_common_traces(profiles)]
 
 
 def test_runs_have_in_common_what_is_measured_whatever_else_is(tmp_path, made):

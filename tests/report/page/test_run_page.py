@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from joulelab.report.page.markdown_run import run_markdown
-from joulelab.report.page.run import run_page
-from joulelab.report.page.tables import Grid, Row, markdown, table
 from tests.report.page.reading import Reader
 from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
@@ -19,21 +16,25 @@ from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.quantity import Quantity
+from joulelab.report.charts.chart_model import BarChart, PowerChart
 from joulelab.report.charts.run_charts import chart_energy_parts, chart_epochs, chart_uncertainty, split_energy
-from joulelab.report.html import Html
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.page_blocks import (
+    ChartBlock,
     CommandBlock,
-    Drawn,
     FactList,
     FigureCards,
     FoldedBlocks,
     Paragraph,
+    PowerBlock,
     SideBySide,
     Subheading,
+    TableBlock,
     write_blocks_html,
     write_blocks_markdown,
 )
+from joulelab.report.page.run_page import make_run_report
+from joulelab.report.tables import TableRow, make_table
 from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def paged(path: Path) -> tuple[Result, Page, str]:
     result = load_result(path)
     with open_run(path) as run:
         profile = make_profile(run)
-    return result, run_page(result, path, profile), run_markdown(result, path, profile)
+    report = make_run_report(result, path, profile)
+    return result, report.make_page(), report.write_markdown()
 
 
 def ids(page: Page) -> list[str]:
@@ -155,7 +157,7 @@ def test_estimates_are_marked(runs: Path) -> None:
 def test_simulated_runs_say_so_first(runs: Path) -> None:
     path = make_run(runs)
     result = replace(load_result(path), twin="gdansk-rtx6000")
-    page = run_page(result, path, None)
+    page = make_run_report(result, path, None).make_page()
     assert body(page, "summary").startswith('<p class="note warn">simulated: twin gdansk-rtx6000')
     assert "To measure again" not in body(page, "recompute")
 
@@ -173,14 +175,15 @@ def test_hostile_text_is_shown_and_does_nothing(runs: Path) -> None:
         missing=({"meter": HOSTILE, "status": "denied", "what": HOSTILE, "why": HOSTILE, "next": HOSTILE},),
     )
     with open_run(path) as run:
-        page = run_page(result, path, make_profile(run))
+        report = make_run_report(result, path, make_profile(run))
+    page = report.make_page()
     well_formed(page)
     reader = Reader(write_offline_page(page))
     assert "img" not in reader.tags
     assert not [name for name in reader.attributes if name.startswith("on")]
     assert "onerror=alert" in "".join(reader.by_class["layout"])
     assert "\u202e" not in write_offline_page(page)
-    text = run_markdown(result, path)
+    text = report.write_markdown()
     assert "\u202e" not in text
     assert not re.search(r"^## x", text, re.MULTILINE)
     outside = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -200,10 +203,10 @@ def test_many_nodes_are_folded_and_summed_by_node(runs: Path) -> None:
     many = replace(result, scopes=scopes, groups=(group,))
     chart = chart_energy_parts(many)
     assert chart is not None
-    assert len(chart.rows) == 64
-    assert len({row.label for row in chart.rows}) == 64
+    assert len(chart.bars) == 64
+    assert len({row.label for row in chart.bars}) == 64
     assert len(split_energy(many)) == 64
-    page = run_page(many, path, None)
+    page = make_run_report(many, path, None).make_page()
     well_formed(page)
     assert "64: node00, node01" in body(page, "summary")
     assert "<details>" in body(page, "energy")
@@ -221,33 +224,37 @@ def test_steps_are_no_epochs_and_too_many_have_no_picture(runs: Path) -> None:
 
 def test_a_folder_that_is_gone_is_told(runs: Path, tmp_path: Path) -> None:
     path = make_run(runs)
-    page = run_page(load_result(path), tmp_path / "gone", None)
+    page = make_run_report(load_result(path), tmp_path / "gone", None).make_page()
     assert "cannot be read" in body(page, "configuration")
 
 
 def test_addresses_of_a_served_page(runs: Path) -> None:
     path = make_run(runs)
     with open_run(path) as run:
-        page = run_page(load_result(path), path, make_profile(run), handle="last", raw="/raw?x", live="/live")
+        profile = make_profile(run)
+    page = make_run_report(load_result(path), path, profile, handle="last", raw="/raw?x", live="/live").make_page()
     assert 'data-raw="/raw?x"' in body(page, "power")
     assert 'data-live="/live"' in body(page, "power")
     assert "joulelab show last --json" in body(page, "recompute")
 
 
 def test_tables_leave_out_empty_columns_and_fold_when_long() -> None:
-    grid = Grid(("", "a", ""), (Row(("x", "1", "")), Row(("", "2", ""), "total", apart=True, depth=1)))
-    made = table(grid, "A table")
+    rows = [("x", "1", ""), TableRow(("", "2", ""), "total", depth=1, has_rule_below=True)]
+    block = TableBlock(make_table(("", "a", ""), rows, title="A table"))
+    made = write_blocks_html([block])
     assert ET.fromstring(made).find(".//tr[2]") is not None
     assert made.count("<td") == 4  # the first head, both figures, and a first cell that names nothing
     assert 'class="total apart"' in made
-    assert markdown(grid).splitlines()[0] == "|   | a |"
-    assert "**2**" in markdown(grid)
-    assert table(Grid(("a",), tuple(Row((str(k),)) for k in range(99))), "Long").startswith(
-        "<details><summary>Long (99"
-    )
+    assert "|   | a |" in write_blocks_markdown([block]).splitlines()
+    assert "**2**" in write_blocks_markdown([block])
+    long = make_table(("a",), [(str(k),) for k in range(99)], title="Long")
+    assert write_blocks_html([TableBlock(long)]).startswith("<details><summary>Long (99")
 
 
-def test_blocks_say_the_same_in_html_and_markdown() -> None:
+def test_blocks_say_the_same_in_html_and_markdown(runs: Path) -> None:
+    with open_run(make_run(runs)) as run:
+        profile = make_profile(run)
+    assert profile is not None
     blocks: list[Any] = [
         Paragraph("type `ls` now", "note"),
         FigureCards((("energy", "1 J", "all"), ("time", "2 s", ""))),
@@ -255,9 +262,8 @@ def test_blocks_say_the_same_in_html_and_markdown() -> None:
         SideBySide((Paragraph("left"), Paragraph("right"))),
         CommandBlock(("echo `x`", "echo ```y```")),
         FoldedBlocks("more", (Subheading("Inside"), Paragraph("of it"))),
-        FoldedBlocks("seen only", (Subheading("Nowhere"), Drawn(Html("<i></i>")))),
-        Drawn(Html("<figure></figure>"), "a picture"),
-        Drawn(Html("<b></b>")),
+        FoldedBlocks("seen only", (Subheading("Nowhere"), ChartBlock(BarChart("Bars", "", "J", ())))),
+        PowerBlock(PowerChart("Power", "a picture", profile, "", (), (), ())),
     ]
     html, text = write_blocks_html(blocks), write_blocks_markdown(blocks)
     ET.fromstring(f"<main>{html}</main>")
@@ -269,7 +275,7 @@ def test_blocks_say_the_same_in_html_and_markdown() -> None:
     assert "`ls`" in text
     assert "````\necho" in text
     assert "a picture" in text
-    assert "a picture" not in html
+    assert "a picture" in html
     assert "seen only" not in text
     assert "Nowhere" not in text
 
@@ -295,7 +301,7 @@ def test_a_node_is_its_devices_its_rest_and_what_its_supply_lost(runs: Path) -> 
     assert list(parts) == ["gpu", "rest", "supply loss"]
     chart = chart_energy_parts(node)
     assert chart is not None
-    assert sum(part.value for part in chart.rows[0].parts) == pytest.approx(ac.energy.value / 1000)
+    assert sum(part.value for part in chart.bars[0].parts) == pytest.approx(ac.energy.value / 1000)
     alone = replace(node, scopes=(ac,), groups=(one,))
     assert chart_energy_parts(alone) is None
     assert list(split_energy(alone)) == [(ac.host, "node.ac")]

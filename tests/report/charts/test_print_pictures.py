@@ -14,13 +14,14 @@ from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import Check
 from joulelab.report import format as fmt
-from joulelab.report import pictures
-from joulelab.report.page.make import looked_at
+from joulelab.report.charts import print_pictures
+from joulelab.report.charts.print_painter import render_chart
+from joulelab.report.page.run_page import load_result_and_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.report.pictures import Picture
+    from joulelab.report.charts.print_pictures import Picture
 
 pytestmark = pytest.mark.system
 
@@ -34,15 +35,15 @@ def texts(path: Path) -> str:
 def drawn(found: list[Picture], kind: str, folder: Path, said: str = "") -> str:
     picture = next(p for p in found if p.kind == kind)
     file = folder / f"{kind}.svg"
-    file.write_bytes(pictures.made(picture, ["svg"], said=said)["svg"])
+    file.write_bytes(render_chart(picture.chart, ["svg"], remark=said)["svg"])
     return texts(file)
 
 
 @pytest.mark.no_cover
 def test_a_run_is_drawn_with_its_phases_lines_and_figures(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs", idle=True, marks=epochs(3, 10.0), name="one")
-    result, profile = looked_at(run)
-    found = pictures.pictures_of_run(result, profile, run)
+    result, profile = load_result_and_profile(run)
+    found = print_pictures.list_run_pictures(result, profile)
     kinds = [p.kind for p in found]
     assert kinds[0] == "power"
     assert {"energy", "phases", "distribution", "uncertainty"} <= set(kinds)
@@ -70,25 +71,25 @@ def test_runs_are_drawn_over_each_other_by_time_and_by_fraction(tmp_path: Path) 
     runs = [
         make_run(tmp_path / "runs", seconds=s, gpu_w=w, name=n) for s, w, n in ((10.0, 300.0, "a"), (5.0, 200.0, "b"))
     ]
-    looked = [looked_at(run) for run in runs]
-    found = pictures.pictures_of_runs([r for r, _ in looked], [p for _, p in looked])
-    assert [p.kind for p in found] == ["overlay", "fraction"]
+    looked = [load_result_and_profile(run) for run in runs]
+    found = print_pictures.list_comparison_pictures([r for r, _ in looked], [p for _, p in looked])
+    assert [p.kind for p in found] == ["overlay", "fraction", "figures", "figures-2"]
     assert "time, s" in drawn(found, "overlay", tmp_path)
     said = drawn(found, "fraction", tmp_path)
     assert "fraction of runtime" in said
     assert "A: a" in said
     assert "B: b" in said
     nothing = make_run(tmp_path / "runs", gpus=0, cpus=0)
-    result, profile = looked_at(nothing)
+    result, profile = load_result_and_profile(nothing)
     assert profile is None
-    assert pictures.pictures_of_runs([result], [profile]) == []
-    assert "power" not in [p.kind for p in pictures.pictures_of_run(result, profile, nothing)]
+    assert print_pictures.list_comparison_pictures([result], [profile]) == []
+    assert "power" not in [p.kind for p in print_pictures.list_run_pictures(result, profile)]
 
 
 @pytest.mark.no_cover
 def test_a_study_has_metrics_front_maps_and_scaling(tmp_path: Path) -> None:
     summary = summarise_cells(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=[Goal.parse("edp")])
-    found = pictures.pictures_of_study(summary)
+    found = print_pictures.list_study_pictures(summary)
     kinds = [p.kind for p in found]
     assert {"energy", "time", "edp", "gain-minus-loss", "pareto", "map-energy", "scaling-speed-up"} <= set(kinds)
     said = drawn(found, "map-energy", tmp_path)
@@ -99,11 +100,11 @@ def test_a_study_has_metrics_front_maps_and_scaling(tmp_path: Path) -> None:
 
 
 def test_what_is_simulated_or_damaged_is_said_once(tmp_path: Path) -> None:
-    result, _ = looked_at(make_run(tmp_path / "runs"))
+    result, _ = load_result_and_profile(make_run(tmp_path / "runs"))
     twin = replace(result, twin="bnl-h100")
-    assert pictures.warn_of([result, result]) == ""
-    assert pictures.warn_of([twin, result, twin]) == "Simulated: twin bnl-h100, virtual time."
-    damaged = replace(result, run="r1", checks=(Check("damaged", "failed", "node1/nvml.power.parquet cannot be read"),))
+    assert print_pictures.word_remark([result, result]) == ""
+    assert print_pictures.word_remark([twin, result, twin]) == "Simulated: twin bnl-h100, virtual time."
+    damaged = replace(result, run="r1", checks=(Check("damaged", "failed", "node1/nvml.power.parquet"),))
     lost = "Incomplete: files of run r1 are damaged or missing."
-    assert pictures.warn_of([result, damaged]) == lost
-    assert pictures.warn_of([twin, damaged]) == f"Simulated: twin bnl-h100, virtual time. {lost}"
+    assert print_pictures.word_remark([result, damaged]) == lost
+    assert print_pictures.word_remark([twin, damaged]) == f"Simulated: twin bnl-h100, virtual time. {lost}"

@@ -6,9 +6,27 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from joulelab.report.charts.draw import draw
-from joulelab.report.charts.model import Bar, Bars, Histogram, Part, Stack, Stacked, lower_end
-from joulelab.report.charts.svg import Frame, Key, axis_of, mark, n, named_axis, path, step_of, text
+from joulelab.report.charts.chart_model import (
+    BarChart,
+    ChartBar,
+    HistogramChart,
+    StackChart,
+    StackedBar,
+    StackPart,
+    get_lower_end,
+)
+from joulelab.report.charts.svg_painter import (
+    ChartFrame,
+    LegendKey,
+    choose_step,
+    draw_mark,
+    draw_path,
+    draw_text,
+    format_pixel,
+    make_axis,
+    make_named_axis,
+    paint_svg,
+)
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'\u202e\n\x00&"
 
@@ -24,51 +42,53 @@ def rects(svg: str, class_: str) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 5600.0), (-3.2, 81.0), (1e-9, 4e-9), (99.0, 99.4)])
 def test_ticks_are_round_and_within_the_axis(low: float, high: float) -> None:
-    axis = axis_of("x", [low, high])
+    axis = make_axis("x", [low, high])
     at = [value for value, _ in axis.ticks]
     assert 2 <= len(at) <= 8
     assert all(axis.low <= value <= axis.high for value in at)
     assert axis.low <= low
     assert axis.high >= high
-    steps = {round((b - a) / step_of(axis.high - axis.low, 6), 6) for a, b in pairwise(at)}
+    steps = {round((b - a) / choose_step(axis.high - axis.low, 6), 6) for a, b in pairwise(at)}
     assert steps == {1.0}
     assert len({said for _, said in axis.ticks}) == len(at)
     assert all(math.isclose(float(said), value, rel_tol=1e-6, abs_tol=1e-12) for value, said in axis.ticks)
 
 
 def test_an_axis_from_zero_begins_there_and_one_value_is_enough() -> None:
-    assert axis_of("x", [3.0, 9.0], zero=True).low == 0.0
-    assert axis_of("x", [-3.0, -9.0], zero=True).high == 0.0
-    assert axis_of("x", [0.0], zero=True).low == 0.0
+    assert make_axis("x", [3.0, 9.0], from_zero=True).low == 0.0
+    assert make_axis("x", [-3.0, -9.0], from_zero=True).high == 0.0
+    assert make_axis("x", [0.0], from_zero=True).low == 0.0
     for values in ([], [5.0], [math.nan, math.inf]):
-        axis = axis_of("x", values)
+        axis = make_axis("x", values)
         assert axis.low < axis.high
 
 
 def test_larger_values_lie_to_the_right_and_higher_within_the_frame() -> None:
-    frame = Frame("t", "d", axis_of("time, s", [0, 10]), axis_of("power, W", [0, 1000], zero=True), keys=[Key("a")])
+    frame = ChartFrame(
+        "t", "d", make_axis("time, s", [0, 10]), make_axis("power, W", [0, 1000], from_zero=True), keys=[LegendKey("a")]
+    )
     assert frame.left <= frame.x(0) < frame.x(10) <= frame.right
     assert frame.top <= frame.y(1000) < frame.y(0) <= frame.bottom
-    root = ET.fromstring(frame.drawn())
+    root = ET.fromstring(frame.draw())
     assert root.attrib["role"] == "img"
     assert [root[0].tag, root[0].text, root[1].tag, root[1].text] == ["title", "t", "desc", "d"]
-    assert {"time, s", "power, W", "a"} <= set(texts(frame.drawn()))
+    assert {"time, s", "power, W", "a"} <= set(texts(frame.draw()))
 
 
 def test_many_names_are_turned_and_thinned_so_that_none_covers_another() -> None:
-    few = Frame("t", "d", named_axis("", ["a", "b"]), axis_of("y", [0, 1]))
-    many = Frame("t", "d", named_axis("", [f"a long name {k}" for k in range(400)]), axis_of("y", [0, 1]))
-    assert not few.turned
-    assert many.turned
+    few = ChartFrame("t", "d", make_named_axis("", ["a", "b"]), make_axis("y", [0, 1]))
+    many = ChartFrame("t", "d", make_named_axis("", [f"a long name {k}" for k in range(400)]), make_axis("y", [0, 1]))
+    assert not few.is_turned
+    assert many.is_turned
     assert many.bottom < few.bottom
     assert len(many.axes[0].ticks) < 50
-    assert "rotate(-35" in many.drawn()
+    assert "rotate(-35" in many.draw()
 
 
 def test_legends_that_do_not_fit_in_one_line_take_several() -> None:
-    keys = [Key(f"something quite long {k}", k) for k in range(9)]
-    frame = Frame("t", "d", axis_of("x", [0, 1]), axis_of("y", [0, 1]), keys=keys)
-    root = ET.fromstring(frame.drawn())
+    keys = [LegendKey(f"something quite long {k}", k) for k in range(9)]
+    frame = ChartFrame("t", "d", make_axis("x", [0, 1]), make_axis("y", [0, 1]), keys=keys)
+    root = ET.fromstring(frame.draw())
     placed = [
         (float(node.attrib["x"]), float(node.attrib["y"])) for node in root.iter("text") if "long" in str(node.text)
     ]
@@ -78,16 +98,16 @@ def test_legends_that_do_not_fit_in_one_line_take_several() -> None:
 
 
 def test_nothing_that_is_not_finite_gets_into_a_path() -> None:
-    made = path([(0, 0), (1, 1), (math.nan, 2), (3, 3), (4, math.inf)], "line0")
+    made = draw_path([(0, 0), (1, 1), (math.nan, 2), (3, 3), (4, math.inf)], "line0")
     assert ET.fromstring(made).attrib["d"] == "M0 0L1 1M3 3"
-    assert n(math.nan) == "0"
+    assert format_pixel(math.nan) == "0"
     for shape in ("box", "line", "dot", "star", "ring", "square"):
-        ET.fromstring(mark(shape, 5, 5, 11))
+        ET.fromstring(draw_mark(shape, 5, 5, 11))
 
 
 def test_bars_are_as_long_as_their_values_with_whiskers() -> None:
-    rows = (Bar("gpu:0", 30.0, 3.0, "30 ± 3 J"), Bar("gpu:1", 10.0, None, "10 ± ? J", 1, "best"))
-    svg = draw(Bars("Energy", "about", "energy, J", rows))
+    rows = (ChartBar("gpu:0", 30.0, 3.0, "30 ± 3 J"), ChartBar("gpu:1", 10.0, None, "10 ± ? J", 1, "best"))
+    svg = paint_svg(BarChart("Energy", "about", "energy, J", rows))
     first, second = rects(svg, "fill0")[0], rects(svg, "fill1")[0]
     assert first["width"] / second["width"] == pytest.approx(3.0, rel=0.01)
     assert first["y"] < second["y"]
@@ -100,29 +120,42 @@ def test_bars_are_as_long_as_their_values_with_whiskers() -> None:
 
 
 def test_whiskers_of_energies_end_at_zero_those_of_changes_do_not() -> None:
-    row = Bar("a", 1.0, 3.0, "1 (0 to 4)")
-    assert [lower_end(1.0, 3.0), lower_end(-1.0, 3.0), lower_end(1.0, 3.0, signed=True)] == [0.0, -4.0, -2.0]
-    assert [Bars("t", "", "J", (row,), level=level).is_signed for level in (None, 2.0, 0.0)] == [False, False, True]
-    assert "-2" not in draw(Bars("Energy", "about", "energy, J", (row,)))
-    assert "-2" in draw(Bars("Gain", "about", "gain, %", (row,), level=0.0))
+    row = ChartBar("a", 1.0, 3.0, "1 (0 to 4)")
+    assert [get_lower_end(1.0, 3.0), get_lower_end(-1.0, 3.0), get_lower_end(1.0, 3.0, signed=True)] == [
+        0.0,
+        -4.0,
+        -2.0,
+    ]
+    assert [BarChart("t", "", "J", (row,), level=level).is_signed for level in (None, 2.0, 0.0)] == [False, False, True]
+    assert "-2" not in paint_svg(BarChart("Energy", "about", "energy, J", (row,)))
+    assert "-2" in paint_svg(BarChart("Gain", "about", "gain, %", (row,), level=0.0))
 
 
 def test_upright_bars_and_dots() -> None:
-    rows = tuple(Bar(str(k), float(k), 0.5, f"{k} J") for k in range(1, 5))
-    svg = draw(Bars("Each epoch", "about", "energy, J", rows, upright=True, level=2.0, keys=("measured",)))
+    rows = tuple(ChartBar(str(k), float(k), 0.5, f"{k} J") for k in range(1, 5))
+    svg = paint_svg(BarChart("Each epoch", "about", "energy, J", rows, is_upright=True, level=2.0, keys=("measured",)))
     heights = [r["height"] for r in rects(svg, "fill0") if "y" in r and r["width"] > 12]
     assert heights[3] / heights[0] == pytest.approx(4.0, rel=0.01)
-    dots = draw(
-        Bars("Off", "about", "off, %", (Bar("a", -2.0, 1.0, "-2"), Bar("b", 3.0, None, "3")), dots=True, level=0.0)
+    dots = paint_svg(
+        BarChart(
+            "Off",
+            "about",
+            "off, %",
+            (ChartBar("a", -2.0, 1.0, "-2"), ChartBar("b", 3.0, None, "3")),
+            is_dotted=True,
+            level=0.0,
+        )
     )
     at = [float(node.attrib["cx"]) for node in ET.fromstring(dots).iter("circle")]
     assert at[0] < at[1]
 
 
 def test_a_stack_has_its_parts_end_to_end() -> None:
-    parts = (Part(0, 50.0, "50 J"), Part(1, -4.0, "-4 J"), Part(2, 25.0, "25 J"))
-    svg = draw(
-        Stack("Energy", "about", "energy, J", (Stacked("node", parts, "71 J", 5.0),), ("gpu", "cpu", "rest"), (0, 1, 7))
+    parts = (StackPart(0, 50.0, "50 J"), StackPart(1, -4.0, "-4 J"), StackPart(2, 25.0, "25 J"))
+    svg = paint_svg(
+        StackChart(
+            "Energy", "about", "energy, J", (StackedBar("node", parts, "71 J", 5.0),), ("gpu", "cpu", "rest"), (0, 1, 7)
+        )
     )
     gpu, rest = rects(svg, "fill0")[0], rects(svg, "fill7")[0]
     assert gpu["width"] / rest["width"] == pytest.approx(2.0, rel=0.01)
@@ -132,23 +165,25 @@ def test_a_stack_has_its_parts_end_to_end() -> None:
 
 
 def test_a_histogram_shows_its_shares_and_marks() -> None:
-    chart = Histogram(
+    chart = HistogramChart(
         "Power", "about", "power, W", (0.0, 100.0, 200.0, 300.0), (20.0, 0.0, 80.0), (("max 300 W", 300.0),)
     )
-    bars = rects(draw(chart, 520), "fill0")
+    bars = rects(paint_svg(chart, 520), "fill0")
     assert len(bars) == 2
     assert bars[1]["height"] / bars[0]["height"] == pytest.approx(4.0, rel=0.01)
-    assert "max 300 W" in texts(draw(chart))
+    assert "max 300 W" in texts(paint_svg(chart))
 
 
 def test_hostile_names_are_text_and_nothing_else() -> None:
     charts = [
-        Bars(HOSTILE, HOSTILE, HOSTILE, (Bar(HOSTILE, 1.0, 0.1, HOSTILE),), keys=(HOSTILE,)),
-        Bars(HOSTILE, HOSTILE, HOSTILE, (Bar(HOSTILE, 1.0, 0.1, HOSTILE),), upright=True),
-        Stack(HOSTILE, HOSTILE, HOSTILE, (Stacked(HOSTILE, (Part(0, 1.0, HOSTILE),), HOSTILE),), (HOSTILE,)),
-        Histogram(HOSTILE, HOSTILE, HOSTILE, (0.0, 1.0), (100.0,), ((HOSTILE, 0.5),)),
+        BarChart(HOSTILE, HOSTILE, HOSTILE, (ChartBar(HOSTILE, 1.0, 0.1, HOSTILE),), keys=(HOSTILE,)),
+        BarChart(HOSTILE, HOSTILE, HOSTILE, (ChartBar(HOSTILE, 1.0, 0.1, HOSTILE),), is_upright=True),
+        StackChart(
+            HOSTILE, HOSTILE, HOSTILE, (StackedBar(HOSTILE, (StackPart(0, 1.0, HOSTILE),), HOSTILE),), (HOSTILE,)
+        ),
+        HistogramChart(HOSTILE, HOSTILE, HOSTILE, (0.0, 1.0), (100.0,), ((HOSTILE, 0.5),)),
     ]
-    for svg in [*map(draw, charts), text(0, 0, HOSTILE)]:
+    for svg in [*map(paint_svg, charts), draw_text(0, 0, HOSTILE)]:
         tags = {node.tag for node in ET.fromstring(svg).iter()}
         assert tags <= {"svg", "title", "desc", "line", "rect", "text", "path", "circle"}
         assert "\u202e" not in svg

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.browser.synthetic_profile import page_of, profile
 
-from joulelab.report.html import joined, tag
+from joulelab.report.html import join_html, tag
 from joulelab.report.page.document import Page as Contents
 from joulelab.report.page.document import Section, read_script, read_stylesheet, write_offline_page, write_served_page
 
@@ -37,7 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     words += [tag("p", tag("button", "Press", type="button", class_="primary"), tag("code", "joulelab show last"))]
     given = page_of(profile(100.0, 1.0, gpus=2), title=LONG)
-    extra = Section("words", LONG, joined([table, *words]))
+    extra = Section("words", LONG, join_html([table, *words]))
     path = tmp_path_factory.mktemp("document") / "page.html"
     path.write_text(
         write_offline_page(Contents(given.title, LONG, (*given.sections, extra), given.data)), encoding="utf-8"
@@ -101,7 +101,7 @@ def test_a_live_page_renews_what_changed(open_page: Callable[..., Page]) -> None
 
     def contents(live: bool, energy: str) -> Contents:
         fold = tag("details", tag("summary", "more"), tag("p", "hidden"))
-        return Contents("run", "", (Section("energy", "Energy", joined([tag("p", energy), fold])),), {}, live)
+        return Contents("run", "", (Section("energy", "Energy", join_html([tag("p", energy), fold])),), {}, live)
 
     def answer(route: Route) -> None:
         if "/static/" in route.request.url:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.report.html import Html, escaped, joined, json_script, tag
+from joulelab.report.html import Html, embed_json, escape_html, join_html, tag
 from joulelab.report.page.document import Page, Section
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> & \u2028 </script x <!--<script "
@@ -42,8 +42,8 @@ def test_any_text_stays_text(text: str) -> None:
 
 def test_markup_of_ours_is_kept() -> None:
     assert tag("p", tag("b", "x"), None, 3) == "<p><b>x</b>3</p>"
-    assert joined(["<", Html("<br>")], "&") == "&lt;&amp;<br>"
-    assert escaped(Html("<br>")) == "<br>"
+    assert join_html(["<", Html("<br>")], "&") == "&lt;&amp;<br>"
+    assert escape_html(Html("<br>")) == "<br>"
 
 
 def test_attributes() -> None:
@@ -52,7 +52,7 @@ def test_attributes() -> None:
 
 
 def test_data_ends_no_script() -> None:
-    text = json_script("data", {"name": HOSTILE})
+    text = embed_json("data", {"name": HOSTILE})
     inner = text.removeprefix('<script type="application/json" id="data">').removesuffix("</script>")
     assert not {*"<>&\u2028\u2029"} & {*inner}
     seen = Seen(text)
@@ -62,7 +62,7 @@ def test_data_ends_no_script() -> None:
 
 def test_what_is_not_json_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        json_script("data", [float("nan")])
+        embed_json("data", [float("nan")])
 
 
 def test_a_page_begins_without_data() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
-from joulelab.report.html import Html, joined, tag
+from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section, write_served_page
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, s
     links = [("/", "Runs"), ("/studies", "Studies"), *more]
     made = [tag("a", text, href=href, aria_current="page" if text == current else None) for href, text in links]
     out = tag("form", tag("button", "Log out", type="submit"), method="post", action="/logout", class_="logout")
-    return joined(
+    return join_html(
         (tag("nav", tag("span", "joulelab", class_="brand"), *made, aria_label="Dashboard"), out if token else None)
     )
 
 
 def document(page: Page, nav: Html) -> str:
     """Return a page of the dashboard with its style and script."""
-    extra = joined(
+    extra = join_html(
         (
             tag("link", rel="icon", type="image/svg+xml", href="/static/icon.svg"),
             tag("link", rel="stylesheet", href="/static/dashboard.css"),
@@ -90,12 +90,12 @@ def login_page(*, wrong: str = "") -> str:
         class_="filters",
     )
     where = tag("p", "It was printed where ", tag("code", "joulelab serve"), " was started.", class_="muted")
-    page = Page("Log in", "", (Section("login", "It needs a token", joined((said, form, where))),))
+    page = Page("Log in", "", (Section("login", "It needs a token", join_html((said, form, where))),))
     return document(page, Html(""))
 
 
 def message_page(title: str, text: str, *, token: bool = False, links: Sequence[tuple[str, str]] = ()) -> str:
     """Return a page that says what is wrong, with ways on."""
     listed = tag("ul", *(tag("li", tag("a", short(word), href=href)) for href, word in links)) if links else None
-    body = joined((tag("p", escape_unprintable(text)), listed, tag("p", tag("a", "All runs", href="/"))))
+    body = join_html((tag("p", escape_unprintable(text)), listed, tag("p", tag("a", "All runs", href="/"))))
     return document(Page(title, "", (Section("what", "What happened", body),)), navigation("", token=token))

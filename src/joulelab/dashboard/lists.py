@@ -12,7 +12,7 @@ from joulelab.dashboard.api import MOST_COMPARED
 from joulelab.dashboard.frame import BADGES, WORDS, document, navigation, short, when
 from joulelab.dashboard.search import ALL
 from joulelab.report import format as fmt
-from joulelab.report.html import Html, joined, tag
+from joulelab.report.html import Html, join_html, tag
 from joulelab.report.listed import format_run_end, format_run_energy
 from joulelab.report.page.document import Page, Section
 
@@ -47,7 +47,7 @@ KEYS = (
 
 def runs_page(snapshot: Snapshot, found: Found, *, token: bool, now: dt.datetime) -> str:
     """Return the list of runs."""
-    body = joined(
+    body = join_html(
         (_filters(snapshot, found.query), tag("div", run_list(snapshot, found, now), id="list"), _picked(), _keys())
     )
     page = Page("Runs", "", (Section("runs", "List", body),))
@@ -57,7 +57,7 @@ def runs_page(snapshot: Snapshot, found: Found, *, token: bool, now: dt.datetime
 def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
     """Return the part of the list that renews itself."""
     if not found.total:
-        return joined((_count(snapshot, found), _nothing(snapshot, found)))
+        return join_html((_count(snapshot, found), _nothing(snapshot, found)))
     heads = tag("tr", tag("td", tag("span", "picked", class_="sr-only")), *(_head(found.query, *c) for c in COLUMNS))
     rows = tag("tbody", *(_row(entry, now) for entry in found.entries))
     table = tag(
@@ -69,7 +69,7 @@ def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
         class_="runs list-of-runs",
     )
     region = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Runs")
-    return joined((_count(snapshot, found), region, _pager(found)))
+    return join_html((_count(snapshot, found), region, _pager(found)))
 
 
 def _count(snapshot: Snapshot, found: Found) -> Html:
@@ -82,7 +82,7 @@ def _count(snapshot: Snapshot, found: Found) -> Html:
     more = None
     if found.in_studies and query.study != ALL:
         count = f"{found.in_studies:,}".replace(",", " ")
-        more = joined((" · ", tag("a", f"{count} more in studies", href=query.address(study=ALL, page=1))))
+        more = join_html((" · ", tag("a", f"{count} more in studies", href=query.address(study=ALL, page=1))))
     return tag("p", f"{words}{waiting}", more, class_="count")
 
 
@@ -145,7 +145,7 @@ def _status(entry: Entry) -> Html:
         words = format_run_end({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
     badge = tag("span", escape_unprintable(words), class_=BADGES[entry.status])
     twin = tag("span", "simulated", class_="badge warn", title=short(fmt.name_twins([entry.twin])))
-    return joined((badge, twin if entry.twin else None), " ")
+    return join_html((badge, twin if entry.twin else None), " ")
 
 
 def _running(entry: Entry, now: dt.datetime) -> str:
@@ -260,5 +260,5 @@ def _picked() -> Html:
 
 
 def _keys() -> Html:
-    parts = [joined((tag("kbd", key), f" {what}")) for key, what in KEYS]
-    return tag("p", joined(parts, "  "), class_="keyboard muted", id="keys")
+    parts = [join_html((tag("kbd", key), f" {what}")) for key, what in KEYS]
+    return tag("p", join_html(parts, "  "), class_="keyboard muted", id="keys")

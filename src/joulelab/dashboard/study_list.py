@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from joulelab.dashboard.frame import BADGES, WORDS, age, document, navigation, short, when
 from joulelab.dashboard.studies import slots_text
 from joulelab.report import format as fmt
-from joulelab.report.html import Html, joined, tag
+from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _study_row(study: StudyEntry, now: dt.datetime) -> Html:
         if study.planned
         else None
     )
-    title = joined(
+    title = join_html(
         (
             tag("a", study.id, href=f"/studies/{study.id}", class_="open"),
             tag("span", study.problem or ", ".join(map(short, study.goals)), class_="below"),
@@ -74,7 +74,7 @@ def _study_row(study: StudyEntry, now: dt.datetime) -> Html:
     return tag(
         "tr",
         tag("th", title, scope="row"),
-        tag("td", joined((badge, twin if study.twins else None), " ")),
+        tag("td", join_html((badge, twin if study.twins else None), " ")),
         tag("td", fmt.NOTHING if study.problem else slots_text(study.slots, study.planned)),
         tag("td", bar),
         tag("td", knobs),

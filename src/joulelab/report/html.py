@@ -1,4 +1,4 @@
-"""Write HTML that no text can break out of: what is not `Html` is escaped. Pure."""
+"""Write HTML safely: every text that is not marked as `Html` is escaped. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
-# What JSON must not hold within a <script>: an end tag or a comment would be taken for the page's own.
+# Characters that JSON in a <script> must not contain: they could end the script or begin a comment.
 _IN_SCRIPT = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 class Html(str):
-    """Mark text as markup of ours: it is not escaped again."""
+    """Mark text as our own markup, which is not escaped again."""
 
     __slots__ = ()
 
 
-def escaped(text: object) -> Html:
-    """Return a text as markup that shows it."""
+def escape_html(text: object) -> Html:
+    """Escape a text; markup stays as it is."""
     return text if isinstance(text, Html) else Html(html.escape(str(text), quote=True))
 
 
 def tag(name: str, *children: object, **attributes: object) -> Html:
-    """Return an element. Children that are not Html are shown as text; None is left out.
+    """Write an element. Children that are not Html are escaped; None is left out.
 
-    Attributes: `class_` is `class`, other underscores are hyphens; True stands alone, False and None are left out.
+    Attributes: `class_` is `class`, other underscores become hyphens. True has no value, False and None are left out.
     """
     given = []
     for key, value in attributes.items():
@@ -36,19 +36,19 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
         if value is True:
             given.append(f" {word}")
         elif value is not False and value is not None:
-            given.append(f' {word}="{escaped(value)}"')
+            given.append(f' {word}="{escape_html(value)}"')
     opened = f"<{name}{''.join(given)}>"
     if name in VOID:
         return Html(opened)
-    return Html(f"{opened}{joined(children)}</{name}>")
+    return Html(f"{opened}{join_html(children)}</{name}>")
 
 
-def joined(parts: Iterable[object], between: str = "") -> Html:
-    """Return several pieces one after the other; None is left out."""
-    return Html(escaped(between).join(escaped(part) for part in parts if part is not None))
+def join_html(parts: Iterable[object], between: str = "") -> Html:
+    """Join pieces of text and markup; None is left out."""
+    return Html(escape_html(between).join(escape_html(part) for part in parts if part is not None))
 
 
-def json_script(ident: str, data: Any) -> Html:
-    """Return data for scripts, as JSON in an element that is never run. Raises ValueError for NaN."""
+def embed_json(ident: str, data: Any) -> Html:
+    """Embed data as JSON in an element that the browser does not run. Raises ValueError for NaN."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPT)
-    return Html(f'<script type="application/json" id="{escaped(ident)}">{text}</script>')
+    return Html(f'<script type="application/json" id="{escape_html(ident)}">{text}</script>')

@@ -23,7 +23,7 @@ from joulelab.report.charts.power_chart import (
     list_power_lines,
     make_power_chart,
 )
-from joulelab.report.html import json_script
+from joulelab.report.html import embed_json
 
 HOSTILE = "</script><b>\u202e\x1b[2J"
 
@@ -103,7 +103,7 @@ def test_hostile_names_cannot_break_out(made):
     assert data["gaps"][1] == {
         "label": "pdu x", "from_s": pytest.approx(3.0), "to_s": pytest.approx(profile.grid.to_s),
     }  # fmt: skip
-    assert "</script>" not in json_script("power", data).removesuffix("</script>")
+    assert "</script>" not in embed_json("power", data).removesuffix("</script>")
 
 
 def test_of_very_many_phases_and_gaps_the_outer_and_the_long_ones_are_kept(made):

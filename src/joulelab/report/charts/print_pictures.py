@@ -58,7 +58,7 @@ def list_comparison_pictures(results: Sequence[Result], profiles: Sequence[Power
     """List the pictures of several runs: power over each other by time and by fraction, then the charts of the page."""
     from joulelab.report.charts.power_chart import make_overlay_chart
     from joulelab.report.charts.run_charts import list_comparison_charts
-    from joulelab.report.several_rows import label_runs
+    from joulelab.report.comparison import label_runs
 
     labels = label_runs(results)
     charts: list[tuple[str, Chart]] = []

@@ -25,8 +25,7 @@ from joulelab.report.charts.chart_model import (
     StackedBar,
     StackPart,
 )
-from joulelab.report.comparison import compare_runs
-from joulelab.report.comparison_rows import format_figure_change, format_figure_values
+from joulelab.report.comparison import compare_runs, format_figure_change, format_figure_values
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 
 if TYPE_CHECKING:

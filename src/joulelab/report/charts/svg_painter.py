@@ -21,7 +21,7 @@ from joulelab.report.charts.chart_model import (
     StackChart,
     get_lower_end,
 )
-from joulelab.report.html import Html, joined, tag
+from joulelab.report.html import Html, join_html, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -186,7 +186,7 @@ class ChartFrame:
         x, y = self.axes
         grid = [draw_line(self.x(v), self.top, self.x(v), self.bottom, "grid") for v, _ in x.ticks if x.has_grid]
         grid += [draw_line(self.left, self.y(v), self.right, self.y(v), "grid") for v, _ in y.ticks if y.has_grid]
-        inner = joined(
+        inner = join_html(
             [
                 tag("title", escape_unprintable(self.title)),
                 tag("desc", escape_unprintable(self.description)),
@@ -303,7 +303,7 @@ def draw_mark(shape: str, x: float, y: float, colour: int, size: float = SWATCH)
     half, number = size / 2, colour % COLOUR_COUNT
     circle = {"cx": format_pixel(x), "cy": format_pixel(y), "r": format_pixel(half)}
     if shape in POINT_CORNERS:
-        return joined([draw_line(x - half, y, x + half, y, f"line{number}"), draw_point(shape, x, y, colour)])
+        return join_html([draw_line(x - half, y, x + half, y, f"line{number}"), draw_point(shape, x, y, colour)])
     if shape == "line":
         return draw_line(x - half, y, x + half, y, f"line{number}")
     if shape == "dot":

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from joulelab.report import format as fmt
 from joulelab.report.charts.power_chart import make_overlay_chart
 from joulelab.report.charts.run_charts import list_comparison_charts
-from joulelab.report.comparison import ONE_RUN_EACH, compare_runs
-from joulelab.report.comparison_rows import (
+from joulelab.report.comparison import (
+    ONE_RUN_EACH,
+    compare_runs,
+    compare_with_first,
+    label_runs,
     list_compared_facts,
     list_differing_labels,
     list_figure_rows,
@@ -31,7 +34,6 @@ from joulelab.report.page.page_blocks import (
 )
 from joulelab.report.page.run_page import load_result_and_profile
 from joulelab.report.rated import describe_rated
-from joulelab.report.several_rows import label_runs, several_columns
 from joulelab.report.tables import TableRow, clean_text, make_table
 
 if TYPE_CHECKING:
@@ -189,13 +191,13 @@ def _list_two_runs(found: RunComparison, paths: Sequence[Path], labels: Sequence
 def _list_several_runs(
     results: Sequence[Result], paths: Sequence[Path], labels: Sequence[str], link: Link | None
 ) -> PageBlock:
-    columns, differing = several_columns(results), list_differing_labels(results)
+    columns, differing = compare_with_first(results), list_differing_labels(results)
     rows = []
     for k, (run, path) in enumerate(zip(results, paths, strict=True)):
         twin = fmt.name_twins([run.twin]) if run.twin else ""
-        figures = (column.cells[k] for column in columns)
+        figures = (cells[k] for _, cells in columns)
         rows.append((labels[k], link_run(run, path, link), differing[k], *figures, title_run(run), twin))
-    heads = ("", "run", "labels" if any(differing) else "", *(c.head for c in columns), "command", "")
+    heads = ("", "run", "labels" if any(differing) else "", *(column for column, _ in columns), "command", "")
     left = (0, 1, 2, len(heads) - 2, len(heads) - 1)
     return TableBlock(make_table(heads, rows, left=left, title="The runs"))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from joulelab.core.text import escape_unprintable
 from joulelab.core.version import __version__
-from joulelab.report.html import Html, joined, json_script, tag
+from joulelab.report.html import Html, embed_json, join_html, tag
 
 STYLES = ("page.css", "tables.css", "charts.css", "profile.css")
 SCRIPTS = (
@@ -90,7 +90,7 @@ def write_offline_page(page: Page) -> str:
         Html(f"<style>{style}</style>"),
         Html(f"<script>{script}</script>"),
     )
-    return _write_document(page, joined(head, "\n"), None)
+    return _write_document(page, join_html(head, "\n"), None)
 
 
 def _hash_asset(text: str) -> str:
@@ -107,7 +107,7 @@ def write_served_page(page: Page, *, base: str = "", navigation: Html | None = N
         tag("script", src=f"{base}/static/profile.js?{_make_version(read_script())}"),
         extra,
     )
-    return _write_document(page, joined(head, "\n"), navigation, renews=page.live)
+    return _write_document(page, join_html(head, "\n"), navigation, renews=page.live)
 
 
 @cache
@@ -150,17 +150,17 @@ def _write_document(page: Page, head: Html, navigation: Html | None, *, renews: 
         data_renew=RENEW_S if renews else None,
     )
     theme_button = tag("button", "Dark", type="button", class_="theme", hidden=True)
-    body = joined(
+    body = join_html(
         (
             tag("a", "Skip to the content", class_="skip", href="#content"),
             tag("header", navigation, theme_button, class_="bar"),
             tag("div", _write_contents(page), main, class_="layout"),
             tag("footer", f"joulelab {__version__}", class_="foot"),
-            *(json_script(ident, data) for ident, data in page.data.items()),
+            *(embed_json(ident, data) for ident, data in page.data.items()),
         ),
         "\n",
     )
-    head = joined((META, tag("title", title), head), "\n")
+    head = join_html((META, tag("title", title), head), "\n")
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.report.charts.chart_model import CurveChart, OverlayChart, PowerChart
 from joulelab.report.charts.power_chart import encode_overlay_chart, encode_power_chart
 from joulelab.report.charts.svg_painter import CURVE_HEIGHT, WIDTH, paint_svg
-from joulelab.report.html import Html, joined, tag
+from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section, write_profile_figure
 from joulelab.report.tables import Table, clean_text, escape_markdown, write_html, write_markdown
 
@@ -165,7 +165,7 @@ class Report:
 
 def write_blocks_html(blocks: Iterable[PageBlock]) -> Html:
     """Write blocks as HTML."""
-    return joined(_write_html(block) for block in blocks)
+    return join_html(_write_html(block) for block in blocks)
 
 
 def _write_html(block: PageBlock) -> Html | None:
@@ -224,7 +224,7 @@ def _write_table(table: Table, *, is_caption_hidden: bool) -> Html:
     notes = [tag("p", *_mark_code(note), class_="muted") for note in table.notes]
     if len(table.rows) > FOLDED_ROWS:
         return _fold(f"{table.title} ({len(table.rows)} rows)", written, *notes)
-    return joined([written, *notes])
+    return join_html([written, *notes])
 
 
 def _write_chart(chart: Drawable, size: str) -> Html:

@@ -17,7 +17,7 @@ from joulelab.core.scope import rank_scope
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
-from joulelab.report.caps import cap_lines
+from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.charts.power_chart import make_power_chart
 from joulelab.report.charts.run_charts import (
     chart_distributions,
@@ -377,7 +377,7 @@ def _show_gaps(result: Result) -> tuple[PageBlock, ...]:
 
 def _show_workload(result: Result) -> tuple[PageBlock, ...]:
     blocks: list[PageBlock] = []
-    if facts := cap_lines(result) + list_load_facts(result):
+    if facts := list_cap_facts(result) + list_load_facts(result):
         blocks.append(FactList(tuple(facts)))
     if result.facts:
         rows = [(name, fmt.format_fact(value, MOST_FACT_LETTERS)) for name, value in result.facts.items()]

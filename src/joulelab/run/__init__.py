@@ -1,1 +1,1 @@
-"""Carry one run from start to seal: recorder, idle, workload, signals, end; what `run` and `measure()` use."""
+"""Run and record a workload, from start to seal; begin to read in `run_command.py`."""

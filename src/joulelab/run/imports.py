@@ -63,7 +63,7 @@ def read_archive_entry(
 ) -> ArchiveRequest:
     """Return the archive of a configuration's entry. Raises ConfigError with the nearest name."""
     config = load_config(environ, host, named=named)
-    entry = config.named(name)
+    entry = config.find_entry(name)
     if entry is None:
         config.check()  # it may be the one that is wrong
         valid = [e.name for e in config.entries]

@@ -1,1 +1,1 @@
-"""Read `joulelab.toml`: which meters there are beside the usual ones, what they feed, where their secrets are."""
+"""Read and write `joulelab.toml`: meters beside the usual ones, their scopes and secrets, defaults of a run."""

@@ -1,4 +1,4 @@
-"""Find and read the configuration's files. Where there are none, this costs a few calls of stat()."""
+"""Find and read the files of the configuration. Without files this costs a few calls of stat()."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def get_user_file(environ: Mapping[str, str]) -> Path:
 
 
 def find_project_file(cwd: str | None = None) -> Path | None:
-    """Return the nearest joulelab.toml in a folder or those that contain it, None where there is none."""
+    """Return the nearest joulelab.toml in a folder or above it, None without one."""
     try:
         folder = cwd or os.getcwd()  # noqa: PTH109 quick
     except OSError:  # deleted under us
@@ -47,10 +47,10 @@ def find_project_file(cwd: str | None = None) -> Path | None:
 def list_config_files(
     environ: Mapping[str, str], *, named: Path | None = None, cwd: str | None = None
 ) -> tuple[list[Path], list[str]]:
-    """Return the files to read, the weakest first, and warnings about what is left out.
+    """Return the files to read, the weakest first, and warnings about files that are not used.
 
-    The order is system, user, project, and the file that is named by an option or by JOULELAB_CONFIG. Each may be
-    something that cannot be read, such as a folder, and the last one may be missing: reading it reports that.
+    The order is system, user, project, and the file that is named by an option or by JOULELAB_CONFIG. A file may
+    be unreadable, such as a folder, and the last one may be missing: reading it reports that.
     """
     chosen = named or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
     if chosen is not None and not chosen.is_absolute():
@@ -69,7 +69,7 @@ def list_config_files(
 
 
 def explain_distrust(path: Path, environ: Mapping[str, str]) -> str | None:
-    """Return why a file that merely lies about is not to be trusted: it may name code to run and where secrets go."""
+    """Return why a file is not trusted, None where it is: it may name code to run and receivers of secrets."""
     found = path.stat() if path.exists() else path.lstat()  # a link to nothing: reading it reports that
     mine = {0, os.geteuid(), int(environ["SUDO_UID"]) if environ.get("SUDO_UID", "").isdecimal() else 0}
     if found.st_uid not in mine:
@@ -86,7 +86,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 
 def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
-    """Return the text of a regular file and its tables; `what` is how such a file is called. Raises ConfigError."""
+    """Return the text of a regular file and its tables; `what` names the kind of file in errors. Raises ConfigError."""
     from joulelab.core.reading import parse_toml
     from joulelab.store.safe_files import read_regular
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """Name the place of a key: its file, and the line where that is known."""
+    """Hold the place of a key: its file, and its line if that is known."""
 
     file: Path
     line: int | None = None
@@ -26,7 +26,7 @@ class KeySource:
 
 @dataclass(slots=True)
 class MeterTable:
-    """Collect the keys of one entry over all files, with their places; the last one wins."""
+    """Collect the keys of one entry from all files, with their places; the last one wins."""
 
     name: str
     source: KeySource
@@ -40,11 +40,11 @@ class MeterTable:
 
 @dataclass(frozen=True, slots=True)
 class MeterEntry:
-    """Describe one meter of the configuration that is switched on and is for this host.
+    """Describe one configured meter that is enabled and for this host.
 
-    `meter` is its module; `settings` are the keys for it, secrets not resolved; `sources` says where each stands.
-    `parts` is how many cords make the scope that it `feeds`, 0 where it measures all of that. `live` says whether it
-    is read while a run goes on (an archive is asked afterwards), `usual` whether it takes the place of a usual meter.
+    `meter` is its module; `settings` are its keys, secrets not resolved; `sources` are their places. `parts` is the
+    number of cords of the scope that it `feeds`, 0 where it measures all of them. A `live` meter is read during a run,
+    an archive after it. A `usual` meter replaces the one that a run opens by default.
     """
 
     name: str
@@ -61,12 +61,12 @@ class MeterEntry:
 
 @dataclass(slots=True)
 class Config:
-    """Hold the merged configuration. `run` are defaults of a run; `off` are usual meters that are switched off.
+    """Hold the merged configuration. `run` are defaults of a run; `off` are usual meters that are disabled.
 
-    `node` holds `rated_w` and `planned_w` of this host, `supply` the watts that may be drawn by scope, where given.
-    `tables` are all entries as they stand in the files, also those that are not for this host.
-    What is wrong stands in `problems`, and what is concerned is left out of the rest; `warnings` are words. `lost` are
-    the problems of single entries by their names, `unread` those of files that cannot be read at all.
+    `node` holds `rated_w` and `planned_w` of this host, `supply` the allowed power by scope in W. `tables` are all
+    entries of the files, also those for other hosts. `problems` are all mistakes; their entries and keys are left out
+    of the other fields. `lost` are the problems of single entries by name, `unread` those of unreadable files;
+    `warnings` are sentences.
     """
 
     entries: list[MeterEntry] = field(default_factory=list)
@@ -86,13 +86,13 @@ class Config:
         if self.problems:
             raise self.problems[0]
 
-    def named(self, name: str) -> MeterEntry | None:
-        """Return the entry of a name."""
+    def find_entry(self, name: str) -> MeterEntry | None:
+        """Return the entry of a name, None without one."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
 
 def load_config(environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None) -> Config:
-    """Return the configuration for a host; where there is no file it is empty, and nothing was loaded for it."""
+    """Return the configuration for a host; without a file it is empty, and nothing is loaded for it."""
     files, warnings = list_config_files(environ, named=named, cwd=cwd)
     config = Config(warnings=warnings)
     if not files:

@@ -1,4 +1,7 @@
-"""Choose the meters of a run: the usual ones, those of the configuration, or those that are named."""
+"""Choose the meters of a run: the usual ones, configured ones, or those that are named; resolve their secrets.
+
+Secrets come from the environment, a file or the keyring, never from the configuration itself.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.text import suggest_name
-from joulelab.run.config.meter_entries import is_builtin_meter
 from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
 
 SECRET_SOURCES = ("env", "file", "keyring")
 HIDDEN = "***"
-# Shorter ones are not looked for in texts: they would be found in any.
+# Shorter secrets are not searched in texts: any text may contain them by chance.
 SHORT_SECRET = 4
 
 
 def resolve_secrets(entry: MeterEntry, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Return an entry's settings with its secrets in plain, for the meter only, and warnings. Raises ConfigError."""
+    """Return an entry's settings with its secrets, for the meter only, and warnings. Raises ConfigError."""
     settings, warnings = dict(entry.settings), []
     for key in entry.secrets:
         if key in settings:
@@ -40,18 +42,18 @@ def resolve_secrets(entry: MeterEntry, environ: Mapping[str, str]) -> tuple[dict
 
 
 def mask_secrets(entry: MeterEntry) -> dict[str, Any]:
-    """Return an entry's settings as they may be printed: of secrets only where they come from."""
+    """Return an entry's settings for printing: of secrets only their source."""
     return {k: _describe_source(v) if k in entry.secrets else v for k, v in entry.settings.items()}
 
 
 def list_secrets(entry: MeterEntry, settings: Mapping[str, Any]) -> list[str]:
-    """Return the secrets among resolved settings, to look for them in texts."""
+    """Return the secrets among resolved settings, to search for them in texts."""
     found = [settings.get(key) for key in entry.secrets]
     return [value for value in found if isinstance(value, str) and len(value) >= SHORT_SECRET and value != "public"]
 
 
 def hide_secrets(text: str, entry: MeterEntry, settings: Mapping[str, Any]) -> str:
-    """Return a text without the entry's secrets, should one have got into it."""
+    """Return a text with the entry's secrets replaced."""
     for value in list_secrets(entry, settings):
         text = text.replace(value, HIDDEN)
     return text
@@ -65,7 +67,7 @@ def _describe_source(value: Any) -> str:
 
 
 def _resolve_secret(entry: MeterEntry, key: str, value: Any, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return a secret, and a warning about how it is kept. Raises ConfigError."""
+    """Return a secret, and a warning about its storage. Raises ConfigError."""
     example = f"{entry.name}_{key}".upper().replace("-", "_")
     if key == "community" and value == "public":
         return value, None
@@ -86,8 +88,7 @@ def _resolve_secret(entry: MeterEntry, key: str, value: Any, environ: Mapping[st
 
 
 def _read_reference(value: Mapping[str, Any]) -> tuple[str, str]:
-    wrong: Iterable[str] = [key for key in value if key not in SECRET_SOURCES]
-    for key in wrong:
+    for key in (key for key in value if key not in SECRET_SOURCES):
         raise ConfigError(f"unknown source {key!r}", next=suggest_name(key, list(SECRET_SOURCES)))
     if len(value) != 1 or not all(isinstance(place, str) and place for place in value.values()):
         raise ConfigError(
@@ -130,12 +131,12 @@ def _read_keyring(place: str) -> str:
     return found
 
 
-CONFIGURATION = "configuration"  # stands in the place of a meter's name where a problem is that of no single entry
+CONFIGURATION = "configuration"  # instead of the name of a meter, for a problem of no single entry
 
 
 @dataclass(frozen=True, slots=True)
 class LostMeter:
-    """Name a configured meter that cannot be read, the problem, and the kind of meter where the entry names it."""
+    """Hold a configured meter that cannot be read, the problem, and its kind where the entry names it."""
 
     meter: str
     problem: ConfigError
@@ -147,7 +148,7 @@ class LostMeter:
         return f"meter {self.meter} is not read: {self.problem}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as an event of a run tells it."""
+        """Return it as fields of an event of a run."""
         problem = self.problem
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
         return {"meter": self.meter, "what": what, "why": problem.why or "", "next": problem.next or ""}
@@ -155,10 +156,10 @@ class LostMeter:
 
 @dataclass(slots=True)
 class MeterChoice:
-    """Hold the meters of a run as a plan takes them (with secrets), None for the usual ones, and `also` on top.
+    """Hold the meters of a run for the recorder's plan (with secrets), None for the usual ones, and `also` in addition.
 
-    `entries` are those of the configuration among them; `lost` are entries that had to be left out. `node` is what the
-    configuration says of the node's power (`rated_w`, `planned_w`).
+    `entries` are the configured ones among them; `lost` are entries that cannot be read. `node` is the node's
+    `rated_w` and `planned_w` of the configuration.
     """
 
     meters: list[dict[str, Any]] | None = field(default=None, repr=False)
@@ -168,11 +169,16 @@ class MeterChoice:
     warnings: list[str] = field(default_factory=list)
     node: dict[str, float] = field(default_factory=dict)
 
-    def take(self, entry: MeterEntry, environ: Mapping[str, str]) -> None:
-        """Add an entry, its secrets resolved, or what is wrong with it."""
+    def add_entry(self, entry: MeterEntry, environ: Mapping[str, str]) -> None:
+        """Add an entry with its secrets, or its problem."""
         try:
             settings, warnings = resolve_secrets(entry, environ)
         except ConfigError as problem:
+            self.lost.append(LostMeter(entry.name, problem, entry.meter))
+            return
+        except Exception as error:  # noqa: BLE001 - a secret that cannot be read costs its meter, not the command
+            why, then = f"{type(error).__name__}: {error}", 'use another source, such as { env = "NAME" }'
+            problem = ConfigError("its secret cannot be read", where=str(entry.source), why=why, next=then)
             self.lost.append(LostMeter(entry.name, problem, entry.meter))
             return
         self.entries.append(entry)
@@ -185,46 +191,46 @@ def choose_meters(
 ) -> MeterChoice:
     """Return the meters of a run; names are those of entries or of modules. Raises ConfigError for any other name.
 
-    A wrong entry costs its own meter only, and a file that cannot be read those that it names: they are `lost`.
+    A wrong entry costs its own meter only, and an unreadable file the meters that it names: they are `lost`.
     """
-    chosen = MeterChoice(node=dict(config.node), lost=list_lost_meters(config, wanted, without))
+    choice = MeterChoice(node=dict(config.node), lost=list_lost_meters(config, wanted, without))
     for name in (*wanted, *without):
-        entry = config.named(name)
+        entry = config.find_entry(name)
         if entry is not None and not entry.live:
             raise _refuse_archive(name)
-        if is_builtin_meter(name) and name not in config.lost:
+        if _is_builtin(name) and name not in config.lost:
             check_meter_name(config, name)  # refuses an archive
     live = [e for e in config.entries if e.live and not _is_named(e, without)]
     entries = [e for e in live if not wanted or _is_named(e, wanted)]
     for entry in entries:
-        chosen.take(entry, environ)
-    # A usual meter whose entry is wrong is not read as if it had none: that may name its devices.
-    lost = {word for one in (*chosen.lost, *_list_lost_entries(config)) for word in (one.meter, one.kind)}
+        choice.add_entry(entry, environ)
+    # A usual meter with a wrong entry is not read at all: the entry may choose its devices.
+    lost = {word for one in (*choice.lost, *_list_lost_entries(config)) for word in (one.meter, one.kind)}
     taken = {e.meter for e in config.entries if e.usual} | set(config.off) | lost
     if wanted:
         named = {name for e in entries for name in (e.name, e.meter)}
         names = [name for name in wanted if name not in named and name not in lost]
-        # The load of the host is no power meter: it stays unless it is left out by name.
+        # The load of the host is no power meter: it is read unless it is left out by name.
         names += [] if "host" in taken else ["host"]
     elif without or taken:
         from joulelab import instruments as meters
 
         names = [name for name in meters.defaults() if name not in taken]
     else:
-        return chosen
-    chosen.meters = [{"meter": name} for name in dict.fromkeys(names) if name not in without]
-    return chosen
+        return choice
+    choice.meters = [{"meter": name} for name in dict.fromkeys(names) if name not in without]
+    return choice
 
 
 def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequence[str] = ()) -> list[LostMeter]:
-    """List general problems, then wrong entries: all, or those that are wanted by their name or kind of meter.
+    """List general problems, then wrong entries: all, or those that are wanted by name or kind of meter.
 
-    Where a file cannot be read, a name that nothing has is lost, too: that file may define it. Raises ConfigError for
-    such a name otherwise.
+    If a file cannot be read, an unknown name is lost, too: that file may define it. Otherwise an unknown name raises
+    ConfigError.
     """
     lost = _list_lost_entries(config)
     for name in (*wanted, *without):
-        if name in config.lost or is_builtin_meter(name):
+        if name in config.lost or _is_builtin(name):
             continue
         try:
             check_meter_name(config, name)
@@ -243,14 +249,14 @@ def _list_lost_entries(config: Config) -> list[LostMeter]:
 
 
 def list_general_problems(config: Config) -> list[LostMeter]:
-    """Return the problems that are those of no single entry: a file that is not TOML, a wrong key of [run]."""
+    """Return the problems of no single entry: a file that is not TOML, a wrong key of [run]."""
     own = [problem for problems in config.lost.values() for problem in problems]
     return [LostMeter(CONFIGURATION, problem) for problem in config.problems if problem not in own]
 
 
 def check_meter_name(config: Config, name: str) -> None:
-    """Refuse a name that neither an entry nor a module has. Raises ConfigError with the nearest one."""
-    if config.named(name) is not None or "." in name or "/" in name:
+    """Refuse a name that neither an entry nor a module has. Raises ConfigError with the nearest name."""
+    if config.find_entry(name) is not None or "." in name or "/" in name:
         return
     from joulelab import instruments as meters
 
@@ -259,7 +265,7 @@ def check_meter_name(config: Config, name: str) -> None:
     except ConfigError:
         if any(entry.meter == name for entry in config.entries):
             return
-        if is_builtin_meter(name):
+        if _is_builtin(name):
             raise _refuse_archive(name) from None
         table = config.tables.get(name)
         if table is not None:
@@ -270,13 +276,19 @@ def check_meter_name(config: Config, name: str) -> None:
 
 
 def _refuse_archive(name: str) -> ConfigError:
-    return ConfigError(f"{name} is not read while a run goes on", next="ask it afterwards: joulelab import")
+    return ConfigError(f"{name} is not read during a run", next="read it afterwards: joulelab import")
 
 
 def make_plan_item(entry: MeterEntry, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry as the recorder's plan takes it; one that is not a usual meter keeps its own pace."""
+    """Return an entry for the recorder's plan; only usual meters follow the period of the run."""
     hidden = list_secrets(entry, settings)
     return {"meter": entry.meter, "name": entry.name, "config": dict(settings), "paced": entry.usual, "hide": hidden}
+
+
+def _is_builtin(name: str) -> bool:
+    from joulelab.run.config.meter_entries import is_builtin_meter  # loads instruments: only where a name is given
+
+    return is_builtin_meter(name)
 
 
 def _is_named(entry: MeterEntry, names: Iterable[str]) -> bool:

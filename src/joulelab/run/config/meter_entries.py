@@ -1,4 +1,7 @@
-"""Check an entry against its meter's module, and find out whether it is for this host and a cord of what it feeds."""
+"""Read the entries `[meters.NAME]`: declare the keys, find the meter's module, check the values.
+
+A run waits for the classes of keys: they have only the methods that are needed, which takes a third of the time.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,17 @@ class RunTable:
 
 @dataclass(repr=False, eq=False)
 class NodeTable:
-    """Hold the power of a node that somebody decided on, in W, and the hosts that it is for."""
+    """Hold the rated and the planned power of a node, in W, and the hosts that they are for."""
 
     node: tuple[str, ...] = declare_key(
         ("*",), "the hosts that this is for: names or patterns", read=read_texts, advice=HOSTS
     )
     rated_w: float | None = declare_key(
-        None, "what the maker rates the whole node at", above=0, most=MOST_W, advice=WATTS
+        None, "rated power of the whole node, from its maker", above=0, most=MOST_W, advice=WATTS
     )
-    planned_w: float | None = declare_key(None, "what the rack's plan allows it", above=0, most=MOST_W, advice=WATTS)
+    planned_w: float | None = declare_key(
+        None, "power that the plan of the rack allows", above=0, most=MOST_W, advice=WATTS
+    )
 
 
 @dataclass(repr=False, eq=False)
@@ -66,7 +71,7 @@ class EntryKeys:
         ("*",), "the hosts that it is for: names or patterns", read=read_texts, advice=HOSTS
     )
     enabled: bool = declare_key(True, "false switches it off")
-    cord: bool = declare_key(False, "true: it measures one of several cords of what it feeds")
+    cord: bool = declare_key(False, "true: it measures one of several cords that feed its scope")
 
 
 @dataclass(repr=False, eq=False)
@@ -116,27 +121,27 @@ def is_live(module: Any) -> bool:
 
 
 def is_archive(module: Any) -> bool:
-    """Return whether it can be asked after a run."""
+    """Return whether it is read after a run."""
     return callable(getattr(module, "open_archive", None))
 
 
 def is_usual(module: Any) -> bool:
-    """Return whether a run opens it unless told otherwise."""
+    """Return whether a run opens it by default."""
     return is_live(module) and bool(getattr(module, "DEFAULT", True))
 
 
 OWN_KEYS = tuple(one.name for one in fields(EntryKeys))
 ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 DEFAULT_SCOPE = "node.ac"
-# The keys that name cords of what an entry feeds.
+# Keys that name the cords of an entry.
 CORD_KEYS = ("outlets", "inlets")
-# What stands in the place of a secret while an entry is checked: long enough for SNMPv3, short enough for IPMI.
+# Replaces a secret while an entry is checked: long enough for SNMPv3, short enough for IPMI.
 PLACEHOLDER = "not-resolved"
 LOGIN_PATTERN = re.compile(r"://[^/\s]*@")
 
 
 class EntryMistakes(Mistakes):
-    """Collect the mistakes of an entry, whose keys may stand in several files."""
+    """Collect the mistakes of an entry, whose keys may be in several files."""
 
     def __init__(self, table: MeterTable) -> None:
         super().__init__(table.source.file, shape=ConfigFile)
@@ -149,12 +154,12 @@ class EntryMistakes(Mistakes):
         return str(source.file), source.line or 0
 
     def add_key_error(self, key: str, error: JoulelabError, before: str = "") -> None:
-        """Note the error that a key causes, or the whole entry where it is empty."""
+        """Note the error of a key, or of the whole entry where `key` is empty."""
         self.add_error((*self.place, key) if key else self.place, error, before)
 
 
 def add_entry(config: Config, table: MeterTable, host: str) -> None:
-    """Add an entry to the configuration if it is switched on and for this host, or what is wrong with it."""
+    """Add an entry to the configuration if it is enabled and for this host, or its mistakes."""
     mistakes = EntryMistakes(table)
     own = {key: value for key, value in table.values.items() if key in OWN_KEYS}
     keys = read_table(EntryKeys, own, mistakes, mistakes.place) or EntryKeys()
@@ -173,10 +178,7 @@ def add_entry(config: Config, table: MeterTable, host: str) -> None:
 
 
 def check_entry_values(entry: MeterEntry) -> None:
-    """Check an entry's values, as its module does, without its secrets and without the instrument. Raises ConfigError.
-
-    What is wrong stands under `meter NAME`; `add` finds the line.
-    """
+    """Check an entry's values, as its module does, without its secrets and its instrument. Raises ConfigError."""
     module = find_meter_module(entry.meter)
     known = getattr(module, "CONFIG", {})
     values = {key: PLACEHOLDER if key in entry.secrets else value for key, value in entry.settings.items()}
@@ -202,17 +204,17 @@ def check_entry_values(entry: MeterEntry) -> None:
 
 def _note_value_errors(entry: MeterEntry, mistakes: EntryMistakes) -> None:
     if mistakes.errors:
-        return  # a misspelt key would be missed here once more
+        return  # a misspelt key would be reported as missing, too
     try:
         check_entry_values(entry)
     except JoulelabError as error:
-        more = re.sub(r"^(meter )+", "", error.where or "")  # such as a profile's file, a register
+        more = re.sub(r"^(meter )+", "", error.where or "")  # such as the file of a profile, or a register
         before = "" if more in ("", entry.meter, entry.name) else f"{more}: "
         mistakes.add_key_error(_find_key(error, mistakes.table.values), error, before)
 
 
 def _find_key(error: JoulelabError, values: Mapping[str, Any]) -> str:
-    """Return the key of an entry that an error is about: one that it names, or the one that holds that."""
+    """Return the key of an entry that an error is about: one that the error names, or one that contains it."""
     words = [form for word in re.findall(r"\w+", error.what) for form in (word, f"{word}s")]
     inside = {word: key for key, value in values.items() for word in _find_keys_inside(value)}
     return next((word for word in words if word in values), next((inside[w] for w in words if w in inside), ""))
@@ -225,7 +227,7 @@ def _find_keys_inside(value: Any) -> set[str]:
 
 
 def read_entry(table: MeterTable) -> MeterEntry:
-    """Return what a table describes; its module is loaded for that. Raises ConfigError."""
+    """Return the entry of a table; its module is loaded for that. Raises ConfigError."""
     mistakes = EntryMistakes(table)
     entry = _make_entry(mistakes)
     mistakes.check()
@@ -234,7 +236,7 @@ def read_entry(table: MeterTable) -> MeterEntry:
 
 
 def _make_entry(mistakes: EntryMistakes) -> MeterEntry | None:
-    """Return what a table describes, without a check of its values; None where it has no module."""
+    """Return the entry of a table, values not checked; None where it has no module."""
     table = mistakes.table
     meter = _find_meter(mistakes)
     if meter is None:
@@ -267,10 +269,10 @@ def _make_entry(mistakes: EntryMistakes) -> MeterEntry | None:
 
 
 def count_cords(config: Config) -> None:
-    """Tell each cord how many there are in all of what it feeds; warn of one that two entries name.
+    """Set the number of cords of each scope in its entries; warn of a cord that two entries name.
 
-    Cords of a wrong entry count, too: a sum without them would be taken for the whole. A file that cannot be read may
-    have named one more.
+    Cords of a wrong entry count, too, so that a sum without them is not taken for the whole. A file that cannot be
+    read may name one more.
     """
     total: dict[str, int] = {}
     for name in config.lost:
@@ -290,7 +292,7 @@ def count_cords(config: Config) -> None:
 
 
 def is_for_host(patterns: Iterable[str], host: str) -> bool:
-    """Return whether a host is meant by one of several patterns, by its full or its short name."""
+    """Return whether one of several patterns matches a host, by its full or its short name."""
     from fnmatch import fnmatchcase
 
     names = {host.lower(), host.lower().split(".")[0]}
@@ -298,11 +300,11 @@ def is_for_host(patterns: Iterable[str], host: str) -> bool:
 
 
 def _find_meter(mistakes: EntryMistakes) -> str | None:
-    """Return the name of an entry's module, None where there is none; a file is looked for beside the configuration."""
+    """Return the name of an entry's module or None; the path of a file is relative to the configuration file."""
     table = mistakes.table
     meter = table.values.get("meter", table.name)
     if not isinstance(meter, str) or not meter:
-        return None  # that is noted
+        return None  # noted already
     if "meter" not in table.values and not is_builtin_meter(meter):
         wrong = next((key for key in table.values if suggest_name(key, ["meter"]).startswith("did")), None)
         then = f"did you mean 'meter' instead of {wrong!r}?" if wrong else 'add meter = "snmp" or another'
@@ -319,7 +321,7 @@ def _find_meter(mistakes: EntryMistakes) -> str | None:
 
 
 def _refuse_logins(given: Mapping[str, Any], secrets: Sequence[str], mistakes: EntryMistakes) -> None:
-    """Refuse a user or password in an address, without a word of it."""
+    """Refuse a user or password in an address, without repeating it."""
     for key, value in given.items():
         if key in wall.ADDRESSES or (key not in secrets and isinstance(value, str) and LOGIN_PATTERN.search(value)):
             try:
@@ -329,7 +331,7 @@ def _refuse_logins(given: Mapping[str, Any], secrets: Sequence[str], mistakes: E
 
 
 def _count_own_cords(table: MeterTable) -> int:
-    """Return how many cords an entry has: those that it names, or one where it says that it is one."""
+    """Return the number of cords of an entry: those that it names, or one where `cord` is set."""
     for key in CORD_KEYS:
         if key in table.values:
             named = table.values[key]

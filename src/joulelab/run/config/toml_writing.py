@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Append an entry to a file, or put it in the place of one of that name. Raises ConfigError."""
+    """Append an entry to a file, or replace the one of that name. Raises ConfigError."""
     text, content = read_toml(file, "configuration file") if file.exists() else ("", {})
     block = format_entry(name, values)
     exists = name in content.get("meters", {})
@@ -33,7 +33,7 @@ def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bo
             gap = ("\n" if text.endswith("\n") else "\n\n") if text.strip() else ""
             changed = f"{text}{gap}{block}"
         is_right = tomllib.loads(changed) == {**content, "meters": {**content.get("meters", {}), name: dict(values)}}
-    except (ValueError, LookupError, TypeError):  # tomlkit raises each of these where it is at a loss
+    except (ValueError, LookupError, TypeError):  # tomlkit raises each of these
         is_right = False
     if not is_right:
         raise ConfigError("the file cannot be changed safely", where=str(file), next=f"put this in:\n{block}")
@@ -41,7 +41,7 @@ def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bo
 
 
 def _set_entry(meters: Any, name: str, values: Mapping[str, Any]) -> None:
-    """Put values in the place of those of an entry; comments stay, also those at its end, above the next table."""
+    """Replace the values of an entry; comments stay, also those at its end, above the next table."""
     there = meters.get(name)
     if not isinstance(there, Table):
         meters[name] = _to_item(dict(values))
@@ -75,7 +75,7 @@ def format_toml(value: Any) -> str:
 
 
 def format_toml_file(values: Mapping[str, Any], head: str) -> str:
-    """Return plain data as the text of a file, below a line that says what it is."""
+    """Return plain data as the text of a file, below a head line."""
     return f"{head}\n\n{tomlkit.dumps(_drop_fractions(values))}"
 
 
@@ -86,7 +86,7 @@ def format_key(key: str) -> str:
 
 
 def _drop_fractions(value: Any) -> Any:
-    """Write whole numbers as people do: 10200, not 10200.0."""
+    """Write whole numbers without a fraction: 10200, not 10200.0."""
     if isinstance(value, dict):
         return {key: _drop_fractions(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

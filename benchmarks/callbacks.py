@@ -16,7 +16,7 @@ import numpy as np
 
 import joulelab
 from joulelab.core.clock import monotonic_ns
-from joulelab.integrations.training import Training
+from joulelab.integrations.training import TrainingMeasurement
 from joulelab.run import marking
 from joulelab.run.live import LiveReader, import_live_modules
 from joulelab.twin.model import Node, preset
@@ -159,7 +159,7 @@ def keras() -> Callable[[], object] | None:
 
 def calls(steps: int) -> None:
     """Print the cost of each call at the end of a step, while marks are written."""
-    training = Training(log="none")
+    training = TrainingMeasurement(log="none")
     print("CPU of a call, recorded, as a share of 10 ms: one after another; at the end of steps of 10 ms (cold caches)")
     with recorded(), joulelab.phase("epoch", 1):
         training.begin("train")

@@ -18,8 +18,8 @@ from tests.workloads.books import environment
 import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension, unload_ipython_extension
-from joulelab.integrations.jupyter_cells import Stack
-from joulelab.integrations.jupyter_reading import read_notebook
+from joulelab.integrations.jupyter_cells import CellStack
+from joulelab.integrations.jupyter_figures import read_notebook
 from joulelab.run import marking, notebook
 from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
 
@@ -242,7 +242,7 @@ def test_cells_that_end_otherwise_than_they_began_are_told_apart(order: str) -> 
     class Info:
         raw_cell = "x"
 
-    stack, outer, inner, other = Stack(), Info(), Info(), Info()
+    stack, outer, inner, other = CellStack(), Info(), Info(), Info()
     other.raw_cell = "y"
     if order != "no beginning":
         assert stack.push(outer)

@@ -10,16 +10,24 @@ from typing import Any, cast
 import pytest
 
 from joulelab.core.quantity import Quantity
-from joulelab.integrations.jupyter import measured_lines
-from joulelab.integrations.jupyter_output import Grid, show_cell, show_notebook
-from joulelab.integrations.jupyter_reading import EARLIER, MOST_PARTS, MeasuredCell, Notebook, Part, _Marked, joined
-from joulelab.integrations.picture import PowerCurve, spark, svg
+from joulelab.integrations.jupyter import replace_first_line
+from joulelab.integrations.jupyter_figures import (
+    EARLIER,
+    MOST_PARTS,
+    MeasuredCell,
+    NotebookFigures,
+    NotebookPart,
+    _NotebookMarks,
+    join_parts,
+)
+from joulelab.integrations.jupyter_output import Grid, describe_cell, describe_notebook
+from joulelab.integrations.picture import PowerPicture, draw_blocks, draw_svg
 
-CURVE = PowerCurve((0.0, 50.0, 100.0, 100.0), 0.5)
+CURVE = PowerPicture((0.0, 50.0, 100.0, 100.0), 0.5)
 
 
 def test_the_picture_is_well_formed_says_what_it_shows_and_needs_nothing_from_outside() -> None:
-    picture = svg(CURVE, 'power of "a" <b>')
+    picture = draw_svg(CURVE, 'power of "a" <b>')
     root = ET.fromstring(picture)
     assert root.attrib["role"] == "img"
     assert root[0].tag.endswith("title")
@@ -33,11 +41,11 @@ def test_the_picture_is_well_formed_says_what_it_shows_and_needs_nothing_from_ou
 
 
 def test_a_line_of_blocks_reaches_from_nothing_to_the_largest_power() -> None:
-    assert spark(CURVE) == "▁▅██  0 W to 100.0 W in 2.000 s"
-    assert spark(CURVE, 2).startswith("▃█  ")
-    assert spark(PowerCurve((0.0, 0.0), 1.0)).startswith("▁▁  ")
-    long = PowerCurve(tuple(float(k) for k in range(1000)), 0.1)
-    assert len(spark(long).partition("  ")[0]) <= 48
+    assert draw_blocks(CURVE) == "▁▅██  0 W to 100.0 W in 2.000 s"
+    assert draw_blocks(CURVE, 2).startswith("▃█  ")
+    assert draw_blocks(PowerPicture((0.0, 0.0), 1.0)).startswith("▁▁  ")
+    long = PowerPicture(tuple(float(k) for k in range(1000)), 0.1)
+    assert len(draw_blocks(long).partition("  ")[0]) <= 48
     assert long.coarser(10).mean == pytest.approx(long.mean)
 
 
@@ -55,18 +63,18 @@ def test_a_table_is_text_and_html() -> None:
     assert page.count("font-weight:bold") == 2
 
 
-def notebook(*energies: float | None, between: float | None = 30.0) -> Notebook:
+def notebook(*energies: float | None, between: float | None = 30.0) -> NotebookFigures:
     parts = [
-        Part(f"cell {k}", 1.0, None if e is None else Quantity(e, {"gain:x": 0.05 * e}))
+        NotebookPart(f"cell {k}", 1.0, None if e is None else Quantity(e, {"gain:x": 0.05 * e}))
         for k, e in enumerate(energies, 1)
     ]
-    rest = Part("between cells", 3.0, None if between is None else Quantity(between, {"gain:x": 1.5}))
-    whole = joined("total", (*parts, rest))
-    return Notebook(Path("/runs/r"), tuple(parts), rest, whole, CURVE if between is not None else None)
+    rest = NotebookPart("between cells", 3.0, None if between is None else Quantity(between, {"gain:x": 1.5}))
+    whole = join_parts("total", (*parts, rest))
+    return NotebookFigures(Path("/runs/r"), tuple(parts), rest, whole, CURVE if between is not None else None)
 
 
 def test_a_notebook_is_the_sum_of_its_cells_and_of_the_time_between_them() -> None:
-    text = show_notebook(notebook(10.0, 60.0), is_over=False).text()
+    text = describe_notebook(notebook(10.0, 60.0), is_over=False).text()
     assert text.startswith("the notebook so far: 100 ± 10 J in 5.000 s, 20.00 W on average\n\n")
     assert "idle   between cells: 30.0 % of the energy, 60.0 % of the time" in text
     assert [line.split()[0] for line in text.splitlines()[4:8]] == ["cell", "cell", "between", "total"]
@@ -74,14 +82,14 @@ def test_a_notebook_is_the_sum_of_its_cells_and_of_the_time_between_them() -> No
 
 
 def test_without_a_meter_there_is_no_energy_and_the_next_command_is_told() -> None:
-    text = show_notebook(notebook(None, None, between=None), is_over=True).text()
+    text = describe_notebook(notebook(None, None, between=None), is_over=True).text()
     assert text.startswith("the notebook: 5.000 s; no power meter can be read here: `joulelab meters`")
     assert "idle" not in text
-    assert show_cell(MeasuredCell("x", None, 0.5, None, None)).text() == "x: 500 ms, not recorded"
+    assert describe_cell(MeasuredCell("x", None, 0.5, None, None)).text() == "x: 500 ms, not recorded"
 
 
 def test_of_many_cells_those_that_used_most_are_listed() -> None:
-    shown = show_notebook(notebook(*(float(k) for k in range(1, 101))), is_over=True)
+    shown = describe_notebook(notebook(*(float(k) for k in range(1, 101))), is_over=True)
     labels = [row[0] for row in shown.grids[0].rows]
     assert labels[:2] == ["cell 72", "cell 73"]
     assert labels[-3:] == ["71 others", "between cells", "total"]
@@ -105,13 +113,13 @@ def test_the_first_of_very_many_cells_are_one_and_idle_is_not_guessed() -> None:
         def marks(self) -> list[dict[str, Any]]:
             return lines
 
-    marked = _Marked(cast("Any", Run()), "a", 20)
+    marked = _NotebookMarks(cast("Any", Run()), "a", 20)
     assert marked.end == "of the run"
     first, second = marked.lines[:2]
     assert (first["name"], first["t"], second["mark"]) == (EARLIER, 20, "end")
     assert second["t"] == marked.lines[2]["t"]
     assert len([line for line in marked.marks() if line["mark"] == "begin"]) == MOST_PARTS + 1
-    parts = (Part(EARLIER, 1.0, Quantity(1.0)), *notebook(10.0).parts)
+    parts = (NotebookPart(EARLIER, 1.0, Quantity(1.0)), *notebook(10.0).parts)
     assert replace(notebook(10.0), parts=parts).idle_share is None
 
 
@@ -125,11 +133,11 @@ def test_the_first_of_very_many_cells_are_one_and_idle_is_not_guessed() -> None:
     ],
 )
 def test_a_measured_cell_runs_as_any_other_after_its_first_line(given: list[str], name: str, rest: list[str]) -> None:
-    first, *others = measured_lines(given)
+    first, *others = replace_first_line(given)
     assert first.endswith(f".begin({name!r})\n")
     assert others == rest
 
 
 @pytest.mark.parametrize("given", [[], ["x\n"], ["%%joulelab?\n"], ["%%joulelabs\n", "x\n"], ["%joulelab\n"]])
 def test_other_cells_are_left_alone(given: list[str]) -> None:
-    assert measured_lines(list(given)) == given
+    assert replace_first_line(list(given)) == given

@@ -22,8 +22,8 @@ from joulelab.analysis.live_energy import LiveFigures
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 from joulelab.integrations import tracking
-from joulelab.integrations.batches import samples_in
-from joulelab.integrations.progress import ERASE, Bar, Screen
+from joulelab.integrations.batch_sizes import count_samples
+from joulelab.integrations.progress_bar import ERASE, BarLine, ProgressBar
 from joulelab.integrations.tracking import track
 from joulelab.run import live, marking
 from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
@@ -67,14 +67,14 @@ class Painted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times: dict[str, int] = {}
-        paint = Bar.paint
+        paint = ProgressBar.paint
 
-        def counted(bar: Bar, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
+        def counted(bar: ProgressBar, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
             paint(bar, seconds, batches, samples, now)
             if now is not None and samples:
                 self.times[bar._title] = self.times.get(bar._title, 0) + 1
 
-        monkeypatch.setattr(Bar, "paint", counted)
+        monkeypatch.setattr(ProgressBar, "paint", counted)
 
 
 def lines() -> None:
@@ -109,12 +109,12 @@ def lines() -> None:
     ],
 )
 def test_samples_are_what_the_lengths_of_a_batch_agree_on(batch: Any, samples: int | None) -> None:
-    assert samples_in(batch) == samples
+    assert count_samples(batch) == samples
 
 
 def test_samples_may_be_told() -> None:
-    assert samples_in(7, 32) == 32
-    assert samples_in((X, Y), lambda batch: batch[0].size) == 40
+    assert count_samples(7, 32) == 32
+    assert count_samples((X, Y), lambda batch: batch[0].size) == 40
 
 
 @pytest.mark.system
@@ -242,8 +242,8 @@ def test_what_is_printed_after_a_loop_stays(kw: dict[str, Any], monkeypatch: pyt
 
 
 def test_a_late_line_makes_a_bar_give_way_and_one_that_is_over_is_not_painted() -> None:
-    terminal, screen = io.StringIO(), Screen()
-    first, second = (Bar(screen, terminal, name, "samples", 4) for name in ("first", "second"))
+    terminal, screen = io.StringIO(), BarLine()
+    first, second = (ProgressBar(screen, terminal, name, "samples", 4) for name in ("first", "second"))
     now = LiveFigures(0, 2 * 10**9, {"measured": Quantity(700.0)}, {"measured": 1.0})
     first.paint(2.5, 1, 8, now)
     assert "mean 350.0 W, " in terminal.getvalue()

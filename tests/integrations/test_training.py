@@ -20,7 +20,7 @@ import joulelab
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks
-from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
+from joulelab.integrations.training import BatchCounter, TrainingCallback, TrainingMeasurement, count_work, guard_hook
 from joulelab.run import marking
 from joulelab.store.run_folder import list_runs, read_end
 
@@ -34,12 +34,12 @@ __all__ = ["marked"]
 
 
 def test_a_batch_has_as_many_samples_as_its_first_tensor_is_long() -> None:
-    assert amounts_of({"labels": tensor(4), "input_ids": tensor(4, 6)}) == {"samples": 4, "tokens": 24}
-    assert amounts_of({"input_ids": tensor(4)}) == {"samples": 4}
-    assert amounts_of([None, {"x": (tensor(), tensor(3, 2))}]) == {"samples": 3}
-    assert amounts_of(tensor(5, 1)) == {"samples": 5}
-    assert amounts_of([[[[[tensor(5)]]]]]) == {}
-    assert amounts_of("text") == {}
+    assert count_work({"labels": tensor(4), "input_ids": tensor(4, 6)}) == {"samples": 4, "tokens": 24}
+    assert count_work({"input_ids": tensor(4)}) == {"samples": 4}
+    assert count_work([None, {"x": (tensor(), tensor(3, 2))}]) == {"samples": 3}
+    assert count_work(tensor(5, 1)) == {"samples": 5}
+    assert count_work([[[[[tensor(5)]]]]]) == {}
+    assert count_work("text") == {}
 
 
 class Watched(list[Any]):
@@ -53,7 +53,7 @@ class Watched(list[Any]):
 
 
 def test_where_the_first_batch_has_its_tensor_the_next_ones_are_not_searched() -> None:
-    look = Look()
+    look = BatchCounter()
     for size in (8, 8, 3):
         assert look(Watched([None, {"x": tensor(size, 2)}])) == {"samples": size}
     assert Watched.searched == 2  # the first: to find the place, and its amounts
@@ -73,13 +73,13 @@ def test_launchers_say_how_many_ranks_a_node_has() -> None:
 
 def test_wrong_options_are_refused_before_the_training() -> None:
     with pytest.raises(ConfigError, match="take one of auto, wandb, mlflow, none"):
-        Training(log="tensorboard")  # type: ignore[arg-type]
+        TrainingMeasurement(log="tensorboard")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="perod_s"):
-        Training(perod_s=1)
+        TrainingMeasurement(perod_s=1)
 
 
 def test_in_a_run_it_is_a_phase(marked: Marked, caplog: pytest.LogCaptureFixture) -> None:
-    training = Training("mine")
+    training = TrainingMeasurement("mine")
     training.enter("epoch")
     training.step({"samples": 1})
     training.work({"samples": 1})
@@ -102,7 +102,7 @@ def test_in_a_run_it_is_a_phase(marked: Marked, caplog: pytest.LogCaptureFixture
 
 def test_ranks_report_their_own_work_in_a_run(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    training = Training()
+    training = TrainingMeasurement()
     training.begin("train", local_rank=1)  # forked: it is told late who it is
     training.enter("epoch", 1)
     training.step({"samples": 8})
@@ -148,7 +148,7 @@ def test_the_first_rank_prints_one_line_at_the_end(
     monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(run, name or "train"))
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    training = Training(**options)
+    training = TrainingMeasurement(**options)
     training.begin("train", local_rank=rank)
     training.end()
     captured = capsys.readouterr()
@@ -161,7 +161,7 @@ def test_a_phase_of_a_run_that_goes_on_is_told_without_its_energy(
     tmp_path: Path, marked: Marked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
-    training = Training()
+    training = TrainingMeasurement()
     training.begin("train")
     training.end()
     assert capsys.readouterr().err.startswith("joulelab: train: 10.00 s, a phase of a run that goes on; run ")
@@ -173,7 +173,7 @@ def test_a_line_that_cannot_be_made_is_only_warned_of(
     (tmp_path / "r1").mkdir()
     (tmp_path / "r1" / "end.json").write_text("{}")
     monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
-    training = Training()
+    training = TrainingMeasurement()
     training.begin("train")
     training.end()
     assert "cannot be summed up" in caplog.text
@@ -184,11 +184,11 @@ def test_by_itself_it_is_a_run_and_the_first_rank_reports_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    inert = Training()
+    inert = TrainingMeasurement()
     inert.begin("train", local_rank=1)
     assert inert.measurement is None
     assert not inert.begun
-    training = Training("mine", runs=tmp_path, meters=[fake()], period_s=0.02)
+    training = TrainingMeasurement("mine", runs=tmp_path, meters=[fake()], period_s=0.02)
     training.begin("train")
     assert training.measurement is not None
     first = training.measurement.run
@@ -201,7 +201,7 @@ def test_by_itself_it_is_a_run_and_the_first_rank_reports_for_all(
     assert end is not None
     assert end["message"] == "JoulelabError: the training before did not say that it ended"
     with joulelab.measure("inner"):
-        spawner = Training()
+        spawner = TrainingMeasurement()
         spawner.begin("test", ranks=4, spawned=True)  # those that it starts are in this run, and report
         spawner.work({"samples": 2})
         spawner.end()
@@ -222,16 +222,16 @@ def test_by_itself_it_is_a_run_and_the_first_rank_reports_for_all(
         assert analyse_run(run).work == {"samples": 2}
 
 
-class Callback(Following):
+class Callback(TrainingCallback):
     def __init__(self) -> None:
-        self.training = Training()
+        self.training = TrainingMeasurement()
         self.called = 0
 
-    @harmless
+    @guard_hook
     def begin(self) -> None:
         self.training.begin("train")
 
-    @harmless
+    @guard_hook
     def fail(self) -> None:
         self.called += 1
         raise OSError("no space")
@@ -284,7 +284,7 @@ def test_a_problem_at_the_end_does_not_stand_in_for_the_training_s_own(
 
 
 def test_at_every_step_the_environment_is_left_alone(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Training()
+    training = TrainingMeasurement()
     training.begin("train")
     monkeypatch.setattr("joulelab.integrations.training.count_local_ranks", None)  # nobody asks again
     training.step({"samples": 2})
@@ -313,8 +313,8 @@ def test_trackers_get_the_run_if_the_user_has_them(
     trackers.__dict__["logged"] = logged
     monkeypatch.setitem(sys.modules, "joulelab.integrations.trackers", trackers)
 
-    def train(**options: Any) -> Training:
-        training = Training(**options)
+    def train(**options: Any) -> TrainingMeasurement:
+        training = TrainingMeasurement(**options)
         training.begin("train")
         training.end()
         return training

@@ -25,14 +25,14 @@ SESSION_NAME = "JPY_SESSION_NAME"
 
 
 @dataclass(slots=True)
-class Frame:
+class RunningCell:
     """Hold a cell that runs, by what IPython tells of it, and the measurements that end with it."""
 
     info: Any
     measured: list[Measurement] = field(default_factory=list)
 
 
-class Stack:
+class CellStack:
     """Hold the cells that run, the outermost first: a magic may run cells inside a cell.
 
     What IPython tells does not come in pairs: the cell that registered us ends without having begun, as does an empty
@@ -40,14 +40,14 @@ class Stack:
     """
 
     def __init__(self) -> None:
-        self.frames: list[Frame] = []
+        self.frames: list[RunningCell] = []
 
     def push(self, info: Any) -> bool:
         """Take in a cell that begins; return whether it is an outermost one."""
-        self.frames.append(Frame(info))
+        self.frames.append(RunningCell(info))
         return len(self.frames) == 1
 
-    def pop(self, info: Any) -> list[Frame]:
+    def pop(self, info: Any) -> list[RunningCell]:
         """Take out a cell that ends, and those inside that never told their end; the innermost comes first."""
         at = self._place(info)
         gone = self.frames[at:]
@@ -66,7 +66,7 @@ class Stack:
         return len(self.frames) - 1 if same else len(self.frames)
 
 
-class Recording:
+class KernelRecording:
     """Record a kernel from now on, or join the run that it is in, and mark its cells where nobody else does."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -75,10 +75,12 @@ class Recording:
         self.count = 0
         # Whoever runs the notebook without a browser marks its cells already.
         self.is_marked = notebook.NOTEBOOK_VARIABLE in environ and marking.writer() is not None
-        self.name = environ[notebook.NOTEBOOK_VARIABLE] if self.is_marked else f"{_name(environ)} {os.getpid()}"
+        self.name = (
+            environ[notebook.NOTEBOOK_VARIABLE] if self.is_marked else f"{_find_notebook_name(environ)} {os.getpid()}"
+        )
         self._own: Measurement | None = None
         if marking.writer() is None:
-            self._own = measure(_name(environ))
+            self._own = measure(_find_notebook_name(environ))
             self._own.__enter__()
         self._writer: MarkWriter | None = marking.writer()
         told = self._writer is not None and not self._writer.rank and RUN_VARIABLE in os.environ
@@ -120,5 +122,5 @@ class Recording:
             self._own.__exit__(None, None, None)
 
 
-def _name(environ: Mapping[str, str]) -> str:
+def _find_notebook_name(environ: Mapping[str, str]) -> str:
     return Path(environ.get(SESSION_NAME) or "notebook").stem

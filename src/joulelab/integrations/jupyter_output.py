@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from joulelab.integrations.picture import spark, svg
+from joulelab.integrations.picture import draw_blocks, draw_svg
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_checks
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
-    from joulelab.integrations.jupyter_reading import MeasuredCell, Notebook, Part
-    from joulelab.integrations.picture import PowerCurve
+    from joulelab.integrations.jupyter_figures import MeasuredCell, NotebookFigures, NotebookPart
+    from joulelab.integrations.picture import PowerPicture
 
 # Cells beyond this many are shown as one, but for those that used most.
 MOST_CELLS = 30
@@ -61,19 +61,19 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class NotebookOutput:
     """Hold what is shown: a title, the line that matters, tables, the power over time, and lines below."""
 
     title: str
     head: str
     grids: tuple[Grid, ...] = ()
-    curve: PowerCurve | None = None
+    curve: PowerPicture | None = None
     lines: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return it as plain text."""
         parts = [f"{self.title}: {self.head}", *(grid.text() for grid in self.grids)]
-        lines = [*([f"power  {spark(self.curve)}"] if self.curve is not None else []), *self.lines]
+        lines = [*([f"power  {draw_blocks(self.curve)}"] if self.curve is not None else []), *self.lines]
         return "\n\n".join([*parts, "\n".join(lines)] if lines else parts)
 
     def html(self) -> str:
@@ -81,7 +81,7 @@ class Shown:
         parts = [f"<div><b>{html.escape(self.title)}</b>: {html.escape(self.head)}</div>"]
         parts += [grid.html() for grid in self.grids]
         if self.curve is not None:
-            parts.append(f"<div>{svg(self.curve, f'power of {self.title}')}</div>")
+            parts.append(f"<div>{draw_svg(self.curve, f'power of {self.title}')}</div>")
         parts += [f"<div><small>{html.escape(line)}</small></div>" for line in self.lines]
         return f'<div class="joulelab">{"".join(parts)}</div>'
 
@@ -90,58 +90,60 @@ class Shown:
         return {"text/plain": self.text(), "text/html": self.html()}
 
 
-def show_cell(measured: MeasuredCell) -> Shown:
+def describe_cell(measured: MeasuredCell) -> NotebookOutput:
     """Show a measured cell: energy of each scope, phases in it, J for each unit of work, power over time."""
     result = measured.result
     if result is None:
-        return Shown(measured.name, f"{fmt.format_duration(measured.duration_s)}, not recorded")
-    grids = [_energies(result)] if result.scopes else []
+        return NotebookOutput(measured.name, f"{fmt.format_duration(measured.duration_s)}, not recorded")
+    grids = [_make_energy_table(result)] if result.scopes else []
     if result.phases:
-        grids.append(_phases(result))
+        grids.append(_make_phase_table(result))
     lines = [f"{label:<6} {text}" for label, text in list_workload_facts(result) + list_work_facts(result)]
     doubts = [c for c in word_checks(result.checks) if c.status in ("warning", "failed")] if result.scopes else []
     lines += [f"{check.status}: {check.name}: {check.text}" for check in doubts]
     lines += [f"run    {measured.run}"] if measured.run is not None else []
     # The run goes on, the cell does not.
-    head = write_headline(replace(result, state="closed")) if result.scopes else _without(measured.duration_s)
-    return Shown(measured.name, head, tuple(grids), measured.curve, tuple(lines))
+    head = (
+        write_headline(replace(result, state="closed")) if result.scopes else _describe_unmeasured(measured.duration_s)
+    )
+    return NotebookOutput(measured.name, head, tuple(grids), measured.curve, tuple(lines))
 
 
-def show_notebook(notebook: Notebook, *, is_over: bool) -> Shown:
+def describe_notebook(notebook: NotebookFigures, *, is_over: bool) -> NotebookOutput:
     """Show a notebook's cells and the time between them, which together are the whole."""
     whole = notebook.whole
-    head = _without(whole.duration_s)
+    head = _describe_unmeasured(whole.duration_s)
     if whole.energy is not None:
         energy = fmt.format_quantity(whole.energy.value, whole.energy.expanded, "J")
         head = (
             f"{energy} in {fmt.format_duration(whole.duration_s)}, {fmt.format_watts(whole.mean_w or 0.0)} on average"
         )
-    rows = [*_most(notebook.parts), notebook.between, whole]
+    rows = [*_choose_parts(notebook.parts), notebook.between, whole]
     lines = [f"{label:<6} {text}" for label, text in list_workload_facts(notebook.result)] if notebook.result else []
     if notebook.idle_share is not None:
         energy_share, time_share = (fmt.format_percent(s, signed=False) for s in notebook.idle_share)
         lines.append(f"idle   between cells: {energy_share} of the energy, {time_share} of the time")
     lines.append(f"run    {notebook.run}")
     title = "the notebook" if is_over else "the notebook so far"
-    return Shown(title, head, (_parts(rows),), notebook.curve, tuple(lines))
+    return NotebookOutput(title, head, (_make_part_table(rows),), notebook.curve, tuple(lines))
 
 
-def _without(seconds: float) -> str:
+def _describe_unmeasured(seconds: float) -> str:
     return f"{fmt.format_duration(seconds)}; {NO_METER}"
 
 
-def _most(parts: Sequence[Part]) -> list[Part]:
+def _choose_parts(parts: Sequence[NotebookPart]) -> list[NotebookPart]:
     """Return the parts to list: all, or those that used most and the rest as one."""
-    from joulelab.integrations.jupyter_reading import joined
+    from joulelab.integrations.jupyter_figures import join_parts
 
     if len(parts) <= MOST_CELLS:
         return list(parts)
     ranked = sorted(parts, key=lambda p: (p.energy.value if p.energy is not None else 0.0, p.duration_s))
     rest = ranked[: len(parts) - MOST_CELLS + 1]
-    return [p for p in parts if p not in rest] + [joined(f"{len(rest)} others", tuple(rest))]
+    return [p for p in parts if p not in rest] + [join_parts(f"{len(rest)} others", tuple(rest))]
 
 
-def _parts(rows: Sequence[Part]) -> Grid:
+def _make_part_table(rows: Sequence[NotebookPart]) -> Grid:
     joules, unit = fmt.choose_scale([p.energy.value for p in rows if p.energy is not None], "J")
     watts, power = fmt.choose_scale([p.mean_w for p in rows], "W")
     body = []
@@ -159,7 +161,7 @@ def _parts(rows: Sequence[Part]) -> Grid:
     return Grid(("", "time", f"energy, {unit}", f"mean, {power}"), tuple(body), frozenset({len(body) - 1}))
 
 
-def _energies(result: Result) -> Grid:
+def _make_energy_table(result: Result) -> Grid:
     rows = list_energy_rows(result)
     joules, unit = fmt.choose_scale([r.energy.value for r in rows], "J")
     watts, power = fmt.choose_scale([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
@@ -172,7 +174,7 @@ def _energies(result: Result) -> Grid:
     return Grid(("", f"energy, {unit}", f"mean, {power}", "max"), tuple(body), sums)
 
 
-def _phases(result: Result) -> Grid:
+def _make_phase_table(result: Result) -> Grid:
     rows = list_phase_rows(result)
     kinds = choose_work_kinds(kind for r in rows for kind in r.work)
     each = {k: [r.energy.value / r.work[k] for r in rows if r.energy is not None and r.work.get(k)] for k in kinds}

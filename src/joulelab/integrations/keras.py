@@ -8,7 +8,7 @@ from typing import Any
 
 from joulelab.core.errors import JoulelabError, MissingDependency
 from joulelab.core.marks import read_local_rank
-from joulelab.integrations.training import Following, Training, harmless
+from joulelab.integrations.training import TrainingCallback, TrainingMeasurement, guard_hook
 
 try:
     import keras
@@ -18,7 +18,7 @@ except ImportError as error:
     ) from error
 
 
-class JoulelabCallback(Following, keras.callbacks.Callback):
+class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
     """Measure a training: phases `train`, `epoch n`, steps, validation; a test or prediction by itself.
 
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
@@ -31,7 +31,7 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
 
     def __init__(self, name: str | None = None, *, batch_size: int | None = None, **options: Any) -> None:
         super().__init__()
-        self.training = Training(name, **options)
+        self.training = TrainingMeasurement(name, **options)
         self._batch_size = batch_size
         self._fitting = False
         self._epoch = 0
@@ -44,43 +44,43 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         super().set_params(params)
         self._renew(params)
 
-    @harmless
+    @guard_hook
     def _renew(self, params: Any) -> None:
         self._steps = (params or {}).get("steps")
         if self.training.begun:
             self.close(JoulelabError("the training did not say that it ended"))
 
-    @harmless
+    @guard_hook
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Begin to measure."""
         self._begin("train")
         self._fitting = True
 
-    @harmless
+    @guard_hook
     def on_epoch_begin(self, epoch: int, *_: Any, **__: Any) -> None:
         """Begin an epoch."""
         self._epoch, self._counted = epoch + 1, 0.0
         self.training.enter("epoch", self._epoch)
 
-    @harmless
+    @guard_hook
     def on_train_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
         """Report a step."""
         if self.training.begun:
             self.training.step(self._samples("samples", last=batch + 1 == self._steps))
 
-    @harmless
+    @guard_hook
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
         """End an epoch."""
         self._settle("samples")
         self.training.leave("epoch")
 
-    @harmless
+    @guard_hook
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """End the measurement."""
         self._fitting = False
         self.training.end()
 
-    @harmless
+    @guard_hook
     def on_test_begin(self, *_: Any, **__: Any) -> None:
         """Begin a validation of a training, or a test by itself."""
         if self._fitting:
@@ -90,14 +90,14 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
             self._begin("test")
         self._counted = 0.0
 
-    @harmless
+    @guard_hook
     def on_test_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
         """Count a batch of a test; in a training under a name of its own: it is not what the training is about."""
         if self.training.begun:
             last = not self._fitting and batch + 1 == self._steps  # of a validation nobody tells how many there are
             self.training.work(self._samples("validated" if self._fitting else "samples", last=last))
 
-    @harmless
+    @guard_hook
     def on_test_end(self, *_: Any, **__: Any) -> None:
         """End a validation or a test."""
         self._settle("validated" if self._fitting else "samples")
@@ -108,7 +108,7 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         # From here to the end of the epoch the mean is that of the validation.
         self._counted = math.inf
 
-    @harmless
+    @guard_hook
     def on_predict_begin(self, *_: Any, **__: Any) -> None:
         """Begin to measure a prediction, or one inside of a training."""
         if self._fitting:
@@ -116,7 +116,7 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         else:
             self._begin("predict")
 
-    @harmless
+    @guard_hook
     def on_predict_batch_end(self, _batch: int, logs: dict[str, Any] | None = None) -> None:
         """Count what was predicted: a batch has as many samples as outputs."""
         if self.training.begun:
@@ -124,7 +124,7 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
             # Keras makes a plain number of the output of a single sample.
             self.training.work({"predicted" if self._fitting else "samples": int(shape[0]) if len(shape) else 1})
 
-    @harmless
+    @guard_hook
     def on_predict_end(self, *_: Any, **__: Any) -> None:
         """End a prediction."""
         if self._fitting:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
-from joulelab.integrations.training import Following, Look, Training, harmless
+from joulelab.integrations.training import BatchCounter, TrainingCallback, TrainingMeasurement, guard_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def _base() -> Any:
+def _find_callback_class() -> Any:
     """Return the callback class of the package that is in use, or can be used."""
     why = ""
     for package in sorted(PACKAGES, key=lambda name: name not in sys.modules):
@@ -29,7 +29,7 @@ def _base() -> Any:
     )
 
 
-class JoulelabCallback(Following, _base()):  # type: ignore[misc]
+class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignore[misc]
     """Measure a training: phases `train`, `epoch n`, steps, validation, save; a test or prediction by itself.
 
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
@@ -40,36 +40,36 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
     def __init__(
         self, name: str | None = None, *, samples: float | Callable[[Any], float] | None = None, **options: Any
     ) -> None:
-        self.training = Training(name, **options)
+        self.training = TrainingMeasurement(name, **options)
         self._samples = samples
         self._since_ns = 0
         self._steps = 0
-        self._look = Look()
+        self._look = BatchCounter()
         self._saving = False
         self._done: dict[str, float] = {}
 
-    @harmless
+    @guard_hook
     def setup(self, *_: Any, **__: Any) -> None:
         """Forget the measurement before: this training may turn out to have no batches."""
-        self.training.measurement, self._look = None, Look()
+        self.training.measurement, self._look = None, BatchCounter()
 
-    @harmless
+    @guard_hook
     def on_sanity_check_start(self, *_: Any) -> None:
         """Note when a first look at the validation begins."""
         self._since_ns = monotonic_ns()
 
-    @harmless
+    @guard_hook
     def on_sanity_check_end(self, *_: Any) -> None:
         """Mark that first look, which comes before the training."""
         self.training.past("sanity check", self._since_ns, {})
 
-    @harmless
+    @guard_hook
     def on_train_start(self, trainer: Any, *_: Any) -> None:
         """Begin to measure."""
         self._begin("train", trainer)
         self._steps, self._done = trainer.global_step, {}
 
-    @harmless
+    @guard_hook
     def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
         """Begin an epoch."""
         self._end_save()
@@ -80,7 +80,7 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
         if self._saving:  # else nothing is done, at every batch
             self._end_save()
 
-    @harmless
+    @guard_hook
     def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
         """Report a step, once the optimizer took one, with all batches since the one before."""
         if self.training.begun:
@@ -95,7 +95,7 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
                 self._steps, self._done = steps, {}
                 self.training.step(done)
 
-    @harmless
+    @guard_hook
     def on_train_epoch_end(self, *_: Any) -> None:
         """End an epoch; batches since the last step belong to it."""
         done, self._done = self._done, {}
@@ -103,12 +103,12 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
             self.training.work(done)
         self.training.leave("epoch")
 
-    @harmless
+    @guard_hook
     def on_train_end(self, *_: Any) -> None:
         """End the measurement."""
         self.training.end()
 
-    @harmless
+    @guard_hook
     def on_validation_start(self, trainer: Any, *_: Any) -> None:
         """Begin a validation, of a training or by itself."""
         self._end_save()
@@ -117,14 +117,14 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
         elif not trainer.sanity_checking:
             self._begin("validation", trainer)
 
-    @harmless
+    @guard_hook
     def on_validation_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
         """Count a batch; in a training under a name of its own: it is not what the training is about."""
         if self.training.begun:
             found = self._amounts_of(batch)
             self.training.work({"validated": found.get("samples", 0.0)} if trainer.state.fn == "fit" else found)
 
-    @harmless
+    @guard_hook
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         """End a validation."""
         if trainer.state.fn == "fit":
@@ -132,51 +132,51 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
         else:
             self.training.end()
 
-    @harmless
+    @guard_hook
     def on_test_start(self, trainer: Any, *_: Any) -> None:
         """Begin to measure a test."""
         self._begin("test", trainer)
 
-    @harmless
+    @guard_hook
     def on_predict_start(self, trainer: Any, *_: Any) -> None:
         """Begin to measure a prediction."""
         self._begin("predict", trainer)
 
-    @harmless
+    @guard_hook
     def on_test_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
         """Count a batch of a test."""
         if self.training.begun:
             self.training.work(self._amounts_of(batch))
 
-    @harmless
+    @guard_hook
     def on_predict_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
         """Count a batch of a prediction."""
         if self.training.begun:
             self.training.work(self._amounts_of(batch))
 
-    @harmless
+    @guard_hook
     def on_test_end(self, *_: Any) -> None:
         """End the measurement of a test."""
         self.training.end()
 
-    @harmless
+    @guard_hook
     def on_predict_end(self, *_: Any) -> None:
         """End the measurement of a prediction."""
         self.training.end()
 
-    @harmless
+    @guard_hook
     def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
         """Begin to save a checkpoint of the training; nobody tells when that is done, so the next event ends it."""
         self._end_save()
         self.training.enter("save", trainer.current_epoch + 1)
         self._saving = True
 
-    @harmless
+    @guard_hook
     def on_exception(self, _trainer: Any, _module: Any, exception: BaseException) -> None:
         """End the measurement of what failed."""
         self.training.end(exception)
 
-    @harmless
+    @guard_hook
     def teardown(self, *_: Any, **__: Any) -> None:
         """End what is still measured, as when a trainer gives up by itself."""
         self.training.end()
@@ -187,7 +187,7 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
             return self._look(batch)
         return self._look(batch) | {"samples": given(batch) if callable(given) else given}
 
-    @harmless
+    @guard_hook
     def _end_save(self) -> None:
         self._saving = False
         self.training.leave("save")

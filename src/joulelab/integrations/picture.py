@@ -14,7 +14,7 @@ TEXT = 'fill="currentColor" font-family="sans-serif" font-size="11"'
 
 
 @dataclass(frozen=True, slots=True)
-class PowerCurve:
+class PowerPicture:
     """Hold mean powers (W) over stretches of equal length (s), the first of which begins at `start_s`."""
 
     watts: tuple[float, ...]
@@ -36,33 +36,33 @@ class PowerCurve:
         """Return the mean power, in W."""
         return sum(self.watts) / len(self.watts)
 
-    def coarser(self, most: int) -> PowerCurve:
+    def coarser(self, most: int) -> PowerPicture:
         """Return a curve of at most so many stretches, each the mean of some of these."""
         every = -(-len(self.watts) // most)
         groups = [self.watts[k : k + every] for k in range(0, len(self.watts), every)]
-        return PowerCurve(tuple(sum(g) / len(g) for g in groups), self.step_s * every, self.start_s)
+        return PowerPicture(tuple(sum(g) / len(g) for g in groups), self.step_s * every, self.start_s)
 
 
-def spark(curve: PowerCurve, most: int = 48) -> str:
+def draw_blocks(curve: PowerPicture, most: int = 48) -> str:
     """Return a line of blocks, from 0 W to the largest power, and what they reach from and to."""
     coarse = curve.coarser(most)
     top = max(curve.highest, 1e-9)
     levels = (round(min(max(w / top, 0.0), 1.0) * (len(BLOCKS) - 1)) for w in coarse.watts)
-    return f"{''.join(BLOCKS[level] for level in levels)}  {spoken(curve)}"
+    return f"{''.join(BLOCKS[level] for level in levels)}  {describe_power(curve)}"
 
 
-def spoken(curve: PowerCurve) -> str:
+def describe_power(curve: PowerPicture) -> str:
     """Return what a curve shows, in words, for those who do not see it."""
     low, high = (fmt.format_watts(w) for w in (min(curve.watts), curve.highest))
     return f"{low} to {high} in {fmt.format_duration(curve.end_s - curve.start_s)}"
 
 
-def svg(curve: PowerCurve, title: str) -> str:
+def draw_svg(curve: PowerPicture, title: str) -> str:
     """Return an SVG picture; its colours are those of the text around it, so that dark pages can be read as well."""
     top = max(curve.highest, 1e-9)
-    said = html.escape(f"{title}: {spoken(curve)}")
+    said = html.escape(f"{title}: {describe_power(curve)}")
     bottom, right = HEIGHT + 6, LEFT + WIDTH
-    path = _steps(curve, top)
+    path = _draw_steps(curve, top)
     mean_y = bottom - HEIGHT * curve.mean / top
     size = f'width="{right + 8}" height="{bottom + BELOW}" viewBox="0 0 {right + 8} {bottom + BELOW}"'
     parts = [
@@ -72,17 +72,17 @@ def svg(curve: PowerCurve, title: str) -> str:
         f'<path d="{path}" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linejoin="round"/>',
         f'<path d="M{LEFT} {bottom} H{right}" stroke="currentColor" stroke-opacity="0.5"/>',
         f'<path d="M{LEFT} {mean_y:.1f} H{right}" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="4 4"/>',
-        _text(LEFT - 4, 12, fmt.format_watts(curve.highest), "end"),
-        _text(LEFT - 4, bottom, "0 W", "end"),
-        _text(LEFT, bottom + 13, fmt.format_duration(curve.start_s), "start"),
-        _text(right, bottom + 13, fmt.format_duration(curve.end_s), "end"),
-        _text((LEFT + right) / 2, bottom + 13, f"dashed: mean, {fmt.format_watts(curve.mean)}", "middle"),
+        _draw_text(LEFT - 4, 12, fmt.format_watts(curve.highest), "end"),
+        _draw_text(LEFT - 4, bottom, "0 W", "end"),
+        _draw_text(LEFT, bottom + 13, fmt.format_duration(curve.start_s), "start"),
+        _draw_text(right, bottom + 13, fmt.format_duration(curve.end_s), "end"),
+        _draw_text((LEFT + right) / 2, bottom + 13, f"dashed: mean, {fmt.format_watts(curve.mean)}", "middle"),
         "</svg>",
     ]
     return "".join(parts)
 
 
-def _steps(curve: PowerCurve, top: float) -> str:
+def _draw_steps(curve: PowerPicture, top: float) -> str:
     """Return the curve as steps: a mean power holds over its whole stretch."""
     bottom, width = HEIGHT + 6, WIDTH / len(curve.watts)
     levels = [bottom - HEIGHT * min(max(w / top, 0.0), 1.0) for w in curve.watts]
@@ -90,5 +90,5 @@ def _steps(curve: PowerCurve, top: float) -> str:
     return f"M{LEFT} {levels[0]:.1f} {' '.join(moves)}"
 
 
-def _text(x: float, y: float, said: str, anchor: str) -> str:
+def _draw_text(x: float, y: float, said: str, anchor: str) -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" {TEXT}>{html.escape(said)}</text>'

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Fact, Result
 
 _log = logging.getLogger("joulelab")
-To = Literal["auto", "wandb", "mlflow", "none"]
-TRACKERS = {"wandb": wandb.active, "mlflow": mlflow.active}
+TrackerChoice = Literal["auto", "wandb", "mlflow", "none"]
+TRACKERS = {"wandb": wandb.find_wandb_run, "mlflow": mlflow.find_mlflow_run}
 POWER_S = 5.0  # points are logged seldom, so their power is a mean over 5 s
 SUMMARY_S = 30.0  # how long the end of a block may wait for a tracker that does not answer
 
@@ -41,10 +41,10 @@ class Tracker(Protocol):
         """Write figures of the whole, and facts."""
 
 
-class _Board:
+class _TrackerLog:
     """Hand figures to the trackers that are active; one that fails is named once and left out from then on."""
 
-    def __init__(self, to: To) -> None:
+    def __init__(self, to: TrackerChoice) -> None:
         self._wanted = list(TRACKERS) if to == "auto" else [to] if to != "none" else []
         self._asked = to != "auto"
         self._found: dict[str, Tracker] = {}
@@ -65,7 +65,7 @@ class _Board:
         if now is None or now is self._last:
             return
         self._last = now
-        values = _points(now)
+        values = _list_live_values(now)
         self._each(lambda tracker: tracker.log_point(now.at_ns, now.seconds, values))
 
     def finish(self, now: LiveFigures | None, result: Result, folder: Path) -> None:
@@ -75,7 +75,7 @@ class _Board:
             _log.warning(
                 "nothing is logged: no run of %s is active; start one before the block", ", ".join(self._wanted)
             )
-        figures, told = _figures(result), _told(result, folder)
+        figures, told = _list_totals(result), _list_facts(result, folder)
 
         def log() -> None:
             self.point(now)
@@ -104,7 +104,7 @@ class _Board:
 
 @contextlib.contextmanager
 def logged(
-    run: Measurement | Path | str | None = None, *, to: To = "auto", every_s: float = 10.0
+    run: Measurement | Path | str | None = None, *, to: TrackerChoice = "auto", every_s: float = 10.0
 ) -> Iterator[Measurement | None]:
     """Log power and energy of a `with` block into the active W&B and MLflow runs each `every_s`, and totals at its end.
 
@@ -114,12 +114,12 @@ def logged(
     """
     if to not in ("auto", "none", *TRACKERS):
         raise ConfigError(f"there is no tracker {to!r}", next=f"take one of auto, none, {', '.join(TRACKERS)}")
-    board, start_ns = _Board(to), monotonic_ns()
+    board, start_ns = _TrackerLog(to), monotonic_ns()
     own = measure() if run is None and marking.writer() is None else None
     live: LiveReader | None = None
     try:
         with own or contextlib.nullcontext():
-            folder = _host_folder(run)
+            folder = _find_host_folder(run)
             if folder is None or to == "none":
                 yield own
                 return
@@ -131,10 +131,10 @@ def logged(
     finally:
         if live is not None and folder is not None:
             ended = run if isinstance(run, Measurement) and run.ended else own
-            _sum_up(board, live, folder.parent, ended, start_ns)
+            _log_totals(board, live, folder.parent, ended, start_ns)
 
 
-def _host_folder(run: Measurement | Path | str | None) -> Path | None:
+def _find_host_folder(run: Measurement | Path | str | None) -> Path | None:
     """Return this host's folder in the run that is meant, None where nothing is recorded or others log it."""
     writer = marking.writer()
     if writer is not None and writer.rank:
@@ -148,17 +148,17 @@ def _host_folder(run: Measurement | Path | str | None) -> Path | None:
     return path / str(read_meta(path)["host"])
 
 
-def _sum_up(board: _Board, live: LiveReader, run: Path, ended: Measurement | None, start_ns: int) -> None:
+def _log_totals(board: _TrackerLog, live: LiveReader, run: Path, ended: Measurement | None, start_ns: int) -> None:
     end_ns = monotonic_ns()
     try:
-        result = ended.result if ended is not None else _result(run, start_ns, end_ns)
+        result = ended.result if ended is not None else _analyse_block(run, start_ns, end_ns)
         if result is not None:
             board.finish(live.read_until(result.end_ns), result, run)
     except Exception as error:  # noqa: BLE001 - the block has run
         _log.warning("the summary is not logged: %s: %s", type(error).__name__, error)
 
 
-def _result(run: Path, start_ns: int, end_ns: int) -> Result:
+def _analyse_block(run: Path, start_ns: int, end_ns: int) -> Result:
     """Return what was found in [start, end] of a run that goes on, once its readings are there."""
     from joulelab.analysis.analyse import analyse_phase
     from joulelab.store.run_reader import open_run
@@ -171,16 +171,16 @@ def _result(run: Path, start_ns: int, end_ns: int) -> Result:
         return analyse_phase(opened, start_ns, end_ns)
 
 
-def _points(now: LiveFigures) -> dict[str, float]:
+def _list_live_values(now: LiveFigures) -> dict[str, float]:
     """Return power (W) and energy (J) of everything, and of each family of scopes."""
     values: dict[str, float] = {}
     for name, energy in now.energy.items():
         at = "joulelab" if name == "measured" else f"joulelab/{name}"
         values |= {f"{at}/power_w": now.power_w[name], f"{at}/energy_j": energy.value}
-    return _finite(values)
+    return _keep_finite(values)
 
 
-def _figures(result: Result) -> dict[str, float]:
+def _list_totals(result: Result) -> dict[str, float]:
     """Return the totals: energy (J) with its expanded uncertainty, mean power (W), time (s), joules per work."""
     at = "joulelab/total"
     values: dict[str, float | None] = {f"{at}/duration_s": result.duration_s}
@@ -193,10 +193,10 @@ def _figures(result: Result) -> dict[str, float]:
         one = work.removesuffix("s")
         values |= {f"{at}/j_per_{one}": per.value, f"{at}/j_per_{one}_expanded": per.expanded}
     values |= {f"{at}/{work}": amount for work, amount in result.work.items()}
-    return _finite(values)
+    return _keep_finite(values)
 
 
-def _told(result: Result, folder: Path) -> dict[str, Fact]:
+def _list_facts(result: Result, folder: Path) -> dict[str, Fact]:
     """Return which run it is, where it lies, and what it told of itself."""
     whole = result.group("measured")
     told: dict[str, Fact] = {"joulelab/run": result.run, "joulelab/folder": str(folder.resolve())}
@@ -205,5 +205,5 @@ def _told(result: Result, folder: Path) -> dict[str, Fact]:
     return told | {f"joulelab/fact/{name}": value for name, value in result.facts.items()}
 
 
-def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
+def _keep_finite(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks, read_global_rank, read_local_rank
-from joulelab.integrations.batches import Count, samples_in
-from joulelab.integrations.progress import Bar, Screen
+from joulelab.integrations.batch_sizes import SampleCount, count_samples
+from joulelab.integrations.progress_bar import BarLine, ProgressBar
 from joulelab.run import marking
 from joulelab.run.live import LiveReader, import_live_modules, wait_until_covered
 from joulelab.run.measure import measure
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("joulelab")
 T = TypeVar("T")
-STAMPS = 4096  # times of steps that are kept, to tell whether the load is in step with a sensor
+MOST_STEP_TIMES = 4096  # times of steps that are kept, to tell whether the load is in step with a sensor
 PAINT_S = 0.5
 
 
-class _Loops:
+class _OpenLoops:
     """Know the loops of this process: which are open, and how often each has begun. Safe in threads."""
 
     def __init__(self) -> None:
         # One thread may come twice: what collects garbage ends loops that were left, in the midst of anything.
         self._lock = threading.RLock()
-        self._open: tuple[_Loop, ...] = ()
+        self._open: tuple[_LoopPass, ...] = ()
         # By where a loop stands and what it is called, and by what it goes over.
         self._begun: dict[tuple[Any, int, str], list[tuple[weakref.ref[Any] | None, int]]] = {}
-        self.screen = Screen()
+        self.screen = BarLine()
 
-    def enter(self, loop: _Loop) -> None:
+    def enter(self, loop: _LoopPass) -> None:
         """Take in a loop: those around it in its thread are not painted and count no steps."""
         with self._lock:
             for other in self._open:
                 other.holds_others |= other.thread == loop.thread
             self._open = (*self._open, loop)
 
-    def leave(self, loop: _Loop) -> None:
+    def leave(self, loop: _LoopPass) -> None:
         """Take out a loop that has ended, in whatever thread."""
         with self._lock:
             self._open = tuple(other for other in self._open if other is not loop)
@@ -82,23 +82,23 @@ class _Loops:
             return known[found][1]
 
 
-_loops = _Loops()
+_loops = _OpenLoops()
 
 
-class Track(Generic[T]):
+class TrackedLoop(Generic[T]):
     """Go over batches, each time in a phase of its own; afterwards it tells of the last time: `energy`, `samples`.
 
     A batch counts when the loop asks for the next: one that is left by `break` or an error does not.
     """
 
-    def __init__(self, loader: Iterable[T], place: tuple[Any, int, str], options: _Options) -> None:
+    def __init__(self, loader: Iterable[T], place: tuple[Any, int, str], options: _TrackOptions) -> None:
         self._loader, self._place, self._options = loader, place, options
-        self._loop: _Loop | None = None
+        self._loop: _LoopPass | None = None
         self._result: Result | None = None
 
     def __iter__(self) -> Generator[T, None, None]:
         """Begin to go over the batches, when the first is asked for."""
-        loop = _Loop(self._place, self._options)
+        loop = _LoopPass(self._place, self._options)
         self._loop, self._result = loop, None
         batches = loop.batches(self._loader)
         # Whatever becomes of the loop: also a program that ends by an error in it closes the run it began.
@@ -151,32 +151,32 @@ class Track(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _TrackOptions:
     """Hold how a loop is tracked."""
 
     name: str
     n: int | None
     total: int | None
-    samples: Count
+    samples: SampleCount
     show: bool | None
     unit: str
 
 
-class _Counted:
+class _BatchCount:
     """Count batches and samples of one rank; the live thread reads what the loop writes."""
 
     __slots__ = ("at", "batches", "samples", "told")
 
     def __init__(self) -> None:
         self.batches, self.samples, self.told = 0, 0.0, True
-        self.at: deque[int] = deque(maxlen=STAMPS)
+        self.at: deque[int] = deque(maxlen=MOST_STEP_TIMES)
 
 
-class _Loop:
+class _LoopPass:
     """Go over a loader once: what is open meanwhile, and what is left afterwards."""
 
-    def __init__(self, place: tuple[Any, int, str], options: _Options) -> None:
-        self.count = _Counted()
+    def __init__(self, place: tuple[Any, int, str], options: _TrackOptions) -> None:
+        self.count = _BatchCount()
         self.run: Path | None = None
         self.start_ns = self.end_ns = 0
         self.holds_others = False
@@ -185,7 +185,7 @@ class _Loop:
         self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
         self._live: LiveReader | None = None
-        self._bar: Bar | None = None
+        self._bar: ProgressBar | None = None
         self._scale = 1
 
     @property
@@ -225,7 +225,7 @@ class _Loop:
             return
         found = None
         with contextlib.suppress(Exception):  # whatever a batch is, or a function says of it
-            found = samples_in(batch, self._options.samples)
+            found = count_samples(batch, self._options.samples)
         if found is None:
             self._say(batch)
             marking.step(batches=self._scale)
@@ -236,7 +236,7 @@ class _Loop:
     def _begin(self, loader: object) -> None:
         options = self._options
         n = options.n if options.n is not None else _loops.number(loader, self._place)
-        shown = _shown(options.show)
+        shown = _is_shown(options.show)
         if shown:
             import_live_modules()  # before anything is measured
         if marking.writer() is None and not read_local_rank(os.environ):
@@ -254,7 +254,7 @@ class _Loop:
 
     def _watch(self, title: str) -> None:
         options = self._options
-        self._bar = Bar(
+        self._bar = ProgressBar(
             _loops.screen, sys.stderr, title, options.unit, options.total, ranks=count_local_ranks(os.environ)
         )
         writer = marking.writer()
@@ -323,7 +323,7 @@ class _Loop:
             return analyse_phase(run, self.start_ns, self.end_ns)
 
 
-def _shown(show: bool | None) -> bool:
+def _is_shown(show: bool | None) -> bool:
     """Return whether this process paints: the first of all ranks, if somebody looks at it or asks for it."""
     if show is False or read_global_rank(os.environ) or read_local_rank(os.environ):
         return False
@@ -339,7 +339,7 @@ def track(
     samples: int | Callable[[Any], float] | None = None,
     show: bool | None = None,
     unit: str = "samples",
-) -> Track[T]:
+) -> TrackedLoop[T]:
     """Track a loop: `for batch in joulelab.track(loader):` is a phase (`epoch 1`, `epoch 2`...) with a step per batch.
 
     Outside of a run the loop is measured as one of its own. `n` numbers the phase (it counts up by itself), `total` is
@@ -351,5 +351,5 @@ def track(
         with contextlib.suppress(TypeError, AttributeError, NotImplementedError, ValueError):
             total = len(loader)  # type: ignore[arg-type]
     frame = sys._getframe(1)  # noqa: SLF001 - where the loop stands is what tells it from others
-    options = _Options(name, n, total, samples, show, unit)
-    return Track(loader, (frame.f_code, frame.f_lineno, name), options)
+    options = _TrackOptions(name, n, total, samples, show, unit)
+    return TrackedLoop(loader, (frame.f_code, frame.f_lineno, name), options)

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("joulelab")
 
-LOGS = ("auto", "wandb", "mlflow", "none")
+LOG_CHOICES = ("auto", "wandb", "mlflow", "none")
 # How deep a batch is searched for a tensor.
-DEEP = 4
+TENSOR_DEPTH = 4
 # What texts are called in a batch.
-TOKENS = "input_ids"
+TEXT_KEY = "input_ids"
 
 
-def harmless(hook: Callable[..., None]) -> Callable[..., None]:
+def guard_hook(hook: Callable[..., None]) -> Callable[..., None]:
     """Keep what a hook of a callback raises away from the training; after a failure the callback is inert."""
 
     @functools.wraps(hook)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        training: Training = self.training
+        training: TrainingMeasurement = self.training
         if not training.failed:
             try:
                 hook(self, *args, **kwargs)
@@ -52,18 +52,18 @@ def harmless(hook: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def amounts_of(batch: Any) -> dict[str, float]:
+def count_work(batch: Any) -> dict[str, float]:
     """Return the samples of a batch, and its tokens (with padding) if it has `input_ids`; nothing if it has no tensor.
 
     Samples are the length of the first tensor: a trainer has stacked them.
     """
-    if isinstance(batch, Mapping) and (shape := _shape(batch.get(TOKENS))):
+    if isinstance(batch, Mapping) and (shape := _read_shape(batch.get(TEXT_KEY))):
         return {"samples": shape[0], "tokens": shape[0] * shape[1]} if len(shape) == 2 else {"samples": shape[0]}
-    shape = _first_shape(batch, DEEP)
+    shape = _find_first_shape(batch, TENSOR_DEPTH)
     return {"samples": shape[0]} if shape else {}
 
 
-class Look:
+class BatchCounter:
     """Tell the amounts of batches, as `amounts_of` does; where the first one had its tensor, the next ones have theirs.
 
     Called at every step: batches of another kind, or without a tensor in that place, are searched anew.
@@ -88,37 +88,37 @@ class Look:
                     return {"samples": int(size), "tokens": int(size) * int(more[0])}
             except (LookupError, TypeError, ValueError, AttributeError):
                 pass  # it has another form
-        path = _path(batch, DEEP)
+        path = _find_tensor(batch, TENSOR_DEPTH)
         self._kind, self._path = (None, ()) if path is None else (type(batch), path)
-        self._tokens = path == (TOKENS,)
-        return amounts_of(batch)
+        self._tokens = path == (TEXT_KEY,)
+        return count_work(batch)
 
 
-def _first_shape(batch: Any, deep: int) -> tuple[int, ...]:
-    path = _path(batch, deep)
+def _find_first_shape(batch: Any, deep: int) -> tuple[int, ...]:
+    path = _find_tensor(batch, deep)
     for key in path or ():
         batch = batch[key]
-    return () if path is None else _shape(batch)
+    return () if path is None else _read_shape(batch)
 
 
-def _path(batch: Any, deep: int) -> tuple[Any, ...] | None:
+def _find_tensor(batch: Any, deep: int) -> tuple[Any, ...] | None:
     """Return the keys that lead to the first tensor of a batch, to its tokens if it has any; None without a tensor."""
-    if _shape(batch):
+    if _read_shape(batch):
         return ()
-    if deep == DEEP and isinstance(batch, Mapping) and _shape(batch.get(TOKENS)):
-        return (TOKENS,)
+    if deep == TENSOR_DEPTH and isinstance(batch, Mapping) and _read_shape(batch.get(TEXT_KEY)):
+        return (TEXT_KEY,)
     of = batch.items() if isinstance(batch, Mapping) else enumerate(batch) if isinstance(batch, (list, tuple)) else ()
-    found = ((key, _path(part, deep - 1)) for key, part in of) if deep else ()
+    found = ((key, _find_tensor(part, deep - 1)) for key, part in of) if deep else ()
     return next(((key, *path) for key, path in found if path is not None), None)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _read_shape(value: Any) -> tuple[int, ...]:
     """Return the shape of a tensor or array as plain numbers; nothing for a scalar or anything else."""
     shape = getattr(value, "shape", None)
     return tuple(int(n) for n in shape) if shape is not None and len(shape) else ()
 
 
-class _Begun:
+class _OpenTraining:
     """Hold what is open of a training: the measurement, the phases in it, and who logs it."""
 
     def __init__(self, measurement: joulelab.Measurement, scale: int) -> None:
@@ -172,7 +172,7 @@ class _Begun:
         )
 
 
-class Training:
+class TrainingMeasurement:
     """Follow a training: a measurement of its own or a phase of the run it is in, phases inside, steps and work.
 
     `options` are those of `joulelab.measure()`; `log` says which trackers get live figures; with `summary` the first
@@ -189,13 +189,13 @@ class Training:
         summary: bool = True,
         **options: Any,
     ) -> None:
-        if log not in LOGS:
-            raise ConfigError(f"there is no log {log!r}", next=f"take one of {', '.join(LOGS)}")
+        if log not in LOG_CHOICES:
+            raise ConfigError(f"there is no log {log!r}", next=f"take one of {', '.join(LOG_CHOICES)}")
         joulelab.measure(name, **options)  # refuses a wrong option here, not in the training
         self.measurement: joulelab.Measurement | None = None
         self.failed, self._first = False, True
         self._name, self._log, self._summary, self._options = name, log, summary, options
-        self._begun: _Begun | None = None
+        self._begun: _OpenTraining | None = None
         self._finalizer: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Training:
         measurement.__enter__()
         self.measurement = measurement
         alone = is_recording_itself() and (writer is None or not spawned)
-        begun = self._begun = _Begun(measurement, (ranks or count_local_ranks(os.environ)) if alone else 1)
+        begun = self._begun = _OpenTraining(measurement, (ranks or count_local_ranks(os.environ)) if alone else 1)
         self._finalizer = weakref.finalize(self, begun.abandon)
         if writer is None:
             begun.enter(name, None)
@@ -306,7 +306,7 @@ class Training:
         scale = begun.scale if begun is not None else count_local_ranks(os.environ) if is_recording_itself() else 1
         return amounts if scale == 1 else {name: amount * scale for name, amount in amounts.items()}
 
-    def _follow(self, begun: _Begun) -> None:
+    def _follow(self, begun: _OpenTraining) -> None:
         """Hand the run to the trackers that the user has; without them nothing is imported."""
         used = self._log if self._log != "auto" or {"wandb", "mlflow"} & sys.modules.keys() else "none"
         if used == "none" or begun.measurement.run is None:
@@ -319,10 +319,10 @@ class Training:
             _log.warning("the training is not logged: %s: %s", type(error).__name__, error)
 
 
-class Following:
+class TrainingCallback:
     """Give a callback its training, the measurement of it, and `with callback:` for trainings that may fail."""
 
-    training: Training
+    training: TrainingMeasurement
 
     @property
     def measurement(self) -> joulelab.Measurement | None:

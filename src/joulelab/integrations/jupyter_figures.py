@@ -12,7 +12,7 @@ from joulelab.analysis.channels import load_channels
 from joulelab.analysis.slow_meters import sum_channels
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.quantity import Quantity, add_quantities
-from joulelab.integrations.picture import PowerCurve
+from joulelab.integrations.picture import PowerPicture
 from joulelab.run.live import wait_until_covered
 from joulelab.run.notebook import BETWEEN_CELLS
 from joulelab.store.run_reader import open_run
@@ -33,7 +33,7 @@ EARLIER = "earlier cells"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NotebookPart:
     """Hold a part of a notebook: time (s), energy (J; None: no meter), and whether it still goes on."""
 
     name: str
@@ -49,17 +49,17 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Notebook:
+class NotebookFigures:
     """Hold all of a notebook up to now: its parts in order, those between cells as one, and the whole, their sum.
 
     The whole is surer than its parts: what a meter misses of one it may have seen with the next.
     """
 
     run: Path
-    parts: tuple[Part, ...]
-    between: Part
-    whole: Part
-    curve: PowerCurve | None
+    parts: tuple[NotebookPart, ...]
+    between: NotebookPart
+    whole: NotebookPart
+    curve: PowerPicture | None
     result: Result | None = None
 
     @property
@@ -80,14 +80,14 @@ class MeasuredCell:
     run: Path | None
     duration_s: float
     result: Result | None
-    curve: PowerCurve | None
+    curve: PowerPicture | None
 
 
-def joined(name: str, parts: tuple[Part, ...]) -> Part:
+def join_parts(name: str, parts: tuple[NotebookPart, ...]) -> NotebookPart:
     """Return several parts as one."""
     energies = [part.energy for part in parts if part.energy is not None]
     whole = len(energies) == len(parts)  # a sum that leaves some out would look like the sum of all
-    return Part(name, sum(part.duration_s for part in parts), add_quantities(energies) if whole else None)
+    return NotebookPart(name, sum(part.duration_s for part in parts), add_quantities(energies) if whole else None)
 
 
 def read_cell(m: Measurement) -> MeasuredCell:
@@ -95,12 +95,12 @@ def read_cell(m: Measurement) -> MeasuredCell:
     result, curve = m.result, None
     if m.run is not None and result is not None:
         with open_run(m.run) as run:
-            curve = power_curve(run, result)
-        result = _inside(result)
+            curve = read_power(run, result)
+        result = _drop_outer_phases(result)
     return MeasuredCell(m.name or "this cell", m.run, m.duration_s, result, curve)
 
 
-def _inside(result: Result) -> Result:
+def _drop_outer_phases(result: Result) -> Result:
     """Return a result with the phases in it, without those that hold all of it: its own, and the cell's."""
     inner = [p for p in result.phases if p.start_s > 0 or p.duration_s < result.duration_s]
     least = min((p.depth for p in inner), default=0)
@@ -111,26 +111,26 @@ def _inside(result: Result) -> Result:
     return replace(result, phases=raised(inner), stretches=raised(result.stretches))
 
 
-def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> Notebook | None:
+def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> NotebookFigures | None:
     """Return all cells that are marked by a notebook's name, None where there are none; up to now unless told."""
     end_ns = until_ns or monotonic_ns()
     wait_until_covered(run, end_ns)
     with open_run(run) as opened:
-        marked = _Marked(opened, name, since_ns)
+        marked = _NotebookMarks(opened, name, since_ns)
         if not marked.lines:
             return None
         result = analyse_phase(cast("Run", marked), int(marked.lines[0]["t"]), end_ns)
-        curve = power_curve(opened, result)
+        curve = read_power(opened, result)
     parts = [
-        Part(p.name, p.duration_s, p.energy.get("measured"), marked.titles.get(p.name, ""), p.open_end)
+        NotebookPart(p.name, p.duration_s, p.energy.get("measured"), marked.titles.get(p.name, ""), p.open_end)
         for p in result.phases
     ]
-    between = joined(BETWEEN_CELLS, tuple(p for p in parts if p.name == BETWEEN_CELLS))
-    whole = Part("total", result.duration_s, result.energy)
-    return Notebook(run, tuple(p for p in parts if p.name != BETWEEN_CELLS), between, whole, curve, result)
+    between = join_parts(BETWEEN_CELLS, tuple(p for p in parts if p.name == BETWEEN_CELLS))
+    whole = NotebookPart("total", result.duration_s, result.energy)
+    return NotebookFigures(run, tuple(p for p in parts if p.name != BETWEEN_CELLS), between, whole, curve, result)
 
 
-class _Marked:
+class _NotebookMarks:
     """Stand for a run that has no phases but a notebook's own: those inside would cost time for nothing."""
 
     def __init__(self, run: Run, name: str, since_ns: int) -> None:
@@ -168,12 +168,12 @@ class _Marked:
         return getattr(self._run, name)
 
 
-def power_curve(run: Run, result: Result) -> PowerCurve | None:
+def read_power(run: Run, result: Result) -> PowerPicture | None:
     """Return the power of everything measured over the time of a result, None where it was read too seldom."""
     group = result.group("measured")
     if group is None:
         return None
-    channels = _channels(run, group.hosts, group.scopes)
+    channels = _find_channels(run, group.hosts, group.scopes)
     if not channels:
         return None
     curve = sum_channels(channels, result.start_ns)
@@ -183,10 +183,10 @@ def power_curve(run: Run, result: Result) -> PowerCurve | None:
         return None
     step = (last - first) / count
     watts = np.diff(curve.at(np.linspace(first, last, count + 1))) / step
-    return PowerCurve(tuple(float(w) for w in watts), step, first)
+    return PowerPicture(tuple(float(w) for w in watts), step, first)
 
 
-def _channels(run: Run, hosts: tuple[str, ...], scopes: tuple[str, ...]) -> list[EnergyChannel]:
+def _find_channels(run: Run, hosts: tuple[str, ...], scopes: tuple[str, ...]) -> list[EnergyChannel]:
     """Return the channels whose power together is that of some scopes; a sum of cords has those of its cords."""
     loaded = load_channels(run)
     known = {(s.host, s.scope): s.best for s in loaded}

@@ -12,28 +12,28 @@ from joulelab.report import format as fmt
 if TYPE_CHECKING:
     from joulelab.analysis.live_energy import LiveFigures
 
-WIDTH = 100  # where nobody tells how wide the terminal is
+USUAL_WIDTH = 100  # where nobody tells how wide the terminal is
 BLOCKS = 20
 OLD_S = 2.0  # figures that are older than this say so
 ERASE = "\r\x1b[K"
 
 
-class Screen:
+class BarLine:
     """Hold which bar stands in the last line of a terminal: loops, their threads and late lines share it."""
 
     def __init__(self) -> None:
         # One thread may come twice: what collects garbage ends loops that were left, in the midst of anything.
         self._lock = threading.RLock()
-        self._bar: Bar | None = None
+        self._bar: ProgressBar | None = None
 
-    def paint(self, bar: Bar, text: str) -> None:
+    def paint(self, bar: ProgressBar, text: str) -> None:
         """Let a bar stand in the line, unless it has been taken away for good."""
         with self._lock:
             if not bar.over:
                 self._bar = bar
                 bar.write(ERASE + text)
 
-    def erase(self, bar: Bar) -> None:
+    def erase(self, bar: ProgressBar) -> None:
         """Take a bar away for good: what others print now stays."""
         with self._lock:
             bar.over = True
@@ -41,7 +41,7 @@ class Screen:
                 self._bar = None
                 bar.write(ERASE)
 
-    def line(self, bar: Bar, text: str) -> None:
+    def line(self, bar: ProgressBar, text: str) -> None:
         """Print a line of its own; only a bar that stands there gives way, and is painted again soon."""
         with self._lock:
             taken = self._bar is not None and self._bar.stream is bar.stream
@@ -49,11 +49,11 @@ class Screen:
             bar.write(f"{ERASE if taken else ''}{text}\n")
 
 
-class Bar:
+class ProgressBar:
     """Paint one loop; figures of the node are those of one rank times `ranks`. Never raises into the loop."""
 
     def __init__(
-        self, screen: Screen, stream: TextIO, title: str, unit: str, total: int | None, *, ranks: int = 1
+        self, screen: BarLine, stream: TextIO, title: str, unit: str, total: int | None, *, ranks: int = 1
     ) -> None:
         self.stream, self.over = stream, False
         self._screen, self._title, self._unit, self._total, self._ranks = screen, title, unit, total, ranks
@@ -123,9 +123,9 @@ class Bar:
 
     def _width(self) -> int:
         try:
-            return os.get_terminal_size(self.stream.fileno()).columns or WIDTH
+            return os.get_terminal_size(self.stream.fileno()).columns or USUAL_WIDTH
         except (OSError, ValueError, AttributeError):
-            return WIDTH
+            return USUAL_WIDTH
 
     def write(self, text: str) -> None:
         """Write to the terminal, which may be gone."""

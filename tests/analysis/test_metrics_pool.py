@@ -113,7 +113,7 @@ def test_below_four_degrees_of_freedom_each_cell_has_its_own() -> None:
     assert single is not None
     assert single.expanded is None
     notes = noted(summarise_cells(cells))
-    assert notes["one-run.unknown"] == {"single": 1, "cells": 4}
+    assert notes["one-run.unknown"] == {"single": 1, "cells": 4, "assumed_share": 0.05}
     assert not any(code.startswith("pooled") for code in notes)
 
 
@@ -340,13 +340,13 @@ def test_lines_with_too_few_runs_have_the_pool_of_all_unless_they_scatter_more()
 
     alike, noisy = study((-0.001, 0.001), (-0.001, 0.001)), study((-0.004, 0.004), (-0.004, 0.004))
     assert pool(alike).lines.keys() == {c.key for c in alike[:5]}
-    assert pool(alike).of("xc260").energy is not None
-    assert pool(alike).of("xc260").energy != pool(alike).of("c260").energy
+    assert pool(alike).get_pool("xc260").energy is not None
+    assert pool(alike).get_pool("xc260").energy != pool(alike).get_pool("c260").energy
     assert not pool(alike).is_apart("xc260")
     assert pool(noisy).is_apart("xc260")
     assert pool(noisy).is_apart("xc250")
     assert not pool(noisy).is_apart("c260")
-    assert pool(noisy).of("xc260") == NO_POOL
+    assert pool(noisy).get_pool("xc260") == NO_POOL
     lines, rest = noted(summarise_cells(alike))["pooled.lines"], noted(summarise_cells(alike))["pooled.rest"]
     assert (lines["energy_low_share"], lines["energy_low_freedom"]) == (pytest.approx(0.0014, abs=5e-5), 5)
     assert (rest["energy_low_share"], rest["energy_low_freedom"]) == (pytest.approx(0.0014, abs=5e-5), 7)
@@ -363,7 +363,7 @@ def test_ten_runs_of_a_cell_stand_by_themselves() -> None:
     shares = tuple(0.001 * k for k in range(10))
     cells = _study(shares, *[(-0.01, 0.01)] * 5)
     pool = pool_cells((c, None) for c in cells)
-    assert pool.of("c260") == NO_POOL
+    assert pool.get_pool("c260") == NO_POOL
     assert not pool.is_apart("c260")
     spread = compute_deviation([100.0 * (1 + s) for s in shares])
     energy = summarise_cells(cells).cell("c260").energy

@@ -1,4 +1,10 @@
-"""Statistics of repeats: Student's t and F, outliers, and the spread pooled over cells."""
+"""Compute statistics of repeats: Student's t and F, outliers, and the spread of cells, pooled.
+
+Two repeats of one cell say almost nothing about their spread, those of seventeen cells do. Deviations are relative to
+each cell's mean; a cell that scatters significantly more than the others keeps its own spread. Lines are pooled
+separately if they have enough runs: a start that takes a tenth of a second more or less matters for eight GPUs and
+hardly for one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from joulelab.core.quantity import COVERAGE_FACTOR
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-# t(0.975) for 1 to 11 degrees of freedom; from there on the expansion below is right to five digits.
+# t(0.975) for 1 to 11 degrees of freedom; above, the expansion in `t_975` is right to five digits.
 T_975_TABLE = (
     12.70620,
     4.302653,
@@ -28,33 +34,28 @@ T_975_TABLE = (
     2.200985,
 )
 NORMAL_975 = 1.9599640  # the same quantile of the normal distribution
-SERIES_PRECISION = 1e-12  # a term of a series below this share of its sum ends it
-NORMAL_FREEDOM = (
-    200  # degrees of freedom from which on a normal deviate of the same tail is near enough, and the series slow
-)
-QUANTILE_NODES = 14  # so many nodes in 1 / freedom carry the quantile to seven digits, to five where the level is 1e-5
-OUTLIER_LEVEL = 0.02  # the share of cells in which a repeat is marked although nothing is odd
-# Limits from 4 repeats on.
+SERIES_PRECISION = 1e-12  # a series ends at a term below this share of its sum
+NORMAL_FREEDOM = 200  # degrees of freedom above which a normal deviate is precise enough, and the series slow
+QUANTILE_NODES = 14  # nodes in 1 / freedom: the quantile is right to seven digits, to five at a level of 1e-5
+OUTLIER_LEVEL = 0.02  # share of cells without any odd repeat in which one is marked nevertheless
+# Limits from 4 repeats on, in median distances from the median: OUTLIER_LEVEL of all cells of normally distributed
+# repeats exceed them (six million draws each up to 8 repeats, two million above).
 OUTLIER_LIMITS = (
     *(16.60, 19.17, 11.61, 12.30, 9.66, 9.97, 8.63, 8.82),
     *(8.02, 8.14, 7.60, 7.71, 7.33, 7.39, 7.11, 7.16, 6.94),
 )
-# Below this none is marked: of two, neither is nearer the truth; two of three are near each other by chance so often
-# that a third which is ten deviations off would be marked in one cell of fourteen.
+# Repeats needed to mark one: two of three are close to each other by chance so often that a third, ten deviations off,
+# would be marked in one cell of fourteen.
 FEWEST_TO_MARK = 4
-OUTLIER_LIMITS_OF_MANY = ((30, 6.48), (50, 6.18), (100, 6.04))  # limits by the number of repeats beyond the table
-FEWEST_FREEDOM = (
-    4  # degrees of freedom from which on a pool is believed: t(0.975) is 2.8 and an F test can find something
-)
-ALONE_FREEDOM = (
-    9  # degrees of freedom from which on a cell needs no others: t(0.975) is 2.26, and nothing is assumed of it
-)
-SCATTER_LEVEL = 0.01  # so seldom does a cell that is like the others look as if it scattered more
-NO_SPREAD = 1e-6  # no clock and no meter tells smaller relative differences: those are rounding
+OUTLIER_LIMITS_OF_MANY = ((30, 6.48), (50, 6.18), (100, 6.04))  # limits up to a number of repeats, beyond the table
+FEWEST_FREEDOM = 4  # degrees of freedom needed for a pool: t(0.975) is 2.8, and an F test has some power
+ALONE_FREEDOM = 9  # degrees of freedom from which a cell needs no pool: t(0.975) is 2.26
+SCATTER_LEVEL = 0.01  # probability that a cell like the others looks as if it scattered more
+NO_SPREAD = 1e-6  # smallest relative difference that a clock or meter can show; smaller ones are rounding
 
 
 def t_975(freedom: int) -> float:
-    """Return t(0.975) for that many degrees of freedom (n - 1 for n repeats)."""
+    """Return t(0.975) by degrees of freedom (n - 1 for n repeats)."""
     if freedom < 1:
         raise ValueError("a spread needs two repeats")
     if freedom <= len(T_975_TABLE):
@@ -71,7 +72,7 @@ def t_975(freedom: int) -> float:
 
 
 def t_tail(t: float, freedom: float) -> float:
-    """Return how probable it is that t is at least so far from zero, to either side (two-sided p)."""
+    """Return the two-sided p value of t."""
     if math.isinf(freedom):
         return math.erfc(abs(t) / math.sqrt(2))
     if freedom > NORMAL_FREEDOM:
@@ -82,31 +83,31 @@ def t_tail(t: float, freedom: float) -> float:
 
 
 def t_quantile(level: float, freedom: float) -> float:
-    """Return the t that is passed, to either side, with the probability `level`; from one degree of freedom on.
+    """Return the t whose two-sided p value is `level`, from one degree of freedom on.
 
-    It is smooth in 1 / freedom, so it is worked out at a few nodes once per level, and interpolated.
+    It is smooth in 1 / freedom: computed at a few nodes once per level, and interpolated.
     """
     if freedom < 1:
         raise ValueError("a spread needs two repeats")
     u, log = 1.0 / freedom, 0.0
-    for place, coefficient in _nodes(level):
+    for place, coefficient in _compute_nodes(level):
         log = log * (u - place) + coefficient
     return math.exp(log)
 
 
 @lru_cache(maxsize=256)
-def _nodes(level: float) -> tuple[tuple[float, float], ...]:
-    """Return nodes in 1 / freedom from 0 to 1, denser at the ends, each with Newton's coefficient, the last first."""
+def _compute_nodes(level: float) -> tuple[tuple[float, float], ...]:
+    """Return nodes in 1 / freedom from 0 to 1, denser at the ends, with Newton's coefficients, the last first."""
     places = [(1 - math.cos(math.pi * k / (QUANTILE_NODES - 1))) / 2 for k in range(QUANTILE_NODES)]
-    rest = [math.log(_solved(level, math.inf if u == 0 else 1 / u)) for u in places]
+    rest = [math.log(_solve_quantile(level, math.inf if u == 0 else 1 / u)) for u in places]
     for step in range(1, QUANTILE_NODES):
         for k in range(QUANTILE_NODES - 1, step - 1, -1):
             rest[k] = (rest[k] - rest[k - 1]) / (places[k] - places[k - step])
     return tuple(reversed(list(zip(places, rest, strict=True))))
 
 
-def _solved(level: float, freedom: float) -> float:
-    """Return the quantile by halving: exact and slow."""
+def _solve_quantile(level: float, freedom: float) -> float:
+    """Return the quantile by bisection: exact and slow."""
     if math.isinf(freedom):
         return -NormalDist().inv_cdf(level / 2)
     low, high = 0.0, 1.0
@@ -119,15 +120,15 @@ def _solved(level: float, freedom: float) -> float:
 
 
 def f_tail(f: float, above: float, below: float) -> float:
-    """Return how probable a ratio of two variances of one spread is at least f, by their degrees of freedom."""
+    """Return the p value of a ratio f of two variances, by their degrees of freedom."""
     x = below / (below + above * f)
-    return _beta_share(x, below / 2, above / 2)
+    return _integrate_beta(x, below / 2, above / 2)
 
 
-def _beta_share(x: float, a: float, b: float) -> float:
-    """Return the incomplete beta function, as a share of the whole, by its continued fraction."""
+def _integrate_beta(x: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function by its continued fraction."""
     if x > (a + 1) / (a + b + 2):
-        return 1.0 - _beta_share(1.0 - x, b, a)  # from the side where the fraction converges quickly
+        return 1.0 - _integrate_beta(1.0 - x, b, a)  # on this side the fraction converges quickly
     if x <= 0:
         return 0.0
     whole = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
@@ -146,7 +147,11 @@ def _beta_share(x: float, a: float, b: float) -> float:
 
 
 def find_outliers(values: Sequence[float]) -> tuple[int, ...]:
-    """Return the places of the values that do not look like the others; none below four values."""
+    """Return the indices of outliers, none below FEWEST_TO_MARK values.
+
+    A value is marked if it is far from the median, measured in medians of such distances: up to nearly half of the
+    values may be odd without hiding themselves.
+    """
     if len(values) < FEWEST_TO_MARK or not all(math.isfinite(v) for v in values):
         return ()
     middle = median(values)
@@ -157,7 +162,7 @@ def find_outliers(values: Sequence[float]) -> tuple[int, ...]:
 
 
 def find_outlier_limit(n: int) -> float:
-    """Return from how many usual distances on a value is marked, by the number of repeats (four or more)."""
+    """Return the limit of an outlier, in median distances, by the number of repeats (four or more)."""
     if n - FEWEST_TO_MARK < len(OUTLIER_LIMITS):
         return OUTLIER_LIMITS[n - FEWEST_TO_MARK]
     return next((limit for most, limit in OUTLIER_LIMITS_OF_MANY if n <= most), OUTLIER_LIMITS_OF_MANY[-1][1])
@@ -167,7 +172,7 @@ def find_outlier_limit(n: int) -> float:
 class RepeatScatter:
     """Hold sums of squares and products of relative deviations from the mean of a cell, and degrees of freedom.
 
-    `energy`, `matching` (times of the runs that have an energy) and `both` have `energy_freedom`, `time` has its own.
+    `energy`, `matching` (times of runs with an energy) and `both` (their products) have `energy_freedom`.
     """
 
     energy: float = 0.0
@@ -180,7 +185,7 @@ class RepeatScatter:
 
 @dataclass(frozen=True, slots=True)
 class PooledDeviation:
-    """Hold a relative standard deviation and how many degrees of freedom it rests on."""
+    """Hold a relative standard deviation and its degrees of freedom."""
 
     deviation: float
     freedom: int
@@ -188,11 +193,11 @@ class PooledDeviation:
 
 @dataclass(frozen=True, slots=True)
 class SpreadPool:
-    """Hold what the cells of a study say together: spreads (None: too little is known) and how energy goes with time.
+    """Hold the pooled spreads of energy and time of a study (None: too few repeats), and their correlation.
 
-    `apart` are the cells that scatter significantly more, by key: the pool is not for them. `blind` tells that enough
-    of it comes from runs whose sensors may have missed something, so that their spread shows what those hide.
-    `lines` are the pools of those cells, by key, whose line has one of its own; `alone` those that need no pool.
+    `apart` are keys of cells that scatter significantly more: the pool does not hold for them. `blind`: enough of the
+    pool comes from runs whose sensors measure part of the time, so that the spread covers what those miss. `lines` are
+    pools of cells, by key, whose line has its own; `alone` are cells that need no pool.
     """
 
     energy: PooledDeviation | None = None
@@ -203,16 +208,16 @@ class SpreadPool:
     lines: Mapping[str, SpreadPool] = field(default_factory=dict)
     alone: frozenset[str] = frozenset()
 
-    def of(self, key: str) -> SpreadPool:
-        """Return what of the pool holds for a cell: that of its line if there is one.
+    def get_pool(self, key: str) -> SpreadPool:
+        """Return the pool that holds for a cell: the one of its line if there is one.
 
-        Nothing if it scatters more, or has runs enough to stand by itself.
+        It is empty for cells that scatter more, or have enough runs of their own.
         """
         own = self.lines.get(key, self)
         return NO_POOL if key in own.apart or key in self.alone else own
 
     def is_apart(self, key: str) -> bool:
-        """Return whether a cell scatters significantly more than those it is pooled with."""
+        """Return whether a cell scatters significantly more than the others of its pool."""
         return key in self.lines.get(key, self).apart
 
 
@@ -220,10 +225,10 @@ NO_POOL = SpreadPool()
 
 
 def measure_scatter(pairs: Sequence[tuple[float | None, float]]) -> RepeatScatter:
-    """Return how the (energy, time) pairs of a cell scatter; what has no mean above zero counts for nothing."""
+    """Return the scatter of the (energy, time) pairs of a cell; values without a mean above zero do not count."""
     measured = [(e, t) for e, t in pairs if e is not None]
-    energies, matching = _relative([e for e, _ in measured]), _relative([t for _, t in measured])
-    times = _relative([t for _, t in pairs])
+    energies, matching = _divide_by_mean([e for e, _ in measured]), _divide_by_mean([t for _, t in measured])
+    times = _divide_by_mean([t for _, t in pairs])
     if not energies or not matching:
         energies = matching = []
     return RepeatScatter(
@@ -239,43 +244,43 @@ def measure_scatter(pairs: Sequence[tuple[float | None, float]]) -> RepeatScatte
 def pool_scatters(
     scatters: Mapping[str, RepeatScatter], blind: Collection[str] = (), lines: Iterable[Collection[str]] = ()
 ) -> SpreadPool:
-    """Return the pool of cells by key, without those that scatter significantly more; `blind`: see Pool.
+    """Pool the scatters of cells by key, without cells that scatter significantly more; `blind`: see SpreadPool.
 
-    `lines` are the keys of each line: one that is enough for a pool has its own, the others have that of all.
+    `lines` are the keys of each line: a line with enough repeats has a pool of its own, the others have that of all.
     """
-    whole = _pool_of(scatters, blind)
+    whole = _pool_group(scatters, blind)
     pools: dict[str, SpreadPool] = {}
     apart = set(whole.apart)
     groups = [{key: scatters[key] for key in line} for line in lines]
-    every = _Sum.of(scatters.values())
+    every = _ScatterSum.add_up(scatters.values())
     for group in groups if len(groups) > 1 else ():
-        own = _pool_of(group, blind)
+        own = _pool_group(group, blind)
         if own.time is not None and (own.energy is not None or whole.energy is None):
             pools |= dict.fromkeys(group, own)
-        elif _chance(together := _total(group.values()), every.without(together)) < SCATTER_LEVEL:
+        elif _test_scatter(together := _add_scatters(group.values()), every.without(together)) < SCATTER_LEVEL:
             apart |= set(group)
     alone = frozenset(key for key, s in scatters.items() if s.time_freedom >= ALONE_FREEDOM)
     return replace(whole, apart=frozenset(apart), lines=pools, alone=alone)
 
 
-def _pool_of(scatters: Mapping[str, RepeatScatter], blind: Collection[str]) -> SpreadPool:
+def _pool_group(scatters: Mapping[str, RepeatScatter], blind: Collection[str]) -> SpreadPool:
     inside = dict(scatters)
-    # To leave out whatever looks large would make the pool too small: only what no chance among so many explains.
-    while inside and (worst := _worst(inside))[0] < SCATTER_LEVEL / len(scatters):
+    # Leaving out every large scatter would make the pool too small: only those that chance cannot explain go.
+    while inside and (worst := _find_worst(inside))[0] < SCATTER_LEVEL / len(scatters):
         del inside[worst[1]]
-    whole = _total(inside.values())
+    whole = _add_scatters(inside.values())
     alone = math.sqrt(whole.energy * whole.matching)
     return SpreadPool(
-        energy=_pooled(whole.energy, whole.energy_freedom),
-        time=_pooled(whole.time, whole.time_freedom),
+        energy=_make_deviation(whole.energy, whole.energy_freedom),
+        time=_make_deviation(whole.time, whole.time_freedom),
         correlation=max(-1.0, min(1.0, whole.both / alone)) if alone > 0 else 0.0,
-        apart=frozenset(_scattering_more(scatters, inside)),
+        apart=frozenset(_list_apart(scatters, inside)),
         blind=sum(s.energy_freedom for key, s in inside.items() if key in blind) >= FEWEST_FREEDOM,
     )
 
 
 def compute_mean(values: Sequence[float]) -> float:
-    """Return the mean, exact where all values are the same."""
+    """Return the mean, exact if all values are equal."""
     return values[0] + math.fsum(v - values[0] for v in values) / len(values)
 
 
@@ -288,9 +293,9 @@ def compute_deviation(values: Sequence[float]) -> float | None:
 
 
 def compute_type_a(values: Sequence[float], pooled: PooledDeviation | None = None) -> float:
-    """Return the standard uncertainty of a mean such that k = 2 reaches as far as Student's t.
+    """Return the standard uncertainty of a mean, widened so that k = 2 reaches as far as Student's t.
 
-    By the pooled spread where there is one, else by the values' own; 0 for one value alone.
+    It uses the pooled spread if there is one, else that of the values; 0 for a single value.
     """
     mean = compute_mean(values)
     if pooled is not None and mean > 0:
@@ -301,22 +306,22 @@ def compute_type_a(values: Sequence[float], pooled: PooledDeviation | None = Non
 
 
 def compute_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return how far two series go together (-1 to 1), 0 where one does not vary."""
+    """Return the correlation of two series, 0 if one does not vary."""
     mean_a, mean_b = compute_mean(a), compute_mean(b)
     both = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
     alone = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
     return max(-1.0, min(1.0, both / alone)) if alone > 0 else 0.0
 
 
-def _relative(values: Sequence[float]) -> list[float]:
-    """Return relative deviations from the mean, none where there is no such mean."""
+def _divide_by_mean(values: Sequence[float]) -> list[float]:
+    """Return relative deviations from the mean, an empty list without a mean above zero."""
     mean = compute_mean(values) if values else 0.0
     return [(v - mean) / mean for v in values] if mean > 0 and math.isfinite(mean) else []
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
-    """Hold sums over cells, each in two parts (the second is what rounding took from the first), to take parts off."""
+class _ScatterSum:
+    """Hold sums over cells, each as value and rounding error, so that a cell can be subtracted exactly."""
 
     energy: tuple[float, float]
     energy_freedom: int
@@ -324,13 +329,13 @@ class _Sum:
     time_freedom: int
 
     @classmethod
-    def of(cls, scatters: Collection[RepeatScatter]) -> _Sum:
-        """Add cells up."""
-        energy, time = _split([s.energy for s in scatters]), _split([s.time for s in scatters])
+    def add_up(cls, scatters: Collection[RepeatScatter]) -> _ScatterSum:
+        """Add up the scatters of cells."""
+        energy, time = _sum_exactly([s.energy for s in scatters]), _sum_exactly([s.time for s in scatters])
         return cls(energy, sum(s.energy_freedom for s in scatters), time, sum(s.time_freedom for s in scatters))
 
     def without(self, own: RepeatScatter) -> RepeatScatter:
-        """Return the sum over all others; adding those up for each cell of a thousand would take a minute."""
+        """Return the sum over all others; adding them up again for each of a thousand cells would take a minute."""
         return RepeatScatter(
             energy=math.fsum((*self.energy, -own.energy)),
             energy_freedom=self.energy_freedom - own.energy_freedom,
@@ -339,49 +344,49 @@ class _Sum:
         )
 
 
-def _split(values: Sequence[float]) -> tuple[float, float]:
+def _sum_exactly(values: Sequence[float]) -> tuple[float, float]:
     whole = math.fsum(values)
     return whole, math.fsum((*values, -whole))
 
 
-def _worst(inside: Mapping[str, RepeatScatter]) -> tuple[float, str]:
-    """Return the cell of a pool that is least like the others, after the chance that it is.
+def _find_worst(inside: Mapping[str, RepeatScatter]) -> tuple[float, str]:
+    """Return the smallest p value of the cells of a pool, and the key of its cell.
 
-    Of cells with the same degrees of freedom that is one with the largest squares: only those are asked.
+    Of cells with the same degrees of freedom only the one with the largest squares is tested.
     """
     largest: dict[tuple[str, int], tuple[float, str]] = {}
     for key, s in sorted(inside.items()):
         for kind, squares in ((("energy", s.energy_freedom), s.energy), (("time", s.time_freedom), s.time)):
             if kind not in largest or squares > largest[kind][0]:
                 largest[kind] = squares, key
-    every = _Sum.of(inside.values())
-    return min((_chance(inside[key], every.without(inside[key])), key) for _, key in largest.values())
+    every = _ScatterSum.add_up(inside.values())
+    return min((_test_scatter(inside[key], every.without(inside[key])), key) for _, key in largest.values())
 
 
-def _scattering_more(scatters: Mapping[str, RepeatScatter], inside: Collection[str]) -> Iterator[str]:
-    """Give the cells that scatter significantly more than the others in a pool, whether they are in it or not."""
-    every = _Sum.of([scatters[key] for key in inside])
+def _list_apart(scatters: Mapping[str, RepeatScatter], inside: Collection[str]) -> Iterator[str]:
+    """List the cells that scatter significantly more than the others in a pool, in it or not."""
+    every = _ScatterSum.add_up([scatters[key] for key in inside])
     for key, s in scatters.items():
-        if _chance(s, every.without(s if key in inside else RepeatScatter())) < SCATTER_LEVEL:
+        if _test_scatter(s, every.without(s if key in inside else RepeatScatter())) < SCATTER_LEVEL:
             yield key
 
 
-def _chance(own: RepeatScatter, rest: RepeatScatter) -> float:
-    """Return how probable it is that cells like the rest scatter so much more than it."""
+def _test_scatter(own: RepeatScatter, rest: RepeatScatter) -> float:
+    """Return the p value that a cell scatters like the rest: the smaller one of energy and time."""
     return min(
-        _tail(own.energy, own.energy_freedom, rest.energy, rest.energy_freedom),
-        _tail(own.time, own.time_freedom, rest.time, rest.time_freedom),
+        _test_squares(own.energy, own.energy_freedom, rest.energy, rest.energy_freedom),
+        _test_squares(own.time, own.time_freedom, rest.time, rest.time_freedom),
     )
 
 
-def _tail(own: float, freedom: int, rest: float, rest_freedom: int) -> float:
-    """Return how probable so large a ratio of squares is among equals; 1 where nothing can be said."""
+def _test_squares(own: float, freedom: int, rest: float, rest_freedom: int) -> float:
+    """Return the p value of an F test, 1 with too few degrees of freedom."""
     if freedom < 1 or rest_freedom < FEWEST_FREEDOM or own <= NO_SPREAD**2 * freedom:
         return 1.0
     return f_tail(own / freedom * rest_freedom / rest, freedom, rest_freedom) if rest > 0 else 0.0
 
 
-def _total(scatters: Iterable[RepeatScatter]) -> RepeatScatter:
+def _add_scatters(scatters: Iterable[RepeatScatter]) -> RepeatScatter:
     every = list(scatters)
     return RepeatScatter(
         energy=math.fsum(s.energy for s in every),
@@ -393,5 +398,5 @@ def _total(scatters: Iterable[RepeatScatter]) -> RepeatScatter:
     )
 
 
-def _pooled(squares: float, freedom: int) -> PooledDeviation | None:
+def _make_deviation(squares: float, freedom: int) -> PooledDeviation | None:
     return PooledDeviation(math.sqrt(squares / freedom), freedom) if freedom >= FEWEST_FREEDOM else None

@@ -125,7 +125,7 @@ def compute_means(cell: Cell, per: str | None = None, pool: SpreadPool = NO_POOL
     if not trials:
         return None if per is not None else _read_moments(cell)  # moments have no work
     measured = [t for t in trials if t.energy is not None]
-    held = pool.of(cell.key)
+    held = pool.get_pool(cell.key)
     time = average_numbers([t.time_s for t in trials], f"repeats:time@{cell.key}", held.time)
     spread = len(measured) >= 2 or held.energy is not None
     return CellMeans(_average_energy(measured, cell.key, held), time, spread, frozenset(t.meter for t in measured))
@@ -219,7 +219,7 @@ def divide_trials(cell: Cell, kind: str | None) -> list[Trial]:
 def compute_energy_per_work(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity | None:
     """Return joules per unit of a kind of work, None unless every trial has energy and work."""
     done = [_divide_trial(t, kind) for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.energy is not None]
-    return _average_energy(done, cell.key, pool.of(cell.key)) if done and len(done) == len(cell.trials) else None
+    return _average_energy(done, cell.key, pool.get_pool(cell.key)) if done and len(done) == len(cell.trials) else None
 
 
 def compute_rate(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity | None:
@@ -227,7 +227,7 @@ def compute_rate(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity 
     rates = [t.work[kind] / t.time_s for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.time_s > 0]
     if not rates or len(rates) < len(cell.trials):
         return None
-    return average_numbers(rates, f"repeats:rate@{cell.key}", pool.of(cell.key).time)
+    return average_numbers(rates, f"repeats:rate@{cell.key}", pool.get_pool(cell.key).time)
 
 
 def compute_idle_share(cell: Cell) -> Quantity | None:

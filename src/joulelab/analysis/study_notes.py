@@ -126,7 +126,7 @@ def _note_repeats(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
         return [Note("one-run-each", {"cells": single, "assumed_share": ASSUMED_SPREAD})]
     notes = _note_pools(cells, pool)
     if single:
-        has_unknown = any(pool.of(c.key).time is None for c in cells if len(c.trials) == 1)
+        has_unknown = any(pool.get_pool(c.key).time is None for c in cells if len(c.trials) == 1)
         numbers = {"single": single, "cells": len(counts)}
         if has_unknown:
             notes.append(Note("one-run.unknown", numbers | {"assumed_share": ASSUMED_SPREAD}))
@@ -144,7 +144,7 @@ def _note_repeats(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
 
 def _note_pools(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
     """Note over which cells spreads are pooled."""
-    used = {id(p): p for c in cells if c.trials and (p := pool.of(c.key)).time is not None}
+    used = {id(p): p for c in cells if c.trials and (p := pool.get_pool(c.key)).time is not None}
     whole = used.pop(id(pool), None)
     lines = list(used.values())
     notes = []
@@ -242,7 +242,7 @@ def _note_unseen(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
     def count_energies(cell: Cell) -> int:
         return sum(t.energy is not None for t in cell.trials)
 
-    if not any(has_blind_sensor(c) and not is_hidden_covered(count_energies(c), pool.of(c.key)) for c in cells):
+    if not any(has_blind_sensor(c) and not is_hidden_covered(count_energies(c), pool.get_pool(c.key)) for c in cells):
         return []
     return [Note("unseen", {"repeats": ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS})]
 

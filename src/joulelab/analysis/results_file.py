@@ -1,7 +1,7 @@
 """Store the result of a run beside it: `results.json` restores the same Result, `head.json` is the part for lists.
 
 Both are valid while the versions below and the fingerprint of the run's files match, and can be deleted. Raise
-RESULT_VERSION when a field of Result or Head changes, ANALYSIS_VERSION when the analysis gives another number.
+RESULT_VERSION when a field of Result or ResultHead changes, ANALYSIS_VERSION when the analysis gives another number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RESULT_VERSION, ANALYSIS_VERSION = 2, 3
 RESULT_FILE, HEAD_FILE = "results.json", "head.json"
 WRONG_CHECKS = ("damaged", "impossible power")  # failed checks after which lists show no energy
-BLANK = "0" * 41  # the place of `inputs` while the sum of a file is taken
+BLANK = "0" * 41  # stands for `inputs` while the checksum of a file is computed
 Row = dict[str, Any]
 T = TypeVar("T")
 
@@ -81,8 +81,8 @@ class ResultHead:
         left_out = ("failed_check", "energies", "phases")
         return {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
 
-    def fact_rows(self) -> list[Row]:
-        """Return the facts as rows of a view: as text, and as a number where it is a finite one."""
+    def list_fact_rows(self) -> list[Row]:
+        """Return the facts as rows of a view: as text, and finite numbers also as numbers."""
         return [
             {
                 "fact": name,
@@ -94,7 +94,7 @@ class ResultHead:
 
 
 class _Versions(msgspec.Struct):
-    """Hold the keys that tell whether a stored result is valid."""
+    """Hold the keys by which a stored result is valid or not."""
 
     result_version: int = 0
     analysis_version: int = 0
@@ -114,13 +114,13 @@ Stored = TypeVar("Stored", bound=_Versions)
 
 
 def read_result(run: Path) -> Result | None:
-    """Return the stored result of a run, None where there is none or the run has changed since."""
+    """Return the stored result of a run, None if there is none or the run has changed since."""
     found = _read_stored(run, RESULT_FILE, _StoredResult)
     return None if found is None else found.result
 
 
 def read_head(run: Path) -> ResultHead | None:
-    """Return the stored head of a run, None where there is none or the run has changed since."""
+    """Return the stored head of a run, None if there is none or the run has changed since."""
     found = _read_stored(run, HEAD_FILE, _StoredHead)
     return None if found is None else found.head
 
@@ -151,7 +151,7 @@ def load_head(run: Path) -> ResultHead:
 
 
 def analyse_ended(run: Path) -> tuple[Result, str]:
-    """Seal a run that has ended, and analyse it; return the state of its files before, too. Raises JoulelabError."""
+    """Seal a run that has ended and analyse it; also return the fingerprint of its files before. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run_reader import open_run
 
@@ -160,12 +160,12 @@ def analyse_ended(run: Path) -> tuple[Result, str]:
         inputs = read_inputs(run)
         with open_run(run) as opened:
             result = analyse_run(opened)
-        if inputs or not read_inputs(run):  # else it ended meanwhile: this may be the result of a part of it
+        if inputs or not read_inputs(run):  # else it ended meanwhile, and the result may lack a part of it
             return result, inputs
 
 
 def read_inputs(run: Path) -> str:
-    """Return the fingerprint of a run before it is analysed, empty while it is live: its result is not stored then."""
+    """Return the fingerprint of a run, empty while it is live: then its result is not stored."""
     with contextlib.suppress(JoulelabError, OSError):
         if read_run_state(run) is not RunState.LIVE:
             return compute_fingerprint(run)
@@ -173,7 +173,7 @@ def read_inputs(run: Path) -> str:
 
 
 def seal_ended(run: Path) -> None:
-    """Seal a run that has ended and is not sealed yet; a read-only store is read from its journals."""
+    """Seal a run that has ended, if it is not sealed yet and the store can be written."""
     if read_run_state(run) is RunState.LIVE or not any(run.glob("*/*.journal")):
         return
     from joulelab.store.seal import seal_run
@@ -183,11 +183,11 @@ def seal_ended(run: Path) -> None:
 
 
 def write_result(run: Path, result: Result, before: str | None = None) -> ResultHead:
-    """Store a result and its head, and return the head; a full disk costs only the time to analyse it again.
+    """Store a result and its head, and return the head; errors are ignored, as the run can be analysed again.
 
-    `before` is what `read_inputs` gave before the analysis: a run that was live then, or has changed since, is not
-    stored. None: the caller closed the run before it was analysed. Nothing is stored while the run is live, nor in the
-    folder of another user, who could plant links there.
+    `before` is the value of `read_inputs` before the analysis: the result of a run that was live then, or has changed
+    since, is not stored. None: the caller closed the run before the analysis. Nothing is stored while the run is live,
+    nor in the folder of another user, who could plant links there.
     """
     head = make_head(result)
     with contextlib.suppress(JoulelabError, OSError):
@@ -233,11 +233,11 @@ def list_query_rows(run: Path) -> Mapping[str, list[Row]]:
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
         return {"damaged": [{"problem": str(error)}]}
     damaged = [{"problem": str(head.failed_check)}] if head.failed_check is not None else []
-    return {"energies": head.energies, "phases": head.phases, "facts": head.fact_rows(), "damaged": damaged}
+    return {"energies": head.energies, "phases": head.phases, "facts": head.list_fact_rows(), "damaged": damaged}
 
 
 def _list_energy_rows(result: Result) -> list[Row]:
-    """Return a row for each scope but those of impossible power; `counted` ones add up to everything measured."""
+    """Return a row for each scope of possible power; the `counted` ones add up to everything measured."""
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
     impossible = _find_impossible(result)
@@ -298,7 +298,7 @@ def _read_stored(run: Path, file: str, kind: type[Stored]) -> Stored | None:
         text = read_regular(f"{run}/{file}", LARGEST_DOCUMENT)
         found = _decode_stored(text, kind)
         valid = (found.result_version, found.analysis_version) == (RESULT_VERSION, ANALYSIS_VERSION)
-        # The sum of the file itself, with the sum left blank, tells a file that was damaged.
+        # `inputs` holds a checksum of the file itself (with a blank in its place), which shows damage.
         blank = text.replace(found.inputs.encode(), BLANK.encode(), 1)
         return found if valid and found.inputs == _mark_inputs(compute_fingerprint(run), blank) else None
     return None
@@ -308,9 +308,9 @@ def _write_stored(run: Path, file: str, stored: _Versions, inputs: str) -> None:
     stored.result_version, stored.analysis_version, stored.inputs = RESULT_VERSION, ANALYSIS_VERSION, BLANK
     try:
         text = msgspec.json.encode(stored, enc_hook=_encode_number)
-    except UnicodeEncodeError:  # a command line that is no UTF-8
+    except UnicodeEncodeError:  # a command line that is not UTF-8
         text = json.dumps(msgspec.to_builtins(stored, enc_hook=_encode_number)).encode()
-    # Not forced to the disk, which takes longer than all else: a file that a power loss tears is made again.
+    # Not synced, which would take longer than all the rest: a file torn by a power loss is made again.
     text = text.replace(BLANK.encode(), _mark_inputs(inputs, text).encode(), 1)
     replace_file(run / file, text, sync=False)
 
@@ -320,7 +320,7 @@ def _mark_inputs(inputs: str, blank: bytes) -> str:
 
 
 def _encode_number(value: Any) -> Any:
-    """Return a number of numpy as one of Python; raise NotImplementedError for other objects."""
+    """Turn a number of numpy into one of Python; raise NotImplementedError for other objects."""
     if isinstance(value, Real):
         return float(value)
     raise NotImplementedError
@@ -335,7 +335,7 @@ def _decode_stored(text: bytes, kind: type[T]) -> T:
 
 
 def _restore_nan(data: Any, kind: Any) -> Any:
-    """Return decoded JSON with NaN in place of null where the type has a number and nothing else."""
+    """Replace null by NaN in decoded JSON where the type is a number and nothing else."""
     arguments = typing.get_args(kind)
     if data is None:
         return math.nan if kind is float or (float in arguments and type(None) not in arguments) else None

@@ -207,7 +207,7 @@ def test_without_words_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> 
         main([])
     assert ended.value.code == 2
     shown = capsys.readouterr()
-    assert "Commands:" in shown.out + shown.err
+    assert "Examples:" in shown.out + shown.err
 
 
 def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.parameters import Duration, add_json_option, config_option
+from joulelab.cli.parameters import Duration, add_json_option, config_option, format_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,32 +39,35 @@ class Address(click.ParamType[tuple[str, int]]):
         host, colon, port = str(value).rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{value!r} is no address; write it as 127.0.0.1:9797", param, ctx)
+            self.fail(f"{value!r} is not an address; write it as 127.0.0.1:9797", param, ctx)
         return "127.0.0.1" if host == "localhost" else host or "0.0.0.0", int(port)  # noqa: S104 asked for
 
 
-@click.command("agent")
+@click.command("agent", epilog=format_examples("joulelab agent --listen :9797", "joulelab agent --print alerts"))
 @click.option(
-    "--listen", type=Address(), default="127.0.0.1:9797", show_default=True, help="Where scrapes are answered."
+    "--listen", type=Address(), default="127.0.0.1:9797", show_default=True, help="Address for Prometheus to read."
 )
 @click.option("--every", type=Duration(0.05), default="1s", show_default=True, help="Time between readings.")
-@click.option("--meter", "wanted", multiple=True, metavar="NAME", help="Read only this meter; may be repeated.")
-@click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave out this meter; may be repeated.")
-@click.option("--traps", type=Address(), help="Receive SNMP traps (v1, v2c) here, such as 127.0.0.1:1162.")
-@click.option("--slurm-node", metavar="NAME", help="Slurm's name of this node.  [default: the host's short name]")
+@click.option("--meter", "wanted", multiple=True, metavar="NAME", help="Read only this meter; repeatable.")
+@click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Do not read this meter; repeatable.")
+@click.option("--traps", type=Address(), help="Receive SNMP traps (v1, v2c) here: 127.0.0.1:1162.")
+@click.option("--slurm-node", metavar="NAME", help="Name of this node in Slurm.  [default: the short host name]")
 @click.option("--no-jobs", is_flag=True, help="Do not look for Slurm jobs.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Serve HTTPS with this certificate.")
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key.")
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Key of the certificate.")
 @click.option(
-    "--tls-clients", type=click.Path(path_type=Path), metavar="FILE", help="Authorities of clients to answer."
+    "--tls-clients",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Answer only clients with a certificate of these authorities.",
 )
-@click.option("--print", "printed", type=click.Choice(list(FILES)), help="Print a file for operators and end.")
-@add_json_option("Say where it listens as one JSON object.")
+@click.option("--print", "printed", type=click.Choice(list(FILES)), help="Only print a file for operators.")
+@add_json_option("Print the address as JSON.")
 @config_option
 def command(printed: str | None, as_json: bool, config: Path | None, **given: Any) -> None:
-    """Export this node's meters to Prometheus until SIGTERM or Ctrl-C.
+    """Export the meters of this node to Prometheus.
 
-    joulelab agent --listen :9797
+    Runs until SIGTERM or Ctrl-C.
     """
     if printed is not None:
         click.echo(packaged(FILES[printed]).read_text(), nl=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,7 +65,7 @@ def command(
     clock_text: str | None,
     **given: Any,
 ) -> None:
-    """Measure a command under power caps, then restore the original caps.
+    """Measure a command under power caps, then restore the caps.
 
     `cap status` lists all devices with their caps, ranges and users. `cap restore` restores caps that a crashed
     program left behind.
@@ -122,10 +121,10 @@ def _print_status(as_json: bool) -> None:
     if as_json:
         print_json(status.to_json())
         return
-    from joulelab.report.caps import print_caps
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import print_blocks
+    from joulelab.report.cap_tables import lay_out_cap_status
 
-    print_caps(make_console(sys.stdout), status)
+    print_blocks(lay_out_cap_status(status))
 
 
 def _restore_caps(as_json: bool) -> None:

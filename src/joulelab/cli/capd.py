@@ -34,10 +34,10 @@ from joulelab.control.policy import CONFIG, read_policy
 )
 @add_json_option("Print each event as a line of JSON.")
 def command(config: Path, socket: Path, as_json: bool) -> None:
-    """Set power caps for users without root: a daemon that runs as root.
+    """Set power caps for users without root, as a daemon.
 
-    Only users and groups in its configuration may set caps. When a client ends, its caps are restored. SIGHUP reads the
-    configuration again, SIGTERM ends the daemon.
+    It runs as root. Only users and groups in its configuration may set caps. When a client ends, its caps are restored.
+    SIGHUP reads the configuration again, SIGTERM ends the daemon.
     """
     from joulelab.control.daemon import CapDaemon
 

@@ -84,7 +84,7 @@ def command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Mark a phase, work or a fact from a script that is being measured.
+    """Mark a phase, work or a fact from within a measured script.
 
     `mark NAME` ends the current phase and starts the next one; `mark NAME -- CMD` makes one command a phase and returns
     its exit code. A fact belongs to the whole run; its last value counts. Outside a recorded run, nothing is marked.

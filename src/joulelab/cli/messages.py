@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulelab.cli.output import measure_terminal, print_json
-from joulelab.cli.parameters import UsageError, json_option
+from joulelab.cli.parameters import UsageError, format_examples, json_option
 
 if TYPE_CHECKING:
     from joulelab.report.messages import Message
@@ -31,7 +31,7 @@ In braces are the values that a message is given; parts in square brackets are l
 GENERATED = "<!-- made by `joulelab messages --markdown` -->"
 
 
-@click.command("messages")
+@click.command("messages", epilog=format_examples("joulelab messages", "joulelab messages cap --json"))
 @click.argument("codes", metavar="[CODE]...", nargs=-1)
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the page docs/reference/messages.md.")
 @json_option

@@ -59,7 +59,7 @@ def command(
     as_json: bool,
     **adding: Any,
 ) -> None:
-    """List the meters of this machine, and how to get those that are missing.
+    """List the meters of this machine and those that are missing.
 
     METER is the name of a configured meter, or a kind such as nvml or snmp.
     """

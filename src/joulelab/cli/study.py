@@ -50,7 +50,7 @@ FIGURES_OPTION = click.option(
 
 @click.group("study", epilog=EXAMPLES)
 def command() -> None:
-    """Run a study from a file: workloads x node types x settings, repeated.
+    """Run a study from a file: workloads x node types x settings.
 
     A study that was interrupted continues with the same command.
     """

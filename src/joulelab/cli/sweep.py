@@ -115,7 +115,7 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None:
-    """Run a command with every combination of caps, GPU counts and settings; find the best.
+    """Measure a command at every cap and setting, and find the best.
 
     Each combination is a cell and is run several times, in random order. {name} in the command is replaced by the value
     of that setting, {{name}} by {name}. If the sweep is interrupted, the same command

@@ -13,7 +13,7 @@ import click
 
 from joulelab.cli import INTERRUPTED_CODE
 from joulelab.cli.output import print_notice
-from joulelab.cli.parameters import Duration, json_option, name_run, runs_option
+from joulelab.cli.parameters import Duration, format_examples, json_option, name_run, runs_option
 from joulelab.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ PREFIX = "joulelab-watch-"
 FIRST_S = 1.3  # readings need half a second to reach the disk, and a counter has to step twice
 
 
-@click.command("watch")
+@click.command("watch", epilog=format_examples("joulelab watch", "joulelab watch baseline --every 5s"))
 @click.argument("run", required=False)
-@click.option("--every", type=Duration(0.2), default=1.0, show_default=True, help="How often to look.")
-@click.option("--once", is_flag=True, help="Show it once and leave.")
-@click.option("--keep", is_flag=True, help="Where it measures on its own: keep the run.")
+@click.option("--every", type=Duration(0.2), default=1.0, show_default=True, help="Time between updates.")
+@click.option("--once", is_flag=True, help="Print one view and exit.")
+@click.option("--keep", is_flag=True, help="Keep the run if this node is measured.")
 @json_option
 @runs_option
 def command(run: str | None, every: float, once: bool, keep: bool, as_json: bool, runs: Path) -> None:
-    """Watch a run that goes on, or this node: power, energy so far, GPUs, meters.
+    """Watch power and energy live, of a run or of this node.
 
-    RUN is an id, the beginning of one, a name, a path, or `last`; the newest run that goes on unless given. Where none
-    does, it measures this node until you leave. q or Ctrl-C leaves; a run that is watched goes on.
+    RUN is an id or its beginning, a name, a path, or `last`; by default the newest run that is still recording. Without
+    one, this node is measured until you quit. Quit with q or Ctrl-C; the run continues.
     """
     from joulelab.cli.watch_terminal import KeyWaiter
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulelab.cli.output import print_notice
-from joulelab.cli.parameters import json_option
+from joulelab.cli.parameters import format_examples, json_option
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.text import is_loopback
 
@@ -21,30 +21,37 @@ RUNS, STUDIES = "joulelab-runs", "joulelab-studies"
 MADE = "\0made"  # what --token without a value gives; no token can be it
 
 
-@click.command("serve")
+@click.command("serve", epilog=format_examples("joulelab serve --open", "joulelab serve results --port 0"))
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--studies",
     type=click.Path(path_type=Path),
     envvar="JOULELAB_STUDIES",
     metavar="DIR",
-    help="Store of studies (JOULELAB_STUDIES).  [default: joulelab-studies]",
+    help="Folder of the studies; also set by JOULELAB_STUDIES.  [default: joulelab-studies]",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    metavar="N",
+    help="Port; 0 for a free one.",
+)
 @click.option(
     "--token",
     is_flag=False,
     flag_value=MADE,
     envvar="JOULELAB_TOKEN",
     metavar="[TOKEN]",
-    help="Ask for a token; one is made if none is given (JOULELAB_TOKEN).",
+    help="Require a token, given or generated; also set by JOULELAB_TOKEN.",
 )
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Read the token from a file.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate; then it is https.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate, for https.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Key of the certificate.")
-@click.option("--name", "names", multiple=True, metavar="NAME", help="Another name that this machine is called by.")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--name", "names", multiple=True, metavar="NAME", help="Another host name of this machine; repeatable.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @json_option
 def command(
     folder: Path | None,
@@ -61,8 +68,8 @@ def command(
 ) -> None:
     """Show runs and studies in the browser.
 
-    DIR is a store of runs (JOULELAB_RUNS), or a folder with joulelab-runs and joulelab-studies in it. Nothing can be
-    changed from there. Ctrl-C ends it.
+    DIR is a folder of runs (also set by JOULELAB_RUNS), or a folder that contains joulelab-runs and joulelab-studies.
+    The pages cannot change anything. Ctrl-C ends it.
     """
     _check_installed()
     from joulelab.dashboard import server

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulelab.cli.output import print_json, print_notice
-from joulelab.cli.parameters import json_option, studies_option
+from joulelab.cli.parameters import format_examples, json_option, studies_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,25 +22,27 @@ PAPERS = ("bnl", "horeka", "gdansk")
 ALL = "all"
 
 
-@click.command("reproduce")
+@click.command("reproduce", epilog=format_examples("joulelab reproduce gdansk", "joulelab reproduce all --no-keep"))
 @click.argument("paper", type=click.Choice([*PAPERS, ALL]))
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a physical parameter of the twin: gpu.idle_w=30, or NODE:gpu.idle_w=30. May be repeated.",
+    help="Change a physical parameter of the twin: gpu.idle_w=30, or NODE:gpu.idle_w=30. Repeatable.",
 )
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Draw scatter and order anew.  [default: the file's]")
+@click.option(
+    "--seed", type=click.IntRange(0), metavar="N", help="Seed of scatter and order.  [default: from the study file]"
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where tables and pictures go, in a folder by the paper's name.  [default: beside the runs]",
+    help="Folder for tables and figures.  [default: beside the runs]",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print.")
-@click.option("--figures/--no-figures", default=None, help="Draw pictures.  [default: if matplotlib is installed]")
-@click.option("--keep/--no-keep", default=True, help="Keep the runs; tables and pictures stay anyway.  [default: keep]")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
+@click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
+@click.option("--keep/--no-keep", default=True, help="Keep the runs, not only tables and figures.  [default: keep]")
 @studies_option
 @json_option
 def command(
@@ -54,10 +56,11 @@ def command(
     studies: Path,
     as_json: bool,
 ) -> None:
-    """Run a paper's study on its twin, in virtual time; print published beside reproduced.
+    """Repeat a published study on a simulated node, and compare.
 
-    bnl, horeka, gdansk, or all of them. What a twin was calibrated on and what it predicts stand apart, misses are
-    marked. What has run is not run again; a changed twin has a folder of its own.
+    Prints published beside reproduced figures of the paper; figures that the simulated node was calibrated on are
+    listed apart from predicted ones, and misses are marked. Finished runs are not repeated; a changed node gets another
+    folder.
     """
     from joulelab.papers.changes import read_change
     from joulelab.papers.reproducing import Asked, check_nodes, reproduce

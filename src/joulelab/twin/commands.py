@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from joulelab.cli.parameters import add_json_option
+from joulelab.cli.parameters import add_json_option, format_examples
 from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
 
 if TYPE_CHECKING:
@@ -195,11 +195,18 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
             return
 
 
-@click.command("twin", context_settings={"ignore_unknown_options": False})
-@click.option("--gpus", type=click.IntRange(0, 64), help="Number of GPUs.  [default: 8]")
-@click.option("--gpu-model", metavar="NAME", help="h100, a100, v100, rtx6000 or rtx3090.  [default: h100]")
-@click.option("--load", is_flag=True, help="Follow this machine's CPU load. This is the default without --profile.")
-@click.option("--idle", is_flag=True, help="Let it idle, for simulated jobs: python -m joulelab.twin.job.")
+EXAMPLES = format_examples(
+    "joulelab twin --list", "joulelab twin -- joulelab meters", "joulelab twin bnl-h100 -- nvidia-smi"
+)
+
+
+@click.command("twin", epilog=EXAMPLES, context_settings={"ignore_unknown_options": False})
+@click.option("--gpus", type=click.IntRange(0, 64), metavar="N", help="Number of GPUs.  [default: 8]")
+@click.option(
+    "--gpu-model", metavar="NAME", help="Model of the GPUs: h100, a100, v100, rtx6000, rtx3090.  [default: h100]"
+)
+@click.option("--load", is_flag=True, help="Follow the CPU load of this machine; the default without --profile.")
+@click.option("--idle", is_flag=True, help="Stay idle, for simulated jobs: python -m joulelab.twin.job.")
 @click.option(
     "--profile",
     "profiles",
@@ -209,22 +216,31 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
     "or ramp:over_s=10,low=100,high=600,unit=W.",
 )
 @click.option(
-    "--flaw", "flaws", multiple=True, metavar="KEY=VALUE", help="Give the GPUs' meters a flaw; gpu:2.KEY=VALUE for one."
+    "--flaw",
+    "flaws",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Give the meters of the GPUs a flaw; gpu:2.KEY=VALUE for one GPU; repeatable.",
 )
-@click.option("--wall", "everything", is_flag=True, help="Serve all meters of the node too: BMC, PDU, analyzer ...")
 @click.option(
-    "--serve", "some", metavar="NAME,...", help="Serve some of analyzer,bmc,modbus,pdu,plug,prometheus,redfish."
+    "--wall", "everything", is_flag=True, help="Also serve all other meters of the node: BMC, PDU, analyzer ..."
+)
+@click.option(
+    "--serve",
+    "some",
+    metavar="NAME,...",
+    help="Serve only these: analyzer, bmc, modbus, pdu, plug, prometheus, redfish.",
 )
 @click.option(
     "--wall-flaw",
     "wall_flaws",
     multiple=True,
     metavar="NAME.KEY=VALUE",
-    help="Give one of these a flaw: pdu.period_s=60.",
+    help="Give one of these meters a flaw: pdu.period_s=60; repeatable.",
 )
-@click.option("--node", metavar="NODE", help="The node, as the first word; a file describes your own.")
-@click.option("--list", "listing", is_flag=True, help="List joulelab's own nodes.")
-@click.option("--show", metavar="NODE", help="Show a node: parameters and their sources, workloads, meters.")
+@click.option("--node", metavar="NODE", help="The same as NODE.")
+@click.option("--list", "listing", is_flag=True, help="List the nodes that come with joulelab.")
+@click.option("--show", metavar="NODE", help="Show parameters, sources, workloads and meters of a node.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after this time.")
 @add_json_option("Print one JSON object.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [-- CMD...]")
@@ -239,13 +255,13 @@ def command(
     show: str | None,
     **given: Any,
 ) -> None:
-    """Serve a simulated node that NVML and RAPL tools take for a real one.
+    """Simulate a node whose GPUs and CPUs other tools can read.
 
-    NODE is one of joulelab's own (--list), a file (node.toml), or a number and model of GPUs (8xh100); then all of the
-    node's meters are served.
+    NODE is a name of --list, a file (node.toml), or a number and model of GPUs (8xh100); then all meters of the node
+    are served.
 
-    Without CMD it prints what to export and serves until Ctrl-C; with CMD it runs that with the node in sight and
-    returns its exit code.
+    Without CMD it prints the variables to export and serves until Ctrl-C; with CMD it runs this command on the
+    simulated node and returns its exit code.
     """
     try:
         if listing or show is not None:

@@ -11,7 +11,7 @@ import click
 
 from joulelab.cli.group import RUNS_WORKLOAD
 from joulelab.cli.output import print_json, print_notice
-from joulelab.cli.parameters import KeyValue, add_run_options, json_option
+from joulelab.cli.parameters import KeyValue, add_run_options, format_examples, json_option
 from joulelab.cli.run import run_and_exit
 
 if TYPE_CHECKING:
@@ -26,26 +26,23 @@ Pairs = tuple[tuple[str, str], ...]
 INSTALLED = "installed"
 
 
-@click.group("workload")
+@click.group("workload", epilog=format_examples("joulelab workload ls", "joulelab workload run burn --preset smoke"))
 def command() -> None:
-    """Run the models of the studies, or your own, measured; list and describe them.
-
-    joulelab workload ls, then joulelab workload run burn --preset smoke
-    """
+    """Run, list and describe reference workloads: the models of the studies."""
 
 
 def settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add NAME, --preset and --set."""
     named = click.argument("workload", metavar="NAME")
-    preset = click.option("--preset", metavar="P", help="Take the values of a preset: paper, smoke, ...")
-    given = click.option("--set", "given", multiple=True, type=KeyValue(), help="Set a parameter; may be repeated.")
+    preset = click.option("--preset", metavar="P", help="Use the values of a preset: paper, smoke, ...")
+    given = click.option("--set", "given", multiple=True, type=KeyValue(), help="Set a parameter; repeatable.")
     return named(preset(given(function)))
 
 
-@command.command("ls")
+@command.command("ls", epilog=format_examples("joulelab workload ls"))
 @json_option
 def ls_command(as_json: bool) -> None:
-    """List the workloads: whose they are, what they do, and whether all they need is installed."""
+    """List the workloads, and whether their libraries are installed."""
     from joulelab.run import workload_registry
 
     rows = [_row(name) for name in workload_registry.list_workloads()]
@@ -55,11 +52,11 @@ def ls_command(as_json: bool) -> None:
         _print_rows(rows)
 
 
-@command.command("info")
+@command.command("info", epilog=format_examples("joulelab workload info burn --preset smoke"))
 @settings_options
 @json_option
 def info_command(workload: str, preset: str | None, given: Pairs, as_json: bool) -> None:
-    """Describe a workload: its parameters, presets, notes, and the command that would be run."""
+    """Describe a workload: parameters, presets, notes, command."""
     from joulelab.core.errors import MissingDependency
     from joulelab.run import workload_registry
 
@@ -76,19 +73,17 @@ def info_command(workload: str, preset: str | None, given: Pairs, as_json: bool)
         _print_info(told)
 
 
-@command.command("run")
+@command.command("run", epilog=format_examples("joulelab workload run lstm-load --preset smoke --set epochs=2"))
 @settings_options
-@click.option("--print", "only_print", is_flag=True, help="Print the command, and run nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Only print the command.")
 @add_run_options
 @click.pass_context
 def run_command(
     ctx: click.Context, /, workload: str, preset: str | None, given: Pairs, only_print: bool, **options: Any
 ) -> None:
-    """Measure a workload as `joulelab run` measures a command; it has the same options.
+    """Measure a workload; the options are those of `joulelab run`.
 
-    joulelab workload run lstm-load --preset smoke --set epochs=2 --idle 10s
-
-    Inside of another `joulelab run` it is a part of that run, and not recorded twice.
+    Within another `joulelab run` it is a part of that run, and not recorded twice.
     """
     from joulelab.run import workload_registry
 

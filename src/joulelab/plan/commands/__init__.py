@@ -7,19 +7,28 @@ from typing import TYPE_CHECKING
 
 import click
 
+from joulelab.cli.parameters import format_examples
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What `joulelab plan --help` says of each, so that it imports none of them. A test holds it against the commands.
+# The help of each command, so that `joulelab plan --help` imports none. A test compares it with the commands.
 COMMANDS: Mapping[str, str] = {
-    "rack": "Say how many nodes fit in a rack, by each rule, and at which risk.",
-    "cost": "Say what runs or planned work cost in energy and money, at one site or several.",
-    "carbon": "Say what runs or planned work emit, at one site or several.",
-    "when": "Say when to run a job, when to pause it and at which cap, at least carbon or cost.",
-    "cooling": "Say what another cooling or inlet temperature would change.",
-    "schedule": "Run a stream of jobs under a power budget in virtual time, caps chosen per job.",
-    "rates": "Look at prices and carbon intensities: check, fetch, list.",
+    "rack": "Find how many nodes fit in a rack, by each rule, with the risk.",
+    "cost": "Compute energy and cost of runs or planned work, per site.",
+    "carbon": "Compute the carbon emissions of runs or planned work, per site.",
+    "when": "Find the start, pauses and caps of a job with least carbon or cost.",
+    "cooling": "Compare kinds of cooling and inlet temperatures.",
+    "schedule": "Simulate a queue of jobs under a power budget, with caps per job.",
+    "rates": "Check, fetch and list prices and carbon intensities.",
 }
+
+
+EXAMPLES = format_examples(
+    "joulelab plan rack last --supply 70kW --margin 27%",
+    "joulelab plan cost last --tariff 0.32EUR --pue 1.3",
+    "joulelab plan when last --intensity forecast.csv --deadline 48h",
+)
 
 
 class Plans(click.Group):
@@ -42,6 +51,6 @@ class Plans(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command("plan", cls=Plans)
+@click.command("plan", cls=Plans, epilog=EXAMPLES)
 def command() -> None:
-    """Plan with what was measured: racks, cost, carbon, when to run."""
+    """Plan racks, cost, carbon and start times from measurements."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,15 +68,15 @@ def account_options(function: F) -> F:
             click.argument("words", nargs=-1, metavar="[RUN]..."),
             plan_option("sites, work, kinds of nodes"),
             click.option("--pue", metavar="N", help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."),
-            click.option("--at", metavar="TIME", help="As if it started then: 2026-11-17T08:00+01:00."),
+            click.option("--at", metavar="TIME", help="Assume this start: 2026-11-17T08:00+01:00."),
             click.option(
                 "--work", "works", type=Amount(), multiple=True, metavar="UNIT=N",
                 help="Planned work: tokens=1e9, gpu_hours=5000, node_hours=100, runs=3.",
             ),
-            click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Plan it on so many nodes."),
-            click.option("--cap", "cap_w", type=Watts(), metavar="W", help="Plan it at this cap on each GPU."),
-            click.option("--batch", type=positive, metavar="N", help="Plan it at this batch size."),
-            click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node, if runs do not tell."),
+            click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the planned work."),
+            click.option("--cap", "cap_w", type=Watts(), metavar="W", help="Cap of each GPU in the planned work."),
+            click.option("--batch", type=positive, metavar="N", help="Batch size of the planned work."),
+            click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node, if runs lack it."),
             click.option("--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, for --cap."),
             click.option("--rated", "rated_w", type=Watts(), metavar="W", help="Nameplate of a node."),
             click.option("--statement", is_flag=True, help="Print a statement for a paper, as text and LaTeX."),
@@ -112,8 +111,8 @@ def answer(purpose: Purpose, spec: str | None, given: Given) -> None:
 
 
 def _print(books: Books, given: Given, title: str) -> None:
-    from joulelab.plan.output.account import print_books
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import print_blocks
+    from joulelab.plan.output.account import lay_out_books
 
     said = _statements(books) if given.statement else []
     if given.as_json:
@@ -123,7 +122,7 @@ def _print(books: Books, given: Given, title: str) -> None:
         print_json(data | ({"picture": str(given.picture)} if given.picture is not None else {}))
         return
     if not said:
-        print_books(make_console(sys.stdout), books, title)
+        print_blocks(lay_out_books(books, title))
     for text, latex, _ in said:
         click.echo(f"{_wrapped(text)}\n\nLaTeX:\n\n{_wrapped(latex)}\n")
     if given.picture is not None:

@@ -19,7 +19,7 @@ joulelab plan carbon --plan sites.toml --picture carbon.pdf
 @click.option("--intensity", "spec", metavar="SPEC", help="Carbon of a kWh: 380 (g), table:DE, SERIES.csv.")
 @account_options
 def command(spec: str | None, **given: Any) -> None:
-    """Say what runs or planned work emit, at one site or several.
+    """Compute the carbon emissions of runs or planned work, per site.
 
     RUN is a run by id, name, path or `last`, or a study. Energy is taken over time, as the rate changes; rated power x
     time stands beside it. With --work, --nodes, --cap or --batch it is planned work, scaled from the runs.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 KINDS = ("air", "rear-door", "direct-to-chip", "immersion")  # a test holds it against the planner's
 EXAMPLES = """\b
 joulelab plan cooling --node bnl-h100
-joulelab plan cooling last --to direct-to-chip --inlet 27 --fan-max 900W --fan-rpm 13000
+joulelab plan cooling last --to direct-to-chip --inlet 27 --fan-max 900W
 joulelab plan cooling last --node bnl-h100 --supply 70kW --margin 27%
 joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1
 """
@@ -37,27 +36,41 @@ joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1
 @plan_option("rack and kind of node")
 @click.option("--node", metavar="NAME|FILE", help="Model of the node: bnl-h100, 8xh100, mine.toml.")
 @click.option("--power", type=Watts(), metavar="W", help="Mean power of a node at the wall, without runs.")
-@click.option("--now", "kind", type=click.Choice(KINDS), help="Cooling that there is.  [default: the model's, or air]")
-@click.option("--inlet-now", type=Number(-20, 60), metavar="C", help="Inlet that there is.")
-@click.option("--to", "kinds", type=click.Choice(KINDS), multiple=True, help="Cooling to look at, several times.")
-@click.option("--inlet", "inlets", type=Number(-20, 60), multiple=True, metavar="C", help="Inlet to look at.")
-@click.option("--exhaust", type=Number(0, 80), metavar="C", help="Air behind the node.  [default: 45]")
-@click.option("--fan-max", type=Watts(), metavar="W", help="All fans of a node at full speed.")
+@click.option("--now", "kind", type=click.Choice(KINDS), help="Present cooling.  [default: of the model, or air]")
+@click.option("--inlet-now", type=Number(-20, 60), metavar="C", help="Present inlet temperature.")
+@click.option("--to", "kinds", type=click.Choice(KINDS), multiple=True, help="Cooling to compare with; repeatable.")
+@click.option(
+    "--inlet",
+    "inlets",
+    type=Number(-20, 60),
+    multiple=True,
+    metavar="C",
+    help="Inlet temperature to compare with; repeatable.",
+)
+@click.option("--exhaust", type=Number(0, 80), metavar="C", help="Temperature of the exhaust air.  [default: 45]")
+@click.option("--fan-max", type=Watts(), metavar="W", help="Power of all fans of a node at full speed.")
 @click.option("--fan-rpm", type=Number(min=1), metavar="RPM", help="Full speed of the fans.")
-@click.option("--efficiency", type=Percent(), metavar="%", help="Of the supplies at load.")
+@click.option("--efficiency", type=Percent(), metavar="%", help="Efficiency of the power supplies under load.")
 @click.option("--use", type=Percent(), metavar="%", help="Share of the year that the node works.  [default: 100]")
-@click.option("--supply", type=Watts(), metavar="W", help="What the rack may draw: 70kW.")
-@click.option("--margin", type=Percent(), metavar="%", help="Share of the supply that is kept free.")
-@click.option("--pue", "pues", type=KeyValue(), multiple=True, metavar="KIND=PUE", help="PUE of the site by cooling.")
+@click.option("--supply", type=Watts(), metavar="W", help="Highest power of the rack: 70kW.")
+@click.option("--margin", type=Percent(), metavar="%", help="Share of the supply to keep free.")
+@click.option(
+    "--pue",
+    "pues",
+    type=KeyValue(),
+    multiple=True,
+    metavar="KIND=PUE",
+    help="PUE of the site with this cooling; repeatable.",
+)
 @json_option
 @stores_options
 def command(
     words: tuple[str, ...], as_json: bool, runs: Path, studies: Path, only: tuple[tuple[str, str], ...], **asked: Any
 ) -> None:
-    """Say what another cooling or inlet temperature would change.
+    """Compare kinds of cooling and inlet temperatures.
 
-    RUN is a run (id, name, path or `last`) or a study, whose runs all count. Fans that these measured are scaled; where
-    they did not, the model of --node says what fans take. Without runs the node is at --power, or at full load.
+    RUN is a run (id, name, path or `last`) or a study, with all its runs. Fan power is scaled from the runs; without
+    fan readings the model of --node is used. Without runs the node is at --power, or at full load.
     """
     from joulelab.plan.cooling.decide import plan_cooling
 
@@ -72,10 +85,10 @@ def command(
     if as_json:
         print_json(answer.to_json())
         return
-    from joulelab.plan.output.cooling import print_cooling
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import print_blocks
+    from joulelab.plan.output.cooling import lay_out_cooling
 
-    print_cooling(make_console(sys.stdout), answer)
+    print_blocks(lay_out_cooling(answer))
 
 
 def _filled(asked: dict[str, Any]) -> Scenario:

@@ -19,7 +19,7 @@ joulelab plan cost --plan sites.toml --picture cost.pdf
 @click.option("--tariff", "spec", metavar="SPEC", help="Price of a kWh: 0.32EUR, TARIFF.toml, PRICES.csv.")
 @account_options
 def command(spec: str | None, **given: Any) -> None:
-    """Say what runs or planned work cost in energy and money, at one site or several.
+    """Compute energy and cost of runs or planned work, per site.
 
     RUN is a run by id, name, path or `last`, or a study. Energy is taken over time, as the rate changes; rated power x
     time stands beside it. With --work, --nodes, --cap or --batch it is planned work, scaled from the runs.

@@ -39,7 +39,7 @@ class Watts(click.ParamType[float]):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kM]?)(W?)", str(value).strip())
         if not found or (float(found[1]) == 0 and not self._zero):
-            self.fail(f"{value!r} is no power; write it as 70kW or 8480W", param, ctx)
+            self.fail(f"{value!r} is not a power; write it as 70kW or 8480W", param, ctx)
         if not found[2] and not found[3] and float(found[1]) != 0:
             self.fail(f"{value!r} has no unit; write {found[1]}W or {found[1]}kW", param, ctx)
         return float(found[1]) * PREFIXES[found[2]]
@@ -56,7 +56,7 @@ class Percent(click.ParamType[float]):
             return value
         found = re.fullmatch(r"p?(\d+(?:\.\d*)?)\s*(%?)", str(value).strip())
         if not found:
-            self.fail(f"{value!r} is no share; write it as 27%", param, ctx)
+            self.fail(f"{value!r} is not a share; write it as 27%", param, ctx)
         number = float(found[1])
         # In decimal: 99.9 % is 0.999, not 0.9990000000000001.
         return number if number < 1 and not found[2] else round(number / 100, 12)
@@ -69,7 +69,7 @@ class Number(click.FloatRange):
         """Return the number."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no number to reckon with", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
@@ -94,7 +94,11 @@ def plan_option(holds: str) -> Callable[[F], F]:
 def stores_options(function: F) -> F:
     """Add `--only KEY=VALUE`, `--runs DIR` and `--studies DIR`."""
     only = click.option(
-        "--only", type=KeyValue(), multiple=True, metavar="KEY=VALUE", help="Of the runs, those of this label: gpus=2."
+        "--only",
+        type=KeyValue(),
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Use only runs with this label: gpus=2; repeatable.",
     )
     return only(runs_option(studies_option(function)))
 

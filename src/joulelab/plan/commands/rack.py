@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 MADE = "# A plan of joulelab: joulelab plan rack --plan FILE"
 EXAMPLES = """\b
-joulelab plan rack --supply 70kW --rated 10.2kW --margin 27% --nodes 5 --max 8.48kW
+joulelab plan rack --supply 70kW --margin 27% --rated 10.2kW --max 8.48kW
 joulelab plan rack last --supply 70kW --margin 27%
 joulelab plan rack STUDY --plan rack.toml --picture rack.pdf
 joulelab plan rack last --supply 70kW --margin 27% --save rack.toml
@@ -43,20 +42,27 @@ joulelab plan rack last --supply 70kW --margin 27% --save rack.toml
 @click.command("rack", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN]...")
 @plan_option("rack, nodes, mix of jobs")
-@click.option("--supply", type=Watts(), metavar="W", help="What the rack may draw: 70kW.")
+@click.option("--supply", type=Watts(), metavar="W", help="Highest power of the rack: 70kW.")
 @click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node: 10.2kW.")
-@click.option("--margin", type=Percent(), metavar="%", help="Share of the supply that is kept free: 27%.")
+@click.option("--margin", type=Percent(), metavar="%", help="Share of the supply to keep free: 27%.")
 @click.option("--nodes", type=click.IntRange(min=0), metavar="N", help="Nodes in the rack now.")
 @click.option("--max", "most", type=Watts(), metavar="W", help="Highest power of a node, measured elsewhere.")
 @click.option(
     "--percentile", "percentiles", type=Percent(), multiple=True, metavar="%",
-    help="Percentile of a node's power, several times for several.  [default: 99, 99.9]",
+    help="Percentile of a node's power, repeatable.  [default: 99, 99.9]",
 )  # fmt: skip
-@click.option("--confidence", type=Percent(), metavar="%", help="Of intervals.  [default: 95]")
+@click.option("--confidence", type=Percent(), metavar="%", help="Confidence of the intervals.  [default: 95]")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of a node.  [default: the runs']")
 @click.option("--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU.  [default: the runs']")
-@click.option("--cap", "caps", type=Watts(), multiple=True, metavar="W", help="What this cap on each GPU promises.")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write what was asked as a plan file.")
+@click.option(
+    "--cap",
+    "caps",
+    type=Watts(),
+    multiple=True,
+    metavar="W",
+    help="Compute the guarantee of this cap on each GPU; repeatable.",
+)
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save these options as a plan file.")
 @picture_option
 @json_option
 @stores_options
@@ -72,14 +78,14 @@ def command(
     only: tuple[tuple[str, str], ...],
     **given: Any,
 ) -> None:
-    """Say how many nodes fit in a rack, by each rule, and at which risk.
+    """Find how many nodes fit in a rack, by each rule, with the risk.
 
-    RUN is a run (id, name, path or `last`) or a study, whose runs all count. Without runs, numbers alone do: --rated
-    and --max. The rules are the nameplate, the measured maximum, percentiles, and what caps on GPUs promise.
+    RUN is a run (id, name, path or `last`) or a study, with all its runs. Without runs give --rated and --max. Rules
+    are the nameplate, the measured maximum, percentiles, and the guarantee of GPU caps.
     """
     from joulelab.plan.rack.decide import decide
     from joulelab.plan.scenario import read_scenario
-    from joulelab.run.config.write import toml_file
+    from joulelab.run.config.toml_writing import format_toml_file
 
     rack, node = _asked(given)
     stores = Stores(runs, studies, only)
@@ -100,7 +106,7 @@ def command(
 
         write_picture(picture, draw_rack(decision, kind))
     if save is not None:
-        write_file(save, toml_file(asked.values, MADE).encode(), what="plan file", option="--save")
+        write_file(save, format_toml_file(asked.values, MADE).encode(), what="plan file", option="--save")
     _show(decision, as_json=as_json)
 
 
@@ -151,8 +157,7 @@ def _show(decision: Decision, *, as_json: bool) -> None:
     if as_json:
         print_json(decision.to_json())
         return
-    from joulelab.plan.output.rack import print_rack
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import print_blocks
+    from joulelab.plan.output.rack import lay_out_rack
 
-    print_rack(make_console(sys.stdout), decision)
-    sys.stdout.flush()
+    print_blocks(lay_out_rack(decision))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import print_json, print_notice
-from joulelab.cli.parameters import json_option
+from joulelab.cli.parameters import format_examples, json_option
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -49,25 +49,27 @@ def _described_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group("rates")
+@click.group("rates", epilog=format_examples("joulelab plan rates list", "joulelab plan rates check prices.csv"))
 def command() -> None:
-    """Look at prices and carbon intensities: check, fetch, list."""
+    """Check, fetch and list prices and carbon intensities."""
 
 
-@command.command("check")
+@command.command(
+    "check",
+    epilog=format_examples(
+        "joulelab plan rates check prices.csv",
+        "joulelab plan rates check caiso.csv --kind marginal --unit lb/MWh --save",
+    ),
+)
 @click.argument("spec", metavar="FILE|SPEC")
 @_described_options
-@click.option("--save", is_flag=True, help="Write what these options say into a TOML file beside the values.")
+@click.option("--save", is_flag=True, help="Save these options in a TOML file beside the values.")
 @_kept_option
 @json_option
 def check(spec: str, save: bool, kept: Path, as_json: bool, **said: str | None) -> None:
-    """Read a rate and say what it is, from when to when it is known, and where it has gaps.
+    """Check a price or carbon intensity: kind, period, gaps.
 
-    joulelab plan rates check prices.csv
-
-    joulelab plan rates check caiso.csv --kind marginal --unit lb/MWh --save
-
-    A SPEC is what other plans take: 380, 0.32EUR, table:DE, FILE.csv, tariff.toml, kept:NAME, em:DE.
+    SPEC is written as in other plans: 380, 0.32EUR, table:DE, FILE.csv, tariff.toml, kept:NAME, em:DE.
     """
     from joulelab.plan.rates.look import look_at
 
@@ -77,10 +79,10 @@ def check(spec: str, save: bool, kept: Path, as_json: bool, **said: str | None) 
     if as_json:
         print_json({"spec": spec} | look.to_json())
         return
-    from joulelab.plan.output.rates import print_look
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import print_blocks
+    from joulelab.plan.output.rates import lay_out_look
 
-    print_look(make_console(sys.stdout), look, spec)
+    print_blocks(lay_out_look(look, spec))
 
 
 def _found(spec: str, kept: Path) -> Rate:
@@ -120,11 +122,11 @@ def _write_new(side: Path, text: str) -> None:
         raise ConfigError("it cannot be written", where=str(side), why=error.strerror) from None
 
 
-@command.command("list")
+@command.command("list", epilog=format_examples("joulelab plan rates list"))
 @_kept_option
 @json_option
 def list_rates(kept: Path, as_json: bool) -> None:
-    """List the rates that there are: zones of the annual table, services, and what was fetched and kept."""
+    """List known rates: annual table, services, fetched series."""
     from joulelab.plan.rates.annual import read_annual
     from joulelab.plan.rates.kept import list_kept
     from joulelab.plan.rates.look import services_here
@@ -134,19 +136,19 @@ def list_rates(kept: Path, as_json: bool) -> None:
         rows = [row.to_json() for row in annual.rows]
         print_json({"table": rows, "services": services, "kept": [one.to_json() for one in found]})
         return
-    from joulelab.plan.output.rates import print_list
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import print_blocks
+    from joulelab.plan.output.rates import lay_out_rates
 
-    print_list(make_console(sys.stdout), annual.rows, services, found)
+    print_blocks(lay_out_rates(annual.rows, services, found))
 
 
-@command.command("table")
+@command.command("table", epilog=format_examples("joulelab plan rates table > mine.toml"))
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @json_option
 def table(file: Path | None, as_json: bool) -> None:
-    """Print the annual table as TOML, to keep and edit: `joulelab plan rates table > mine.toml`; or check FILE.
+    """Print the annual table as TOML, or check an edited FILE.
 
-    Use a copy as table:mine.toml:DE.
+    Use an edited copy as table:mine.toml:DE.
     """
     from joulelab.plan.rates.annual import own_table, read_annual
 
@@ -155,13 +157,19 @@ def table(file: Path | None, as_json: bool) -> None:
     elif file is None:
         sys.stdout.write(own_table())
     else:
-        from joulelab.plan.output.rates import print_annual
-        from joulelab.report.console import make_console
+        from joulelab.cli.output import print_blocks
+        from joulelab.plan.output.rates import make_annual_table
 
-        print_annual(make_console(sys.stdout), read_annual(file).rows)
+        print_blocks([make_annual_table(read_annual(file).rows)])
 
 
-@command.command("fetch")
+@command.command(
+    "fetch",
+    epilog=format_examples(
+        "joulelab plan rates fetch em:DE --forecast",
+        "joulelab plan rates fetch em:DE --since 2026-11-01 --until 2026-11-08",
+    ),
+)
 @click.argument("service", metavar="SERVICE[:ZONE]")
 @click.option("--since", metavar="TIME", help="From: 2026-11-01 or 2026-11-01T06:00Z (UTC).  [default: a day ago]")
 @click.option("--until", metavar="TIME", help="To.  [default: now; of a forecast: three days ahead]")
@@ -169,11 +177,7 @@ def table(file: Path | None, as_json: bool) -> None:
 @_kept_option
 @json_option
 def fetch(service: str, since: str | None, until: str | None, forecast: bool, kept: Path, as_json: bool) -> None:
-    """Fetch a series from a service and keep it: forecasts and actual values, for use without a network.
-
-    joulelab plan rates fetch em:DE --forecast
-
-    joulelab plan rates fetch em:DE --since 2026-11-01 --until 2026-11-08
+    """Fetch a series from a service, for use without a network.
 
     Keys are taken from the environment, files or a keyring, never from the command line: see docs/how-to/plan-rates.md.
     """
@@ -190,10 +194,10 @@ def fetch(service: str, since: str | None, until: str | None, forecast: bool, ke
     if as_json:
         print_json({"spec": found.label.name} | look.to_json())
         return
-    from joulelab.plan.output.rates import print_look
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import print_blocks
+    from joulelab.plan.output.rates import lay_out_look
 
-    print_look(make_console(sys.stdout), look, found.label.name)
+    print_blocks(lay_out_look(look, found.label.name))
 
 
 def _time(text: str | None) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,27 +46,25 @@ joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
 @click.command("schedule", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN|STUDY]...")
 @plan_option("the stream of jobs and the site, [schedule]")
-@click.option("--jobs", type=click.Path(path_type=Path), metavar="FILE", help="Jobs: CSV, or what `sacct -P` prints.")
-@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Make so many jobs of the runs, in turn.")
-@click.option("--every", "every_s", type=Duration(), help="Time between them.")
+@click.option("--jobs", type=click.Path(path_type=Path), metavar="FILE", help="Jobs: CSV, or the output of `sacct -P`.")
+@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Number of jobs to make from the runs.")
+@click.option("--every", "every_s", type=Duration(), help="Time between these jobs.")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the site.")
-@click.option("--budget", "budget_w", type=Watts(), help="Power for all nodes, those that idle too.")
-@click.option("--margin", type=Percent(), help="Share of the budget that is kept free.")
-@click.option(
-    "--idle", "idle_w", type=Watts(zero=True), help="What an unused node draws.  [default: as runs measured it]"
-)
-@click.option("--unused", type=click.Choice(("idle", "off")), help="What unused nodes do.  [default: idle]")
+@click.option("--budget", "budget_w", type=Watts(), help="Highest power of all nodes, idle ones included.")
+@click.option("--margin", type=Percent(), help="Share of the budget to keep free.")
+@click.option("--idle", "idle_w", type=Watts(zero=True), help="Power of an unused node.  [default: measured]")
+@click.option("--unused", type=click.Choice(("idle", "off")), help="State of unused nodes.  [default: idle]")
 @click.option("--rated", "rated_w", type=Watts(), help="Nameplate of a node.")
-@click.option("--count", type=click.Choice(("mean", "highest")), help="Keep the budget by this power of jobs.")
-@click.option("--slowdown", type=Percent(), help="Most time that a cap may cost.  [default: 10%]")
-@click.option("--node-w", "node_w", type=Watts(), help="Mean power of a node, for jobs that tell none.")
-@click.option("--accuracy", type=Percent(), help="By how much all powers of --jobs may be wrong (k = 2).")
+@click.option("--count", type=click.Choice(("mean", "highest")), help="Power of a job that counts against the budget.")
+@click.option("--slowdown", type=Percent(), help="Largest slowdown by a cap.  [default: 10%]")
+@click.option("--node-w", "node_w", type=Watts(), help="Mean power of a node, for jobs without power.")
+@click.option("--accuracy", type=Percent(), help="Common error of all powers in --jobs (k = 2).")
 @click.option("--zone", metavar="ZONE", help="Time zone of --jobs: Europe/Berlin.")
-@click.option("--pue", type=Number(min=1.0), help="Power of the whole site by that of its nodes.")
+@click.option("--pue", type=Number(min=1.0), metavar="N", help="Power of the site divided by the power of its nodes.")
 @click.option("--tariff", metavar="RATE", help="Price of a kWh: 0.32EUR, FILE.")
 @click.option("--intensity", metavar="RATE", help="Carbon of a kWh: 380, table:DE, FILE.csv.")
-@click.option("--draws", type=click.IntRange(min=0), metavar="N", help="Draw what is not known so often.")
-@click.option("--seed", type=int, default=9, show_default=True, help="Seed of the draws.")
+@click.option("--draws", type=click.IntRange(min=0), metavar="N", help="Number of Monte Carlo draws.")
+@click.option("--seed", type=int, default=9, show_default=True, metavar="N", help="Seed of the draws.")
 @picture_option
 @json_option
 @stores_options
@@ -85,14 +82,14 @@ def command(
     only: tuple[tuple[str, str], ...],
     **given: Any,
 ) -> None:
-    """Run a stream of jobs under a power budget in virtual time, caps chosen per job.
+    """Simulate a queue of jobs under a power budget, with caps per job.
 
-    Jobs are those of a file, or the runs that are named, each submitted when it started. Runs of a workload at several
-    caps tell what caps do to it. Policies are shown beside each other: first come first served without caps (the
-    budget is ignored), waiting for power, admission by nameplate, backfill, and backfill with caps.
+    Jobs come from a file, or are the named runs, submitted when they started. Runs of a workload at several caps show
+    the effect of caps. Compares policies: first come first served without caps (ignores the budget), waiting for
+    power, admission by nameplate, backfill, and backfill with caps.
     """
-    from joulelab.plan.output.schedule import print_schedule, schedule_json
-    from joulelab.report.console import make_console
+    from joulelab.cli.output import measure_terminal, print_blocks
+    from joulelab.plan.output.schedule import lay_out_schedule, schedule_json
 
     kind = checked_picture(picture, force=force)
     schedule, folder = _given(plan, given)
@@ -110,7 +107,7 @@ def command(
     if as_json:
         print_json(schedule_json(comparison, responses, notes))
     else:
-        print_schedule(make_console(sys.stdout), comparison, responses, notes)
+        print_blocks(lay_out_schedule(comparison, responses, notes, width=measure_terminal()))
 
 
 def _given(plan: Path | None, given: dict[str, Any]) -> tuple[Schedule, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,29 +36,31 @@ LEAST_S = 60.0
 EXAMPLES = """\b
 joulelab plan when last --intensity forecast.csv --deadline 48h
 joulelab plan when STUDY --tariff tariff.toml --deadline 2026-11-20T08:00
-joulelab plan when RUN --duration 40h --intensity kept:NAME --deadline 7d --keep
-joulelab plan when --power 6.9kW --idle 2.2kW --duration 40h --intensity em:DE --deadline 7d
+joulelab plan when RUN --intensity kept:NAME --deadline 7d --keep
+joulelab plan when --power 6.9kW --duration 40h --tariff p.csv --deadline 7d
 """
 
 
 @click.command("when", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN]...")
 @plan_option("the kind of node")
-@click.option("--intensity", metavar="SPEC", help="Least carbon by this: FILE.csv, kept:NAME, em:DE, ...")
-@click.option("--tariff", metavar="SPEC", help="Least cost by this: FILE.toml, FILE.csv, 0.32EUR.")
-@click.option("--deadline", required=True, metavar="TIME", help="Be done by then: 2026-11-20T08:00, 48h, 7d.")
-@click.option("--from", "since", metavar="TIME", help="Earliest start.  [default: now]")
 @click.option(
-    "--zone", metavar="NAME", help="Time zone of times without one, and of those shown.  [default: the rate's]"
+    "--intensity", metavar="SPEC", help="Minimise carbon with this intensity: FILE.csv, kept:NAME, em:DE, ..."
 )
+@click.option("--tariff", metavar="SPEC", help="Minimise cost with this price: FILE.toml, FILE.csv, 0.32EUR.")
+@click.option("--deadline", required=True, metavar="TIME", help="Latest end: 2026-11-20T08:00, 48h, 7d.")
+@click.option("--from", "since", metavar="TIME", help="Earliest start.  [default: now]")
+@click.option("--zone", metavar="NAME", help="Time zone of the times.  [default: of the rate]")
 @click.option("--duration", type=Hours(LEAST_S), help="Time of the job without caps.  [default: the run's]")
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job.  [default: the run's]")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the job.  [default: the run's]")
 @click.option("--power", type=Watts(), metavar="W", help="Power of a node at work.  [default: measured]")
 @click.option(
     "--idle", type=Watts(zero=True), metavar="W", help="Power of a node in pauses.  [default: measured, else 31 %]"
 )
 @click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node, shown beside.  [default: the run's]")
-@click.option("--gpus", type=click.IntRange(min=1), help="GPUs of a node, to model caps.  [default: the run's]")
+@click.option(
+    "--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of a node, to model caps.  [default: the run's]"
+)
 @click.option(
     "--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, to model caps.  [default: the run's]"
 )
@@ -67,26 +68,26 @@ joulelab plan when --power 6.9kW --idle 2.2kW --duration 40h --intensity em:DE -
     "--cap", "caps", type=Watts(), multiple=True, metavar="W", help="Cap to choose from.  [default: those known]"
 )
 @click.option("--slot", type=Hours(LEAST_S), default="15m", show_default=True, help="Length of a slot.")
-@click.option("--pause-cost", type=Hours(), default="0", help="Time to go on after a pause, at full power.")
-@click.option("--pause-energy", type=Number(min=0), default=0.0, metavar="KWH", help="Energy on top of it.")
-@click.option("--waits", is_flag=True, help="The node idles for the job from now on, not from its start.")
+@click.option("--pause-cost", type=Hours(), default="0", help="Time to resume after a pause, at full power.")
+@click.option("--pause-energy", type=Number(min=0), default=0.0, metavar="KWH", help="Further energy of a pause.")
+@click.option("--waits", is_flag=True, help="Count the idle node from now, not from the start of the job.")
 @click.option(
     "--pue", metavar="N", default="1", show_default=True, help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."
 )
-@click.option("--choose", type=click.Choice(WAYS), help="Plan this way.  [default: the cheapest, node idles]")
-@click.option("--keep", is_flag=True, help="Keep the plan as a JSON file in the store of plans.")
+@click.option("--choose", type=click.Choice(WAYS), help="Plan of this kind.  [default: the cheapest with an idle node]")
+@click.option("--keep", is_flag=True, help="Save the plan as JSON in the folder of plans.")
 @picture_option
 @click.option(
     "--plans", type=click.Path(path_type=Path), envvar="JOULELAB_PLANS", default="joulelab-plans",
-    show_default=True, metavar="DIR", help="Store of plans (JOULELAB_PLANS).",
+    show_default=True, metavar="DIR", help="Folder of the plans; also set by JOULELAB_PLANS.",
 )  # fmt: skip
 @json_option
 @stores_options
 def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Say when to run a job, when to pause it and at which cap, at least carbon or cost.
+    """Find the start, pauses and caps of a job with least carbon or cost.
 
-    RUN is the job; runs at several caps (or a study, a sweep) say what caps do to it. Every way is shown beside
-    running now: at the best cap, at the best start, with pauses while the node idles or is off, with caps by the slot.
+    RUN is the job; runs at several caps (or a study, a sweep) show the effect of caps. Compares running now with the
+    best cap, the best start, pauses with an idle or switched-off node, and caps per slot.
     """
     kind = checked_picture(given["picture"], force=given["force"])
     plan = _plan(words, given)
@@ -104,16 +105,15 @@ def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
 
 
 def _show(plan: Plan, files: Mapping[str, str], *, as_json: bool) -> None:
-    from joulelab.plan.output.when import plan_json, print_plan
+    from joulelab.plan.output.when import lay_out_plan, plan_json
 
     if as_json:
         print_json({**plan_json(plan), "files": dict(files)})
         return
-    from joulelab.report.console import make_console, print_facts
+    from joulelab.cli.output import print_blocks
+    from joulelab.report.terminal import list_facts
 
-    console = make_console(sys.stdout)
-    print_plan(console, plan)
-    print_facts(console, files.items())
+    print_blocks([*lay_out_plan(plan), list_facts(files.items())])
 
 
 def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:

@@ -102,7 +102,7 @@ def test_numbers_that_are_not_finite_read_back_as_nan(runs: Path) -> None:
     head = read_head(run)
     assert head == make_head(odd)
     assert head is not None
-    assert head.fact_rows()[0] == {"fact": "loss", "value": "nan", "number": None}
+    assert head.list_fact_rows()[0] == {"fact": "loss", "value": "nan", "number": None}
 
 
 def test_numbers_of_numpy_are_stored(runs: Path) -> None:

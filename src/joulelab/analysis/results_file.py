@@ -151,7 +151,7 @@ def load_head(run: Path) -> ResultHead:
 
 
 def analyse_ended(run: Path) -> tuple[Result, str]:
-    """Seal a run that has ended and analyse it; also return the fingerprint of its files before. Raises JoulelabError."""
+    """Seal an ended run and analyse it; also return the fingerprint of its files before. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run_reader import open_run
 

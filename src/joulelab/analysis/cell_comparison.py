@@ -86,8 +86,11 @@ class RepeatSample:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data with the interval and the outliers."""
-        names = ("n", "mean", "deviation", "interval", "median", "meter", "values", "devices", "outliers", "outliers_seen")
-        return {name: getattr(self, name) for name in names} | {"devices": sorted(self.devices)}
+        figures = {
+            name: getattr(self, name) for name in ("n", "mean", "deviation", "interval", "median", "meter", "values")
+        }
+        more = {"devices": sorted(self.devices), "outliers": self.outliers, "outliers_seen": self.outliers_seen}
+        return figures | more
 
 
 def make_sample(

@@ -85,7 +85,7 @@ class RunEvidence:
 
     def is_only_accounted(self, host: object) -> bool:
         """Return whether a host is the accounting of a cluster beside meters of our own, which have the figures."""
-        return host in self.accounts.events and any(s.host not in self.accounts.told for s in self.scopes)
+        return host in self.accounts.events and any(s.host not in self.accounts.events for s in self.scopes)
 
     def list_events(self, kind: str) -> list[Mapping[str, Any]]:
         """List the events of one kind."""

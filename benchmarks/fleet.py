@@ -108,7 +108,7 @@ def read_back(address: str, job: str, runs: Path) -> dict[str, Any]:
     groups = {g.name: (g.energy.value, g.energy.expanded, g.energy.budget()) for g in result.groups}
     return {
         "run": str(done.run),
-        "told": list(done.told),
+        "told": list(done.remarks),
         "problems": list(done.problems),
         "import_s": imported_s,
         "import_cpu_s": imported_cpu_s,

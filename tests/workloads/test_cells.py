@@ -81,7 +81,7 @@ def test_a_parameter_without_default_is_refused_with_the_nearest() -> None:
 def test_where_no_default_can_be_told_any_variable_is_taken() -> None:
     notebook.check_parameters(book(code("x = 1")), ["anything"], where="a.ipynb")
     notebook.check_parameters(book(code("%matplotlib inline\nx = 1", "parameters")), ["anything"], where="a.ipynb")
-    with pytest.raises(ConfigError, match="'class' is no name of a variable"):
+    with pytest.raises(ConfigError, match="'class' is not the name of a variable"):
         notebook.check_parameters(book(code("x = 1")), ["class"], where="a.ipynb")
     with pytest.raises(ConfigError, match="it is in julia"):
         notebook.check_parameters(book(language="julia"), ["x"], where="a.ipynb")
@@ -103,7 +103,7 @@ def test_the_language_is_python_unless_told() -> None:
         ('{"nbformat": 4, "cells": [1]}', "no list of cells"),
         ('{"nbformat": 4, "cells": [{"cell_type": "code", "source": [1]}]}', "no list of cells"),
         ('{"nbformat": 4, "cells": [{"cell_type": "code", "metadata": 1}]}', "no list of cells"),
-        ('{"nbformat": 4, "cells": [], "metadata": 3}', "metadata is no table"),
+        ('{"nbformat": 4, "cells": [], "metadata": 3}', "metadata is not a table"),
     ],
 )
 def test_what_is_no_notebook_is_told(tmp_path: Path, content: str, why: str) -> None:
@@ -135,7 +135,7 @@ def test_the_words_of_a_notebook(tmp_path: Path) -> None:
         (["a.ipynb", "--pause"], "--pause has no value"),
         (["a.ipynb", "--pause=long"], "the pause is 'long'"),
         (["a.ipynb", "--pause=1000h"], "the pause is '1000h'"),
-        (["a.ipynb", "epochs"], "'epochs' is no parameter"),
+        (["a.ipynb", "epochs"], "'epochs' is not a parameter"),
         (["a.ipynb", "a=1", "a=2"], "given twice"),
     ],
 )

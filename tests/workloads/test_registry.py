@@ -52,7 +52,7 @@ def test_the_words_of_a_study_become_a_command(tmp_path: Path) -> None:
     ("words", "why"),
     [
         (["burn", "second=3"], "did you mean 'seconds'"),
-        (["burn", "seconds"], "'seconds' is no parameter"),
+        (["burn", "seconds"], "'seconds' is not a parameter"),
         (["burn", "preset=smok"], "there is no preset 'smok'; did you mean 'smoke'"),
         (["burn", "seconds=0"], "seconds is '0'; give a number from"),
         (["burn", "seconds=nan"], "seconds is 'nan'"),

@@ -247,14 +247,14 @@ def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:
     from joulelab.analysis.results_file import load_result
 
     if not as_json:
-        for text in imported.told:
+        for text in imported.remarks:
             click.echo(text)
     with show_progress("analysing the run"):
         result = load_result(imported.run)
     if as_json:
         from joulelab.report.result_json import describe_result
 
-        extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}
+        extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.remarks)}
         print_json(describe_result(result) | extra)
         return
     from joulelab.report.run_tables import lay_out_run

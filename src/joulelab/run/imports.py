@@ -1,4 +1,4 @@
-"""Import what was measured elsewhere: ask archives for an interval and make a run of their answers."""
+"""Make a run from measurements of other programs: read an interval from archives; add an archive to a run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Archive, Fetched
 
-GRAVE = ("warning", "failed")  # of what is told of an interval, what is a problem
+PROBLEM_STATES = ("warning", "failed")  # of events about the interval
 COMMAND_LINE = KeySource(Path("the command line"))
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRequest:
-    """Name one archive to be asked: its module, its label, its settings with secrets resolved."""
+    """Hold an archive to read: its module, its label, its settings with secrets resolved."""
 
     meter: str
     label: str
@@ -36,7 +36,7 @@ class ArchiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """Say what to make of the archives: interval, idle stretch and phases in UTC ns, words for the run."""
+    """Hold the run to make of archives: interval, idle interval and phases in UTC ns, name and labels."""
 
     source: str
     command: Sequence[str]
@@ -51,21 +51,21 @@ class ImportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRun:
-    """Hold the run that was made, what is wrong with its sources, and what was found by itself (`told`)."""
+    """Hold the run that was made, problems of its sources, and remarks about what they chose themselves."""
 
     run: Path
     problems: Sequence[str]
-    told: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
 
 def read_archive_entry(
     name: str, environ: Mapping[str, str], host: str, *, named: Path | None = None
 ) -> ArchiveRequest:
-    """Return the archive of a configuration's entry. Raises ConfigError with the nearest name."""
+    """Return the archive of an entry of the configuration. Raises ConfigError with the nearest name."""
     config = load_config(environ, host, named=named)
     entry = config.find_entry(name)
     if entry is None:
-        config.check()  # it may be the one that is wrong
+        config.check()  # its entry may be wrong
         valid = [e.name for e in config.entries]
         advice = suggest_name(name, valid) if valid else f"write [meters.{name}] into joulelab.toml"
         raise ConfigError(f"there is no entry {name!r}", where="joulelab.toml", next=advice)
@@ -79,28 +79,28 @@ def read_archive_entry(
 def make_archive_request(
     meter: str, label: str, settings: Mapping[str, Any], environ: Mapping[str, str]
 ) -> ArchiveRequest:
-    """Return an archive whose settings were typed; secrets have to be references there too. Raises ConfigError."""
+    """Return an archive with settings of the command line; secrets are references, too. Raises ConfigError."""
     secrets = tuple(getattr(find_meter_module(meter), "SECRETS", ()))
     entry = MeterEntry(label, meter, COMMAND_LINE, dict(settings), secrets=secrets)
     return ArchiveRequest(meter, label, resolve_secrets(entry, environ)[0])
 
 
-def import_archives(runs: Path, asked: Sequence[ArchiveRequest], wanted: ImportRequest) -> ImportedRun:
-    """Ask all archives for the interval, write a run and seal it. Raises ConfigError, MeterError, StoreError."""
+def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: ImportRequest) -> ImportedRun:
+    """Read the interval from all archives, write a run and seal it. Raises ConfigError, MeterError, StoreError."""
     with contextlib.ExitStack() as stack:
-        archives = [_open_archive(one, stack) for one in asked]
+        archives = [_open_archive(one, stack) for one in requests]
         start_ns, end_ns = _find_interval(archives, wanted)
         phases = [*_list_steps(archives, start_ns, end_ns), *wanted.phases]
         since, until = start_ns, end_ns
         if wanted.idle is not None:
             since, until = min(since, wanted.idle[0]), max(until, wanted.idle[1])
-        names = name_meters(one.label for one in asked)
+        names = name_meters(one.label for one in requests)
         fetched = [(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)]
         doubts = _list_doubts(archives, wanted, start_ns)
         parts = _add_doubts(_group_by_meter(fetched), doubts)
         if not any(len(f.rows) for part in parts for f in part.streams):
             raise ReadFailed("there is no reading in that interval", where=wanted.source, next="give --from and --to")
-        about: dict[str, Any] = {"source": wanted.source, "archives": [*_describe_archives(asked, names, archives)]}
+        about: dict[str, Any] = {"source": wanted.source, "archives": [*_describe_archives(requests, names, archives)]}
         what = RunImport(
             parts=parts,
             start_ns=start_ns,
@@ -116,31 +116,31 @@ def import_archives(runs: Path, asked: Sequence[ArchiveRequest], wanted: ImportR
             unsure_s=_get_interval_error(archives, wanted),
         )
         run = import_run(runs, what)
-        told = [str(text) for a in archives for text in getattr(a, "told", ())]
+        remarks = [str(text) for a in archives for text in getattr(a, "told", ())]
     from joulelab.store.seal import seal_run
 
     seal_run(run, wait=True)
     return ImportedRun(
-        run, list_archive_problems([f for part in parts for f in part.streams]), list(dict.fromkeys(told))
+        run, list_archive_problems([f for part in parts for f in part.streams]), list(dict.fromkeys(remarks))
     )
 
 
 def list_archive_problems(fetched: Sequence[Fetched]) -> list[str]:
-    """Return what archives tell about themselves, and what is doubtful of the interval, each once."""
-    bad = (e for f in fetched for e in f.events if e.get("event") == "problem" or e.get("status") in GRAVE)
+    """Return the problems of archives, and the doubts about the interval, each once."""
+    bad = (e for f in fetched for e in f.events if e.get("event") == "problem" or e.get("status") in PROBLEM_STATES)
     return list(dict.fromkeys(str(e.get("what", "")) for e in bad))
 
 
 def _list_doubts(archives: Sequence[Archive], wanted: ImportRequest, start_ns: int) -> list[dict[str, Any]]:
-    """Return as events what is not known of the interval, but of a begin or an end that was asked for."""
+    """Return as events the doubts about the interval, except about a begin or an end that was given."""
     own = _find_interval_owner(archives)
     given = {"begin": wanted.start_ns is not None, "end": wanted.end_ns is not None}
-    told = (dict(event) for event in getattr(own, "doubts", ()))
-    return [{"t": start_ns, **event} for event in told if not given.get(event.get("side", ""))]
+    events = (dict(event) for event in getattr(own, "doubts", ()))
+    return [{"t": start_ns, **event} for event in events if not given.get(event.get("side", ""))]
 
 
 def _add_doubts(parts: list[ImportedMeter], doubts: Sequence[dict[str, Any]]) -> list[ImportedMeter]:
-    """Return parts with these events, which are of the run as a whole, in the first stream."""
+    """Return parts with these events of the whole run in the first stream."""
     place = next((k for k, part in enumerate(parts) if part.streams), None)
     if not doubts or place is None:
         return parts
@@ -150,7 +150,7 @@ def _add_doubts(parts: list[ImportedMeter], doubts: Sequence[dict[str, Any]]) ->
 
 
 def _group_by_meter(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[ImportedMeter]:
-    """Return what archives gave by meter: their own, or those that they tell apart."""
+    """Return the series by meter; an archive may distinguish several."""
     found: dict[tuple[str, str], list[Fetched]] = {}
     for name, streams in fetched:
         for one in streams:
@@ -169,29 +169,29 @@ def _find_interval_owner(archives: Sequence[Archive]) -> Archive | None:
 
 
 def _get_interval_error(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[float, float]:
-    """Return how far begin and end may be off (s): not at all where they were asked for."""
+    """Return the possible error of begin and end in s; 0 where they were given."""
     own = _find_interval_owner(archives)
     begin_s, end_s = getattr(own, "unsure_s", (0.0, 0.0))
     return (begin_s if wanted.start_ns is None else 0.0), (end_s if wanted.end_ns is None else 0.0)
 
 
-def _open_archive(asked: ArchiveRequest, stack: contextlib.ExitStack) -> Archive:
-    module = find_meter_module(asked.meter)
+def _open_archive(request: ArchiveRequest, stack: contextlib.ExitStack) -> Archive:
+    module = find_meter_module(request.meter)
     if not callable(getattr(module, "open_archive", None)):
-        why = "it is read while a run goes on"
-        raise ConfigError(f"meter {asked.meter} cannot be asked afterwards", why=why, next="joulelab run -- COMMAND")
-    archive: Archive = module.open_archive({**asked.settings, "label": asked.label})
+        why = "it is read during a run"
+        raise ConfigError(f"meter {request.meter} cannot be read afterwards", why=why, next="joulelab run -- COMMAND")
+    archive: Archive = module.open_archive({**request.settings, "label": request.label})
     stack.callback(archive.close)
     return archive
 
 
 def _find_interval(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[int, int]:
-    """Return the interval: as asked for, else that of the first archive that has one of its own."""
+    """Return the given interval, else that of the first archive that has one of its own."""
     start_ns, end_ns = wanted.start_ns, wanted.end_ns
     if start_ns is None or end_ns is None:
         own = next((i for i in (getattr(a, "interval", None) for a in archives) if i is not None), None)
         if own is None:
-            raise ConfigError(f"{wanted.source} does not say when", next="give --from and --to")
+            raise ConfigError(f"{wanted.source} has no interval of its own", next="give --from and --to")
         start_ns, end_ns = (own[0] if start_ns is None else start_ns), (own[1] if end_ns is None else end_ns)
     if start_ns >= end_ns:
         why = f"it begins {(start_ns - end_ns) * 1e-9:g} s after its end" if start_ns > end_ns else "it has no length"
@@ -207,9 +207,9 @@ def _list_steps(archives: Sequence[Archive], start_ns: int, end_ns: int) -> Iter
 
 
 def _describe_archives(
-    asked: Sequence[ArchiveRequest], names: Sequence[str], archives: Sequence[Archive]
+    requests: Sequence[ArchiveRequest], names: Sequence[str], archives: Sequence[Archive]
 ) -> Iterator[dict[str, Any]]:
-    for one, name, archive in zip(asked, names, archives, strict=True):
+    for one, name, archive in zip(requests, names, archives, strict=True):
         facts: dict[str, Any] = json.loads(json.dumps(dict(getattr(archive, "facts", {})), default=str))
         yield {"meter": name, "archive": one.meter, **facts}
 
@@ -217,7 +217,7 @@ def _describe_archives(
 def attach_archive(
     run: Path, name: str, fetched: Sequence[Fetched], facts: Mapping[str, Any], *, meter: str = "slurm"
 ) -> None:
-    """Add what an archive told to a closed run as the host `name`: once, and whole. Raises StoreError.
+    """Add the readings of an archive to a closed run as the host `name`, once. Raises StoreError.
 
     `facts` go into the host's events as they are. Only the caches of the run are removed.
     """

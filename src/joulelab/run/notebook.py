@@ -7,6 +7,7 @@ are phases as well, so that together they are the whole. Nothing is written unle
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import json
 import keyword
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.text import suggest_name
+from joulelab.core.text import read_seconds, suggest_name
 from joulelab.run.workload_registry import read_pairs, refuse_missing_library
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ PARAMETERS_TAG = "parameters"
 INJECTED_TAG = "injected-parameters"
 SKIPPED_TAG = "skip-execution"
 BETWEEN_CELLS = "between cells"
-# Set for a kernel whose cells are marked by whoever runs it: the name that they are marked with.
+# Set for a kernel whose cells are marked by the process that runs it: the name of the notebook.
 NOTEBOOK_VARIABLE = "JOULELAB_NOTEBOOK"
-# Tags that tell tools what to do with a cell are no titles.
+# Tags for tools are no titles.
 _TOOL_TAGS = re.compile(r"(hide|remove)[-_].*|parameters|injected-parameters|raises-exception|skip-execution|scroll.*")
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)([eE][+-]?\d+)?|\d+[eE][+-]?\d+)")
@@ -45,10 +46,10 @@ MOST_LETTERS = 60
 
 
 class CellPhases:
-    """Mark phases one after another: each begins where the one before ends, so that nothing lies between them.
+    """Mark phases one after another: each begins where the one before ends, without a gap.
 
-    The label `notebook` tells that phases of other processes (the kernel's) that lie inside belong into it. A cell's
-    number is a part of its name, so that no two cells are taken for one kind of phase.
+    With the label `notebook`, phases of other processes (the kernel's) inside it belong to it. The number of a cell is
+    part of its name, so that two cells are never one kind of phase.
     """
 
     def __init__(self, writer: MarkWriter | None, notebook: str) -> None:
@@ -94,7 +95,7 @@ def number_cells(notebook: Mapping[str, Any]) -> list[int]:
 
 
 def get_title(cell: Mapping[str, Any]) -> str:
-    """Return what a cell is called: by a tag, or by a comment in its first line; empty where it has neither."""
+    """Return the title of a cell: a tag, or the comment in its first line; empty without either."""
     for tag in get_tags(cell):
         if not _TOOL_TAGS.fullmatch(tag):
             return tag[:MOST_LETTERS]
@@ -104,18 +105,18 @@ def get_title(cell: Mapping[str, Any]) -> str:
 
 
 def get_language(notebook: Mapping[str, Any]) -> str:
-    """Return the language of a notebook in small letters, python where it does not tell."""
-    told = _get_metadata(notebook, "kernelspec", "language") or _get_metadata(notebook, "language_info", "name")
-    return (told or "python").lower()
+    """Return the language of a notebook in small letters, python by default."""
+    name = _get_metadata(notebook, "kernelspec", "language") or _get_metadata(notebook, "language_info", "name")
+    return (name or "python").lower()
 
 
 def get_kernel_name(notebook: Mapping[str, Any]) -> str:
-    """Return the name of the kernel that a notebook asks for, empty where it does not."""
+    """Return the name of the kernel that a notebook needs, empty without one."""
     return _get_metadata(notebook, "kernelspec", "name")
 
 
 def format_literal(text: str) -> str:
-    """Return a value as Python writes it: numbers, true and false as such, everything else as text."""
+    """Return a value as Python code: numbers, true and false as such, everything else as text."""
     if _INTEGER.fullmatch(text) or _FLOAT.fullmatch(text):
         return text
     return text.capitalize() if text in ("true", "false", "True", "False") else repr(text)
@@ -127,7 +128,7 @@ def format_parameters(parameters: Mapping[str, str]) -> str:
 
 
 def find_parameters_place(notebook: Mapping[str, Any]) -> int:
-    """Return where the cell that sets parameters belongs: after the one tagged `parameters`, or first of all."""
+    """Return the index for the cell that sets parameters: after the one tagged `parameters`, else 0."""
     return next((k + 1 for k, cell in enumerate(notebook["cells"]) if _has_defaults(cell)), 0)
 
 
@@ -136,11 +137,11 @@ def check_parameters(notebook: Mapping[str, Any], names: Sequence[str], *, where
     if not names:
         return
     if get_language(notebook) != "python":
-        why = f"it is in {get_language(notebook)}"
+        why = f"its language is {get_language(notebook)}"
         raise ConfigError("it takes no parameters", where=where, why=why, next="parameters are for Python notebooks")
     for name in names:
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise ConfigError(f"{name!r} is no name of a variable", where=where, next="write it as NAME=VALUE")
+            raise ConfigError(f"{name!r} is not the name of a variable", where=where, next="write it as NAME=VALUE")
     known = _list_defaults(notebook)
     for name in names:
         if known is not None and name not in known:
@@ -158,14 +159,14 @@ def _has_defaults(cell: Mapping[str, Any]) -> bool:
 
 
 def _list_defaults(notebook: Mapping[str, Any]) -> list[str] | None:
-    """Return the names that the cell tagged `parameters` sets; None where there is none or it cannot be told."""
+    """Return the names that the cell tagged `parameters` sets; None without such a cell, or if it cannot be parsed."""
     at = find_parameters_place(notebook)
     if not at:
         return None
     try:
         tree = ast.parse(get_source(notebook["cells"][at - 1]))
     except (SyntaxError, ValueError):
-        return None  # a line for IPython, say
+        return None  # such as a line for IPython
     nodes = (node for statement in tree.body for node in ast.walk(statement))
     return list(dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)))
 
@@ -173,16 +174,15 @@ def _list_defaults(notebook: Mapping[str, Any]) -> list[str] | None:
 OPTIONS = ("--pause", "--out", "--kernel")
 # Kernels that stand for the Python that joulelab runs in.
 OWN_KERNELS = ("", "python3", "python")
-UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 MOST_PAUSE_S = 86400.0
 FAILED, WRONG = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class NotebookRequest:
-    """Hold what is asked for: the notebook, its parameters, where the copy with outputs goes, the wait between cells.
+    """Hold a notebook to run, its parameters, the file for a copy with outputs, and the pause between cells.
 
-    `kernel` names an installed kernel; empty is the one that the notebook asks for.
+    `kernel` names an installed kernel; empty stands for the one that the notebook names.
     """
 
     file: Path
@@ -203,7 +203,7 @@ def make_notebook_command(request: NotebookRequest) -> list[str]:
 
 
 def read_notebook_words(words: Sequence[str]) -> NotebookRequest:
-    """Return what words ask for: FILE, NAME=VALUE, --pause TIME, --out FILE, --kernel NAME. Raises ConfigError."""
+    """Read the words FILE, NAME=VALUE, --pause TIME, --out FILE, --kernel NAME. Raises ConfigError."""
     if not words or words[0].startswith("--"):
         raise ConfigError("no notebook is named", next="name its file first, then NAME=VALUE for each parameter")
     options: dict[str, str] = {}
@@ -225,44 +225,44 @@ def read_notebook_words(words: Sequence[str]) -> NotebookRequest:
         Path(words[0]),
         read_pairs(rest, where=words[0]),
         Path(options["--out"]) if options.get("--out") else None,
-        _read_seconds(options.get("--pause", "0"), where=words[0]),
+        _read_pause(options.get("--pause", "0"), where=words[0]),
         options.get("--kernel", ""),
     )
 
 
-def check_notebook(asked: NotebookRequest) -> None:
-    """Refuse what cannot be run: the file, its kernel, the copy. Raises ConfigError, MissingDependency."""
-    notebook = load_notebook(asked.file)
-    check_parameters(notebook, list(asked.parameters), where=str(asked.file))
-    if asked.out is not None:
-        _check_out(asked.out, asked.file)
-    require_library("nbclient", asked.file)
-    require_library("nbformat", asked.file)
-    if is_own_kernel(asked, notebook):
-        require_library("ipykernel", asked.file)
+def check_notebook(request: NotebookRequest) -> None:
+    """Refuse a notebook that cannot be run: its file, kernel or copy. Raises ConfigError, MissingDependency."""
+    notebook = load_notebook(request.file)
+    check_parameters(notebook, list(request.parameters), where=str(request.file))
+    if request.out is not None:
+        _check_out(request.out, request.file)
+    require_library("nbclient", request.file)
+    require_library("nbformat", request.file)
+    if is_own_kernel(request, notebook):
+        require_library("ipykernel", request.file)
     else:
         from joulelab.run.notebook_kernel import KernelFinder
 
-        KernelFinder().choose(asked, notebook)
+        KernelFinder().choose(request, notebook)
 
 
 def _check_out(out: Path, file: Path) -> None:
-    """Refuse a copy that cannot be written: that would be known only after everything has run. Raises ConfigError."""
+    """Refuse a copy that cannot be written, before the notebook has run. Raises ConfigError."""
     if out.resolve() == file.resolve():
         raise ConfigError("the copy would replace the notebook", where="--out", next="name another file")
     try:
         why = "it is a folder" if out.is_dir() else None
         with tempfile.TemporaryFile(dir=out.parent):
-            pass  # permissions alone do not tell: the file system may be read-only, or full
+            pass  # permissions are not enough: the file system may be read-only, or full
     except OSError as error:
         why = f"{out.parent}: {error.strerror}"
     if why:
         raise ConfigError(f"the copy cannot be written to {out}", where="--out", why=why, next="name another file")
 
 
-def is_own_kernel(asked: NotebookRequest, notebook: Mapping[str, Any]) -> bool:
-    """Return whether the kernel to start is surely that of the Python we run in."""
-    return (asked.kernel or get_kernel_name(notebook)) in OWN_KERNELS and get_language(notebook) == "python"
+def is_own_kernel(request: NotebookRequest, notebook: Mapping[str, Any]) -> bool:
+    """Return whether the kernel to start is that of our own Python."""
+    return (request.kernel or get_kernel_name(notebook)) in OWN_KERNELS and get_language(notebook) == "python"
 
 
 def require_library(library: str, file: Path) -> None:
@@ -272,7 +272,7 @@ def require_library(library: str, file: Path) -> None:
 
 
 def is_program(file: Path) -> bool:
-    """Return whether a file is no notebook but a program; on some file systems every file may be executed."""
+    """Return whether a file is a program; on some file systems every file is executable, notebooks too."""
     try:
         with file.open("rb") as opened:
             return os.access(file, os.X_OK) and opened.read(4).startswith((b"#!", b"\x7fELF"))
@@ -281,13 +281,13 @@ def is_program(file: Path) -> bool:
 
 
 def load_notebook(file: Path) -> dict[str, Any]:
-    """Return a notebook's file as plain data. Raises ConfigError where it is none."""
+    """Return a notebook's file as plain data. Raises ConfigError for any other file."""
     try:
         notebook = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("the notebook cannot be read", where=str(file), why=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise _refuse_notebook(file, f"its text is no JSON: {error}") from error
+        raise _refuse_notebook(file, f"its text is not JSON: {error}") from error
     if not isinstance(notebook, dict) or not isinstance(notebook.get("nbformat"), int):
         raise _refuse_notebook(file, "it has no `nbformat`")
     if notebook["nbformat"] != 4:
@@ -296,7 +296,7 @@ def load_notebook(file: Path) -> dict[str, Any]:
     if not isinstance(listed, list) or not all(_is_cell(cell) for cell in listed):
         raise _refuse_notebook(file, "it has no list of cells")
     if not isinstance(notebook.setdefault("metadata", {}), dict):
-        raise _refuse_notebook(file, "its metadata is no table")
+        raise _refuse_notebook(file, "its metadata is not a table")
     return notebook
 
 
@@ -315,25 +315,25 @@ def _refuse_notebook(
     return ConfigError("this is no notebook", where=str(file), why=why, next=then)
 
 
-def _read_seconds(text: str, *, where: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", text.strip())
-    seconds = float(match[1]) * UNITS[match[2]] if match and match[2] in UNITS else -1.0
-    if not 0 <= seconds <= MOST_PAUSE_S:
-        raise ConfigError(f"the pause is {text!r}", where=where, next="write it as 10, 10s, 500ms or 2m")
-    return seconds
+def _read_pause(text: str, *, where: str) -> float:
+    with contextlib.suppress(ConfigError):
+        seconds = read_seconds(text)
+        if seconds <= MOST_PAUSE_S:
+            return seconds
+    raise ConfigError(f"the pause is {text!r}", where=where, next="write it as 10, 10s, 500ms or 2m")
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a notebook; return 0, or 1 where a cell failed or its kernel died, 2 where it cannot be run at all."""
+    """Run a notebook; return 0, or 1 if a cell failed or its kernel died, 2 if it cannot be run at all."""
     began_ns = monotonic_ns()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a kernel to end, just leave
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a kernel to end
     try:
-        asked = read_notebook_words(words)
-        check_notebook(asked)
+        request = read_notebook_words(words)
+        check_notebook(request)
         from joulelab.run.notebook_kernel import run_notebook
 
-        ended = run_notebook(asked, load_notebook(asked.file), began_ns)
+        ended = run_notebook(request, load_notebook(request.file), began_ns)
     except JoulelabError as error:
         print_message(str(error))
         return WRONG if isinstance(error, ConfigError) else FAILED
@@ -343,16 +343,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def print_message(text: str) -> None:
-    """Tell something on standard error, in a line."""
+    """Print a line on standard error."""
     try:
         sys.stderr.write(f"joulelab: {text}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
-        pass  # nobody listens
+        pass  # closed
 
 
 def _die_by_signal(number: int) -> NoReturn:
-    """End by a signal, as any program does that is told to."""
+    """End this process by a signal."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)

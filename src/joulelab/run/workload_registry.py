@@ -1,7 +1,7 @@
 """Find workloads: reference workloads by their name, notebooks by their file; each becomes a command to measure.
 
 A reference workload is a module of the package `joulelab.workloads`, or of an outside package by the entry-point group
-of the same name. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, what it means)) and
+of the same name. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, meaning)) and
 `command(parameters) -> argv` (see `WorkloadModule`); it may have `STUDY`, `PRESETS` and `NOTES`. Its name is the
 module's, with `-` for `_`.
 """
@@ -42,10 +42,10 @@ EXTRAS = {
 
 
 class WorkloadModule(Protocol):
-    """Describe what the module (or entry point) of a reference workload has.
+    """Describe the module (or entry point) of a reference workload.
 
-    It may also have `STUDY` (a text: who trained it), `PRESETS` (name: what differs from the defaults) and `NOTES`
-    (lines: corrections to the paper, assumptions); see `study`, `presets` and `notes`.
+    It may also have `STUDY` (a text: who trained it), `PRESETS` (name: changes to the defaults) and `NOTES`
+    (lines: corrections to the paper, assumptions); see `get_study`, `get_presets` and `get_notes`.
     """
 
     SUMMARY: str
@@ -60,22 +60,22 @@ class WorkloadModule(Protocol):
 
 
 def get_study(module: WorkloadModule) -> str:
-    """Return whose workload it is, empty where it does not say."""
+    """Return the study that a workload comes from, empty without one."""
     return str(getattr(module, "STUDY", ""))
 
 
 def get_presets(module: WorkloadModule) -> Mapping[str, Mapping[str, str]]:
-    """Return the presets of a workload: by name what differs from the defaults."""
+    """Return the presets of a workload: by name the changes to the defaults."""
     return cast("Mapping[str, Mapping[str, str]]", getattr(module, "PRESETS", {}))
 
 
 def get_notes(module: WorkloadModule) -> tuple[str, ...]:
-    """Return what is to be known about a workload, a line each."""
+    """Return the notes about a workload, a line each."""
     return tuple(getattr(module, "NOTES", ()))
 
 
 def list_workloads() -> list[str]:
-    """Return the names of all reference workloads, inside first; hardly anything is imported for it."""
+    """Return the names of all reference workloads, our own first, without importing them."""
     inside = [
         module.name.replace("_", "-") for module in pkgutil.iter_modules(_list_folders()) if _is_reference(module.name)
     ]
@@ -115,8 +115,8 @@ def check_workload(kind: str, words: Sequence[str], folder: Path) -> None:
     if kind == "notebook":
         from joulelab.run import notebook
 
-        asked = notebook.read_notebook_words(words)
-        notebook.check_notebook(replace(asked, file=folder / asked.file))
+        request = notebook.read_notebook_words(words)
+        notebook.check_notebook(replace(request, file=folder / request.file))
     else:
         make_workload_command(kind, words, folder, folder)
 
@@ -139,7 +139,7 @@ def read_pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise ConfigError(f"{word!r} is no parameter", where=where, next="write it as NAME=VALUE")
+            raise ConfigError(f"{word!r} is not a parameter", where=where, next="write it as NAME=VALUE")
         if name in found:
             raise ConfigError(f"the parameter {name} is given twice", where=where, next="give it once")
         found[name] = value
@@ -152,7 +152,7 @@ def merge_parameters(
     given: Mapping[str, str],
     presets: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, str]:
-    """Return a workload's parameters: the defaults, over them the preset, over that what is given.
+    """Return a workload's parameters: the defaults, changed by the preset, then by the given values.
 
     The preset is given as `preset`, unless the workload has a parameter of that name. Raises ConfigError with the
     nearest name.
@@ -189,12 +189,12 @@ def read_number(parameters: Mapping[str, str], key: str, *, least: float, most: 
 
 
 def refuse_missing_library(what: str, needs: str) -> NoReturn:
-    """Say that a library has to be installed. Raises MissingDependency."""
+    """Refuse to run without a library. Raises MissingDependency."""
     raise MissingDependency(f"{what} cannot be run", why=f"{needs} is not installed", next=_suggest_install(needs))
 
 
 def require_libraries(what: str, *libraries: str) -> None:
-    """Refuse to begin where a library is not installed; none of them is imported. Raises MissingDependency."""
+    """Refuse to run without these libraries; none of them is imported. Raises MissingDependency."""
     import importlib.util
 
     for library in libraries:
@@ -213,7 +213,7 @@ def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping
 
 
 def _is_reference(name: str) -> bool:
-    """Return whether a module of `joulelab.workloads` is a reference workload; its text tells."""
+    """Return whether a module of `joulelab.workloads` is a reference workload, from its text."""
     text = ""
     for folder in map(Path, _list_folders()):
         for file in (folder / f"{name}.py", folder / name / "__init__.py"):
@@ -223,7 +223,7 @@ def _is_reference(name: str) -> bool:
 
 
 def _list_folders() -> list[str]:
-    """Return where joulelab's own workloads are; an app is found by its name, never imported by the lab."""
+    """Return the folders of joulelab's own workloads; the lab finds an app by its name and never imports it."""
     import joulelab
 
     return [str(Path(folder) / "workloads") for folder in joulelab.__path__]

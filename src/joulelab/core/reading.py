@@ -149,7 +149,7 @@ def read_table(
         given |= {} if found is None else {name: found}
     lacking = [name for name, one in keys.items() if one.is_needed and base is None and name not in given]
     for name in (name for name in lacking if name not in values):
-        what, then = f"{format_table_name(place)} has no {name}", _advise(keys[name], None, (*place, name))
+        what, then = f"{format_table_name(place)} has no {name}", _advise_value(keys[name], None, (*place, name))
         mistakes.add(place, what, next=then, code="config.missing-key")
     if lacking:
         return None
@@ -210,7 +210,7 @@ def read_value(one: TableKey, value: Any, mistakes: Mistakes, place: Place, base
     except ConfigError as error:
         mistakes.add_error(place, error, f"{place[-1]}: ")
     except ValueError:
-        mistakes.add_wrong(place, value, _advise(one, value, place))
+        mistakes.add_wrong(place, value, _advise_value(one, value, place))
     return None
 
 
@@ -257,7 +257,7 @@ def _check_limits(value: Any, one: TableKey) -> Any:
     return value
 
 
-def _advise(one: TableKey, value: Any, place: Place) -> str:
+def _advise_value(one: TableKey, value: Any, place: Place) -> str:
     """Return advice on the value of a key."""
     hint, origin = one.hint, typing.get_origin(one.hint)
     if one.advice and (one.read or not _is_table_type(hint)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.meters import OPENED_AT_ONCE, MeterOpener, find_entries, load_configuration
-from joulelab.cli.output import print_json, show_progress
+from joulelab.cli.output import print_blocks, print_json, show_progress
 from joulelab.cli.parameters import Duration, config_option, format_examples, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
 from joulelab.instruments.meter_health import POLL_PERIOD_S
@@ -24,10 +24,10 @@ from joulelab.run.config.meter_entries import find_meter_module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
-
     from joulelab.core.spec import Meter
     from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
+    from joulelab.report.tables import Table
+    from joulelab.report.terminal import Block
     from joulelab.run.config.configuration import Config, MeterEntry
 
 TEST_S, NETWORK_TEST_S = 3.0, 6.0
@@ -49,10 +49,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     METER is the name of a configured meter, or a kind such as nvml or snmp; without it, all meters of a run are
     tested. The exit code is 1 if the configuration has a problem or a named meter cannot be read.
     """
-    from joulelab.report.console import make_console
-
     found = []
-    console = make_console(sys.stdout)
     settings = load_configuration(config)
     lost = list_lost_meters(settings, names)
     plain, entries = _choose_meters(settings, names, {word for one in lost for word in (one.meter, one.kind)})
@@ -62,7 +59,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         report = examine_meter(name, seconds or TEST_S)
         found.append(report)
         if not as_json:
-            _print_report(console, report)
+            print_blocks(_lay_out(report))
     outside = []
     title = f"reading {len(entries)} configured meters"
     with show_progress(title, len(entries)) as step, ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
@@ -72,12 +69,11 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     outside += [_start_report(one.meter) | one.to_json() | {"status": "failed"} for one in lost]
     found += outside
     for report in () if as_json else outside:
-        _print_report(console, report)
+        print_blocks(_lay_out(report))
     if as_json:
         print_json(found)
     elif not any(r["status"] == "open" and r["power"] for r in found) and not names:
-        console.print("There is no power meter here. Try a simulated one:")
-        console.print("-> joulelab twin -- joulelab doctor", soft_wrap=True)
+        click.echo("There is no power meter here. Try a simulated one:\n-> joulelab twin -- joulelab doctor")
     if any(r["status"] == "failed" or (names and r["status"] != "open") for r in found):
         click.get_current_context().exit(1)
 
@@ -225,32 +221,31 @@ def _group_channels(channels: tuple[ChannelHealth, ...]) -> list[ChannelHealth]:
     ]
 
 
-def _print_report(console: Console, report: dict[str, Any]) -> None:
-    from joulelab.report.console import print_facts
+def _lay_out(report: dict[str, Any]) -> list[Block]:
+    from joulelab.report.terminal import BLANK_LINE, list_facts
 
     name = report["meter"]
     if report["status"] != "open":
         why = f" ({report['why']})" if report["why"] else ""
         then = f"\n-> {report['next']}" if report["next"] else ""
-        print_facts(console, [(name, f"{report['status']}: {report['what']}{why}{then}")])
+        blocks: list[Block] = [list_facts([(name, f"{report['status']}: {report['what']}{why}{then}")])]
     elif report["health"] is None:
-        print_facts(console, [(name, text) for text in report["advice"]])
+        blocks = [list_facts((name, text) for text in report["advice"])]
     else:
-        _print_health(console, report)
+        blocks = _lay_out_health(report)
     lines = list(report["found"])
     if "source" in report:
         settings = ", ".join(f"{key} {value}" for key, value in report["settings"].items())
         lines.append(f"{report['module']} from {report['source']}: {settings}")
     lines += [f"{what}:\n-> {how}" for what, how in report["fixes"]]
-    print_facts(console, [("", line) for line in lines])
-    if report["status"] != "open" or report["health"] is not None:
-        console.print()
+    blocks.append(list_facts(("", line) for line in lines))
+    return blocks if report["status"] == "open" and report["health"] is None else [*blocks, BLANK_LINE]
 
 
-def _print_health(console: Console, report: dict[str, Any]) -> None:
+def _lay_out_health(report: dict[str, Any]) -> list[Block]:
     from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
     from joulelab.report import format as fmt
-    from joulelab.report.console import print_facts
+    from joulelab.report.terminal import list_facts
 
     channels = tuple(ChannelHealth(**c) for c in report["health"]["channels"])
     health = MeterHealth(**{**report["health"], "channels": channels})
@@ -259,23 +254,22 @@ def _print_health(console: Console, report: dict[str, Any]) -> None:
     measured = [c for c in _group_channels(channels) if c.unit in ("J", "W") and c.kind != "state"]
     rate = f"{fmt.format_number(statistics.median(c.rate_hz for c in measured), 3)} readings/s, " if measured else ""
     text = f"works: {rate}{cost} of CPU per reading; 95 % of readings start at most {late} late, the latest {worst}"
-    print_facts(console, [(report["meter"], text)])
-    if measured:
-        console.print(_make_table(measured))
-    print_facts(console, [("", text) for text in report["advice"]])
-    print_facts(console, [("", f"{m['scope']}: {m['what']} ({m['why']})") for m in report["missing"]])
+    notes = [*report["advice"], *(f"{m['scope']}: {m['what']} ({m['why']})" for m in report["missing"])]
+    table = [_make_table(measured)] if measured else []
+    return [list_facts([(report["meter"], text)]), *table, list_facts(("", note) for note in notes)]
 
 
-def _make_table(channels: list[ChannelHealth]) -> Any:
+def _make_table(channels: list[ChannelHealth]) -> Table:
     from joulelab.report import format as fmt
-    from joulelab.report.console import make_table
+    from joulelab.report.tables import make_table
 
-    table = make_table("scope", "channel", "read", "refresh", "expected", "noise, W", "resolution", left=(0, 1))
+    rows = []
     for c in channels:
         step = fmt.NOTHING
         if c.resolution is not None:
             factor, unit = fmt.find_prefix(c.resolution)
             step = f"{c.resolution / factor:.3g} {unit}{c.unit}"
         times = [fmt.format_period(t) for t in (c.read_s, c.refresh_s, c.declared_s)]
-        table.add_row(c.scope, c.channel, *times, fmt.format_number(c.noise_w, 2), step)
-    return table
+        rows.append((c.scope, c.channel, *times, fmt.format_number(c.noise_w, 2), step))
+    columns = ("scope", "channel", "read", "refresh", "expected", "noise, W", "resolution")
+    return make_table(columns, rows, left=(0, 1))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import describe_error, print_json, print_notice, show_progress
+from joulelab.cli.output import describe_error, print_blocks, print_json, print_notice, show_progress
 from joulelab.cli.parameters import UsageError, config_option, format_examples, json_option
 from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Archive, Meter
     from joulelab.instruments.catalog import Channel, Row
+    from joulelab.report.tables import Table
+    from joulelab.report.terminal import Block
     from joulelab.run.config.configuration import Config, MeterEntry, MeterTable
 
     Reading = dict[str, Any]
@@ -75,7 +77,7 @@ def command(
     if as_json:
         print_json([_describe_row(row) for row in rows])
     else:
-        _print_rows(rows, every=every, named=bool(names))
+        print_blocks(_lay_out(rows, every=every, named=bool(names)))
 
 
 # ---- configured meters, as `meters` and `doctor` open them
@@ -206,57 +208,53 @@ def _describe_row(row: Row) -> dict[str, Any]:
     return data
 
 
-def _print_rows(rows: list[Row], *, every: bool, named: bool) -> None:
+def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[Block]:
     from joulelab.instruments.meter_health import is_power_channel
-    from joulelab.report.console import make_console, print_facts
+    from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
 
-    console = make_console(sys.stdout)
     opened = [r for r in rows if r.status == "open"]
-    table = _make_table([c for r in opened for c in r.channels if every or is_power_channel(c.spec)])
-    if table is not None:
-        console.print(table)
-    elif named:
-        console.print("None of these meters reads energy or power.")
-    else:
-        console.print("There is no power meter here: runs are recorded with time and load, without energy.")
-    console.print()
-    print_facts(console, [line for r in opened for line in _describe_open(r)])
     refused = [r for r in rows if r.status != "open"]
-    if refused:
-        console.print()
-        console.print("Not measured:")
-        print_facts(console, [(r.meter, _describe_refused(r)) for r in refused])
-    if table is None:
-        console.print()
-        console.print(f"try      {TWIN_COMMAND}", soft_wrap=True)
-
-
-def _make_table(channels: list[Channel]) -> Any:
-    from joulelab.report import format as fmt
-    from joulelab.report.console import make_table
-
+    channels = [c for r in opened for c in r.channels if every or is_power_channel(c.spec)]
+    blocks: list[Block] = [_make_table(channels)] if channels else []
     if not channels:
-        return None
+        here = "There is no power meter here: runs are recorded with time and load, without energy."
+        blocks.append(TextLine("None of these meters reads energy or power." if named else here))
+    blocks += [BLANK_LINE, list_facts(line for r in opened for line in _describe_open(r))]
+    if refused:
+        facts = list_facts((r.meter, _describe_refused(r)) for r in refused)
+        blocks += [BLANK_LINE, TextLine("Not measured:"), facts]
+    if not channels:
+        blocks += [BLANK_LINE, TextLine(f"try      {TWIN_COMMAND}", is_wrapped=False)]
+    return blocks
+
+
+def _make_table(channels: list[Channel]) -> Table:
+    from joulelab.report import format as fmt
+    from joulelab.report.tables import make_table
+
     groups: dict[tuple[Any, ...], list[Channel]] = {}
     for c in channels:
         # The update period may be measured when the meter opens: it differs a little between equal devices.
         alike = replace(c.spec, update_s=None, limits=None, accuracy=replace(c.spec.accuracy, shared="", reference=""))
         groups.setdefault((c.meter, c.scope.split(":")[0], c.model, c.period_s, alike), []).append(c)
-    table = make_table("scope", "quantity", "accuracy", "read", "updates", "sees", "meter", left=(0, 1, 2, 6))
+    rows = []
     for members in groups.values():
         c = members[0]
         is_averaged = c.spec.kind == "power" and c.spec.window_s and c.spec.window_s != c.spec.update_s
         window = f"/{fmt.format_period(c.spec.window_s)}" if is_averaged else ""
-        table.add_row(
-            fmt.join_scopes([m.scope for m in members]),
-            f"{c.spec.quantity}{window}, {c.spec.unit}" + (" (estimate)" if c.spec.estimate else ""),
-            c.accuracy.replace("(", "").replace(")", ""),
-            fmt.format_period(c.period_s),
-            fmt.format_period(c.spec.update_s),
-            "all" if c.spec.seen >= 1 else f"{c.spec.seen:.0%}",
-            c.meter,
+        rows.append(
+            (
+                fmt.join_scopes([m.scope for m in members]),
+                f"{c.spec.quantity}{window}, {c.spec.unit}" + (" (estimate)" if c.spec.estimate else ""),
+                c.accuracy.replace("(", "").replace(")", ""),
+                fmt.format_period(c.period_s),
+                fmt.format_period(c.spec.update_s),
+                "all" if c.spec.seen >= 1 else f"{c.spec.seen:.0%}",
+                c.meter,
+            )
         )
-    return table
+    columns = ("scope", "quantity", "accuracy", "read", "updates", "sees", "meter")
+    return make_table(columns, rows, left=(0, 1, 2, 6))
 
 
 def _describe_open(row: Row) -> list[tuple[str, str]]:

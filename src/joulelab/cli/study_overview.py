@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import describe_error, print_json
+from joulelab.cli.output import describe_error, print_blocks, print_json
 from joulelab.study.nodes import LOCAL, SLURM, list_simulated
 from joulelab.study.slots import last_words
 
@@ -179,7 +178,7 @@ def _describe_slot(cell: PlannedCell, slot: Slot) -> dict[str, Any]:
 def print_status(status: Mapping[str, Any]) -> None:
     """Print the state of a study."""
     from joulelab.report import format as fmt
-    from joulelab.report.console import make_console, make_table
+    from joulelab.report.tables import make_table
 
     counts = status["slots"]
     words = [f"{counts[state]} {word}" for state, word in STATES.items() if counts.get(state)]
@@ -200,9 +199,7 @@ def print_status(status: Mapping[str, Any]) -> None:
     unfinished = [cell for cell in status["cells"] if set(cell["slots"]) != {"done"}]
     if not unfinished:
         return
-    table = make_table("cell", *STATES.values(), left=(0,))
-    for cell in unfinished[:MAX_ROWS]:
-        table.add_row(cell["name"], *(str(cell["slots"].get(state, "")) for state in STATES))
-    make_console(sys.stdout).print(table)
+    rows = [(cell["name"], *(cell["slots"].get(state, "") for state in STATES)) for cell in unfinished[:MAX_ROWS]]
+    print_blocks([make_table(("cell", *STATES.values()), rows)])
     if len(unfinished) > MAX_ROWS:
         click.echo(f"and {len(unfinished) - MAX_ROWS} more unfinished cells; --json lists all")

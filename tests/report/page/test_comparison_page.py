@@ -21,17 +21,18 @@ from joulelab.report.charts.power_chart import NO_COMMON_SCOPE
 from joulelab.report.comparison import (
     ONE_RUN_EACH,
     compare_runs,
+    compare_with_first,
     label_runs,
     list_differing_labels,
     list_figure_rows,
     pair_phases,
-    several_columns,
     title_runs,
 )
 from joulelab.report.page.comparison_page import MOST_OVERLAID, make_comparison_report, open_comparison_report
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.page_blocks import Paragraph
 from joulelab.report.page.run_page import load_result_and_profile, open_run_report
+from joulelab.report.tables import format_cell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,7 +217,8 @@ def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> N
     report = open_comparison_report(paths)
     _well_formed(report.make_page())
     results = [load_result(path) for path in paths]
-    columns = {c.head: c.cells for c in several_columns(results)}
+    found = compare_with_first(results)
+    columns = {column.heading: [format_cell(cell, column) for cell in cells] for column, cells in found}
     against = compare_runs(results[0], results[1]).line("energy")
     assert against is not None
     assert against.ratio is not None

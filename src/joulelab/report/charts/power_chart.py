@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
     from joulelab.analysis.result import Result
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.core.quantity import Quantity
 
 TITLE = "Power over time"

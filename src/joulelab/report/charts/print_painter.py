@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from joulelab.analysis.power_profile import PowerProfile
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.readings import Floats
     from joulelab.report.charts.chart_model import Chart, ChartCurve
 
 # The colours of Okabe and Ito, which people with any kind of colour vision can tell apart.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from joulelab.report.charts.chart_model import Chart
     from joulelab.report.comparison import RunComparison
 
-# A family has the same colour in all charts; page/assets/profile_scene.js has the same table.
+# A family has the same colour in all charts; page/assets/profile_data.js has the same table.
 FAMILY_COLOURS = {
     "gpu": 0, "cpu": 1, "dram": 2, "supply loss": 3, "psys": 4, "node.dc": 4, "node.ac": 5, "rack": 6, "rest": 7,
 }  # fmt: skip
@@ -317,13 +317,13 @@ def list_comparison_charts(results: Sequence[Result], labels: Sequence[str]) -> 
     """List the charts of two or more runs, each with the section of the page that shows it."""
     if len(results) == 2:
         found = compare_runs(*results)
-        charts = [("figures", chart_compared_energies(found)), ("figures", chart_changes(found))]
+        charts = [("figures", chart_compared_energies(found, labels)), ("figures", chart_changes(found))]
     else:
         charts = [("energy", chart_run_energies(results, labels))]
     return [(section, chart) for section, chart in charts if chart is not None]
 
 
-def chart_compared_energies(found: RunComparison, labels: tuple[str, str]) -> BarChart | None:
+def chart_compared_energies(found: RunComparison, labels: Sequence[str]) -> BarChart | None:
     """Chart the energies of two runs, one below the other; None without energies."""
     lines = [line for line in found.lines if line.unit == "J" and not line.name.startswith("per ")]
     parts = [line for line in lines if line.name.startswith(" ")]
@@ -337,7 +337,7 @@ def chart_compared_energies(found: RunComparison, labels: tuple[str, str]) -> Ba
         rows = zip(labels, (line.a, line.b), format_figure_values(line), strict=True)
         for k, (label, q, text) in enumerate(rows):
             bars.append(ChartBar(f"{line.name.strip()} {label}", q.value / factor, _scale_expanded(q, factor), text, k))
-    return _make_bar_chart("Energy of A and B", f"energy, {unit}", bars, keys=labels)
+    return _make_bar_chart("Energy of A and B", f"energy, {unit}", bars, keys=tuple(labels))
 
 
 def chart_changes(found: RunComparison) -> BarChart | None:

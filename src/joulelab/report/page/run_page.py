@@ -108,7 +108,7 @@ def open_run_report(
 
 def load_result_and_profile(path: Path) -> tuple[Result, PowerProfile | None]:
     """Load the result of a run and its power over time, None if there is none. Raises JoulelabError."""
-    from joulelab.analysis.analyse import analyse
+    from joulelab.analysis.analyse import analyse_run
     from joulelab.analysis.power_profile import make_profile
     from joulelab.analysis.results_file import read_inputs, read_result, seal_ended, write_result
     from joulelab.store.run_reader import open_run
@@ -118,7 +118,7 @@ def load_result_and_profile(path: Path) -> tuple[Result, PowerProfile | None]:
     with open_run(path) as opened:
         result = read_result(path)
         if result is None:
-            result = analyse(opened)
+            result = analyse_run(opened)
             write_result(path, result, inputs)
         return result, make_profile(opened)
 

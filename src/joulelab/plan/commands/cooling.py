@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from joulelab.cli.output import print_json
-from joulelab.cli.parameters import KeyValue, json_option
+from joulelab.cli.parameters import KeyValue, format_examples, json_option
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import Number, Percent, Watts, plan_option, stores_options
 from joulelab.plan.commands.naming import Stores, read_named
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from joulelab.twin.model import Node
 
 KINDS = ("air", "rear-door", "direct-to-chip", "immersion")  # a test holds it against the planner's
-EXAMPLES = """\b
-joulelab plan cooling --node bnl-h100
-joulelab plan cooling last --to direct-to-chip --inlet 27 --fan-max 900W
-joulelab plan cooling last --node bnl-h100 --supply 70kW --margin 27%
-joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1
-"""
+EXAMPLES = format_examples(
+    "joulelab plan cooling --node bnl-h100",
+    "joulelab plan cooling last --to direct-to-chip --inlet 27 --fan-max 900W",
+    "joulelab plan cooling last --node bnl-h100 --supply 70kW --margin 27%",
+    "joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1",
+)
 
 
 @click.command("cooling", epilog=EXAMPLES)

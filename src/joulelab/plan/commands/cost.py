@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from joulelab.cli.parameters import format_examples
 from joulelab.plan.commands.accounting import Given, account_options, answer
 
-EXAMPLES = """\b
-joulelab plan cost last --tariff 0.32EUR --pue 1.3
-joulelab plan cost STUDY --tariff 0.32EUR --work tokens=1e9 --nodes 8
-joulelab plan cost --plan sites.toml --picture cost.pdf
-"""
+EXAMPLES = format_examples(
+    "joulelab plan cost last --tariff 0.32EUR --pue 1.3",
+    "joulelab plan cost STUDY --tariff 0.32EUR --work tokens=1e9 --nodes 8",
+    "joulelab plan cost --plan sites.toml --picture cost.pdf",
+)
 
 
 @click.command("cost", epilog=EXAMPLES)
@@ -21,7 +22,7 @@ joulelab plan cost --plan sites.toml --picture cost.pdf
 def command(spec: str | None, **given: Any) -> None:
     """Compute energy and cost of runs or planned work, per site.
 
-    RUN is a run by id, name, path or `last`, or a study. Energy is taken over time, as the rate changes; rated power x
-    time stands beside it. With --work, --nodes, --cap or --batch it is planned work, scaled from the runs.
+    RUN is a run by id, name, path or `last`, or a study. Prices may change over time; rated power x
+    time is shown for comparison. With --work, --nodes, --cap or --batch the work is planned, scaled from the runs.
     """
     answer("cost", spec, Given(**given))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import check_overwrite, print_json, write_file
-from joulelab.cli.parameters import json_option
+from joulelab.cli.parameters import format_examples, json_option
 from joulelab.core.errors import ConfigError
 from joulelab.plan.commands.given import (
     Percent,
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from joulelab.plan.scenario import Scenario
 
 MADE = "# A plan of joulelab: joulelab plan rack --plan FILE"
-EXAMPLES = """\b
-joulelab plan rack --supply 70kW --margin 27% --rated 10.2kW --max 8.48kW
-joulelab plan rack last --supply 70kW --margin 27%
-joulelab plan rack STUDY --plan rack.toml --picture rack.pdf
-joulelab plan rack last --supply 70kW --margin 27% --save rack.toml
-"""
+EXAMPLES = format_examples(
+    "joulelab plan rack --supply 70kW --margin 27% --rated 10.2kW --max 8.48kW",
+    "joulelab plan rack last --supply 70kW --margin 27%",
+    "joulelab plan rack STUDY --plan rack.toml --picture rack.pdf",
+    "joulelab plan rack last --supply 70kW --margin 27% --save rack.toml",
+)
 
 
 @click.command("rack", epilog=EXAMPLES)

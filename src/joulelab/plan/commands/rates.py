@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 # What may be said of a file of values on the command line, by the key of a description.
 DESCRIBED = {
-    "kind": "average, marginal or price.",
-    "unit": "g/kWh, lb/MWh, EUR/MWh, ct/kWh, ...",
+    "kind": "Kind: average, marginal or price.",
+    "unit": "Unit: g/kWh, lb/MWh, EUR/MWh, ct/kWh, ...",
     "zone": "Zone of the grid.",
-    "covers": "direct or lifecycle emissions.",
+    "covers": "Emissions: direct or lifecycle.",
     "source": "Where the values come from.",
-    "time_zone": "Of times without offset: Europe/Berlin.",
+    "time_zone": "Time zone of times without offset: Europe/Berlin.",
     "time_column": "Column of the times.",
     "value_column": "Column of the values.",
     "end_column": "Column of the times at which values end.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import print_json, print_notice
-from joulelab.cli.parameters import Duration, json_option
+from joulelab.cli.parameters import Duration, format_examples, json_option
 from joulelab.plan.commands.given import (
     Number,
     Percent,
@@ -36,11 +36,11 @@ KEYS = (
 )  # fmt: skip
 RATES = ("tariff", "intensity")
 DAY_S = 86_400.0
-EXAMPLES = """\b
-joulelab plan schedule --plan examples/plans/schedule.toml
-joulelab plan schedule --jobs jobs.csv --nodes 24 --budget 100kW --idle 2.2kW
-joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
-"""
+EXAMPLES = format_examples(
+    "joulelab plan schedule --plan examples/plans/schedule.toml",
+    "joulelab plan schedule --jobs jobs.csv --nodes 24 --budget 100kW --idle 2.2kW",
+    "joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW",
+)
 
 
 @click.command("schedule", epilog=EXAMPLES)

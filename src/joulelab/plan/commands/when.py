@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import print_json
-from joulelab.cli.parameters import json_option
+from joulelab.cli.parameters import format_examples, json_option
 from joulelab.plan.commands.given import (
     Hours,
     Number,
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 WAYS = ("now", "now-cap", "start", "pauses-idle", "pauses-off", "caps", "caps-idle", "caps-off")
 LEAST_S = 60.0
-EXAMPLES = """\b
-joulelab plan when last --intensity forecast.csv --deadline 48h
-joulelab plan when STUDY --tariff tariff.toml --deadline 2026-11-20T08:00
-joulelab plan when RUN --intensity kept:NAME --deadline 7d --keep
-joulelab plan when --power 6.9kW --duration 40h --tariff p.csv --deadline 7d
-"""
+EXAMPLES = format_examples(
+    "joulelab plan when last --intensity forecast.csv --deadline 48h",
+    "joulelab plan when STUDY --tariff tariff.toml --deadline 2026-11-20T08:00",
+    "joulelab plan when RUN --intensity kept:NAME --deadline 7d --keep",
+    "joulelab plan when --power 6.9kW --duration 40h --tariff p.csv --deadline 7d",
+)
 
 
 @click.command("when", epilog=EXAMPLES)

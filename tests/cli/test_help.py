@@ -1,0 +1,99 @@
+"""Every help page, of the lab and of the apps: plain English, 80 columns, an example that can be typed, --json."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+
+from joulelab.cli.group import commands
+
+WIDTH = 80
+# Words of a private dialect that a stranger does not understand at once; write the noun instead.
+DIALECT = re.compile(
+    r"\b(told|tells?|said|says?|nobody|somebody|heard?|hears?|so (?:many|much|long|often)|what (?:is|was|are|were)|"
+    r"is none|how far|of it)\b",
+    re.IGNORECASE,
+)
+# Commands that print nothing a program could read, each with the reason.
+WITHOUT_JSON: dict[str, str] = {}
+
+
+def list_commands(
+    command: click.Command, path: str, context: click.Context | None = None
+) -> list[tuple[str, click.Context]]:
+    """Return the path and the context of a command and of all commands below it."""
+    own = click.Context(command, parent=context, info_name=path.rpartition(" ")[2], terminal_width=WIDTH)
+    found = [(path, own)]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(own):
+            below = command.get_command(own, name)
+            assert below is not None, name
+            if not below.hidden:
+                found += list_commands(below, f"{path} {name}", own)
+    return found
+
+
+EVERY = dict(list_commands(commands, "joulelab"))
+OPTIONS = [(path, p) for path, context in EVERY.items() for p in context.command.params if isinstance(p, click.Option)]
+
+
+def find_examples(context: click.Context) -> list[str]:
+    """Return the examples of a help page, with the lines that a backslash continues joined."""
+    _, _, text = (context.command.epilog or "").partition("Examples:\n")
+    return [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_a_help_page_fits_into_80_columns(path: str) -> None:
+    text = EVERY[path].get_help()
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "\\b" not in text
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_a_help_page_is_in_plain_english(path: str) -> None:
+    assert DIALECT.findall(EVERY[path].get_help()) == []
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_the_first_sentence_fits_into_the_list_of_commands(path: str) -> None:
+    first = (EVERY[path].command.help or "").split("\n\n")[0]
+    assert first.endswith(".")
+    assert len(first) <= WIDTH - 10
+    assert "..." not in EVERY[path].command.get_short_help_str(WIDTH)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_a_help_page_has_examples_of_itself(path: str) -> None:
+    examples = find_examples(EVERY[path])
+    assert examples
+    assert all(example.startswith("joulelab ") for example in examples)
+    assert path == "joulelab" or all(f"{example} ".startswith(f"{path} ") for example in examples)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_the_options_of_examples_exist(path: str) -> None:
+    for example in find_examples(EVERY[path]):
+        words = shlex.split(example.partition(" > ")[0])
+        words = words[: words.index("--")] if "--" in words else words
+        named = max((p for p in EVERY if f"{' '.join(words)} ".startswith(f"{p} ")), key=len)
+        known = {option for p in EVERY[named].command.params for option in (*p.opts, *p.secondary_opts)}
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert used <= known | {"-h", "--help", "--pause"}, example  # --pause is the notebook's
+
+
+@pytest.mark.parametrize(("path", "option"), OPTIONS, ids=[f"{path} {option.name}" for path, option in OPTIONS])
+def test_every_option_has_a_help_text(path: str, option: click.Option) -> None:
+    text = option.help or ""
+    assert option.hidden or (text and text[:1].isupper()), f"{path} {option.opts[-1]}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, context in EVERY.items() if not isinstance(context.command, click.Group)]
+)
+def test_every_command_prints_json_on_request(path: str) -> None:
+    options = {option for parameter in EVERY[path].command.params for option in parameter.opts}
+    assert ("--json" in options) != (path in WITHOUT_JSON)

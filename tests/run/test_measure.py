@@ -71,6 +71,23 @@ def test_a_block_is_a_run(kw: dict[str, Any]) -> None:
         pass
 
 
+def test_between_begin_and_end_is_a_run(kw: dict[str, Any]) -> None:
+    joulelab.begin("training", **kw)
+    joulelab.begin("epoch")
+    time.sleep(0.3)
+    epoch = joulelab.end()
+    m = joulelab.end()
+    assert at_rest()
+    assert m.run is not None
+    assert read_run_state(m.run) is RunState.CLOSED
+    assert epoch.run == m.run
+    assert [b["name"] for b in marks(m.run, "begin")] == ["epoch"]
+    assert m.energy is not None
+    per_sample = m.energy / 64
+    assert float(per_sample) == pytest.approx(200 * m.duration_s / 64, rel=0.12)
+    assert per_sample.relative == pytest.approx(m.energy.relative)
+
+
 def test_blocks_inside_are_phases_and_have_results_while_the_run_goes_on(kw: dict[str, Any]) -> None:
     with joulelab.measure("outer", **kw) as outer:
         with joulelab.measure("inner") as inner:

@@ -56,6 +56,10 @@ def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         (lambda: joulelab.measure(meters="nvml"), r"meters=\['nvml'\]"),
         (lambda: joulelab.measure(labels=5), "labels is 5"),
         (lambda: joulelab.measure("x").energy, "nothing was measured yet; write `with"),
+        (lambda: joulelab.begin(5), "name of a measurement must be text"),
+        (lambda: joulelab.begin(train), "begin\\(\\) takes a name, not a function"),
+        (lambda: joulelab.begin(idle_s=-1), "idle_s is -1"),
+        (joulelab.end, "no measurement is open; call `joulelab.begin"),
     ],
 )
 def test_wrong_use_is_refused_and_no_run_begins(begun: list[Any], use: Callable[[], object], said: str) -> None:
@@ -89,3 +93,14 @@ def test_every_call_of_a_decorated_function_is_measured(
     assert (function(), function()) == ("done", "done")
     assert [options.name for options in begun] == [name, name]
     assert function.__name__ == "train"
+
+
+def test_begin_and_end_measure_like_with_blocks_inside_each_other(begun: list[Any]) -> None:
+    outer = joulelab.begin("outer")
+    inner = joulelab.begin("inner")
+    assert joulelab.end() is inner
+    assert (inner.ended, outer.ended) == (True, False)
+    assert joulelab.end() is outer
+    assert [options.name for options in begun] == ["outer", "inner"]
+    with pytest.raises(ConfigError, match="no measurement is open"):
+        joulelab.end()

@@ -15,11 +15,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.run.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders_in
+from tests.run.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders_in, started
 from tests.waiting import until
 
 from joulelab.core.clock import NEVER_NS, NS
-from joulelab.run.signal_forwarding import LATE_NS, REPORT_NS, SAME_NS, ArrivedSignal, GroupWitness, SignalForwarder
+from joulelab.run.signal_forwarding import (
+    LATE_NS,
+    REPORT_NS,
+    SAME_NS,
+    ArrivedSignal,
+    GroupWitness,
+    SignalBox,
+    SignalForwarder,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -226,6 +234,17 @@ class TestForwarder:
         assert self.forwarder.group
 
 
+def test_a_ctrl_c_between_two_stages_of_the_end_ends_the_next_one() -> None:
+    done = []
+    with SignalBox() as box:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), box.interruptible():
+            done.append("the stage after it")
+        with box.interruptible():
+            done.append("the stage after that")
+    assert done == ["the stage after that"]
+
+
 @pytest.mark.system
 def test_a_witness_sees_what_is_sent_to_its_group_and_a_new_one_nothing() -> None:
     witness = GroupWitness()
@@ -321,6 +340,18 @@ def test_ctrl_c_reaches_the_command_once(bench: Bench, terminal: Callable[..., T
     os.kill(t.pid, signal.SIGUSR2)
     assert t.wait() == 0
     assert caught(log) == ["ready", "SIGINT", "SIGUSR2"]
+
+
+@pytest.mark.system
+def test_the_ctrl_c_that_ends_the_command_does_not_cut_its_analysis(
+    bench: Bench, terminal: Callable[..., Terminal]
+) -> None:
+    t = terminal([sys.executable, DRIVER, "sleep", "600"], bench.environ(analyse=True))
+    t.expect(lambda: started(bench))
+    t.type("\x03")
+    assert t.wait() == -signal.SIGINT
+    assert bench.outcome["problems"] == []
+    assert bench.outcome["energy_j"] > 0
 
 
 @pytest.mark.system

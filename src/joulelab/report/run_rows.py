@@ -11,7 +11,6 @@ from joulelab.core.text import escape_unprintable
 from joulelab.report.format import join_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from joulelab.analysis.result import GroupResult, PhaseResult, Result, ScopeResult
 
@@ -166,27 +165,41 @@ def list_phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
     """
     if every or len(result.phases) <= MOST_PHASES:
         return [_phase_row(p, result) for p in result.phases]
-    rows = _grouped(result, _by_parent(result))
-    return rows if len(rows) <= MOST_PHASES else _grouped(result, _by_name(result))[:MOST_PHASES]
+    groups = _group_steps(result)
+    if len(groups) > MOST_PHASES:
+        groups = _group_names(result)[:MOST_PHASES]
+    return [_joined(group, result) for group in groups]
 
 
-def _by_name(result: Result) -> list[tuple[int, ...]]:
-    """Return by what rows are joined: the place of their name among those in phases of one name, from the top down."""
-    numbers: dict[tuple[object, ...], int] = {}
-    found: list[tuple[int, ...]] = []
-    for p, parent in zip(result.phases, _parents(result), strict=True):
-        around = () if parent is None else found[parent]
-        found.append((*around, numbers.setdefault((around, p.name), len(numbers))))
-    return found
-
-
-def _by_parent(result: Result) -> list[tuple[int, ...]]:
-    """Return by what rows are joined: steps by the phase that they are in, all others by themselves."""
-    numbers: dict[tuple[object, ...], int] = {}
-    found: list[tuple[int, ...]] = []
+def _group_steps(result: Result) -> list[list[PhaseResult]]:
+    """Group the steps of each phase; every other phase is a group of its own."""
+    groups: dict[tuple[object, ...], list[PhaseResult]] = {}
     for k, (p, parent) in enumerate(zip(result.phases, _parents(result), strict=True)):
-        key = (k,) if p.last is None else (p.host, parent, p.name)
-        found.append((numbers.setdefault(key, k),))
+        groups.setdefault((k,) if p.last is None else (p.host, parent, p.name), []).append(p)
+    return list(groups.values())
+
+
+def _group_names(result: Result) -> list[list[PhaseResult]]:
+    """Group phases of one name in phases of one name; a group is followed by those inside it."""
+    groups: list[list[PhaseResult]] = []
+    inside: list[list[int]] = []
+    outermost: list[int] = []
+    places: dict[tuple[int | None, str], int] = {}
+    group_of: list[int] = []
+    for p, parent in zip(result.phases, _parents(result), strict=True):
+        around = None if parent is None else group_of[parent]
+        if (around, p.name) not in places:
+            places[around, p.name] = len(groups)
+            (outermost if around is None else inside[around]).append(len(groups))
+            groups.append([])
+            inside.append([])
+        group_of.append(places[around, p.name])
+        groups[group_of[-1]].append(p)
+    found, rest = [], outermost[::-1]
+    while rest:  # not by recursion: thousands of phases may be nested
+        place = rest.pop()
+        found.append(groups[place])
+        rest.extend(reversed(inside[place]))
     return found
 
 
@@ -198,13 +211,6 @@ def _parents(result: Result) -> list[int | None]:
         found.append(None if p.parent is None else places.get(p.parent))
         places[p.number] = k
     return found
-
-
-def _grouped(result: Result, keys: Sequence[tuple[int, ...]]) -> list[PhaseRow]:
-    together: dict[tuple[int, ...], list[PhaseResult]] = {}
-    for key, phase in zip(keys, result.phases, strict=True):
-        together.setdefault(key, []).append(phase)
-    return [_joined(together[key], result) for key in sorted(together)]
 
 
 def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
@@ -248,6 +254,6 @@ def _stretches(phases: list[PhaseResult], result: Result) -> list[PhaseResult]:
 
 def count_hidden_phases(result: Result) -> int:
     """Return how many names of phases do not fit into the short list."""
-    if len(set(_by_parent(result))) <= MOST_PHASES:
+    if len(_group_steps(result)) <= MOST_PHASES:
         return 0
-    return max(0, len(set(_by_name(result))) - MOST_PHASES)
+    return max(0, len(_group_names(result)) - MOST_PHASES)

@@ -19,9 +19,9 @@ SAME_EDGE_NS = 1000  # steps closer than this follow each other without a gap
 LARGEST = 2**63  # numbers of phases are stored as 64-bit integers
 MOST_PHASES = 10_000  # of a run; more are useless in a list and cost seconds and gigabytes
 MOST_KINDS = 100  # of work in a run: each has its own figures in every phase
-# Work of some phases only: a run that also did other work has no meaningful energy per unit of it.
 DATA_FACT = "data"  # names the data of a run
 QUALITY_FACT = "quality"  # names the facts that are figures of quality
+# Work of some phases only: a run that also did other work has no meaningful energy per unit of it.
 JUDGED_WORK = ("validated", "predicted")
 COST_WORK = ("FLOP", "steps")  # effort, not the data that was worked on
 NEARLY_ALL = 0.9  # phases with this share of the largest amount count as having done all of it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.report.messages import word_check, word_notes
+from joulelab.report.messages import word_check, word_lag, word_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 def describe_result(result: Result) -> dict[str, Any]:
-    """Describe the result of a run; each check has its `message` and its `next` step."""
+    """Describe the result of a run; checks have their `message` and `next` step, lags say `why` they are poor."""
     plain = result.to_json()
     for row, check in zip(plain["checks"], result.checks, strict=True):
         worded = word_check(check)
         row |= {"message": worded.text, "next": worded.next}
+    for row, lag in zip(plain["lags"], result.lags, strict=True):
+        row |= {"why": word_lag(lag), "code": lag.why}
     return plain
 
 

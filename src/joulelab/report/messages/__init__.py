@@ -12,7 +12,7 @@ Apps and instrument families may have a `messages.py` of their own with a dictio
 """
 
 from joulelab.report.messages.catalogue import COMPARISON, Message, list_messages
-from joulelab.report.messages.wording import WordedCheck, word_check, word_checks, word_note, word_notes
+from joulelab.report.messages.wording import WordedCheck, word_check, word_checks, word_lag, word_note, word_notes
 
 __all__ = [
     "COMPARISON",
@@ -21,6 +21,7 @@ __all__ = [
     "list_messages",
     "word_check",
     "word_checks",
+    "word_lag",
     "word_note",
     "word_notes",
 ]

@@ -10,7 +10,8 @@ from pathlib import Path
 import joulelab
 from joulelab.report.messages import check_messages, study_messages
 
-CHECK, STUDY, COMPARISON = "check", "study", "comparison"
+ROOT = Path(joulelab.__file__).parent
+CHECK, LAG, STUDY, COMPARISON = "check", "lag", "study", "comparison"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def find_message(subject: str, code: str) -> Message | None:
 def _list_own() -> dict[tuple[str, str], Message]:
     return (
         _read_entries(CHECK, check_messages.MESSAGES)
+        | _read_entries(LAG, check_messages.LAG_MESSAGES)
         | _read_entries(STUDY, study_messages.MESSAGES)
         | _read_entries(COMPARISON, study_messages.COMPARISON_MESSAGES)
     )
@@ -50,10 +52,9 @@ def _list_own() -> dict[tuple[str, str], Message]:
 @functools.cache
 def _list_others() -> dict[tuple[str, str], Message]:
     """Read the `messages.py` of apps and instrument families, found by name as their commands and meters are."""
-    root = Path(joulelab.__file__).parent
     found: dict[tuple[str, str], Message] = {}
-    for path in sorted([*root.glob("*/messages.py"), *root.glob("instruments/*/messages.py")]):
-        parts = path.relative_to(root).with_suffix("").parts
+    for path in sorted([*ROOT.glob("*/messages.py"), *ROOT.glob("instruments/*/messages.py")]):
+        parts = path.relative_to(ROOT).with_suffix("").parts
         if parts[0] != "cli":  # the command that prints them
             module = importlib.import_module(".".join(("joulelab", *parts)))
             found |= _read_entries(parts[-2], module.MESSAGES)

@@ -257,3 +257,14 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "",
     ),
 }
+
+# Why the lag of a stream was not corrected.
+LAG_MESSAGES: dict[str, tuple[str, str, str]] = {
+    "no-lag": ("note", "no lag is seen", ""),
+    "few-readings": ("note", "only {readings:reading}", ""),
+    "constant-power": ("note", "the power did not change", ""),
+    "other-load": ("note", "the two meters do not see the same load", ""),
+    "open-end": ("note", "every lag up to ± {reach_s:s} fits", ""),
+    "wide": ("note", "lags within ± {half_width_s:s} fit equally well", ""),
+    "load-repeats": ("note", "the load repeats: a lag of {rival_s} s fits as well", ""),
+}

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from joulelab.analysis.result import Check
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
-from joulelab.report.messages.catalogue import CHECK, STUDY, Message, find_message
+from joulelab.report.messages.catalogue import CHECK, LAG, STUDY, Message, find_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from joulelab.analysis.result import Lag
     from joulelab.analysis.study_cells import Note
 
 MOST_NAMED = 4  # names of a list that are written out
@@ -43,8 +44,8 @@ def word_check(check: Check) -> WordedCheck:
     if check.scope:
         values["scope"] = _join_places(check.scope.split(", "))
     values.setdefault("facts", ", ".join(f"{name} {value}" for name, value in values.items() if name != "scope"))
-    text = check.texts.get(STORED) or _fill(message.text, values)
-    return WordedCheck(check.code, check.name, check.status, text, _fill(message.next, values).strip())
+    text = check.texts.get(STORED) or fill_text(message.text, values)
+    return WordedCheck(check.code, check.name, check.status, text, fill_text(message.next, values).strip())
 
 
 def word_checks(checks: Iterable[Check]) -> list[WordedCheck]:
@@ -66,7 +67,13 @@ def word_note(note: Note | str, subject: str = STUDY) -> str:
     if message is None:
         return f"{note.code}: {dict(note.numbers)}"
     values: dict[str, Value] = {**note.numbers, **note.texts}
-    return " ".join(filter(None, (_fill(part, values) for part in (message.text, message.next))))
+    return " ".join(filter(None, (fill_text(part, values) for part in (message.text, message.next))))
+
+
+def word_lag(lag: Lag) -> str:
+    """Write why the lag of a stream was not corrected, empty if it was."""
+    message = find_message(LAG, lag.why)
+    return lag.why if message is None else fill_text(message.text, lag.numbers)
 
 
 def word_notes(notes: Iterable[Note | str], subject: str = STUDY) -> list[str]:
@@ -94,8 +101,8 @@ def _merge_checks(members: Sequence[Check]) -> WordedCheck:
     return replace(worded, text=f"{worded.text}; similar: {others}")
 
 
-def _fill(text: str, values: Mapping[str, Value]) -> str:
-    """Return a text with its fields filled in; optional parts that lack a value are left out."""
+def fill_text(text: str, values: Mapping[str, Value]) -> str:
+    """Fill in the fields of a text; optional parts that lack a value are left out."""
     text = OPTIONAL.sub(lambda part: part[1] if list_fields(part[1]) <= values.keys() else "", text)
     return FIELD.sub(lambda field: _format_field(field, values), text)
 

@@ -28,7 +28,7 @@ from joulelab.report.charts.run_charts import (
     chart_scopes,
     chart_uncertainty,
 )
-from joulelab.report.messages import word_check
+from joulelab.report.messages import word_check, word_lag
 from joulelab.report.page.page_blocks import (
     ChartBlock,
     CommandBlock,
@@ -327,7 +327,7 @@ def _show_meters(result: Result) -> tuple[PageBlock, ...]:
                 f"{lag.total_s:+.2f} ± {2 * lag.u_s:.2f}",
                 f"{lag.correlation:.2f}",
                 "removed" if lag.applied else "not removed",
-                lag.why,
+                word_lag(lag),
             )
             for lag in result.lags
         ]

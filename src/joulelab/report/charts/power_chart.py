@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
-    from joulelab.analysis.result import Result
     from joulelab.analysis.readings import Floats
+    from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
 
 TITLE = "Power over time"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -160,23 +160,13 @@ def _make_energy_bar(
     return ChartBar(label, q.value / factor, _scale_expanded(q, factor), text, colour)
 
 
-def _make_bar_chart(
-    title: str,
-    label: str,
-    bars: Sequence[ChartBar],
-    *,
-    note: str = "",
-    is_upright: bool = False,
-    is_dotted: bool = False,
-    level: float | None = None,
-    keys: tuple[str, ...] = (),
-) -> BarChart:
+def _make_bar_chart(title: str, label: str, bars: Sequence[ChartBar], note: str = "", **options: Any) -> BarChart:
     """Make a bar chart with its description, and a note on the error bars if it has any."""
     more = f"; and {len(bars) - MOST_DESCRIBED} more" if len(bars) > MOST_DESCRIBED else ""
     description = "; ".join(f"{bar.label}: {bar.text}" for bar in bars[:MOST_DESCRIBED]) + more
     if any(bar.expanded for bar in bars) and "k = 2" not in note:
         note = f"{note} {EXPANDED_NOTE}".strip()
-    return BarChart(title, description, label, tuple(bars), note, is_upright, is_dotted, level, keys)
+    return BarChart(title, description, label, tuple(bars), note, **options)
 
 
 def chart_epochs(result: Result) -> BarChart | None:

@@ -26,7 +26,7 @@ from joulelab.report.html import Html, join_html, tag
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.report.charts.chart_model import ChartBar, ChartCurve, HeatTile
+    from joulelab.report.charts.chart_model import ChartCurve, HeatTile
 
     Place = tuple[float, float]
     Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -262,27 +262,27 @@ def format_pixel(value: float) -> str:
     return f"{value if math.isfinite(value) else 0.0:.1f}".removesuffix(".0")
 
 
+def draw_shape(name: str, class_: str, tooltip: str = "", **places: float) -> Html:
+    """Draw an SVG element at places in pixels, with an optional tooltip."""
+    title = tag("title", escape_unprintable(tooltip)) if tooltip else None
+    return tag(name, title, class_=class_, **{key: format_pixel(value) for key, value in places.items()})
+
+
 def draw_text(x: float, y: float, text: str, *, anchor: str = "start", turn: float = 0.0) -> Html:
     """Draw a text; `anchor` is start, middle or end, `turn` an angle in degrees."""
-    at_x, at_y = format_pixel(x), format_pixel(y)
-    rotation = f"rotate({format_pixel(turn)} {at_x} {at_y})" if turn else None
-    return tag("text", escape_unprintable(text), class_="label", x=at_x, y=at_y, text_anchor=anchor, transform=rotation)
+    at = {"x": format_pixel(x), "y": format_pixel(y), "text_anchor": anchor}
+    rotation = f"rotate({format_pixel(turn)} {at['x']} {at['y']})" if turn else None
+    return tag("text", escape_unprintable(text), class_="label", **at, transform=rotation)
 
 
 def draw_line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
     """Draw a straight line."""
-    return tag(
-        "line",
-        class_=class_,
-        **{k: format_pixel(v) for k, v in zip(("x1", "y1", "x2", "y2"), (x1, y1, x2, y2), strict=True)},
-    )
+    return draw_shape("line", class_, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
 def draw_rect(x: float, y: float, width: float, height: float, class_: str, tooltip: str = "") -> Html:
     """Draw a box with an optional tooltip."""
-    title = tag("title", escape_unprintable(tooltip)) if tooltip else None
-    size = {"width": format_pixel(max(width, 0.0)), "height": format_pixel(max(height, 0.0))}
-    return tag("rect", title, class_=class_, x=format_pixel(x), y=format_pixel(y), **size)
+    return draw_shape("rect", class_, tooltip, x=x, y=y, width=max(width, 0.0), height=max(height, 0.0))
 
 
 def draw_path(points: Sequence[Place], class_: str, *, is_closed: bool = False, dash: str | None = None) -> Html:
@@ -301,15 +301,14 @@ def draw_path(points: Sequence[Place], class_: str, *, is_closed: bool = False, 
 def draw_mark(shape: str, x: float, y: float, colour: int, size: float = SWATCH) -> Html:
     """Draw a mark: box, line, dot, star (best), ring (tied), square (reference), or a point on a line."""
     half, number = size / 2, colour % COLOUR_COUNT
-    circle = {"cx": format_pixel(x), "cy": format_pixel(y), "r": format_pixel(half)}
     if shape in POINT_CORNERS:
         return join_html([draw_line(x - half, y, x + half, y, f"line{number}"), draw_point(shape, x, y, colour)])
     if shape == "line":
         return draw_line(x - half, y, x + half, y, f"line{number}")
     if shape == "dot":
-        return tag("circle", class_=f"fill{number}", **circle)
+        return draw_shape("circle", f"fill{number}", cx=x, cy=y, r=half)
     if shape == "ring":
-        return tag("circle", class_=f"mark-tied line{number}", **circle)
+        return draw_shape("circle", f"mark-tied line{number}", cx=x, cy=y, r=half)
     if shape == "square":
         return draw_rect(x - half, y - half, size, size, f"mark-reference line{number}")
     if shape == "star":
@@ -322,13 +321,12 @@ def draw_mark(shape: str, x: float, y: float, colour: int, size: float = SWATCH)
 
 def draw_point(shape: str, x: float, y: float, colour: int, tooltip: str = "", radius: float = 3.6) -> Html:
     """Draw a point of a curve; curves differ by shape as well as by colour."""
-    title, filled = tag("title", escape_unprintable(tooltip)) if tooltip else None, f"fill{colour % COLOUR_COUNT}"
+    class_ = f"fill{colour % COLOUR_COUNT}"
     if not POINT_CORNERS.get(shape):
-        return tag("circle", title, class_=filled, cx=format_pixel(x), cy=format_pixel(y), r=format_pixel(radius))
-    corners = " ".join(
-        f"{format_pixel(x + dx * radius)},{format_pixel(y + dy * radius)}" for dx, dy in POINT_CORNERS[shape]
-    )
-    return tag("polygon", title, class_=filled, points=corners)
+        return draw_shape("circle", class_, tooltip, cx=x, cy=y, r=radius)
+    corners = ((format_pixel(x + dx * radius), format_pixel(y + dy * radius)) for dx, dy in POINT_CORNERS[shape])
+    title = tag("title", escape_unprintable(tooltip)) if tooltip else None
+    return tag("polygon", title, class_=class_, points=" ".join(map(",".join, corners)))
 
 
 def _draw_whisker(a: Place, b: Place, class_: str = "bar-interval") -> list[Html]:
@@ -349,11 +347,6 @@ def _list_ends(
 def _list_bar_ends(chart: BarChart) -> list[float]:
     ends = _list_ends([b.value for b in chart.bars], [b.expanded for b in chart.bars], signed=chart.is_signed)
     return [*ends, *([chart.level] if chart.level is not None else [])]
-
-
-def _get_bar_ends(chart: BarChart, bar: ChartBar) -> tuple[float, float]:
-    low, high = _list_ends([bar.value], [bar.expanded], signed=chart.is_signed)
-    return low, high
 
 
 def _make_lying_frame(
@@ -389,7 +382,7 @@ def _draw_bars(chart: BarChart, width: float) -> Html:
         else:
             shapes.append(_draw_bar(frame.x(0.0), end, y, bar.colour, f"{bar.label}: {bar.text}"))
         if bar.expanded:
-            low, high = _get_bar_ends(chart, bar)
+            low, high = _list_ends([bar.value], [bar.expanded], signed=chart.is_signed)
             shapes += _draw_whisker((frame.x(low), y), (frame.x(high), y))
         if bar.mark:
             shapes.append(draw_mark(MARK_SHAPES[bar.mark], end, y, bar.colour, 14))
@@ -415,7 +408,7 @@ def _draw_upright_bars(chart: BarChart, width: float) -> Html:
         box = (x - thick / 2, min(zero, end), thick, abs(end - zero))
         shapes.append(draw_rect(*box, f"fill{bar.colour % COLOUR_COUNT}", f"{bar.label}: {bar.text}"))
         if bar.expanded and room >= 5:  # closer ones would be a grey cloud; the table has all intervals
-            low, high = _get_bar_ends(chart, bar)
+            low, high = _list_ends([bar.value], [bar.expanded], signed=chart.is_signed)
             shapes += _draw_whisker((x, frame.y(low)), (x, frame.y(high)))
     if chart.level is not None:
         level = frame.y(chart.level)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.recorder.driving import fake
 from tests.run.supervised import CATCHER, DRIVER, Bench, caught, children, gone, recorders_in, started
-from tests.run.test_run import small_disk
+from tests.run.test_run_command import small_disk
 from tests.waiting import until
 
 import joulelab

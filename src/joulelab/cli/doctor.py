@@ -176,7 +176,7 @@ def _list_fixes(name: str, offers: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def list_advice(health: MeterHealth, slow_s: float = SLOW_READING_S) -> list[str]:
-    """Return sentences on what is unusual about a meter."""
+    """Return sentences about unusual properties of a meter."""
     advice = []
     for c in _group_channels(health.channels):
         channel = f"{c.scope} {c.channel}"

@@ -122,7 +122,7 @@ class MeterOpener:
             for key in ("what", "where", "why", "next"):
                 setattr(error, key, self.hide_secrets(getattr(error, key)))
             raise
-        except Exception as error:  # noqa: BLE001 - a module of somebody else
+        except Exception as error:  # noqa: BLE001 - a module from another package
             why = self.hide_secrets(f"{type(error).__name__}: {error}")
             self.error = Unavailable("it failed", where=f"meter {self.entry.name}", why=why)
             raise self.error from None

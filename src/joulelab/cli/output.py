@@ -45,7 +45,7 @@ def print_json(data: Any, *, one_line: bool = False) -> None:
 
 
 def measure_terminal() -> int:
-    """Return how many columns the terminal has, 80 where there is none; COLUMNS sets another number."""
+    """Return the number of columns of the terminal, 80 without a terminal; COLUMNS overrides it."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)

@@ -147,7 +147,7 @@ def find_target(words: Sequence[str], runs: Path, studies: Path, twins: Sequence
 
 
 def _find_study(word: str, studies: Path, twins: tuple[str, ...]) -> ReportTarget | None:
-    """Return the study that a word names by file, folder or name; None if there is none."""
+    """Return the study that a word names by file, folder or name; None if it names no study."""
     from joulelab.study.folder import NAME, open_study
 
     if word.endswith(".toml") and not Path(word).is_dir():

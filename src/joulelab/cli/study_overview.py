@@ -1,4 +1,4 @@
-"""Print what a study will run, and how far it is: every slot, its expected time and energy, failures."""
+"""Print the plan and the progress of a study: every slot, its expected time and energy, failures."""
 
 from __future__ import annotations
 

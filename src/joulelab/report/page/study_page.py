@@ -179,7 +179,7 @@ def _show_front(summary: StudySummary) -> list[PageBlock]:
         chart = make_pareto_chart(group)
         if chart is None:
             continue
-        in_front, cells = (sum(map(len, each)) for each in zip(*((c.front, c.x) for c in chart.curves), strict=True))
+        cells, in_front = sum(len(c.x) for c in chart.curves), sum(len(c.front) for c in chart.curves)
         if cells <= LEAST_FRONT_CELLS and in_front < 2:
             continue
         blocks += [Subheading(name)] if name and len(groups) > 1 else []

@@ -17,8 +17,7 @@ from tests.workloads.books import environment
 
 import joulelab
 from joulelab.core.clock import monotonic_ns
-from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension, unload_ipython_extension
-from joulelab.integrations.jupyter_cells import CellStack
+from joulelab.integrations.jupyter import CellStack, JoulelabMagics, load_ipython_extension, unload_ipython_extension
 from joulelab.integrations.jupyter_figures import read_notebook
 from joulelab.run import marking, notebook
 from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
@@ -162,8 +161,8 @@ def check_total(shell: Any, run: Path) -> None:
     assert found.idle_share is not None
     energy, seconds = found.idle_share
     assert energy == pytest.approx(seconds, abs=0.05)
-    assert found.curve is not None
-    assert found.curve.mean == pytest.approx(200, rel=0.05)
+    assert found.power is not None
+    assert found.power.mean == pytest.approx(200, rel=0.05)
 
 
 def check_after_the_recording(shell: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,11 +17,11 @@ from joulelab.integrations.jupyter_figures import (
     MeasuredCell,
     NotebookFigures,
     NotebookPart,
+    PowerPicture,
     _NotebookMarks,
     join_parts,
 )
-from joulelab.integrations.jupyter_output import Grid, describe_cell, describe_notebook
-from joulelab.integrations.picture import PowerPicture, draw_blocks, draw_svg
+from joulelab.integrations.jupyter_output import describe_cell, describe_notebook, draw_blocks, draw_svg
 
 CURVE = PowerPicture((0.0, 50.0, 100.0, 100.0), 0.5)
 
@@ -46,21 +46,19 @@ def test_a_line_of_blocks_reaches_from_nothing_to_the_largest_power() -> None:
     assert draw_blocks(PowerPicture((0.0, 0.0), 1.0)).startswith("▁▁  ")
     long = PowerPicture(tuple(float(k) for k in range(1000)), 0.1)
     assert len(draw_blocks(long).partition("  ")[0]) <= 48
-    assert long.coarser(10).mean == pytest.approx(long.mean)
+    assert long.coarsen(10).mean == pytest.approx(long.mean)
 
 
-def test_a_table_is_text_and_html() -> None:
-    grid = Grid(("", "energy, J"), (("gpu:0", "1 ± 2"), ("  <a> & b", "10")), frozenset({1}))
-    assert grid.text().splitlines() == [
-        "           energy, J",
-        "─" * 20,
-        "gpu:0          1 ± 2",
-        "  <a> & b         10",
-    ]
-    page = grid.html()
-    ET.fromstring(page.replace("&nbsp;", " "))
-    assert "&nbsp;&nbsp;&lt;a&gt; &amp; b" in page
-    assert page.count("font-weight:bold") == 2
+def test_what_is_shown_is_text_and_html() -> None:
+    part = NotebookPart("cell 1", 1.0, Quantity(1.0, {"gain:x": 0.1}), "<a> & b")
+    shown = describe_notebook(replace(notebook(1.0), parts=(part,)), is_over=True)
+    lines = shown.to_text().splitlines()
+    assert lines[2].split() == ["time", "energy,", "J", "mean,", "W"]
+    assert lines[4].split() == ["cell", "1", "·", "<a>", "&", "b", "1.000", "s", "1.00", "±", "0.20", "1.000"]
+    page = shown.to_html()
+    ET.fromstring(page)
+    assert "&lt;a&gt; &amp; b" in page
+    assert page.count("font-weight:bold") == 4  # the cells of the total
 
 
 def notebook(*energies: float | None, between: float | None = 30.0) -> NotebookFigures:
@@ -74,7 +72,7 @@ def notebook(*energies: float | None, between: float | None = 30.0) -> NotebookF
 
 
 def test_a_notebook_is_the_sum_of_its_cells_and_of_the_time_between_them() -> None:
-    text = describe_notebook(notebook(10.0, 60.0), is_over=False).text()
+    text = describe_notebook(notebook(10.0, 60.0), is_over=False).to_text()
     assert text.startswith("the notebook so far: 100 ± 10 J in 5.000 s, 20.00 W on average\n\n")
     assert "idle   between cells: 30.0 % of the energy, 60.0 % of the time" in text
     assert [line.split()[0] for line in text.splitlines()[4:8]] == ["cell", "cell", "between", "total"]
@@ -82,19 +80,19 @@ def test_a_notebook_is_the_sum_of_its_cells_and_of_the_time_between_them() -> No
 
 
 def test_without_a_meter_there_is_no_energy_and_the_next_command_is_told() -> None:
-    text = describe_notebook(notebook(None, None, between=None), is_over=True).text()
+    text = describe_notebook(notebook(None, None, between=None), is_over=True).to_text()
     assert text.startswith("the notebook: 5.000 s; no power meter can be read here: `joulelab meters`")
     assert "idle" not in text
-    assert describe_cell(MeasuredCell("x", None, 0.5, None, None)).text() == "x: 500 ms, not recorded"
+    assert describe_cell(MeasuredCell("x", None, 0.5, None, None)).to_text() == "x: 500 ms, not recorded"
 
 
 def test_of_many_cells_those_that_used_most_are_listed() -> None:
     shown = describe_notebook(notebook(*(float(k) for k in range(1, 101))), is_over=True)
-    labels = [row[0] for row in shown.grids[0].rows]
+    labels = [row.cells[0] for row in shown.tables[0].rows]
     assert labels[:2] == ["cell 72", "cell 73"]
     assert labels[-3:] == ["71 others", "between cells", "total"]
     assert len(labels) == 32
-    assert shown.text().startswith("the notebook: 5.08 ")
+    assert shown.to_text().startswith("the notebook: 5.08 ")
 
 
 def test_the_first_of_very_many_cells_are_one_and_idle_is_not_guessed() -> None:

@@ -1,4 +1,4 @@
-"""Read from a run, finished or not, what a notebook shows: a measured cell, or all cells and the time between them."""
+"""Read the figures that a notebook shows from its run: one measured cell, or all cells and the time between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from joulelab.analysis.channels import load_channels
 from joulelab.analysis.slow_meters import sum_channels
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.quantity import Quantity, add_quantities
-from joulelab.integrations.picture import PowerPicture
 from joulelab.run.live import wait_until_covered
 from joulelab.run.notebook import BETWEEN_CELLS
 from joulelab.store.run_reader import open_run
@@ -26,15 +25,44 @@ if TYPE_CHECKING:
     from joulelab.run.measure import Measurement
     from joulelab.store.run_reader import Run
 
-MOST_STRETCHES = 140
-# Phases whose energy is worked out each for itself, so that a day's notebook is shown as fast as an hour's.
-MOST_PARTS = 160
+MOST_STRETCHES = 140  # of power over time
+MOST_PARTS = 160  # earlier phases become one, so that a day's notebook is shown as fast as an hour's
 EARLIER = "earlier cells"
 
 
 @dataclass(frozen=True, slots=True)
+class PowerPicture:
+    """Hold mean powers (W) over stretches of equal length (s), the first of which begins at `start_s`."""
+
+    watts: tuple[float, ...]
+    step_s: float
+    start_s: float = 0.0
+
+    @property
+    def end_s(self) -> float:
+        """Return the end of the last stretch in s."""
+        return self.start_s + self.step_s * len(self.watts)
+
+    @property
+    def highest(self) -> float:
+        """Return the largest power in W."""
+        return max(self.watts)
+
+    @property
+    def mean(self) -> float:
+        """Return the mean power in W."""
+        return sum(self.watts) / len(self.watts)
+
+    def coarsen(self, most: int) -> PowerPicture:
+        """Return at most `most` stretches, each the mean of some of these."""
+        every = -(-len(self.watts) // most)
+        groups = [self.watts[k : k + every] for k in range(0, len(self.watts), every)]
+        return PowerPicture(tuple(sum(g) / len(g) for g in groups), self.step_s * every, self.start_s)
+
+
+@dataclass(frozen=True, slots=True)
 class NotebookPart:
-    """Hold a part of a notebook: time (s), energy (J; None: no meter), and whether it still goes on."""
+    """Hold a part of a notebook: time (s), energy (J; None: no meter), and whether it is still open."""
 
     name: str
     duration_s: float
@@ -50,69 +78,69 @@ class NotebookPart:
 
 @dataclass(frozen=True, slots=True)
 class NotebookFigures:
-    """Hold all of a notebook up to now: its parts in order, those between cells as one, and the whole, their sum.
+    """Hold a notebook up to now: its parts in order, the time between cells as one part, and the whole.
 
-    The whole is surer than its parts: what a meter misses of one it may have seen with the next.
+    The interval of the whole is narrower than the sum of its parts' intervals: inner edges cancel.
     """
 
     run: Path
     parts: tuple[NotebookPart, ...]
     between: NotebookPart
     whole: NotebookPart
-    curve: PowerPicture | None
+    power: PowerPicture | None
     result: Result | None = None
 
     @property
     def idle_share(self) -> tuple[float, float] | None:
-        """Return which share of energy and of time lies between cells; None where that cannot be told."""
+        """Return the shares of energy and of time that lie between cells, None where they are not known."""
         whole = self.whole
-        apart = all(part.name != EARLIER for part in self.parts)
-        if not apart or self.between.energy is None or whole.energy is None or whole.energy.value <= 0:
+        is_complete = all(part.name != EARLIER for part in self.parts)
+        if not is_complete or self.between.energy is None or whole.energy is None or whole.energy.value <= 0:
             return None
         return self.between.energy.value / whole.energy.value, self.between.duration_s / whole.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCell:
-    """Hold a measured cell: everything that was found of it, with the phases in it, and its power over time."""
+    """Hold a measured cell: its result with the phases inside, and its power over time."""
 
     name: str
     run: Path | None
     duration_s: float
     result: Result | None
-    curve: PowerPicture | None
+    power: PowerPicture | None
 
 
 def join_parts(name: str, parts: tuple[NotebookPart, ...]) -> NotebookPart:
     """Return several parts as one."""
     energies = [part.energy for part in parts if part.energy is not None]
-    whole = len(energies) == len(parts)  # a sum that leaves some out would look like the sum of all
-    return NotebookPart(name, sum(part.duration_s for part in parts), add_quantities(energies) if whole else None)
+    is_known = len(energies) == len(parts)  # a sum that lacks a part is no number
+    return NotebookPart(name, sum(part.duration_s for part in parts), add_quantities(energies) if is_known else None)
 
 
 def read_cell(m: Measurement) -> MeasuredCell:
-    """Return what a measurement that has ended found; waits for its last readings, for little more than a second."""
-    result, curve = m.result, None
+    """Return the figures of a measurement that has ended; waits for its last readings, little more than a second."""
+    result, power = m.result, None
     if m.run is not None and result is not None:
         with open_run(m.run) as run:
-            curve = read_power(run, result)
+            power = read_power(run, result)
         result = _drop_outer_phases(result)
-    return MeasuredCell(m.name or "this cell", m.run, m.duration_s, result, curve)
+    return MeasuredCell(m.name or "this cell", m.run, m.duration_s, result, power)
 
 
 def _drop_outer_phases(result: Result) -> Result:
-    """Return a result with the phases in it, without those that hold all of it: its own, and the cell's."""
+    """Return a result without the phases that span all of it: its own, and that of the cell."""
     inner = [p for p in result.phases if p.start_s > 0 or p.duration_s < result.duration_s]
     least = min((p.depth for p in inner), default=0)
 
-    def raised(phases: Iterable[PhaseResult]) -> tuple[PhaseResult, ...]:
+    def raise_phases(phases: Iterable[PhaseResult]) -> tuple[PhaseResult, ...]:
         return tuple(replace(p, depth=max(p.depth - least, 0)) for p in phases)
 
-    return replace(result, phases=raised(inner), stretches=raised(result.stretches))
+    return replace(result, phases=raise_phases(inner), stretches=raise_phases(result.stretches))
 
 
 def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> NotebookFigures | None:
-    """Return all cells that are marked by a notebook's name, None where there are none; up to now unless told."""
+    """Return all cells of a notebook by its name up to a time (None: now); None where it has no cells."""
     end_ns = until_ns or monotonic_ns()
     wait_until_covered(run, end_ns)
     with open_run(run) as opened:
@@ -120,22 +148,22 @@ def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> 
         if not marked.lines:
             return None
         result = analyse_phase(cast("Run", marked), int(marked.lines[0]["t"]), end_ns)
-        curve = read_power(opened, result)
+        power = read_power(opened, result)
     parts = [
         NotebookPart(p.name, p.duration_s, p.energy.get("measured"), marked.titles.get(p.name, ""), p.open_end)
         for p in result.phases
     ]
     between = join_parts(BETWEEN_CELLS, tuple(p for p in parts if p.name == BETWEEN_CELLS))
     whole = NotebookPart("total", result.duration_s, result.energy)
-    return NotebookFigures(run, tuple(p for p in parts if p.name != BETWEEN_CELLS), between, whole, curve, result)
+    return NotebookFigures(run, tuple(p for p in parts if p.name != BETWEEN_CELLS), between, whole, power, result)
 
 
 class _NotebookMarks:
-    """Stand for a run that has no phases but a notebook's own: those inside would cost time for nothing."""
+    """Stand in for a run, with the phases of a notebook only: those inside its cells would cost time."""
 
     def __init__(self, run: Run, name: str, since_ns: int) -> None:
         self._run = run
-        self._told: list[Mapping[str, Any]] = []
+        self._facts: list[Mapping[str, Any]] = []
         begun: dict[tuple[object, object], Mapping[str, Any]] = {}
         ended: dict[tuple[object, object], Mapping[str, Any]] = {}
         for line in sorted(run.marks(), key=lambda line: int(line.get("t", 0))):
@@ -146,13 +174,13 @@ class _NotebookMarks:
             elif line.get("mark") == "end" and key in begun:
                 ended[key] = line
             elif line.get("mark") == "fact":
-                self._told.append(line)
+                self._facts.append(line)
         self.titles = {str(b["name"]): str(b["labels"].get("title", "")) for b in begun.values()}
-        self.lines = self._few(list(begun.values())) + list(ended.values())
+        self.lines = self._join_first(list(begun.values())) + list(ended.values())
 
     @staticmethod
-    def _few(begun: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Make one of the first phases where there are too many; where another begins it has ended."""
+    def _join_first(begun: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Make one phase of the first ones where there are too many; it ends where the next one begins."""
         first = begun[: max(len(begun) - MOST_PARTS, 0)]
         if not first:
             return begun
@@ -161,15 +189,15 @@ class _NotebookMarks:
         return [one, {**last, "mark": "end", "id": "earlier"}, *begun[len(first) :]]
 
     def marks(self) -> list[Mapping[str, Any]]:
-        """Return the marks of the notebook's own phases, and the facts that were told."""
-        return self.lines + self._told
+        """Return the marks of the notebook's own phases, and the reported facts."""
+        return self.lines + self._facts
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
 
 
 def read_power(run: Run, result: Result) -> PowerPicture | None:
-    """Return the power of everything measured over the time of a result, None where it was read too seldom."""
+    """Return the power of everything measured over the time of a result, None where there are too few readings."""
     group = result.group("measured")
     if group is None:
         return None
@@ -187,7 +215,7 @@ def read_power(run: Run, result: Result) -> PowerPicture | None:
 
 
 def _find_channels(run: Run, hosts: tuple[str, ...], scopes: tuple[str, ...]) -> list[EnergyChannel]:
-    """Return the channels whose power together is that of some scopes; a sum of cords has those of its cords."""
+    """Return the channels that together measure some scopes; a sum of cords is measured by its cords."""
     loaded = load_channels(run)
     known = {(s.host, s.scope): s.best for s in loaded}
     found: list[EnergyChannel] = []

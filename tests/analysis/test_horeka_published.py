@@ -12,8 +12,7 @@ from tests.analysis.studies import noted
 from joulelab.analysis.cell_comparison import CellPair, compare_cells
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.report.paper_tables import list_paper_tables
-from joulelab.report.study.paper import write_paper_latex, write_paper_markdown
+from joulelab.report.paper_tables import list_paper_tables, write_paper_latex, write_paper_markdown
 
 
 @pytest.fixture(scope="module")

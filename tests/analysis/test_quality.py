@@ -15,18 +15,10 @@ from tests.analysis.studies import by_cap, noted
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.marked_phases import format_quality, read_quality
 from joulelab.analysis.study_cells import list_quality_figures, name_data
-from joulelab.report.console import make_console
-from joulelab.report.study.paper import (
-    describe_paper,
-    print_paper,
-    write_pairs_csv,
-    write_paper_latex,
-    write_paper_markdown,
-    write_statistics_csv,
-)
-from joulelab.report.study.table import print_study
-from joulelab.report.study.text import write_study_latex, write_study_markdown
-from joulelab.report.study_csv import write_cells_csv
+from joulelab.report.paper_tables import describe_paper, lay_out_paper, write_paper_latex, write_paper_markdown
+from joulelab.report.study_csv import write_cells_csv, write_pairs_csv, write_statistics_csv
+from joulelab.report.study_tables import lay_out_study, write_study_latex, write_study_markdown
+from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,10 +52,12 @@ def judged() -> StudySummary:
     )
 
 
-def _printed(show: Callable[..., None], summary: StudySummary) -> str:
-    file = io.StringIO()
-    show(make_console(file, 110), summary)
-    return file.getvalue()
+def _printed(summary: StudySummary) -> str:
+    return write_blocks(lay_out_study(summary), 110)
+
+
+def _printed_paper(summary: StudySummary) -> str:
+    return write_blocks(lay_out_paper(summary, width=110), 110)
 
 
 def test_quality_is_what_the_workload_says_it_is() -> None:
@@ -99,7 +93,7 @@ def test_cells_have_means_of_their_quality(judged: StudySummary) -> None:
 
 def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: StudySummary) -> None:
     doubt = "worked on different data: synthetic-memory in cap=100 W; cifar-10 in cap=200 W"
-    text = _printed(print_study, judged)
+    text = _printed(judged)
     assert doubt in " ".join(text.split())
     assert "accuracy" in text
     assert re.search(r"0\.91\d* ± 0\.\d+ +0\.1000 +synthetic-memory", text)
@@ -112,7 +106,7 @@ def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: StudySu
 
 
 def test_papers_show_quality_and_data(judged: StudySummary) -> None:
-    text = _printed(print_paper, judged)
+    text = _printed_paper(judged)
     assert "Accuracy" in text
     assert "0.910 ± 0.014" in text
     assert "cifar-10" in text
@@ -128,8 +122,8 @@ def test_papers_show_quality_and_data(judged: StudySummary) -> None:
 def test_data_that_is_the_same_is_said_once_and_not_doubted() -> None:
     same = summarise_cells(told(lambda *_: {"data": "cifar-10"}))
     assert "different-data" not in noted(same)
-    assert "· data cifar-10" in _printed(print_study, same)
-    assert "Data: cifar-10." in _printed(print_paper, same)
+    assert "· data cifar-10" in _printed(same)
+    assert "Data: cifar-10." in _printed_paper(same)
     nothing = summarise_cells(by_cap(POINTS))
     assert "data" not in write_cells_csv(nothing).splitlines()[0].split(",")
     assert "different-data" not in noted(nothing)
@@ -144,8 +138,8 @@ def test_repeats_of_one_cell_on_different_data_are_doubted() -> None:
 
 def test_a_quality_that_is_not_finite_is_shown_as_nan() -> None:
     lost = summarise_cells(told(lambda *_: {"quality": "accuracy", "accuracy": math.nan}))
-    for show in (print_study, print_paper):
-        text = _printed(show, lost)
+    for show in (_printed, _printed_paper):
+        text = show(lost)
         assert "ccuracy" in text
         assert "nan" in text
 
@@ -164,10 +158,10 @@ def test_pairs_doubt_other_data(judged: StudySummary) -> None:
 
 def test_a_knob_named_data_does_not_give_two_columns_of_a_name() -> None:
     cells = [replace(c, knobs={"data": f"/d/{k}"}) for k, c in enumerate(told(lambda c, _: {"data": f"{c}"}))]
-    for show in (print_study, print_paper):
-        heads = [line.split() for line in _printed(show, summarise_cells(cells)).splitlines()]
+    for show in (_printed, _printed_paper):
+        heads = [line.split() for line in show(summarise_cells(cells)).splitlines()]
         assert all(sum(word.lower() == "data" for word in line) < 2 for line in heads)
-    assert "worked on" in _printed(print_study, summarise_cells(cells))
+    assert "worked on" in _printed(summarise_cells(cells))
 
 
 def test_what_was_only_judged_has_no_figure_of_the_whole_run() -> None:
@@ -177,6 +171,6 @@ def test_what_was_only_judged_has_no_figure_of_the_whole_run() -> None:
     ]
     found = summarise_cells(cells)
     assert list(found.cells[0].per_work) == ["samples", "steps"]
-    assert "validated" not in _printed(print_study, found)
+    assert "validated" not in _printed(found)
     alone = [replace(c, trials=tuple(replace(t, work={"validated": 4.0}) for t in c.trials)) for c in by_cap(POINTS)]
     assert list(summarise_cells(alone).cells[0].per_work) == ["validated"], "in a phase of its own it is what was done"

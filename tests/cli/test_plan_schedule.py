@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +14,11 @@ from tests.report.synthetic import make_run
 from joulelab.cli.group import run_commands
 from joulelab.plan.commands import COMMANDS
 from joulelab.plan.commands.schedule import command
-from joulelab.plan.output.schedule import headline, lines, print_schedule
+from joulelab.plan.output.schedule import headline, lay_out_schedule, lines
 from joulelab.plan.schedule.outcome import compare
 from joulelab.plan.schedule.policies import BACKFILL, NAMEPLATE
 from joulelab.plan.schedule.site import Site
-from joulelab.report.console import make_console
+from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -247,9 +246,8 @@ def test_simulated_powers_are_called_simulated() -> None:
     made = replace(busy_stream(10, 1), twins=("bnl-h100",))
     found = compare(made, Site(6, 40e3, 2200.0), {"made": CURVE}, draws=3)
     assert lines(found, {})[0] == ("warning", "simulated: twin bnl-h100, virtual time")
-    file = StringIO()
-    print_schedule(make_console(file, width=80), found, {})
-    assert headline(found).split(":")[0] in " ".join(file.getvalue().split())
+    text = write_blocks(lay_out_schedule(found, {}, width=80), 80)
+    assert headline(found).split(":")[0] in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from joulelab.papers import find, names, tables, text
 from joulelab.papers import told as say
 from joulelab.papers.covered import Covered, covered
 from joulelab.papers.judged import NONE, POINTS, SHARE, STEP, Tolerance, count, marked, misses, printed
-from joulelab.report.console import make_console
+from joulelab.report.terminal import write_blocks
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,16 @@ def test_only_predictions_are_counted_and_one_without_a_result_is_no_hit() -> No
 
 
 def test_the_tables_say_published_reproduced_deviation_and_tolerance_in_one_unit() -> None:
-    head, median, energy, gain, cap, missing = (
-        list(row) for row in zip(*([c.head, *c.cells] for c in tables.sections(figures())[1][1]), strict=True)
-    )
-    assert head == ["figure", "published", "reproduced", "off by", "allowed", ""]
+    table = tables.sections(figures())[1]
+    median, energy, gain, cap, missing = (list(row.cells) for row in table.rows)
+    assert [column.heading for column in table.columns] == [
+        "figure",
+        "published",
+        "reproduced",
+        "off by",
+        "allowed",
+        "",
+    ]
     assert median == ["median power of the training", "4680 W", "4750 ± 48 W", "+1.5 %", "± 5 %", "hit"]
     assert energy[1:] == ["109 477.1 kJ", "111 000 kJ", "+1500 kJ", "± 1104.9 kJ", "MISS"]
     assert gain[1:] == ["25.39 %", "23.80 %", "-1.6 points", "± 2 points", "hit"]
@@ -97,16 +103,14 @@ def test_the_tables_say_published_reproduced_deviation_and_tolerance_in_one_unit
 
 
 def test_kinds_have_tables_of_their_own() -> None:
-    titles = [title.partition(":")[0] for title, _ in tables.sections(figures())]
+    titles = [table.title.partition(":")[0] for table in tables.sections(figures())]
     assert titles == ["Calibrated on", "Predicted", "Follows from the figures above", "Outside of a twin"]
-    assert [c.head for c in tables.sections(figures())[-1][1]] == ["figure", "published", "reproduced"]
+    assert [c.heading for c in tables.sections(figures())[-1].columns] == ["figure", "published", "reproduced"]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_text_has_everything_and_fits(width: int) -> None:
-    file = io.StringIO()
-    text.print_told(make_console(file, width), told(changes=["gpu.idle_w=30"]))
-    printed_text = file.getvalue()
+    printed_text = write_blocks(text.lay_out_told(told(changes=["gpu.idle_w=30"])), width)
     assert max(len(line) for line in printed_text.splitlines()) <= width
     flat = " ".join(printed_text.split())
     for part in (

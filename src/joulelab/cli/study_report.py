@@ -8,7 +8,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice
 from joulelab.report.result_json import describe_summary
 from joulelab.report.study_summary import map_twins, name_study_twins
 
@@ -26,14 +26,12 @@ def show_study(study: Study, results: Results, summary: StudySummary, *, as_json
     """Write the files of a study, and print its table."""
     files = write_study_files(study, results, summary, figures=figures)
     if as_json:
-        told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
-        print_json({**told, **describe_summary(summary, results.notes), "slots": results.rows})
+        head = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
+        print_json({**head, **describe_summary(summary, results.notes), "slots": results.rows})
         return
-    from joulelab.report.console import make_console
-    from joulelab.report.study.table import print_study
+    from joulelab.report.study_tables import lay_out_study
 
-    print_study(make_console(sys.stdout), summary)
-    sys.stdout.flush()
+    print_blocks(lay_out_study(summary))
     for note in results.notes:
         print_notice(note)
     print_written(files)
@@ -43,40 +41,38 @@ def print_report(
     study: Study, results: Results, summary: StudySummary, *, form: str, interval: bool, files: list[Path]
 ) -> None:
     """Print the results of a study as text, Markdown, LaTeX, CSV or JSON; `interval` prints 95 % intervals after ±."""
-    from joulelab.report.study import paper
+    from joulelab.report import paper_tables, study_tables
 
-    said = name_study_twins(study)
+    remark = name_study_twins(study)
     shown: dict[str, Any] = {"spread": "interval" if interval else "deviation", "scope": study.data["scope"]}
     if form == "json":
-        told: dict[str, Any] = {"study": study.name, "folder": str(study.folder)}
-        told |= {"files": [str(file) for file in files]}
-        told |= {"twin": map_twins(study), "paper": paper.describe_paper(summary, **shown)["tables"]}
-        print_json({**told, **describe_summary(summary, results.notes), "slots": results.rows})
+        data = {
+            "study": study.name,
+            "folder": str(study.folder),
+            "files": [str(file) for file in files],
+            "twin": map_twins(study),
+            "paper": paper_tables.describe_paper(summary, **shown)["tables"],
+        }
+        print_json({**data, **describe_summary(summary, results.notes), "slots": results.rows})
     elif form == "text":
-        from joulelab.report.console import make_console
-        from joulelab.report.study.table import print_study
+        from joulelab.report.terminal import TextLine
 
-        console = make_console(sys.stdout)
-        if said:
-            console.print(f"{study.name} · {said}", markup=False, highlight=False)
-        paper.print_paper(console, summary, **shown)
-        print_study(console, summary)
-        sys.stdout.flush()
+        blocks = paper_tables.lay_out_paper(summary, width=measure_terminal(), **shown)
+        title = [TextLine(f"{study.name} · {remark}")] if remark else []
+        print_blocks([*title, *blocks, *study_tables.lay_out_study(summary)])
         for note in results.notes:
             print_notice(note)
         print_written(files)
     elif form == "csv":
-        sys.stdout.write(_add_twin_column(study, paper.write_statistics_csv(summary)))
-    else:
-        from joulelab.report.study.text import write_study_latex, write_study_markdown
+        from joulelab.report.study_csv import write_statistics_csv
 
-        first, second = (
-            (paper.write_paper_markdown, write_study_markdown)
-            if form == "markdown"
-            else (paper.write_paper_latex, write_study_latex)
-        )
-        head = f"{'% ' if form == 'latex' else ''}{said}\n\n" if said else ""
-        sys.stdout.write(f"{head}{first(summary, **shown)}\n{second(summary)}")
+        sys.stdout.write(_add_twin_column(study, write_statistics_csv(summary)))
+    else:
+        is_latex = form == "latex"
+        write_paper = paper_tables.write_paper_latex if is_latex else paper_tables.write_paper_markdown
+        write_study = study_tables.write_study_latex if is_latex else study_tables.write_study_markdown
+        head = f"{'% ' if is_latex else ''}{remark}\n\n" if remark else ""
+        sys.stdout.write(f"{head}{write_paper(summary, **shown)}\n{write_study(summary)}")
 
 
 def _add_twin_column(study: Study, text: str) -> str:
@@ -107,8 +103,13 @@ def write_study_files(study: Study, results: Results, summary: StudySummary, *, 
 
     Raises MissingDependency if figures are required and cannot be drawn.
     """
-    from joulelab.report.study.paper import write_pairs_csv, write_statistics_csv
-    from joulelab.report.study_csv import SCALING, write_cells_csv, write_scaling_csv
+    from joulelab.report.study_csv import (
+        SCALING,
+        write_cells_csv,
+        write_pairs_csv,
+        write_scaling_csv,
+        write_statistics_csv,
+    )
     from joulelab.study.results import slots_csv
 
     if (study.folder / RESULTS_FILE).exists() and not any(cell.trials for cell in results.cells):
@@ -146,10 +147,12 @@ def _draw_figures(study: Study, summary: StudySummary, *, asked: bool) -> list[P
     from joulelab.core.errors import MissingDependency
 
     try:
-        from joulelab.report.figures import draw
+        from joulelab.report.charts.print_pictures import write_study_figures
 
-        said = name_study_twins(study)
-        draw(summary, study.folder / "figures", said=f"{said[:1].upper()}{said[1:]}." if said else "")
+        remark = name_study_twins(study)
+        write_study_figures(
+            summary, study.folder / "figures", remark=f"{remark[:1].upper()}{remark[1:]}." if remark else ""
+        )
     except MissingDependency as error:
         if asked:
             raise

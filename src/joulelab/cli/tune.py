@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
-from joulelab.cli.output import print_json, print_notice, write_file
+from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, write_file
 from joulelab.cli.parameters import Duration, UsageError, add_run_options, format_examples, studies_option
 from joulelab.cli.run import run_and_exit
 
@@ -261,11 +261,9 @@ def _print_result(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bo
 
 
 def _print_tuned(tuned: Tuned, file: Any) -> None:
-    from joulelab.report.console import make_console
-    from joulelab.report.tuning_tables import print_tuned
+    from joulelab.report.tuning_tables import lay_out_tuning
 
-    print_tuned(make_console(file), tuned)
-    file.flush()
+    print_blocks(lay_out_tuning(tuned, width=measure_terminal()), file=file)
 
 
 class TuningReport:

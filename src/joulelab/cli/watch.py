@@ -214,10 +214,11 @@ class WatchPrinter:
         if self.as_json:
             self._print_json(view.to_json())
         elif self.once:
-            from joulelab.report.console import make_console
+            from rich.console import Console
 
-            console = make_console(sys.stdout)
+            console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
             for text in draw_screen(view, console.width, ascii_only=self._ascii):
+                text.rstrip()
                 console.print(text, soft_wrap=True)
         else:
             click.echo(write_line(view))

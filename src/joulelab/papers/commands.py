@@ -96,12 +96,12 @@ def _print(told: Sequence[Told], form: str, *, first: bool = True) -> None:
     from joulelab.papers import tables, text
 
     if form == "text":
-        from joulelab.report.console import make_console
+        from joulelab.cli.output import print_blocks
 
         if not first:
             click.echo(f"\n{'=' * 60}\n")
         for each in told:
-            text.print_told(make_console(sys.stdout), each)
+            print_blocks(text.lay_out_told(each))
     elif form == "csv":
         sys.stdout.write(tables.figures_csv([(each.paper.name, each.figures) for each in told]))
     else:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.text import finite_or_none
 from joulelab.papers.judged import of_kind
 from joulelab.report import format as fmt
-from joulelab.report.study_csv import as_csv
-from joulelab.report.study_tables import Column
+from joulelab.report.study_csv import write_records
+from joulelab.report.tables import Column, FilledColumn, Table, join_columns, make_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.papers import Table
+    from joulelab.papers import Table as PaperTable
     from joulelab.papers.judged import Figure, Kind, Tolerance
 
 # Kinds that have a table of numbers, with what stands above it.
@@ -28,27 +28,26 @@ SHOWN = {"hit": "hit", "miss": "MISS", "": fmt.NOTHING}
 FEWEST_DIGITS, MOST_DIGITS = 4, 9
 
 
-def sections(figures: Sequence[Figure]) -> list[tuple[str, list[Column]]]:
-    """Return the tables that have a row, with their titles: calibrated, predicted, what follows, what is outside."""
+def sections(figures: Sequence[Figure]) -> list[Table]:
+    """Return the tables that have a row: calibrated, predicted, what follows, what is outside."""
     chosen = [(title, of_kind(figures, kind)) for kind, title in TITLES.items()]
-    return [(title, columns(own)) for title, own in chosen if own]
+    return [figure_table(title, own) for title, own in chosen if own]
 
 
-def columns(figures: Sequence[Figure]) -> list[Column]:
-    """Return figures as columns: published and reproduced with their unit, how far off, how far allowed, verdict."""
-    kept = [
-        Column("figure", tuple(f.label for f in figures)),
-        Column("published", tuple(_with_unit(number(f.published), f.unit) for f in figures)),
-        Column("reproduced", tuple(reproduced(f) for f in figures)),
+def figure_table(title: str, figures: Sequence[Figure]) -> Table:
+    """Return figures: published and reproduced with their unit, how far off, how far allowed, verdict."""
+    columns: list[FilledColumn] = [
+        (Column("figure", align="left"), tuple(f.label for f in figures)),
+        (Column("published"), tuple(_with_unit(number(f.published), f.unit) for f in figures)),
+        (Column("reproduced"), tuple(reproduced(f) for f in figures)),
     ]
-    if all(f.kind == "outside" for f in figures):
-        return kept
-    return [
-        *kept,
-        Column("off by", tuple(deviation(f) for f in figures)),
-        Column("allowed", tuple(allowed(f.tolerance, f.unit) for f in figures)),
-        Column("", tuple(SHOWN[f.verdict] for f in figures)),
-    ]
+    if any(f.kind != "outside" for f in figures):
+        columns += [
+            (Column("off by"), tuple(deviation(f) for f in figures)),
+            (Column("allowed"), tuple(allowed(f.tolerance, f.unit) for f in figures)),
+            (Column(""), tuple(SHOWN[f.verdict] for f in figures)),
+        ]
+    return join_columns(columns, styles=["best" if f.verdict == "miss" else "" for f in figures], title=title)
 
 
 def number(value: float | str | None) -> str:
@@ -126,18 +125,17 @@ def records(paper: str, figures: Iterable[Figure]) -> list[dict[str, Any]]:
 
 def figures_csv(papers: Iterable[tuple[str, Sequence[Figure]]]) -> str:
     """Return a row per figure of each paper, in full."""
-    return as_csv([record for paper, figures in papers for record in records(paper, figures)])
+    return write_records([record for paper, figures in papers for record in records(paper, figures)])
 
 
-def table_columns(table: Table) -> list[Column]:
-    """Return one of the paper's own tables as columns."""
-    cells = list(zip(*table.rows, strict=True)) or [()] * len(table.heads)
-    return [Column(head, tuple(texts)) for head, texts in zip(table.heads, cells, strict=True)]
+def paper_table(table: PaperTable) -> Table:
+    """Return one of the paper's own tables."""
+    return make_table(table.heads, table.rows, title=table.title)
 
 
-def table_csv(table: Table) -> str:
+def table_csv(table: PaperTable) -> str:
     """Return one of the paper's own tables as CSV: its records in full, else its texts."""
-    return as_csv(table.records or [dict(zip(table.heads, row, strict=True)) for row in table.rows])
+    return write_records(table.records or [dict(zip(table.heads, row, strict=True)) for row in table.rows])
 
 
 def _finite(figure: Figure) -> float | None:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
-
-from rich.text import Text
 
 from joulelab.papers import told as say
 from joulelab.papers.judged import count
-from joulelab.papers.tables import sections, table_columns
-from joulelab.report.console import print_facts
-from joulelab.report.study.table import fits, fitting, print_table
-from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
-from joulelab.report.study_tables import Column
+from joulelab.papers.tables import paper_table, sections
+from joulelab.report.tables import Table, escape_latex, escape_markdown, write_latex, write_markdown
+from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from joulelab.papers.told import Told
 
-NARROWEST = 16  # labels are wrapped, but to no less than this
 MOST_ROWS = 12  # longer tables of a paper are files only
 FINDINGS = "Findings of the paper"
 MISSES = "What misses, and why"
@@ -31,26 +23,23 @@ NOTES = "Notes"
 COVERAGE = "± behind a reproduced figure is its expanded uncertainty (k = 2)."
 
 
-def print_told(console: Console, told: Told) -> None:
-    """Print everything: tables of figures, findings, counts, misses with their reason, meters, files, what is next."""
-    console.print(Text(told.paper.title, style="bold"))
-    print_facts(console, heading(told))
-    for title, columns in sections(told.figures):
-        _print_columns(console, title, columns)
+def lay_out_told(told: Told) -> list[Block]:
+    """Return everything: tables of figures, findings, counts, misses with their reason, meters, files, what is next."""
+    blocks: list[Block] = [TextLine(told.paper.title, "bold"), list_facts(heading(told))]
+    for figures in sections(told.figures):
+        blocks += [BLANK_LINE, figures]
     for table in (each for each in told.tables if len(each.rows) <= MOST_ROWS):
-        _print_columns(console, table.title, table_columns(table))
-        print_facts(console, [("", table.note)] if table.note else [], label=0)
-    _print_list(console, FINDINGS, say.findings(told.figures), label=3)
-    _print_list(console, MISSES, [("MISS", text) for text in say.missed(told.figures)], label=4)
-    _print_list(console, METERS, [("-", text) for text in told.meters], label=1)
-    _print_list(console, NOTES, [("-", text) for text in say.notes(told.figures)], label=1)
-    console.print()
-    console.print(Text("In short", style="bold"))
-    print_facts(console, summary(told))
+        blocks += [BLANK_LINE, paper_table(table), *([TextLine(table.note)] if table.note else [])]
+    blocks += _lay_out_list(FINDINGS, say.findings(told.figures), label=3)
+    blocks += _lay_out_list(MISSES, [("MISS", text) for text in say.missed(told.figures)], label=4)
+    blocks += _lay_out_list(METERS, [("-", text) for text in told.meters], label=1)
+    blocks += _lay_out_list(NOTES, [("-", text) for text in say.notes(told.figures)], label=1)
+    blocks += [BLANK_LINE, TextLine("In short", "bold"), list_facts(summary(told))]
     if told.then:
-        console.print()
         label = max(len(name) for name, _ in told.then)
-        print_facts(console, [(name, f"-> {command}") for name, command in told.then], label=label)
+        then = [(name, f"-> {command}") for name, command in told.then]
+        blocks += [BLANK_LINE, list_facts(then, label_width=label)]
+    return blocks
 
 
 def heading(told: Told) -> list[tuple[str, str]]:
@@ -76,25 +65,24 @@ def summary(told: Told) -> list[tuple[str, str]]:
 
 def told_markdown(told: Told) -> str:
     """Return a reproduction in Markdown."""
-    parts = [f"## {escaped(told.paper.title)}", _items(_named(heading(told)))]
-    for title, columns in _tables(told):
-        parts += [f"**{escaped(title)}**", markdown_table(columns)]
+    parts = [f"## {escape_markdown(told.paper.title)}", _items(_named(heading(told)))]
+    parts += [write_markdown(table).rstrip("\n") for table in _tables(told)]
     for title, lines in _lists(told):
         parts += [f"**{title}**", _items(lines)]
-    return "\n\n".join([*parts, _items(_named(summary(told))), escaped(COVERAGE)]) + "\n"
+    return "\n\n".join([*parts, _items(_named(summary(told))), escape_markdown(COVERAGE)]) + "\n"
 
 
-def told_latex(told: Told) -> str:
+def told_laescape_latex(told: Told) -> str:
     """Return a reproduction in LaTeX (booktabs); sentences come as lists."""
-    parts = [r"% \usepackage{booktabs}", rf"\section*{{{tex(told.paper.title)}}}"]
+    parts = [r"% \usepackage{booktabs}", rf"\section*{{{escape_latex(told.paper.title)}}}"]
     parts += [_itemize(_named(heading(told)))]
-    parts += [latex_table(title, columns, left=1) for title, columns in _tables(told)]
-    parts += [rf"\paragraph{{{tex(title)}}}" + "\n" + _itemize(lines) for title, lines in _lists(told)]
-    return "\n".join([*parts, _itemize(_named(summary(told))), tex(COVERAGE)]) + "\n"
+    parts += [write_latex(table) for table in _tables(told)]
+    parts += [rf"\paragraph{{{escape_latex(title)}}}" + "\n" + _itemize(lines) for title, lines in _lists(told)]
+    return "\n".join([*parts, _itemize(_named(summary(told))), escape_latex(COVERAGE)]) + "\n"
 
 
-def _tables(told: Told) -> list[tuple[str, list[Column]]]:
-    return [*sections(told.figures), *((table.title, table_columns(table)) for table in told.tables)]
+def _tables(told: Told) -> list[Table]:
+    return [*sections(told.figures), *(paper_table(table) for table in told.tables)]
 
 
 def _lists(told: Told) -> list[tuple[str, list[str]]]:
@@ -112,47 +100,16 @@ def _named(facts: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _items(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {escaped(line)}" for line in lines)
+    return "\n".join(f"- {escape_markdown(line)}" for line in lines)
 
 
 def _itemize(lines: Sequence[str]) -> str:
-    items = "\n".join(rf"\item {tex(line)}" for line in lines)
+    items = "\n".join(rf"\item {escape_latex(line)}" for line in lines)
     return f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}"
 
 
-def _print_list(console: Console, title: str, lines: Sequence[tuple[str, str]], *, label: int) -> None:
+def _lay_out_list(title: str, lines: Sequence[tuple[str, str]], *, label: int) -> list[Block]:
     if not lines:
-        return
-    console.print()
-    console.print(Text(title, style="bold"))
-    print_facts(console, lines, label=label, styles={"MISS": "bold", "NO": "bold"})
-
-
-def _print_columns(console: Console, title: str, columns: list[Column]) -> None:
-    console.print()
-    console.print(Text(title, style="bold"))
-    label, *others = _wrapped(columns, console.width)
-    misses = [text == "MISS" for text in columns[-1].cells]
-    for fit in fitting(label, others, console.width):
-        print_table(console, [label, *fit], misses, left=(0,))
-
-
-def _wrapped(columns: list[Column], width: int) -> list[Column]:
-    """Return the columns with heads and labels in several lines where they would not fit otherwise."""
-    if fits(columns, width):
-        return columns
-    label, *others = [Column(_folded(c.head, c.cells), c.cells) for c in columns]
-    longest = max((len(text) for text in label.cells), default=0)
-    for room in range(longest, NARROWEST - 1, -1):
-        short = Column(
-            label.head, tuple("\n".join(textwrap.wrap(text, room, break_on_hyphens=False)) for text in label.cells)
-        )
-        if fits([short, *others], width):
-            return [short, *others]
-    return [label, *others]
-
-
-def _folded(head: str, cells: Sequence[str]) -> str:
-    """Return a head in lines that are no wider than what is below it, but whole words."""
-    room = max((len(line) for text in cells for line in text.splitlines()), default=len(head))
-    return "\n".join(textwrap.wrap(head, max(room, 1), break_long_words=False))
+        return []
+    facts = list_facts(lines, label_width=label, styles={"MISS": "bold", "NO": "bold"})
+    return [BLANK_LINE, TextLine(title, "bold"), facts]

@@ -1,7 +1,8 @@
-"""Compare two runs: ratios with their intervals, what both meters share cancelled, and a verdict in words. Pure."""
+"""Compare runs: ratios with their intervals, common errors of the meters cancelled, and a verdict in words."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,32 @@ from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.messages import COMPARISON, word_notes
+from joulelab.report.run_rows import list_phase_rows
+from joulelab.report.tables import (
+    GAP,
+    Cell,
+    Column,
+    FilledColumn,
+    MarkedCell,
+    Table,
+    make_table,
+    measure_table,
+    scale_column,
+)
+from joulelab.report.terminal import BLANK_LINE, Block, TextLine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from joulelab.analysis.result import Fact, Result
+    from joulelab.report.run_rows import PhaseRow
 
 ONE_RUN_EACH = Note("one-run-each")
+MOST_OF_NAME, MOST_OF_TITLE = 24, 60  # letters of the name of a fact, and of a run in a title
+LEAST_OF_FACT = 24  # letters
+OWN_LABELS = ("cell", "slot")  # the place of a run in its study: its knobs have the same
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ALIKE_MARK = "≈"  # stands for `no significant difference` where there is no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +64,8 @@ class ComparedFigure:
         if self.ratio is None:
             return "cannot be compared"
         if self.difference is None:
-            return f"{_more(self.ratio.value)}, accuracy unknown"
-        return _more(self.ratio.value) if self.difference else "no significant difference"
+            return f"{_size_change(self.ratio.value)}, accuracy unknown"
+        return _size_change(self.ratio.value) if self.difference else "no significant difference"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -78,10 +100,10 @@ class RunComparison:
         mark = " (an estimate)" if energy.estimate else ""
         if expanded is None:
             size = fmt.format_percent(abs(share), signed=False)
-            return f"B reads {size} {_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
+            return f"B reads {size} {_name_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
         if not energy.difference:
             return f"No significant difference in energy: B / A - 1 = {fmt.format_change(share, expanded)}{mark}{took}"
-        return f"B uses {_sized(share, expanded)}{mark}{took}"
+        return f"B uses {_size_interval(share, expanded)}{mark}{took}"
 
     @property
     def facts(self) -> dict[str, tuple[Fact | None, Fact | None]]:
@@ -101,7 +123,7 @@ class RunComparison:
         if (
             wholes[0]
             and wholes[1]
-            and _families(wholes[0]) != _families(wholes[1])
+            and _list_families(wholes[0]) != _list_families(wholes[1])
             and find_common_families(self.a, self.b)
         ):
             families = " + ".join(find_common_families(self.a, self.b))
@@ -159,7 +181,7 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
     same = list_devices(a) == list_devices(b) and bool(list_devices(a))
     keep = ("gain:",) if same else ()
     lines = []
-    whole_a, whole_b = _wholes(a, b)
+    whole_a, whole_b = _choose_wholes(a, b)
     if whole_a and whole_b:
         estimate = whole_a.estimate or whole_b.estimate
         lines.append(compare_quantities("energy", "J", whole_a.energy, whole_b.energy, keep, estimate=estimate))
@@ -176,29 +198,29 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
     if whole_a and whole_b:
         estimate = whole_a.estimate or whole_b.estimate
         lines.append(compare_quantities("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
-    per_a, per_b = (_per_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
+    per_a, per_b = (_divide_by_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
     lines += [
         compare_quantities(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep)
-        for n in _kinds(a, b)
+        for n in _list_common_kinds(a, b)
         if n in per_a and n in per_b
     ]
     timed = a.duration_s > 0 and b.duration_s > 0
-    for name in (n for n in _kinds(a, b) if timed and b.work.get(n)):
+    for name in (n for n in _list_common_kinds(a, b) if timed and b.work.get(n)):
         per_s = Quantity(a.work[name] / a.duration_s), Quantity(b.work[name] / b.duration_s)
         lines.append(compare_quantities(f"{name}/s", "", *per_s, ()))
     return RunComparison(a, b, tuple(lines), same)
 
 
-def _wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | None]:
+def _choose_wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | None]:
     """Return what is compared of each: all that was measured, or what both have of it."""
     wholes = a.group("measured"), b.group("measured")
-    if wholes[0] is None or wholes[1] is None or _families(wholes[0]) == _families(wholes[1]):
+    if wholes[0] is None or wholes[1] is None or _list_families(wholes[0]) == _list_families(wholes[1]):
         return wholes
     names = find_common_families(a, b)
-    return (_sum(a, names), _sum(b, names)) if names else (None, None)
+    return (_sum_groups(a, names), _sum_groups(b, names)) if names else (None, None)
 
 
-def _families(group: GroupResult) -> set[str]:
+def _list_families(group: GroupResult) -> set[str]:
     return {find_family(scope) for scope in group.scopes}
 
 
@@ -211,7 +233,7 @@ def find_common_families(a: Result, b: Result) -> tuple[str, ...]:
     return tuple(name for name in both if name in ("gpu", "cpu", "dram"))
 
 
-def _sum(result: Result, names: tuple[str, ...]) -> GroupResult:
+def _sum_groups(result: Result, names: tuple[str, ...]) -> GroupResult:
     groups = [g for g in result.groups if g.name in names]
     energy = add_quantities(g.energy for g in groups)
     nets = [g.net for g in groups]
@@ -221,13 +243,13 @@ def _sum(result: Result, names: tuple[str, ...]) -> GroupResult:
     return GroupResult("compared", scopes, energy, mean, net, any(g.estimate for g in groups))
 
 
-def _kinds(a: Result, b: Result) -> list[str]:
+def _list_common_kinds(a: Result, b: Result) -> list[str]:
     """Return the kinds of work by which both can be compared."""
     other = list_figure_kinds(b.work)
     return [kind for kind in list_figure_kinds(a.work) if kind in other]
 
 
-def _per_work(result: Result, whole: GroupResult | None) -> dict[str, Quantity]:
+def _divide_by_work(result: Result, whole: GroupResult | None) -> dict[str, Quantity]:
     return {} if whole is None else {n: whole.energy * (1 / done) for n, done in result.work.items() if done > 0}
 
 
@@ -253,16 +275,205 @@ def compare_quantities(
     return ComparedFigure(name, unit, a, b, ratio, estimate)
 
 
-def _direction(share: float) -> str:
+def _name_direction(share: float) -> str:
     return "more" if share > 0 else "less"
 
 
-def _more(ratio: float) -> str:
+def _size_change(ratio: float) -> str:
     share = ratio - 1
-    return f"{fmt.format_percent(abs(share), signed=False)} {_direction(share)}" if share else "equal"
+    return f"{fmt.format_percent(abs(share), signed=False)} {_name_direction(share)}" if share else "equal"
 
 
-def _sized(share: float, expanded: float) -> str:
+def _size_interval(share: float, expanded: float) -> str:
     """Return `12.3 % less ± 1.1`, as people say it."""
     value, _, width = fmt.format_change(abs(share), expanded).removeprefix("+").removesuffix(" %").partition(" ± ")
-    return f"{value} % {_direction(share)} ± {width}"
+    return f"{value} % {_name_direction(share)} ± {width}"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRow:
+    """Hold one line of a comparison as it is printed; `verdict` is that of a difference that is not significant."""
+
+    name: str
+    a: str
+    b: str
+    change: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePair:
+    """Hold a phase of both runs as it is printed; `-` where only one of them has it."""
+
+    label: str
+    depth: int
+    time: tuple[str, str]
+    energy: tuple[str, str]
+    change: str
+    verdict: str
+
+
+def list_figure_rows(found: RunComparison) -> list[FigureRow]:
+    """Return the figures of a comparison in order."""
+    return [
+        FigureRow(line.name, *format_figure_values(line), format_figure_change(line), word_figure_verdict(line))
+        for line in found.lines
+    ]
+
+
+def format_figure_change(line: ComparedFigure) -> str:
+    """Return B / A - 1 with its interval."""
+    return fmt.NOTHING if line.ratio is None else fmt.format_change(line.ratio.value - 1, line.ratio.expanded)
+
+
+def word_figure_verdict(line: ComparedFigure) -> str:
+    """Return the verdict on a difference that is not significant; others speak for themselves."""
+    return "" if line.difference is not False or line.unit in ("s", "") else line.verdict()
+
+
+def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
+    """Return A and B with their intervals, in one unit."""
+    if line.unit == "s":
+        return fmt.format_duration(line.a.value), fmt.format_duration(line.b.value)
+    if not line.unit:
+        return fmt.format_rate(line.a.value), fmt.format_rate(line.b.value)
+    largest = [v for q in (line.a, line.b) for v in (q.value, q.expanded)]
+    factor, unit = fmt.choose_scale(largest, line.unit)
+    mark = "~" if line.estimate else ""
+    a, b = (
+        f"{mark}{fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor)} {unit}"
+        for q in (line.a, line.b)
+    )
+    return a, b
+
+
+def list_compared_facts(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[str, str, str]]:
+    """List the facts that the workloads reported: name, A, B; longer texts are cut in their middle."""
+    rows = []
+    for name, values in found.facts.items():
+        write = fmt.format_data_name if name == "data" else fmt.format_fact
+        a, b = (fmt.NOTHING if v is None else write(v, most) for v in values)
+        rows.append((fmt.shorten_middle(name, MOST_OF_NAME), a, b))
+    return rows
+
+
+def title_run(run: Result) -> str:
+    """Return a run by its name and command."""
+    return f"{run.name}: {shlex.join(run.command)}" if run.name else shlex.join(run.command)
+
+
+def list_differing_labels(runs: Sequence[Result]) -> list[str]:
+    """Return the labels of each run that not all of them have alike: `cap=120 gpus=1`."""
+    names = dict.fromkeys(name for run in runs for name in run.labels if name not in OWN_LABELS)
+    apart = [name for name in names if len({run.labels.get(name) for run in runs}) > 1]
+    return [" ".join(f"{n}={run.labels[n]}" for n in apart if n in run.labels) for run in runs]
+
+
+def title_runs(runs: Sequence[Result]) -> str:
+    """Return several runs by their names, or by their ids where names do not tell them apart."""
+    names = [fmt.shorten_end(run.name or run.run, MOST_OF_TITLE) for run in runs]
+    if len(set(names)) < len(names):
+        return f"{names[0]}: {' and '.join(run.run for run in runs)}"
+    return " and ".join(names)
+
+
+def pair_phases(found: RunComparison) -> list[PhasePair]:
+    """Pair the phases of both runs by label, in the order of A; then those that only B has."""
+    keep = ("gain:",) if found.same_devices else ()
+    of_b: dict[tuple[int, str], list[PhaseRow]] = {}
+    for row in list_phase_rows(found.b):
+        of_b.setdefault((row.depth, row.label), []).append(row)
+    pairs = []
+    for row in list_phase_rows(found.a):
+        same = of_b.get((row.depth, row.label), [])
+        pairs.append(_pair_phase(row, same.pop(0) if same else None, keep))
+    return pairs + [_pair_phase(None, row, keep) for rows in of_b.values() for row in rows]
+
+
+def _pair_phase(a: PhaseRow | None, b: PhaseRow | None, keep: tuple[str, ...]) -> PhasePair:
+    row = a or b
+    assert row is not None
+    times = (
+        fmt.NOTHING if a is None else fmt.format_duration(a.duration_s),
+        (fmt.NOTHING if b is None else fmt.format_duration(b.duration_s)),
+    )
+    first, second = (None if each is None else each.energy for each in (a, b))
+    if first is not None and second is not None:
+        line = compare_quantities(row.label, "J", first, second, keep)
+        return PhasePair(
+            row.label,
+            row.depth,
+            times,
+            format_figure_values(line),
+            format_figure_change(line),
+            word_figure_verdict(line),
+        )
+    return PhasePair(row.label, row.depth, times, (_format_energy(first), _format_energy(second)), fmt.NOTHING, "")
+
+
+def _format_energy(energy: Quantity | None) -> str:
+    return fmt.NOTHING if energy is None else fmt.format_quantity(energy.value, energy.expanded, "J")
+
+
+def label_runs(results: Sequence[Result]) -> tuple[str, ...]:
+    """Return a letter for each run, numbers from the 27th on."""
+    return tuple(LETTERS[k] if k < len(LETTERS) else str(k + 1) for k in range(len(results)))
+
+
+def compare_with_first(results: Sequence[Result]) -> list[FilledColumn]:
+    """Return energy, time and mean power of each run, and its energy and time against those of the first."""
+    pairs = [compare_runs(results[0], other) for other in results[1:]]
+    energies, times = ([None, *(pair.line(name) for pair in pairs)] for name in ("energy", "time"))
+    groups = [r.group("measured") for r in results]
+    columns: list[FilledColumn] = [
+        _fill_measured("energy", "J", [r.energy for r in results], groups),
+        (Column("time"), tuple(fmt.format_duration(r.duration_s) for r in results)),
+        _fill_measured("mean power", "W", [None if g is None else g.mean_w for g in groups], groups),
+        (Column("energy against A"), _list_changes(energies)),
+        (Column("time against A"), _list_changes(times)),
+    ]
+    verdicts = tuple("" if e is None or e.difference is not False else e.verdict() for e in energies)
+    return [*columns, (Column("", align="left"), verdicts)] if any(verdicts) else columns
+
+
+def _fill_measured(
+    name: str, unit: str, values: Sequence[Quantity | None], groups: Sequence[GroupResult | None]
+) -> FilledColumn:
+    cells: list[Cell] = [
+        MarkedCell(q, "~") if g is not None and g.estimate else q for q, g in zip(values, groups, strict=True)
+    ]
+    return scale_column(name, unit, values), tuple(cells)
+
+
+def _list_changes(lines: Sequence[ComparedFigure | None]) -> tuple[str, ...]:
+    return ("", *(fmt.NOTHING if line is None else format_figure_change(line) for line in lines[1:]))
+
+
+def lay_out_comparison(found: RunComparison, *, width: int) -> list[Block]:
+    """Return a comparison of two runs for a terminal: figures, facts, verdict, notes."""
+    blocks: list[Block] = []
+    for label, run in (("A", found.a), ("B", found.b)):
+        blocks.append(TextLine(fmt.shorten_end(f"{label}  {run.run}  {title_run(run)}", width)))
+        if run.twin:
+            blocks.append(TextLine(f"   {fmt.name_twins([run.twin])}"))
+    rows = list_figure_rows(found)
+    figures = _make_figure_table(rows)
+    has_marks = any(row.verdict for row in rows) and measure_table(figures) > width
+    blocks += [BLANK_LINE, _make_figure_table(rows, has_marks=True) if has_marks else figures]
+    if found.facts:
+        room = max((width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)
+        facts = make_table(("fact", "A", "B"), list_compared_facts(found, room), left=(0, 1, 2))
+        blocks += [BLANK_LINE, facts]
+    blocks += [BLANK_LINE, TextLine(f"{found.verdict()}.", "bold")]
+    notes = [f"{ALIKE_MARK}: no significant difference."] if has_marks else []
+    return blocks + [TextLine(note) for note in (*notes, *word_notes(found.notes(), COMPARISON))]
+
+
+def _make_figure_table(rows: Sequence[FigureRow], *, has_marks: bool = False) -> Table:
+    """Return the figures of a comparison; marks stand for verdicts where there is no room for words."""
+    if has_marks:
+        cells = [(r.name, r.a, r.b, f"{r.change} {ALIKE_MARK if r.verdict else ' '}") for r in rows]
+        return make_table(("", "A", "B", "B / A - 1"), cells)
+    return make_table(
+        ("", "A", "B", "B / A - 1", ""), [(r.name, r.a, r.b, r.change, r.verdict) for r in rows], left=(0, 4)
+    )

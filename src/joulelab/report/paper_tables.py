@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,11 +49,11 @@ MOST_DECIMALS = 4
 SHORTEST = 20.0  # s below which a time is not printed as h:m:s
 HEADS = {"energy": "Consumption", "power": "Mean power", "time": "Runtime"}
 DAY, HOUR, MINUTE = 86400, 3600, 60
+NUMBER = re.compile(r"[\d.]+( \w+)?")  # such as a cap; labels of numbers are aligned to the right
 PAIR_TITLES = {"energy": "energy", "time": "time", "power": "mean power"}
 MAIN_FIGURES = ("energy", "time")  # the others where every pair is asked for
 VERDICTS = {"no significant difference": "not significant"}  # shorter, so that a table fits
 SMALLEST = 0.001  # smaller chances are printed as below this
-ROOMY = 100  # cells of a terminal from which the difference is shown, even if names then take two lines
 PAIRS_NOTE = (
     "Intervals are 95 %, each pair by itself (Welch; ratios by Fieller). p is two-sided and corrected for all "
     "comparisons of the study by Holm; the verdict is by it at 5 %. More repeats of both cells would settle it with a "
@@ -97,7 +98,7 @@ def lay_out_paper(
         if measure_table(table) > width:
             table = _make_one_label_table(paper)
         blocks += [BLANK_LINE, table, BLANK_LINE, TextLine(paper.caption)]
-    for table in list_pair_tables(summary, every=every, is_roomy=width >= ROOMY):
+    for table in list_pair_tables(summary, every=every):
         blocks += [BLANK_LINE, table]
     return [*blocks, BLANK_LINE, list_facts([("note", note) for note in list_pair_notes(summary)])]
 
@@ -107,7 +108,7 @@ def write_paper_markdown(
 ) -> str:
     """Return the tables, captions and comparisons in Markdown."""
     papers = list_paper_tables(summary, spread=spread, scope=scope)
-    tables = [*(make_paper_table(p, has_caption=True) for p in papers), *list_pair_tables(summary, every=every)]
+    tables = [*(make_paper_table(p, is_printed=True) for p in papers), *list_pair_tables(summary, every=every)]
     notes = [escape_markdown(note) for note in list_pair_notes(summary)]
     return "\n\n".join([*(write_markdown(table).rstrip("\n") for table in tables), *notes]) + "\n"
 
@@ -117,7 +118,7 @@ def write_paper_latex(
 ) -> str:
     """Return the tables, captions and comparisons in LaTeX (booktabs)."""
     papers = list_paper_tables(summary, spread=spread, scope=scope)
-    tables = [*(make_paper_table(p, has_caption=True) for p in papers), *list_pair_tables(summary, every=every)]
+    tables = [*(make_paper_table(p, is_printed=True) for p in papers), *list_pair_tables(summary, every=every)]
     notes = [escape_latex(note) for note in list_pair_notes(summary)]
     return "\n".join([r"% \usepackage{booktabs}", *map(write_latex, tables), *notes]) + "\n"
 
@@ -144,8 +145,11 @@ def describe_paper(summary: StudySummary, *, spread: Spread = "deviation", scope
     }
 
 
-def make_paper_table(paper: PaperTable, *, has_caption: bool = False) -> Table:
-    """Return a table as it is printed: a label that stays the same is written once, a rule parts the first ones."""
+def make_paper_table(paper: PaperTable, *, is_printed: bool = False) -> Table:
+    """Return a table in which a label that stays the same is written once.
+
+    Where it is to be printed, the caption is a note, and a rule stands where the first of several labels changes.
+    """
     last, count = len(paper.labels) - 1, len(paper.rows)
     made = []
     for k, row in enumerate(paper.rows):
@@ -154,10 +158,10 @@ def make_paper_table(paper: PaperTable, *, has_caption: bool = False) -> Table:
             "" if n < last and row.labels[: n + 1] == before[: n + 1] else text for n, text in enumerate(row.labels)
         ]
         is_end = last > 0 and k + 1 < count and row.labels[0] != paper.rows[k + 1].labels[0]
-        made.append(TableRow((*labels, *row.figures), has_rule_below=is_end))
-    columns = (*paper.labels, *paper.heads)
-    notes = [paper.caption] if has_caption else []
-    return make_table(columns, made, left=range(len(paper.labels)), title=paper.title, notes=notes)
+        made.append(TableRow((*labels, *row.figures), has_rule_below=is_printed and is_end))
+    left = [k for k in range(len(paper.labels)) if not all(NUMBER.fullmatch(row.labels[k]) for row in paper.rows)]
+    notes = [paper.caption] if is_printed else []
+    return make_table((*paper.labels, *paper.heads), made, left=left, title=paper.title, notes=notes)
 
 
 def _make_one_label_table(paper: PaperTable) -> Table:
@@ -389,8 +393,8 @@ def _format_percents(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def list_pair_tables(summary: StudySummary, *, every: bool = False, is_roomy: bool = False) -> list[Table]:
-    """Return a table per workload and figure; the difference in the last column is optional unless `is_roomy`.
+def list_pair_tables(summary: StudySummary, *, every: bool = False) -> list[Table]:
+    """Return a table per workload and figure, the difference in the last column.
 
     Energy and time of each cell against the reference of its line; `every` pair, and mean power too.
     """
@@ -408,7 +412,7 @@ def list_pair_tables(summary: StudySummary, *, every: bool = False, is_roomy: bo
         title = f"{_name_group(summary, of, lines)}{PAIR_TITLES[figure]}{per}"
         rows = [p for line in lines for p in pairs.get((line.key, figure), ()) if every or p.against == line.reference]
         if rows:
-            tables.append(_make_pair_table(title, rows, knobs, is_roomy=is_roomy))
+            tables.append(_make_pair_table(title, rows, knobs))
     return tables
 
 
@@ -436,9 +440,7 @@ def list_pair_notes(summary: StudySummary) -> list[str]:
     return [PAIRS_NOTE, *(text for text, holds in further if holds)]
 
 
-def _make_pair_table(
-    title: str, pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]], *, is_roomy: bool
-) -> Table:
+def _make_pair_table(title: str, pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> Table:
     # A name is wrapped after its colon only.
     names = [name.replace(" ", HARD_BLANK).replace(f":{HARD_BLANK}", ": ") for name in name_pairs(pairs, knobs)]
     columns: list[FilledColumn] = [
@@ -449,7 +451,7 @@ def _make_pair_table(
     ]
     more = tuple(format_more_repeats(p) for p in pairs)
     columns += [(Column("more\nrepeats"), more)] if any(more) else []
-    columns.append((Column("difference", is_optional=not is_roomy), tuple(_format_difference(p) for p in pairs)))
+    columns.append((Column("difference", is_optional=True), tuple(_format_difference(p) for p in pairs)))
     return join_columns(columns, title=title)
 
 

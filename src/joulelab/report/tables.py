@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 GAP = 2  # blanks between two columns
+ROOMY = 100  # cells of a terminal in which texts are wrapped before optional columns are left out
 LEAST_TEXT = 16  # cells to which texts are wrapped where a table is too wide
 HARD_BLANK = "\N{NO-BREAK SPACE}"  # a blank at which no line is wrapped
 WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # how texts are wrapped
@@ -103,12 +104,16 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Hold a table with its title, and the notes to be read below it."""
+    """Hold a table with its title, and the notes to be read below it.
+
+    The first `label_count` columns name the rows: they are in each part of a table that is too wide for a terminal.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     title: str = ""
     notes: tuple[str, ...] = ()
+    label_count: int = 1
 
 
 def make_table(
@@ -227,34 +232,38 @@ def style_text(text: str, style: str) -> str:
 
 
 def split_table(table: Table, width: int) -> list[Table]:
-    """Return a table as parts that fit into a width, each with the first column: no figure is cut off."""
+    """Return a table as parts that fit into a width, each with the labels: no figure is cut off."""
     table, texts = _fill_cells(table)
-    if len(table.columns) < 3:
-        return [table]
+    labels = range(table.label_count)
     widths = _widths(_headings(table), _lines(table, texts))
     parts: list[list[int]] = []
     room = 0
-    for k in range(1, len(widths)):
+    for k in range(table.label_count, len(widths)):
         if not parts or widths[k] + GAP > room:
-            parts.append([0])
-            room = width - widths[0]
+            parts.append([*labels])
+            room = width - _total([widths[n] for n in labels])
         parts[-1].append(k)
         room -= widths[k] + GAP
+    if not parts:
+        return [table]
     return [_choose_columns(table, places) for places in parts]
 
 
 def fit_table(table: Table, width: int) -> list[Table]:
     """Return a table so that it fits into a width, in several parts where it must be.
 
-    Optional columns go first, then headings and texts take several lines.
+    Headings and texts take several lines. In a narrow terminal, optional columns are left out rather than that.
     """
-    while measure_table(table) > width:
-        optional = [k for k, column in enumerate(table.columns) if column.is_optional]
-        if not optional:
-            wrapped = _wrap_texts(_fold_headings(table), width)
-            return [wrapped] if measure_table(wrapped) <= width else split_table(table, width)
-        table = _choose_columns(table, [k for k in range(len(table.columns)) if k != optional[-1]])
-    return [table]
+    if measure_table(table) <= width:
+        return [table]
+    optional = [k for k, column in enumerate(table.columns) if column.is_optional]
+    if width >= ROOMY or not optional:
+        wrapped = _wrap_texts(_fold_headings(table), width)
+        if measure_table(wrapped) <= width:
+            return [wrapped]
+    if not optional:
+        return split_table(table, width)
+    return fit_table(_choose_columns(table, [k for k in range(len(table.columns)) if k != optional[-1]]), width)
 
 
 def write_terminal(table: Table, width: int | None = None, *, is_styled: bool = False) -> str:

@@ -1,23 +1,27 @@
-"""Print what tuning found: the caps that were tried, the choice, what it saves and what finding it cost."""
+"""Show the result of a tuning: the caps that were tried, the choice, its saving and the cost of the trials."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rich.measure import Measurement
-from rich.text import Text
-
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, make_table, print_facts
 from joulelab.report.messages import word_notes
-from joulelab.report.study_tables import Column
+from joulelab.report.tables import (
+    Cell,
+    Column,
+    Table,
+    TableRow,
+    join_tables,
+    make_table,
+    measure_table,
+    scale_column,
+)
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.table import Table
 
     from joulelab.core.quantity import Quantity
     from joulelab.study.tuning.tuned import Row, Tuned
@@ -28,17 +32,17 @@ MINUTES_S = 100.0  # times from this on are said in minutes
 PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, or follows from it by a sum
 
 
-def print_tuned(console: Console, tuned: Tuned) -> None:
-    """Print everything that a tuning says."""
-    console.print()
-    console.print(Text(write_tuning_headline(tuned), style="bold"))
+def lay_out_tuning(tuned: Tuned, *, width: int) -> list[Block]:
+    """Return everything that a tuning says, for a terminal."""
+    blocks: list[Block] = [BLANK_LINE, TextLine(write_tuning_headline(tuned), "bold")]
     if tuned.rows:
-        for table in _tables(tuned, console):
-            console.print()
-            console.print(table)
-        console.print()
+        measured, compared = _make_measured_table(tuned), _make_compared_table(tuned)
+        whole = join_tables(measured, compared)
+        for table in [whole] if measure_table(whole) <= width else [measured, compared]:
+            blocks += [BLANK_LINE, table]
+        blocks.append(BLANK_LINE)
     facts = [(name, text) for name, text in list_tuning_facts(tuned) if text]
-    print_facts(console, facts, styles=STYLE)
+    return [*blocks, list_facts(facts, styles=STATUS_STYLES)]
 
 
 def write_tuning_headline(tuned: Tuned) -> str:
@@ -50,7 +54,7 @@ def write_tuning_headline(tuned: Tuned) -> str:
     text = f"Best cap for {tuned.goal.text}{so_far}: {best.shown}"
     if best.cap == tuned.reference:
         return f"{text}, the highest" + ("; no significant difference from others" if tuned.tied else "")
-    changes = [_change(best.gain, "less energy", "more energy"), _change(best.loss, "longer", "faster")]
+    changes = [_format_gain(best.gain, "less energy", "more energy"), _format_gain(best.loss, "longer", "faster")]
     known = [c for c in changes if c]
     against = tuned.row(tuned.reference)
     if not known or against is None:
@@ -61,7 +65,7 @@ def write_tuning_headline(tuned: Tuned) -> str:
     return f"{text}; no significant difference between the two" if against.cap in tuned.tied else text
 
 
-def _change(q: Quantity | None, more: str, less: str) -> str:
+def _format_gain(q: Quantity | None, more: str, less: str) -> str:
     if q is None:
         return ""
     word = more if q.value >= 0 else less
@@ -69,56 +73,40 @@ def _change(q: Quantity | None, more: str, less: str) -> str:
     return f"{text.removeprefix('+')} {word}"
 
 
-def _tables(tuned: Tuned, console: Console) -> list[Table]:
-    """Return one table, or two where it would be too wide: nothing is cut off."""
-    measured, compared = _measured(tuned), _compared(tuned)
-    whole = _table(tuned, [*measured, *compared])
-    if Measurement.get(console, console.options.update(width=10 * console.width), whole).maximum <= console.width:
-        return [whole]
-    return [_table(tuned, measured), _table(tuned, compared)]
+def _make_measured_table(tuned: Tuned) -> Table:
+    columns = (
+        "cap",
+        "n",
+        scale_column("energy", "J", [r.energy for r in tuned.rows]),
+        scale_column("time", "s", [r.time for r in tuned.rows]),
+    )
+    return make_table(columns, [_make_row(tuned, r, (r.n, r.energy, r.time)) for r in tuned.rows])
 
 
-def _measured(tuned: Tuned) -> list[Column]:
-    joules, unit = fmt.choose_scale([r.energy.value for r in tuned.rows], "J")
-    seconds, unit_s = fmt.choose_scale([r.time.value for r in tuned.rows], "s")
-    return [
-        Column("n", tuple(str(r.n) for r in tuned.rows)),
-        Column(f"energy, {unit}", tuple(_cell(r.energy, joules) for r in tuned.rows)),
-        Column(f"time, {unit_s}", tuple(_cell(r.time, seconds) for r in tuned.rows)),
-    ]
-
-
-def _compared(tuned: Tuned) -> list[Column]:
-    others = [None if r.cap == tuned.reference else r for r in tuned.rows]
+def _make_compared_table(tuned: Tuned) -> Table:
+    """Return gain, loss and score against the highest cap, and the verdict."""
+    has_score = tuned.goal.name not in PLAIN
+    share = Column("gain", "%", is_share=True)
     columns = [
-        Column("gain, %", tuple(_cell(None if r is None else r.gain, 0.01) for r in others)),
-        Column("loss, %", tuple(_cell(None if r is None else r.loss, 0.01) for r in others)),
+        "cap",
+        share,
+        replace(share, name="loss"),
+        *([Column(tuned.goal.name, signed=True)] if has_score else []),
     ]
-    if tuned.goal.name not in PLAIN:
-        columns.append(
-            Column(tuned.goal.name, tuple("1" if r is None else _cell(r.score, 1.0, signed=True) for r in others))
-        )
-    return [*columns, Column("", tuple(_verdict(tuned, r) for r in tuned.rows))]
+    rows = []
+    for r in tuned.rows:
+        is_reference = r.cap == tuned.reference
+        figures: list[Cell] = [None, None, "1"] if is_reference else [r.gain, r.loss, r.score]
+        rows.append(_make_row(tuned, r, (*figures[: len(columns) - 1], _word_verdict(tuned, r))))
+    return make_table([*columns, Column("", align="left")], rows)
 
 
-def _table(tuned: Tuned, columns: Sequence[Column]) -> Table:
-    heads = [c.head for c in columns]
-    table = make_table("cap", *heads, left=[0, *(k for k, head in enumerate(heads, 1) if not head)])
-    for row, *cells in zip(tuned.rows, *(c.cells for c in columns), strict=True):
-        bold = "bold" if row.cap == tuned.choice else ""
-        table.add_row(f"{row.shown}{'*' if row.cap == tuned.reference else ''}", *cells, style=bold)
-    return table
+def _make_row(tuned: Tuned, row: Row, cells: Sequence[Cell]) -> TableRow:
+    label = f"{row.shown}{'*' if row.cap == tuned.reference else ''}"
+    return TableRow((label, *cells), "best" if row.cap == tuned.choice else "")
 
 
-def _cell(q: Quantity | None, factor: float, *, signed: bool = False) -> str:
-    if q is None:
-        return fmt.NOTHING
-    if q.known and not q.terms:
-        return fmt.format_number(q.value / factor)
-    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)
-
-
-def _verdict(tuned: Tuned, row: Row) -> str:
+def _word_verdict(tuned: Tuned, row: Row) -> str:
     if row.doubt:
         return row.doubt
     if row.cap == tuned.choice:
@@ -131,14 +119,18 @@ def list_tuning_facts(tuned: Tuned) -> list[tuple[str, str]]:
     kinds = {"runs": "trial", "online": "window"}
     price, kind = tuned.price, kinds[tuned.mode]
     spent_more = tuned.saved is not None and tuned.saved.value < 0
-    found = [("why", tuned.why), ("spent" if spent_more else "saved", _saved(tuned))]
+    found = [("why", tuned.why), ("spent" if spent_more else "saved", _describe_saving(tuned))]
     if tuned.scopes and tuned.rows:
         found.append(("energy", f"of {fmt.join_scopes(tuned.scopes.split(', '))}"))
     if price.trials:
         many = f"{price.trials} {kind}{'s' if price.trials > 1 else ''}"
-        spent = f"{many}: {_joules(price.energy_j)} and {fmt.format_duration(price.time_s)}"
+        spent = f"{many}: {_format_joules(price.energy_j)} and {fmt.format_duration(price.time_s)}"
         best = tuned.row(tuned.choice)
-        more = f"; {_joules(price.more_j)} and {_seconds(price.more_s)} more than under {best.shown}" if best else ""
+        more = (
+            f"; {_format_joules(price.more_j)} and {_format_seconds(price.more_s)} more than under {best.shown}"
+            if best
+            else ""
+        )
         found.append(("cost", spent + more))
     elif tuned.mode == "runs" and tuned.rows:
         found.append(("cost", "nothing: all trials were there already"))
@@ -152,20 +144,20 @@ def list_tuning_facts(tuned: Tuned) -> list[tuple[str, str]]:
     return found
 
 
-def _saved(tuned: Tuned) -> str:
+def _describe_saving(tuned: Tuned) -> str:
     base, best = tuned.row(tuned.reference), tuned.row(tuned.choice)
     if tuned.saved is None or base is None or best is None or (best is base and tuned.mode == "runs"):
         return ""
     amount, wide = tuned.saved.value, tuned.saved.expanded
-    size = _joules(abs(amount)) if wide is None else fmt.format_quantity(abs(amount), wide, "J", signed=True)
+    size = _format_joules(abs(amount)) if wide is None else fmt.format_quantity(abs(amount), wide, "J", signed=True)
     said = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}"
-    took = "" if tuned.slower is None else f", {_time(tuned.slower)} {_longer(tuned.slower.value)}"
+    took = "" if tuned.slower is None else f", {_format_time(tuned.slower)} {_name_longer(tuned.slower.value)}"
     always = " all the time" if tuned.mode == "online" else ""
     against = f"{said}{took}, against {base.shown}{always}"
-    return f"{against}{_pays(tuned, base, best)}" if tuned.sure else f"not sure: {against}"
+    return f"{against}{_describe_payback(tuned, base, best)}" if tuned.sure else f"not sure: {against}"
 
 
-def _pays(tuned: Tuned, base: Row, best: Row) -> str:
+def _describe_payback(tuned: Tuned, base: Row, best: Row) -> str:
     """Return after how much more of the run, or after how many runs, tuning has paid."""
     assert tuned.saved is not None
     each = base.energy.value - best.energy.value
@@ -179,24 +171,24 @@ def _pays(tuned: Tuned, base: Row, best: Row) -> str:
     return f"; {math.ceil(tuned.price.energy_j / tuned.saved.value)} runs pay for the trials"
 
 
-def _longer(seconds: float) -> str:
+def _name_longer(seconds: float) -> str:
     return "longer" if seconds >= 0 else "shorter"
 
 
-def _joules(value: float) -> str:
+def _format_joules(value: float) -> str:
     factor, unit = fmt.choose_scale([value], "J")
     return f"{fmt.format_number(value / factor, 3)} {unit}"
 
 
-def _time(q: Quantity) -> str:
+def _format_time(q: Quantity) -> str:
     """Return a time with its interval, where that is known."""
     wide = q.expanded
     if not wide:
-        return _seconds(q.value)
+        return _format_seconds(q.value)
     if max(abs(q.value), wide) < MINUTES_S:
         return fmt.format_quantity(abs(q.value), wide, "s", signed=True)
-    return f"{_seconds(q.value)} ± {fmt.format_duration(wide)}"
+    return f"{_format_seconds(q.value)} ± {fmt.format_duration(wide)}"
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     return fmt.format_duration(abs(value))

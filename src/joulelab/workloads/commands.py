@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.core.errors import JoulelabError
+    from joulelab.report.tables import Table
     from joulelab.run.child_process import ChildProcess
     from joulelab.run.workload_registry import WorkloadModule
 
@@ -171,60 +171,52 @@ def _described(name: str, module: WorkloadModule) -> dict[str, Any]:
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from joulelab.report.console import make_console, make_table, print_facts
+    from joulelab.cli.output import print_blocks
+    from joulelab.report.tables import make_table
+    from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
 
-    console = make_console(sys.stdout)
-    table = make_table("name", "study", "needs", left=range(3))
-    table.add_column("summary", header_style="bold")  # that one is wrapped
-    for row in rows:
-        needs = INSTALLED if row["needs"] is None else "see below"
-        table.add_row(row["name"], row["study"], needs, row["summary"])
-    console.print(table)
+    cells = [(r["name"], r["study"], INSTALLED if r["needs"] is None else "see below", r["summary"]) for r in rows]
+    blocks: list[Block] = [make_table(("name", "study", "needs", "summary"), cells, left=range(4))]
     lacking = [(row["name"], f"{row['needs']['why']}\n-> {row['needs']['next']}") for row in rows if row["needs"]]
     if lacking:
-        console.print()
-        print_facts(console, lacking, label=max(len(name) for name, _ in lacking))
-    console.print()
-    console.print("-> joulelab workload info NAME; joulelab workload run NAME --preset smoke", soft_wrap=True)
+        blocks += [BLANK_LINE, list_facts(lacking, label_width=max(len(name) for name, _ in lacking))]
+    advice = "-> joulelab workload info NAME; joulelab workload run NAME --preset smoke"
+    print_blocks([*blocks, BLANK_LINE, TextLine(advice, is_wrapped=False)])
 
 
 def _print_info(told: Mapping[str, Any]) -> None:
-    from joulelab.report.console import make_console, print_facts
+    from joulelab.cli.output import print_blocks
+    from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
 
-    console = make_console(sys.stdout)
     needs = told["needs"]
     head = [(told["name"], told["summary"]), ("study", told["study"])]
     head += [("needs", INSTALLED if needs is None else f"{needs['why']}\n-> {needs['next']}")]
-    print_facts(console, [(key, text) for key, text in head if text], label=max(5, len(told["name"])))
-    console.print()
-    console.print(_parameters(told))
+    facts = [(key, text) for key, text in head if text]
+    blocks: list[Block] = [list_facts(facts, label_width=max(5, len(told["name"]))), BLANK_LINE, _parameters(told)]
     if told["presets"]:
-        console.print()
         rows = [(name, _preset(told, values)) for name, values in told["presets"].items()]
-        print_facts(
-            console, [("preset", "what differs from the defaults"), *rows], label=max(6, *map(len, told["presets"]))
-        )
+        width = max(6, *map(len, told["presets"]))
+        blocks += [BLANK_LINE, list_facts([("preset", "what differs from the defaults"), *rows], label_width=width)]
     if told["notes"]:
-        console.print()
-        print_facts(console, [("note", note) for note in told["notes"]], label=4)
+        blocks += [BLANK_LINE, list_facts([("note", note) for note in told["notes"]], label_width=4)]
     if told["command"]:
-        console.print()
-        console.print(f"-> {shlex.join(told['command'])}", soft_wrap=True)
+        blocks += [BLANK_LINE, TextLine(f"-> {shlex.join(told['command'])}", is_wrapped=False)]
+    print_blocks(blocks)
 
 
 def _preset(told: Mapping[str, Any], values: Mapping[str, str]) -> str:
     return " ".join(f"{key}={shlex.quote(values[key])}" for key in told["parameters"] if key in values) or "nothing"
 
 
-def _parameters(told: Mapping[str, Any]) -> Any:
+def _parameters(told: Mapping[str, Any]) -> Table:
     """Return the table of parameters; those of the command that is shown where they are not the defaults."""
-    from joulelab.report.console import make_table
+    from joulelab.report.tables import make_table
 
     settings = told["settings"]
     changed = any(settings[key] != parameter["default"] for key, parameter in told["parameters"].items())
-    table = make_table("parameter", "default", *(["here"] if changed else []), left=range(3))
-    table.add_column("meaning", header_style="bold")  # that one is wrapped
+    rows = []
     for name, parameter in told["parameters"].items():
         here = settings[name] if settings[name] != parameter["default"] else ""
-        table.add_row(name, parameter["default"], *([here] if changed else []), parameter["meaning"])
-    return table
+        rows.append((name, parameter["default"], *([here] if changed else []), parameter["meaning"]))
+    heads = ("parameter", "default", *(["here"] if changed else []), "meaning")
+    return make_table(heads, rows, left=range(len(heads)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,10 @@ from joulelab.plan.account.start import start_of
 from joulelab.plan.account.statement import statements_of
 from joulelab.plan.account.work import Work, plan_work
 from joulelab.plan.nodes import NodeKind
-from joulelab.plan.output.account import amount_text, per_unit, print_books, rate_text
+from joulelab.plan.output.account import amount_text, lay_out_books, per_unit, rate_text
 from joulelab.plan.output.account_json import books_data
 from joulelab.plan.output.account_statement import statement_latex, statement_text
-from joulelab.report.console import make_console
+from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +38,7 @@ def run_of(folder: Path, **more: Any) -> Measured:
 
 
 def shown(books: Books) -> str:
-    held = io.StringIO()
-    print_books(make_console(held, 80), books)
-    return held.getvalue()
+    return write_blocks(lay_out_books(books), 80)
 
 
 def books(tmp_path: Path, purpose: Any = "carbon", *sites: Site, kind: NodeKind | None = KIND, **more: Any) -> Books:

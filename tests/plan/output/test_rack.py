@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,11 +11,11 @@ from tests.plan.measured_runs import GAIN, measured, node_run
 
 from joulelab.analysis.result import CapResult
 from joulelab.plan.nodes import NodeKind
-from joulelab.plan.output.rack import facts, headline, print_rack
+from joulelab.plan.output.rack import facts, headline, lay_out_rack
 from joulelab.plan.rack.decide import Decision, decide
 from joulelab.plan.rack.facility import Feed, Rack, Rules
 from joulelab.plan.rack.mix import Job
-from joulelab.report.console import make_console
+from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +29,7 @@ def wave(second: float) -> float:
 
 
 def printed(decision: Decision) -> str:
-    file = io.StringIO()
-    print_rack(make_console(file, 80), decision)
-    return file.getvalue()
+    return write_blocks(lay_out_rack(decision), 80)
 
 
 def given(max_w: float, nodes_now: int | None = None, **rack: float) -> Decision:

@@ -15,20 +15,20 @@ from tests.analysis.studies import by_cap, cell, noted, trial
 
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.report.console import make_console
-from joulelab.report.paper_tables import list_paper_tables
-from joulelab.report.study.paper import (
+from joulelab.analysis.result import Check
+from joulelab.report.messages import word_notes
+from joulelab.report.paper_tables import (
     describe_paper,
-    print_paper,
-    write_pairs_csv,
+    lay_out_paper,
+    list_pair_tables,
+    list_paper_tables,
     write_paper_latex,
     write_paper_markdown,
-    write_statistics_csv,
 )
-from joulelab.report.study.paper_pairs import list_pair_tables
-from joulelab.report.study.table import print_study
-from joulelab.report.study.text import write_study_latex, write_study_markdown
-from joulelab.report.study_csv import write_cells_csv, write_scaling_csv
+from joulelab.report.study_csv import write_cells_csv, write_pairs_csv, write_scaling_csv, write_statistics_csv
+from joulelab.report.study_tables import lay_out_study, write_study_latex, write_study_markdown
+from joulelab.report.tables import Table, clean_text
+from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
     from joulelab.analysis.study_cells import Cell
@@ -39,13 +39,10 @@ HASH, OTHER = "0c95c0d9537b", "71d20e4ab6f0"
 
 def _forms(summary: StudySummary) -> dict[str, str]:
     """Return the report in every form in which people read it."""
-    file = io.StringIO()
-    console = make_console(file, 100)
-    print_paper(console, summary, every=True)
-    print_study(console, summary)
+    blocks = [*lay_out_paper(summary, width=100, every=True), *lay_out_study(summary)]
     tables = json.dumps([r["texts"] for t in describe_paper(summary)["tables"] for r in t["rows"]])
     return {
-        "text": file.getvalue(),
+        "text": write_blocks(blocks, 100),
         "markdown": write_paper_markdown(summary, every=True) + write_study_markdown(summary),
         "latex": write_paper_latex(summary, every=True) + write_study_latex(summary),
         "json": tables,
@@ -100,12 +97,17 @@ def test_a_workload_without_knobs_beside_one_with_them() -> None:
 
 def test_notes_name_the_only_cell_in_words() -> None:
     values = (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)
-    runs = [replace(trial(v, 60.0), doubts=("too short: gpu:0",) if v > 150 else ()) for v in values]
+    short = Check("too-short", "warning", "gpu:0")
+    runs = [replace(trial(v, 60.0), doubts=(short,) if v > 150 else ()) for v in values]
     found = summarise_cells([cell(HASH, runs)], goals=GOALS)
-    assert HASH not in " ".join(found.notes)
-    assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1}
+    assert HASH not in " ".join(word_notes(found.notes))
+    assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1, "chance": pytest.approx(50)}
     assert noted(found)["warnings"] == {"warned": 1, "runs": 6}
-    assert any("(repeat 6)" in note for note in found.notes)
+    assert any("(repeat 6)" in note for note in word_notes(found.notes))
+
+
+def _names(table: Table) -> list[str]:
+    return [clean_text(str(row.cells[0])) for row in table.rows]
 
 
 def test_cells_that_no_knob_tells_apart_have_their_keys() -> None:
@@ -116,8 +118,8 @@ def test_cells_that_no_knob_tells_apart_have_their_keys() -> None:
 
 def test_a_knob_that_only_one_of_a_pair_has_is_said_to_lack() -> None:
     cells = [cell(HASH, [trial(e, 60.0) for e in _runs()]), cell(OTHER, [trial(e, 50.0) for e in _runs()], batch=2)]
-    _, columns = list_pair_tables(summarise_cells(cells))[0]
-    assert columns[0].cells == ("batch=2 : without batch",) or columns[0].cells == ("without batch : batch=2",)
+    names = _names(list_pair_tables(summarise_cells(cells))[0])
+    assert names in (["batch=2 : without batch"], ["without batch : batch=2"])
 
 
 def _phases(*, predict: float | None = None) -> list[Cell]:
@@ -139,7 +141,7 @@ def _phases(*, predict: float | None = None) -> list[Cell]:
 
 
 def test_titles_of_pairs_say_the_phase_where_rows_do_not() -> None:
-    titles = [title for title, _ in list_pair_tables(summarise_cells(_phases()))]
+    titles = [table.title for table in list_pair_tables(summarise_cells(_phases()))]
     assert titles == [
         "prog, train: energy per sample",
         "prog, train: time per sample",
@@ -147,12 +149,12 @@ def test_titles_of_pairs_say_the_phase_where_rows_do_not() -> None:
         "prog, predict: time",
     ]
     both = list_pair_tables(summarise_cells(_phases(predict=4.0)))
-    assert [title for title, _ in both] == ["prog: energy per sample", "prog: time per sample"]
-    assert both[0][1][0].cells == ("train cpu : gpu", "predict cpu : gpu")
+    assert [table.title for table in both] == ["prog: energy per sample", "prog: time per sample"]
+    assert _names(both[0]) == ["train cpu : gpu", "predict cpu : gpu"]
     one = [replace(c, knobs={**c.knobs, "workload": "prog"}) for c in _phases()[:2]]
-    assert list_pair_tables(summarise_cells(one))[0][0] == "prog, train: energy per sample"
+    assert list_pair_tables(summarise_cells(one))[0].title == "prog, train: energy per sample"
     bare = [replace(c, knobs={"phase": "train", "node": c.knobs["node"]}) for c in _phases()[:2]]
-    assert list_pair_tables(summarise_cells(bare))[0][0] == "train: energy per sample"
+    assert list_pair_tables(summarise_cells(bare))[0].title == "train: energy per sample"
 
 
 def test_captions_above_phases_speak_of_phases() -> None:

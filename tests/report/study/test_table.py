@@ -13,11 +13,12 @@ from tests.analysis.studies import by_cap, cell, noted, sweep, trial
 
 from joulelab.analysis.cell_metrics import Cell, StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.analysis.study_notes import HALF
-from joulelab.report.console import make_console
-from joulelab.report.study.table import print_study
-from joulelab.report.study.text import write_study_latex, write_study_markdown
+from joulelab.analysis.result import Check
+from joulelab.analysis.study_cells import Note
+from joulelab.report.messages import word_note, word_notes
 from joulelab.report.study_csv import write_cells_csv, write_scaling_csv
+from joulelab.report.study_tables import lay_out_study, write_study_latex, write_study_markdown
+from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +27,7 @@ GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "eds:2", "gain-loss", 
 
 
 def _printed(summary: StudySummary, width: int = 80, *, every: bool = False) -> str:
-    file = io.StringIO()
-    print_study(make_console(file, width), summary, every=every)
-    return file.getvalue()
+    return write_blocks(lay_out_study(summary, every=every), width)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +46,8 @@ def test_the_table_fits_80_columns_and_says_everything(summary: StudySummary) ->
         assert idle in title
         assert title.endswith("cap=260 W")
     flat = " ".join(text.split())
-    assert HALF in summary.notes
-    assert all(note in flat for note in summary.notes)
+    assert "eds-is-half" in noted(summary)
+    assert all(note in flat for note in word_notes(summary.notes))
     assert re.search(r"^ *260\* +5 ", text, re.MULTILINE)
 
 
@@ -112,14 +111,14 @@ def test_an_idle_share_that_varies_is_a_column() -> None:
 
 def test_a_cap_that_was_not_in_force_is_marked_everywhere() -> None:
     cells = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 10.0)] * 2, 100.0: [(50.0, 10.0)] * 2})
-    said = "gpu:0: 201 W on average above the cap of 100 W"
-    bad = [replace(t, doubts=(f"cap not enforced: {said}",), uncapped=(said,)) for t in cells[2].trials]
+    uncapped = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 201.0, "cap_w": 100.0})
+    bad = [replace(t, doubts=(uncapped,), uncapped=(uncapped,)) for t in cells[2].trials]
     found = summarise_cells([*cells[:2], replace(cells[2], trials=tuple(bad))], goals=[Goal("energy")])
     text = _printed(found)
     assert re.search(r"^ *100! +2 ", text, re.MULTILINE)
     assert re.search(r"^energy 200 W, gain", text, re.MULTILINE)
     assert noted(found)["not-capped"] == {"runs": 2, "cells": 1}
-    assert f"cap=100 W ({said})" in " ".join(text.split())
+    assert "cap=100 W (gpu:0: 201 W on average, above the cap of 100 W)" in " ".join(text.split())
     rows = {row["cell"]: row for row in csv.DictReader(io.StringIO(write_cells_csv(found)))}
     assert [rows[k]["uncapped_runs"] for k in ("c260", "c200", "c100")] == ["0", "0", "2"]
     assert rows["c100"]["doubts"] == "cap not enforced (2)"
@@ -174,7 +173,7 @@ def test_studies_of_other_knobs_without_energy_or_without_runs_are_printed() -> 
     assert "batch=4" in _printed(summarise_cells([cell("x", [trial(1.0, 1.0)], batch=b) for b in (4,)], goals=GOALS))
     nothing = summarise_cells([Cell("a", {"cap": 1.0}), Cell("b", {"cap": None})], goals=GOALS)
     assert list(noted(nothing)) == ["no-results"]
-    assert nothing.notes[0] in _printed(nothing)
+    assert word_notes(nothing.notes)[0] in _printed(nothing)
     assert "Best" not in _printed(nothing)
     pinned = [c for c in sweep(gpus=(2, 8), caps=(180, 260)) if c.key != "g2c180"]
     assert noted(summarise_cells(pinned, goals=GOALS, reference={"cap": 180.0}))["reference-missing"] == {"lines": 1}
@@ -220,7 +219,7 @@ def test_markdown_tables_are_whole(summary: StudySummary) -> None:
         assert len({line.count("|") - line.count("\\|") for line in table}) == 1
         assert set(table[1]) <= set("|-: ")
     assert "best for edp" in text
-    assert HALF in text
+    assert word_note(Note("eds-is-half")) in text
     assert "k = 2" in text
     plain = write_study_markdown(summarise_cells([cell("a_b", [trial(None, 1.0)], x="1|2")]))
     assert "x=1\\|2" in plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import time
 from dataclasses import replace
@@ -17,8 +16,8 @@ from joulelab.core.clock import NS
 from joulelab.core.marks import MarkWriter
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec
-from joulelab.report.console import make_console
-from joulelab.report.tuning_tables import print_tuned
+from joulelab.report.terminal import write_blocks
+from joulelab.report.tuning_tables import lay_out_tuning
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_options import RunOptions
 from joulelab.store.documents import read_lines
@@ -151,9 +150,7 @@ def worked(folder: Path, rate: Callable[[float], float]) -> None:
 
 
 def shown(told: Tuned) -> str:
-    file = io.StringIO()
-    print_tuned(make_console(file, 80), told)
-    return file.getvalue()
+    return write_blocks(lay_out_tuning(told, width=80), 80)
 
 
 def unheld(tuning: Online, drew: Callable[[float], float], holds: Callable[[float], bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ from tests.study.tuning.two_gpus import STATUS
 from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import Check
 from joulelab.core.quantity import Quantity
-from joulelab.report.console import make_console
-from joulelab.report.tuning_tables import print_tuned
+from joulelab.report.terminal import write_blocks
+from joulelab.report.tuning_tables import lay_out_tuning
 from joulelab.store.run_folder import list_runs
 from joulelab.study.executors import Ended
 from joulelab.study.matrix import Workload
@@ -114,9 +113,7 @@ def tuned(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -
 
 
 def shown(found: Tuned, width: int = 80) -> str:
-    file = io.StringIO()
-    print_tuned(make_console(file, width), found)
-    return file.getvalue()
+    return write_blocks(lay_out_tuning(found, width=width), width)
 
 
 def noisy(cap: float, k: int) -> tuple[float, float]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from rich.measure import Measurement
-from rich.text import Text
 
 from joulelab.plan.account.scaling import GPU_HOURS, NODE_HOURS
 from joulelab.plan.account.work import Planned
 from joulelab.plan.rates.steps import shown as time_shown
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, make_table, print_facts
-from joulelab.report.study_tables import Column
+from joulelab.report.tables import Column, FilledColumn, Table, TableRow, make_table
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from rich.console import Console
-    from rich.table import Table
+    from collections.abc import Iterable
 
     from joulelab.core.quantity import Quantity
     from joulelab.plan.account.entries import Books, Entry
@@ -65,16 +60,12 @@ def cell(q: Quantity | None, factor: float = 1.0) -> str:
     return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
-def print_books(console: Console, books: Books, title: str = "") -> None:
-    """Print the whole answer."""
-    console.print(Text(headline(books, title), style="bold"))
+def lay_out_books(books: Books, title: str = "") -> list[Block]:
+    """Return the whole answer, for a terminal."""
+    blocks: list[Block] = [TextLine(headline(books, title), "bold")]
     if books.twins:
-        console.print(Text(fmt.name_twins(books.twins), style="yellow"))
-    for table in _tables(books, console):
-        console.print()
-        console.print(table)
-    console.print()
-    print_facts(console, lines(books), styles=STYLE)
+        blocks.append(TextLine(fmt.name_twins(books.twins), "yellow"))
+    return [*blocks, BLANK_LINE, _make_table(books), BLANK_LINE, list_facts(lines(books), styles=STATUS_STYLES)]
 
 
 def headline(books: Books, title: str = "") -> str:
@@ -86,35 +77,22 @@ def headline(books: Books, title: str = "") -> str:
     return f"{title}: {what[0].lower()}{what[1:]}" if title else what
 
 
-def _tables(books: Books, console: Console) -> list[Table]:
-    """Return one table, or several where it would be too wide: nothing is cut off."""
-    packed: list[list[Column]] = [[]]
-    for column in [*_used(books), *_compared(books)]:
-        if packed[-1] and _wide(_table(books, [*packed[-1], column]), console) > console.width:
-            packed.append([])
-        packed[-1].append(column)
-    return [_table(books, columns) for columns in packed]
-
-
-def _wide(table: Table, console: Console) -> int:
-    return Measurement.get(console, console.options.update(width=10 * console.width), table).maximum
-
-
-def _table(books: Books, columns: Sequence[Column]) -> Table:
-    sites = len(books.sites) > 1
-    heads = ["", "site"] if sites else [""]
-    table = make_table(*heads, *(column.head for column in columns), left=range(len(heads)))
+def _make_table(books: Books) -> Table:
+    columns = [*_used(books), *_compared(books)]
+    heads = ["", "site"] if len(books.sites) > 1 else [""]
+    rows = []
     for k, entry in enumerate(books.entries):
         names = [fmt.shorten_middle(entry.job.name, NAME_WIDTH), fmt.shorten_end(entry.site.name, SITE_WIDTH)]
-        table.add_row(*names[: len(heads)], *(column.cells[k] for column in columns))
-    rows = len(books.entries)
+        rows.append(TableRow((*names[: len(heads)], *(cells[k] for _, cells in columns))))
+    count = len(books.entries)
     for k, site in enumerate(books.total):
-        named = [f"all {rows // len(books.sites)}", fmt.shorten_end(site, SITE_WIDTH)][: len(heads)]
-        table.add_row(*named, *(column.cells[rows + k] for column in columns), style="bold")
-    return table
+        names = [f"all {count // len(books.sites)}", fmt.shorten_end(site, SITE_WIDTH)]
+        rows.append(TableRow((*names[: len(heads)], *(cells[count + k] for _, cells in columns)), "total"))
+    table = make_table([*heads, *(column for column, _ in columns)], rows, left=range(len(heads)))
+    return replace(table, label_count=len(heads))
 
 
-def _used(books: Books) -> list[Column]:
+def _used(books: Books) -> list[FilledColumn]:
     entries = books.entries
     factor, unit = scale_of([e.whole.value for e in entries], books.unit)
     blank = ("",) * len(books.total)
@@ -124,17 +102,17 @@ def _used(books: Books) -> list[Column]:
     sums = blank if _shared(books) else tuple(cell(q, factor) for q in books.total.values())
     scale, hours = energy_scale([e.account.energy_kwh.value for e in entries])
     energies = (*(cell(e.account.energy_kwh, scale) for e in entries), *(cell(books.total_kwh, scale) for _ in blank))
-    columns = [
-        Column("\ntime", (*(fmt.format_duration(e.job.profile.duration_s) for e in entries), *blank)),
-        Column(f"energy,\n{hours}", energies),
-        Column(f"{books.purpose},\n{unit}", (*(cell(e.account.amount, factor) for e in entries), *sums)),
-        Column(
-            f"rated x time,\n{unit}",
+    columns: list[FilledColumn] = [
+        (Column("\ntime"), (*(fmt.format_duration(e.job.profile.duration_s) for e in entries), *blank)),
+        (Column(f"energy,\n{hours}"), energies),
+        (Column(f"{books.purpose},\n{unit}"), (*(cell(e.account.amount, factor) for e in entries), *sums)),
+        (
+            Column(f"rated x time,\n{unit}"),
             (*(fmt.NOTHING if r is None else fmt.format_number(r / factor, 3) for r in rated), *blank),
         ),
     ]
     if any(ratios):
-        columns.append(Column("that is\ntimes", (*(cell(r) for r in ratios), *blank)))
+        columns.append((Column("that is\ntimes"), (*(cell(r) for r in ratios), *blank)))
     return columns
 
 
@@ -142,24 +120,25 @@ def _shared(books: Books) -> bool:
     return any(entry.share for entry in books.entries)
 
 
-def _compared(books: Books) -> list[Column]:
-    entries, columns = books.entries, []
+def _compared(books: Books) -> list[FilledColumn]:
+    entries = books.entries
+    columns: list[FilledColumn] = []
     factor, unit = scale_of([e.whole.value for e in entries], books.unit)
     blank = ("",) * len(books.total)
     if _shared(books):
         word = "nodes" if books.purpose == "cost" else "making"
         shares = (fmt.NOTHING if e.share is None else cell(e.share.amount, factor) for e in entries)
-        columns.append(Column(f"{word},\n{unit}", (*shares, *blank)))
+        columns.append((Column(f"{word},\n{unit}"), (*shares, *blank)))
         sums = (cell(q, factor) for q in books.total.values())
-        columns.append(Column(f"all,\n{unit}", (*(cell(e.whole, factor) for e in entries), *sums)))
+        columns.append((Column(f"all,\n{unit}"), (*(cell(e.whole, factor) for e in entries), *sums)))
     if len(books.sites) > 1:
         against = [books.against(e) for e in entries]
         differences = (fmt.NOTHING if a is None else cell(a[0], factor) for a in against)
         first = fmt.shorten_end(books.sites[0], SITE_WIDTH)
-        columns.append(Column(f"{unit} more\nthan {first}", (*differences, *blank)))
+        columns.append((Column(f"{unit} more\nthan {first}"), (*differences, *blank)))
         ratios = [None if a is None else a[1] for a in against]
         changes = (fmt.NOTHING if r is None else fmt.format_change(r.value - 1, r.expanded) for r in ratios)
-        columns.append(Column(f"change from\n{first}", (*changes, *blank)))
+        columns.append((Column(f"change from\n{first}"), (*changes, *blank)))
     return columns
 
 

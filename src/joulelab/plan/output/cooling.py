@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from joulelab.plan.cooling.blowing import BEYOND_SEEN
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, make_table, print_facts
-from joulelab.report.study_tables import Column
+from joulelab.report.tables import Column, FilledColumn, Table, TableRow, make_table
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.table import Table
 
     from joulelab.core.quantity import Quantity
     from joulelab.plan.cooling.decide import CoolingPlan, Option
@@ -24,15 +19,12 @@ KWH = 1e3  # in a MWh
 COVERAGE = "intervals are expanded uncertainties (k = 2); ± ? where nobody states the accuracy"
 
 
-def print_cooling(console: Console, plan: CoolingPlan) -> None:
-    """Print everything that a plan of cooling says."""
-    console.print()
-    console.print(Text(headline(plan), style="bold"))
-    console.print()
+def lay_out_cooling(plan: CoolingPlan) -> list[Block]:
+    """Return everything that a plan of cooling says, for a terminal."""
+    blocks: list[Block] = [BLANK_LINE, TextLine(headline(plan), "bold"), BLANK_LINE]
     for table in _tables(plan):
-        console.print(table)
-        console.print()
-    print_facts(console, lines(plan), styles=STYLE)
+        blocks += [table, BLANK_LINE]
+    return [*blocks, list_facts(lines(plan), styles=STATUS_STYLES)]
 
 
 def headline(plan: CoolingPlan) -> str:
@@ -56,33 +48,32 @@ def _tables(plan: CoolingPlan) -> list[Table]:
     """Return two tables, as one would be too wide: what the node draws, and what that comes to."""
     rows = [plan.now, *plan.options]
     watts, unit = fmt.choose_scale([o.highest_w for o in rows], "W")
-    drawn = [
-        Column("fans, W", tuple(f"{_cell(o.fans_w)}{_sign(o)}" for o in rows)),
-        Column("fans by", tuple(o.by for o in rows)),
-        Column(f"node, {unit}", tuple(_cell(o.node_w, watts) for o in rows)),
-        Column("change, W", tuple(fmt.NOTHING if o is plan.now else _cell(o.change_w) for o in rows)),
+    drawn: list[FilledColumn] = [
+        (Column("fans, W"), tuple(f"{_cell(o.fans_w)}{_sign(o)}" for o in rows)),
+        (Column("fans by", align="left"), tuple(o.by for o in rows)),
+        (Column(f"node, {unit}"), tuple(_cell(o.node_w, watts) for o in rows)),
+        (Column("change, W"), tuple(fmt.NOTHING if o is plan.now else _cell(o.change_w) for o in rows)),
     ]
-    comes = [
-        Column(f"highest, {unit}", tuple(fmt.format_number(o.highest_w / watts) for o in rows)),
-        Column("MWh/year", tuple(_cell(o.kwh, KWH) for o in rows)),
+    comes: list[FilledColumn] = [
+        (Column(f"highest, {unit}"), tuple(fmt.format_number(o.highest_w / watts) for o in rows)),
+        (Column("MWh/year"), tuple(_cell(o.kwh, KWH) for o in rows)),
     ]
     if plan.given.supply_w is not None:
-        comes.insert(1, Column(f"at most, {unit}", tuple(fmt.format_number(o.upper_w / watts) for o in rows)))
-        comes.append(Column("nodes", tuple(f"{o.nodes}{_sign(o)}" for o in rows)))
+        comes.insert(1, (Column(f"at most, {unit}"), tuple(fmt.format_number(o.upper_w / watts) for o in rows)))
+        comes.append((Column("nodes"), tuple(f"{o.nodes}{_sign(o)}" for o in rows)))
     if plan.given.pue:
         facility = (fmt.NOTHING if o.facility_kwh is None else _cell(o.facility_kwh, KWH) for o in rows)
-        comes.append(Column("facility\nMWh/year", tuple(facility)))
+        comes.append((Column("facility\nMWh/year"), tuple(facility)))
     return [_table(plan, rows, columns) for columns in (drawn, comes)]
 
 
-def _table(plan: CoolingPlan, rows: Sequence[Option], columns: Sequence[Column]) -> Table:
-    heads = [c.head for c in columns]
-    table = make_table("cooling", "inlet, °C", *heads, left=[0, *(k for k, h in enumerate(heads, 2) if h == "fans by")])
-    for option, *cells in zip(rows, *(c.cells for c in columns), strict=True):
+def _table(plan: CoolingPlan, rows: Sequence[Option], columns: Sequence[FilledColumn]) -> Table:
+    made = []
+    for option, *cells in zip(rows, *(cells for _, cells in columns), strict=True):
         name = f"{option.setting.kind}{'*' if option is plan.now else ''}"
         inlet = fmt.NOTHING if option.setting.kind == "immersion" else f"{option.setting.inlet_c:g}"
-        table.add_row(name, inlet, *cells, style="bold" if option is plan.now else "")
-    return table
+        made.append(TableRow((name, inlet, *cells), "total" if option is plan.now else ""))
+    return make_table(("cooling", "inlet, °C", *(column for column, _ in columns)), made)
 
 
 def _sign(option: Option) -> str:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from joulelab.plan.rack.extremes import Refusal, independent, up_to
 from joulelab.plan.rack.fit import usable_w
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, make_table, print_facts
+from joulelab.report.tables import Table, TableRow, make_table
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.table import Table
 
     from joulelab.core.quantity import Quantity
     from joulelab.plan.rack.capping import Target
@@ -37,18 +33,13 @@ HEADS = (
 )
 
 
-def print_rack(console: Console, decision: Decision) -> None:
-    """Print everything that is said of a rack."""
-    console.print()
-    for line in headline(decision):
-        console.print(Text(line, style="bold"))
-    console.print()
-    console.print(_rules(decision))
+def lay_out_rack(decision: Decision) -> list[Block]:
+    """Return everything that is said of a rack, for a terminal."""
+    blocks: list[Block] = [BLANK_LINE, *(TextLine(line, "bold") for line in headline(decision))]
+    blocks += [BLANK_LINE, _rules(decision)]
     if decision.targets:
-        console.print()
-        console.print(_targets(decision))
-    console.print()
-    print_facts(console, _once(facts(decision)), styles=STYLE, label=LABEL)
+        blocks += [BLANK_LINE, _targets(decision)]
+    return [*blocks, BLANK_LINE, list_facts(_once(facts(decision)), styles=STATUS_STYLES, label_width=LABEL)]
 
 
 def headline(decision: Decision) -> list[str]:
@@ -119,18 +110,17 @@ def _nodes(count: int) -> str:
 
 
 def _rules(decision: Decision) -> Table:
-    table = make_table("rule", "kW", "upper", "nodes", "sure", "binds", "free %", "stranded", "over %", left=(0, 5))
+    rows = []
     for row in decision.rows:
-        bold = "bold" if row is decision.best else ""
         if row.nodes is None:
-            table.add_row(_rule(row), *["-"] * 4, "refused" if row.kind == "percentile" else "-", *["-"] * 3)
+            refused = "refused" if row.kind == "percentile" else "-"
+            rows.append(TableRow((_rule(row), *["-"] * 4, refused, *["-"] * 3)))
             continue
-        upper, sure = _upper(row)
-        table.add_row(
-            _rule(row), _kw(row.node_w), upper, str(row.nodes), sure, row.binding, _share(row.free),
-            _kw(row.stranded_w), _over(row.exceed), style=bold,
-        )  # fmt: skip
-    return table
+        figures = (_kw(row.node_w), _upper(row)[0], row.nodes, _upper(row)[1], row.binding)
+        cells = (_rule(row), *figures, _share(row.free), _kw(row.stranded_w), _over(row.exceed))
+        rows.append(TableRow(cells, "best" if row is decision.best else ""))
+    heads = ("rule", "kW", "upper", "nodes", "sure", "binds", "free %", "stranded", "over %")
+    return make_table(heads, rows, left=(0, 5))
 
 
 def _targets(decision: Decision) -> Table:
@@ -140,19 +130,19 @@ def _targets(decision: Decision) -> Table:
     against_w = decision.priced.against_w
     to = "" if against_w is None else f"\nto {against_w:g} W"
     heads = ("cap by", "cap, W", f"time, %{to}", f"energy, %{to}") if capped else ()
-    table = make_table("nodes", "each, kW", "short, kW", *heads, left=(3,) if capped else ())
+    rows: list[tuple[str, ...]] = []
     for target in decision.targets:
         if not target.room:
-            table.add_row(str(target.nodes), "-", "no room", *["-"] * len(heads))
+            rows.append((str(target.nodes), "-", "no room", *["-"] * len(heads)))
             continue
         shown = (str(target.nodes), _kw(target.allowed_w), _kw(target.short_w))
         if not capped:
-            table.add_row(*shown)
+            rows.append(shown)
             continue
         for name, one in _ways(target, source):
-            table.add_row(*shown, name, *_capped(one))
+            rows.append((*shown, name, *_capped(one)))
             shown = ("", "", "")
-    return table
+    return make_table(("nodes", "each, kW", "short, kW", *heads), rows, left=(3,) if capped else ())
 
 
 def _ways(target: Target, source: str) -> list[tuple[str, Capped | None]]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from joulelab.plan.rates.steps import shown
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, make_table, print_facts
+from joulelab.report.tables import Table, make_table
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from rich.console import Console
 
     from joulelab.plan.rates.annual import Row
     from joulelab.plan.rates.kept import Kept
@@ -30,20 +27,15 @@ KINDS = {
 ALL_WRONG = "? (nobody states it: it is in no interval)"
 
 
-def print_look(console: Console, look: Look, spec: str) -> None:
-    """Print everything that is said of a rate."""
-    console.print()
-    console.print(Text(f"{fmt.shorten_middle(look.label.name, 60)}: {look.form}, {look.label.unit}", style="bold"))
+def lay_out_look(look: Look, spec: str) -> list[Block]:
+    """Return everything that is said of a rate, for a terminal."""
+    title = f"{fmt.shorten_middle(look.label.name, 60)}: {look.form}, {look.label.unit}"
+    blocks: list[Block] = [BLANK_LINE, TextLine(title, "bold")]
     if look.rules:
-        table = make_table("rule", look.label.unit)
-        table.add_column("when", header_style="bold")  # wrapped: all hours are told
-        for name, price, hours in look.rules:
-            table.add_row(fmt.shorten_middle(name, 20), f"{price:.6g}", hours)
-        console.print()
-        console.print(table)
-    console.print()
-    print_facts(console, [*_label_facts(look.label), *_value_facts(look)], styles=STYLE, label=WIDTH)
-    print_facts(console, _warnings(look, spec), styles=STYLE, label=WIDTH)
+        rows = [(fmt.shorten_middle(name, 20), f"{price:.6g}", hours) for name, price, hours in look.rules]
+        blocks += [BLANK_LINE, make_table(("rule", look.label.unit, "when"), rows, left=(0, 2))]
+    facts = [*_label_facts(look.label), *_value_facts(look), *_warnings(look, spec)]
+    return [*blocks, BLANK_LINE, list_facts(facts, styles=STATUS_STYLES, label_width=WIDTH)]
 
 
 def _label_facts(label: Label) -> Iterable[tuple[str, str]]:
@@ -93,49 +85,44 @@ def _warnings(look: Look, spec: str) -> Iterable[tuple[str, str]]:
     yield "warning", "\n".join([text, *listed, *more])
 
 
-def print_annual(console: Console, rows: Sequence[Row]) -> None:
-    """Print the zones of an annual table."""
-    table = make_table("table:ZONE", "year", "g/kWh", "covers", "source", left=(0, 3, 4))
-    for row in sorted(rows, key=lambda r: (r.zone, r.year, r.covers)):
-        source = fmt.shorten_end(row.source, 40)
-        table.add_row(row.zone, str(row.year), f"{row.g_per_kwh:.6g}", row.covers, source)
-    console.print(table)
+def make_annual_table(rows: Sequence[Row]) -> Table:
+    """Return the zones of an annual table."""
+    ordered = sorted(rows, key=lambda r: (r.zone, r.year, r.covers))
+    cells = [(r.zone, str(r.year), f"{r.g_per_kwh:.6g}", r.covers, fmt.shorten_end(r.source, 40)) for r in ordered]
+    return make_table(("table:ZONE", "year", "g/kWh", "covers", "source"), cells, left=(0, 3, 4))
 
 
-def print_kept(console: Console, kept: Sequence[Kept]) -> None:
-    """Print what was fetched and kept."""
-    table = make_table("kept:NAME", "kind", "from", "length", "gaps", left=(0, 1, 2))
+def _make_kept_table(kept: Sequence[Kept]) -> Table:
+    rows = []
     for one in kept:
         if one.problem or one.label is None:
-            table.add_row(one.name, "-", fmt.shorten_end(one.problem, 24), "-", "-")
+            rows.append((one.name, "-", fmt.shorten_end(one.problem, 24), "-", "-"))
             continue
         length = fmt.format_duration(one.until_s - one.since_s)
         gaps = fmt.format_duration(one.unknown_s) if one.unknown_s else "-"
-        table.add_row(one.name, one.label.kind, shown(one.since_s)[:16], length, gaps)
-    console.print(table)
+        rows.append((one.name, one.label.kind, shown(one.since_s)[:16], length, gaps))
+    return make_table(("kept:NAME", "kind", "from", "length", "gaps"), rows, left=(0, 1, 2))
 
 
-def print_services(console: Console, services: Sequence[Mapping[str, Any]]) -> None:
-    """Print the services, and whether they can be asked from here."""
-    table = make_table("service", "what", "kind", "key", left=(0, 1, 2, 3))
+def _make_service_table(services: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the services, and whether their keys are there."""
+    rows = []
     for one in services:
         key = "missing" if one["problem"] else "there"
-        table.add_row(f"{one['service']}:ZONE", fmt.shorten_end(one["title"], 30), one["kind"], key)
-    console.print(table)
+        rows.append((f"{one['service']}:ZONE", fmt.shorten_end(one["title"], 30), one["kind"], key))
+    return make_table(("service", "what", "kind", "key"), rows, left=(0, 1, 2, 3))
 
 
-def print_list(
-    console: Console, rows: Sequence[Row], services: Sequence[Mapping[str, Any]], kept: Sequence[Kept]
-) -> None:
-    """Print all rates that have names."""
-    console.print()
-    print_annual(console, rows)
-    console.print()
-    print_services(console, services)
-    console.print()
-    if kept:
-        print_kept(console, kept)
-    else:
-        print_facts(console, [("kept", "nothing yet\n-> joulelab plan rates fetch em:DE --forecast")], label=WIDTH)
+def lay_out_rates(rows: Sequence[Row], services: Sequence[Mapping[str, Any]], kept: Sequence[Kept]) -> list[Block]:
+    """Return all rates that have names, for a terminal."""
+    nothing = [("kept", "nothing yet\n-> joulelab plan rates fetch em:DE --forecast")]
     more = "figures (380, 0.32EUR), files (prices.csv) and tariffs (tariff.toml) are rates too"
-    print_facts(console, [("note", more)], styles=STYLE, label=WIDTH)
+    return [
+        BLANK_LINE,
+        make_annual_table(rows),
+        BLANK_LINE,
+        _make_service_table(services),
+        BLANK_LINE,
+        _make_kept_table(kept) if kept else list_facts(nothing, label_width=WIDTH),
+        list_facts([("note", more)], styles=STATUS_STYLES, label_width=WIDTH),
+    ]

@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from rich.measure import Measurement
-from rich.text import Text
-
 from joulelab.plan.schedule.policies import BACKFILL, ENERGY, FIRST_COME, FIT, NAMEPLATE
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, make_table, print_facts
-from joulelab.report.study_tables import Column
+from joulelab.report.tables import Column, FilledColumn, Table, join_columns, join_tables, make_table, measure_table
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from rich.console import Console
-    from rich.table import Table
 
     from joulelab.core.quantity import Quantity
     from joulelab.plan.caps.response import Response
@@ -35,17 +29,14 @@ ASSUMED = (
 )
 
 
-def print_schedule(
-    console: Console, comparison: Comparison, responses: Mapping[str, Response], notes: Sequence[str] = ()
-) -> None:
-    """Print headline, tables and what has to be said."""
-    console.print()
-    console.print(Text(headline(comparison), style="bold"), soft_wrap=False)
-    for table in (_energies(comparison), *_times(comparison, console), *_accounts(comparison)):
-        console.print()
-        console.print(table)
-    console.print()
-    print_facts(console, lines(comparison, responses, notes), styles=STYLE)
+def lay_out_schedule(
+    comparison: Comparison, responses: Mapping[str, Response], notes: Sequence[str] = (), *, width: int
+) -> list[Block]:
+    """Return headline, tables and facts, for a terminal."""
+    blocks: list[Block] = [BLANK_LINE, TextLine(headline(comparison), "bold")]
+    for table in (_energies(comparison), *_times(comparison, width), *_accounts(comparison)):
+        blocks += [BLANK_LINE, table]
+    return [*blocks, BLANK_LINE, list_facts(lines(comparison, responses, notes), styles=STATUS_STYLES)]
 
 
 def headline(comparison: Comparison) -> str:
@@ -73,49 +64,40 @@ def _followed(comparison: Comparison) -> list[Outcome]:
 def _energies(comparison: Comparison) -> Table:
     rows, base = _followed(comparison), comparison.base
     factor, unit = fmt.choose_scale([o.drawn[0]["energy_j"] / J_PER_WH for o in rows], "Wh")
-    table = make_table("policy", f"energy, {unit}", "change, %", "jobs", "idle", "by nameplate")
+    made = []
     for each in comparison.outcomes:
         if each.refused:
-            table.add_row(each.policy.name, "never starts some job", *[""] * 4)
+            made.append((each.policy.name, "never starts some job"))
             continue
         change = each.change("energy_j", base)
         cells = [_cell(each.figure(name), factor * J_PER_WH) for name in ("energy_j", "jobs_j", "idle_j")]
         rated = each.drawn[0].get("rated_j")
-        table.add_row(
-            each.policy.name, cells[0], "" if change is None or each is base else _cell(change, 0.01),
-            cells[1].partition(" ±")[0], cells[2].partition(" ±")[0],
-            fmt.NOTHING if rated is None else fmt.format_number(rated / J_PER_WH / factor),
-        )  # fmt: skip
-    return table
+        changed = "" if change is None or each is base else _cell(change, 0.01)
+        plate = fmt.NOTHING if rated is None else fmt.format_number(rated / J_PER_WH / factor)
+        made.append((each.policy.name, cells[0], changed, *(text.partition(" ±")[0] for text in cells[1:]), plate))
+    return make_table(("policy", f"energy, {unit}", "change, %", "jobs", "idle", "by nameplate"), made)
 
 
-def _times(comparison: Comparison, console: Console) -> list[Table]:
+def _times(comparison: Comparison, width: int) -> list[Table]:
     """Return one table of times and the budget, or two where it would be too wide: nothing is cut off."""
     rows, count = _followed(comparison), comparison.site.count
     longest = max((o.drawn[0]["makespan_s"] for o in rows), default=0.0)
     scale, unit = (HOUR_S, "h") if longest > MINUTES_S else (60.0, "min")
     watts, kilo = fmt.choose_scale([max(o.drawn[0][f"over_{count}_w"], 1.0) for o in rows], "W")
-    timed = [
-        Column(f"makespan, {unit}", tuple(_cell(o.figure("makespan_s"), scale) for o in rows)),
-        Column(f"wait, {unit}", tuple(_cell(o.figure("wait_s"), scale) for o in rows)),
-        Column("p95", tuple(fmt.format_number(o.drawn[0]["wait_p95_s"] / scale, 3) for o in rows)),
-        Column("slowdown", tuple(_cell(o.figure("slowdown"), 1.0) for o in rows)),
+    timed: list[FilledColumn] = [
+        (Column(f"makespan, {unit}"), tuple(_cell(o.figure("makespan_s"), scale) for o in rows)),
+        (Column(f"wait, {unit}"), tuple(_cell(o.figure("wait_s"), scale) for o in rows)),
+        (Column("p95"), tuple(fmt.format_number(o.drawn[0]["wait_p95_s"] / scale, 3) for o in rows)),
+        (Column("slowdown"), tuple(_cell(o.figure("slowdown"), 1.0) for o in rows)),
     ]
-    kept = [
-        Column(f"over, {unit}", tuple(fmt.format_number(o.drawn[0][f"over_{count}_s"] / scale, 3) for o in rows)),
-        Column(f"by, {kilo}", tuple(fmt.format_number(o.drawn[0][f"over_{count}_w"] / watts, 3) for o in rows)),
+    kept: list[FilledColumn] = [
+        (Column(f"over, {unit}"), tuple(fmt.format_number(o.drawn[0][f"over_{count}_s"] / scale, 3) for o in rows)),
+        (Column(f"by, {kilo}"), tuple(fmt.format_number(o.drawn[0][f"over_{count}_w"] / watts, 3) for o in rows)),
     ]
-    whole = _table(rows, [*timed, *kept])
-    if Measurement.get(console, console.options.update(width=10 * console.width), whole).maximum <= console.width:
-        return [whole]
-    return [_table(rows, timed), _table(rows, kept)]
-
-
-def _table(rows: Sequence[Outcome], columns: Sequence[Column]) -> Table:
-    table = make_table("policy", *(column.head for column in columns))
-    for row, *cells in zip(rows, *(column.cells for column in columns), strict=True):
-        table.add_row(row.policy.name, *cells)
-    return table
+    names: FilledColumn = (Column("policy", align="left"), tuple(row.policy.name for row in rows))
+    first, second = join_columns([names, *timed]), join_columns([names, *kept])
+    whole = join_tables(first, second)
+    return [whole] if measure_table(whole) <= width else [first, second]
 
 
 def _accounts(comparison: Comparison) -> list[Table]:
@@ -129,14 +111,14 @@ def _accounts(comparison: Comparison) -> list[Table]:
         unit = rate.label.unit.partition("/")[0] if money else "g"
         scales[name], shown = (1.0, unit) if money else fmt.choose_scale([o.drawn[0][name] for o in rows], unit)
         heads += [f"{'cost' if money else 'CO2e'}, {shown}", "change, %"]
-    table = make_table("policy", *heads)
+    made = []
     for each in rows:
         cells: list[str] = []
         for name, scale in scales.items():
             change = each.change(name, base)
             cells += [_cell(each.figure(name), scale), "" if change is None or each is base else _cell(change, 0.01)]
-        table.add_row(each.policy.name, *cells)
-    return [table]
+        made.append((each.policy.name, *cells))
+    return [make_table(("policy", *heads), made)]
 
 
 def _cell(q: Quantity, factor: float) -> str:
@@ -200,7 +182,7 @@ def _budget(comparison: Comparison) -> str:
 def _surely(comparison: Comparison) -> str:
     """Return how surely the budget is kept, by the policies that keep it as all is believed."""
     site = comparison.site
-    kept = [o for o in _followed(comparison) if o.drawn[0][f"over_{site.count}_w"] == 0]
+    kept: list[FilledColumn] = [o for o in _followed(comparison) if o.drawn[0][f"over_{site.count}_w"] == 0]
     found = [(o, drawn) for o in kept if (drawn := o.exceeded(site.count)) is not None and drawn[0] > 0]
     if not found:
         return ""

@@ -5,21 +5,16 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from joulelab.plan.shifting.baselines import gain, idling, saved, shown
 from joulelab.plan.shifting.job import GIVEN_PLATE
 from joulelab.plan.shifting.slots import J_PER_KWH, zone_of
 from joulelab.plan.shifting.stretches import stretches_of
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, print_facts
-from joulelab.report.study.table import fitting, print_table
-from joulelab.report.study_tables import Column
+from joulelab.report.tables import Column, FilledColumn, join_columns
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from joulelab.core.quantity import Quantity
     from joulelab.plan.rates.rate import Label
@@ -39,17 +34,13 @@ NOTHING_TO_GAIN = 0.002  # a gain below this is none
 NO_SHARE = 5e-5  # a share that is shown as 0.00 %
 
 
-def print_plan(console: Console, plan: Plan) -> None:
-    """Print everything that a plan says."""
-    console.print()
-    console.print(Text(headline(plan), style="bold"))
-    bold = [way.name == plan.chosen for way in plan.ways]
-    for label, *columns in (columns_of(plan), time_columns(plan)):
-        for part in fitting(label, columns, console.width):
-            console.print()
-            print_table(console, [label, *part], bold, left=(0,))
-    console.print()
-    print_facts(console, lines(plan), styles=STYLE)
+def lay_out_plan(plan: Plan) -> list[Block]:
+    """Return everything that a plan says, for a terminal."""
+    blocks: list[Block] = [BLANK_LINE, TextLine(headline(plan), "bold")]
+    styles = ["best" if way.name == plan.chosen else "" for way in plan.ways]
+    for columns in (columns_of(plan), time_columns(plan)):
+        blocks += [BLANK_LINE, join_columns(columns, styles=styles)]
+    return [*blocks, BLANK_LINE, list_facts(lines(plan), styles=STATUS_STYLES)]
 
 
 def headline(plan: Plan) -> str:
@@ -76,33 +67,33 @@ def relative(plan: Plan) -> bool:
     return plan.now.cost.value > 0 and all(way.cost.value >= 0 for way in plan.ways)
 
 
-def columns_of(plan: Plan) -> list[Column]:
+def columns_of(plan: Plan) -> list[FilledColumn]:
     """Return the table of all ways: energy, cost, against now, and what nameplates would say."""
     ways, label = plan.ways, plan.slots.label
     factor, unit = scale([way.cost.value for way in ways], plan.unit)
     kwh, energy_unit = fmt.choose_scale([way.energy.value / J_PER_KWH * 1e3 for way in ways], "Wh")
     kwh *= J_PER_KWH / 1e3
-    columns = [
-        Column("way", tuple(named(way, plan) for way in ways)),
-        Column(f"energy, {energy_unit}", tuple(_cell(shown(way.energy, plan.job), kwh) for way in ways)),
-        Column(head(unit, label), tuple(_cell(shown(way.cost, plan.job), factor) for way in ways)),
-        Column("against now" if relative(plan) else f"against now,\n{unit}", _against(plan, factor)),
+    columns: list[FilledColumn] = [
+        (Column("way", align="left"), tuple(named(way, plan) for way in ways)),
+        (Column(f"energy, {energy_unit}"), tuple(_cell(shown(way.energy, plan.job), kwh) for way in ways)),
+        (Column(head(unit, label)), tuple(_cell(shown(way.cost, plan.job), factor) for way in ways)),
+        (Column("against now" if relative(plan) else f"against now,\n{unit}"), _against(plan, factor)),
     ]
     if plan.job.rated_w is not None:
         rated = tuple(fmt.format_number(None if way.rated is None else way.rated / factor) for way in ways)
-        columns.append(Column(_plate_head(plan, unit), rated))
+        columns.append((Column(_plate_head(plan, unit)), rated))
     return columns
 
 
-def time_columns(plan: Plan) -> list[Column]:
+def time_columns(plan: Plan) -> list[FilledColumn]:
     """Return the table of when each way runs, pauses and ends."""
     ways, label = plan.ways, plan.slots.label
     return [
-        Column("way", tuple(named(way, plan) for way in ways)),
-        Column(f"start,\n{label.time_zone}", tuple(clock(way.start_s, label) for way in ways)),
-        Column(f"end,\n{label.time_zone}", tuple(clock(way.end_s, label) for way in ways)),
-        Column("runs for", tuple(fmt.format_duration(float(way.running_s.sum())) for way in ways)),
-        Column("pauses", tuple(str(way.restarts or "") for way in ways)),
+        (Column("way", align="left"), tuple(named(way, plan) for way in ways)),
+        (Column(f"start,\n{label.time_zone}"), tuple(clock(way.start_s, label) for way in ways)),
+        (Column(f"end,\n{label.time_zone}"), tuple(clock(way.end_s, label) for way in ways)),
+        (Column("runs for"), tuple(fmt.format_duration(float(way.running_s.sum())) for way in ways)),
+        (Column("pauses"), tuple(str(way.restarts or "") for way in ways)),
     ]
 
 

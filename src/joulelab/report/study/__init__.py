@@ -1,1 +1,0 @@
-"""Studies as people read them: which columns and words, tables, curves and maps, as text and for papers."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.text import escape_surrogates, escape_unprintable
@@ -91,16 +93,21 @@ def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) 
     _nest_in_cells(phases.values())
     _nest_in_scripts(phases.values())
     finder = _PhaseFinder(phases.values())
+    reported: dict[str, dict[str, float]] = {}
     for report in lines:
         if report.get("mark") != "work" or not start_ns <= int(report["t"]) <= end_ns:
             continue
         line = _limit_kinds(work, report)
         _add_amounts(work.amounts, line)
         work.times_ns.setdefault(_get_source(line), []).extend(int(t) for t in line.get("at", ()))
-        if line.get("phase") is None:
+        identity = _get_id(line, "phase")
+        if identity is None:
             _credit_times(finder, line)
-        else:
-            _credit_phases(phases, line)
+        elif identity in phases:
+            _add_amounts(reported.setdefault(identity, {}), line)
+    _credit_phases(phases, reported)
+    for phase in (phases[key] for key in reported):  # kinds of work in the order of the run
+        phase.work = {kind: phase.work[kind] for kind in (*work.amounts, *phase.work) if kind in phase.work}
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
     return sorted(inside, key=lambda p: (p.start_ns, -p.end_ns)), work
 
@@ -261,28 +268,46 @@ def _nest_in_scripts(phases: Iterable[MarkedPhase]) -> None:
             phase.parent = there[k].id
 
 
+class _Siblings:
+    """Hold phases in the same phase. Mostly they follow each other: then those of a time are found by bisection."""
+
+    def __init__(self) -> None:
+        self.phases: list[MarkedPhase] = []
+
+    @cached_property
+    def _edges(self) -> tuple[list[int], list[int], bool]:
+        starts, ends = [p.start_ns for p in self.phases], [p.end_ns for p in self.phases]
+        return starts, ends, starts == sorted(starts) and ends == sorted(ends)
+
+    def find_phases(self, since: int, t: int) -> Sequence[MarkedPhase]:
+        """Return the phases that may overlap [since, t]."""
+        starts, ends, is_sorted = self._edges
+        return self.phases[bisect_right(ends, since) : bisect_right(starts, t)] if is_sorted else self.phases
+
+
 class _PhaseFinder:
-    """Find the phases of reports that name no phase. Steps are sorted, as there may be many."""
+    """Find the phases of reports that name no phase."""
 
     def __init__(self, phases: Iterable[MarkedPhase]) -> None:
-        self._others: dict[str, list[MarkedPhase]] = {}
-        self._steps: dict[str, dict[str, list[MarkedPhase]]] = {}
-        for phase in phases:
-            if phase.steps is None:
-                self._others.setdefault(phase.host, []).append(phase)
-            else:
-                self._steps.setdefault(phase.host, {}).setdefault(phase.steps, []).append(phase)
-        for blocks in (b for by_process in self._steps.values() for b in by_process.values()):
-            blocks.sort(key=lambda block: block.start_ns)
+        self._phases: dict[str, dict[str | None, _Siblings]] = {}
+        self._scripts: dict[str, _Siblings] = {}
+        self._steps: dict[str, dict[str, _Siblings]] = {}
+        for phase in sorted(phases, key=lambda p: p.start_ns):
+            if phase.steps is not None:
+                self._steps.setdefault(phase.host, {}).setdefault(phase.steps, _Siblings()).phases.append(phase)
+                continue
+            self._phases.setdefault(phase.host, {}).setdefault(phase.parent, _Siblings()).phases.append(phase)
+            if phase.script is not None:
+                self._scripts.setdefault(phase.script, _Siblings()).phases.append(phase)
 
     def find_phases(self, host: str, source: str, since: int, t: int) -> Iterator[MarkedPhase]:
         """Yield the phases of a host that a report of [since, t] may belong to, without steps of its own process."""
-        there = self._others.get(host, [])
-        yield from [p for p in there if p.script == source] or there
+        own = self._scripts.get(source)
+        for siblings in self._phases.get(host, {}).values() if own is None else (own,):
+            yield from siblings.find_phases(since, t)
         for process, blocks in self._steps.get(host, {}).items():
             if process != source:
-                first = bisect_right(blocks, since, key=lambda block: block.end_ns)
-                yield from blocks[first : bisect_right(blocks, t, key=lambda block: block.start_ns)]
+                yield from blocks.find_phases(since, t)
 
 
 def _add_amounts(amounts: dict[str, float], line: Mapping[str, Any], share: float = 1.0) -> None:
@@ -312,14 +337,25 @@ def _credit_times(finder: _PhaseFinder, line: Mapping[str, Any]) -> None:
             _add_amounts(phase.work, line, share * scale)
 
 
-def _credit_phases(phases: Mapping[str, MarkedPhase], line: Mapping[str, Any]) -> None:
-    """Add a work report to its phase and to all phases around it."""
-    current = phases.get(_get_id(line, "phase") or "")
-    seen: set[str] = set()
-    while current is not None and current.id not in seen:
-        seen.add(current.id)
-        _add_amounts(current.work, line)
-        current = phases.get(current.parent or "")
+def _credit_phases(phases: Mapping[str, MarkedPhase], reported: dict[str, dict[str, float]]) -> None:
+    """Add the work reported in each phase to it and to all phases around it, the innermost first."""
+    inside = Counter(phase.parent for phase in phases.values())
+    ready = [key for key in phases if not inside[key]]
+    order = dict.fromkeys(ready)
+    while ready:
+        around = phases[ready.pop()].parent
+        inside[around] -= 1
+        if around in phases and not inside[around]:
+            ready.append(around)
+            order[around] = None
+    for key in (*order, *(key for key in phases if key not in order)):  # at last those that contain each other
+        phase, done = phases[key], reported.get(key, {})
+        sums = [phase.work]
+        if phase.parent in phases and phase.parent in order:
+            sums.append(reported.setdefault(phase.parent, {}))
+        for amounts in sums:
+            for name, amount in done.items():
+                amounts[name] = amounts.get(name, 0.0) + amount
 
 
 def list_figure_kinds(kinds: Iterable[str]) -> list[str]:

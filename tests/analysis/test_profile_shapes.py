@@ -251,8 +251,8 @@ def test_a_sum_is_the_same_in_one_go_and_in_parts(monkeypatch):
     parts.append(ShownPower(np.array([5.0]), np.array([2.0]), np.array([4.0, 6.0])))
     edges = np.linspace(-1, 11, 40)
     whole = find_extremes(parts, edges)
-    times = np.sort(np.concatenate([p.since for p in parts]))
-    held = np.array([[p.value[max(np.searchsorted(p.since, t, side="right") - 1, 0)] for p in parts] for t in times])
+    times = np.sort(np.concatenate([p.begins for p in parts]))
+    held = np.array([[p.value[max(np.searchsorted(p.begins, t, side="right") - 1, 0)] for p in parts] for t in times])
     for low, high, a, b in zip(*whole, edges[:-1], edges[1:], strict=True):
         inside = held.sum(axis=1)[(times >= a) & (times < b)]
         wanted = (inside.min(), inside.max()) if inside.size else (math.nan, math.nan)

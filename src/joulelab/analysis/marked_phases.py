@@ -311,8 +311,7 @@ class _PhaseFinder:
 
 
 def _add_amounts(amounts: dict[str, float], line: Mapping[str, Any], share: float = 1.0) -> None:
-    for name, amount in _read_amounts(line.get("amounts")).items():
-        amounts[name] = amounts.get(name, 0.0) + amount * share
+    _add_sums(amounts, {name: amount * share for name, amount in _read_amounts(line.get("amounts")).items()})
 
 
 def _credit_times(finder: _PhaseFinder, line: Mapping[str, Any]) -> None:
@@ -338,24 +337,34 @@ def _credit_times(finder: _PhaseFinder, line: Mapping[str, Any]) -> None:
 
 
 def _credit_phases(phases: Mapping[str, MarkedPhase], reported: dict[str, dict[str, float]]) -> None:
-    """Add the work reported in each phase to it and to all phases around it, the innermost first."""
+    """Add the work reported in each phase to it and to all phases around it."""
     inside = Counter(phase.parent for phase in phases.values())
     ready = [key for key in phases if not inside[key]]
-    order = dict.fromkeys(ready)
-    while ready:
-        around = phases[ready.pop()].parent
+    rest = dict.fromkeys(phases)
+    while ready:  # the innermost first
+        key = ready.pop()
+        del rest[key]
+        phase, around = phases[key], phases[key].parent
+        _add_sums(phase.work, reported.get(key, {}))
+        if around in phases:
+            _add_sums(reported.setdefault(around, {}), reported.get(key, {}))
         inside[around] -= 1
         if around in phases and not inside[around]:
             ready.append(around)
-            order[around] = None
-    for key in (*order, *(key for key in phases if key not in order)):  # at last those that contain each other
-        phase, done = phases[key], reported.get(key, {})
-        sums = [phase.work]
-        if phase.parent in phases and phase.parent in order:
-            sums.append(reported.setdefault(phase.parent, {}))
-        for amounts in sums:
-            for name, amount in done.items():
-                amounts[name] = amounts.get(name, 0.0) + amount
+    while rest:  # phases of a damaged file that contain each other: each gets the work of all
+        ring = [next(iter(rest))]
+        while (around := phases[ring[-1]].parent or "") != ring[0]:
+            ring.append(around)
+        sums = [reported.get(key, {}) for key in ring]
+        for key in ring:
+            del rest[key]
+            for done in sums:
+                _add_sums(phases[key].work, done)
+
+
+def _add_sums(amounts: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, amount in more.items():
+        amounts[name] = amounts.get(name, 0.0) + amount
 
 
 def list_figure_kinds(kinds: Iterable[str]) -> list[str]:

@@ -198,7 +198,7 @@ def test_damaged_runs_are_named_by_a_query_of_results(
     damage(run / name)
     told = call("query", f"SELECT DISTINCT run FROM {view}")
     assert copy.name in told.stdout
-    assert f"lacks figures of run {run.name}: " in told.stderr
+    assert f"figures of run {run.name} are missing: " in told.stderr
     assert str(name) in told.stderr
     assert f"run {copy.name}" not in told.stderr
     assert "warning" not in call("query", "SELECT run FROM runs").stderr

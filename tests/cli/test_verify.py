@@ -72,7 +72,7 @@ def test_a_run_of_0_1_0_that_reports_work_says_that_marks_may_lack(call: Call, r
     (run / "end.json").write_text(json.dumps({k: v for k, v in end.items() if k != "files"}))
     (found,) = json.loads(call("verify", run, "--json").stdout)
     assert (found["status"], len(found["problems"])) == ("not verifiable", 1)
-    assert "note  the run reports work; what was deleted from its marks" in call("verify", run).stdout
+    assert "note  the run reports work; lines deleted from its marks" in call("verify", run).stdout
 
 
 def test_a_run_that_is_not_there_is_refused(fail: Fail, run: Path) -> None:

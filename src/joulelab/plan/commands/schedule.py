@@ -39,7 +39,7 @@ DAY_S = 86_400.0
 EXAMPLES = format_examples(
     "joulelab plan schedule --plan examples/plans/schedule.toml",
     "joulelab plan schedule --jobs jobs.csv --nodes 24 --budget 100kW",
-    "joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW",
+    "joulelab plan schedule STUDY --repeat 200 --every 10m --budget 40kW",
 )
 
 

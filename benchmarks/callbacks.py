@@ -162,7 +162,7 @@ def calls(steps: int) -> None:
     training = TrainingMeasurement(log="none")
     print("CPU of a call, recorded, as a share of 10 ms: one after another; at the end of steps of 10 ms (cold caches)")
     with recorded(), joulelab.phase("epoch", 1):
-        training.begin("train")
+        training.begin_training("train")
         batches = iter(joulelab.track([BATCH] * (steps + ROW + 2), show=False))
         next(batches)
         cases: dict[str, Callable[[], object] | None] = {
@@ -172,7 +172,7 @@ def calls(steps: int) -> None:
             "step(samples=64)": lambda: joulelab.step(samples=64),
             "with phase(...)": in_phase,
             "a batch of track(loader)": lambda: next(batches),
-            "a callback's step": lambda: training.step({"samples": 64}),
+            "a callback's step": lambda: training.report_step({"samples": 64}),
             "the callback of Hugging Face": hugging_face(),
             "the callback of Lightning": lightning(),
             "the callback of Keras": keras(),
@@ -185,7 +185,7 @@ def calls(steps: int) -> None:
             verdict = "" if mean < 0.01 * STEP_S else "  MORE THAN 1 %"
             print(f"  {name:30s} {in_a_row(call) / STEP_S:8.3%} {mean / STEP_S:8.3%}{verdict}", flush=True)
         batches.close()
-        training.end()
+        training.end_training()
 
 
 def bare(steps: int) -> None:

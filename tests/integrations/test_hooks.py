@@ -253,8 +253,8 @@ def test_keras_does_not_wait_for_the_device_at_every_batch(
     assert not caplog.records
 
     callback.on_train_begin()
-    end = callback.training.end
-    monkeypatch.setattr(callback.training, "end", lambda *_: 1 / 0)
+    end = callback.training.end_training
+    monkeypatch.setattr(callback.training, "end_training", lambda *_: 1 / 0)
     callback.set_params({"steps": 3})  # a problem of ours is not the training's
     assert callback.training.failed
     end()

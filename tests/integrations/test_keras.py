@@ -52,6 +52,6 @@ def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     end = read_end(Path(found["failing"]))
     assert end is not None
     assert end["exit_code"] == 1
-    assert "did not say that it ended" in end["message"]
+    assert "did not report its end" in end["message"]
     assert trained.result(found["failing"]).work == {"steps": 2, "samples": 8}
     assert lines(trained.result(found["next"]).phases) == [(0, "predict", {"samples": 5})]

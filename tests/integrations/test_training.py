@@ -20,7 +20,8 @@ import joulelab
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks
-from joulelab.integrations.training import BatchCounter, TrainingCallback, TrainingMeasurement, count_work, guard_hook
+from joulelab.integrations.batch_sizes import BatchCounter, count_work
+from joulelab.integrations.training import TrainingCallback, TrainingMeasurement, guard_hook
 from joulelab.run import marking
 from joulelab.store.run_folder import list_runs, read_end
 
@@ -80,22 +81,22 @@ def test_wrong_options_are_refused_before_the_training() -> None:
 
 def test_in_a_run_it_is_a_phase(marked: Marked, caplog: pytest.LogCaptureFixture) -> None:
     training = TrainingMeasurement("mine")
-    training.enter("epoch")
-    training.step({"samples": 1})
-    training.work({"samples": 1})
+    training.enter_phase("epoch")
+    training.report_step({"samples": 1})
+    training.report_work({"samples": 1})
     assert marked.lines() == []  # nothing before the begin
-    training.begin("train")
-    training.enter("epoch", 1)
-    training.enter("validation")
-    training.leave("nothing")
-    training.leave("epoch")  # ends what is open in it
-    training.step({})
-    training.end()
-    training.end()
+    training.begin_training("train")
+    training.enter_phase("epoch", 1)
+    training.enter_phase("validation")
+    training.leave_phase("nothing")
+    training.leave_phase("epoch")  # ends what is open in it
+    training.report_step({})
+    training.end_training()
+    training.end_training()
     assert marked.titles() == ["train", "epoch 1", "validation"]
     assert marked.open() == 0
     assert marked.work() == {"steps": 1}
-    assert "does not know how many samples" in caplog.text
+    assert "number of samples of some steps is unknown" in caplog.text
     assert training.measurement is not None
     assert training.measurement.run is None
 
@@ -103,10 +104,10 @@ def test_in_a_run_it_is_a_phase(marked: Marked, caplog: pytest.LogCaptureFixture
 def test_ranks_report_their_own_work_in_a_run(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     training = TrainingMeasurement()
-    training.begin("train", local_rank=1)  # forked: it is told late who it is
-    training.enter("epoch", 1)
-    training.step({"samples": 8})
-    training.end()
+    training.begin_training("train", local_rank=1)  # forked: it is told late who it is
+    training.enter_phase("epoch", 1)
+    training.report_step({"samples": 8})
+    training.end_training()
     assert marked.titles() == []
     assert marked.work() == {"samples": 8}
 
@@ -149,8 +150,8 @@ def test_the_first_rank_prints_one_line_at_the_end(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     training = TrainingMeasurement(**options)
-    training.begin("train", local_rank=rank)
-    training.end()
+    training.begin_training("train", local_rank=rank)
+    training.end_training()
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", lines)
     line = rf"joulelab: train: 6\.8\d+ ± \S+ kJ \(1\.91 Wh\) in 10\.00 s, .*; run {run} \(joulelab show {run.name}\)\n"
@@ -162,8 +163,8 @@ def test_a_phase_of_a_run_that_goes_on_is_told_without_its_energy(
 ) -> None:
     monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
     training = TrainingMeasurement()
-    training.begin("train")
-    training.end()
+    training.begin_training("train")
+    training.end_training()
     assert capsys.readouterr().err.startswith("joulelab: train: 10.00 s, a phase of a run that goes on; run ")
 
 
@@ -174,9 +175,9 @@ def test_a_line_that_cannot_be_made_is_only_warned_of(
     (tmp_path / "r1" / "end.json").write_text("{}")
     monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
     training = TrainingMeasurement()
-    training.begin("train")
-    training.end()
-    assert "cannot be summed up" in caplog.text
+    training.begin_training("train")
+    training.end_training()
+    assert "summary of the training cannot be printed" in caplog.text
 
 
 @pytest.mark.system
@@ -185,26 +186,26 @@ def test_by_itself_it_is_a_run_and_the_first_rank_reports_for_all(
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     inert = TrainingMeasurement()
-    inert.begin("train", local_rank=1)
+    inert.begin_training("train", local_rank=1)
     assert inert.measurement is None
-    assert not inert.begun
+    assert not inert.is_begun
     training = TrainingMeasurement("mine", runs=tmp_path, meters=[fake()], period_s=0.02)
-    training.begin("train")
+    training.begin_training("train")
     assert training.measurement is not None
     first = training.measurement.run
     assert first is not None
-    training.step({"samples": 8})
-    training.past("save", training.measurement._start_ns, {"files": 1})
-    training.begin("train")  # the one before has failed
+    training.report_step({"samples": 8})
+    training.mark_past_phase("save", training.measurement._start_ns, {"files": 1})
+    training.begin_training("train")  # the one before has failed
     (second,) = set(list_runs(tmp_path)) - {first}
     end = read_end(first)
     assert end is not None
-    assert end["message"] == "JoulelabError: the training before did not say that it ended"
+    assert end["message"] == "JoulelabError: the training before did not report its end"
     with joulelab.measure("inner"):
         spawner = TrainingMeasurement()
-        spawner.begin("test", ranks=4, spawned=True)  # those that it starts are in this run, and report
-        spawner.work({"samples": 2})
-        spawner.end()
+        spawner.begin_training("test", ranks=4, spawned=True)  # those that it starts are in this run, and report
+        spawner.report_work({"samples": 2})
+        spawner.end_training()
     del training
     gc.collect()
     assert marking.writer() is None
@@ -229,7 +230,7 @@ class Callback(TrainingCallback):
 
     @guard_hook
     def begin(self) -> None:
-        self.training.begin("train")
+        self.training.begin_training("train")
 
     @guard_hook
     def fail(self) -> None:
@@ -248,7 +249,7 @@ def test_a_problem_is_said_once_and_never_reaches_the_training(
     assert callback.called == 1
     assert [r.getMessage() for r in caplog.records] == ["the training goes on unmeasured: OSError: no space"]
     assert marked.open() == 0
-    assert not callback.training.begun
+    assert not callback.training.is_begun
 
 
 def test_a_block_closes_what_a_failed_training_left(marked: Marked) -> None:
@@ -261,7 +262,7 @@ def test_a_block_closes_what_a_failed_training_left(marked: Marked) -> None:
     callback.begin()
     for other in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
         assert other.measurement is None
-        assert not other.training.begun
+        assert not other.training.is_begun
     callback.close()
 
 
@@ -285,11 +286,11 @@ def test_a_problem_at_the_end_does_not_stand_in_for_the_training_s_own(
 
 def test_at_every_step_the_environment_is_left_alone(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     training = TrainingMeasurement()
-    training.begin("train")
+    training.begin_training("train")
     monkeypatch.setattr("joulelab.integrations.training.count_local_ranks", None)  # nobody asks again
-    training.step({"samples": 2})
-    training.work({"samples": 1})
-    training.end()
+    training.report_step({"samples": 2})
+    training.report_work({"samples": 1})
+    training.end_training()
     assert marked.work() == {"steps": 1, "samples": 3}
 
 
@@ -315,8 +316,8 @@ def test_trackers_get_the_run_if_the_user_has_them(
 
     def train(**options: Any) -> TrainingMeasurement:
         training = TrainingMeasurement(**options)
-        training.begin("train")
-        training.end()
+        training.begin_training("train")
+        training.end_training()
         return training
 
     train()
@@ -326,7 +327,7 @@ def test_trackers_get_the_run_if_the_user_has_them(
     assert calls == []
     training = train()
     assert calls == [(training.measurement, "auto")]
-    assert "not logged to the end: OSError: gone" in caplog.text
+    assert "totals of the training are not logged: OSError: gone" in caplog.text
     caplog.clear()
     train(log="mlflow")
     assert [r.getMessage() for r in caplog.records] == ["the training is not logged: OSError: no server"]

@@ -47,7 +47,7 @@ def test_what_is_summed_up_on_the_way_is_what_a_whole_analysis_gives(
 ) -> None:
     monkeypatch.setattr(live_energy, "MOST_ROWS", 400)
     run = make_run(tmp_path)
-    read = LiveHost(run / "node1", A)
+    read = LiveHost(run / "node1", A, over_s=5.0)
     with open_journal(run, gpus(2)) as journal:
         for part in range(20):
             journal.append_rows(rows(100, since=100 * part))

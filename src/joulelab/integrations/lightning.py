@@ -1,4 +1,4 @@
-"""Measure a training by Lightning: `Trainer(..., callbacks=[JoulelabCallback()])`, of either of its two packages."""
+"""Measure a training with Lightning, of either package: `Trainer(..., callbacks=[JoulelabCallback()])`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
-from joulelab.integrations.training import BatchCounter, TrainingCallback, TrainingMeasurement, guard_hook
+from joulelab.integrations.batch_sizes import BatchCounter
+from joulelab.integrations.training import TrainingCallback, TrainingMeasurement, guard_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _find_callback_class() -> Any:
-    """Return the callback class of the package that is in use, or can be used."""
+    """Return the callback class of the package that is imported, or can be."""
     why = ""
     for package in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         try:
@@ -33,8 +34,7 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
     """Measure a training: phases `train`, `epoch n`, steps, validation, save; a test or prediction by itself.
 
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
-    `samples` says how many are in a batch (a number, or a function of it) where that is not the length of its first
-    tensor.
+    `samples` is the number of samples in a batch, or a function of it, if that is not the length of its first tensor.
     """
 
     def __init__(
@@ -44,24 +44,24 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
         self._samples = samples
         self._since_ns = 0
         self._steps = 0
-        self._look = BatchCounter()
+        self._count_work = BatchCounter()
         self._saving = False
         self._done: dict[str, float] = {}
 
     @guard_hook
     def setup(self, *_: Any, **__: Any) -> None:
-        """Forget the measurement before: this training may turn out to have no batches."""
-        self.training.measurement, self._look = None, BatchCounter()
+        """Drop the measurement before: this training may have no batches."""
+        self.training.measurement, self._count_work = None, BatchCounter()
 
     @guard_hook
     def on_sanity_check_start(self, *_: Any) -> None:
-        """Note when a first look at the validation begins."""
+        """Note when the sanity check begins."""
         self._since_ns = monotonic_ns()
 
     @guard_hook
     def on_sanity_check_end(self, *_: Any) -> None:
-        """Mark that first look, which comes before the training."""
-        self.training.past("sanity check", self._since_ns, {})
+        """Mark the sanity check, which comes before the training."""
+        self.training.mark_past_phase("sanity check", self._since_ns, {})
 
     @guard_hook
     def on_train_start(self, trainer: Any, *_: Any) -> None:
@@ -73,64 +73,64 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
     def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
         """Begin an epoch."""
         self._end_save()
-        self.training.enter("epoch", trainer.current_epoch + 1)
+        self.training.enter_phase("epoch", trainer.current_epoch + 1)
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """End what was saved before."""
-        if self._saving:  # else nothing is done, at every batch
+        """End the save before."""
+        if self._saving:  # called at every batch
             self._end_save()
 
     @guard_hook
     def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
-        """Report a step, once the optimizer took one, with all batches since the one before."""
-        if self.training.begun:
-            done = self._amounts_of(batch)
-            if self._done:  # batches whose gradients were only accumulated
+        """Report a step once the optimizer took one, with all batches since the last step."""
+        if self.training.is_begun:
+            done = self._count_batch(batch)
+            if self._done:  # batches whose gradients were accumulated
                 for name, amount in self._done.items():
                     done[name] = done.get(name, 0) + amount
-            steps = trainer.global_step  # asked once: it takes its way through the trainer's loops
+            steps = trainer.global_step  # read once: the property walks through the trainer's loops
             if steps == self._steps:
                 self._done = done
             else:
                 self._steps, self._done = steps, {}
-                self.training.step(done)
+                self.training.report_step(done)
 
     @guard_hook
     def on_train_epoch_end(self, *_: Any) -> None:
         """End an epoch; batches since the last step belong to it."""
         done, self._done = self._done, {}
         if done:
-            self.training.work(done)
-        self.training.leave("epoch")
+            self.training.report_work(done)
+        self.training.leave_phase("epoch")
 
     @guard_hook
     def on_train_end(self, *_: Any) -> None:
         """End the measurement."""
-        self.training.end()
+        self.training.end_training()
 
     @guard_hook
     def on_validation_start(self, trainer: Any, *_: Any) -> None:
         """Begin a validation, of a training or by itself."""
         self._end_save()
-        if self.training.begun:
-            self.training.enter("validation", trainer.current_epoch + 1)
+        if self.training.is_begun:
+            self.training.enter_phase("validation", trainer.current_epoch + 1)
         elif not trainer.sanity_checking:
             self._begin("validation", trainer)
 
     @guard_hook
     def on_validation_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
-        """Count a batch; in a training under a name of its own: it is not what the training is about."""
-        if self.training.begun:
-            found = self._amounts_of(batch)
-            self.training.work({"validated": found.get("samples", 0.0)} if trainer.state.fn == "fit" else found)
+        """Count a batch; inside a training as `validated`, not as its samples."""
+        if self.training.is_begun:
+            found = self._count_batch(batch)
+            self.training.report_work({"validated": found.get("samples", 0.0)} if trainer.state.fn == "fit" else found)
 
     @guard_hook
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         """End a validation."""
         if trainer.state.fn == "fit":
-            self.training.leave("validation")
+            self.training.leave_phase("validation")
         else:
-            self.training.end()
+            self.training.end_training()
 
     @guard_hook
     def on_test_start(self, trainer: Any, *_: Any) -> None:
@@ -145,55 +145,55 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
     @guard_hook
     def on_test_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
         """Count a batch of a test."""
-        if self.training.begun:
-            self.training.work(self._amounts_of(batch))
+        if self.training.is_begun:
+            self.training.report_work(self._count_batch(batch))
 
     @guard_hook
     def on_predict_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
         """Count a batch of a prediction."""
-        if self.training.begun:
-            self.training.work(self._amounts_of(batch))
+        if self.training.is_begun:
+            self.training.report_work(self._count_batch(batch))
 
     @guard_hook
     def on_test_end(self, *_: Any) -> None:
         """End the measurement of a test."""
-        self.training.end()
+        self.training.end_training()
 
     @guard_hook
     def on_predict_end(self, *_: Any) -> None:
         """End the measurement of a prediction."""
-        self.training.end()
+        self.training.end_training()
 
     @guard_hook
     def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
-        """Begin to save a checkpoint of the training; nobody tells when that is done, so the next event ends it."""
+        """Begin to save a checkpoint; its end is not reported, so the next event ends it."""
         self._end_save()
-        self.training.enter("save", trainer.current_epoch + 1)
+        self.training.enter_phase("save", trainer.current_epoch + 1)
         self._saving = True
 
     @guard_hook
     def on_exception(self, _trainer: Any, _module: Any, exception: BaseException) -> None:
-        """End the measurement of what failed."""
-        self.training.end(exception)
+        """End the measurement of a training that failed."""
+        self.training.end_training(exception)
 
     @guard_hook
     def teardown(self, *_: Any, **__: Any) -> None:
-        """End what is still measured, as when a trainer gives up by itself."""
-        self.training.end()
+        """End a measurement that is still open, as when a trainer gives up."""
+        self.training.end_training()
 
-    def _amounts_of(self, batch: Any) -> dict[str, float]:
+    def _count_batch(self, batch: Any) -> dict[str, float]:
         given = self._samples
         if given is None:
-            return self._look(batch)
-        return self._look(batch) | {"samples": given(batch) if callable(given) else given}
+            return self._count_work(batch)
+        return self._count_work(batch) | {"samples": given(batch) if callable(given) else given}
 
     @guard_hook
     def _end_save(self) -> None:
         self._saving = False
-        self.training.leave("save")
+        self.training.leave_phase("save")
 
     def _begin(self, name: str, trainer: Any) -> None:
-        # Lightning starts the other ranks itself unless a launcher did: then they are in the runs of this process.
+        # Lightning starts the other ranks unless a launcher did: then they are part of the runs of this process.
         environment = getattr(trainer.strategy, "cluster_environment", None)
         spawned = environment is not None and not environment.creates_processes_externally
-        self.training.begin(name, local_rank=trainer.local_rank, ranks=trainer.num_devices, spawned=spawned)
+        self.training.begin_training(name, local_rank=trainer.local_rank, ranks=trainer.num_devices, spawned=spawned)

@@ -33,41 +33,41 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("joulelab")
 T = TypeVar("T")
-MOST_STEP_TIMES = 4096  # times of steps that are kept, to tell whether the load is in step with a sensor
+MOST_STEP_TIMES = 4096  # they show whether the load is in step with a sensor
 PAINT_S = 0.5
 
 
 class _OpenLoops:
-    """Know the loops of this process: which are open, and how often each has begun. Safe in threads."""
+    """Hold the open loops of this process, and how often each loop has begun. Safe in threads."""
 
     def __init__(self) -> None:
-        # One thread may come twice: what collects garbage ends loops that were left, in the midst of anything.
+        # Reentrant: the garbage collector may end an abandoned loop at any point of this thread.
         self._lock = threading.RLock()
         self._open: tuple[_LoopPass, ...] = ()
-        # By where a loop stands and what it is called, and by what it goes over.
+        # By place and name of the loop; each entry has its loader and the number of passes.
         self._begun: dict[tuple[Any, int, str], list[tuple[weakref.ref[Any] | None, int]]] = {}
-        self.screen = BarLine()
+        self.bar_line = BarLine()
 
     def enter(self, loop: _LoopPass) -> None:
-        """Take in a loop: those around it in its thread are not painted and count no steps."""
+        """Add a loop: loops around it in its thread are not painted and count no steps."""
         with self._lock:
             for other in self._open:
                 other.holds_others |= other.thread == loop.thread
             self._open = (*self._open, loop)
 
     def leave(self, loop: _LoopPass) -> None:
-        """Take out a loop that has ended, in whatever thread."""
+        """Remove a loop that has ended, in any thread."""
         with self._lock:
             self._open = tuple(other for other in self._open if other is not loop)
 
-    def number(self, loader: object, place: tuple[Any, int, str]) -> int:
-        """Return the how many-eth time it is, from 1, that a loader is gone over at a place.
+    def count_pass(self, loader: object, place: tuple[Any, int, str]) -> int:
+        """Return how often this loop has iterated over this loader, counting from 1.
 
-        One that is made anew for each epoch goes on where the last one was, which is gone by then.
+        A loader that is created for each epoch continues the number of the last one, which is deleted by then.
         """
         try:
             ref: weakref.ref[Any] | None = weakref.ref(loader)
-        except TypeError:  # a list, a range: they cannot be told apart for certain
+        except TypeError:  # a list or a range has no weak reference
             ref = None
         with self._lock:
             known = self._begun.setdefault(place, [])
@@ -86,9 +86,9 @@ _loops = _OpenLoops()
 
 
 class TrackedLoop(Generic[T]):
-    """Go over batches, each time in a phase of its own; afterwards it tells of the last time: `energy`, `samples`.
+    """Iterate over batches, each pass in a phase of its own; afterwards it holds the last pass: `energy`, `samples`.
 
-    A batch counts when the loop asks for the next: one that is left by `break` or an error does not.
+    A batch counts when the loop requests the next one; the last batch before a `break` or an error does not.
     """
 
     def __init__(self, loader: Iterable[T], place: tuple[Any, int, str], options: _TrackOptions) -> None:
@@ -97,21 +97,21 @@ class TrackedLoop(Generic[T]):
         self._result: Result | None = None
 
     def __iter__(self) -> Generator[T, None, None]:
-        """Begin to go over the batches, when the first is asked for."""
+        """Begin a pass when the first batch is requested."""
         loop = _LoopPass(self._place, self._options)
         self._loop, self._result = loop, None
-        batches = loop.batches(self._loader)
-        # Whatever becomes of the loop: also a program that ends by an error in it closes the run it began.
+        batches = loop.yield_batches(self._loader)
+        # A program that ends by an error in the loop closes its run, too.
         weakref.finalize(batches, loop.end)
         return batches
 
     def __len__(self) -> int:
-        """Return how many batches there are, where the loader knows."""
+        """Return the number of batches, if the loader has a length."""
         return len(self._loader)  # type: ignore[arg-type]
 
     @property
     def samples(self) -> float:
-        """Return the samples counted so far (or whatever `unit` says), 0 where they cannot be told."""
+        """Return the samples counted so far (in `unit`), 0 if their number is unknown."""
         return self._loop.count.samples if self._loop else 0.0
 
     @property
@@ -121,38 +121,38 @@ class TrackedLoop(Generic[T]):
 
     @property
     def duration_s(self) -> float:
-        """Return how long the loop took, in s; so far, while it runs."""
+        """Return the time of the loop in s, up to now while it runs."""
         return self._loop.seconds if self._loop else 0.0
 
     @property
     def run(self) -> Path | None:
-        """Return the folder of the run that it is part of, None where nothing is recorded."""
+        """Return the folder of its run, None if nothing is recorded."""
         return self._loop.run if self._loop else None
 
     @property
     def result(self) -> Result | None:
-        """Return everything that was found, None where nothing is recorded. Raises ConfigError while it runs."""
+        """Return the result of the pass, None if nothing is recorded. Raises ConfigError while it runs."""
         if self._loop is None or not self._loop.end_ns:
-            raise ConfigError("the loop has not ended", next="ask after it")
+            raise ConfigError("the loop has not ended", next="read it after the loop")
         if self._result is None:
-            self._result = self._loop.result()
+            self._result = self._loop.analyse()
         return self._result
 
     @property
     def energy(self) -> Quantity | None:
-        """Return the energy of everything measured, in J; None where there is no power meter."""
+        """Return the energy of everything measured in J, None without a power meter."""
         return self.result.energy if self.result is not None else None
 
     @property
     def energy_per(self) -> Quantity | None:
-        """Return joules per sample (or whatever `unit` says) of all ranks; None where either is unknown."""
+        """Return joules per sample (per `unit`) of all ranks, None if energy or samples are unknown."""
         work = self.result.per_work() if self.result is not None else {}
         return work.get(self._options.unit)
 
 
 @dataclass(frozen=True, slots=True)
 class _TrackOptions:
-    """Hold how a loop is tracked."""
+    """Hold the options of `track`."""
 
     name: str
     n: int | None
@@ -163,17 +163,17 @@ class _TrackOptions:
 
 
 class _BatchCount:
-    """Count batches and samples of one rank; the live thread reads what the loop writes."""
+    """Count batches and samples of one rank; written by the loop, read by the live thread."""
 
-    __slots__ = ("at", "batches", "samples", "told")
+    __slots__ = ("at", "batches", "samples", "warned")
 
     def __init__(self) -> None:
-        self.batches, self.samples, self.told = 0, 0.0, True
+        self.batches, self.samples, self.warned = 0, 0.0, False
         self.at: deque[int] = deque(maxlen=MOST_STEP_TIMES)
 
 
 class _LoopPass:
-    """Go over a loader once: what is open meanwhile, and what is left afterwards."""
+    """Hold one pass over a loader: open phases, counts, the bar."""
 
     def __init__(self, place: tuple[Any, int, str], options: _TrackOptions) -> None:
         self.count = _BatchCount()
@@ -190,26 +190,26 @@ class _LoopPass:
 
     @property
     def seconds(self) -> float:
-        """Return how long it took, so far."""
+        """Return the time of the pass, up to now while it runs."""
         return ((self.end_ns or monotonic_ns()) - self.start_ns) / NS if self.start_ns else 0.0
 
-    def batches(self, loader: Iterable[T]) -> Generator[T, None, None]:
-        """Yield the batches; each that has been worked on is a step."""
+    def yield_batches(self, loader: Iterable[T]) -> Generator[T, None, None]:
+        """Yield the batches; each one that was processed is a step."""
         self._begin(loader)
         try:
             if marking.writer() is None and self._bar is None:
-                yield from self._counting(loader)
+                yield from self._yield_unrecorded(loader)
                 return
             for batch in loader:
                 yield batch
                 self._step(batch)
         except Exception as error:
-            self.end(error)  # the loader's
+            self.end(error)  # raised by the loader
             raise
         finally:
             self.end()
 
-    def _counting(self, loader: Iterable[T]) -> Generator[T, None, None]:
+    def _yield_unrecorded(self, loader: Iterable[T]) -> Generator[T, None, None]:
         """Yield the batches of a loop that is not recorded."""
         count = self.count
         for batch in loader:
@@ -224,10 +224,10 @@ class _LoopPass:
         if self.holds_others:
             return
         found = None
-        with contextlib.suppress(Exception):  # whatever a batch is, or a function says of it
+        with contextlib.suppress(Exception):  # a batch or the user's function may raise anything
             found = count_samples(batch, self._options.samples)
         if found is None:
-            self._say(batch)
+            self._warn_unknown(batch)
             marking.step(batches=self._scale)
         else:
             count.samples += found
@@ -235,52 +235,54 @@ class _LoopPass:
 
     def _begin(self, loader: object) -> None:
         options = self._options
-        n = options.n if options.n is not None else _loops.number(loader, self._place)
+        n = options.n if options.n is not None else _loops.count_pass(loader, self._place)
         shown = _is_shown(options.show)
         if shown:
-            import_live_modules()  # before anything is measured
+            import_live_modules()  # before the measurement begins
         if marking.writer() is None and not read_local_rank(os.environ):
             self._stack.enter_context(measure())
         writer = marking.writer()
         self.run = writer.folder.parent.parent if writer is not None and writer.first else None
         if is_recording_itself():
-            self._scale = count_local_ranks(os.environ)  # the other ranks cannot report: this one does for all of them
+            self._scale = count_local_ranks(os.environ)  # the other ranks cannot report, so this one reports for all
         self._stack.enter_context(marking.phase(options.name, n))
         self.thread = threading.get_ident()
         _loops.enter(self)
         self.start_ns = monotonic_ns()
         if shown:
-            self._watch(f"{options.name} {n}")
+            self._start_bar(f"{options.name} {n}")
 
-    def _watch(self, title: str) -> None:
+    def _start_bar(self, title: str) -> None:
         options = self._options
         self._bar = ProgressBar(
-            _loops.screen, sys.stderr, title, options.unit, options.total, ranks=count_local_ranks(os.environ)
+            _loops.bar_line, sys.stderr, title, options.unit, options.total, ranks=count_local_ranks(os.environ)
         )
         writer = marking.writer()
         folder = writer.folder.parent if writer is not None else None
-        self._live = LiveReader(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
+        self._live = LiveReader(
+            folder, self.start_ns, every_s=PAINT_S, steps=self._list_steps, then=self._paint
+        ).__enter__()
 
     def _paint(self, now: LiveFigures | None) -> None:
         if self._bar is not None and not self.end_ns and not self.holds_others:
             self._bar.paint(self.seconds, self.count.batches, self.count.samples, now)
 
-    def _steps(self) -> Ints | None:
+    def _list_steps(self) -> Ints | None:
         import numpy as np
 
         return np.array(self.count.at.copy(), dtype=np.int64) if self.count.at else None
 
-    def _say(self, batch: object) -> None:
-        if self.count.told:
-            self.count.told = False
+    def _warn_unknown(self, batch: object) -> None:
+        if not self.count.warned:
+            self.count.warned = True
             _log.warning(
-                "how many %s a batch of %s holds cannot be told: batches are counted; say it by samples=",
+                "the number of %s in a batch of %s is unknown: batches are counted; give it by samples=",
                 self._options.unit,
                 type(batch).__name__,
             )
 
     def end(self, error: BaseException | None = None) -> None:
-        """End what is open, once; called by the loop, and by whoever ends it otherwise."""
+        """End the pass once; called by the loop, or when it is abandoned."""
         if self.end_ns or not self.start_ns or self._pid != os.getpid():
             return
         self.end_ns = monotonic_ns()
@@ -288,14 +290,14 @@ class _LoopPass:
         if self._bar is not None:
             self._bar.erase()
         if error is None and not threading.main_thread().is_alive():
-            error = getattr(sys, "last_value", None)  # what ends the program, most likely in this loop
+            error = getattr(sys, "last_value", None)  # the error that ends the program, most likely from this loop
         self._stack.__exit__(None if error is None else type(error), error, None)
         if self._bar is not None:
-            self._finish()
+            self._print_later()
 
-    def _finish(self) -> None:
-        """Print the line of the whole loop when its readings are there, beside whatever comes next."""
-        # The interpreter waits for this thread at its end, so that the line is not lost; it takes COVER_S at most.
+    def _print_later(self) -> None:
+        """Print the last line when its readings are on disk, without delaying the program."""
+        # The interpreter waits for this thread (COVER_S at most), so that the line is not lost.
         if threading.main_thread().is_alive():
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._print, name="joulelab-line", daemon=False).start()
@@ -311,8 +313,8 @@ class _LoopPass:
         if self._bar is not None:
             self._bar.finish(self.seconds, self.count.batches, self.count.samples, now)
 
-    def result(self) -> Result | None:
-        """Return what was found of the loop; None where nothing is recorded, and on other ranks."""
+    def analyse(self) -> Result | None:
+        """Return the result of the pass, None if nothing is recorded and on other ranks."""
         if self.run is None:
             return None
         from joulelab.analysis.analyse import analyse_phase
@@ -324,7 +326,7 @@ class _LoopPass:
 
 
 def _is_shown(show: bool | None) -> bool:
-    """Return whether this process paints: the first of all ranks, if somebody looks at it or asks for it."""
+    """Return whether this process shows a bar: the first of all ranks, on a terminal or if asked for."""
     if show is False or read_global_rank(os.environ) or read_local_rank(os.environ):
         return False
     return show is True or (sys.stderr is not None and sys.stderr.isatty())
@@ -342,14 +344,13 @@ def track(
 ) -> TrackedLoop[T]:
     """Track a loop: `for batch in joulelab.track(loader):` is a phase (`epoch 1`, `epoch 2`...) with a step per batch.
 
-    Outside of a run the loop is measured as one of its own. `n` numbers the phase (it counts up by itself), `total` is
-    the number of batches where the loader does not know, `samples` says how many are in a batch (a number or a
-    function of it; else found from its tensors), `unit` what they are. `show` paints a bar on stderr or does not
-    (None: if that is a terminal).
+    Outside of a run, the loop is measured as a run of its own. `n` is the number of the phase (default: counted),
+    `total` the number of batches if the loader has no length, `samples` the number of samples in a batch or a function
+    of it (default: from its tensors), `unit` their name. `show` paints a bar on stderr (default: if it is a terminal).
     """
     if total is None:
         with contextlib.suppress(TypeError, AttributeError, NotImplementedError, ValueError):
             total = len(loader)  # type: ignore[arg-type]
-    frame = sys._getframe(1)  # noqa: SLF001 - where the loop stands is what tells it from others
+    frame = sys._getframe(1)  # noqa: SLF001 - the place of the loop identifies it
     options = _TrackOptions(name, n, total, samples, show, unit)
     return TrackedLoop(loader, (frame.f_code, frame.f_lineno, name), options)

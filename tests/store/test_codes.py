@@ -27,4 +27,4 @@ def test_codes_of_errors_stay() -> None:
 
 def test_codes_of_damage_stay() -> None:
     chosen = {"changed", "unreadable"} & list_strings("store")  # by what the manifest says, or where nothing is given
-    assert sorted(list_given_codes("store", "Problem", 3) | chosen) == sorted(DAMAGE.split())
+    assert sorted(list_given_codes("store", "FileProblem", 3) | chosen) == sorted(DAMAGE.split())

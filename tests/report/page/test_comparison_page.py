@@ -16,7 +16,7 @@ from tests.report.synthetic import epochs, make_run
 from joulelab.analysis.results_file import load_result
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
-from joulelab.report import rated
+from joulelab.report import run_tables
 from joulelab.report.charts.power_chart import NO_COMMON_SCOPE
 from joulelab.report.comparison import (
     ONE_RUN_EACH,
@@ -28,6 +28,7 @@ from joulelab.report.comparison import (
     pair_phases,
     title_runs,
 )
+from joulelab.report.messages import COMPARISON, word_note
 from joulelab.report.page.comparison_page import MOST_OVERLAID, make_comparison_report, open_comparison_report
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.page_blocks import Paragraph
@@ -72,7 +73,7 @@ def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     assert f"{found.verdict()}." in " ".join(read.by_class["verdict"])
     ids = [section.id for section in page.sections]
     assert ids == ["verdict", "power", "figures", "phases", "estimate", "notes", "again"]
-    assert ONE_RUN_EACH in page.sections[5].body
+    assert word_note(ONE_RUN_EACH, COMPARISON) in page.sections[5].body
 
 
 @pytest.mark.system  # pure, and slow
@@ -129,7 +130,7 @@ def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> N
     text = re.sub("<[^>]+>", "", estimate.body)
     for result in results:
         assert result.rated.ratio is not None
-        assert escape_unprintable(rated.describe_rated(result.rated)) in text.replace("&#x27;", "'")
+        assert escape_unprintable(run_tables.describe_rated(result.rated)) in text.replace("&#x27;", "'")
 
 
 @pytest.mark.system  # pure, and slow
@@ -252,5 +253,5 @@ def test_what_makes_runs_doubtful_to_compare_stands_beside_the_first_figures(tmp
     for blocks, names in ((two, "AB"), (three, "AC")):
         (doubt,) = compare_runs(first, third).doubts(*names)
         assert doubt.code == "points-differ"
-        assert Paragraph(doubt, "note warn") in blocks
+        assert Paragraph(word_note(doubt, COMPARISON), "note warn") in blocks
     assert not [b for b in three if isinstance(b, Paragraph) and "A and B" in b.text]

@@ -16,7 +16,7 @@ from joulelab.analysis.power_profile import make_profile
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import add_quantities
 from joulelab.report import format as fmt
-from joulelab.report import rated
+from joulelab.report import run_tables
 from joulelab.report.charts.run_charts import split_energy
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.run_page import make_run_report
@@ -156,7 +156,7 @@ def test_the_stack_adds_up_to_what_was_measured(told: Told) -> None:
 
 
 def test_rated_power_is_told_once(rich: Told) -> None:
-    told = rated.describe_rated(rich.result.rated)
+    told = run_tables.describe_rated(rich.result.rated)
     assert fmt.format_interval(rich.json["rated"]["ratio"]["value"], rich.json["rated"]["ratio"]["expanded"]) in told
     assert told in " ".join(rich.html.by_class["said"])
     assert told in rich.terminal

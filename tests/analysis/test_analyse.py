@@ -1,10 +1,11 @@
-"""From a run folder to a result: live, killed, closed; sums that count nothing twice; net, phases, work, load."""
+"""From a run folder to a result: live, killed, closed; phases, work, load, gaps, uncertain intervals."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,9 +14,18 @@ from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import NS, ns
 
 from joulelab.analysis import analyse as module
-from joulelab.analysis.analyse import analyse_phase, analyse_run
-from joulelab.core.spec import Spec, Stream
+from joulelab.analysis.analyse import add_interval_terms, analyse_phase, analyse_run, list_gaps, read_edge_offsets
+from joulelab.analysis.result import Gap
+from joulelab.core.quantity import Quantity
+from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
+from joulelab.report.messages import word_check
+from joulelab.report.result_json import describe_result
+from joulelab.store.imported import ImportedMeter, RunImport, import_run
+from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -227,6 +237,8 @@ MACHINE = Stream(
     1.0,
     (Spec("busy", "CPU load", "1"), Spec("disk_read_b", "disk", "B", "counter"), Spec("odd", "x", "1")),
 )
+
+
 TREE = Stream("tree", "tree", "workload", 1.0, (Spec("cpu_s", "CPU time", "s", "counter"), Spec("memory_b", "m", "B")))
 
 
@@ -312,3 +324,107 @@ def test_times_are_utc_by_the_first_clock_pair(folder):
     meta = json.loads((folder.path / "run.json").read_text())
     (folder.path / "run.json").write_text(json.dumps(meta | {"started": {"mono_ns": 5 * NS}}))
     assert analyse_run(folder.open()).start_utc == ""
+
+
+def event(t, kind, stream="gpu:0.power", meter="nvml", **more):
+    return {"t": t, "event": kind, "meter": meter, "stream": stream, **more}
+
+
+def test_a_gap_lasts_from_the_last_good_reading_to_the_next():
+    events = [event(30, "gap", reason="lost", **{"from": 20}), event(90, "gap-end", to=95)]
+    assert list_gaps(events) == [Gap("nvml", "gpu:0.power", 20, 95, "lost")]
+
+
+def test_the_first_reason_of_a_gap_stays():
+    events = [event(30, "gap", reason="lost"), event(40, "gap", reason="denied"), event(90, "gap-end")]
+    assert list_gaps(events) == [Gap("nvml", "gpu:0.power", 30, 90, "lost")]
+
+
+def test_a_gap_that_nobody_ended_lasts():
+    assert list_gaps([event(30, "gap")]) == [Gap("nvml", "gpu:0.power", 30, None, "")]
+
+
+def test_an_end_without_a_beginning_is_none():
+    assert list_gaps([event(30, "gap-end"), {"t": 5, "event": "clock"}]) == []
+
+
+def test_streams_and_hosts_are_kept_apart_and_in_order():
+    events = [
+        event(30, "gap", host="a", reason="a"),
+        event(10, "gap", host="b", reason="b"),
+        event(20, "gap", stream="gpu:1.power", host="a", reason="c"),
+        event(50, "gap-end", host="b"),
+        event(60, "gap-end", host="a"),
+    ]
+    assert [(g.from_ns, g.to_ns, g.reason) for g in list_gaps(events)] == [
+        (10, 50, "b"),
+        (20, None, "c"),
+        (30, 60, "a"),
+    ]
+
+
+def test_events_tell_how_far_the_ends_may_be_off() -> None:
+    told = {"t": 1, "event": "interval-unsure", "begin_s": 7.5, "end_s": 0.25}
+    assert read_edge_offsets([{"t": 0, "event": "clock"}, told]) == (7_500_000_000, 250_000_000)
+    assert read_edge_offsets([{"t": 0, "event": "clock"}]) == (0, 0)
+
+
+def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> None:
+    spec = Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=Accuracy("assumed", 0.01))
+    doubts = [
+        {"t": 1010 * NS, "event": "interval-doubt", "status": status, "what": f"job 7: {status}", "next": "ask"}
+        for status in ("failed", "warning", "note", "strange")
+    ]
+    rows = [(t * NS, t * NS, (100.0,)) for t in range(1000, 1201)]
+    streams = [Fetched(Stream("node.ac", "power", "node.ac", 1.0, (spec,)), rows, "n1", doubts)]
+    with open_run(
+        import_run(tmp_path, RunImport([ImportedMeter("bmc", streams)], 1010 * NS, 1190 * NS, {}, ["x"]))
+    ) as run:
+        result = analyse_run(run)
+    found = [c for c in result.checks if c.name == "interval"]
+    assert [c.status for c in found] == ["failed", "warning", "note", "warning"]
+    assert (word_check(found[0]).text, word_check(found[0]).next) == ("job 7: failed", "ask")
+    plain = {"name": "interval", "code": "interval", "status": "note", "message": "job 7: note", "next": "ask"}
+    plain |= {"scope": "", "numbers": {}, "texts": {"what": "job 7: note", "next": "ask"}}
+    assert plain in describe_result(result)["checks"]
+
+
+def test_an_end_is_worth_what_was_drawn_around_it() -> None:
+    energy = Quantity(1000.0, {"gain:x": 3.0})
+    assert add_interval_terms(energy, lambda t, off: 1 / 0, 0, 10, (0, 0)) is energy
+    # 100 W at the begin, 300 W at the end.
+    watts = {0: 100.0, 10: 300.0}
+    found = add_interval_terms(energy, lambda t, off: watts[t] * off / math.sqrt(3), 0, 10, (2, 1))
+    assert found.value == 1000.0
+    assert found.terms == {
+        "gain:x": 3.0,
+        "interval:0": pytest.approx(-200 / math.sqrt(3)),
+        "interval:10": pytest.approx(300 / math.sqrt(3)),
+    }
+
+
+def test_scopes_that_begin_together_add() -> None:
+    one = add_interval_terms(Quantity(1.0), lambda t, off: 5.0, 0, 9, (1, 1))
+    two = add_interval_terms(Quantity(2.0), lambda t, off: 7.0, 0, 9, (1, 1))
+    assert (one + two).budget() == {"interval": pytest.approx(12 * math.sqrt(2))}
+    assert (two - one).budget() == {"interval": pytest.approx(2 * math.sqrt(2))}
+
+
+def test_the_cords_of_a_node_begin_together(tmp_path: Path) -> None:
+    """Two outlets of 100 W and 200 W, the run known to 6 s at its begin and 3 s at its end."""
+    streams = []
+    for number, watts in ((1, 100.0), (2, 200.0)):
+        spec = Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=Accuracy("assumed", 0.0, shared="pdu"))
+        scope = f"outlet:p.{number}"
+        stream = Stream(scope, "power", scope, 1.0, (spec,), "node.ac", sums="node.ac", parts=2)
+        rows = [(t * NS, t * NS, (watts,)) for t in range(1000, 1201)]
+        streams.append(Fetched(stream, rows, "n1"))
+    what = RunImport([ImportedMeter("pdu", streams)], 1050 * NS, 1150 * NS, {}, ["x"], unsure_s=(6.0, 3.0))
+    with open_run(import_run(tmp_path, what)) as run:
+        result = analyse_run(run)
+    node = next(s for s in result.scopes if s.scope == "node.ac")
+    assert node.energy.value == pytest.approx(300 * 100)
+    expected = 300 * math.hypot(6.0, 3.0) / math.sqrt(3)
+    assert node.energy.budget()["interval"] == pytest.approx(expected, rel=1e-6)
+    measured = next(g for g in result.groups if g.name == "measured")
+    assert measured.energy.budget()["interval"] == pytest.approx(expected, rel=1e-6)

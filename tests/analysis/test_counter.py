@@ -1,4 +1,4 @@
-"""Counters: rests, gaps, and the ticks at the edges."""
+"""Counters: rests, gaps, the ticks at the edges, and powers from their rises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import NS, counter_spec, ns, power_spec, readings, stepped
 
-from joulelab.analysis.counter import CounterCurve, _refined
+from joulelab.analysis.counter import CounterCurve, _refine_knots
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 
@@ -191,14 +191,14 @@ def test_a_step_lies_where_its_neighbours_leave_room():
     ],
 )
 def test_knots_move_only_where_there_is_no_other_choice(t, half, refined):
-    knots = _refined(np.array(t), np.array(half), np.arange(len(t), dtype=float), 0.1)
+    knots = _refine_knots(np.array(t), np.array(half), np.arange(len(t), dtype=float), 0.1)
     assert knots.t == pytest.approx(refined)
     assert (knots.half <= np.array(half)).all()
 
 
 def test_without_a_tick_knots_stay():
     t, half = np.array([0.0, 0.35]), np.array([0.001, 0.02])
-    assert _refined(t, half, t, 0.0).t is t
+    assert _refine_knots(t, half, t, 0.0).t is t
 
 
 @pytest.mark.system  # pure, and slow
@@ -400,3 +400,14 @@ def test_a_count_of_a_watt_hour_is_known_to_about_that(watts, length):
         widths.append(found.expanded)
     assert np.mean(inside) >= 0.95
     assert max(widths) < 4 * 3600 + 4 * watts
+
+
+def test_readings_that_come_late_and_early_show_no_peak():
+    rng = np.random.default_rng(3)
+    at = np.arange(0.0, 30.0, 0.1) + rng.uniform(0.0, 0.09, 300)
+    steps = np.floor(at * 1000) / 1000  # a counter that steps every ms, at a constant 350 W
+    seen = readings(at, 350.0 * (steps + rng.choice((0.0, -0.004), 300)))  # now and then some steps late
+    watts = CounterCurve(seen, counter_spec(), name="c").find_powers(0.1).value
+    assert watts.max() < 350.0 * 1.1
+    assert watts.min() > 350.0 * 0.9
+    assert len(watts) > 250

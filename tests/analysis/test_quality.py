@@ -92,7 +92,7 @@ def test_cells_have_means_of_their_quality(judged: StudySummary) -> None:
 
 
 def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: StudySummary) -> None:
-    doubt = "worked on different data: synthetic-memory in cap=100 W; cifar-10 in cap=200 W"
+    doubt = "did not use the same data (synthetic-memory: cap=100 W; cifar-10: cap=200 W)"
     text = _printed(judged)
     assert doubt in " ".join(text.split())
     assert "accuracy" in text

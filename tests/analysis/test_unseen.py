@@ -153,8 +153,8 @@ def test_steps_of_other_phases_say_nothing_about_this_one():
 
 
 def test_the_same_steps_are_looked_at_once_and_little_is_kept(monkeypatch):
-    looked, real = [], unseen._in_step
-    monkeypatch.setattr(unseen, "_in_step", lambda *given: looked.append(1) or real(*given))
+    looked, real = [], unseen._find_share_in_step
+    monkeypatch.setattr(unseen, "_find_share_in_step", lambda *given: looked.append(1) or real(*given))
     monkeypatch.setattr(unseen, "_SHARES", {})
     monkeypatch.setattr(unseen, "CACHED_SHARES", 3)
     asked = [steps(period) for period in (0.3, 0.137, 0.211, 0.3001)]

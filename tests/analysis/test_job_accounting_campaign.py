@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 from tests.analysis.folders import Folder, power
-from tests.analysis.test_accounting import account, only, result_of
+from tests.analysis.test_job_accounting import account, only, result_of
 from tests.analysis.virtual import accuracy, ns
 
 T = np.arange(0, 60, 0.1)

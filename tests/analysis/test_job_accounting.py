@@ -18,7 +18,7 @@ from joulelab.analysis.channels import load_channels
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import join_meters
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.report.agreement import list_agreement_rows
+from joulelab.report.run_tables import list_agreement_rows
 
 SLURM = accuracy(0.05, shared="slurm:xcc", quantum=400.0)
 COMMON = {"job": "7", "row": ".batch", "plugin": "xcc"}

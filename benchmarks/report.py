@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power_profile import make_profile
 from joulelab.report.charts.power_chart import encode_power_chart, make_power_chart
-from joulelab.report.rated import describe_rated
+from joulelab.report.run_tables import describe_rated
 from joulelab.store.documents import read_json
 from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run

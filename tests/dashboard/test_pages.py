@@ -16,7 +16,7 @@ from tests.dashboard.conftest import BIDI, HOSTILE
 from joulelab.analysis.results_file import load_head, load_result
 from joulelab.dashboard.security import Doors
 from joulelab.dashboard.server import in_background
-from joulelab.report.listed import format_run_energy
+from joulelab.report.run_tables import format_run_energy
 
 if TYPE_CHECKING:
     from pathlib import Path

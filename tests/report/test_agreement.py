@@ -9,7 +9,7 @@ import pytest
 from joulelab.analysis.joining import compare_meters
 from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, Result, ScopeResult
 from joulelab.core.quantity import Quantity
-from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
+from joulelab.report.run_tables import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.tables import write_terminal
 
 

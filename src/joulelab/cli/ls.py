@@ -108,7 +108,7 @@ def _make_table(rows: list[dict[str, Any]], width: int) -> Table:
 def _format_cells(row: Mapping[str, Any]) -> list[str]:
     """Return run, age, time, energy and end; a damaged run may have none but its name."""
     from joulelab.report import format as fmt
-    from joulelab.report.listed import format_run_end, format_run_energy
+    from joulelab.report.run_tables import format_run_end, format_run_energy
 
     age = _format_age(row["start_utc"]) if "start_utc" in row else ""
     took = fmt.format_duration(row["duration_s"]) if "start_utc" in row else ""

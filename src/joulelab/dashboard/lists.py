@@ -13,8 +13,8 @@ from joulelab.dashboard.frame import BADGES, WORDS, document, navigation, short,
 from joulelab.dashboard.search import ALL
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, join_html, tag
-from joulelab.report.listed import format_run_end, format_run_energy
 from joulelab.report.page.document import Page, Section
+from joulelab.report.run_tables import format_run_end, format_run_energy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

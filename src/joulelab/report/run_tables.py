@@ -1,18 +1,16 @@
-"""Print a result as a table that people can paste."""
+"""Show a run: headline, tables of energies, phases, meters and uncertainty, and facts; also in lists and by print()."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
-from joulelab.core.scope import rank_scope
+from joulelab.core.scope import find_family, rank_scope
 from joulelab.report import format as fmt
-from joulelab.report import rated
-from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
-from joulelab.report.caps import cap_lines
+from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.messages import word_check, word_checks
 from joulelab.report.run_rows import (
     count_hidden_phases,
@@ -38,13 +36,14 @@ from joulelab.report.terminal import (
     RuleLine,
     TextLine,
     list_facts,
+    write_blocks,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.result import Result
+    from joulelab.analysis.result import ChannelEnergy, Lag, MeterComparison, RatedResult, Result, ScopeResult
     from joulelab.core.quantity import Quantity
     from joulelab.report.run_rows import EnergyRow, PhaseRow
 
@@ -65,6 +64,10 @@ MOST_LONG = 6  # texts that are too long for a line and are named only
 MOST_OF_NAME = 24  # letters of the name of a phase, in a line
 MOST_KINDS = 3  # of work, in the table of phases
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
+RATED_ADVICE = "to tell it: rated_w = WATTS below [node] of joulelab.toml"
+MOST_SCOPES = 4  # whose rated power is unknown
+J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh too
+MEASUREMENT_WIDTH = 80
 MOVED = (
     ("disk", "disk_read_b", "read"),
     ("disk", "disk_written_b", "written"),
@@ -104,7 +107,7 @@ def lay_out_run(
         blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)]
         if not every_phase and (hidden := count_hidden_phases(result)):
             blocks.append(TextLine(f"and {hidden} more names: joulelab show {name} --phases"))
-    facts = avoid_breaks(list_workload_facts(result) + list_work_facts(result)) + cap_lines(result)
+    facts = avoid_breaks(list_workload_facts(result) + list_work_facts(result)) + list_cap_facts(result)
     facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     doubts = [("problem", text) for text in problems] + list_check_facts(result)
     blocks += [BLANK_LINE, list_facts(facts), list_facts(doubts, styles=STATUS_STYLES)]
@@ -147,11 +150,6 @@ def describe_command(result: Result, width: int) -> str:
     end = f" · {name_ending(result)}"
     room = max(width - len(covers) - len(end), 20)
     return f"{covers}{fmt.shorten_end(shlex.join(result.command), room)}{end}"
-
-
-def list_rated_facts(result: Result) -> list[tuple[str, str]]:
-    """Return what runtime x rated power would have said, where that is known."""
-    return [("estimate", rated.describe_rated(result.rated))] if result.rated.ratio is not None else []
 
 
 def name_ending(result: Result) -> str:
@@ -362,3 +360,208 @@ def list_closing_facts(result: Result, folder: Path, name: str) -> list[tuple[st
         return lines
     lines.append(("next", f"joulelab show {name} --budget | joulelab compare A B"))
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementRow:
+    """Hold one meter of a scope; `off` is its difference from the one believed, as a share of that one's energy."""
+
+    scope: str
+    meter: str
+    energy: Quantity
+    off: Quantity | None
+    verdict: str
+    lag: str
+
+
+def list_agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]:
+    """Return the scopes that several meters cover, the one believed first.
+
+    Without `every` the best channel of each meter at the node and the rack, and elsewhere only what differs.
+    """
+    several = len({s.host for s in result.scopes if find_family(s.scope) != "job"}) > 1
+    rows: list[AgreementRow] = []
+    for s in result.scopes:
+        others = [c for c in result.comparisons if (c.host, c.scope) == (s.host, s.scope) and c.over is None]
+        if not every:
+            others = _choose_comparisons(s, others, imported=result.outcome == "imported")
+        if not others:
+            continue
+        scope = f"{s.host}/{s.scope}" if several else s.scope
+        rows.append(
+            AgreementRow(scope, _name_channel(s.reading), s.energy, None, "best", _format_lag(result, s, s.reading))
+        )
+        for c in others:
+            off = c.difference * (1 / s.energy.value) if s.energy.value > 0 else None
+            rows.append(
+                AgreementRow(
+                    "", _name_channel(c.other), c.other.energy, off, c.verdict, _format_lag(result, s, c.other)
+                )
+            )
+    return rows + [row for c in result.comparisons for row in _list_accounted_rows(c)]
+
+
+def _list_accounted_rows(c: MeterComparison) -> list[AgreementRow]:
+    """Return what a cluster accounted beside our own meters, over the stretch of time that it accounted."""
+    if c.over is None:
+        return []
+    since, until = c.over
+    off = c.difference * (1 / c.best.energy.value) if c.best.energy.value > 0 else None
+    ours = AgreementRow(
+        f"{c.scope}, {since:+.0f} to {until:+.0f} s", _name_channel(c.best), c.best.energy, None, "ours", fmt.NOTHING
+    )
+    return [ours, AgreementRow("", _name_channel(c.other), c.other.energy, off, c.verdict, fmt.NOTHING)]
+
+
+def _choose_comparisons(scope: ScopeResult, others: list[MeterComparison], *, imported: bool) -> list[MeterComparison]:
+    # Who imports two meters of one GPU wants to see them compared.
+    wall = find_family(scope.scope) in ("node.ac", "node.dc", "rack") or imported
+    best: dict[str, MeterComparison] = {}
+    for c in others:  # the narrowest comes first
+        if c.other.meter != scope.reading.meter and (wall or c.verdict == "differ"):
+            best.setdefault(c.other.meter, c)
+    return list(best.values())
+
+
+def _name_channel(reading: ChannelEnergy) -> str:
+    return f"{reading.meter} {reading.channel}"
+
+
+def _format_lag(result: Result, scope: ScopeResult, reading: ChannelEnergy) -> str:
+    """Return the lag (s) that was taken out of a meter's readings, with its interval."""
+    meters = reading.meter.split("+")
+    lags = [g for g in result.lags if g.host == scope.host and g.meter in meters and _has_lag(scope, g)]
+    moved = [g.total_s for g in lags if g.applied]
+    if not moved:
+        return fmt.NOTHING
+    # Cords of one meter are read at once, so their lags are about the same.
+    half = max((max(moved) - min(moved)) / 2, 2 * max(g.u_s for g in lags if g.applied))
+    return f"{(max(moved) + min(moved)) / 2:+.2f} ± {half:.2f}"
+
+
+def _has_lag(scope: ScopeResult, lag: Lag) -> bool:
+    parts = ("outlet:", "psu:") if scope.scope == "node.ac" else ("psu.dc:",) if scope.scope == "node.dc" else ()
+    return lag.scope == scope.scope or lag.scope.startswith(parts)
+
+
+def make_agreement_table(rows: list[AgreementRow]) -> Table:
+    """Return meters of one scope with their energies, differences and verdicts."""
+    energy = scale_column("energy", "J", [r.energy for r in rows])
+    columns = ("scope", "meter", energy, "off, %", "", "lag, s")
+    cells = [(r.scope, r.meter, r.energy, _format_off(r.off), r.verdict, r.lag) for r in rows]
+    return make_table(columns, cells, left=(0, 1, 4))
+
+
+def _format_off(off: Quantity | None) -> str:
+    if off is None:
+        return fmt.NOTHING
+    return f"{100 * off.value:+.1f}" + (f" ± {fmt.format_number(100 * off.expanded, 2)}" if off.known else "")
+
+
+def list_joining_facts(result: Result) -> list[tuple[str, str]]:
+    """Return what joining meters tells: how far rests can be off, and how efficient supplies were."""
+    lines = []
+    for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):
+        bound = 2 * group.energy.with_bound().u
+        if bound > 1.5 * 2 * group.energy.u:
+            off = fmt.format_rough(bound, "J", 2)
+            lines.append(
+                ("rest", f"{group.name}: off by up to {off} if the load repeats in step with the sensors inside")
+            )
+    for name, q in result.ratios.items():
+        both = q.expanded
+        text = f"{100 * q.value:.1f}" + ("" if both is None else f" ± {100 * both:.1f}")
+        lines.append(("supply", f"{name.replace('supply ', '')} {text} % (node.dc / node.ac)"))
+    return lines
+
+
+def list_rated_facts(result: Result) -> list[tuple[str, str]]:
+    """Return the estimate by runtime x rated power, where the rated power is known."""
+    return [("estimate", describe_rated(result.rated))] if result.rated.ratio is not None else []
+
+
+def describe_rated(rated: RatedResult) -> str:
+    """Return the estimate and how far off it is in one line; what is not known with how to tell it."""
+    ratio = rated.ratio
+    if ratio is None:
+        if not rated.unknown:
+            return "none: no energy was measured that it could be compared with"
+        return f"unknown: the rated power of {_list_some(rated.unknown)} is not recorded; {RATED_ADVICE}"
+    power = format_rated_power(rated)
+    power = f"({power})" if " + " in power else power
+    sources = ", ".join(dict.fromkeys(device.source for device in rated.devices))
+    of = f"what {rated.families} used" if rated.unknown or rated.unused else "what was measured"
+    without = f"; without {_list_some(rated.unused)}, not shown to the workload" if rated.unused else ""
+    estimate = f"{power} x {_format_one_unit(rated.duration_s)} = {_format_joules(rated.energy_j)}"
+    return f"{estimate}: {format_ratio(ratio)} times {of} ({sources}{without})"
+
+
+def format_rated_power(rated: RatedResult) -> str:
+    """Return the rated power in words: `8 x 700 W`, `2 x 350 W + 8 x 700 W`."""
+    counts: dict[float, int] = {}
+    for device in rated.devices:
+        counts[device.watts] = counts.get(device.watts, 0) + 1
+    return " + ".join(
+        f"{n} x {fmt.format_fact(w)} W" if n > 1 else f"{fmt.format_fact(w)} W" for w, n in counts.items()
+    )
+
+
+def format_ratio(ratio: Quantity) -> str:
+    """Return how many times as much it is, with its interval."""
+    return fmt.format_interval(ratio.value, ratio.expanded)
+
+
+def _format_joules(joules: float) -> str:
+    kwh = f" ({fmt.format_number(joules / J_PER_KWH, 3)} kWh)" if joules >= WORTH_KWH * J_PER_KWH else ""
+    return f"{fmt.format_rough(joules, 'J')}{kwh}"
+
+
+def _format_one_unit(seconds: float) -> str:
+    """Return a time in one unit, so that it can be multiplied by eye."""
+    factor, unit = (1.0, "s") if seconds < 100 else (60.0, "min") if seconds < 6000 else (3600.0, "h")
+    return f"{fmt.format_number(seconds / factor, 3)} {unit}"
+
+
+def _list_some(scopes: Sequence[str]) -> str:
+    more = len(scopes) - MOST_SCOPES
+    return ", ".join(scopes[:MOST_SCOPES]) + (f" and {more} more" if more > 0 else "")
+
+
+def format_run_energy(listed: Mapping[str, Any]) -> str:
+    """Return the energy of a run with its interval: `28.2 ± 1.7 kJ`, `~` before an estimate, `no meter`."""
+    energy = listed["energy"]
+    if energy is None:
+        return "no meter"
+    value, expanded = float(energy["value"]), energy["expanded"]
+    factor, unit = fmt.choose_scale([value, expanded], "J")
+    text = fmt.format_interval(value / factor, None if expanded is None else expanded / factor)
+    return f"{'~' if listed['estimate'] else ''}{text} {unit}"
+
+
+def format_run_end(listed: Mapping[str, Any]) -> str:
+    """Return how a run ended: `exit 0`, `signal 9`, or what became of it."""
+    if listed["outcome"] == "exit":
+        return f"exit {listed['exit_code']}"
+    return f"signal {listed['signal']}" if listed["outcome"] == "signal" else str(listed["outcome"])
+
+
+def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
+    """Return a measurement as text: energies, phases, data, quality, and the energy of each unit of work."""
+    head = f"{title}: {fmt.format_duration(duration_s)}"
+    if run is None or result is None:
+        return f"{head}, not recorded"
+    blocks: list[Block] = []
+    if result.energy is None or not result.scopes:
+        head += ", no power meter (`joulelab meters` lists what is missing)"
+    else:
+        energy = fmt.format_quantity(result.energy.value, result.energy.expanded, "J")
+        head += f", {energy} ({fmt.format_watt_hours(result.energy.value)})"
+        blocks.append(make_energy_table(list_energy_rows(result)))
+    if result.phases:
+        blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result))]
+    facts = avoid_breaks(list_workload_facts(result) + list_work_facts(result))
+    if (check := result.bound_check) is not None:
+        bound = word_check(check)
+        facts.append(("note", f"{bound.text}\n-> {bound.next}"))
+    text = write_blocks([*blocks, *([BLANK_LINE] if facts and blocks else []), list_facts(facts)], MEASUREMENT_WIDTH)
+    return f"{head}, run {run.name}\n{text}".rstrip("\n")

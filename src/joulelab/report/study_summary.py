@@ -11,7 +11,7 @@ from joulelab.core.errors import JoulelabError
 from joulelab.core.quantity import Quantity
 from joulelab.core.text import SERVED_TWIN
 from joulelab.report.format import name_twins
-from joulelab.report.rated import HOW, format_ratio
+from joulelab.report.run_tables import RATED_ADVICE, format_ratio
 from joulelab.report.study_tables import name_plain_cell
 from joulelab.report.tables import Table, make_table, scale_column
 from joulelab.store.run_folder import read_meta
@@ -130,7 +130,7 @@ def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
 def describe_estimates(estimates: Sequence[CellEstimate], summary: StudySummary) -> str:
     """Return in a sentence how far off the estimates are, or that nothing is known of them and how to tell it."""
     if not estimates:
-        return f"Unknown: no run recorded the rated power of what was measured; {HOW}."
+        return f"Unknown: no run recorded the rated power of what was measured; {RATED_ADVICE}."
     ranked = sorted(estimates, key=lambda each: each.ratio.value)
     low, high = (format_ratio(each.ratio) for each in (ranked[0], ranked[-1]))
     of = f"{len(estimates)} cell{'s' if len(estimates) > 1 else ''}"

@@ -262,7 +262,8 @@ def fit_table(table: Table, width: int) -> list[Table]:
         if measure_table(wrapped) <= width:
             return [wrapped]
     if not optional:
-        return split_table(table, width)
+        parts = split_table(table, width)
+        return [p if measure_table(p) <= width else _wrap_texts(p, width, cuts_words=True) for p in parts]
     return fit_table(_choose_columns(table, [k for k in range(len(table.columns)) if k != optional[-1]]), width)
 
 
@@ -341,8 +342,8 @@ def _fold_headings(table: Table) -> Table:
     return replace(table, columns=tuple(columns))
 
 
-def _wrap_texts(table: Table, width: int) -> Table:
-    """Wrap the widest texts that are aligned to the left, to 16 cells at least; a longer word is cut in its middle."""
+def _wrap_texts(table: Table, width: int, *, cuts_words: bool = False) -> Table:
+    """Wrap the widest texts that are aligned to the left, to 16 cells at least; long words are cut in their middle."""
     table, texts = _fill_cells(table)
     widths = _widths(_headings(table), _lines(table, texts))
     most = list(widths)
@@ -359,7 +360,9 @@ def _wrap_texts(table: Table, width: int) -> Table:
             if most[k] < widths[k] and isinstance(cell, str):
                 room = max(most[k] - (2 * row.depth if k == 0 else 0), 2)
                 lines = [part for line in cell.split("\n") for part in textwrap.wrap(line, room, **WHOLE_WORDS)]
-                cells[k] = "\n".join(fmt.shorten_middle(clean_text(line), room) for line in lines)
+                cells[k] = "\n".join(
+                    fmt.shorten_middle(clean_text(line), room) if cuts_words else line for line in lines
+                )
         rows.append(replace(row, cells=tuple(cells)))
     return replace(table, rows=tuple(rows))
 

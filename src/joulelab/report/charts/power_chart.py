@@ -16,7 +16,7 @@ from joulelab.core.quantity import add_quantities
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import CommonTrace, OverlayChart, PowerChart, PowerLine, PowerSpan
-from joulelab.report.rated import format_rated_power
+from joulelab.report.run_tables import format_rated_power
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,8 +87,8 @@ def _list_gaps(result: Result, profile: PowerProfile) -> tuple[PowerSpan, ...]:
     for gap in result.gaps:
         label = f"{gap.meter} {gap.stream}: {gap.reason}" if gap.reason else f"{gap.meter} {gap.stream}"
         until_ns = end_ns if gap.to_ns is None else gap.to_ns
-        seconds = ((t - profile.zero_ns) * 1e-9 for t in (gap.from_ns, until_ns))
-        spans.append(PowerSpan(label, *seconds))
+        from_s, to_s = ((t - profile.zero_ns) * 1e-9 for t in (gap.from_ns, until_ns))
+        spans.append(PowerSpan(label, from_s, to_s))
     longest = sorted(spans, key=lambda span: span.from_s - span.to_s)[:MOST_GAPS]
     return tuple(sorted(longest, key=lambda span: span.from_s))
 

@@ -15,7 +15,6 @@ from joulelab.analysis.readings import make_distribution
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
-from joulelab.report.agreement import list_agreement_rows
 from joulelab.report.charts.chart_model import (
     EXPANDED_NOTE,
     BarChart,
@@ -27,6 +26,7 @@ from joulelab.report.charts.chart_model import (
 )
 from joulelab.report.comparison import compare_runs, format_figure_change, format_figure_values
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
+from joulelab.report.run_tables import list_agreement_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
     from joulelab.analysis.readings import PowerDistribution
     from joulelab.analysis.result import GroupResult, Result
-    from joulelab.report.charts.chart_model import Chart
+    from joulelab.report.charts.chart_model import StaticChart
     from joulelab.report.comparison import RunComparison
 
 # A family has the same colour in all charts; page/assets/profile_data.js has the same table.
@@ -56,9 +56,9 @@ BUDGET_NOTE = (
 )
 
 
-def list_run_charts(result: Result, profile: PowerProfile | None) -> list[tuple[str, Chart]]:
+def list_run_charts(result: Result, profile: PowerProfile | None) -> list[tuple[str, StaticChart]]:
     """List the charts of a run, each with the section of the page that shows it; power over time is not among them."""
-    charts: list[tuple[str, Chart | None]] = [
+    charts: list[tuple[str, StaticChart | None]] = [
         ("energy", chart_energy_parts(result)),
         ("energy", chart_scopes(result)),
         ("phases", chart_epochs(result)),
@@ -303,7 +303,7 @@ def _chart_distribution(found: PowerDistribution, title: str) -> HistogramChart:
     return HistogramChart(title, description, f"{title}, {unit}", edges, shares, marks, note)
 
 
-def list_comparison_charts(results: Sequence[Result], labels: Sequence[str]) -> list[tuple[str, Chart]]:
+def list_comparison_charts(results: Sequence[Result], labels: Sequence[str]) -> list[tuple[str, StaticChart]]:
     """List the charts of two or more runs, each with the section of the page that shows it."""
     if len(results) == 2:
         found = compare_runs(*results)

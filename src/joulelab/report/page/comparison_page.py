@@ -33,7 +33,7 @@ from joulelab.report.page.page_blocks import (
     TableBlock,
 )
 from joulelab.report.page.run_page import load_result_and_profile
-from joulelab.report.rated import describe_rated
+from joulelab.report.run_tables import describe_rated
 from joulelab.report.tables import TableRow, clean_text, make_table
 
 if TYPE_CHECKING:

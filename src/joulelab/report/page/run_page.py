@@ -16,7 +16,6 @@ from joulelab.core.errors import JoulelabError
 from joulelab.core.scope import rank_scope
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
 from joulelab.report import format as fmt
-from joulelab.report.agreement import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.charts.power_chart import make_power_chart
 from joulelab.report.charts.run_charts import (
@@ -43,15 +42,18 @@ from joulelab.report.page.page_blocks import (
     Subheading,
     TableBlock,
 )
-from joulelab.report.rated import describe_rated
 from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import (
+    describe_rated,
+    list_agreement_rows,
     list_check_facts,
+    list_joining_facts,
     list_load_facts,
     list_meter_facts,
     list_missing_facts,
     list_rated_facts,
     list_work_facts,
+    make_agreement_table,
     make_budget_table,
     make_energy_table,
     make_phase_table,

@@ -77,8 +77,8 @@ def test_the_documentation_lists_every_metric():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--listen", "nowhere"], "is no address"),
-        (["--listen", "127.0.0.1:70000"], "is no address"),
+        (["--listen", "nowhere"], "is not an address"),
+        (["--listen", "127.0.0.1:70000"], "is not an address"),
         (["--tls-key", "k"], "need --tls-cert"),
         (["--every", "1ms"], "0.05"),
     ],

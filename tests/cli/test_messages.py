@@ -25,7 +25,7 @@ store.gone store.no-recorder store.not-run-yet
 """
 USAGE = """
 exclusive format needs-add needs-estimate needs-file no-cap no-command no-name no-pair no-such-command other-mode
-period same-run several-files too-many-words
+period same-run several-files too-many-words unknown-message
 """
 
 
@@ -37,16 +37,16 @@ def test_codes_of_errors_stay() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("shwo", 2, "there is no command 'shwo'; did you mean `joulelab show`?"),
+        ("shwo", 2, "unknown command 'shwo'; did you mean `joulelab show`?"),
         ("ls more", 2, "Got unexpected extra argument (more); see `joulelab ls --help`"),
         ("show --runs none", 1, "none: there is no run yet; joulelab run -- COMMAND"),
-        ("compare RUN RUN", 2, "both are run RUN; name two, see `joulelab ls`"),
-        ("export RUN -o -", 2, "--to csv is several files; give a folder with -o; see `joulelab export --help`"),
-        ("run", 125, "there is no command to measure; type `joulelab run -- CMD`"),
+        ("compare RUN RUN", 2, "A and B are the same run RUN; name two runs of `joulelab ls`"),
+        ("export RUN -o -", 2, "--to csv writes several files; name a folder with -o; see `joulelab export --help`"),
+        ("run", 125, "no command to measure; type `joulelab run -- CMD`"),
         (
             "run --rated-cpu 65 -- true",
             125,
-            "--rated-cpu is for an estimate; add --estimate; see `joulelab run --help`",
+            "--rated-cpu is only for --estimate; add --estimate; see `joulelab run --help`",
         ),
         ("sweep --set cap=100 -- true", 2, "--set cap: cap is not set by --set; type --cap 100"),
         (
@@ -57,11 +57,11 @@ def test_codes_of_errors_stay() -> None:
         (
             "cap 170 180 -- true",
             125,
-            "'180' is one value too many; the command stands after `--`; see `joulelab cap --help`",
+            "unexpected argument '180'; write the command after `--`; see `joulelab cap --help`",
         ),
-        ("mark x --end", 2, "--end takes no name; `joulelab mark NAME` ends the phase before it anyway"),
+        ("mark x --end", 2, "--end takes no name; `joulelab mark NAME` ends the current phase, too"),
         ("import csv", 2, "no file is given; joulelab import csv FILE"),
-        ("report RUN --twin x", 2, "--twin: only a study file has twins to choose; leave it out"),
+        ("report RUN --twin x", 2, "--twin: only a study file can be simulated; leave it out"),
     ],
 )
 def test_an_error_says_what_where_why_and_what_to_do(

@@ -169,8 +169,8 @@ def test_a_picture_is_written_and_nothing_of_others_over(call: Call, tmp_path: P
         (("carbon", "fast", "--intensity", "380", "--only", "gpus=2"), "no run has the label gpus=2"),
         (("carbon", "fast", "--intensity", "380", "--work", "gpu_hours=5"), "does not tell its GPUs"),
         (("carbon", "fast", "slow", "--intensity", "380", "--batch", "5"), "no run tells its batch"),
-        (("carbon", "fast", "--intensity", "380", "--cap", "nan"), "is no power"),
-        (("carbon", "fast", "--intensity", "380", "--rated", "inf"), "is no power"),
+        (("carbon", "fast", "--intensity", "380", "--cap", "nan"), "is not a power"),
+        (("carbon", "fast", "--intensity", "380", "--rated", "inf"), "is not a power"),
         (("carbon", "--plan", "none.toml"), "there is no such plan"),
         (("cost", "fast", "--tariff", "1e308EUR", "--json"), "1e+308 EUR/kWh is no rate"),
         (("carbon", "fast", "--intensity", "1e308", "--json"), "1e+308 g/kWh is no rate"),
@@ -197,7 +197,7 @@ def test_a_cap_is_modelled_by_the_power_of_a_gpu(call: Call, runs: Path, capsys:
     assert low["planned"]["how"] == "assumed"
     assert low["planned"]["time_s"]["value"] < high["planned"]["time_s"]["value"]  # a cap of 5/6 costs less than of 5/7
     assert run_commands([*words, "-3"], []) == 2
-    assert "is no power" in capsys.readouterr().err
+    assert "is not a power" in capsys.readouterr().err
 
 
 @pytest.mark.system  # pure, and slow

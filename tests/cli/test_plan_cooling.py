@@ -86,8 +86,8 @@ def test_a_run_of_a_twin_is_called_simulated_and_brings_its_model(call: Call, ru
         (("--node", "bnl-h100", "--margin", "100%"), "--margin"),
         (("--node", "bnl-h100", "--to", "water"), "'water' is not one of"),
         (("--power", "7kW"), "no fan was measured"),
-        (("--node", "bnl-h100", "--inlet", "nan"), "is no number to reckon with"),
-        (("--node", "bnl-h100", "--fan-rpm", "inf"), "is no number to reckon with"),
+        (("--node", "bnl-h100", "--inlet", "nan"), "is not a finite number"),
+        (("--node", "bnl-h100", "--fan-rpm", "inf"), "is not a finite number"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(call: Call, words: tuple[str, ...], said: str) -> None:

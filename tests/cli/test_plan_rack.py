@@ -91,7 +91,7 @@ def test_a_picture_is_drawn_by_its_ending(call: Call, tmp_path: Path) -> None:
 
 def test_only_files_of_ours_are_written_over(call: Call, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("x = 1\n")
-    assert "no plan file of joulelab's" in call("plan", "rack", *PUBLISHED, "--save", "mine.toml", code=2).stderr
+    assert "not a plan file by joulelab" in call("plan", "rack", *PUBLISHED, "--save", "mine.toml", code=2).stderr
     assert (tmp_path / "mine.toml").read_text() == "x = 1\n"
     call("plan", "rack", *PUBLISHED, "--save", "mine.toml", "--force")
     call("plan", "rack", *PUBLISHED, "--save", "mine.toml")
@@ -102,13 +102,13 @@ def test_only_files_of_ours_are_written_over(call: Call, tmp_path: Path) -> None
     [
         (("--rated", "10kW"), "a rack without a supply"),
         (("--supply", "70kW"), "a rack without nodes"),
-        (("--supply", "-5"), "'-5' is no power"),
-        (("--supply", "lots"), "'lots' is no power"),
+        (("--supply", "-5"), "'-5' is not a power"),
+        (("--supply", "lots"), "'lots' is not a power"),
         (("--supply", "70"), "'70' has no unit; write 70W or 70kW"),
         (("--supply", "70kW", "--rated", "10.2"), "'10.2' has no unit; write 10.2W or 10.2kW"),
         (("--supply", "70kW", "--max", "8480"), "'8480' has no unit"),
         (("--supply", "70kW", "--rated", "10kW", "--margin", "100%"), "margin is 1"),
-        (("--supply", "70kW", "--rated", "10kW", "--margin", "x"), "'x' is no share"),
+        (("--supply", "70kW", "--rated", "10kW", "--margin", "x"), "'x' is not a share"),
         (("--supply", "70kW", "--rated", "10kW", "--percentile", "100"), "there is no percentile 100"),
         (("--supply", "70kW", "--rated", "10kW", "--picture", "a.gif"), "a.gif is no picture"),
         (("--supply", "70MW", "--rated", "10W"), "more than 10000 nodes of 10 W would fit"),

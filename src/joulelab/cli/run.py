@@ -56,7 +56,7 @@ def command(early: list[ChildProcess] | None, /, words: tuple[str, ...], **given
     The command's input, output, signals and exit code stay the same. The result is printed on standard error.
     """
     if not words:
-        raise UsageError("no-command", "there is no command to measure; type `joulelab run -- CMD`")
+        raise UsageError("no-command", "no command to measure; type `joulelab run -- CMD`")
     run_and_exit(words, early, **given)
 
 
@@ -145,9 +145,9 @@ def _make_options(
     from joulelab.run.run_options import RunOptions
 
     if rated_cpu is not None and not estimate:
-        raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
+        raise UsageError("needs-estimate", "--rated-cpu is only for --estimate; add --estimate")
     if period is not None and period < 0.001:
-        raise UsageError("period", "--period is shorter than 1 ms; no meter here is read that fast")
+        raise UsageError("period", "--period is shorter than 1 ms; no meter can be read that fast")
     rated = {} if rated_cpu is None else {"cpu_w": rated_cpu}
     also = [{"meter": "estimate", "config": rated}] if estimate else []
     options = RunOptions(runs=runs, name=name, labels=dict(labels), also=also, capture=capture)

@@ -42,7 +42,7 @@ _STAMPS = struct.Struct("<qq")
 class LiveFigures:
     """Hold the figures of a host from a start to its last readings (monotonic ns), by family and as `measured`.
 
-    `energy` (J) is since the start, `power_w` is power now; `estimate`: not all of it was measured.
+    `energy` (J) is since the start, `power_w` is power now; `estimate`: a part was not measured.
     """
 
     start_ns: int

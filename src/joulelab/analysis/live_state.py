@@ -54,8 +54,8 @@ STUCK_W = 1.0  # a counter that rests while more than this is drawn does not wor
 class CounterTotal:
     """Sum the rises of a counter of J over wraps and resets; `total_j` never falls.
 
-    A fall that no wrap explains, or a rise that no power explains, is a reset: the counter does not tell what was used
-    meanwhile. The power that was read beside it is used instead; without one nothing is added.
+    A fall that no wrap explains, or a rise that no power explains, is a reset: the energy
+    meanwhile is unknown. The power that was read beside the counter is used instead; without one nothing is added.
     """
 
     __slots__ = ("_allowed_j", "_carried_ns", "_last_j", "_last_ns", "_limit_w", "_modulus_j", "resets", "total_j")
@@ -459,7 +459,7 @@ def group_families(scopes: Iterable[P]) -> dict[str, list[P]]:
 
 @dataclass(slots=True)
 class _Journal:
-    """Hold how far one journal has been read, and the states of its streams."""
+    """Hold one journal: its place of reading, and the states of its streams."""
 
     header: JournalHeader
     offset: int

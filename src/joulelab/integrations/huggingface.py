@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class ForwardBatches:
     """Count the batches that go into a model: the Trainer reports neither their sizes nor when one begins.
 
-    Only the first pass of each batch counts: a loss may call the model more than once, and generation does so often.
+    Only the first pass of each batch counts: a loss may call the model more than once, and generation does.
     """
 
     def __init__(self) -> None:

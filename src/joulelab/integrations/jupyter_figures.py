@@ -129,7 +129,7 @@ def read_cell(m: Measurement) -> MeasuredCell:
 
 
 def _drop_outer_phases(result: Result) -> Result:
-    """Return a result without the phases that span all of it: its own, and that of the cell."""
+    """Return a result without its outer phases: its own, and that of the cell."""
     inner = [p for p in result.phases if p.start_s > 0 or p.duration_s < result.duration_s]
     least = min((p.depth for p in inner), default=0)
 

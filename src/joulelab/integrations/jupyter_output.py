@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulelab.integrations.jupyter_figures import MeasuredCell, NotebookFigures, NotebookPart, PowerPicture
 
 MOST_CELLS = 30  # further cells are shown in one row: those that used least
-NO_METER = "no power meter can be read here: `joulelab meters` says what is missing"
+NO_METER = "no power meter can be read here: `joulelab meters` shows the reasons"
 BLOCKS = "▁▂▃▄▅▆▇█"
 # Room for the figures at the left and below, and the size of the curve.
 LEFT, BELOW, WIDTH, HEIGHT = 58, 18, 420, 70

@@ -163,7 +163,7 @@ class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
             self._counted = counted
 
     def _read_loss_count(self) -> float:
-        """Return the number of samples in the mean of the loss, 0 if there is none. Waits for the device."""
+        """Return the number of samples in the mean of the loss, 0 without such a mean. Waits for the device."""
         # On JAX `self.model` copies the whole state; at the end of an epoch it is up to date without that.
         model = self._model if keras.backend.backend() == "jax" else self.model
         mean = getattr(model, "_loss_tracker", None)

@@ -34,7 +34,7 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
     """Measure a training: phases `train`, `epoch n`, steps, validation, save; a test or prediction by itself.
 
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
-    `samples` is the number of samples in a batch, or a function of it, if that is not the length of its first tensor.
+    `samples` is the size of a batch, or a function of the batch, where that is not the length of its first tensor.
     """
 
     def __init__(

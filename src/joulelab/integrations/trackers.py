@@ -98,13 +98,13 @@ def _find_utc_ms(at_ns: int) -> int:
 
 
 def find_wandb_run() -> WandbTracker | None:
-    """Return the W&B run of this process, None if there is none; W&B is not imported for that."""
+    """Return the active W&B run of this process, or None; W&B is not imported for that."""
     run = getattr(sys.modules.get("wandb"), "run", None)
     return None if run is None else WandbTracker(run)
 
 
 def find_mlflow_run() -> MlflowTracker | None:
-    """Return the MLflow run of the calling thread, None if there is none; MLflow is not imported for that."""
+    """Return the active MLflow run of the calling thread, or None; MLflow is not imported for that."""
     module: Any = sys.modules.get("mlflow")
     find_active = getattr(module, "active_run", None)
     run = find_active() if find_active is not None else None

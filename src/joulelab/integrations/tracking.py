@@ -345,8 +345,9 @@ def track(
     """Track a loop: `for batch in joulelab.track(loader):` is a phase (`epoch 1`, `epoch 2`...) with a step per batch.
 
     Outside of a run, the loop is measured as a run of its own. `n` is the number of the phase (default: counted),
-    `total` the number of batches if the loader has no length, `samples` the number of samples in a batch or a function
-    of it (default: from its tensors), `unit` their name. `show` paints a bar on stderr (default: if it is a terminal).
+    `total` the number of batches if the loader has no length, `samples` the size of a batch or a function of the batch
+    (default: from its tensors), `unit` the name of a sample. `show` paints a bar on stderr (default: on a
+    terminal).
     """
     if total is None:
         with contextlib.suppress(TypeError, AttributeError, NotImplementedError, ValueError):

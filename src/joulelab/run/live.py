@@ -56,7 +56,7 @@ class LiveReader:
         steps: Callable[[], Ints | None] | None = None,
         then: Callable[[LiveFigures | None], None] | None = None,
     ) -> None:
-        """Take this host's folder in the run (None: there is none), and the time of the start (monotonic ns)."""
+        """Take this host's folder in the run (None: not recorded), and the time of the start (monotonic ns)."""
         self.now: LiveFigures | None = None
         self.spent_s = self.begun = 0.0
         self.reads = 0

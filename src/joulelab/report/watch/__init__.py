@@ -1,1 +1,1 @@
-"""The live view of a run: what is read from its folder, and the screen that shows it."""
+"""The live view of a run: a model that follows its folder, and the screen that shows it."""

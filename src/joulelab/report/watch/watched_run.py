@@ -45,7 +45,7 @@ MOST_ENERGIES = 64  # of phases
 TRIES = 3  # a file that is just being created may fail to be read once or twice
 
 
-# What is shown ---------------------------------------------------------------------------------------------------
+# The view --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def told_markdown(told: Told) -> str:
     return "\n\n".join([*parts, _items(_named(summary(told))), escape_markdown(COVERAGE)]) + "\n"
 
 
-def told_laescape_latex(told: Told) -> str:
+def told_latex(told: Told) -> str:
     """Return a reproduction in LaTeX (booktabs); sentences come as lists."""
     parts = [r"% \usepackage{booktabs}", rf"\section*{{{escape_latex(told.paper.title)}}}"]
     parts += [_itemize(_named(heading(told)))]

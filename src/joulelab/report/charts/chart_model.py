@@ -245,4 +245,5 @@ class OverlayChart:
     by_fraction: bool = False
 
 
-Chart = BarChart | StackChart | HistogramChart | CurveChart | HeatMap | PowerChart | OverlayChart
+StaticChart = BarChart | StackChart | HistogramChart | CurveChart | HeatMap
+Chart = StaticChart | PowerChart | OverlayChart

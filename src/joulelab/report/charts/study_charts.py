@@ -334,12 +334,12 @@ def make_heat_maps(summary: StudySummary) -> list[HeatMap]:
             continue
         planes: dict[str, list[CellMetrics]] = {}
         for cell in cells:
-            others = {name: value for name, value in cell.knobs.items() if name not in knobs}
-            planes.setdefault(format_knobs(others), []).append(cell)
+            name = format_knobs({knob: value for knob, value in cell.knobs.items() if knob not in knobs})
+            planes.setdefault(name, []).append(cell)
         left_out = len(planes) - MOST_PLANES
         note = f"{MARKS_NOTE} {left_out} more sets of the other knobs have no map here." if left_out > 0 else MARKS_NOTE
-        for others, plane in list(planes.items())[:MOST_PLANES]:
-            suffix = f": {others}" if others and (len(planes) > 1 or len(groups) > 1) else ""
+        for name, plane in list(planes.items())[:MOST_PLANES]:
+            suffix = f": {name}" if name and (len(planes) > 1 or len(groups) > 1) else ""
             for metric in _list_main_metrics(next(iter(works))):
                 chart = _make_heat_map(summary, plane, knobs, metric)
                 if chart is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
@@ -26,11 +26,10 @@ from joulelab.report.html import Html, join_html, tag
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.report.charts.chart_model import ChartCurve, HeatTile
+    from joulelab.report.charts.chart_model import ChartCurve, HeatTile, StaticChart
 
     Place = tuple[float, float]
     Box = tuple[float, float, float, float]  # left, top, right, bottom
-    Drawable = BarChart | StackChart | HistogramChart | CurveChart | HeatMap
 
 WIDTH, HEIGHT = 720.0, 320.0
 COLOUR_COUNT = 8  # classes fill0 to fill7, line0 to line7
@@ -61,7 +60,7 @@ POINT_CORNERS: dict[str, tuple[tuple[float, float], ...]] = {
 POINT_SHAPES = tuple(POINT_CORNERS)
 
 
-def paint_svg(chart: Drawable, width: float = WIDTH, height: float = CURVE_HEIGHT) -> Html:
+def paint_svg(chart: StaticChart, width: float = WIDTH, height: float = CURVE_HEIGHT) -> Html:
     """Draw a chart as SVG. Only curves have a given `height` (pixels), the others take what they need."""
     match chart:
         case BarChart():
@@ -354,7 +353,8 @@ def _make_lying_frame(
 ) -> ChartFrame:
     """Make a frame that is as high as its bars need, with room at the right for their texts."""
     last = len(chart.bars) - 1  # the first bar is on top
-    ticks = tuple((float(last - k), fmt.shorten_middle(b.label, BAR_LABEL_LETTERS)) for k, b in enumerate(chart.bars))
+    labels = [fmt.shorten_middle(bar.label, BAR_LABEL_LETTERS) for bar in chart.bars]
+    ticks = tuple((float(last - k), label) for k, label in enumerate(labels))
     y = ChartAxis("", -0.5, last + 0.5, ticks, has_grid=False)
     right = max((measure_text(b.text) for b in chart.bars), default=0.0) + 18
     top = ChartFrame("", "", x, y, width=width, right=right, keys=keys).top
@@ -613,7 +613,7 @@ def _draw_heat_map(chart: HeatMap) -> Html:
     width = left + max(count * tile_width + 2 * MARGIN, SCALE_WIDTH + 200)
     description = f"{chart.title} over {chart.x_label} and {chart.y_label}, from {chart.low} to {chart.high}."
     description = " ".join([description, *(f"Best: {t.tooltip}." for t in tiles if t.mark == "best")])
-    layout = {"width": width, "right": width - left - count * tile_width, "extra_top": 22.0}
+    layout: Any = {"width": width, "right": width - left - count * tile_width, "extra_top": 22.0}
     around = ChartFrame("", "", x, y, height=0.0, **layout)  # bottom: minus the room that the names need
     height = around.top + len(chart.rows) * TILE_HEIGHT - around.bottom
     frame = ChartFrame(chart.title, description, x, y, height=height, **layout)

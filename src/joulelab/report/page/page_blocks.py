@@ -16,7 +16,7 @@ from joulelab.report.tables import Table, clean_text, escape_markdown, write_htm
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.report.charts.svg_painter import Drawable
+    from joulelab.report.charts.chart_model import StaticChart
 
 CHART_SIZES = {"wide": (WIDTH, CURVE_HEIGHT), "narrow": (520.0, CURVE_HEIGHT), "small": (420.0, 300.0)}  # pixels
 POWER_DATA, OVERLAY_DATA = "power-data", "profiles"  # ids of the data of power over time
@@ -58,7 +58,7 @@ class TableBlock:
 class ChartBlock:
     """Hold a chart that is drawn as SVG; `size` is wide, narrow or small. Markdown has no charts."""
 
-    chart: Drawable
+    chart: StaticChart
     size: str = "wide"
 
 
@@ -227,7 +227,7 @@ def _write_table(table: Table, *, is_caption_hidden: bool) -> Html:
     return join_html([written, *notes])
 
 
-def _write_chart(chart: Drawable, size: str) -> Html:
+def _write_chart(chart: StaticChart, size: str) -> Html:
     title = chart.title or (chart.y_label if isinstance(chart, CurveChart) else "")
     named = tag("strong", clean_text(f"{title}. ")) if title else None
     note = "" if size == "small" else chart.note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tests.analysis.folders import gpu
+from tests.worded import assert_check_worded
 
 from joulelab.analysis.analyse import analyse_run
 
@@ -26,6 +27,8 @@ def checks(folder, code, *, end=END):
 
 
 def named(result, code):
+    for check in result.checks:
+        assert_check_worded(check)
     return [c for c in result.checks if code in (c.code, c.code.partition(".")[0])]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from tests.worded import assert_note_worded
+
 from joulelab.analysis.cell_metrics import Cell, Trial
 from joulelab.core.quantity import Quantity
 
@@ -24,6 +26,8 @@ def trial(energy: float | None, time: float, *, known: bool = True, meter: str =
 
 def noted(summary: StudySummary) -> dict[str, dict[str, float]]:
     """Return the numbers of the notes of a summary by code."""
+    for note in summary.notes:
+        assert_note_worded(note)
     return {note.code: note.numbers for note in summary.notes}
 
 

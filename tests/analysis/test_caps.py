@@ -7,6 +7,8 @@ import pytest
 from tests.analysis.doubts import SECONDS, T, checks, only, steady
 from tests.analysis.folders import Folder, counter, gpu, state
 
+from joulelab.report.messages import word_check
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -77,7 +79,7 @@ def test_a_cap_that_vanishes_is_marked(folder):
     found = only(folder, "cap")
     assert (found.code, found.status, found.scope) == ("cap.vanished", "failed", "gpu:0")
     assert found.numbers == {"cap_w": 170.0, "shown_w": 260.0}
-    assert "nvidia-smi -pm 1" in found.next
+    assert "nvidia-smi -pm 1" in word_check(found).next
 
 
 def test_a_cap_that_somebody_else_changed_is_marked(folder):
@@ -161,5 +163,5 @@ def test_a_cap_without_readings_is_not_judged(folder):
 def test_what_was_not_put_back_is_marked(folder, outcome, codes):
     told = {"scope": "gpu:0", "outcome": outcome, "said": "gpu:0: as it is"}
     asked(capped(folder, 170.0, 170.0, 160.0)).event(15.1, "cap-restored", **told)
-    found = [(c.code, c.status, c.scope, c.message) for c in checks(folder, "cap")]
+    found = [(c.code, c.status, c.scope, word_check(c).text) for c in checks(folder, "cap")]
     assert found == [(code, "warning", "gpu:0", "gpu:0: as it is") for code in codes]

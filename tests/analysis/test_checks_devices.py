@@ -13,6 +13,7 @@ from tests.analysis.virtual import ns
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.results_file import make_head
 from joulelab.core.spec import Spec, Stream
+from joulelab.report.messages import word_check
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_device_that_was_held_back(folder, bits, found):
 )
 def test_a_power_that_no_device_has(folder, watts, at, case, numbers):
     folder.add("pdu", power("node.ac"), T, np.where(np.isclose(T, at), watts, 300.0))
-    found = [(c.code, c.status, c.scope, c.next, c.numbers) for c in checks(folder, "impossible-power")]
+    found = [(c.code, c.status, c.scope, word_check(c).next, c.numbers) for c in checks(folder, "impossible-power")]
     wanted = (f"impossible-power.{case}", "failed", "node.ac", "joulelab doctor pdu", {"power_w": watts, **numbers})
     assert found == ([wanted] if case else [])
 
@@ -118,8 +119,8 @@ def test_an_impossible_power_of_a_meter_that_is_not_believed_leaves_the_energy_i
     folder.add("pdu", power("node.ac"), T, np.full(T.size, 300.0))
     folder.add("bmc", power("node.ac", given=replace(METER, gain=0.1)), T, np.where(np.isclose(T, 10.0), -3e3, 300.0))
     found = only(folder, "impossible-power.negative")
-    assert (found.status, found.next) == ("warning", "joulelab doctor bmc")
-    assert make_head(analyse_run(folder.open())).check is None
+    assert (found.status, word_check(found).next) == ("warning", "joulelab doctor bmc")
+    assert make_head(analyse_run(folder.open())).failed_check is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_an_outlet_that_feeds_a_supply_on_standby_is_no_wrong_unit(folder):
 @pytest.mark.parametrize(("watts", "found"), [(0.374, True), (0.0, True), (2.7, False), (48.0, False)])
 def test_a_live_node_takes_more_than_small_computers_do(folder, watts, found):
     folder.add("bmc", power("node.ac"), T, np.full(T.size, watts))
-    wrong = [(c.code, c.status, c.next, c.numbers) for c in checks(folder, "impossible-power")]
+    wrong = [(c.code, c.status, word_check(c).next, c.numbers) for c in checks(folder, "impossible-power")]
     wanted = ("impossible-power.wrong-unit", "failed", "joulelab doctor bmc", {"power_w": pytest.approx(watts)})
     assert wrong == ([wanted] if found else [])
 
@@ -255,7 +256,7 @@ def test_a_run_whose_end_a_full_disk_took_still_says_how_the_workload_ended(fold
 def test_a_meter_that_never_opened_is_missed(folder):
     steady(folder).event(0.5, "meter", meter="nvml", status="opening", why="it has not answered yet")
     found = only(folder, "silent-meter")
-    assert (found.status, found.scope, found.next) == ("failed", "nvml", "joulelab doctor nvml")
+    assert (found.status, found.scope, word_check(found).next) == ("failed", "nvml", "joulelab doctor nvml")
     assert [m["meter"] for m in analyse_run(folder.open()).missing] == ["nvml"]
 
 

@@ -126,7 +126,7 @@ def test_notes_say_what_the_figures_do_not() -> None:
 
     assert list(noted(summarise_cells(once()))) == ["one-run-each", "work.none", "eds-is-half"]
     mixed = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(80.0, 10.0)]})
-    assert noted(summarise_cells(mixed))["one-run.unknown"] == {"single": 1, "cells": 2}
+    assert noted(summarise_cells(mixed))["one-run.unknown"] == {"single": 1, "cells": 2, "assumed_share": 0.05}
     assert not any("one-run" in code for code in noted(summarise_cells(by_cap({260.0: [(100.0, 10.0)] * 2}))))
     assert not any("work" in code for code in noted(summarise_cells(sweep())))
     assert noted(summarise_cells(once(unseen=0.1)))["unseen"] == {"repeats": 3}

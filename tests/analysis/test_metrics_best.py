@@ -9,6 +9,7 @@ from tests.analysis.studies import by_cap, cell, noted, sweep, trial
 
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
+from joulelab.analysis.result import Check
 
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]
 
@@ -102,10 +103,10 @@ def test_the_front_holds_what_no_cell_beats_in_time_and_energy() -> None:
 
 
 def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> None:
-    said = "gpu:0: 201 W on average above the cap of 100 W"
+    uncapped = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 201.0, "cap_w": 100.0})
     cells = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 10.0)] * 2, 100.0: [(50.0, 10.0)] * 2})
-    doubted = (f"cap not enforced: {said}", "too short: gpu:0", "too short: gpu:1")
-    bad = replace(cells[2].trials[0], doubts=doubted, uncapped=(said,))
+    doubted = (uncapped, *(Check("too-short", "warning", scope) for scope in ("gpu:0", "gpu:1")))
+    bad = replace(cells[2].trials[0], doubts=doubted, uncapped=(uncapped,))
     cells[2] = replace(cells[2], trials=(bad, cells[2].trials[1]))
     found = summarise_cells(cells, goals=GOALS)
     assert {b.cell for b in found.best} <= {"c260", "c200"}
@@ -119,13 +120,14 @@ def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> Non
     assert (plain["uncapped"], plain["doubts"]) == (1, {"cap not enforced": 1, "too short": 1})
     assert found.to_json()["cells"][0]["uncapped"] == 0
     against = summarise_cells(
-        [replace(c, trials=(replace(c.trials[0], uncapped=(said,)),) * 2) for c in cells], goals=GOALS
+        [replace(c, trials=(replace(c.trials[0], uncapped=(uncapped,)),) * 2) for c in cells], goals=GOALS
     )
     assert against.best == ()
     assert against.fronts == ()
     assert noted(against)["reference-not-capped"] == {"cells": 1}
     assert noted(against)["not-capped"] == {"runs": 6, "cells": 3}
-    every = [replace(c, trials=tuple(replace(t, doubts=("gaps: x",)) for t in c.trials)) for c in cells]
+    gaps = Check("gaps", "warning", "gpu:0")
+    every = [replace(c, trials=tuple(replace(t, doubts=(gaps,)) for t in c.trials)) for c in cells]
     assert noted(summarise_cells(every))["warnings"] == {"warned": 6, "runs": 6}
 
 

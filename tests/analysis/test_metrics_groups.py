@@ -11,8 +11,9 @@ from tests.analysis.studies import cell, noted, trial
 from joulelab.analysis.cell_comparison import RepeatSample
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.analysis.study_cells import Cell
+from joulelab.analysis.study_cells import Cell, Note
 from joulelab.core.errors import ConfigError
+from joulelab.report.messages import word_note
 
 
 def _cells(n: int = 2, **extra: Any) -> list[Cell]:
@@ -120,8 +121,8 @@ def test_work_is_told_by_workload_where_it_differs() -> None:
     ]
     found = summarise_cells(cells)
     assert [line.per for line in found.lines] == [None, "images"]
-    notes = [(note.code, note.partition(": ")[0]) for note in found.notes if note.code.startswith("work.")]
-    assert notes == [("work.none", "workload=lstm"), ("work.differs", "workload=vgg")]
+    notes = [(note.code, note.texts["groups"]) for note in found.notes if note.code.startswith("work.")]
+    assert notes == [("work.none", ("workload=lstm",)), ("work.differs", ("workload=vgg",))]
 
 
 def test_scaling_is_found_within_a_workload() -> None:
@@ -141,7 +142,7 @@ def test_moments_warm_ups_and_odd_repeats_are_noted() -> None:
     found = summarise_cells([told, replace(cell("r", odd, node="here"), warmup=2)])
     assert noted(found)["no-runs-here"] == {"told": 1, "cells": 2}
     assert noted(found)["warm-up"] == {"runs": 2}
-    assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1}
+    assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1, "chance": 50}
     assert found.cell("m").n == 5
 
 
@@ -152,8 +153,9 @@ def test_odd_runs_are_named_and_not_too_many_of_them() -> None:
 
     found = summarise_cells([made(k) for k in range(6)])
     (note,) = [n for n in found.notes if n.code == "odd-runs"]
-    assert note.numbers == {"cells": 6, "runs": 6}
-    assert ["r0-400" in note, "r3-400" in note, "r4-400" in note] == [True, True, False]
+    assert note.numbers == {"cells": 6, "runs": 6, "chance": pytest.approx(50)}
+    text = word_note(note)
+    assert ["r0-400" in text, "r3-400" in text, "r4-400" in text] == [True, True, False]
     calm = summarise_cells([cell("c", [trial(v, 10.0) for v in (100.0, 101.0, 99.0, 100.2, 99.9)], batch=1)])
     assert "odd-runs" not in noted(calm)
 
@@ -163,7 +165,7 @@ def test_that_repeats_are_too_few_to_see_an_odd_one_is_said_where_they_differ_mu
         return cell(f"c{k}", [trial(v, 10.0 + v / 1e3) for v in (100.0, 100.1, last)], batch=k)
 
     found = summarise_cells([*(made(k, 100.2) for k in range(12)), made(12, 180.0), made(13, 190.0)])
-    assert noted(found)["wide-cells"] == {"cells": 2, "few": True}
+    assert noted(found)["wide-cells"] == {"cells": 2, "few": True, "chance": 100}
     assert "odd-runs" not in noted(found)
     assert not any(s.outliers for of in found.statistics.values() for s in of.values())
 
@@ -222,7 +224,7 @@ def test_a_study_of_nothing() -> None:
 
 
 def test_a_reference_that_names_a_workload_says_that_it_changes_nothing() -> None:
-    said = "Workloads are not compared with each other: workload=lstm in the reference changes nothing."
+    said = Note("reference-unused", texts={"knobs": "Workloads", "value": "workload=lstm"})
     named = summarise_cells(_cells(), reference={"workload": "lstm"})
     assert said in named.notes
     assert _references(named) == _references(summarise_cells(_cells()))

@@ -137,7 +137,7 @@ def test_a_cell_that_scatters_more_keeps_its_own_spread_and_is_told() -> None:
     own = found.cell("c180").energy
     assert own is not None
     assert own.expanded == pytest.approx(t_975(1) * 180.0 * 0.01 * math.sqrt(2) / math.sqrt(2))
-    assert noted(found)["wide-cells"] == {"cells": 1, "few": True}
+    assert noted(found)["wide-cells"] == {"cells": 1, "few": True, "chance": 100}
     # Times alone are enough.
     late = replace(cells[8], trials=(trial(180.0, 10.0), trial(180.0, 12.0)))
     assert pool_cells((c, None) for c in [*cells[:8], late]).apart == {"c180"}

@@ -15,12 +15,11 @@ from joulelab.analysis.cell_metrics import Cell, summarise_cells
 from joulelab.analysis.result import CapResult, Check, RatedDevice, RatedResult
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
-from joulelab.report.caps import cap_lines
+from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.comparison import RunComparison, compare_quantities, compare_runs
+from joulelab.report.messages import COMPARISON, word_checks, word_notes
 from joulelab.report.paper_tables import Spread, list_paper_tables
-from joulelab.report.rated import describe_rated, format_rated_power
-from joulelab.report.run_rows import check_lines
-from joulelab.report.run_tables import name_ending
+from joulelab.report.run_tables import describe_rated, format_rated_power, name_ending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +28,8 @@ MEANS = "Mean ± standard deviation of"
 
 
 CODES = """
-check-failed data-differ different-devices in-step one-run-each points-differ same-devices simulated simulated-differ
+check-failed data-differ different-devices executor in-step one-run-each points-differ same-devices simulated
+simulated-differ
 store.no-host
 """
 
@@ -83,7 +83,8 @@ def test_the_caption_explains_its_marks() -> None:
     values = (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)
     odd, guess, loose = by_cap({1.0: [(v, 9.0) for v in values], 2.0: [(90.0, 9.0)], 3.0: [(90.0, 9.0)]})
     guess = replace(guess, trials=tuple(replace(t, estimate=True) for t in guess.trials))
-    loose = replace(loose, trials=tuple(replace(t, uncapped=("gpu:0",)) for t in loose.trials))
+    uncapped = (Check("cap-not-enforced", "failed", "gpu:0"),)
+    loose = replace(loose, trials=tuple(replace(t, uncapped=uncapped) for t in loose.trials))
     assert list_paper_tables(summarise_cells([odd, guess, loose]))[0].caption.startswith(
         f"{MEANS} 6 repeats; one run where there is no ±."
     )
@@ -127,16 +128,16 @@ def test_why_two_runs_cannot_be_compared_is_said(runs: Path) -> None:
     lit = load_result(make_run(runs, accuracy=UNKNOWN))
     assert compare_runs(dark, dark).verdict() == "The energies cannot be compared: no power meter was read in A and B"
     assert compare_runs(dark, lit).verdict() == "The energies cannot be compared: no power meter was read in A"
-    damaged = replace(dark, checks=(Check("damaged", "failed", "x"),))
+    damaged = replace(dark, checks=(Check("damaged", "failed", "node1/x", texts={"what": "it is missing"}),))
     assert compare_runs(lit, damaged).verdict() == (
         "The energies cannot be compared: files of B cannot be read or are missing"
     )
     notes = compare_runs(replace(lit, facts={"data": "xray"}), replace(damaged, twin="mine")).notes()
-    assert notes == [
+    assert word_notes(notes, COMPARISON) == [
         "! Not alike: A measured; B simulated: twin mine, virtual time.",
-        "! A and B did not work on the same data: A xray, B does not tell; differences may come from that.",
-        "B failed a check: damaged: x",
-        "One run each: how much runs differ by themselves is not in these intervals; repeat both to know.",
+        "! A and B did not use the same data (A: xray, B: unknown). Differences may come from that.",
+        "B failed a check: damaged: node1/x: it is missing",
+        "One run each: the intervals do not include the spread between runs. Repeat both to measure it.",
     ]
 
 
@@ -193,10 +194,10 @@ def test_devices_with_equal_caps_share_a_line() -> None:
     caps = [CapResult("n", f"gpu:{n}", 170.0, 250.0, "W", 0, "restored") for n in range(3)]
     caps += [CapResult("n", "gpu:3", 200.0, 250.0, "W", 2, "left")]
     caps += [CapResult("n", "gpu:3", 1.2e9, None, "Hz", 0, "")]
-    assert cap_lines(replace(result(), caps=tuple(caps))) == [
-        ("caps", "gpu:0-2 capped at 170 W; 250 W before, put back"),
-        ("caps", "gpu:3 capped at 200 W, the last of 3 tried; 250 W before, left, since somebody else had changed it"),
-        ("caps", "gpu:3 clocks locked at 1200 MHz; free before, not put back yet"),
+    assert list_cap_facts(replace(result(), caps=tuple(caps))) == [
+        ("caps", "gpu:0-2 capped at 170 W; 250 W before, restored"),
+        ("caps", "gpu:3 capped at 200 W, the last of 3 tried; 250 W before, left as another program set it"),
+        ("caps", "gpu:3 clocks locked at 1200 MHz; free before, not restored yet"),
     ]
 
 
@@ -217,30 +218,36 @@ def test_endings(end: dict[str, Any], words: str) -> None:
 
 
 def gap(place: str) -> Check:
-    return Check("gaps", "failed", f"{place}: 52% of the time without readings")
+    return Check("gaps", "failed", place, {"lost_share": 0.52})
 
 
 @pytest.mark.parametrize(
     ("checks", "message"),
     [
         (
-            [Check("idle", "warning", f"gpu:{k}: drifted by {k}.5 W") for k in range(3)],
-            "gpu:0: drifted by 0.5 W; alike: gpu:1,2",
+            [Check("idle-drifted", "warning", f"gpu:{k}", {"drift_w": k + 0.5}) for k in range(3)],
+            "gpu:0: idle power drifted by +500 mW while it was measured; similar: gpu:1,2",
         ),
-        ([Check("recorder", "warning", "the recorder died")] * 2, "the recorder died (2 times)"),
-        ([Check("cap", "note", f"gpu:{k}: held back in 33%") for k in range(4)], "gpu:0-3: held back in 33%"),
+        (
+            [Check("recorder.stuck", "warning")] * 2,
+            "the recorder did not answer at the end and was stopped (2 times)",
+        ),
+        (
+            [Check("throttled.power-cap", "note", f"gpu:{k}", {"share": 0.33}) for k in range(4)],
+            "gpu:0-3: slowed down by its power cap in 33 % of the readings",
+        ),
         (
             [gap(f"n1/{scope}") for scope in ("gpu:0", "gpu:1", "gpu:2", "node.ac")],
-            "gpu:0-2, node.ac of n1: 52% of the time without readings",
+            "gpu:0-2, node.ac of n1: no readings in 52 % of the time",
         ),
         (
             [gap(f"n{n}/gpu:{g}") for n in range(1, 65) for g in range(8)] + [gap("n1/node.ac")],
-            "gpu:0-7, node.ac of n1; gpu:0-7 of n2, n3, n4 and 60 more: 52% of the time without readings",
+            "gpu:0-7, node.ac of n1; gpu:0-7 of n2, n3, n4 and 60 more: no readings in 52 % of the time",
         ),
-        ([gap("n2/node.ac")], "n2/node.ac: 52% of the time without readings"),
+        ([gap("n2/node.ac")], "n2/node.ac: no readings in 52 % of the time"),
         # A part of a device is no host.
-        ([gap("gpu:0/mig:1"), gap("gpu:0/mig:2")], "gpu:0/mig:1,2: 52% of the time without readings"),
+        ([gap("gpu:0/mig:1"), gap("gpu:0/mig:2")], "gpu:0/mig:1,2: no readings in 52 % of the time"),
     ],
 )
 def test_equal_checks_of_several_scopes_and_hosts_become_one_line(checks: list[Check], message: str) -> None:
-    assert [check.message for check in check_lines(checks)] == [message]
+    assert [check.text for check in word_checks(checks)] == [message]

@@ -10,7 +10,8 @@ from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
-from joulelab.report.run_rows import check_lines, list_energy_rows, list_phase_rows
+from joulelab.report.messages import word_check, word_checks
+from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import lay_out_run
 from joulelab.report.terminal import list_facts, write_blocks
 
@@ -130,10 +131,10 @@ def test_the_headline_is_without_the_bound_of_a_sensor_that_sees_part_of_the_tim
     check = result.bound_check
     assert check is not None
     assert (check.code, check.scope) == ("unseen", "gpu:0")
-    flat = " ".join(text.split())
-    assert flat.count(check.message) == 1
-    assert flat.count(f"-> {check.next}") == 1
-    assert text.splitlines()[2].startswith(f"note     {check.message[:40]}")
+    flat, worded = " ".join(text.split()), word_check(check)
+    assert flat.count(worded.text) == 1
+    assert flat.count(f"-> {worded.next}") == 1
+    assert text.splitlines()[2].startswith(f"note     {worded.text[:40]}")
     assert "unseen" in shown(result, path, budget=True)
 
 
@@ -208,10 +209,11 @@ def test_live_and_killed_runs_say_so(runs: Path) -> None:
 
 
 def test_the_worst_checks_come_first_and_good_ones_are_left_out() -> None:
-    checks = [Check("late", "ok", "fine"), Check("throttled", "note", "gpu:0: x"), Check("gaps", "failed", "gpu:0: y")]
-    checks += [Check("idle", "warning", f"gpu:{k}: drifted by {k}.5 W", "wait") for k in range(3)]
-    found = [(check.code, check.status, check.next) for check in check_lines(checks)]
-    assert found == [("gaps", "failed", ""), ("idle", "warning", "wait"), ("throttled", "note", "")]
+    checks = [Check("late", "ok"), Check("throttled.power-cap", "note", "gpu:0"), Check("gaps", "failed", "gpu:0")]
+    checks += [Check("idle-drifted", "warning", f"gpu:{k}", {"drift_w": k + 0.5}) for k in range(3)]
+    found = [(check.code, check.status, check.next) for check in word_checks(checks)]
+    wait = "wait until the node has cooled, or use a longer --idle"
+    assert found == [("gaps", "failed", ""), ("idle-drifted", "warning", wait), ("throttled.power-cap", "note", "")]
 
 
 def test_commands_are_not_wrapped() -> None:
@@ -245,7 +247,7 @@ def test_a_gap_names_the_next_command(runs: Path) -> None:
     gap = {"t": START, "event": "gap", "meter": "nvml", "stream": "gpu:0.power", "reason": "lost", "from": START}
     path = make_run(runs, gpus=1, cpus=0, events=[gap])
     result = load_result(path)
-    failed = replace(result, checks=(Check("gaps", "failed", "gpu:0: 50% without readings", "joulelab doctor nvml"),))
+    failed = replace(result, checks=(Check("gaps", "failed", "gpu:0", {"lost_share": 0.5}, {"doctor": "nvml"}),))
     text = shown(failed, path)
-    assert row(text, "failed").split(maxsplit=1)[1].startswith("gaps: gpu:0: 50%")
+    assert row(text, "failed").split(maxsplit=1)[1].startswith("gaps: gpu:0: no readings in 50 %")
     assert "         -> joulelab doctor nvml" in text

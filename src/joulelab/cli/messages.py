@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TITLES = {
     "check": "Checks of a run",
+    "lag": "Why the lag of a meter was not corrected",
     "study": "Notes beside the figures of a study",
     "comparison": "Notes beside a comparison of two runs",
 }

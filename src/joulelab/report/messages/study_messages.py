@@ -30,12 +30,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "not-capped": (
         "warning",
         "! The cap was not in force in {runs:run} of {names} ({first}): not as the cap says, so never named best.",
-        "",
+        "joulelab cap status shows why.",
     ),
     "reference-not-capped": (
         "warning",
         "! The cap of the reference was not in force ({names}): gains and losses against it are not reliable.",
-        "",
+        "joulelab cap status shows why.",
     ),
     "one-run-each": (
         "note",

@@ -77,12 +77,12 @@ def _check_powers(run: RunEvidence) -> Iterator[Check]:
     It is a failure of the meter that is used for the energy; of others it is a warning.
     """
     outlets = [c for s in run.channels if find_family(s.scope) == "outlet" for c in s.channels if not c.members]
-    outlet_w = max((_powers(c, run, MOST_W["outlet"])[1] for c in outlets), default=0.0)
+    outlet_w = max((_read_powers(c, run, MOST_W["outlet"])[1] for c in outlets), default=0.0)
     for scope, result in zip(run.channels, run.scopes, strict=True):
         kind, place = find_family(scope.scope), run.name_scope(scope)
         for channel in (c for c in scope.channels if not c.members):
             status: CheckStatus = "failed" if channel is scope.best else "warning"
-            powers, high = _powers(channel, run, MOST_W.get(kind, MOST_ELSE_W))
+            powers, high = _read_powers(channel, run, MOST_W.get(kind, MOST_ELSE_W))
             code, numbers = _find_impossible_power(powers, kind, channel.spec.accuracy.offset)
             if code:
                 texts = {"channel": channel.spec.name, "meter": channel.meter} | run.name_doctor(channel.meter)
@@ -104,25 +104,25 @@ def _check_mean_power(run: RunEvidence, scope: ScopeChannels, result: ScopeResul
     least_w = (LEAST_MEAN_W if run.imported else LEAST_LIVE_W).get(scope.scope, 0.0)
     if not 0 <= mean < least_w or result.reading.estimate:
         return
-    if best.spec.kind == "counter" and not best.members and not 0 < _powers(best, run, MOST_ELSE_W)[1] < least_w:
+    if best.spec.kind == "counter" and not best.members and not 0 < _read_powers(best, run, MOST_ELSE_W)[1] < least_w:
         return  # one that counts in large steps gives no mean of a short run
     device = "rack" if scope.scope == "rack" else "server" if run.imported else "computer"
     texts = {"meter": meter, "device": device} | ({"column": scope.scope} if run.imported else {"doctor": meter})
     yield Check("impossible-power.wrong-unit", "failed", run.name_scope(scope), {"power_w": mean}, texts)
 
 
-def _powers(channel: EnergyChannel, run: RunEvidence, most_w: float) -> tuple[Floats, float]:
+def _read_powers(channel: EnergyChannel, run: RunEvidence, most_w: float) -> tuple[Floats, float]:
     """Return the powers (W) of a channel near the workload, and the highest that it may have shown."""
     since = min(run.start_ns, run.idle[0] if run.idle else run.start_ns)
     near_ns = round(channel.step_s * 1e9)
     inside = channel.readings.between(since - near_ns, run.end_ns + near_ns)
     if channel.spec.kind == "counter":
-        return _counted_powers(channel, inside, most_w)
+        return _derive_powers(channel, inside, most_w)
     powers = channel.readings.value[inside]
     return powers, float(powers.max(initial=0.0))
 
 
-def _counted_powers(channel: EnergyChannel, inside: slice, most_w: float) -> tuple[Floats, float]:
+def _derive_powers(channel: EnergyChannel, inside: slice, most_w: float) -> tuple[Floats, float]:
     """Return the powers (W) that a counter is sure to show, and the highest mean that its resolution allows.
 
     These are the least mean, by its resolution and its update, and its falls where no wrap or reset explains them. One

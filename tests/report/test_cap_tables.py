@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import msgspec
 
-from joulelab.analysis.caps import caps_of
+from joulelab.analysis.device_checks import list_caps
 from joulelab.analysis.result import CapResult
 from joulelab.control.client import CapDevice, CapStatus
-from joulelab.report.caps import print_caps
-from joulelab.report.console import make_console
+from joulelab.report.cap_tables import lay_out_cap_status
+from joulelab.report.terminal import write_blocks
 
 GPU = CapDevice("gpu:0", "GPU-0", "Quadro RTX 6000", "power", "W", 100, 260, 260, 170, 170)
 CLOCKS = CapDevice("gpu:0", "GPU-0.clocks", "Quadro RTX 6000", "clocks", "Hz", 210e6, 2100e6, 2100e6, None, None)
 
 
 def shown(status: CapStatus) -> str:
-    file = io.StringIO()
-    print_caps(make_console(file, 80), status)
-    return file.getvalue()
+    return write_blocks(lay_out_cap_status(status), 80)
 
 
 def test_every_device_with_its_range_and_holder():
@@ -51,4 +48,4 @@ def test_caps_of_a_run_are_told_once_with_their_end():
     events = [set_to(170.0, 1), {"event": "clock", "t": 2}, set_to(170.0, 3), set_to(200.0, 4, found=170.0)]
     events += [{"event": "cap-restored", "host": "n", "device": "GPU-0", "outcome": "restored", "t": 5}]
     events += [{"event": "cap-restored", "host": "n", "device": "GPU-9", "outcome": "restored", "t": 5}]
-    assert caps_of(events) == (CapResult("n", "gpu:0", 200.0, 250.0, "W", 1, "restored"),)
+    assert list_caps(events) == (CapResult("n", "gpu:0", 200.0, 250.0, "W", 1, "restored"),)

@@ -180,7 +180,10 @@ def make_energy_table(rows: list[EnergyRow]) -> Table:
     for k, r in enumerate(rows):
         figures: list[Quantity | float | None] = [r.energy, r.mean_w.value, r.median_w, r.max_w, r.net]
         label = f"{r.label} (estimate)" if r.estimate and not r.total else r.label
-        cells = (label, *(MarkedCell(figure, "~" if r.estimate else "") for figure in figures[: len(columns) - 1]))
+        cells: tuple[Cell, ...] = (
+            label,
+            *(MarkedCell(figure, "~" if r.estimate else "") for figure in figures[: len(columns) - 1]),
+        )
         is_last_part = k + 1 < len(rows) and rows[k + 1].label == "measured"
         made.append(TableRow(cells, "total" if r.total else "", has_rule_below=is_last_part))
     return make_table(columns, made)
@@ -455,7 +458,9 @@ def make_agreement_table(rows: list[AgreementRow]) -> Table:
 def _format_off(off: Quantity | None) -> str:
     if off is None:
         return fmt.NOTHING
-    return f"{100 * off.value:+.1f}" + (f" ± {fmt.format_number(100 * off.expanded, 2)}" if off.known else "")
+    return f"{100 * off.value:+.1f}" + (
+        "" if off.expanded is None else f" ± {fmt.format_number(100 * off.expanded, 2)}"
+    )
 
 
 def list_joining_facts(result: Result) -> list[tuple[str, str]]:

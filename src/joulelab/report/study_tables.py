@@ -199,7 +199,9 @@ def _format_idle_shares(rows: Sequence[CellMetrics]) -> set[str]:
 def _list_quality_columns(rows: Sequence[CellMetrics]) -> list[FilledColumn]:
     """Return the quality that the workloads reported, and their data where it differs."""
     names = dict.fromkeys(name for r in rows for name in r.quality)
-    columns = [(Column(name, signed=True), tuple(_show_quality(r.quality.get(name)) for r in rows)) for name in names]
+    columns: list[FilledColumn] = [
+        (Column(name, signed=True), tuple(_show_quality(r.quality.get(name)) for r in rows)) for name in names
+    ]
     if len({r.data for r in rows}) < 2:
         return columns
     data = tuple(fmt.format_data_name(r.data) or fmt.NOTHING for r in rows)
@@ -358,7 +360,7 @@ def make_scaling_table(summary: StudySummary, scalings: Sequence[Scaling]) -> Ta
     firsts = [s.points[0] for s in scalings for _ in s.points]
     estimates = [p != f and uses_estimate(summary, f.cell, p.cell) for p, f in zip(points, firsts, strict=True)]
     ratios = Column("energy ratio"), tuple(p.energy_ratio for p in points)
-    columns = [
+    columns: list[FilledColumn] = [
         (Column("gpus"), tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
         (Column("speed-up"), tuple(p.speedup for p in points)),
         (Column("efficiency", "%", is_share=True), tuple(p.efficiency for p in points)),
@@ -367,7 +369,7 @@ def make_scaling_table(summary: StudySummary, scalings: Sequence[Scaling]) -> Ta
     return join_columns(columns)
 
 
-def _fill_scaled(name: str, unit: str, values: Sequence[Quantity | None]) -> FilledColumn:
+def _fill_scaled(name: str, unit: str, values: Sequence[Quantity | None]) -> tuple[Column, tuple[Quantity | None, ...]]:
     return scale_column(name, unit, values), tuple(values)
 
 

@@ -143,8 +143,8 @@ def join_columns(
 ) -> Table:
     """Make a table of columns that have their cells; `styles` are those of the rows."""
     heads, cells = zip(*columns, strict=True)
-    rows = zip_longest(zip(*cells, strict=True), styles, fillvalue="")
-    return make_table(heads, [TableRow(row, style) for row, style in rows], title=title, notes=notes)
+    rows = [TableRow(row, styles[k] if styles else "") for k, row in enumerate(zip(*cells, strict=True))]
+    return make_table(heads, rows, title=title, notes=notes)
 
 
 def make_record_table(records: Sequence[Mapping[str, Any]]) -> Table:
@@ -465,8 +465,8 @@ def write_html(table: Table, *, is_caption_hidden: bool = False, is_inline: bool
         body.append(tag("tr", *made, class_=None if is_inline else classes or None))
     hidden = "sr-only" if is_caption_hidden else None
     caption = tag("caption", clean_text(table.title), class_=hidden) if table.title else None
-    style = "border-collapse:collapse" if is_inline else None
-    return tag("table", caption, tag("thead", tag("tr", *heads)), tag("tbody", *body), style=style)
+    parts = caption, tag("thead", tag("tr", *heads)), tag("tbody", *body)
+    return tag("table", *parts, style="border-collapse:collapse" if is_inline else None)
 
 
 def _class_cell(table: Table, place: int, text: str, row: TableRow | None) -> Html:

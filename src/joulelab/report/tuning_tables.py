@@ -87,7 +87,7 @@ def _make_compared_table(tuned: Tuned) -> Table:
     """Return gain, loss and score against the highest cap, and the verdict."""
     has_score = tuned.goal.name not in PLAIN
     share = Column("gain", "%", is_share=True)
-    columns = [
+    columns: list[Column | str] = [
         "cap",
         share,
         replace(share, name="loss"),

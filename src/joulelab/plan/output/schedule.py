@@ -64,7 +64,7 @@ def _followed(comparison: Comparison) -> list[Outcome]:
 def _energies(comparison: Comparison) -> Table:
     rows, base = _followed(comparison), comparison.base
     factor, unit = fmt.choose_scale([o.drawn[0]["energy_j"] / J_PER_WH for o in rows], "Wh")
-    made = []
+    made: list[tuple[str, ...]] = []
     for each in comparison.outcomes:
         if each.refused:
             made.append((each.policy.name, "never starts some job"))
@@ -182,7 +182,7 @@ def _budget(comparison: Comparison) -> str:
 def _surely(comparison: Comparison) -> str:
     """Return how surely the budget is kept, by the policies that keep it as all is believed."""
     site = comparison.site
-    kept: list[FilledColumn] = [o for o in _followed(comparison) if o.drawn[0][f"over_{site.count}_w"] == 0]
+    kept = [o for o in _followed(comparison) if o.drawn[0][f"over_{site.count}_w"] == 0]
     found = [(o, drawn) for o in kept if (drawn := o.exceeded(site.count)) is not None and drawn[0] > 0]
     if not found:
         return ""

@@ -219,7 +219,7 @@ def test_no_cap_is_marked_as_best_by_time(ideal: Swept, monkeypatch: pytest.Monk
         drawn.extend(panels)
         return []
 
-    monkeypatch.setattr(gdansk_pictures, "draw_panels", keep)
+    monkeypatch.setattr(gdansk_pictures, "write_curve_charts", keep)
     assert ideal.summary is not None
     pictures_of(ideal.summary, tmp_path, all_gpus=8, caps=(260, 170))
     starred = {p.name: any(c.best is not None or c.tied for c in p.curves) for p in drawn}

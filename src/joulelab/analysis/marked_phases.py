@@ -338,14 +338,14 @@ def _credit_times(finder: _PhaseFinder, line: Mapping[str, Any]) -> None:
 
 def _credit_phases(phases: Mapping[str, MarkedPhase], reported: dict[str, dict[str, float]]) -> None:
     """Add the work reported in each phase to it and to all phases around it."""
-    inside = Counter(phase.parent for phase in phases.values())
+    inside = Counter(phase.parent or "" for phase in phases.values())
     ready = [key for key in phases if not inside[key]]
     rest = dict.fromkeys(phases)
     while ready:  # the innermost first
         key = ready.pop()
         del rest[key]
-        phase, around = phases[key], phases[key].parent
-        _add_sums(phase.work, reported.get(key, {}))
+        around = phases[key].parent or ""
+        _add_sums(phases[key].work, reported.get(key, {}))
         if around in phases:
             _add_sums(reported.setdefault(around, {}), reported.get(key, {}))
         inside[around] -= 1

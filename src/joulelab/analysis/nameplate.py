@@ -86,8 +86,8 @@ def _find_recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[
         if event.get("event") == "rated":  # of another node, as its own configuration says
             found |= _rate_node(key[0], event.get("watts"), GIVEN)
     host = str(run.meta.get("host", ""))
-    for table, source in ((run.meta.get("twin"), TWIN), ((run.meta.get("options") or {}).get("node"), GIVEN)):
-        found |= _rate_node(host, table.get("rated_w") if isinstance(table, dict) else None, source)
+    for node, source in ((run.meta.get("twin"), TWIN), ((run.meta.get("options") or {}).get("node"), GIVEN)):
+        found |= _rate_node(host, node.get("rated_w") if isinstance(node, dict) else None, source)
     return found
 
 

@@ -52,9 +52,9 @@ def find_damage(
         for path in (folder / f"{t.meter}.{t.table}" for t in empty):
             found.append(FileProblem(path, "it holds no rows", lost=True, code="no-rows"))
         if state is RunState.CLOSED:
-            lost = {p.path for p in found if p.lost}
+            unusable = {p.path for p in found if p.lost}
             cut = _find_cut_files(folder, [t for t in here if t not in empty], own, files)
-            found += [p for p in cut if p.path not in lost]
+            found += [p for p in cut if p.path not in unusable]
         lost = {p.path.name.partition(".")[0] for p in found if p.path.parent == folder}
         opened = (e for e in own if e.get("event") == "meter" and e.get("status") == "open")
         for event in (e for e in opened if e.get("meter") not in lost):

@@ -21,7 +21,6 @@ from joulelab.core.spec import Spec
 from joulelab.store.journal import (
     PREFIX,
     JournalWriter,
-    is_being_written,
     make_journal_path,
     make_row_struct,
     pack_header,
@@ -29,6 +28,7 @@ from joulelab.store.journal import (
     read_header,
 )
 from joulelab.store.run_reader import open_run
+from joulelab.store.safe_files import is_being_written
 from joulelab.store.seal import seal_run
 
 if TYPE_CHECKING:

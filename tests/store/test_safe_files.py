@@ -10,11 +10,10 @@ from tests.store.make import close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.store import safe_files
 from joulelab.store.documents import read_document
-from joulelab.store.journal import is_being_written
 from joulelab.store.run_folder import RunState, list_runs, read_end, read_meta, read_run_state, write_json_atomic
 from joulelab.store.run_query import run_query
 from joulelab.store.run_reader import open_run
-from joulelab.store.safe_files import is_own, open_append, open_regular, read_regular, replace_file
+from joulelab.store.safe_files import is_being_written, is_own, open_append, open_regular, read_regular, replace_file
 from joulelab.store.seal import LOCK, seal_run
 
 if TYPE_CHECKING:

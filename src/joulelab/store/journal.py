@@ -167,18 +167,6 @@ def _make_torn_error(path: Path, why: str) -> StoreError:
     return StoreError(f"journal {path.name} cannot be read", where=str(path.parent), why=why, code="store.bad-journal")
 
 
-def is_being_written(path: Path) -> bool:
-    """Return whether a writer, here or in another container or host that shares locks, still holds the journal."""
-    if sys.platform == "win32":
-        return False
-    with contextlib.suppress(OSError), open_regular(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 class JournalWriter:
     """Append rows to a new journal; it is locked until it is closed, so that no process seals it meanwhile."""
 

@@ -17,9 +17,7 @@ from joulelab.core.clock import NS, read_boot_id, read_clock_pair
 from joulelab.core.errors import NotARun, StoreError, WriteFailed
 from joulelab.core.process import PROC, find_process, identify_process
 from joulelab.store.documents import read_json
-from joulelab.store.journal import is_being_written
-from joulelab.store.redact import redact_command, select_environment
-from joulelab.store.safe_files import read_regular, replace_file, sync_directory
+from joulelab.store.safe_files import is_being_written, read_regular, replace_file, sync_directory
 from joulelab.store.upgrade import SCHEMA, upgrade_document
 
 if TYPE_CHECKING:
@@ -46,6 +44,8 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
     `meta` needs `host` and `command`; everything else of `run.json` has a default (this process is the owner).
     Secrets are removed from `command`, `environment` is reduced to the allow-list. Raises StoreError.
     """
+    from joulelab.store.redact import redact_command, select_environment  # readers of runs do without
+
     started = meta.get("started") or asdict(read_clock_pair())
     run, run_id = _claim_folder(runs, int(started["utc_ns"]))
     data: dict[str, Any] = {

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
@@ -80,6 +81,20 @@ def read_regular(path: Path | str, limit: int = LARGEST_FILE, *, follow: bool = 
     if left <= 0:
         raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MB", str(path))
     return b"".join(parts)
+
+
+def is_being_written(path: Path) -> bool:
+    """Return whether a writer, here or in another container or host that shares locks, still locks a file."""
+    if sys.platform == "win32":  # Windows reads runs, it does not record them
+        return False
+    import fcntl
+
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def is_own(found: os.stat_result) -> bool:

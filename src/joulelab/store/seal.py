@@ -23,9 +23,9 @@ import numpy as np
 
 from joulelab.core.errors import StoreError
 from joulelab.store import manifest
-from joulelab.store.journal import is_being_written, make_journal_path
+from joulelab.store.journal import make_journal_path
 from joulelab.store.run_folder import RunState, list_host_dirs, read_meta, read_run_state
-from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_own, sync_directory
+from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_being_written, is_own, sync_directory
 from joulelab.store.sample_tables import (
     CHUNK_ROWS,
     METADATA_KEY,

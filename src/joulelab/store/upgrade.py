@@ -70,13 +70,13 @@ def _check_types(document: Document, data: Mapping[str, Any], where: str) -> Non
         value = data.get(key, _NOTHING)
         kind = type(value)
         if value is not _NOTHING and (kind not in types or (kind is int and _is_too_large(value))):
-            raise _find_wrong(document, where, f"{key} is not {_NAMES[types[0]]}")
+            raise _make_damage_error(document, where, f"{key} is not {_NAMES[types[0]]}")
     if document == "run" and not all(type(word) is str for word in data.get("command") or ()):
-        raise _find_wrong(document, where, "command is not a list of texts")
+        raise _make_damage_error(document, where, "command is not a list of texts")
     for key in ("started", "ended"):
         pair = data.get(key)
         if pair and not (_is_count(pair.get("mono_ns", 0)) and _is_count(pair.get("utc_ns", 0))):
-            raise _find_wrong(document, where, f"{key} is not a pair of times")
+            raise _make_damage_error(document, where, f"{key} is not a pair of times")
 
 
 def _is_too_large(value: int) -> bool:
@@ -87,6 +87,6 @@ def _is_count(value: object) -> bool:
     return type(value) is int and not _is_too_large(value)
 
 
-def _find_wrong(document: Document, where: str, why: str) -> StoreError:
+def _make_damage_error(document: Document, where: str, why: str) -> StoreError:
     what, then = f"{document}.json is damaged", "copy the run folder from its origin"
     return StoreError(what, where=where, why=why, next=then, code="store.damaged")

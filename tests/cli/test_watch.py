@@ -191,7 +191,7 @@ def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path, once: 
     lines = done.stdout.splitlines()
     assert [view.state for view in seen] == ["live", "live", "live", "closed"]
     assert len(lines) == 3 + 3
-    assert "420.0 W  gpu (2) 360.0 W" in lines[0]  # half of the last second is idle
+    assert "150.0 W  gpu (2) 120.0 W" in lines[0]  # the load has ended
     assert "\x1b" not in done.stdout
     shown = call("show", run.name).stdout
     assert lines[-3] in shown  # the headline

@@ -134,7 +134,7 @@ class ChannelPower:
     at_ns: int
 
 
-class _Channel:
+class _ChannelState:
     """Keep the recent readings of one channel: its powers, or the steps of its counter."""
 
     def __init__(self, index: int, spec: Spec, stream: Stream) -> None:
@@ -211,7 +211,7 @@ class StreamState:
         self.row: Sequence[float] = ()  # the last one, NaN = not read
         self.last_ns = 0  # when it was read
         self.stale_ns = round(max(STALE_PERIODS * stream.period_s, STALE_S) * NS)
-        found = [_Channel(i, c, stream) for i, c in enumerate(stream.channels) if is_energy_channel(c)]
+        found = [_ChannelState(i, c, stream) for i, c in enumerate(stream.channels) if is_energy_channel(c)]
         self.channels = sorted(found, key=lambda channel: channel.order)
         self._powers = [channel for channel in self.channels if channel.counter is None]
         self._counters = [channel for channel in self.channels if channel.counter is not None]
@@ -261,12 +261,12 @@ class StreamState:
         return next((power for power in found if power.at_ns > a_ns), found[0] if found else None)
 
     @property
-    def _energy_channel(self) -> _Channel | None:
+    def _energy_channel(self) -> _ChannelState | None:
         """Return the counter that its energy is from, or the best power; None where there is no channel."""
         read = [c for c in self._counters if c.counter is not None and c.counter.is_read and not self._is_stuck(c)]
         return next(iter(read or self._powers or self._counters), None)
 
-    def _is_stuck(self, channel: _Channel) -> bool:
+    def _is_stuck(self, channel: _ChannelState) -> bool:
         """Return whether a counter never stepped while the power beside it used more than it could hide."""
         used_j, quantum = self._integral.total_j, channel.spec.accuracy.quantum
         if channel.moves or not self._powers or used_j <= 2 * quantum:

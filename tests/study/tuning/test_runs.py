@@ -12,6 +12,7 @@ from tests.study.tuning.whole_runs import COMMAND, ENERGY, Made, curve, shown, t
 from joulelab.analysis.goals import Goal
 from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.core.quantity import Quantity
+from joulelab.report.messages import word_notes
 from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.matrix import Workload
 from joulelab.study.slots import State, look
@@ -83,7 +84,7 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_cap_under_which_the_command_fails_is_left_out_unless_it_is_the_reference(tmp_path: Path) -> None:
     found = tuned(tmp_path / "a", Made(lambda cap: curve(cap) if cap > 150 else None), trials=5)
-    assert any("failed under" in note and "left out" in note for note in found.notes)
+    assert any("failed under" in note and "left out" in note for note in word_notes(found.notes))
     assert all(row.cap > 150 for row in found.rows)
     with pytest.raises(JoulelabError, match="failed under 260 W, which all is compared with"):
         tuned(tmp_path / "b", Made(lambda _: None))
@@ -168,7 +169,7 @@ def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
     executor = Made(lambda cap: (20000.0 + cap, 100.0), holds=lambda cap: cap > 230, drew=lambda _: 231.0)
     found = tuned(tmp_path / "s", executor)
     assert found.choice is None
-    assert "caps are not enforced here, so none is chosen (gpu:0: 231 W above the cap)" in found.problems[0]
+    assert "caps are not enforced here, so none is chosen (cap not enforced: gpu:0: 231 W on average, above" in found.problems[0]
     assert {row.doubt for row in found.rows if row.cap <= 230} == {"not enforced"}
     assert len(executor.ran) <= 5
     text = shown(found)
@@ -189,4 +190,4 @@ def test_a_cap_below_what_the_gpus_can_do_is_left_out_and_others_count(tmp_path:
     assert found.choice > 130
     assert not found.problems
     assert all(row.gain is None for row in found.rows if row.doubt)
-    assert any(row.doubt for row in found.rows) == any("and below are left out" in note for note in found.notes)
+    assert any(row.doubt for row in found.rows) == any("and below" in note for note in word_notes(found.notes))

@@ -11,6 +11,7 @@ from tests.study.tuning.whole_runs import ENERGY, Made, curve, noisy, shown, swe
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import Quantity
+from joulelab.report.messages import word_notes
 from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.folder import open_study
 from joulelab.study.results import gather
@@ -83,8 +84,8 @@ def test_a_tuning_tells_the_figures_that_a_sweep_of_the_same_slots_tells(tmp_pat
     assert single.n == 1
     assert single.gain is not None
     assert (single.gain.expanded or 0) > 0.015
-    assert not any("one run" in note for note in found.notes)
-    assert any("pooled" in note for note in found.notes)
+    assert not any("one run" in note for note in word_notes(found.notes))
+    assert any("pooled" in note for note in word_notes(found.notes))
 
 
 def test_a_saving_is_sure_when_runs_were_repeated_and_it_is_beyond_their_spread(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_a_saving_is_sure_when_runs_were_repeated_and_it_is_beyond_their_spread(
     swept(tmp_path / "t", {260.0: 2, 220.0: 1}, "220,260")
     partly = tuned(tmp_path / "t", Made(curve), "220,260", trials=2, repeat_max=2)
     assert [row.n for row in partly.rows] == [2, 1]
-    assert any(note.startswith("one run of 220 W: how much runs differ") for note in partly.notes)
+    assert any(note.startswith("one run of 220 W: how much runs differ") for note in word_notes(partly.notes))
 
 
 def test_all_figures_of_a_choice_are_those_of_the_table(tmp_path: Path) -> None:

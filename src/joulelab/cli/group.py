@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +17,6 @@ from joulelab.cli.output import describe_error, print_json, print_notice
 from joulelab.cli.parameters import JSON_ASKED, UsageError, format_examples
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.version import __version__
-
-if TYPE_CHECKING:
-    from joulelab.run.child_process import ChildProcess
 
 # The help of each command by section, so that `joulelab --help` imports none. A test compares it with the commands.
 SECTIONS = {
@@ -182,18 +179,19 @@ def commands(ctx: click.Context) -> None:
         restore_at_start(os.environ, print_notice)
 
 
-def run_commands(words: list[str], early: list[ChildProcess]) -> int:
-    """Run a command line and return the exit code; `early` is a recorder process that `run` can take."""
+def run_commands(words: list[str]) -> int:
+    """Run a command line and return the exit code."""
+    own = words[: words.index("--")] if "--" in words else words  # the words after it are the workload's
     try:
-        code = commands.main(args=words, prog_name="joulelab", standalone_mode=False, obj=early)
+        code = commands.main(args=words, prog_name="joulelab", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         _print_usage_error(error)
-        asked = "--json" in (words[: words.index("--")] if "--" in words else words)
-        _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked=asked)
+        _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked="--json" in own)
         # Another code could be mistaken for the workload's.
-        running = words[:2] == ["workload", "run"] or (words[:1] and words[0] in RUNNING)
-        return OWN_FAILURE if running else error.exit_code
+        is_online = own[:1] == ["tune"] and "--online" in own
+        is_running = is_online or own[:2] == ["workload", "run"] or own[:1] in [[name] for name in RUNNING]
+        return OWN_FAILURE if is_running else error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED_CODE
     except BrokenPipeError:
@@ -201,7 +199,7 @@ def run_commands(words: list[str], early: list[ChildProcess]) -> int:
         return SIGPIPE_CODE
     except OSError as error:
         if error.filename:
-            _print_json_error(error, None, asked="--json" in words)
+            _print_json_error(error, None, asked="--json" in own)
         _close_output()
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
         print_notice(f"{what} ({error.strerror or error})")

@@ -123,7 +123,9 @@ def find_target(words: Sequence[str], runs: Path, studies: Path, twins: Sequence
         if found is not None:
             return found
     if twins:
-        raise ConfigError("only a study file can be simulated", where="--twin", next="leave it out", code="config.no-study")
+        raise ConfigError(
+            "only a study file can be simulated", where="--twin", next="leave it out", code="config.no-study"
+        )
     if len(words) > MAX_RUNS:
         raise ConfigError(
             f"{len(words)} runs are too many for one page",

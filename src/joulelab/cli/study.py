@@ -254,7 +254,7 @@ def _list_slots(study: Study, found: StudyFile) -> list[Slot]:
     from joulelab.core.errors import JoulelabError
     from joulelab.study.drive import plan as list_slots
 
-    def is_over(claim: dict[str, Any]) -> bool:
+    def is_over(claim: Mapping[str, Any]) -> bool:
         return any(executor.is_over(claim) for executor in opened)
 
     keys = list(dict.fromkeys(cell.key for cell in found.plan.cells))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -13,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
+from joulelab.cli.group import RUNS_WORKLOAD
 from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, write_file
 from joulelab.cli.parameters import Duration, UsageError, add_run_options, format_examples, studies_option
 from joulelab.cli.run import run_and_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import NoReturn
 
     from joulelab.analysis.goals import Goal
-    from joulelab.run.child_process import ChildProcess
     from joulelab.run.run_command import RunOutcome
     from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
@@ -61,42 +59,7 @@ class TuneRequest:
         return shlex.join(redact_command(self.words))
 
 
-class OnlineUsageError(click.UsageError):
-    """Report a usage error with an exit code that commands seldom return."""
-
-    exit_code = OWN_FAILURE
-
-    def __init__(self, error: click.UsageError) -> None:
-        super().__init__(error.format_message(), error.ctx)
-        self.code = str(getattr(error, "code", "usage"))
-
-
-class TuneCommand(click.Command):
-    """Return 125 if --online cannot start: from then on the exit code is the command's."""
-
-    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
-        """Parse the arguments."""
-        before = args[: args.index("--")] if "--" in args else args
-        with _set_own_exit_code(online="--online" in before):
-            return super().make_context(info_name, args, *more, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Call the command."""
-        with _set_own_exit_code(online=ctx.params["online"]):
-            return super().invoke(ctx)
-
-
-@contextlib.contextmanager
-def _set_own_exit_code(*, online: bool) -> Iterator[None]:
-    try:
-        yield
-    except click.UsageError as error:
-        if online:
-            raise OnlineUsageError(error) from error
-        raise
-
-
-@click.command("tune", cls=TuneCommand, epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
+@click.command("tune", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--goal",
     "goal_text",
@@ -149,7 +112,7 @@ def command(
     ctx.meta[RUNS_WORKLOAD] = online
     wanted = _read_request(words, goal_text, cap, which, trials)
     if online:
-        _tune_online(wanted, given, ctx.obj)
+        _tune_online(wanted, given)
     code = _tune_by_runs(wanted, which, given)
     ctx.exit(code)
 
@@ -205,7 +168,7 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
         return FAILED_CODE
     if given["apply"]:
         options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
-        run_and_exit(wanted.words, None, caps=wanted.grid.wishes(tuned.choice), **options)
+        run_and_exit(wanted.words, caps=wanted.grid.wishes(tuned.choice), **options)
     return 0
 
 
@@ -290,14 +253,14 @@ class TuningReport:
         return account(self._online, outcome.run, self._typed)
 
 
-def _tune_online(wanted: TuneRequest, given: Mapping[str, Any], early: list[ChildProcess] | None) -> NoReturn:
+def _tune_online(wanted: TuneRequest, given: Mapping[str, Any]) -> NoReturn:
     """Tune within one run and exit with its code. Raises JoulelabError before the run starts."""
     from joulelab.study.tuning.online import Online
 
     times = {"window_s": given["window"], "settle_s": given["settle"]}
     online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)
     options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
-    run_and_exit(wanted.words, early, companion=online, extra=TuningReport(online, wanted.typed), **options)
+    run_and_exit(wanted.words, companion=online, extra=TuningReport(online, wanted.typed), **options)
 
 
 def _print_trial(scope: str | None, event: Told) -> None:

@@ -112,7 +112,7 @@ def _run(
     _note(folder, noted)
     options, _ = run_options(settings, shown, folder, name=study.name, labels=labels_of(study, cell, folder), caps=caps)
     with Watchdog(folder, settings.timeout_s), Reaper(folder):
-        outcome = run_command(argv, options, shown, say=_ignore, signals=signals)
+        outcome = run_command(argv, options, shown, warn=_ignore, signals=signals)
     told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_rest(folder)}
     _check_recorded(outcome, folder)
     if outcome.result is not None and outcome.run is not None:

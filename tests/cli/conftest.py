@@ -74,7 +74,7 @@ def fail(call: Call) -> Fail:
         given.insert(given.index("--") if "--" in given else len(given), "--json")
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
-            ended = run_commands(given, [])
+            ended = run_commands(given)
         assert ended == code, err.getvalue()
         return Failure(**json.loads(out.getvalue().splitlines()[-1])["error"], stderr=err.getvalue())
 

@@ -24,7 +24,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def figure(*words: str) -> int:
-    return run_commands(["figure", *words, "--runs", "runs"], [])
+    return run_commands(["figure", *words, "--runs", "runs"])
 
 
 def code_of(capsys: pytest.CaptureFixture[str], *words: str, ended: int = 2) -> str:

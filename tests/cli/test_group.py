@@ -24,7 +24,6 @@ from joulelab.plan.commands import command as plan
 from joulelab.run.child_process import ChildProcess
 
 if TYPE_CHECKING:
-
     from tests.cli.conftest import Call
 
 SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()"]
@@ -111,6 +110,15 @@ def test_a_wrong_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     assert ", ".join(COMMANDS) in capsys.readouterr().err
 
 
+@pytest.fixture
+def no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("a quick test starts no process")
+
+    monkeypatch.setattr("joulelab.run.child_process.start_recorder", refuse)
+
+
+@pytest.mark.usefixtures("no_recorder")
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
@@ -135,7 +143,7 @@ def test_an_error_is_json_on_request_and_a_sentence_beside_it(
 ) -> None:
     make_run(runs, gpus=0)
     monkeypatch.setenv("JOULELAB_RUNS", str(runs))
-    assert run_commands(words, []) == code
+    assert run_commands(words) == code
     out, err = capsys.readouterr()
     error = json.loads(out)["error"]
     assert list(error) == ["code", "what", "where", "why", "next"]
@@ -143,27 +151,29 @@ def test_an_error_is_json_on_request_and_a_sentence_beside_it(
     assert err.startswith("joulelab: ")
     assert err.count("\n") == 1
     assert error["what"] in err
-    assert run_commands([word for word in words if word != "--json"], []) == code
+    assert run_commands([word for word in words if word != "--json"]) == code
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.usefixtures("no_recorder")
 def test_the_json_option_of_a_workload_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_commands(["run", "--meter", "nvlm", "--", "true", "--json"], []) == 125
-    assert run_commands(["run", "--meter", "nvlm", "true", "--json"], []) == 125
+    assert run_commands(["run", "--meter", "nvlm", "--", "true", "--json"]) == 125
+    assert run_commands(["run", "--meter", "nvlm", "true", "--json"]) == 125
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.usefixtures("no_recorder")
 def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RecorderError("no recorder", why="no Python")
 
     monkeypatch.setattr("joulelab.run.run_command.run_command", fail)
-    assert run_commands(["run", "--", "true"], []) == 125
+    assert run_commands(["run", "--", "true"]) == 125
     assert capsys.readouterr().err == f"joulelab: {RecorderError('no recorder', why='no Python')}\n"
 
 
 @pytest.mark.system
-def test_a_recorder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_that_is_not_needed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
     class Watched(ChildProcess):
@@ -173,10 +183,10 @@ def test_a_recorder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("joulelab.run.child_process.ChildProcess", Watched)
     with pytest.raises(SystemExit):
-        main(["run", "--no-such-option", "--", "true"])
+        main(["run", "--meter", "no-such-meter", "--", "true"])
     assert len(started) == 1
     assert not Path(f"/proc/{started[0]}").exists()
-    for words in (["run", "--help"], ["run"], ["ls", "--help"]):
+    for words in (["run", "--no-such-option", "--", "true"], ["run", "--help"], ["run"], ["ls", "--help"]):
         with pytest.raises(SystemExit):
             main(words)
     assert len(started) == 1

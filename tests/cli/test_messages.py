@@ -68,5 +68,5 @@ def test_an_error_says_what_where_why_and_what_to_do(
     words: str, code: int, said: str, runs: Path, capsys: pytest.CaptureFixture[str], call: Call
 ) -> None:
     run = make_run(runs, gpus=0, cpus=0)
-    assert run_commands(words.replace("RUN", run.name).split(), []) == code
+    assert run_commands(words.replace("RUN", run.name).split()) == code
     assert capsys.readouterr().err == f"joulelab: {said.replace('RUN', run.name)}\n"

@@ -100,7 +100,7 @@ def test_kinds_of_nodes_are_weighed_by_one_workload(
     assert call is not None
     node_run(runs, 4000.0, seconds=40.0, work={"tokens": 4e6}, name="other", labels={"workload": "resnet"})
     (tmp_path / "plan.toml").write_text(PLAN.replace('runs = ["slow"]', 'runs = ["other"]'))
-    assert run_commands(["plan", "cost", "--plan", "plan.toml"], []) == 2
+    assert run_commands(["plan", "cost", "--plan", "plan.toml"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "epoch: kinds of nodes are not weighed by different workloads (fast: python train.py; slow: resnet)" in said
 
@@ -151,7 +151,7 @@ def test_a_picture_is_written_and_nothing_of_others_over(call: Call, tmp_path: P
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
     (tmp_path / "b.svg").write_text("mine")
     for name in ("b.svg", "c.txt"):
-        assert run_commands([*words, name], []) == 2
+        assert run_commands([*words, name]) == 2
     assert (tmp_path / "b.svg").read_text() == "mine"
 
 
@@ -186,7 +186,7 @@ def test_what_is_wrong_is_said(
     call: Call, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call is not None  # in its folder, with its runs
-    assert run_commands(["plan", *words], []) == 2
+    assert run_commands(["plan", *words]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 
 
@@ -196,7 +196,7 @@ def test_a_cap_is_modelled_by_the_power_of_a_gpu(call: Call, runs: Path, capsys:
     low, high = (json.loads(call(*words, watts, "--json").stdout)["entries"][0] for watts in ("600W", "700W"))
     assert low["planned"]["how"] == "assumed"
     assert low["planned"]["time_s"]["value"] < high["planned"]["time_s"]["value"]  # a cap of 5/6 costs less than of 5/7
-    assert run_commands([*words, "-3"], []) == 2
+    assert run_commands([*words, "-3"]) == 2
     assert "is not a power" in capsys.readouterr().err
 
 
@@ -211,7 +211,7 @@ def test_imported_runs_are_told_to_say_their_workload(
             named = [*more, "--name", name + ("-told" if more else "")]
             call("import", "csv", log, "--time", "t=unix", "--map", "w=node.ac:W", *named)
     words = ["plan", "carbon", "--intensity", "380", "--work", "runs=1", "--batch", "48"]
-    assert run_commands([*words, "b32", "b64"], []) == 2
+    assert run_commands([*words, "b32", "b64"]) == 2
     assert "import them with -l workload=NAME" in " ".join(capsys.readouterr().err.split())
     (entry,) = json.loads(call(*words, "b32-told", "b64-told", "--json").stdout)["entries"]
     assert entry["planned"]["how"] == "interpolated"

@@ -72,7 +72,7 @@ def test_a_kept_plan_names_the_runs_that_were_chosen(call: Call, runs: Path, tmp
     last = call("plan", "rack", "last", *words, "--save", "last.toml").stdout
     node_run(runs, 3_000.0, seconds=20.0)
     assert call("plan", "rack", "--plan", "last.toml", "--json").stdout == last
-    assert run_commands(["plan", "rack", "--plan", "only.toml", "--only", "batch=8", "--save", "again.toml"], []) == 2
+    assert run_commands(["plan", "rack", "--plan", "only.toml", "--only", "batch=8", "--save", "again.toml"]) == 2
 
 
 def test_a_table_fits_eighty_columns(call: Call, runs: Path) -> None:

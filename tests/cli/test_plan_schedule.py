@@ -134,8 +134,8 @@ def test_a_picture_is_drawn_and_nothing_of_others_is_written_over(
     assert b"over the budget" in file.read_bytes()
     other = plan.parent / "mine.png"
     other.write_bytes(b"mine")
-    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", str(other)], []) == 2
-    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", "a.txt"], []) == 2
+    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", str(other)]) == 2
+    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", "a.txt"]) == 2
     assert "no picture of joulelab's" in capsys.readouterr().err
     assert other.read_bytes() == b"mine"
 
@@ -164,7 +164,7 @@ def test_what_is_wrong_is_told_in_a_line(
     plan: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(plan.parent)
-    assert run_commands(["plan", "schedule", *words], []) == 2
+    assert run_commands(["plan", "schedule", *words]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -176,9 +176,9 @@ def test_a_rate_by_the_hour_needs_times_with_a_zone(
     hours = "".join(f"2026-01-0{d}T{h:02d}:00:00Z,{300 + h}\n" for d in (4, 5, 6, 7) for h in range(24))
     (plan.parent / "grid.csv").write_text(f"# kind: average\n# unit: g/kWh\ntime,value\n{hours}")
     words = ["plan", "schedule", "--plan", "plan.toml", "--intensity", "grid.csv", "--draws", "2"]
-    assert run_commands(words, []) == 2
+    assert run_commands(words) == 2
     assert "the times of the jobs have no zone; give --zone" in capsys.readouterr().err
-    assert run_commands([*words, "--zone", "Europe/Berlin"], []) == 0
+    assert run_commands([*words, "--zone", "Europe/Berlin"]) == 0
     assert "average carbon intensity" in " ".join(capsys.readouterr().out.split())
 
 
@@ -196,14 +196,14 @@ def test_a_rate_by_the_hour_needs_times_that_are_dates(
     )
     words = ["plan", "schedule", "--plan", "plan.toml", "--draws", "2"]
     for rate in (["--tariff", "night.toml"], ["--intensity", "grid.csv"], ["--intensity", "em:DE"]):
-        assert run_commands([*words, *rate], []) == 2
+        assert run_commands([*words, *rate]) == 2
         assert "no dates; write `submit` as 2026-01-05T08:00:00Z" in " ".join(capsys.readouterr().err.split())
     for rate in (["--tariff", "0.3EUR"], ["--tariff", "flat.toml"], ["--intensity", "table:DE"]):
-        assert run_commands([*words, *rate], []) == 0
+        assert run_commands([*words, *rate]) == 0
     since = 1_767_571_200  # 2026-01-05: s since 1970 are dates
     jobs = f"a,{since},2,9000,6000,6500,train\nb,{since + 3600},2,9000,6000,6500,train\n"
     (plan.parent / "jobs.csv").write_text(HEAD + jobs)
-    assert run_commands([*words, "--tariff", "night.toml"], []) == 0
+    assert run_commands([*words, "--tariff", "night.toml"]) == 0
 
 
 def test_changes_and_the_headline_are_against_the_same(call: Call, plan: Path) -> None:

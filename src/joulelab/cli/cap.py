@@ -15,7 +15,6 @@ from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from joulelab.control.client import CapRequest
-    from joulelab.run.child_process import ChildProcess
     from joulelab.run.run_caps import CapValue
 
 VERBS = ("status", "restore")
@@ -71,7 +70,6 @@ def command(
     program left behind.
     """
     workload: tuple[str, ...] = ctx.meta[WORDS_AFTER_DASHES]
-    early: list[ChildProcess] | None = ctx.obj
     if words[:1] and words[0] in VERBS:
         if len(words) > 1 or workload:
             raise UsageError("too-many-words", f"`joulelab cap {words[0]}` takes no further arguments")
@@ -89,7 +87,7 @@ def command(
 
     restore_at_start(os.environ, print_notice)
     requests = _make_requests(words[0] if words else None, which, cpu_cap, clock_text)
-    run_and_exit(workload, early, caps=requests, **given)
+    run_and_exit(workload, caps=requests, **given)
 
 
 def _make_requests(

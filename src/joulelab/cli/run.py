@@ -49,20 +49,18 @@ class ResultExtra(Protocol):
 @click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @add_run_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
-@click.pass_obj
-def command(early: list[ChildProcess] | None, /, words: tuple[str, ...], **given: Any) -> None:
+def command(words: tuple[str, ...], **given: Any) -> None:
     """Measure the energy of a command or a notebook.
 
     The command's input, output, signals and exit code stay the same. The result is printed on standard error.
     """
     if not words:
         raise UsageError("no-command", "no command to measure; type `joulelab run -- CMD`")
-    run_and_exit(words, early, **given)
+    run_and_exit(words, **given)
 
 
 def run_and_exit(
     words: tuple[str, ...],
-    early: list[ChildProcess] | None,
     *,
     as_json: bool,
     output: Path | None,
@@ -74,40 +72,55 @@ def run_and_exit(
 ) -> NoReturn:
     """Run a command by the options of `add_run_options`, print its result, and exit as it did."""
     from joulelab.core.marks import read_local_rank
-    from joulelab.run.run_command import run_command
-    from joulelab.run.signal_forwarding import SignalBox
-    from joulelab.run.workload_process import exit_like_workload, strip_own_locale
 
     words, labels = _read_notebook(words)
     if read_local_rank(os.environ):
-        _become_command(words, early)
-    options = _make_options(**given)
-    needs = PRINTING_MODULES if extra is None else (*PRINTING_MODULES, *extra.needs)
-    options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=needs)
-    with SignalBox() as signals:  # left only if the command could not be tried; else the process ends inside
-        recorder = early.pop() if early else None
+        _become_command(words)
+    recorder = _start_recorder()
+    try:
+        from joulelab.run.run_command import run_command
+        from joulelab.run.signal_forwarding import SignalBox
+        from joulelab.run.workload_process import exit_like_workload, strip_own_locale
+
+        options = _make_options(**given)
+        needs = PRINTING_MODULES if extra is None else (*PRINTING_MODULES, *extra.needs)
+        options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=needs)
         environ = strip_own_locale(os.environ)
-        outcome = run_command(
-            words, options, environ, warn=_warn, signals=signals, recorder=recorder, companion=companion
-        )
-        try:
-            with signals.interruptible():
-                _print_outcome(outcome, as_json=as_json, output=output, quiet=quiet, extra=extra)
-        except KeyboardInterrupt:
-            _warn(f"interrupted; the record is complete: joulelab show {outcome.run or ''}")
-        except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever happens to the table
-            _warn(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
-        finally:
-            exit_like_workload(outcome.exit_code, outcome.signal)
+        with SignalBox() as signals:
+            outcome = run_command(
+                words, options, environ, warn=_warn, signals=signals, recorder=recorder, companion=companion
+            )
+            try:
+                with signals.interruptible():
+                    _print_outcome(outcome, as_json=as_json, output=output, quiet=quiet, extra=extra)
+            except KeyboardInterrupt:
+                _warn(f"interrupted; the record is complete: joulelab show {outcome.run or ''}")
+            except BaseException as error:  # noqa: BLE001 the outcome is returned, whatever happens to the table
+                reason = f"{type(error).__name__}: {error}"
+                _warn(f"the result cannot be shown ({reason}); joulelab show {outcome.run or ''}")
+            finally:
+                exit_like_workload(outcome.exit_code, outcome.signal)
+    finally:  # reached only if the command could not be tried
+        if recorder is not None:
+            recorder.kill()
+            recorder.close()
 
 
-def _become_command(words: Sequence[str], early: Sequence[ChildProcess] | None) -> NoReturn:
+def _start_recorder() -> ChildProcess | None:
+    """Start the recorder before the rest is loaded, so that both load at the same time."""
+    from joulelab.run.child_process import start_recorder
+
+    try:
+        return start_recorder(os.environ, warm=True)
+    except OSError:
+        return None  # the recording tries it again, and reports the reason
+
+
+def _become_command(words: Sequence[str]) -> NoReturn:
     """Run the command without recording: the first rank of a node records for all of them."""
     from joulelab.core.errors import WorkloadError
     from joulelab.run.workload_process import become_workload, exit_like_workload, strip_own_locale
 
-    for recorder in early or ():  # reaped, so that the command does not find a child that it never started
-        recorder.kill()
     try:
         become_workload(words, strip_own_locale(os.environ))
     except WorkloadError as error:

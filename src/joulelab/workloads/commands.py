@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from joulelab.core.errors import JoulelabError
     from joulelab.report.tables import Table
-    from joulelab.run.child_process import ChildProcess
     from joulelab.run.workload_registry import WorkloadModule
 
 Pairs = tuple[tuple[str, str], ...]
@@ -97,8 +96,7 @@ def run_command(
         _become(words)
     labels = {"workload": workload} | ({"preset": preset} if preset else {}) | dict(options["labels"])
     own = {"name": options["name"] or workload, "labels": tuple(labels.items())}
-    early: list[ChildProcess] | None = ctx.obj
-    run_and_exit(tuple(words), early, **{**options, **own})
+    run_and_exit(tuple(words), **{**options, **own})
 
 
 def _values(name: str, module: WorkloadModule, preset: str | None, given: Pairs) -> dict[str, str]:

@@ -137,8 +137,7 @@ def _note_repeats(cells: Sequence[Cell], pool: SpreadPool) -> list[Note]:
         few = any(len(c.trials) < FEWEST_TO_MARK for c in apart)
         texts: dict[str, str | tuple[str, ...]] = {"names": name_cells(apart)}
         texts |= {"fewest": str(FEWEST_TO_MARK)} if few else {}
-        numbers = {"cells": len(apart), "few": few, "chance": 1 / SCATTER_LEVEL}
-        notes.append(Note("wide-cells", numbers, texts))
+        notes.append(Note("wide-cells", {"cells": len(apart), "few": few, "chance": 1 / SCATTER_LEVEL}, texts))
     return notes
 
 

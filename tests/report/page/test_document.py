@@ -119,7 +119,7 @@ def test_assets_are_small_and_ours() -> None:
 
 
 def test_a_family_has_one_colour_in_all_charts() -> None:
-    from joulelab.report.charts.run_charts import FAMILY_COLOURS
+    from joulelab.report.charts.chart_model import FAMILY_COLOURS
 
     found = re.search(r"const FAMILIES = \{(.*?)\};", read_script())
     assert found is not None

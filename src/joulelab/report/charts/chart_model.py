@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 EXPANDED_NOTE = "Bars: expanded uncertainty, k = 2."
 MARKS_NOTE = "Star: best. Ring: no significant difference from it. Square: reference."
+# A family has the same colour in all charts; page/assets/profile_data.js has the same table.
+FAMILY_COLOURS = {
+    "gpu": 0, "cpu": 1, "dram": 2, "supply loss": 3, "psys": 4, "node.dc": 4, "node.ac": 5, "rack": 6, "rest": 7,
+}  # fmt: skip
 
 
 def get_lower_end(value: float, expanded: float, *, signed: bool = False) -> float:

@@ -16,6 +16,7 @@ from joulelab.core.errors import MissingDependency
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import (
+    FAMILY_COLOURS,
     BarChart,
     CurveChart,
     HeatMap,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 # The colours of Okabe and Ito, which people with any kind of colour vision can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY, DARK = "#777777", "#222222"
-FILLS = (*COLOURS, "#999999")  # as many as pages have
+FILLS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#D9C91E", "#9AA1AB")  # as in page.css
 MARKERS = ("o", "^", "D", "v", "P", "X", "<")
 DASHES = ("-", "--", "-.", ":")
 FORMATS = ("svg", "png")
@@ -222,7 +223,7 @@ def _paint_stack(axes: Axes, chart: StackChart) -> None:
 
 
 def _paint_histogram(axes: Axes, chart: HistogramChart) -> None:
-    axes.stairs(chart.shares, chart.edges, fill=True, color=COLOURS[0], alpha=0.7)
+    axes.stairs(chart.shares, chart.edges, fill=True, color=FILLS[0], alpha=0.7)
     highest = max(chart.shares, default=1.0)
     for k, (name, value) in enumerate(chart.marks):
         axes.axvline(value, color=DARK, linewidth=0.9, linestyle=("-", "--", ":")[k % 3])
@@ -325,7 +326,7 @@ def _paint_power(figure: Figure, chart: PowerChart) -> str:
     lower = np.zeros(edges.size - 1)
     for k, trace in enumerate(t for t in profile.traces if t.role == "stack"):
         upper = lower + np.nan_to_num(trace.levels[level].mean) / factor
-        colour = COLOURS[k % len(COLOURS)]
+        colour = FILLS[FAMILY_COLOURS.get(trace.id, k) % len(FILLS)]
         axes.stairs(upper, edges, baseline=lower, fill=True, color=colour, alpha=0.75, label=trace.label)
         lower = upper
     axes.stairs(whole.high / factor, edges, baseline=whole.low / factor, fill=True, color="#000000", alpha=0.25)

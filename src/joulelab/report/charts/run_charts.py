@@ -17,6 +17,7 @@ from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import (
     EXPANDED_NOTE,
+    FAMILY_COLOURS,
     BarChart,
     ChartBar,
     HistogramChart,
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from joulelab.report.charts.chart_model import StaticChart
     from joulelab.report.comparison import RunComparison
 
-# A family has the same colour in all charts; page/assets/profile_data.js has the same table.
-FAMILY_COLOURS = {
-    "gpu": 0, "cpu": 1, "dram": 2, "supply loss": 3, "psys": 4, "node.dc": 4, "node.ac": 5, "rack": 6, "rest": 7,
-}  # fmt: skip
 OTHER_COLOUR, ALERT_COLOUR, GREY = 4, 5, 7
 OUTER_FAMILIES = ("psys", "node.dc", "node.ac", "rack", "job")
 MOST_NODES, MOST_EPOCHS, MOST_BUDGETS, MOST_HISTOGRAMS, MOST_DESCRIBED = 64, 400, 24, 4, 24

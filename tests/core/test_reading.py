@@ -172,8 +172,8 @@ def test_a_configuration_without_mistakes_does_not_load_msgspec(tmp_path: Path) 
     file = tmp_path / "joulelab.toml"
     file.write_text('[run]\nperiod_s = 1\n[node]\nnode = ["a*"]\nrated_w = 7\n[meters.rapl]\nnode = "b"\ncord = true\n')
     code = (
-        "import sys\nfrom pathlib import Path\nfrom joulelab.run.config.load import load\n"
-        f"load({{'JOULELAB_ETC': '/no'}}, 'h', named=Path('{file}')).check()\nprint('msgspec' in sys.modules)"
+        "import sys\nfrom pathlib import Path\nfrom joulelab.run.config.configuration import load_config\n"
+        f"load_config({{'JOULELAB_ETC': '/no'}}, 'h', named=Path('{file}')).check()\nprint('msgspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

@@ -51,8 +51,8 @@ def test_the_same_file_is_read_once(places: Places) -> None:
 @pytest.mark.system
 def test_without_files_nothing_is_loaded(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom joulelab.run.config.load import load\nfrom pathlib import Path\n"
-        f"c = load({{'XDG_CONFIG_HOME': '{tmp_path}', 'JOULELAB_ETC': '/no'}}, 'h', cwd='{tmp_path}')\n"
+        "import sys\nfrom joulelab.run.config.configuration import load_config\nfrom pathlib import Path\n"
+        f"c = load_config({{'XDG_CONFIG_HOME': '{tmp_path}', 'JOULELAB_ETC': '/no'}}, 'h', cwd='{tmp_path}')\n"
         "assert not c.files and not c.entries\n"
         "print(sorted({'tomllib', 'difflib', 'joulelab.run.config.check', 'keyring'} & set(sys.modules)))"
     )

@@ -193,8 +193,8 @@ def test_checking_loads_no_client_library(tmp_path: Path) -> None:
     )  # fmt: skip
     config.write_text("".join(text.replace("[meters.x]", f"[meters.x{n}]") for n, text in enumerate(entries)))
     code = (
-        "import sys\nfrom joulelab.run.config.load import load\nfrom pathlib import Path\n"
-        f"c = load({{'JOULELAB_ETC': '/no'}}, 'h', named=Path('{config}'), cwd='{tmp_path}')\n"
+        "import sys\nfrom joulelab.run.config.configuration import load_config\nfrom pathlib import Path\n"
+        f"c = load_config({{'JOULELAB_ETC': '/no'}}, 'h', named=Path('{config}'), cwd='{tmp_path}')\n"
         "c.check()\nassert len(c.entries) == 9\n"
         "print(sorted({'httpx', 'pysnmp', 'pymodbus', 'pyvisa', 'paho', 'numpy', 'duckdb'} & set(sys.modules)))"
     )

@@ -128,19 +128,27 @@ def test_what_has_no_counter_value_is_integrated():
 
 def test_a_counter_that_is_stuck_gives_neither_energy_nor_power():
     one = StreamState("pdu", stream("node.ac", POWER, ENERGY))
-    for t in range(5):
+    for t in range(12):
         take(one, 1 + t, [100.0, 7000.0])
-    assert (one.energy_j, one.source) == (400.0, "integrated")
-    assert now_w(one, 5) == 100.0
+    assert (one.energy_j, one.source) == (1100.0, "integrated")
+    assert now_w(one, 12) == 100.0
+    for t in range(12, 20):  # idle, then it steps: the total never falls
+        take(one, 1 + t, [0.0, 7000.0 + t])
+    assert (one.energy_j, one.source) == (1150.0, "integrated")
     alone = StreamState("rapl", stream("cpu:0", ENERGY))
-    for t in range(5):
+    for t in range(12):
         take(alone, 1 + t, [7000.0])
-    assert isnan(now_w(alone, 5))
+    assert (isnan(now_w(alone, 12)), alone.energy_j) == (True, 0.0)
+
+
+def test_a_counter_that_rests_between_two_steps_is_not_stuck():
     coarse = Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=Accuracy("assumed", 0.01, quantum=360e3))
     rests = StreamState("pdu", stream("node.ac", POWER, coarse))
-    for t in range(5):
+    idle = StreamState("pdu", stream("node.ac", POWER, ENERGY))
+    for t in range(100):
         take(rests, 1 + t, [100.0, 360e3])
-    assert rests.source == "counter", "its next count is far away"
+        take(idle, 1 + t, [0.5, 7000.0])
+    assert (rests.source, idle.source) == ("counter", "counter")
 
 
 def test_a_reading_is_now_for_three_periods():

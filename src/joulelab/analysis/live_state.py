@@ -48,7 +48,7 @@ MOST_W = {"gpu": 5e3, "cpu": 5e3, "core": 5e3, "uncore": 5e3, "dram": 5e3, "rack
 MOST_NODE_W = 1e5
 UNKNOWN_STEP_S = 60.0  # a counter whose Spec has no update period steps at least this often
 CARRIED_PERIODS, CARRIED_S = 5.0, 10.0  # longest pause between two readings over which power is integrated
-STUCK_W = 1.0  # a counter that rests while more than this is drawn does not work
+STUCK_W, STUCK_STEPS, STUCK_S = 1.0, 20, 10.0  # a counter that rests for 20 steps, at least 10 s, above 1 W is stuck
 
 
 class CounterTotal:
@@ -148,19 +148,17 @@ class _ChannelState:
         self.counter = CounterTotal(spec, stream.period_s, stream.scope) if spec.kind == "counter" else None
         self._steps_ns = round(COUNTER_STEPS * (spec.update_s or pace_s) * NS) if self.counter else 0
         self.times: list[int] = []
+        self.is_stuck = False
         self._values: list[float] = []  # W, or the total of the counter in J
         self._resets: list[int] = []
-
-    @property
-    def moves(self) -> bool:
-        """Return whether a counter has ever stepped."""
-        return bool(self.times)
+        self._rests_ns = 0  # since when the counter has not stepped
 
     def add(self, t_ns: int, value: float, power_w: float) -> None:
         if self.counter is None:
             self._keep(t_ns, value, 0)
             return
         known, resets = self.counter.is_read, self.counter.resets
+        self._rests_ns = self._rests_ns or t_ns
         risen = self.counter.add(t_ns, value, power_w)
         if known and (risen > 0 or self.counter.resets != resets):
             self._keep(t_ns, self.counter.total_j, self.counter.resets)
@@ -170,6 +168,15 @@ class _ChannelState:
             self.times.append(t_ns)
             self._values.append(value)
             self._resets.append(resets)
+
+    def check_stuck(self, t_ns: int, used_j: float) -> None:
+        """Find out whether a counter never stepped while much more than a step was used; it stays stuck then."""
+        if self.times or self.is_stuck or self.counter is None or not self.counter.is_read:
+            return
+        rest_s = (t_ns - self._rests_ns) / NS
+        least_j = max(2 * self.spec.accuracy.quantum, STUCK_W * rest_s)
+        is_long = rest_s > max(STUCK_STEPS * (self.spec.update_s or UNKNOWN_STEP_S), STUCK_S)
+        self.is_stuck = is_long and used_j > least_j
 
     def forget(self, before_ns: int) -> None:
         """Drop readings that no power after a time needs."""
@@ -238,9 +245,10 @@ class StreamState:
             if isfinite(value):
                 channel.add(t_ns, value, nan)
                 power_w = value if isnan(power_w) else power_w
+        self._integral.add(t_ns, power_w)
         for channel in self._counters:
             channel.add(t_ns, values[channel.index], power_w)
-        self._integral.add(t_ns, power_w)
+            channel.check_stuck(t_ns, self._integral.total_j)
 
     def forget(self, before_ns: int) -> None:
         """Drop readings that no power after a time needs."""
@@ -254,6 +262,7 @@ class StreamState:
             for earlier in other._counters:
                 if channel.counter and earlier.counter and channel.spec.name == earlier.spec.name:
                     channel.counter.resume(earlier.counter)
+                    channel.is_stuck = earlier.is_stuck
 
     def find_power(self, a_ns: int, b_ns: int) -> ChannelPower | None:
         """Return the power in ]a, b] by the best channel with a reading there, or by the best one that is still now."""
@@ -263,16 +272,8 @@ class StreamState:
     @property
     def _energy_channel(self) -> _ChannelState | None:
         """Return the counter that its energy is from, or the best power; None where there is no channel."""
-        read = [c for c in self._counters if c.counter is not None and c.counter.is_read and not self._is_stuck(c)]
+        read = [c for c in self._counters if c.counter is not None and c.counter.is_read and not c.is_stuck]
         return next(iter(read or self._powers or self._counters), None)
-
-    def _is_stuck(self, channel: _ChannelState) -> bool:
-        """Return whether a counter never stepped while the power beside it used more than it could hide."""
-        used_j, quantum = self._integral.total_j, channel.spec.accuracy.quantum
-        if channel.moves or not self._powers or used_j <= 2 * quantum:
-            return False
-        last = self._powers[0].find_power(self.last_ns, self.last_ns)
-        return last is not None and last.watts > STUCK_W
 
     @property
     def source(self) -> str:

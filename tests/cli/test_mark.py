@@ -129,7 +129,7 @@ def test_a_script_does_not_fail_by_its_marks(recorded: dict[str, str]) -> None:
     stat = Path("/proc/self/stat").read_text()
     ticks = stat[stat.rindex(")") + 1 :].split()[19]
     (folder / f"sh-{os.getpid()}-{ticks}.jsonl").mkdir()
-    assert "not marked" in mark(recorded, "load").stderr
+    assert "nothing is marked" in mark(recorded, "load").stderr
 
 
 def test_wrong_marks(fail: Fail) -> None:

@@ -86,11 +86,12 @@ def _make_table(rows: list[dict[str, Any]], width: int) -> Table:
     def find_room() -> int:
         return width - measure_table(make_table(names, cells, left=[0, len(names) - 1])) - GAP
 
-    if any(data):
-        needed = min(max(map(len, data)), MIN_DATA_WIDTH) + GAP + MIN_COMMAND_WIDTH
-        if find_room() < needed:
-            names.remove("age")  # the name of a run has its date
-            cells = [[run, *rest] for run, _, *rest in cells]
+    longest = max(map(len, data))
+    needed = MIN_COMMAND_WIDTH + (min(longest, MIN_DATA_WIDTH) + GAP if longest else 0)
+    if find_room() < needed:
+        names.remove("age")  # the name of a run has its date
+        cells = [[run, *rest] for run, _, *rest in cells]
+    if longest:
         room = find_room()
         has_command = room >= needed
         most = room - GAP - MIN_COMMAND_WIDTH if has_command else room

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import math
 
-from joulelab.core.text import escape_surrogates, escape_unprintable, finite_or_none, suggest_name
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.codes import raises_code
+
+from joulelab.core.text import (
+    TIME_UNITS,
+    escape_surrogates,
+    escape_unprintable,
+    finite_or_none,
+    is_loopback,
+    read_seconds,
+    suggest_name,
+)
 
 
 def test_lone_surrogates_are_written_out() -> None:
@@ -24,3 +37,37 @@ def test_the_nearest_name_is_suggested() -> None:
 
 def test_json_has_no_number_that_is_not_finite() -> None:
     assert [finite_or_none(x) for x in (1.5, 0, None, math.nan, math.inf)] == [1.5, 0, None, None, None]
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(TIME_UNITS)))
+def test_a_time_is_a_number_and_a_unit(number: int, unit: str) -> None:
+    assert read_seconds(f"{number}{unit}") == read_seconds(f" {number} {unit} ") == number * TIME_UNITS[unit]
+
+
+def test_times_as_people_write_them() -> None:
+    assert [read_seconds(text) for text in ("10", "10s", "500ms", "2m", "1.5h", ".5s", "3.", "2µs")] == [
+        10, 10, 0.5, 120, 5400, 0.5, 3, 2e-6,
+    ]  # fmt: skip
+    assert (read_seconds(3), read_seconds(0.5)) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "s", "10x", "-1s", "1e3", "10 s s", "1,5s", "9" * 400, float("nan"), float("inf")]
+)
+def test_what_is_no_time_is_refused(wrong: float | str) -> None:
+    with raises_code("config.no-time"):
+        read_seconds(wrong)
+
+
+@pytest.mark.parametrize("short", ["0", "0.5ms", 0, -1.0])
+def test_what_is_too_short_is_refused(short: float | str) -> None:
+    with raises_code("config.time-too-short"):
+        read_seconds(short, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [("localhost", True), ("127.0.0.2", True), ("[::1]", True), ("0.0.0.0", False), ("node07", False)],
+)
+def test_only_addresses_of_this_machine_are_loopback(host: str, is_local: bool) -> None:
+    assert is_loopback(host) is is_local

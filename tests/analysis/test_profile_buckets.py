@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.folders import METER, RAPL, Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy
-from tests.analysis.test_profile import at, joules, stack
+from tests.analysis.test_power_profile import at, joules, stack
 from tests.analysis.virtual import ns
 
 from joulelab.analysis import profile_buckets

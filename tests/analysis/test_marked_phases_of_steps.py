@@ -7,7 +7,7 @@ from tests.analysis.folders import Folder
 from tests.analysis.nodes import END as TO
 from tests.analysis.nodes import START as FROM
 from tests.analysis.nodes import node
-from tests.analysis.test_phases import END, START, begin, end, switch, work
+from tests.analysis.test_marked_phases import END, START, begin, end, switch, work
 from tests.analysis.virtual import ns
 
 from joulelab.analysis import analyse as module

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.make import BOOT, STARTED, UTC_NS, close_run, gpus, make_run, ramp, write_rows
 from tests.store.make import START_NS as START
-from tests.store.test_run import write_lines
+from tests.store.test_run_reader import write_lines
 
 from joulelab.core.clock import ClockPair
 from joulelab.store.clock_joining import UNSYNCHRONISED_NS, choose_joint, join_by_answers, join_by_utc

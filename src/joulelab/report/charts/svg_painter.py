@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 720.0, 320.0
 COLOUR_COUNT = 8  # classes fill0 to fill7, line0 to line7
-FONT, LETTER = 12.0, 7.1  # font size, and the mean width of a letter in the wider of the usual fonts
+LETTER = 7.1  # mean width of a letter in the wider of the usual fonts, at 12 pixels
 MARGIN, SWATCH, LINE = 8.0, 11.0, 17.0  # LINE: height of a line of text in a legend
 ROW, BAR = 26.0, 16.0  # height of a row of bars, and of the bar in it
 BAR_LABEL_LETTERS = 26

@@ -1,8 +1,8 @@
-// What every page does: light or dark, where in the contents one is, and renewal of a page of something that goes on.
+// For every page: light or dark colours, the current section in the contents, and reloading of live pages.
 
 const THEME_KEY = 'joulelab-theme';
 
-/** Keep a choice where the browser lets us; a file's page may have no storage. */
+/** Store a choice if the browser allows it; a page opened from a file may have no storage. */
 function stored(key, value) {
   try {
     if (value === undefined) return localStorage.getItem(key);
@@ -11,7 +11,7 @@ function stored(key, value) {
   return null;
 }
 
-/** Say whether the page is dark now. */
+/** Return whether the page is dark now. */
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
@@ -24,7 +24,7 @@ function onTheme(callback) {
 
 function setUpTheme() {
   const button = document.querySelector('button.theme');
-  const told = () => dispatchEvent(new Event('joulelab-theme'));
+  const announce = () => dispatchEvent(new Event('joulelab-theme'));
   const named = () => {
     if (!button) return;
     button.textContent = isDark() ? 'Light' : 'Dark';
@@ -37,11 +37,11 @@ function setUpTheme() {
       document.documentElement.dataset.theme = chosen;
       stored(THEME_KEY, chosen);
       named();
-      told();
+      announce();
     });
   }
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { named(); told(); });
-  matchMedia('print').addEventListener('change', told);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { named(); announce(); });
+  matchMedia('print').addEventListener('change', announce);
   named();
 }
 
@@ -72,21 +72,21 @@ function setUpContents() {
   marked();
 }
 
-/** Say whether a part may be replaced: nobody is in it, and no chart that renews itself is. */
+/** Return whether a part may be replaced: the reader is not using it, and it has no chart that reloads itself. */
 function replaceable(part) {
   const selected = getSelection();
   const held = selected && !selected.isCollapsed && part.contains(selected.anchorNode);
   return !held && !part.contains(document.activeElement) && !part.querySelector('figure.profile');
 }
 
-/** Put new contents where old ones stand, keeping open what the reader opened. */
+/** Replace contents; folds that the reader opened stay open. */
 function replaced(old, fresh) {
   const opened = [...old.querySelectorAll('details')].map(part => part.open);
   fresh.querySelectorAll('details').forEach((part, k) => { if (k in opened) part.open = opened[k]; });
   old.replaceWith(fresh);
 }
 
-/** Fetch the page anew while what it tells of goes on, and replace what has changed. */
+/** Reload a live page at intervals, and replace the parts that changed. */
 function setUpRenewal() {
   const main = document.querySelector('main[data-renew]');
   if (!main) return;
@@ -107,12 +107,12 @@ function setUpRenewal() {
         }
       } catch (lost) { /* the server may come back */ }
     }
-    wait = Math.max(every, 10 * (performance.now() - began)); // a slow server is not asked more than it can bear
+    wait = Math.max(every, 10 * (performance.now() - began)); // do not overload a slow server
     setTimeout(renew, wait);
   };
   setTimeout(renew, wait);
 }
 
-// The choice of colours is set before anything is drawn.
+// The colours are set before anything is drawn.
 if (['light', 'dark'].includes(stored(THEME_KEY))) document.documentElement.dataset.theme = stored(THEME_KEY);
 addEventListener('DOMContentLoaded', () => { setUpTheme(); setUpContents(); setUpRenewal(); });

@@ -1,8 +1,8 @@
 // The interactive chart of power over time: `<figure class="profile" data-source="ID">` with its data in the page.
 
 const GLIDE = 160; // ms a zoom takes
-const WAIT = 150; // ms of rest before finer data are asked for
-const LIVE = 2000; // ms between looks at something that goes on
+const WAIT = 150; // ms of rest before finer data are fetched
+const LIVE = 2000; // ms between updates of a live run
 
 class Chart {
   constructor(figure, given, number) {
@@ -28,7 +28,7 @@ class Chart {
     if (this.liveUrl) setTimeout(() => this.renew(), LIVE);
   }
 
-  /** Take data: of one run, or of several that are laid over each other. */
+  /** Take the data of one run, or of several runs in one chart. */
   load(given) {
     const many = this.overlay ? given.profiles : [given];
     this.tracks = many.map((one, k) => ({profile: new Profile(one), label: this.overlay ? given.labels[k] : '', scale: 1}));
@@ -53,7 +53,7 @@ class Chart {
     this.outlined = null;
   }
 
-  /** Return what the legend tells of, to see when it has changed. */
+  /** Return the contents of the legend, to see whether it has changed. */
   names() {
     const {profile} = this.tracks[0];
     return JSON.stringify([...profile.traces.map(trace => [trace.id, trace.label]), ...profile.lines.map(line => line.kind)]);
@@ -71,13 +71,13 @@ class Chart {
     this.soon();
   }
 
-  /** Return the trace of a run that is laid over those of others: what is chosen of all that they have in common. */
+  /** Return the trace of a run for the chosen common scope of all runs. */
   laid(k) {
     const found = this.common[this.chosen];
     return found ? this.tracks[k].profile.byId.get(found.ids[k]) || null : null;
   }
 
-  /** Choose what is laid over each other; the words around the picture are about it. */
+  /** Choose the common scope that is drawn, and update the caption. */
   choose(number) {
     this.chosen = number;
     const said = this.common[number].told;
@@ -96,7 +96,7 @@ class Chart {
     this.soon();
   }
 
-  /** Return the data to draw a run from: finer ones that were fetched where they cover the view, else the page's. */
+  /** Return the data of a run to draw: fetched finer data if they cover the view, else those of the page. */
   source(track) {
     const fine = this.fine;
     if (fine && fine.from <= this.view.from + 1e-9 && fine.to >= this.view.to - 1e-9) {
@@ -106,7 +106,7 @@ class Chart {
     return track.profile;
   }
 
-  /** Return the layers of the small picture of everything. */
+  /** Return the layers of the overview. */
   outlines() {
     if (this.outlined) return this.outlined;
     const layers = [];
@@ -141,7 +141,7 @@ class Chart {
     return {from: start, to: start + span};
   }
 
-  /** Glide to a view; at once where motion is not wanted. */
+  /** Move to a view with an animation, or at once if the reader prefers no motion. */
   goTo(view) {
     const goal = this.bounded(view);
     if (matchMedia('(prefers-reduced-motion: reduce)').matches) { this.jump(goal); return; }
@@ -176,7 +176,7 @@ class Chart {
     this.jump({from: time - half, to: time + half});
   }
 
-  /** Move the reading by a step of what is seen, and say it. */
+  /** Move the reading by a step of the visible data, and announce it. */
   walk(turn) {
     const span = this.view.to - this.view.from;
     this.walkTo((this.at === null ? this.view.from + span / 2 : this.at + turn * span / 100));
@@ -189,7 +189,7 @@ class Chart {
     this.point(at);
   }
 
-  /** Read at a time, or nowhere. */
+  /** Show the reading at a time, or none. */
   point(at) {
     this.at = at;
     this.soon();
@@ -218,7 +218,7 @@ class Chart {
     this.draw();
   }
 
-  /** Draw what changed: the picture where the view did, the reading always. */
+  /** Draw the changes: the picture if the view changed, the reading always. */
   draw() {
     const width = Math.max(280, Math.floor(this.parts.stage.clientWidth));
     const ratio = this.ratio = Math.min(3, devicePixelRatio || 1);
@@ -239,7 +239,7 @@ class Chart {
       this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
       paint(this.pen, this, this.place, this.colours_now);
       this.reset.disabled = !this.zoomed();
-      const said = told(this);
+      const said = describeResolution(this);
       if (status.textContent !== said) status.textContent = said;
       this.wantFiner();
     }
@@ -269,7 +269,7 @@ class Chart {
     this.spoken = false;
   }
 
-  /** Ask for the readings themselves where the view is finer than what the page holds. */
+  /** Fetch raw readings if the view is finer than the data of the page. */
   wantFiner() {
     clearTimeout(this.asking);
     if (!this.rawUrl) return;
@@ -290,7 +290,7 @@ class Chart {
     const url = `${this.rawUrl}${this.rawUrl.includes('?') ? '&' : '?'}from=${from}&to=${to}&buckets=${buckets}`;
     try {
       const answer = await fetch(url, {signal: this.fetching.signal});
-      if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       this.fine = new Profile(await answer.json());
       this.trouble = '';
     } catch (refused) {
@@ -301,7 +301,7 @@ class Chart {
     this.soon();
   }
 
-  /** Fetch what is new while it goes on: a view of everything grows, a part of it stays. Nobody looks: it waits. */
+  /** Fetch new data of a live run: a view of the whole run grows, a zoomed view stays. Waits while the page is hidden. */
   async renew() {
     if (document.hidden) {
       document.addEventListener('visibilitychange', () => this.renew(), {once: true});
@@ -312,7 +312,7 @@ class Chart {
     try {
       const answer = await fetch(this.liveUrl);
       if (answer.status === 404 || answer.status === 410) return;
-      if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       const given = await answer.json();
       if (!given) throw new Error('there is no power to show');
       over = given.live === false;
@@ -323,11 +323,11 @@ class Chart {
       this.trouble = '';
       if (followed) this.view = {...this.full};
     } catch (refused) {
-      this.trouble = `not renewed: ${refused.message}`;
+      this.trouble = `not updated: ${refused.message}`;
     }
     this.version = (this.version || 0) + 1;
     this.soon();
-    // What has ended stays as it is; a slow server is not asked more than it can bear.
+    // An ended run is not fetched again; a slow server is not overloaded.
     if (!over) setTimeout(() => this.renew(), Math.max(LIVE, 10 * (performance.now() - began)));
   }
 }

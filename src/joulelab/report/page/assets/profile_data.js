@@ -35,7 +35,7 @@ class Trace {
 
 const NEARLY = 1.05; // a grid is not exactly as fine as its readings
 
-/** What one run drew over time. */
+/** Power of one run over time. */
 class Profile {
   constructor(given) {
     this.start = Date.parse(given.start_utc);
@@ -54,7 +54,7 @@ class Profile {
     this.depth = this.phases.reduce((deepest, phase) => Math.max(deepest, phase.depth), 0);
   }
 
-  /** Say whether a step is as fine as the readings. */
+  /** Return whether a step is as fine as the readings. */
   isRaw(step) { return step <= this.raw * NEARLY; }
 
   /** Return the finest level that has not many more buckets in a span than it has pixels. */
@@ -147,7 +147,7 @@ function clocked(seconds, step, longest) {
   return step >= 60 && rest === 0 ? hours : `${hours}:${text(rest, 2)}`;
 }
 
-/** Return how `clocked` writes: what stands at the end of the axis. */
+/** Return the format of `clocked`, for the end of the axis. */
 function clockName(step, longest) {
   if (longest < 120) return 's';
   if (longest < 3600) return 'm:ss';
@@ -156,14 +156,14 @@ function clockName(step, longest) {
 
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 
-/** Return a round step of time that gives at most so many ticks. */
+/** Return a round step of time that gives at most this many ticks. */
 function timeStep(span, most) {
   const least = span / Math.max(1, most);
   if (least < 1) return roundStep(span, most);
   return TIME_STEPS.find(step => step >= least) || 86400 * Math.ceil(least / 86400);
 }
 
-/** Return a step of 1, 2 or 5 times a power of ten that gives at most so many ticks. */
+/** Return a step of 1, 2 or 5 times a power of ten that gives at most this many ticks. */
 function roundStep(span, most) {
   const least = span / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(least));

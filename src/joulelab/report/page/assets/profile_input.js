@@ -1,4 +1,4 @@
-// Pointer, wheel and keys: all only say where to go; the chart draws in the next frame.
+// Pointer, wheel and keys only set the view; the chart draws it in the next frame.
 
 /** Return the place on the axis under a pointer. */
 function under(chart, event) {
@@ -74,7 +74,7 @@ function pinched(chart, fingers, id, x) {
   fingers.set(id, x);
 }
 
-/** Zoom by the wheel where the chart has been chosen, else let the page scroll; sideways it moves the view. */
+/** Zoom by the wheel if the chart is focused, else let the page scroll; sideways it moves the view. */
 function wheeled(chart, event) {
   const chosen = event.ctrlKey || document.activeElement === chart.parts.over;
   const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
@@ -85,7 +85,7 @@ function wheeled(chart, event) {
   else chart.zoomAt(Math.exp(Math.max(-300, Math.min(300, event.deltaY * scale)) * 0.0025), under(chart, event).at, true);
 }
 
-/** Act on a key; say whether it was one of ours. */
+/** Act on a key; return whether it was one of ours. */
 function keyed(chart, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const turn = {ArrowLeft: -1, ArrowRight: 1, PageUp: -1, PageDown: 1}[event.key];

@@ -40,7 +40,7 @@ function fitted(pen, text, x, y, room) {
   if (room < 8) return;
   let said = text;
   if (pen.measureText(said).width > room) {
-    const number = /\d+$/.exec(said); // of `epoch 12` the number is what tells it from others
+    const number = /\d+$/.exec(said); // the number of `epoch 12` distinguishes it from other epochs
     if (number && pen.measureText(number[0]).width <= room && room < 60) {
       pen.fillText(number[0], x, y);
       return;
@@ -73,7 +73,7 @@ function paintPhases(pen, place, x, colours) {
         for (const panel of place.panels) pen.fillRect(left, panel.top, right - left, panel.height);
         pen.globalAlpha = 1;
       }
-      if (right - reached < 0.5) return; // so narrow that it is covered already
+      if (right - reached < 0.5) return; // too narrow to be seen
       pen.fillStyle = k % 2 ? colours.odd : colours.even;
       pen.fillRect(left, row.top, Math.max(0.5, right - left - (right - left > 3 ? 1 : 0)), ROW - 2);
       if (row.colour >= 0) {
@@ -110,7 +110,7 @@ function paintScale(pen, place, panel, colours) {
   pen.textAlign = 'left';
 }
 
-/** Draw rated, idle and mean lines with their names, which keep out of each other's way. */
+/** Draw rated, idle and mean lines with names that do not overlap. */
 function paintLines(pen, place, panel, y, colours) {
   const {plot} = place;
   const taken = [];
@@ -194,7 +194,7 @@ function paintTime(pen, place, view, x, colours, fraction) {
   pen.textAlign = 'left';
 }
 
-/** Draw the whole run in small, and which part of it is seen. */
+/** Draw the overview of the whole run, and mark the visible part. */
 function paintOverview(pen, chart, place, colours) {
   const {plot, overview: top} = place;
   const {full, view} = chart;

@@ -33,7 +33,7 @@ class Raster {
     pen.drawImage(this.canvas, x, y, this.width / ratio, this.height / ratio);
   }
 
-  /** Draw a layer: `view` is what the width shows, `most` the value at the top. */
+  /** Draw a layer: `view` is the visible range, `most` the value at the top. */
   draw(layer, view, most, colour, ratio) {
     const alpha = layer.alpha || {area: 0.85, band: layer.colour < 0 ? 0.17 : 0.26, line: 1}[layer.kind];
     const ink = {parts: rgb(colour), alpha};
@@ -77,7 +77,7 @@ class Raster {
     }
   }
 
-  /** Draw a line through the columns' tops; it is interrupted where there is none. */
+  /** Draw a line through the tops of the columns, interrupted where a column is empty. */
   stroke(ink, thick, dash) {
     const half = thick / 2;
     let before = NaN;
@@ -103,7 +103,7 @@ class Raster {
     const [red, green, blue] = ink.parts;
     const solid = ((Math.round(alpha * 255) << 24) | (blue << 16) | (green << 8) | red) >>> 0;
     const {pixels, width} = this;
-    let known = 0; // pixels of a column are mostly of few colours: the last mixture is kept
+    let known = 0; // pixels of a column have few colours: reuse the last mixture
     let mixed = solid;
     for (let at = (first + 1) * width + column, end = last * width + column; at < end; at += width) {
       const below = pixels[at];
@@ -130,7 +130,7 @@ function over(below, parts, alpha) {
   return ((Math.round(whole * 255) << 24) | (Math.round(blue) << 16) | (Math.round(green) << 8) | Math.round(red)) >>> 0;
 }
 
-/** Draw layers into a box of a canvas (CSS pixels), by way of a raster; of the same layers as before it is kept. */
+/** Draw layers into a box of a canvas (CSS pixels), through a raster, which is reused for the same layers. */
 function paintLayers(pen, raster, layers, box, view, most, colours, ratio) {
   if (!layers.length) return;
   const same = raster.layers === layers && raster.colours === colours && raster.width === Math.round(box.width * ratio);

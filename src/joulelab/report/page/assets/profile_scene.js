@@ -1,4 +1,4 @@
-// What is to be drawn, before it is drawn: panels with layers of buckets. Nothing here touches the canvas.
+// The scene as data: panels with layers of buckets. Nothing here touches the canvas.
 //
 // A layer is {kind: 'area' | 'band' | 'line', colour, x0, dx, n, low, high}: bucket k reaches from x0 + k dx to
 // x0 + (k + 1) dx on the chart's axis; an area and a band fill from low to high, a line runs at high.
@@ -9,7 +9,7 @@ const PANELS = [
   {unit: 'degC', title: 'temperature', height: 84},
 ];
 
-/** Return the part of a trace that is seen: arrays from the first bucket in view. */
+/** Return the visible part of a trace: arrays from the first bucket in view. */
 function cut(track, profile, level, view) {
   const scale = track.scale;
   const [first, last] = profile.range(level, view.from * scale, view.to * scale);
@@ -63,7 +63,7 @@ function lined(trace, level, seen, colour, dashed) {
   ];
 }
 
-/** Return a trace as a filled shape, for the small picture of everything: its mean, and its highest readings behind. */
+/** Return a trace as a filled shape for the overview: its mean, with its highest readings behind. */
 function silhouette(trace, level, seen) {
   const part = kind => trace.values(kind, level).subarray(seen.first, seen.last);
   const placed = {kind: 'area', colour: 7, x0: seen.x0, dx: seen.dx, n: seen.n, low: new Float32Array(seen.n)};
@@ -78,7 +78,7 @@ function highest(layers, lines) {
   return most;
 }
 
-/** Return the power panel's layers of one run: the stack, then the whole, then what else is shown. */
+/** Return the layers of the power panel of one run: the stack, the whole, then the other shown traces. */
 function powerLayers(chart, track, profile, level, seen) {
   const shown = profile.traces.filter(trace => trace.unit === 'W' && chart.shows(trace.id));
   const stack = shown.filter(trace => trace.role === 'stack');
@@ -110,7 +110,7 @@ function layersOf(chart, unit) {
   return layers;
 }
 
-/** Return the trace of a run that is laid over those of others. */
+/** Return the trace of a run in a chart of several runs. */
 function overlayTrace(chart, k, unit) {
   if (unit === 'W') return chart.laid(k);
   return chart.tracks[k].profile.traces.find(trace => trace.unit === unit && trace.role === 'load' && trace.shown) || null;
@@ -122,7 +122,7 @@ function linesOf(chart) {
   return chart.tracks[0].profile.lines.filter((line, k) => chart.shows(`line ${k}`));
 }
 
-/** Return which panels there are: power always, others where something of their unit is shown. */
+/** Return the panels: power always, others if a trace of their unit is shown. */
 function panelsOf(chart) {
   const has = unit => chart.tracks.some(({profile}, k) => (chart.overlay
     ? unit === '%' && overlayTrace(chart, k, unit)

@@ -1,6 +1,6 @@
-// What stands around the canvas: legend, buttons, the reading under the pointer, and what a point stands for.
+// The elements around the canvas: legend, buttons, the reading under the pointer, and the resolution.
 
-/** Make an element with a class, text and attributes. Text is text: nothing of a run is ever taken for markup. */
+/** Make an element with a class, text and attributes. Text of a run is never taken for markup. */
 function made(name, className, text, attributes = {}) {
   const element = document.createElement(name);
   if (className) element.className = className;
@@ -23,7 +23,7 @@ function keyClass(colour) {
   return colour < 0 ? 'key-ink' : `key${colour % 8}`;
 }
 
-/** Return a button of the legend: it shows and hides what it names. */
+/** Return a button of the legend, which shows and hides its trace. */
 function keyButton(chart, key) {
   const button = made('button', 'key', null, {type: 'button', 'aria-pressed': String(chart.shows(key.id))});
   const form = key.form === 'line' ? 'swatch swatch-line' : 'swatch';
@@ -35,7 +35,7 @@ function keyButton(chart, key) {
   return button;
 }
 
-/** Return what the legend names, as groups: what is drawn at first, and what else there is. */
+/** Return the entries of the legend in two groups: drawn at first, and further traces. */
 function legendKeys(chart) {
   if (chart.overlay) {
     return [chart.tracks.map((track, k) => ({id: `run ${k}`, label: track.label, colour: k, form: 'line'})), []];
@@ -105,7 +105,7 @@ function zoomTools(chart) {
 const HELP = 'Drag to zoom, double click for the whole run; the wheel zooms once the chart is focused, or with Ctrl. '
   + 'Keys: arrows move the reading, Shift and arrows the view, + and \u2212 zoom, 0 shows all.';
 
-/** Build everything in a figure, before its words. */
+/** Build all elements of a figure, before its caption. */
 function built(chart, figure, number) {
   figure.querySelectorAll('.waits, noscript').forEach(part => part.remove());
   const caption = figure.querySelector('.summary, figcaption');
@@ -133,7 +133,7 @@ function built(chart, figure, number) {
   return {canvas, over, cursor, brush, tip, status, spoken, stage, top};
 }
 
-/** Return what there is to read at a place of the axis: when, in which phase, and the value of each trace. */
+/** Return the reading at a place of the axis: time, phases, and the value of each trace. */
 function reading(chart, at) {
   const rows = [];
   const place = chart.place;
@@ -159,7 +159,7 @@ function reading(chart, at) {
   return {rows, step, ...when(chart, at, step)};
 }
 
-const MOST_GAPS = 3; // that are named at a place
+const MOST_GAPS = 3; // named at one place
 
 /** Return a place of the axis in words, and the phases there. */
 function when(chart, at, step) {
@@ -175,7 +175,7 @@ function when(chart, at, step) {
   return {time, utc, titles};
 }
 
-/** Return low to high in one unit, or nothing where they are one value. */
+/** Return low to high in one unit, or nothing if both are equal. */
 function extent(row) {
   if (!Number.isFinite(row.low) || row.low === row.high) return '';
   const [low, high] = [quantity(row.low, row.unit), quantity(row.high, row.unit)];
@@ -205,7 +205,7 @@ function fillTip(tip, read) {
   if (read.rows.length > MOST_ROWS) tip.append(made('div', 'muted', `and ${read.rows.length - MOST_ROWS} more`));
 }
 
-/** Return a reading in one sentence, for those who hear it. */
+/** Return a reading in one sentence, for screen readers. */
 function sentence(read) {
   const values = read.rows.slice(0, MOST_ROWS).map(row => {
     const between = extent(row);
@@ -214,8 +214,8 @@ function sentence(read) {
   return `${read.time}${read.titles.length ? `, ${read.titles.join(', ')}` : ''}: ${values.join(', ')}`;
 }
 
-/** Say what a point of the chart stands for, and how fine it could be. */
-function told(chart) {
+/** Show the time that a point stands for, and the finest resolution. */
+function describeResolution(chart) {
   const source = chart.source(chart.tracks[0]);
   const {profile} = chart.tracks[0];
   const level = source.level((chart.view.to - chart.view.from) * chart.tracks[0].scale, chart.plot.width);

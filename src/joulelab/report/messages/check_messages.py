@@ -126,7 +126,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "source": ("note or warning", "{scope}: {what}", ""),
     "unseen": (
         "note",
-        "{scope}: the sensors measure {seen_share:%} of the time; they do not show a load that repeats exactly in step with them[: the error can reach {reach_share:%}]",
+        "{scope}: the sensors measure {seen_share:%} of the time[; if the load repeats exactly in step with them, the error can reach {reach_share:%}]",
         "[call {call} in the training loop][, or add a wall meter: {wall_meter}][take more steps: {enough_steps} would do, {few_steps} are known][take more steps, or of another length: the {uneven_steps} known ones are not spread evenly]",
     ),
     "in-step.meter": (

@@ -149,7 +149,7 @@ def rated(
     )
 
 
-HOW = "is not recorded; to tell it: rated_w = WATTS below [node] of joulelab.toml"
+HOW = "is not recorded; set rated_w = WATTS below [node] of joulelab.toml"
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,13 @@ class ComparedFigure:
 
     @property
     def difference(self) -> bool | None:
-        """Return whether A and B differ beyond the interval, None where that cannot be said."""
+        """Return whether A and B differ beyond the interval, None where the accuracy is unknown."""
         if self.ratio is None or self.ratio.expanded is None:
             return None
         return abs(self.ratio.value - 1) > self.ratio.expanded
 
     def verdict(self) -> str:
-        """Return what can be said, in words."""
+        """Return the verdict in words."""
         if self.ratio is None:
             return "cannot be compared"
         if self.difference is None:
@@ -76,7 +76,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Hold two runs side by side; `same_devices` says whether the meters' gains cancel."""
+    """Hold two runs side by side; gain errors of meters cancel between the `same_devices`."""
 
     a: Result
     b: Result
@@ -107,7 +107,7 @@ class RunComparison:
 
     @property
     def facts(self) -> dict[str, tuple[Fact | None, Fact | None]]:
-        """Return what each workload told of itself, the data first; None where it did not."""
+        """Return the facts that each workload reported, the data first; None where one did not report a fact."""
         names = dict.fromkeys([*(n for n in ("data",) if n in {**self.a.facts, **self.b.facts}), *self.a.facts])
         return {name: (self.a.facts.get(name), self.b.facts.get(name)) for name in {**names, **self.b.facts}}
 
@@ -177,7 +177,7 @@ class RunComparison:
 
 
 def compare_runs(a: Result, b: Result) -> RunComparison:
-    """Compare two results; what is in both of them is set side by side."""
+    """Compare the figures that two results have in common."""
     same = list_devices(a) == list_devices(b) and bool(list_devices(a))
     keep = ("gain:",) if same else ()
     lines = []
@@ -212,7 +212,7 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
 
 
 def _choose_wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | None]:
-    """Return what is compared of each: all that was measured, or what both have of it."""
+    """Return the groups to compare: everything measured, or the families that both runs have."""
     wholes = a.group("measured"), b.group("measured")
     if wholes[0] is None or wholes[1] is None or _list_families(wholes[0]) == _list_families(wholes[1]):
         return wholes
@@ -225,7 +225,7 @@ def _list_families(group: GroupResult) -> set[str]:
 
 
 def find_common_families(a: Result, b: Result) -> tuple[str, ...]:
-    """Return the families that both have and that can be compared where all that was measured cannot."""
+    """Return the families to compare where the two runs did not measure the same."""
     both = [g.name for g in a.groups if b.group(g.name) is not None]
     for node in ("rack", "node.ac", "node.dc"):
         if node in both:
@@ -254,7 +254,7 @@ def _divide_by_work(result: Result, whole: GroupResult | None) -> dict[str, Quan
 
 
 def list_devices(result: Result) -> frozenset[tuple[str, ...]]:
-    """Return what was measured and by what: host, scope, hardware, meter and channel of all that is counted."""
+    """List the devices that count for the total: host, scope, hardware, meter and channel."""
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
     return frozenset(
@@ -285,7 +285,7 @@ def _size_change(ratio: float) -> str:
 
 
 def _size_interval(share: float, expanded: float) -> str:
-    """Return `12.3 % less ± 1.1`, as people say it."""
+    """Return a change in words: `12.3 % less ± 1.1`."""
     value, _, width = fmt.format_change(abs(share), expanded).removeprefix("+").removesuffix(" %").partition(" ± ")
     return f"{value} % {_name_direction(share)} ± {width}"
 
@@ -363,14 +363,14 @@ def title_run(run: Result) -> str:
 
 
 def list_differing_labels(runs: Sequence[Result]) -> list[str]:
-    """Return the labels of each run that not all of them have alike: `cap=120 gpus=1`."""
+    """Return the labels of each run that differ between the runs: `cap=120 gpus=1`."""
     names = dict.fromkeys(name for run in runs for name in run.labels if name not in OWN_LABELS)
     apart = [name for name in names if len({run.labels.get(name) for run in runs}) > 1]
     return [" ".join(f"{n}={run.labels[n]}" for n in apart if n in run.labels) for run in runs]
 
 
 def title_runs(runs: Sequence[Result]) -> str:
-    """Return several runs by their names, or by their ids where names do not tell them apart."""
+    """Return several runs by their names, or by their ids where names are equal."""
     names = [fmt.shorten_end(run.name or run.run, MOST_OF_TITLE) for run in runs]
     if len(set(names)) < len(names):
         return f"{names[0]}: {' and '.join(run.run for run in runs)}"

@@ -1,4 +1,4 @@
-"""Write numbers as people read them: digits after the uncertainty, SI prefixes, durations. Pure functions."""
+"""Format numbers for people: rounded to their uncertainty, with SI prefixes, as durations, shares and names."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 J_PER_WH = 3600.0
-WIDE = 0.2  # an interval of more than 20 % is said in percent too, so that nobody overlooks it
-NEAR_NOTHING = 0.001  # of its uncertainty: such a value has no digits of its own to show
+WIDE = 0.2  # an interval of more than 20 % is shown in percent too, so that readers notice it
+NEAR_NOTHING = 0.001  # of its uncertainty: a smaller value has no significant digit
 MOST_DIGITS = 6
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E", 21: "Z"}
 PREFIXED = ("FLOP",)  # kinds of work that are units: their amounts have SI prefixes
-MOST_OF_FACT = 48  # letters of a fact that tables show; JSON has all of it
+MOST_OF_FACT = 48  # letters of a fact in tables; JSON has the whole fact
 FORM = "folder in the form of "
 SMALL = 0.01  # energies per unit of work below this have a prefix, in a column that is in J otherwise
 
 
 def find_prefix(largest: float) -> tuple[float, str]:
-    """Return what to divide by, and the SI prefix that says so, for values up to `largest`."""
+    """Return divisor and SI prefix for values up to `largest`."""
     size = abs(largest)
     if not math.isfinite(size) or size == 0:
         return 1.0, ""
@@ -37,7 +37,7 @@ def find_prefix(largest: float) -> tuple[float, str]:
 
 
 def choose_scale(values: Iterable[float | None], unit: str) -> tuple[float, str]:
-    """Return one scale for a column of values: what to divide by, and the unit with its prefix; watts up to 10 kW."""
+    """Return divisor and prefixed unit for a column of values; powers below 10 kW stay in watts."""
     largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
     if unit == "W" and 0.01 <= largest < 1e4:
         return 1.0, unit
@@ -63,7 +63,7 @@ def format_number(value: float | None, digits: int = 4) -> str:
 def format_interval(value: float, expanded: float | None, *, signed: bool = False) -> str:
     """Return `12.34 ± 0.12`, digits after the uncertainty; `12.34 ± ?` where the accuracy is unknown (None).
 
-    What is not `signed` (energy, power, time) cannot be below zero: `10.3 (0 to 25)` where the interval reaches there.
+    Energy, power and time are not `signed`: an interval that would reach below zero is `10.3 (0 to 25)`.
     """
     if not math.isfinite(value):
         return NOTHING
@@ -125,7 +125,7 @@ def format_watt_hours(joules: float) -> str:
 
 
 def is_wide(value: float, expanded: float | None) -> bool:
-    """Return whether an interval is so wide that it has to be said."""
+    """Return whether an interval is wider than 20 % of its value."""
     return expanded is not None and expanded > WIDE * abs(value)
 
 
@@ -222,7 +222,7 @@ def scale_per_work(values: Iterable[float], kind: str) -> tuple[float, str]:
 
 
 def format_quality(value: float) -> str:
-    """Return a figure of quality with four digits; `nan` where it is none."""
+    """Return a figure of quality with four digits; `nan` if it is not a number."""
     return format_number(value) if math.isfinite(value) else "nan"
 
 
@@ -238,15 +238,15 @@ def format_fact(value: str | float | bool, most: int = MOST_OF_FACT) -> str:
     return f"{value:,.0f}".replace(",", " ") if large else f"{float(value):.6g}"
 
 
-def format_data_name(told: str | float | bool, most: int = MOST_OF_FACT) -> str:
-    """Return the name of data, shortened so that it can be told from others: `form of cifar-10`."""
-    if isinstance(told, str) and len(told) > most and told.startswith(FORM):
-        return shorten_middle(f"form of {told.removeprefix(FORM)}", most)
-    return format_fact(told, most)
+def format_data_name(name: str | float | bool, most: int = MOST_OF_FACT) -> str:
+    """Return the name of data, shortened to its distinctive part: `form of cifar-10`."""
+    if isinstance(name, str) and len(name) > most and name.startswith(FORM):
+        return shorten_middle(f"form of {name.removeprefix(FORM)}", most)
+    return format_fact(name, most)
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Return a text of one line and at most that width, cut in its middle: what tells names apart is at their ends."""
+    """Return a text of one line and at most that width, cut in its middle: names differ at their ends."""
     flat = escape_unprintable(text[: 2 * width] + text[-2 * width :] if len(text) > 4 * width else text)
     if len(flat) <= width:
         return flat
@@ -255,14 +255,14 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def name_twins(twins: Sequence[str]) -> str:
-    """Return what has to be said of figures that come from twins, in virtual time or served."""
+    """Name the twins that figures come from: `simulated: twin bnl-h100, virtual time`."""
     virtual = [twin for twin in twins if twin != SERVED_TWIN]
-    said = [SERVED_TWIN] if len(virtual) < len(twins) else []
+    names = [SERVED_TWIN] if len(virtual) < len(twins) else []
     if virtual:
-        said.append(
+        names.append(
             f"twin{'s' if len(virtual) > 1 else ''} {', '.join(map(escape_unprintable, virtual))}, virtual time"
         )
-    return f"simulated: {'; '.join(said)}"
+    return f"simulated: {'; '.join(names)}"
 
 
 def join_scopes(scopes: Sequence[str]) -> str:
@@ -296,14 +296,14 @@ def shorten_end(text: str, width: int) -> str:
 
 
 def _decimals(value: float, expanded: float) -> int:
-    """Return how many digits after the point are worth showing."""
+    """Return the number of decimals that the uncertainty justifies."""
     wanted = 1 - _exponent(expanded, 2)
     most = MOST_DIGITS - 1 - _exponent(value, MOST_DIGITS) if value else wanted
     return min(wanted, max(most, -_exponent(max(abs(value), expanded), 1)))
 
 
 def _exponent(value: float, digits: int) -> int:
-    """Return the power of ten of the first digit after rounding to so many digits."""
+    """Return the power of ten of the first digit, after rounding to a number of digits."""
     return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 

@@ -173,7 +173,7 @@ def _make_one_label_table(paper: PaperTable) -> Table:
 def list_paper_tables(
     summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None
 ) -> list[PaperTable]:
-    """Return a table per workload. `spread` is what ± is; `scope` whose energy it is (everything measured)."""
+    """Return a table per workload; `spread` follows the ±, `scope` is that of the energy (None: everything)."""
     groups: dict[str, list[CellMetrics]] = {}
     for cell in summary.cells:
         if summary.statistics.get(cell.key):
@@ -209,7 +209,7 @@ def _make_table_of(
 
 
 def _choose_labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
-    """Return the knobs that tell the rows apart: phase and node type first."""
+    """Return the knobs that differ between the rows: phase and node type first."""
     there = dict.fromkeys(n for c in cells for n in c.knobs)
     ordered = [n for n in FIRST if n in there] + [n for n in there if n not in (*FIRST, WORKLOAD)]
     varying = tuple(n for n in ordered if len({repr(c.knobs.get(n)) for c in cells}) > 1)
@@ -227,8 +227,8 @@ def _list_counts(summary: StudySummary, cells: Sequence[CellMetrics]) -> set[int
     samples = [(c.n, s) for c in cells for f, s in summary.statistics[c.key].items() if f != "time"]
     every = {c.n for c in cells}
     shown = all(any(f != "time" for f in summary.statistics[c.key]) for c in cells)
-    told = all(n == 1 or s.deviation is not None for n, s in samples)
-    return every - {1} if len(every) == 2 and shown and told else every
+    has_spread = all(n == 1 or s.deviation is not None for n, s in samples)
+    return every - {1} if len(every) == 2 and shown and has_spread else every
 
 
 def _make_figure_column(
@@ -257,11 +257,11 @@ def _make_figure_column(
 
 def _list_quality_columns(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tuple[str, ...]]]:
     """Return the figures that workloads are to be judged by, each with its spread over repeats."""
-    told = [list_quality_figures(c.trials) for c in cells]
+    reported = [list_quality_figures(c.trials) for c in cells]
     columns = []
-    for name in dict.fromkeys(n for of in told for n in of):
+    for name in dict.fromkeys(n for of in reported for n in of):
         texts = []
-        for of in told:
+        for of in reported:
             sample = make_sample(of[name]) if name in of else None
             half = None if sample is None else choose_half_width(sample, spread)
             texts.append(fmt.NOTHING if sample is None else _format_mean(sample.mean, half))
@@ -274,7 +274,7 @@ def _format_mean(mean: float, half: float | None) -> str:
 
 
 def choose_half_width(sample: RepeatSample, spread: Spread) -> float | None:
-    """Return what stands behind the ±."""
+    """Return the figure after the ±."""
     return sample.deviation if spread == "deviation" else sample.half_width
 
 
@@ -287,7 +287,7 @@ def _choose_unit(values: Sequence[float], unit: str) -> tuple[float, str]:
 
 
 def _count_decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
-    """Return one decimal as in the papers, more where most figures or most of what is behind the ± are small."""
+    """Return one decimal as in the papers, more where most figures or most spreads are small."""
     middle = median(abs(m) for m in means) if means else ENOUGH
     wanted = 1 if middle >= ENOUGH or middle == 0 else _count_places(middle, DIGITS + 1)
     usual, largest = (median(spreads), max(spreads)) if spreads else (0.0, 0.0)
@@ -297,7 +297,7 @@ def _count_decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
 
 
 def _count_places(value: float, digits: int) -> int:
-    """Return how many decimals show so many digits of a value."""
+    """Return the decimals that show a number of digits of a value."""
     return digits - 1 - math.floor(math.log10(value))
 
 
@@ -312,7 +312,7 @@ def _format_number(value: float | None, factor: float, decimals: int) -> str:
 
 
 def _format_half_width(half: float, factor: float, decimals: int) -> str:
-    """Return what stands behind the ±; what is too small for the column's decimals is below the last of them."""
+    """Return the figure after the ±; one too small for the decimals of its column as `< 0.1`."""
     least = 10.0**-decimals
     return f"< {least:.{decimals}f}" if half / factor < least / 2 else _format_number(half, factor, decimals)
 
@@ -327,12 +327,12 @@ def format_clock(seconds: float) -> str:
 def write_caption(
     summary: StudySummary, cells: Sequence[CellMetrics], ns: Sequence[int], spread: Spread, scope: str | None
 ) -> str:
-    """Return what ± is, of how many repeats, what was measured and by what."""
+    """Explain ±, the number of repeats, the scope and the meters of a table."""
     single = "; one run where there is no ±" if ns[0] > 1 and any(c.n == 1 for c in cells) else ""
     what = "standard deviation" if spread == "deviation" else "half of Student's 95 % interval of the mean"
     many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}"
     once = many == "1"
-    said = [
+    parts = [
         "One run of each; how much runs differ is not known." if once else f"Mean ± {what} of {many} repeats{single}."
     ]
     samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
@@ -340,25 +340,24 @@ def write_caption(
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
         by = f", by {', '.join(meters)}" if meters else ""
-        said.append(f"Energy{of}{by}{_describe_intervals(cells) if once else _describe_accuracy(samples)}.")
+        parts.append(f"Energy{of}{by}{_describe_intervals(cells) if once else _describe_accuracy(samples)}.")
     data = {c.data for c in cells}
     if len(data) > 1:
-        said.append("Rows worked on different data, from which differences may come.")
+        parts.append("Rows worked on different data, from which differences may come.")
     elif data != {""}:
-        said.append(f"Data: {fmt.format_data_name(data.pop())}.")
-    said += _describe_comparison(summary, cells)
-    told = [summary.statistics[c.key].values() for c in cells]
-    if any(s.outliers for of in told for s in of):
-        said.append(f"{ODD} a repeat does not look like the others; it is kept.")
+        parts.append(f"Data: {fmt.format_data_name(data.pop())}.")
+    parts += _describe_comparison(summary, cells)
+    if any(s.outliers for c in cells for s in summary.statistics[c.key].values()):
+        parts.append(f"{ODD} a repeat does not look like the others; it is kept.")
     if any(c.estimate for c in cells):
-        said.append(f"{ESTIMATE} is an estimate, not measured.")
+        parts.append(f"{ESTIMATE} is an estimate, not measured.")
     if any(c.uncapped for c in cells):
-        said.append(f"{UNCAPPED} the cap was not in force.")
-    return " ".join(said)
+        parts.append(f"{UNCAPPED} the cap was not in force.")
+    return " ".join(parts)
 
 
 def _describe_comparison(summary: StudySummary, cells: Sequence[CellMetrics]) -> list[str]:
-    """Say per what cells are compared, and which phases where not all are: figures are as they were measured."""
+    """Explain the unit of work by which cells are compared; the figures themselves are of whole runs or phases."""
     keys = {c.key for c in cells}
     lines = [line for line in summary.lines if line.cells[0] in keys]
     kinds = {line.key: line.per.removesuffix("s") for line in lines if line.per}
@@ -420,8 +419,8 @@ def _name_group(summary: StudySummary, workload: str, lines: Sequence[CellLine])
     """Return the workload of a table, and the phase where all its rows are of one: their names then leave it out."""
     phases = {str(summary.cell(line.cells[0]).knobs.get("phase", "")) for line in lines}
     parts = [workload, *(phases if len(phases) == 1 else ())]
-    told = ", ".join(part for part in parts if part)
-    return f"{told}: " if told else ""
+    name = ", ".join(part for part in parts if part)
+    return f"{name}: " if name else ""
 
 
 def _group_pairs(summary: StudySummary) -> dict[tuple[str, str], list[CellPair]]:
@@ -433,7 +432,7 @@ def _group_pairs(summary: StudySummary) -> dict[tuple[str, str], list[CellPair]]
 
 
 def list_pair_notes(summary: StudySummary) -> list[str]:
-    """Return how the tables of pairs are to be read; nothing where there is none."""
+    """Explain how to read the tables of pairs; empty without pairs."""
     if not summary.pairs:
         return []
     further = [(ASSUMED, any(p.assumed for p in summary.pairs)), (METERS, any(p.by_meters for p in summary.pairs))]
@@ -456,7 +455,7 @@ def _make_pair_table(title: str, pairs: Sequence[CellPair], knobs: Mapping[str, 
 
 
 def name_pairs(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the pairs by what tells them apart: `batch=2 cpu-mix : gpu`.
+    """Return the pairs by the knobs in which they differ: `batch=2 cpu-mix : gpu`.
 
     Knobs that are the same in all rows are left out, those of both cells stand before, once.
     """
@@ -474,14 +473,14 @@ def _name_pair(pair: CellPair, own: Mapping[str, Any], other: Mapping[str, Any],
     apart = [n for n in apart if n not in AXES or None not in (own.get(n), other.get(n))] or apart
     first, second = _format_values(own, apart), _format_values(other, apart)
     if len(apart) == 1 and first and second:
-        second = format_knob(apart[0], other[apart[0]])  # its name is said
+        second = format_knob(apart[0], other[apart[0]])  # its name stands before the colon
     lacks = f"without {' '.join(apart)}"  # a knob that only the other cell has
     first, second = (first or lacks, second or lacks) if apart else (pair.cell, pair.against)
     return f"{_format_values(own, both)} {first} : {second}".strip()
 
 
 def _format_values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return some knobs of a cell, without their names where the value says what it is: `gpu 300 W batch=2`."""
+    """Return some knobs of a cell, without names that the values make clear: `gpu 300 W batch=2`."""
     there = [n for n in names if n in knobs]
     return " ".join(format_knob(n, knobs[n]) if n in (*FIRST, *AXES) else format_knobs({n: knobs[n]}) for n in there)
 
@@ -497,7 +496,7 @@ def _format_difference(pair: CellPair) -> str:
     bounds = pair.difference_interval
     value, unit = pair.difference or 0.0, UNITS[pair.figure]
     factor, prefixed = fmt.choose_scale([value, *(bounds or ())], unit)
-    if unit == "s" and factor > 1:  # kiloseconds nobody reads
+    if unit == "s" and factor > 1:  # no kiloseconds
         factor, prefixed = 1.0, unit
     return f"{_format_bounds(value / factor, bounds and (bounds[0] / factor, bounds[1] / factor))} {prefixed}"
 

@@ -11,7 +11,6 @@ from joulelab.core.text import escape_unprintable
 from joulelab.report.format import join_scopes
 
 if TYPE_CHECKING:
-
     from joulelab.analysis.result import GroupResult, PhaseResult, Result, ScopeResult
 
 MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
@@ -50,7 +49,7 @@ class PhaseRow:
 
 @dataclass(frozen=True, slots=True)
 class MeterRow:
-    """Say by what scopes were measured, and how well that is known."""
+    """Hold the meter of some scopes, and its accuracy."""
 
     scopes: str
     meter: str
@@ -134,7 +133,7 @@ def _group_row(group: GroupResult, label: str) -> EnergyRow:
 
 
 def list_meter_rows(result: Result, *, every: bool = False) -> list[MeterRow]:
-    """Return by what was measured: scopes with the same meter, channel and accuracy in one line."""
+    """List the meters: scopes with the same meter, channel and accuracy in one row."""
     lines: dict[tuple[object, ...], list[ScopeResult]] = {}
     for s in result.scopes:
         if not every and _is_inner(s, result):
@@ -161,7 +160,7 @@ def list_meter_rows(result: Result, *, every: bool = False) -> list[MeterRow]:
 def list_phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
     """Return the phases in order; beyond 20 the steps of each become one line, and then those of one name.
 
-    What is of one name in phases of different names stays apart, each below its own.
+    Phases of one name in phases of different names stay apart.
     """
     if every or len(result.phases) <= MOST_PHASES:
         return [_phase_row(p, result) for p in result.phases]

@@ -58,13 +58,13 @@ SIGNALS = {
     15: "SIGTERM",
 }
 WORTH_TELLING_B = 10e6
-SAME_RATE = 0.02  # rates that differ by less are told once
+SAME_RATE = 0.02  # rates that differ by less are shown once
 MOST_UNBROKEN = 60  # letters that fit into any line
 MOST_LONG = 6  # texts that are too long for a line and are named only
 MOST_OF_NAME = 24  # letters of the name of a phase, in a line
 MOST_KINDS = 3  # of work, in the table of phases
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
-RATED_ADVICE = "to tell it: rated_w = WATTS below [node] of joulelab.toml"
+RATED_ADVICE = "set rated_w = WATTS below [node] of joulelab.toml"
 MOST_SCOPES = 4  # whose rated power is unknown
 J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh too
 MEASUREMENT_WIDTH = 80
@@ -87,7 +87,7 @@ def lay_out_run(
     budget: bool = False,
     handle: str | None = None,
 ) -> list[Block]:
-    """Return everything that a result says: figures first, then doubts, then the next command.
+    """Return everything about a run: figures first, then doubts, then the next command.
 
     `handle` is how commands name the run: its id unless given. A command that is too long for `width` is cut.
     """
@@ -144,7 +144,7 @@ def write_headline(result: Result) -> str:
 
 
 def describe_command(result: Result, width: int) -> str:
-    """Return what ran, how it ended and what the energy covers."""
+    """Return the scopes that the energy covers, the command, and how it ended."""
     whole = result.group("measured")
     covers = f"{fmt.join_scopes(sorted(whole.scopes, key=rank_scope))} · " if whole else ""
     end = f" · {name_ending(result)}"
@@ -255,27 +255,27 @@ def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> Cell:
 
 
 def choose_work_kinds(kinds: Iterable[str]) -> list[str]:
-    """Return the kinds of work that there is room for: what was worked on before what it took."""
+    """Choose up to three kinds of work: samples and tokens before steps and FLOP."""
     return sorted(dict.fromkeys(kinds), key=lambda kind: BEHIND.get(kind, 0))[:MOST_KINDS]
 
 
 def list_work_facts(result: Result) -> list[tuple[str, str]]:
-    """Return work done: amount, per second in the phases it was done in and over all, and energy for each."""
+    """Return work: amount, rate in its phases and over the run, and energy per unit."""
     per_work, lines = result.per_work(), []
-    told = list_figure_kinds(result.work)
-    for name in told:
+    kinds = list_figure_kinds(result.work)
+    for name in kinds:
         one = name.removesuffix("s")
         text = fmt.format_work(result.work[name], name) + _rates(result, name)
         if name in per_work:
             q, whole = per_work[name], result.group("measured")
             text += f", {fmt.format_quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
         lines.append(("work", text))
-    judged = [fmt.format_work(done, name) for name, done in result.work.items() if name not in told]
+    judged = [fmt.format_work(done, name) for name, done in result.work.items() if name not in kinds]
     return lines + ([("work", ", ".join(judged))] if judged else [])
 
 
 def _rates(result: Result, kind: str) -> str:
-    """Return work per second over all, and in the phases it was done in where that is something else."""
+    """Return the rate of work over the run, and in the phases with work where it differs."""
     if result.duration_s <= 0:
         return ""
     over_all, inside = result.work[kind] / result.duration_s, find_work_phase(result.phases, kind)
@@ -286,7 +286,7 @@ def _rates(result: Result, kind: str) -> str:
 
 
 def list_workload_facts(result: Result) -> list[tuple[str, str]]:
-    """Return what the workload told of itself: the data, by what it is to be judged, then the rest in one line."""
+    """Return the facts that the workload reported: its data, its quality, then the others in one line."""
     facts, quality = dict(result.facts), read_quality(result.facts)
     data = facts.pop(DATA_FACT, None)
     rest = {name: value for name, value in facts.items() if not quality or name not in (QUALITY_FACT, *quality)}
@@ -294,9 +294,8 @@ def list_workload_facts(result: Result) -> list[tuple[str, str]]:
     judged = ", ".join(f"{fmt.format_fact(name)} {fmt.format_quality(value)}" for name, value in quality.items())
     parts = [f"{fmt.format_fact(name)} = {fmt.format_fact(value)}" for name, value in rest.items() if name not in long]
     parts += [f"{', '.join(map(fmt.format_fact, long[:MOST_LONG]))}: see --json"] if long else []
-    said = "; ".join(parts)
-    told = [("data", "" if data is None else fmt.format_fact(data)), ("quality", judged), ("facts", said)]
-    return [(label, text) for label, text in told if text]
+    lines = [("data", "" if data is None else fmt.format_fact(data)), ("quality", judged), ("facts", "; ".join(parts))]
+    return [(label, text) for label, text in lines if text]
 
 
 def avoid_breaks(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -323,7 +322,7 @@ def list_load_facts(result: Result) -> list[tuple[str, str]]:
     for title, key, way in MOVED:
         if load.get(f"host.{key}", 0.0) >= WORTH_TELLING_B:
             machine.append(f"{title} {fmt.format_bytes(load[f'host.{key}'])} {way}")
-    parts = [f"{title}: {', '.join(said)}" for title, said in (("command", own), ("machine", machine)) if said]
+    parts = [f"{title}: {', '.join(texts)}" for title, texts in (("command", own), ("machine", machine)) if texts]
     return [("load", "; ".join(parts))] if parts else []
 
 
@@ -332,7 +331,7 @@ def list_check_facts(result: Result) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for check in word_checks(result.checks):
         if check.name == "power meter" and not result.scopes:
-            continue  # the headline says it, and what follows says why
+            continue  # it is in the headline, and the reasons follow
         if check.name == "unseen" and result.bound_check is not None:
             continue  # it is below the headline
         then = f"\n-> {check.next}" if check.next else ""
@@ -341,7 +340,7 @@ def list_check_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def list_missing_facts(result: Result) -> list[tuple[str, str]]:
-    """Return meters that gave nothing: all of them where there is no energy, else those that somebody can repair."""
+    """List the meters without readings: all of them if there is no energy, else those that can be repaired."""
     lines = []
     for m in result.missing:
         if result.scopes and m["status"] == "unavailable":
@@ -353,7 +352,7 @@ def list_missing_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def list_closing_facts(result: Result, folder: Path, name: str) -> list[tuple[str, str]]:
-    """Return where the run is and what to type next."""
+    """Return the folder of the run and the next command."""
     lines = [("run", str(folder))]
     if not result.scopes and result.outcome == "imported":
         return lines
@@ -464,7 +463,7 @@ def _format_off(off: Quantity | None) -> str:
 
 
 def list_joining_facts(result: Result) -> list[tuple[str, str]]:
-    """Return what joining meters tells: how far rests can be off, and how efficient supplies were."""
+    """Return the largest error of rests, and the efficiency of supplies."""
     lines = []
     for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):
         bound = 2 * group.energy.with_bound().u
@@ -486,7 +485,7 @@ def list_rated_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def describe_rated(rated: RatedResult) -> str:
-    """Return the estimate and how far off it is in one line; what is not known with how to tell it."""
+    """Return the estimate and its ratio to the measured energy in one line, or how to state an unknown rated power."""
     ratio = rated.ratio
     if ratio is None:
         if not rated.unknown:
@@ -512,7 +511,7 @@ def format_rated_power(rated: RatedResult) -> str:
 
 
 def format_ratio(ratio: Quantity) -> str:
-    """Return how many times as much it is, with its interval."""
+    """Return a ratio with its interval."""
     return fmt.format_interval(ratio.value, ratio.expanded)
 
 
@@ -544,7 +543,7 @@ def format_run_energy(listed: Mapping[str, Any]) -> str:
 
 
 def format_run_end(listed: Mapping[str, Any]) -> str:
-    """Return how a run ended: `exit 0`, `signal 9`, or what became of it."""
+    """Return how a run ended: `exit 0`, `signal 9`, or its outcome."""
     if listed["outcome"] == "exit":
         return f"exit {listed['exit_code']}"
     return f"signal {listed['signal']}" if listed["outcome"] == "signal" else str(listed["outcome"])

@@ -23,7 +23,7 @@ UNITS = {"energy": "j", "power": "w", "time": "s"}
 
 
 def write_cells_csv(summary: StudySummary) -> str:
-    """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), what it is best for."""
+    """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), and the goals it is best for."""
     line_of = {key: line for line in summary.lines for key in line.cells}
     return write_records([_describe_cell(summary, line_of[cell.key], cell) for cell in summary.cells])
 
@@ -99,8 +99,8 @@ def write_statistics_csv(summary: StudySummary) -> str:
             row |= _describe_sample(figure, sample)
         if cell.idle_energy is not None:
             row["idle_energy_j"] = cell.idle_energy.value
-        for name, told in list_quality_figures(cell.trials).items():
-            sample = make_sample(told)
+        for name, values in list_quality_figures(cell.trials).items():
+            sample = make_sample(values)
             row |= {f"quality_{name}_mean": sample.mean, f"quality_{name}_deviation": sample.deviation}
         rows.append(row | ({"data": cell.data} if cell.data else {}))
     return write_records(rows)

@@ -1,4 +1,4 @@
-"""Work out what a study gave, from its folder: for tables, pages and the dashboard."""
+"""Summarise a study from its folder, for tables, pages and the dashboard; estimate cells by rated power."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ESTIMATE_NOTE = (
 
 
 def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, StudySummary]:
-    """Work out everything from the study's folder; of a study file its own cells only."""
+    """Read the results of a study and compute its summary; with a study file only its own cells."""
     from joulelab.analysis.cell_metrics import summarise_cells
     from joulelab.analysis.goals import Goal
     from joulelab.study.results import gather
@@ -46,8 +46,8 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
     reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
     summary = summarise_cells(results.cells, goals=goals, reference=reference or None, per=kinds)
-    said = name_study_twins(study)
-    notes = [Note("simulated", texts={"twins": f"{said[0].upper()}{said[1:]}"})] if said else []
+    twins = name_study_twins(study)
+    notes = [Note("simulated", texts={"twins": f"{twins[0].upper()}{twins[1:]}"})] if twins else []
     notes += [Note("executor", texts={"remark": remark}) for remark in (_list_remarks(plan) if plan else [])]
     for row in results.rows:
         if "doubts" in row:
@@ -64,7 +64,7 @@ def _list_remarks(plan: Plan) -> list[str]:
 
 
 def name_study_twins(study: Study) -> str:
-    """Return which twins a study is of, empty where all of it is measured."""
+    """Return the names of the twins of a study, empty where everything was measured."""
     nodes = study.nodes
     twins = list_simulated(nodes)
     if not twins and _is_served(study):
@@ -77,18 +77,18 @@ def name_study_twins(study: Study) -> str:
 
 
 def _is_served(study: Study) -> bool:
-    """Return whether its runs were on a twin that was served, by the first of them: they share a machine."""
+    """Return whether its runs were on a served twin; the first run decides, since all share a machine."""
     first = next((study.folder / "cells").glob("*/r*/*/run.json"), None)
     if first is None:
         return False
     try:
         return bool((read_meta(first.parent).get("environment") or {}).get("JOULELAB_TWIN"))
     except JoulelabError:
-        return False  # whoever looks at the run says what is wrong with it
+        return False  # commands that open the run report the error
 
 
 def map_twins(study: Study) -> dict[str, str] | None:
-    """Return the twins of a study by node type, None where all of it is measured."""
+    """Return the twins of a study by node type, None where everything was measured."""
     return list_simulated(study.nodes) or None
 
 
@@ -110,13 +110,13 @@ class CellEstimate:
 
 
 def list_estimates(results: Results, summary: StudySummary) -> list[CellEstimate]:
-    """Return the estimate of each cell that it can be said of, in their order."""
+    """Return the estimate of each cell with a known rated power."""
     found = (_estimate(cell.key, results.rated.get(cell.key, ())) for cell in summary.cells)
     return [each for each in found if each is not None]
 
 
 def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
-    """Return the estimate of a cell from its repeats; of those with other devices than the first nothing."""
+    """Return the estimate of a cell from its repeats, without those that ran on other devices than the first."""
     alike = [t for t in trials if (t.families, t.watts) == (trials[0].families, trials[0].watts)]
     cell = Cell(key, {}, tuple(Trial(t.used, t.time_s, meter=t.meter) for t in alike))
     mean = compute_means(cell)
@@ -128,9 +128,9 @@ def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
 
 
 def describe_estimates(estimates: Sequence[CellEstimate], summary: StudySummary) -> str:
-    """Return in a sentence how far off the estimates are, or that nothing is known of them and how to tell it."""
+    """Return the range of ratios in a sentence, or how to state an unknown rated power."""
     if not estimates:
-        return f"Unknown: no run recorded the rated power of what was measured; {RATED_ADVICE}."
+        return f"Unknown: no run recorded the rated power of its devices; {RATED_ADVICE}."
     ranked = sorted(estimates, key=lambda each: each.ratio.value)
     low, high = (format_ratio(each.ratio) for each in (ranked[0], ranked[-1]))
     of = f"{len(estimates)} cell{'s' if len(estimates) > 1 else ''}"

@@ -42,7 +42,7 @@ BEST_HEADING = "best for\n(~ no significant difference)"
 
 
 def lay_out_study(summary: StudySummary, *, every: bool = False) -> list[Block]:
-    """Return everything that a summary says, for the terminal; `every` shows the scaling at all caps."""
+    """Return a whole summary for the terminal; `every` shows the scaling at all caps."""
     blocks: list[Block] = []
     for line in summary.lines:
         blocks += [BLANK_LINE, TextLine(title_line(summary, line), "bold")]
@@ -274,7 +274,7 @@ def list_line_bests(summary: StudySummary, line: CellLine | None) -> list[BestCe
 
 
 def describe_best(summary: StudySummary, best: BestCell) -> str:
-    """Return the best cell for a goal in a sentence: how much better than the reference, and what is as good."""
+    """Return the best cell for a goal: its gain over the reference, and the cells that are as good."""
     line = next((each for each in summary.lines if each.key == best.line), None)
     text = name_cell(summary, best.cell, line)
     against = summary.reference if line is None else line.reference
@@ -296,7 +296,7 @@ def describe_best(summary: StudySummary, best: BestCell) -> str:
 
 
 def name_cell(summary: StudySummary, key: str, line: CellLine | None) -> str:
-    """Return a cell by what tells it apart in its line, or by all its knobs."""
+    """Return a cell by its own knobs in its line, or by all its knobs."""
     knobs = summary.cell(key).knobs
     if line is None:
         return format_knobs(knobs) or name_plain_cell(summary, key)
@@ -328,7 +328,7 @@ def name_cells(summary: StudySummary, keys: Sequence[str], line: CellLine | None
 
 
 def describe_front(summary: StudySummary, line: CellLine | None) -> str:
-    """Return the Pareto front in words, empty where there is none."""
+    """Return the Pareto front in words, empty without one."""
     front = summary.front_for(None if line is None else line.key)
     if front is None or not front.cells or (line is not None and has_one_cell(summary, line)):
         return ""
@@ -345,7 +345,7 @@ def choose_scalings(summary: StudySummary, *, every: bool = False) -> list[Scali
 
 
 def title_scaling(summary: StudySummary, shown: Sequence[Scaling]) -> str:
-    """Return what the table of scaling shows, and what it leaves out."""
+    """Return the title of the table of scaling, and how many sets of knobs it leaves out."""
     title = "Scaling, compared with the fewest GPUs"
     if len(shown) == len(summary.scaling):
         return title

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 COVERAGE = "intervals are expanded uncertainties (k = 2); * is what the others are compared with"
 TIED = "~ no significant difference from the best"
-MINUTES_S = 100.0  # times from this on are said in minutes
+MINUTES_S = 100.0  # times from this on are in minutes
 PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, or follows from it by a sum
 
 
 def lay_out_tuning(tuned: Tuned, *, width: int) -> list[Block]:
-    """Return everything that a tuning says, for a terminal."""
+    """Return the whole result of a tuning, for a terminal."""
     blocks: list[Block] = [BLANK_LINE, TextLine(write_tuning_headline(tuned), "bold")]
     if tuned.rows:
         measured, compared = _make_measured_table(tuned), _make_compared_table(tuned)
@@ -115,7 +115,7 @@ def _word_verdict(tuned: Tuned, row: Row) -> str:
 
 
 def list_tuning_facts(tuned: Tuned) -> list[tuple[str, str]]:
-    """Return what has to be said beside the table, each with its label."""
+    """Return the lines below the table, each with its label."""
     kinds = {"runs": "trial", "online": "window"}
     price, kind = tuned.price, kinds[tuned.mode]
     spent_more = tuned.saved is not None and tuned.saved.value < 0
@@ -150,15 +150,15 @@ def _describe_saving(tuned: Tuned) -> str:
         return ""
     amount, wide = tuned.saved.value, tuned.saved.expanded
     size = _format_joules(abs(amount)) if wide is None else fmt.format_quantity(abs(amount), wide, "J", signed=True)
-    said = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}"
+    saving = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}"
     took = "" if tuned.slower is None else f", {_format_time(tuned.slower)} {_name_longer(tuned.slower.value)}"
     always = " all the time" if tuned.mode == "online" else ""
-    against = f"{said}{took}, against {base.shown}{always}"
+    against = f"{saving}{took}, against {base.shown}{always}"
     return f"{against}{_describe_payback(tuned, base, best)}" if tuned.sure else f"not sure: {against}"
 
 
 def _describe_payback(tuned: Tuned, base: Row, best: Row) -> str:
-    """Return after how much more of the run, or after how many runs, tuning has paid."""
+    """Return the time or the number of runs after which tuning has paid for itself."""
     assert tuned.saved is not None
     each = base.energy.value - best.energy.value
     if each <= 0:

@@ -57,7 +57,7 @@ def format_number(value: float | None, digits: int = 4) -> str:
         return NOTHING
     if value == 0:
         return "0"
-    return _rounded(value, min(digits - 1 - _exponent(value, digits), 12))
+    return _format_rounded(value, min(digits - 1 - _find_exponent(value, digits), 12))
 
 
 def format_interval(value: float, expanded: float | None, *, signed: bool = False) -> str:
@@ -77,16 +77,16 @@ def format_interval(value: float, expanded: float | None, *, signed: bool = Fals
         return (
             f"{format_number(value, 3)} ± {format_number(expanded, 2)}"  # the estimate is usually better than its bound
         )
-    return _even(value, expanded)
+    return _format_even(value, expanded)
 
 
-def _even(value: float, expanded: float) -> str:
+def _format_even(value: float, expanded: float) -> str:
     """Return value and uncertainty with the same decimals."""
-    decimals = _decimals(value, expanded)
+    decimals = _count_decimals(value, expanded)
     shown = round(expanded, decimals)
     if shown == 0 or shown < expanded * 0.5:
         shown = 10.0**-decimals  # finer than the digits that are worth showing: rounded up, never to nothing
-    return f"{_rounded(value, decimals)} ± {_rounded(shown, decimals)}"
+    return f"{_format_rounded(value, decimals)} ± {_format_rounded(shown, decimals)}"
 
 
 def format_quantity(
@@ -147,7 +147,7 @@ def format_change(share: float, expanded: float | None) -> str:
         return f"{format_percent(share)} ± ?"
     if expanded == 0:
         return format_percent(share)
-    text = f"{share * 100:.1f} ± {expanded * 100:.0f}" if expanded > WIDE else _even(share * 100, expanded * 100)
+    text = f"{share * 100:.1f} ± {expanded * 100:.0f}" if expanded > WIDE else _format_even(share * 100, expanded * 100)
     return f"{'' if text.startswith('-') else '+'}{text} %"
 
 
@@ -275,10 +275,10 @@ def join_scopes(scopes: Sequence[str]) -> str:
         parts.setdefault(stem, scope)
         if match:
             numbers.setdefault(stem, []).append(int(match[2]))
-    return ", ".join(_range(stem, numbers[stem]) if stem in numbers else scope for stem, scope in parts.items())
+    return ", ".join(_format_range(stem, numbers[stem]) if stem in numbers else scope for stem, scope in parts.items())
 
 
-def _range(stem: str, members: list[int]) -> str:
+def _format_range(stem: str, members: list[int]) -> str:
     runs: list[list[int]] = []
     for number in sorted(set(members)):
         if runs and number == runs[-1][-1] + 1:
@@ -295,18 +295,18 @@ def shorten_end(text: str, width: int) -> str:
     return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"
 
 
-def _decimals(value: float, expanded: float) -> int:
+def _count_decimals(value: float, expanded: float) -> int:
     """Return the number of decimals that the uncertainty justifies."""
-    wanted = 1 - _exponent(expanded, 2)
-    most = MOST_DIGITS - 1 - _exponent(value, MOST_DIGITS) if value else wanted
-    return min(wanted, max(most, -_exponent(max(abs(value), expanded), 1)))
+    wanted = 1 - _find_exponent(expanded, 2)
+    most = MOST_DIGITS - 1 - _find_exponent(value, MOST_DIGITS) if value else wanted
+    return min(wanted, max(most, -_find_exponent(max(abs(value), expanded), 1)))
 
 
-def _exponent(value: float, digits: int) -> int:
+def _find_exponent(value: float, digits: int) -> int:
     """Return the power of ten of the first digit, after rounding to a number of digits."""
     return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 
-def _rounded(value: float, decimals: int) -> str:
+def _format_rounded(value: float, decimals: int) -> str:
     text = f"{round(value, decimals):.{max(decimals, 0)}f}"
     return text.lstrip("-") if float(text) == 0 else text

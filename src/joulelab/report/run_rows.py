@@ -67,24 +67,24 @@ def list_energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
     for name in dict.fromkeys(find_family(s.scope) for s in result.scopes):
         members = [s for s in result.scopes if find_family(s.scope) == name]
         if not every:
-            members = _extremes([s for s in members if not _is_inner(s, result)])
-        shown += [_scope_row(s, several=several) for s in members]
+            members = _keep_extremes([s for s in members if not _is_inner(s, result)])
+        shown += [_make_scope_row(s, several=several) for s in members]
         group = result.group(name)
         if members and group is not None and len(group.scopes) > 1:
-            shown.append(_group_row(group, f"{name} ({len(group.scopes)})"))
+            shown.append(_make_group_row(group, f"{name} ({len(group.scopes)})"))
     sums = [g for g in result.groups if g.name in ("measured", "supply loss") or g.name.startswith("rest ")]
     if len(shown) == 1 and len(sums) == 1:
         return shown
-    return shown + _sum_rows(sums, every=every)
+    return shown + _make_sum_rows(sums, every=every)
 
 
-def _sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
+def _make_sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
     """Return sums over scopes; those of many nodes, such as what each used beyond its parts, as one."""
     shown: list[EnergyRow] = []
     for name in dict.fromkeys(g.name for g in sums):
         alike = [g for g in sums if g.name == name]
         if every or len(alike) <= MOST_MEMBERS:
-            shown += [_group_row(g, f"{g.hosts[0]}/{name}" if len(alike) > 1 and g.hosts else name) for g in alike]
+            shown += [_make_group_row(g, f"{g.hosts[0]}/{name}" if len(alike) > 1 and g.hosts else name) for g in alike]
             continue
         energy, mean_w = add_quantities(g.energy for g in alike), add_quantities(g.mean_w for g in alike)
         estimate = any(g.estimate for g in alike)
@@ -98,14 +98,14 @@ def _is_inner(s: ScopeResult, result: Result) -> bool:
     return find_family(s.scope) in INNER_FAMILIES or "/" in s.scope or (find_family(s.scope) in CORDS and held)
 
 
-def _extremes(members: list[ScopeResult]) -> list[ScopeResult]:
+def _keep_extremes(members: list[ScopeResult]) -> list[ScopeResult]:
     if len(members) <= MOST_MEMBERS:
         return members
     ranked = sorted(members, key=lambda s: s.energy.value)
     return [ranked[0], ranked[-1]]
 
 
-def _scope_row(s: ScopeResult, *, several: bool) -> EnergyRow:
+def _make_scope_row(s: ScopeResult, *, several: bool) -> EnergyRow:
     statistics = s.statistics
     return EnergyRow(
         label=f"{s.host}/{s.scope}" if several else s.scope,
@@ -118,7 +118,7 @@ def _scope_row(s: ScopeResult, *, several: bool) -> EnergyRow:
     )
 
 
-def _group_row(group: GroupResult, label: str) -> EnergyRow:
+def _make_group_row(group: GroupResult, label: str) -> EnergyRow:
     statistics = group.statistics
     return EnergyRow(
         label,
@@ -163,17 +163,17 @@ def list_phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
     Phases of one name in phases of different names stay apart.
     """
     if every or len(result.phases) <= MOST_PHASES:
-        return [_phase_row(p, result) for p in result.phases]
+        return [_make_phase_row(p, result) for p in result.phases]
     groups = _group_steps(result)
     if len(groups) > MOST_PHASES:
         groups = _group_names(result)[:MOST_PHASES]
-    return [_joined(group, result) for group in groups]
+    return [_join_phases(group, result) for group in groups]
 
 
 def _group_steps(result: Result) -> list[list[PhaseResult]]:
     """Group the steps of each phase; every other phase is a group of its own."""
     groups: dict[tuple[object, ...], list[PhaseResult]] = {}
-    for k, (p, parent) in enumerate(zip(result.phases, _parents(result), strict=True)):
+    for k, (p, parent) in enumerate(zip(result.phases, _find_parents(result), strict=True)):
         groups.setdefault((k,) if p.last is None else (p.host, parent, p.name), []).append(p)
     return list(groups.values())
 
@@ -185,7 +185,7 @@ def _group_names(result: Result) -> list[list[PhaseResult]]:
     outermost: list[int] = []
     places: dict[tuple[int | None, str], int] = {}
     group_of: list[int] = []
-    for p, parent in zip(result.phases, _parents(result), strict=True):
+    for p, parent in zip(result.phases, _find_parents(result), strict=True):
         around = None if parent is None else group_of[parent]
         if (around, p.name) not in places:
             places[around, p.name] = len(groups)
@@ -202,7 +202,7 @@ def _group_names(result: Result) -> list[list[PhaseResult]]:
     return found
 
 
-def _parents(result: Result) -> list[int | None]:
+def _find_parents(result: Result) -> list[int | None]:
     """Return the place of the phase around each, None where it is in none that is listed."""
     places: dict[int, int] = {}
     found: list[int | None] = []
@@ -212,18 +212,18 @@ def _parents(result: Result) -> list[int | None]:
     return found
 
 
-def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
+def _make_phase_row(p: PhaseResult, result: Result) -> PhaseRow:
     energy = result.phase_energy(p)
     by_family = {k: v for k, v in p.energy.items() if k != "measured"}
     return PhaseRow(escape_unprintable(p.title), p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
 
 
-def _joined(phases: list[PhaseResult], result: Result) -> PhaseRow:
+def _join_phases(phases: list[PhaseResult], result: Result) -> PhaseRow:
     if len(phases) == 1:
-        return _phase_row(phases[0], result)
+        return _make_phase_row(phases[0], result)
     name, lasts = escape_unprintable(phases[0].name), [p.last for p in phases if p.last is not None]
     steps = len(lasts) == len(phases) and len({p.host for p in phases}) == 1
-    members = [_phase_row(p, result) for p in _stretches(phases, result)]
+    members = [_make_phase_row(p, result) for p in _join_steps(phases, result)]
     work: dict[str, float] = {}
     for row in members:
         for kind, amount in row.work.items():
@@ -243,7 +243,7 @@ def _joined(phases: list[PhaseResult], result: Result) -> PhaseRow:
     )
 
 
-def _stretches(phases: list[PhaseResult], result: Result) -> list[PhaseResult]:
+def _join_steps(phases: list[PhaseResult], result: Result) -> list[PhaseResult]:
     """Return steps that follow each other as the one interval that they are; other phases as they are."""
     places = dict.fromkeys(p.stretch for p in phases)
     if None in places or not result.stretches:

@@ -265,7 +265,7 @@ def list_work_facts(result: Result) -> list[tuple[str, str]]:
     kinds = list_figure_kinds(result.work)
     for name in kinds:
         one = name.removesuffix("s")
-        text = fmt.format_work(result.work[name], name) + _rates(result, name)
+        text = fmt.format_work(result.work[name], name) + _format_rates(result, name)
         if name in per_work:
             q, whole = per_work[name], result.group("measured")
             text += f", {fmt.format_quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
@@ -274,7 +274,7 @@ def list_work_facts(result: Result) -> list[tuple[str, str]]:
     return lines + ([("work", ", ".join(judged))] if judged else [])
 
 
-def _rates(result: Result, kind: str) -> str:
+def _format_rates(result: Result, kind: str) -> str:
     """Return the rate of work over the run, and in the phases with work where it differs."""
     if result.duration_s <= 0:
         return ""

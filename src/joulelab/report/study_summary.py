@@ -111,11 +111,11 @@ class CellEstimate:
 
 def list_estimates(results: Results, summary: StudySummary) -> list[CellEstimate]:
     """Return the estimate of each cell with a known rated power."""
-    found = (_estimate(cell.key, results.rated.get(cell.key, ())) for cell in summary.cells)
+    found = (_estimate_cell(cell.key, results.rated.get(cell.key, ())) for cell in summary.cells)
     return [each for each in found if each is not None]
 
 
-def _estimate(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
+def _estimate_cell(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
     """Return the estimate of a cell from its repeats, without those that ran on other devices than the first."""
     alike = [t for t in trials if (t.families, t.watts) == (trials[0].families, trials[0].watts)]
     cell = Cell(key, {}, tuple(Trial(t.used, t.time_s, meter=t.meter) for t in alike))

@@ -223,7 +223,7 @@ def measure_text(text: str) -> int:
 def measure_table(table: Table) -> int:
     """Return how many cells of a terminal a table takes in width."""
     table, texts = _fill_cells(table)
-    return _total(_widths(_headings(table), _lines(table, texts)))
+    return _add_widths(_measure_columns(_split_headings(table), _split_cells(table, texts)))
 
 
 def style_text(text: str, style: str) -> str:
@@ -235,13 +235,13 @@ def split_table(table: Table, width: int) -> list[Table]:
     """Return a table as parts that fit into a width, each with the labels: no figure is cut off."""
     table, texts = _fill_cells(table)
     labels = range(table.label_count)
-    widths = _widths(_headings(table), _lines(table, texts))
+    widths = _measure_columns(_split_headings(table), _split_cells(table, texts))
     parts: list[list[int]] = []
     room = 0
     for k in range(table.label_count, len(widths)):
         if not parts or widths[k] + GAP > room:
             parts.append([*labels])
-            room = width - _total([widths[n] for n in labels])
+            room = width - _add_widths([widths[n] for n in labels])
         parts[-1].append(k)
         room -= widths[k] + GAP
     if not parts:
@@ -280,8 +280,8 @@ def write_terminal(table: Table, width: int | None = None, *, is_styled: bool = 
 
 def _write_lines(table: Table, *, is_styled: bool) -> str:
     table, texts = _fill_cells(table)
-    heads, body = _headings(table), _lines(table, texts)
-    widths = _widths(heads, body)
+    heads, body = _split_headings(table), _split_cells(table, texts)
+    widths = _measure_columns(heads, body)
 
     def place(cells: Sequence[str], style: str = "") -> str:
         placed = []
@@ -290,21 +290,21 @@ def _write_lines(table: Table, *, is_styled: bool) -> str:
             placed.append(text + blanks if column.align == "left" else blanks + text)
         return style_text((" " * GAP).join(placed).rstrip(), style if is_styled else "")
 
-    lines = [place(cells, "bold") for cells in heads] + ["─" * _total(widths)]
+    lines = [place(cells, "bold") for cells in heads] + ["─" * _add_widths(widths)]
     for row, cells in zip(table.rows, body, strict=True):
         lines += [place(line, STYLES.get(row.style, "")) for line in cells]
         lines += [""] if row.has_rule_below else []
     return "\n".join(lines)
 
 
-def _headings(table: Table) -> list[list[str]]:
+def _split_headings(table: Table) -> list[list[str]]:
     """Return the lines of the headings; those with fewer lines stand at the bottom."""
     heads = [[clean_text(line) for line in column.heading.split("\n")] for column in table.columns]
     most = max((len(lines) for lines in heads), default=1)
     return [list(line) for line in zip(*([""] * (most - len(lines)) + lines for lines in heads), strict=True)]
 
 
-def _lines(table: Table, texts: Sequence[Sequence[str]]) -> list[list[tuple[str, ...]]]:
+def _split_cells(table: Table, texts: Sequence[Sequence[str]]) -> list[list[tuple[str, ...]]]:
     """Return the lines of each row: a text may have several, figures stand in the first."""
     found = []
     for row, cells in zip(table.rows, texts, strict=True):
@@ -315,12 +315,12 @@ def _lines(table: Table, texts: Sequence[Sequence[str]]) -> list[list[tuple[str,
     return found
 
 
-def _widths(heads: Sequence[Sequence[str]], body: Sequence[Sequence[Sequence[str]]]) -> list[int]:
+def _measure_columns(heads: Sequence[Sequence[str]], body: Sequence[Sequence[Sequence[str]]]) -> list[int]:
     lines = [*heads, *(line for row in body for line in row)]
     return [max(map(measure_text, column)) for column in zip(*lines, strict=True)]
 
 
-def _total(widths: Sequence[int]) -> int:
+def _add_widths(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * max(len(widths) - 1, 0)
 
 
@@ -345,9 +345,9 @@ def _fold_headings(table: Table) -> Table:
 def _wrap_texts(table: Table, width: int, *, cuts_words: bool = False) -> Table:
     """Wrap the widest texts that are aligned to the left, to 16 cells at least; long words are cut in their middle."""
     table, texts = _fill_cells(table)
-    widths = _widths(_headings(table), _lines(table, texts))
+    widths = _measure_columns(_split_headings(table), _split_cells(table, texts))
     most = list(widths)
-    while (excess := _total(most) - width) > 0:
+    while (excess := _add_widths(most) - width) > 0:
         long = [k for k, c in enumerate(table.columns) if c.align == "left" and most[k] > LEAST_TEXT]
         if not long:
             break
@@ -373,10 +373,10 @@ def _wrap_texts(table: Table, width: int, *, cuts_words: bool = False) -> Table:
 def write_markdown(table: Table) -> str:
     """Return a table in Markdown, its title in bold. Text of others cannot end a cell or the table."""
     table, texts = _fill_cells(table)
-    lines = [[escape_markdown(_flatten(c.heading)) or " " for c in table.columns]]
+    lines = [[escape_markdown(_join_lines(c.heading)) or " " for c in table.columns]]
     lines.append([":---" if c.align == "left" else "---:" for c in table.columns])
     for row, cells in zip(table.rows, texts, strict=True):
-        safe = [escape_markdown(_flatten(text)) for text in cells]
+        safe = [escape_markdown(_join_lines(text)) for text in cells]
         if row.style == "total":
             safe = [f"**{text}**" if text.strip() else text for text in safe]
         lines.append([HARD_BLANK * 2 * row.depth + safe[0], *safe[1:]])
@@ -390,7 +390,7 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", clean_text(text))
 
 
-def _flatten(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split("\n")) if "\n" in text else text
 
 
@@ -400,10 +400,10 @@ def _flatten(text: str) -> str:
 def write_latex(table: Table) -> str:
     """Return a table in LaTeX (booktabs); title and notes are its caption."""
     table, texts = _fill_cells(table)
-    heads = " & ".join(escape_latex(_flatten(c.heading)) for c in table.columns)
+    heads = " & ".join(escape_latex(_join_lines(c.heading)) for c in table.columns)
     lines = [r"\toprule", rf"{heads} \\", r"\midrule"]
     for k, (row, cells) in enumerate(zip(table.rows, texts, strict=True), start=1):
-        lines.append(rf"{' & '.join(escape_latex(_flatten(text)) for text in cells)} \\")
+        lines.append(rf"{' & '.join(escape_latex(_join_lines(text)) for text in cells)} \\")
         lines += [r"\midrule"] if row.has_rule_below and k < len(table.rows) else []
     places = "".join("l" if c.align == "left" else "r" for c in table.columns)
     tabular = [rf"\begin{{tabular}}{{{places}}}", *lines, r"\bottomrule", r"\end{tabular}"]
@@ -428,7 +428,7 @@ def write_csv(table: Table) -> str:
     for k, column in enumerate(table.columns):
         cells = [row.cells[k] for row in table.rows]
         values = [cell.value if isinstance(cell, MarkedCell) else cell for cell in cells]
-        heading = _flatten(column.heading)
+        heading = _join_lines(column.heading)
         columns.append((heading, [_scale_value(value, column) for value in values]))
         if any(isinstance(value, Quantity) for value in values):
             wide = [value.expanded if isinstance(value, Quantity) else None for value in values]
@@ -456,12 +456,12 @@ def write_html(table: Table, *, is_caption_hidden: bool = False, is_inline: bool
     """
     table, texts = _fill_cells(table)
     cell = _style_inline if is_inline else _class_cell
-    heads = [cell(table, k, _flatten(column.heading), None) for k, column in enumerate(table.columns)]
+    heads = [cell(table, k, _join_lines(column.heading), None) for k, column in enumerate(table.columns)]
     body = []
     for row, cells in zip(table.rows, texts, strict=True):
         style = "total" if row.style == "best" else row.style
         classes = " ".join(word for word in (style, "apart" if row.has_rule_below else "") if word)
-        made = [cell(table, k, _flatten(text), row) for k, text in enumerate(cells)]
+        made = [cell(table, k, _join_lines(text), row) for k, text in enumerate(cells)]
         body.append(tag("tr", *made, class_=None if is_inline else classes or None))
     hidden = "sr-only" if is_caption_hidden else None
     caption = tag("caption", clean_text(table.title), class_=hidden) if table.title else None

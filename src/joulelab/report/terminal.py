@@ -74,7 +74,7 @@ def _write_block(block: Block, width: int, *, is_styled: bool) -> list[str]:
             rule = "─" * max(width - measure_text(title) - 1, 1)
             return [f"{title} {style_text(rule, 'dim' if is_styled else '')}"]
         case TextLine(text, style, is_wrapped):
-            found = [part for line in text.split("\n") for part in (_wrap(line, width) if is_wrapped else [line])]
+            found = [part for line in text.split("\n") for part in (_wrap_line(line, width) if is_wrapped else [line])]
             return [style_text(clean_text(line), style if is_styled else "") for line in found]
         case FactLines(rows, label_width, styles):
             return [
@@ -88,7 +88,9 @@ def _write_fact(label: str, text: str, label_width: int, width: int) -> list[str
     room = max(width - label_width - 1, LEAST_ROOM)
     lines = text.splitlines()
     parts = [
-        part for line in lines for part in (wrap_advice(line, room) if line.startswith("-> ") else _wrap(line, room))
+        part
+        for line in lines
+        for part in (wrap_advice(line, room) if line.startswith("-> ") else _wrap_line(line, room))
     ]
     heads = [label, *[""] * len(parts)]
     return [f"{head:<{label_width}} {clean_text(part)}".rstrip() for head, part in zip(heads, parts, strict=False)]
@@ -97,10 +99,10 @@ def _write_fact(label: str, text: str, label_width: int, width: int) -> list[str
 def wrap_advice(line: str, room: int) -> list[str]:
     """Wrap advice after commas, colons and semicolons that are not in quotes, so that its commands stay whole."""
     whole = re.sub(r"""'[^']*'|"[^"]*"|(?<![,:;]) """, lambda found: found[0].replace(" ", HARD_BLANK), line)
-    return _wrap(whole, room, "   ")
+    return _wrap_line(whole, room, "   ")
 
 
-def _wrap(line: str, room: int, indent: str = "") -> list[str]:
+def _wrap_line(line: str, room: int, indent: str = "") -> list[str]:
     if measure_text(line) <= room:
         return [line]
     return textwrap.wrap(line, room, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) or [""]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.results_file import HEAD_FILE, RESULT_FILE, load_result, write_result
-from joulelab.core.process import identify_process
+from joulelab.core.process_identity import identify_process
 from joulelab.study.folder import Plan, Settings, Study, join_study
 from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.slots import CLAIM, NOTES

@@ -12,7 +12,7 @@ from tests.slurm.studies import CPU, bench, drive
 from tests.study.bench import environment
 from tests.waiting import until
 
-from joulelab.core.process import identify_process
+from joulelab.core.process_identity import identify_process
 from joulelab.study import executors
 from joulelab.study.executors import Ended, open_executor
 from joulelab.study.folder import Plan, join_study

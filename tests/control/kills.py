@@ -20,7 +20,7 @@ from tests.control.fake import wait_for
 from joulelab.control.client import restore_leftovers
 from joulelab.control.leftovers import has_leftovers
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.twin.model import Node, preset
 from joulelab.twin.serve import TwinServer
 

@@ -16,7 +16,7 @@ from joulelab.control.client import CapRequest, Caps, restore_leftovers
 from joulelab.control.keeper import ROOT_DENIED
 from joulelab.control.leftovers import has_leftovers
 from joulelab.control.state import StateFolder
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.core.setting import GET_PERMISSION
 
 pytestmark = pytest.mark.system

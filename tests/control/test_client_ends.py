@@ -12,7 +12,7 @@ from tests.control.fake import fails, wait_for
 from joulelab.control.client import CapRequest, Caps, restore_leftovers
 from joulelab.control.leftovers import has_leftovers
 from joulelab.control.state import StateFolder
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 
 pytestmark = pytest.mark.system
 

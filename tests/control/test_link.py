@@ -13,7 +13,7 @@ from tests.control.fake import fails, wait_for
 
 from joulelab.control import link
 from joulelab.control.client import CapRequest, Caps, restore_leftovers
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 
 TWO = [CapRequest("gpu:0", 170.0), CapRequest("gpu:1", 0.5, "share")]
 

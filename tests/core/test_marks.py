@@ -27,7 +27,7 @@ from joulelab.core.marks import (
     write_shell_mark,
     write_shell_work,
 )
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

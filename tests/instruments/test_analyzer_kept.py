@@ -12,7 +12,7 @@ import pytest
 from tests.instruments.analyzer_bench import Bench, rows_of, told
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.instruments.analyzer.kept import Kept
 from joulelab.twin.servers._scpi_readings import AnalyzerFlaws
 from joulelab.twin.servers.analyzer import serve

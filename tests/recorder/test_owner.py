@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import until
 
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.recorder.owner import Owner
 
 if TYPE_CHECKING:

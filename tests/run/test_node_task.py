@@ -16,7 +16,7 @@ from tests.run.supervised import gone, recorders_in
 from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns, read_boot_id
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.run.job_nodes import TASK_MODULE, _make_plan
 from joulelab.run.node_task import _next_segment
 from joulelab.run.run_options import RunOptions

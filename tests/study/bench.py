@@ -22,7 +22,7 @@ from joulelab.analysis.result import (
 )
 from joulelab.analysis.results_file import write_result
 from joulelab.core.clock import NS
-from joulelab.core.process import identify_process
+from joulelab.core.process_identity import identify_process
 from joulelab.core.quantity import Quantity
 from joulelab.store.run_folder import create_run, end_run, list_runs, write_json_atomic
 from joulelab.study.folder import Plan, Settings, Study, join_study

@@ -10,7 +10,7 @@ import pytest
 from tests.study.bench import make_study, only_cell, place
 
 from joulelab.core.errors import StoreError
-from joulelab.core.process import identify_process
+from joulelab.core.process_identity import identify_process
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.drive import Driver, Told, plan
 from joulelab.study.executors import Ended, Waits

@@ -12,7 +12,7 @@ from tests.study.bench import make_study, only_cell, place
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, NewerSchema, StoreError
-from joulelab.core.process import identify_process
+from joulelab.core.process_identity import identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, Settings, check_name, default_name, join_study, open_study

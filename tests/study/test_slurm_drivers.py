@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from tests.slurm.site import AWAY, NONE, Site, executor
 
-from joulelab.core.process import identify_process
+from joulelab.core.process_identity import identify_process
 from joulelab.instruments.slurm.submission import JobState
 from joulelab.study.executors import Ended
 from joulelab.study.nodes import NodeType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.core.process import identify_process, read_start_ticks
+from joulelab.core.process_identity import identify_process, read_start_ticks
 from joulelab.twin.serve import PREFIX, TwinServer, sweep
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import msgspec
 from joulelab.control.leftovers import DEFAULT_STATE, STATE
 from joulelab.control.protocol import LineBuffer, encode_message
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.core.spawn import add_import_path, move_above_standard
 
 if TYPE_CHECKING:

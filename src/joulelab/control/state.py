@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.control.leftovers import JOURNAL, LOCK, get_caps_folder, is_locked
 from joulelab.core.clock import NS, read_boot_id, read_utc_ns
 from joulelab.core.errors import Refused, StoreError
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.core.setting import GET_PERMISSION
 from joulelab.store import safe_files
 from joulelab.store.documents import decode_json

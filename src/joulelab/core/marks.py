@@ -27,8 +27,8 @@ from joulelab.core.mark_lines import (
     read_amount,
     write_lines,
 )
-from joulelab.core.process import read_start_ticks
-from joulelab.core.steps import StepBlock, StepGrouper
+from joulelab.core.process_identity import read_start_ticks
+from joulelab.core.step_blocks import StepBlock, StepGrouper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

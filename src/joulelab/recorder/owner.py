@@ -6,7 +6,7 @@ import os
 import select
 
 from joulelab.core.clock import NS
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 
 
 class Owner:

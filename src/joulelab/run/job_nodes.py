@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.core.spawn import add_import_path
 from joulelab.run.child_process import ChildProcess
 from joulelab.store.safe_files import open_regular

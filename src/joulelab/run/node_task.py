@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns, read_boot_id
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
 from joulelab.run.recording import EventLog, HostRecording

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns, read_clock_pair
 from joulelab.core.errors import StoreError
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.core.version import __version__
 from joulelab.run.child_process import start_recorder
 from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name, read_offers

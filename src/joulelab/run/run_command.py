@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, WorkloadError
-from joulelab.core.process import is_pending, is_stopped
+from joulelab.core.process_identity import is_pending, is_stopped
 from joulelab.run.config.config_files import list_config_files
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_caps import RunCaps

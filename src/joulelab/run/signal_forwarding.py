@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NEVER_NS, monotonic_ns
-from joulelab.core.process import is_pending
+from joulelab.core.process_identity import is_pending
 from joulelab.recorder.signals import REPORTED, open_signals, read_signals
 from joulelab.run.child_process import ChildProcess
 

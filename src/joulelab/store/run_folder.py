@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, read_boot_id, read_clock_pair
 from joulelab.core.errors import NotARun, StoreError, WriteFailed
-from joulelab.core.process import PROC, find_process, identify_process
+from joulelab.core.process_identity import PROC, find_process, identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.safe_files import is_being_written, read_regular, replace_file, sync_directory
 from joulelab.store.upgrade import SCHEMA, upgrade_document

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import StoreError
-from joulelab.core.process import find_process
+from joulelab.core.process_identity import find_process
 from joulelab.run.run_options import RUN_VARIABLE
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import list_runs

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns, read_clock_pair
 from joulelab.core.errors import NewerSchema, StoreError
-from joulelab.core.process import find_process, identify_process
+from joulelab.core.process_identity import find_process, identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import list_runs, read_end, write_json_atomic
 from joulelab.store.safe_files import open_regular

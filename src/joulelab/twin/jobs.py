@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.core.process import find_process, identify_process
+from joulelab.core.process_identity import find_process, identify_process
 from joulelab.twin.records import Process
 
 if TYPE_CHECKING:

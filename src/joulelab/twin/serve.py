@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.process import find_process, identify_process
+from joulelab.core.process_identity import find_process, identify_process
 from joulelab.twin import staged
 from joulelab.twin.drive import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
 from joulelab.twin.jobs import folder_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulelab.core.process import read_start_ticks
+from joulelab.core.process_identity import read_start_ticks
 from joulelab.store.safe_files import replace_file
 
 _HEADER = re.compile(r":[A-Z0-9:]{3,40}\Z")

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import StoreError
-from joulelab.core.process import identify_process
+from joulelab.core.process_identity import identify_process
 from joulelab.store.documents import read_json
 from joulelab.study.slots import is_gone
 from joulelab.study.slurm.sent import FILE, FOLDER

@@ -15,14 +15,15 @@ from joulelab.run import workload_registry
 HEAVY = ("torch", "transformers", "lightning", "keras", "numpy", "PIL", "matplotlib", "nbclient", "duckdb")
 COMMANDS = f"""
 import json, sys
-from joulelab.run import workloads
+from joulelab.run import workload_registry
 from joulelab.core.errors import MissingDependency
 found = {{}}
-for name in workloads.names():
-    module = workloads.find(name)
-    for preset in (None, *workloads.presets(module)):
+for name in workload_registry.list_workloads():
+    module = workload_registry.find_workload(name)
+    for preset in (None, *workload_registry.get_presets(module)):
         try:
-            found[f"{{name}} {{preset}}"] = workloads.reference([name, *([f"preset={{preset}}"] if preset else [])])
+            words = [name, *([f"preset={{preset}}"] if preset else [])]
+            found[f"{{name}} {{preset}}"] = workload_registry.make_reference_command(words)
         except MissingDependency as error:
             found[f"{{name}} {{preset}}"] = [str(error.next)]
 print(json.dumps([found, sorted(set({HEAVY!r}) & set(sys.modules))]))

@@ -28,12 +28,13 @@ def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Take the options of each run that would begin; begin none."""
     found: list[Any] = []
 
-    def join(options: Callable[[], Any]) -> tuple[None, bool]:
+    def join(options: Callable[[], Any], *, warm: bool) -> tuple[None, bool]:
+        assert warm
         found.append(options())
         return None, False
 
     monkeypatch.setenv("JOULELAB_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(measuring, "join", join)
+    monkeypatch.setattr(measuring, "join_session", join)
     return found
 
 

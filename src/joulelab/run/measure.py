@@ -51,10 +51,13 @@ class Measurement:
         make_options: Callable[[], RunOptions],
         labels: Mapping[str, str],
         copy: Callable[[str], Measurement],
+        *,
+        has_meters: bool,
     ) -> None:
         self.name = name
         self.run: Path | None = None
         self._make_options, self._labels, self._copy = make_options, labels, copy
+        self._has_meters = has_meters
         self._session: MeasureSession | None = None
         self._started_run = self._is_run = False
         self._start_ns = self._end_ns = 0
@@ -72,7 +75,7 @@ class Measurement:
         if self._start_ns:
             raise ConfigError("a measurement is used once", next="call joulelab.measure() again")
         self._pid = os.getpid()
-        self._session, self._started_run = join_session(self._make_options)
+        self._session, self._started_run = join_session(self._make_options, warm=not self._has_meters)
         writer = marking.writer()
         if self._session is not None:
             self.run = self._session.recording.run
@@ -241,7 +244,7 @@ def _make_measurement(
         return options.with_times(config.run).with_times(times).with_meters(_choose_meters(config, meters))
 
     copy = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
-    return Measurement(title, make_options, labels or {}, copy)
+    return Measurement(title, make_options, labels or {}, copy, has_meters=meters is not None)
 
 
 def _check_arguments(name: object, meters: object, times: Mapping[str, object], labels: object) -> str | None:

@@ -145,10 +145,11 @@ def is_recording_itself() -> bool:
     return _get_slot().session is not None
 
 
-def join_session(make_options: Callable[[], RunOptions]) -> tuple[MeasureSession | None, bool]:
+def join_session(make_options: Callable[[], RunOptions], *, warm: bool) -> tuple[MeasureSession | None, bool]:
     """Return the session of this process and whether it was started by this call.
 
-    There is none inside a run that another process records, and on ranks other than the first of a node.
+    With `warm`, the recorder loads the usual meters while the options are made. There is no session inside a run that
+    another process records, and on ranks other than the first of a node.
     """
     slot = _get_slot()
     with slot.lock:
@@ -159,7 +160,7 @@ def join_session(make_options: Callable[[], RunOptions]) -> tuple[MeasureSession
             return None, False
         recorder: ChildProcess | None = None
         try:
-            recorder = _start_recorder()
+            recorder = _start_recorder(warm=warm)
             slot.session = MeasureSession(make_options(), recorder)
         except BaseException as error:
             if recorder is not None:
@@ -173,13 +174,13 @@ def join_session(make_options: Callable[[], RunOptions]) -> tuple[MeasureSession
         return slot.session, True
 
 
-def _start_recorder() -> ChildProcess | None:
+def _start_recorder(*, warm: bool) -> ChildProcess | None:
     """Start the recorder in a process group of its own; None where that fails: the recording tries it again.
 
     A Jupyter kernel that is asked to end first ends every process of its group, and waits until they are gone.
     """
     try:
-        return start_recorder(os.environ, own_group=True)
+        return start_recorder(os.environ, own_group=True, warm=warm)
     except OSError:
         return None
 

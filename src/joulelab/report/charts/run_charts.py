@@ -126,7 +126,9 @@ def chart_energy_parts(result: Result) -> StackChart | None:
         text = f"{_format_scaled(whole, factor)} {unit}"
         bars.append(StackedBar(host, tuple(pieces), text, _scale_expanded(whole, factor)))
     description = "; ".join(f"{b.label}: " + ", ".join(f"{keys[p.key]} {p.text}" for p in b.parts) for b in bars[:8])
-    note = f"All measured energy by part. {EXPANDED_NOTE}"
+    note = "All measured energy by part."
+    if any(bar.expanded for bar in bars):
+        note += f" {EXPANDED_NOTE}"
     if any(part.value < 0 for bar in bars for part in bar.parts):
         note += " A part below 0 has no length: its meters disagree with the meter of the node."
     colours = tuple(FAMILY_COLOURS.get(name, OTHER_COLOUR) for name in keys)
@@ -333,7 +335,7 @@ def chart_changes(found: RunComparison) -> BarChart | None:
     for line in found.lines:
         if line.ratio is not None:
             expanded = None if line.ratio.expanded is None else line.ratio.expanded * 100
-            colour = ALERT_COLOUR if line.difference else GREY
+            colour = ALERT_COLOUR if line.is_different else GREY
             change = (line.ratio.value - 1) * 100
             bars.append(ChartBar(line.name.strip(), change, expanded, format_figure_change(line), colour))
     if not bars:
@@ -349,7 +351,7 @@ def chart_run_energies(results: Sequence[Result], labels: Sequence[str]) -> BarC
         return None
     scale = fmt.choose_scale([q.value for _, q in known], "J")
     bars = [_make_energy_bar(labels[k], q, scale, k) for k, q in known]
-    note = f"{EXPANDED_NOTE} The runs may cover different scopes."
+    note = "The runs may cover different scopes."
     return _make_bar_chart("Energy of each run", f"energy, {scale[1]}", bars, note=note)
 
 

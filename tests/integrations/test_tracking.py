@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -179,6 +180,14 @@ def test_loops_around_others_count_no_steps_and_errors_end_a_phase(kw: dict[str,
     assert not any(p.open_end for p in m.result.phases)
 
 
+def read_all(terminal: int) -> bytes:
+    """Return everything that was written to a terminal; one read gives at most 4 kB."""
+    found = b""
+    while select.select([terminal], [], [], 0)[0]:
+        found += os.read(terminal, 1 << 16)
+    return found
+
+
 @pytest.mark.system
 def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -202,7 +211,7 @@ def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
         for _batch in track(Loader(2), name="silent", show=True):
             pass
         monkeypatch.undo()
-        painted = os.read(master, 1 << 16).decode().replace("\r", "\n")
+        painted = read_all(master).decode().replace("\r", "\n")
     os.close(master)
     bars = [line for line in painted.split("\n") if "|" in line]
     assert any("epoch" in bar and "/35" in bar and "samples/s" in bar and " W, " in bar for bar in bars)
@@ -265,7 +274,7 @@ def test_what_is_slow_to_import_is_imported_before_anything_is_measured(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(tracking, "load", lambda: seen.append(marking.writer()))
+    monkeypatch.setattr(tracking, "import_live_modules", lambda: seen.append(marking.writer()))
     monkeypatch.setattr(tracking, "measure", lambda: joulelab.measure("loop", **kw))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     for _batch in track(Loader(1), show=True):

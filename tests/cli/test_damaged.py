@@ -164,7 +164,7 @@ def test_such_a_run_is_compared_with_nothing(run: Path, runs: Path) -> None:
     whole = load_result(Path(shutil.copytree(EXAMPLE, runs / "whole")))
     truncate(run / POWER)
     told = compare_runs(whole, load_result(run))
-    assert told.line("energy") is None
+    assert told.find_figure("energy") is None
     assert from_result(load_result(run)).energy() is None  # a slot of a study
 
 

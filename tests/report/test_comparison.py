@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def codes(found: RunComparison) -> list[str]:
     """Return the codes of the notes below a comparison."""
-    return [note.code for note in found.notes()]
+    return [note.code for note in found.list_notes()]
 
 
 def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=300.0))
     b = load_result(make_run(runs, gpu_w=263.0))
     found = compare_runs(a, b)
-    energy = found.line("energy")
+    energy = found.find_figure("energy")
     assert found.same_devices
     assert energy is not None
     assert energy.ratio is not None
@@ -34,7 +34,7 @@ def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
     # Each alone is known to 5 %, their ratio far better.
     assert a.energy.expanded / a.energy.value > 0.04
     assert energy.ratio.expanded < 0.02
-    assert energy.difference is True
+    assert energy.is_different is True
     assert codes(found) == ["same-devices", "one-run-each"]
 
 
@@ -53,21 +53,21 @@ def test_on_other_devices_nothing_cancels(runs: Path) -> None:
     moved = replace(b, scopes=tuple(replace(s, device=f"other-{s.device}") for s in b.scopes))
     assert list_devices(a) == list_devices(b)
     found = compare_runs(a, moved)
-    energy = found.line("energy")
+    energy = found.find_figure("energy")
     assert not found.same_devices
     assert energy is not None
     assert energy.ratio is not None
     assert energy.ratio.expanded == pytest.approx(0.05 * 2 / 3**0.5 * 2**0.5, rel=0.2)
-    assert energy.difference is False
+    assert energy.is_different is False
     assert codes(found) == ["different-devices", "one-run-each"]
 
 
 def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=300.0, accuracy=UNKNOWN))
     b = load_result(make_run(runs, gpu_w=400.0, accuracy=UNKNOWN))
-    energy = compare_runs(a, b).line("energy")
+    energy = compare_runs(a, b).find_figure("energy")
     assert energy is not None
-    assert energy.difference is None
+    assert energy.is_different is None
     assert energy.ratio is not None
     assert energy.ratio.expanded is None
 
@@ -96,7 +96,7 @@ def test_work_net_and_power_are_compared(runs: Path) -> None:
 def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
     a = load_result(make_run(runs, gpus=0, cpus=0, estimate=True))
     b = load_result(make_run(runs, gpus=0, cpus=0, estimate=True, seconds=30.0))
-    energy = compare_runs(a, b).line("energy")
+    energy = compare_runs(a, b).find_figure("energy")
     assert energy is not None
     assert energy.estimate
 
@@ -104,7 +104,7 @@ def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
 def test_a_zero_cannot_be_divided_by(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=0.0, idle_w=0.0, cpus=0, accuracy=ASSUMED))
     b = load_result(make_run(runs, cpus=0))
-    energy = compare_runs(a, b).line("energy")
+    energy = compare_runs(a, b).find_figure("energy")
     assert energy is not None
     assert energy.ratio is None
 
@@ -119,24 +119,24 @@ def test_the_wall_is_not_compared_with_the_inside(runs: Path) -> None:
     result = load_result(make_run(runs))
     wall, inside = at_the_wall(result, "gpu", "node.ac"), at_the_wall(result, "gpu")
     both = compare_runs(wall, inside)
-    energy = both.line("energy")
+    energy = both.find_figure("energy")
     assert energy is not None
     assert energy.a.value == pytest.approx(energy.b.value)
     assert codes(both)[0] == "points-differ"
-    assert both.notes()[0].texts["families"] == "gpu"
+    assert both.list_notes()[0].texts["families"] == "gpu"
     nodes = compare_runs(at_the_wall(result, "gpu", "node.dc", "node.ac"), at_the_wall(result, "gpu", "node.dc"))
-    assert nodes.notes()[0].texts["families"] == "node.dc"
+    assert nodes.list_notes()[0].texts["families"] == "node.dc"
     nothing = compare_runs(at_the_wall(result, "node.ac"), inside)
-    assert nothing.line("energy") is None
+    assert nothing.find_figure("energy") is None
 
 
 def test_sensors_that_measure_part_of_the_time_resolve_650_w_from_300_w(runs: Path) -> None:
     a, b = (load_result(make_run(runs, gpus=1, cpus=0, gpu_w=watts, seen=0.25)) for watts in (650.0, 300.0))
     found = compare_runs(a, b)
-    energy = found.line("energy")
+    energy = found.find_figure("energy")
     assert energy is not None
-    assert energy.difference is True
-    (note,) = (n for n in found.notes() if n.code == "in-step")
+    assert energy.is_different is True
+    (note,) = (n for n in found.list_notes() if n.code == "in-step")
     plain = energy.to_json()["ratio"]
     assert plain["value"] == pytest.approx(300 / 650, rel=2e-3)
     assert plain["expanded"] < 0.05 < 0.3 < plain["bound"]

@@ -161,8 +161,8 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     a = load_result(make_run(runs, marks=[told(accuracy=0.9, data="cifar-10")]))
     b = load_result(make_run(runs, marks=[told(data="synthetic", seed=1)]))
     found = compare_runs(a, b)
-    assert found.notes()[0].code == "data-differ"
-    assert found.notes()[0].texts == {
+    assert found.list_notes()[0].code == "data-differ"
+    assert found.list_notes()[0].texts == {
         "first": "A", "second": "B", "first_data": "cifar-10", "second_data": "synthetic",
     }  # fmt: skip
     assert list(found.facts.items()) == [
@@ -172,8 +172,8 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     ]
     assert found.to_json()["facts"]["accuracy"] == {"a": 0.9, "b": None}
     silent = load_result(make_run(runs))
-    assert compare_runs(a, silent).notes()[0].code == "data-differ"
-    assert "data-differ" not in [note.code for note in compare_runs(a, a).notes()]
+    assert compare_runs(a, silent).list_notes()[0].code == "data-differ"
+    assert "data-differ" not in [note.code for note in compare_runs(a, a).list_notes()]
 
 
 @pytest.mark.system  # pure, and slow

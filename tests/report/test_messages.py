@@ -120,19 +120,21 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
     ],
 )
 def test_a_verdict_is_one_sentence(found: RunComparison, verdict: str) -> None:
-    assert found.verdict() == verdict
+    assert found.word_verdict() == verdict
 
 
 def test_why_two_runs_cannot_be_compared_is_said(runs: Path) -> None:
     dark = load_result(make_run(runs, gpus=0, cpus=0))
     lit = load_result(make_run(runs, accuracy=UNKNOWN))
-    assert compare_runs(dark, dark).verdict() == "The energies cannot be compared: no power meter was read in A and B"
-    assert compare_runs(dark, lit).verdict() == "The energies cannot be compared: no power meter was read in A"
+    assert (
+        compare_runs(dark, dark).word_verdict() == "The energies cannot be compared: no power meter was read in A and B"
+    )
+    assert compare_runs(dark, lit).word_verdict() == "The energies cannot be compared: no power meter was read in A"
     damaged = replace(dark, checks=(Check("damaged", "failed", "node1/x", texts={"what": "it is missing"}),))
-    assert compare_runs(lit, damaged).verdict() == (
+    assert compare_runs(lit, damaged).word_verdict() == (
         "The energies cannot be compared: files of B cannot be read or are missing"
     )
-    notes = compare_runs(replace(lit, facts={"data": "xray"}), replace(damaged, twin="mine")).notes()
+    notes = compare_runs(replace(lit, facts={"data": "xray"}), replace(damaged, twin="mine")).list_notes()
     assert word_notes(notes, COMPARISON) == [
         "! Not alike: A measured; B simulated: twin mine, virtual time.",
         "! A and B did not use the same data (A: xray, B: unknown). Differences may come from that.",

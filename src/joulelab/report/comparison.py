@@ -53,25 +53,25 @@ class ComparedFigure:
     estimate: bool = False
 
     @property
-    def difference(self) -> bool | None:
+    def is_different(self) -> bool | None:
         """Return whether A and B differ beyond the interval, None where the accuracy is unknown."""
         if self.ratio is None or self.ratio.expanded is None:
             return None
         return abs(self.ratio.value - 1) > self.ratio.expanded
 
-    def verdict(self) -> str:
+    def word_verdict(self) -> str:
         """Return the verdict in words."""
         if self.ratio is None:
             return "cannot be compared"
-        if self.difference is None:
+        if self.is_different is None:
             return f"{_size_change(self.ratio.value)}, accuracy unknown"
-        return _size_change(self.ratio.value) if self.difference else "no significant difference"
+        return _size_change(self.ratio.value) if self.is_different else "no significant difference"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         ratio = None if self.ratio is None else self.ratio.to_json()
         plain = {"name": self.name, "unit": self.unit, "a": self.a.to_json(), "b": self.b.to_json(), "ratio": ratio}
-        return plain | {"estimate": self.estimate, "differ": self.difference, "verdict": self.verdict()}
+        return plain | {"estimate": self.estimate, "differ": self.is_different, "verdict": self.word_verdict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +83,25 @@ class RunComparison:
     lines: tuple[ComparedFigure, ...]
     same_devices: bool
 
-    def line(self, name: str) -> ComparedFigure | None:
-        """Return a line by its name."""
+    def find_figure(self, name: str) -> ComparedFigure | None:
+        """Return a figure by its name."""
         return next((each for each in self.lines if each.name == name), None)
 
-    def verdict(self) -> str:
+    def word_verdict(self) -> str:
         """Return the comparison in one sentence."""
-        energy, time = self.line("energy"), self.line("time")
+        energy, time = self.find_figure("energy"), self.find_figure("time")
         took = ""
         if time is not None and time.ratio is not None and abs(time.ratio.value - 1) >= 0.0005:
             share = time.ratio.value - 1
             took = f"; it takes {fmt.format_percent(abs(share), signed=False)} {'longer' if share > 0 else 'less time'}"
         if energy is None or energy.ratio is None:
-            return f"The energies cannot be compared: {self._why_not()}{took}"
+            return f"The energies cannot be compared: {self._explain_missing()}{took}"
         share, expanded = energy.ratio.value - 1, energy.ratio.expanded
         mark = " (an estimate)" if energy.estimate else ""
         if expanded is None:
             size = fmt.format_percent(abs(share), signed=False)
             return f"B reads {size} {_name_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
-        if not energy.difference:
+        if not energy.is_different:
             return f"No significant difference in energy: B / A - 1 = {fmt.format_change(share, expanded)}{mark}{took}"
         return f"B uses {_size_interval(share, expanded)}{mark}{took}"
 
@@ -116,7 +116,7 @@ class RunComparison:
         """Return the twins that A and B ran on in virtual time, empty for runs that were measured."""
         return {"A": self.a.twin, "B": self.b.twin}
 
-    def doubts(self, first: str = "A", second: str = "B") -> list[Note]:
+    def list_doubts(self, first: str = "A", second: str = "B") -> list[Note]:
         """List the reasons why the two may not be comparable; `first` and `second` are their names."""
         notes, names = [], {"first": first, "second": second}
         wholes = self.a.group("measured"), self.b.group("measured")
@@ -141,12 +141,12 @@ class RunComparison:
             notes += [Note("check-failed", texts={"label": label, "name": c.name, "check": c}) for c in failed[:3]]
         return notes
 
-    def notes(self) -> list[Note]:
+    def list_notes(self) -> list[Note]:
         """List the notes that belong beside the figures."""
-        notes = self.doubts()
+        notes = self.list_doubts()
         if any(line.ratio is not None and line.unit == "J" for line in self.lines):
             notes.append(Note("same-devices" if self.same_devices else "different-devices"))
-        energy = self.line("energy")
+        energy = self.find_figure("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
             share = 2 * energy.ratio.with_bound().u / energy.ratio.value
             notes.append(Note("in-step", {"share": share}))
@@ -160,15 +160,15 @@ class RunComparison:
             "twin": {"a": self.a.twin, "b": self.b.twin},
             "same_devices": self.same_devices,
             "lines": [line.to_json() for line in self.lines],
-            "verdict": self.verdict(),
-            "notes": word_notes(self.notes(), COMPARISON),
-            "messages": [{"code": note.code, "numbers": dict(note.numbers)} for note in self.notes()],
+            "verdict": self.word_verdict(),
+            "notes": word_notes(self.list_notes(), COMPARISON),
+            "messages": [{"code": note.code, "numbers": dict(note.numbers)} for note in self.list_notes()],
             "facts": {name: {"a": a, "b": b} for name, (a, b) in self.facts.items()},
         }
 
-    def _why_not(self) -> str:
+    def _explain_missing(self) -> str:
         without = [label for label, run in (("A", self.a), ("B", self.b)) if run.energy is None]
-        if not without and not self.line("energy"):
+        if not without and not self.find_figure("energy"):
             return "nothing was measured in both"
         damaged = [label for label, run in (("A", self.a), ("B", self.b)) if run.is_damaged and label in without]
         if damaged:
@@ -328,7 +328,7 @@ def format_figure_change(line: ComparedFigure) -> str:
 
 def word_figure_verdict(line: ComparedFigure) -> str:
     """Return the verdict on a difference that is not significant; others speak for themselves."""
-    return "" if line.difference is not False or line.unit in ("s", "") else line.verdict()
+    return "" if line.is_different is not False or line.unit in ("s", "") else line.word_verdict()
 
 
 def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
@@ -423,7 +423,7 @@ def label_runs(results: Sequence[Result]) -> tuple[str, ...]:
 def compare_with_first(results: Sequence[Result]) -> list[FilledColumn]:
     """Return energy, time and mean power of each run, and its energy and time against those of the first."""
     pairs = [compare_runs(results[0], other) for other in results[1:]]
-    energies, times = ([None, *(pair.line(name) for pair in pairs)] for name in ("energy", "time"))
+    energies, times = ([None, *(pair.find_figure(name) for pair in pairs)] for name in ("energy", "time"))
     groups = [r.group("measured") for r in results]
     columns: list[FilledColumn] = [
         _fill_measured("energy", "J", [r.energy for r in results], groups),
@@ -432,7 +432,7 @@ def compare_with_first(results: Sequence[Result]) -> list[FilledColumn]:
         (Column("energy against A"), _list_changes(energies)),
         (Column("time against A"), _list_changes(times)),
     ]
-    verdicts = tuple("" if e is None or e.difference is not False else e.verdict() for e in energies)
+    verdicts = tuple("" if e is None or e.is_different is not False else e.word_verdict() for e in energies)
     return [*columns, (Column("", align="left"), verdicts)] if any(verdicts) else columns
 
 
@@ -464,9 +464,9 @@ def lay_out_comparison(found: RunComparison, *, width: int) -> list[Block]:
         room = max((width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)
         facts = make_table(("fact", "A", "B"), list_compared_facts(found, room), left=(0, 1, 2))
         blocks += [BLANK_LINE, facts]
-    blocks += [BLANK_LINE, TextLine(f"{found.verdict()}.", "bold")]
+    blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold")]
     notes = [f"{ALIKE_MARK}: no significant difference."] if has_marks else []
-    return blocks + [TextLine(note) for note in (*notes, *word_notes(found.notes(), COMPARISON))]
+    return blocks + [TextLine(note) for note in (*notes, *word_notes(found.list_notes(), COMPARISON))]
 
 
 def _make_figure_table(rows: Sequence[FigureRow], *, has_marks: bool = False) -> Table:

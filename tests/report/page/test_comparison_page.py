@@ -70,7 +70,7 @@ def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     for row in list_figure_rows(found):
         told = [cell for cell in (row.name.strip(), row.a, row.b, row.change, row.verdict) if cell]
         assert [cell for cell in read.row(row.name.strip()) if cell] == told
-    assert f"{found.verdict()}." in " ".join(read.by_class["verdict"])
+    assert f"{found.word_verdict()}." in " ".join(read.by_class["verdict"])
     ids = [section.id for section in page.sections]
     assert ids == ["verdict", "power", "figures", "phases", "estimate", "notes", "again"]
     assert word_note(ONE_RUN_EACH, COMPARISON) in page.sections[5].body
@@ -176,7 +176,7 @@ def test_runs_without_meters_have_a_page_too(runs: Path) -> None:
     a, b = make_run(runs, gpus=0, cpus=0), make_run(runs)
     report = open_comparison_report([a, b])
     _well_formed(report.make_page())
-    assert compare_runs(load_result(a), load_result(b)).verdict() in report.write_markdown()
+    assert compare_runs(load_result(a), load_result(b)).word_verdict() in report.write_markdown()
     assert re.search(r"\bA\.$", report.write_markdown(), re.MULTILINE)
     neither = open_comparison_report([a, make_run(runs, gpus=0, cpus=0)])
     assert neither.make_page().data == {}
@@ -220,7 +220,7 @@ def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> N
     results = [load_result(path) for path in paths]
     found = compare_with_first(results)
     columns = {column.heading: [format_cell(cell, column) for cell in cells] for column, cells in found}
-    against = compare_runs(results[0], results[1]).line("energy")
+    against = compare_runs(results[0], results[1]).find_figure("energy")
     assert against is not None
     assert against.ratio is not None
     assert columns["energy against A"][1] == fmt.format_change(against.ratio.value - 1, against.ratio.expanded)
@@ -251,7 +251,7 @@ def test_what_makes_runs_doubtful_to_compare_stands_beside_the_first_figures(tmp
     two, three = (open_comparison_report(paths).sections[0].blocks for paths in ((runs[0], runs[2]), runs))
     first, _, third = (load_result(path) for path in runs)
     for blocks, names in ((two, "AB"), (three, "AC")):
-        (doubt,) = compare_runs(first, third).doubts(*names)
+        (doubt,) = compare_runs(first, third).list_doubts(*names)
         assert doubt.code == "points-differ"
         assert Paragraph(word_note(doubt, COMPARISON), "note warn") in blocks
     assert not [b for b in three if isinstance(b, Paragraph) and "A and B" in b.text]

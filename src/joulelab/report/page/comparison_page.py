@@ -90,8 +90,8 @@ def _compare_two(
     found: RunComparison, paths: Sequence[Path], power: ReportSection, labels: Sequence[str], link: Link | None
 ) -> list[ReportSection]:
     results = (found.a, found.b)
-    doubts, notes = (word_notes(some, COMPARISON) for some in (found.doubts(), found.notes()))
-    verdict = Paragraph(f"{found.verdict()}.", "verdict")
+    doubts, notes = (word_notes(some, COMPARISON) for some in (found.list_doubts(), found.list_notes()))
+    verdict = Paragraph(f"{found.word_verdict()}.", "verdict")
     a, b = (shlex.quote(run.run) for run in results)
     commands = (f"joulelab compare {a} {b}", f"joulelab report {a} {b}", f"joulelab show {a} --budget")
     figures = make_table(
@@ -127,7 +127,7 @@ def _compare_several(
     link: Link | None,
 ) -> list[ReportSection]:
     others = zip(labels[1:], results[1:], strict=True)
-    doubts = [note for label, run in others for note in compare_runs(results[0], run).doubts(labels[0], label)]
+    doubts = [note for label, run in others for note in compare_runs(results[0], run).list_doubts(labels[0], label)]
     charts = _show_charts(results, labels) or (Paragraph("No power meter was read in any of them."),)
     names = [shlex.quote(run.run) for run in results]
     commands = (f"joulelab report {' '.join(names)}", f"joulelab compare {names[0]} {names[1]}")

@@ -14,6 +14,7 @@ SHORT = {
     "analyzer": ["--short"],
     "pdus": ["--seconds", "10"],
     "wall": ["--virtual", "--seeds", "20"],
+    "constants": [],
     "tune": [],
     "report": ["--epochs", "10"],
     "callbacks": ["--steps", "60", "--repeats", "10", "--seconds", "15"],

@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.wall_scenarios import Outcome, load, measure, outcomes
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import monotonic_ns
+from joulelab.report.messages import word_check
 from joulelab.store.run_reader import open_run
 from joulelab.twin.model import H100, Node
 from joulelab.twin.serve import TwinServer
@@ -61,7 +62,7 @@ def served(seed: int, seconds: float, *, gains: bool) -> list[Outcome]:
         result = analyse_run(open_run(next(Path(folder).iterdir())))
         for check in result.checks:
             if check.name in ("silent meter", "gaps", "cords", "meters disagree", "source"):
-                print(f"  seed {seed}: {check.name}: {check.message}")
+                print(f"  seed {seed}: {check.name}: {word_check(check).text}")
         return outcomes(result, twin.truth, gains=gains)
 
 

@@ -8,10 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks.constants import FACTORS, OF_NODES, OF_ONE_DEVICE
+
 ROOT = Path(__file__).parents[2]
 ANALYSIS = ROOT / "src" / "joulelab" / "analysis"
 PAGE = ROOT / "docs" / "explanation" / "analysis.md"
-ROW = re.compile(r"^\| `(\w+\.[A-Z_\d]+)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+\.[A-Z_\d]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+MOVED_ROW = re.compile(r"^\| `(\w+\.[A-Z_\d]+)` \| (\S+) \|[^|]+\|[^|]+\| (\S+) \|[^|]+\|[^|]+\|$", re.MULTILINE)
 MODULES = sorted(path.stem for path in ANALYSIS.glob("*.py") if path.stem != "__init__")
 
 
@@ -60,6 +63,14 @@ def test_every_constant_is_on_the_page_with_its_value() -> None:
 
 def test_every_constant_has_a_meaning_and_an_origin() -> None:
     assert [row for row in ROW.findall(PAGE.read_text()) if min(map(len, row[2:])) < 4] == []
+
+
+def test_moved_constants_have_their_present_value() -> None:
+    constants, moved = list_constants(), MOVED_ROW.findall(PAGE.read_text())
+    assert [name for name, *_ in moved] == [*OF_ONE_DEVICE, *OF_NODES]
+    for name, *values in moved:
+        value = constants[name]
+        assert values == [f"{type(value)(value * factor):g}" for factor in FACTORS], name
 
 
 def list_names() -> list[str]:

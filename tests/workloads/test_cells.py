@@ -83,7 +83,7 @@ def test_where_no_default_can_be_told_any_variable_is_taken() -> None:
     notebook.check_parameters(book(code("%matplotlib inline\nx = 1", "parameters")), ["anything"], where="a.ipynb")
     with pytest.raises(ConfigError, match="'class' is not the name of a variable"):
         notebook.check_parameters(book(code("x = 1")), ["class"], where="a.ipynb")
-    with pytest.raises(ConfigError, match="it is in julia"):
+    with pytest.raises(ConfigError, match="its language is julia"):
         notebook.check_parameters(book(language="julia"), ["x"], where="a.ipynb")
 
 
@@ -96,7 +96,7 @@ def test_the_language_is_python_unless_told() -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("print(1)", "no JSON"),
+        ("print(1)", "not JSON"),
         ("[]", "no `nbformat`"),
         ('{"nbformat": 3, "worksheets": []}', "format is 3"),
         ('{"nbformat": 4}', "no list of cells"),

@@ -73,6 +73,10 @@ def run_and_exit(
     """Run a command by the options of `add_run_options`, print its result, and exit as it did."""
     from joulelab.core.marks import read_local_rank
 
+    if given["rated_cpu"] is not None and not given["estimate"]:
+        raise UsageError("needs-estimate", "--rated-cpu is only for --estimate; add --estimate")
+    if given["period"] is not None and given["period"] < 0.001:
+        raise UsageError("period", "--period is shorter than 1 ms; no meter can be read that fast")
     words, labels = _read_notebook(words)
     if read_local_rank(os.environ):
         _become_command(words)
@@ -153,14 +157,10 @@ def _make_options(
     capture: Path | None,
     config: Path | None = None,
 ) -> RunOptions:
-    """Return the options of the run, and warn of a wrong configuration. Raises ConfigError, UsageError."""
+    """Return the options of the run, and warn of a wrong configuration. Raises ConfigError for an unknown meter."""
     from joulelab.run.run_command import prepare_run
     from joulelab.run.run_options import RunOptions
 
-    if rated_cpu is not None and not estimate:
-        raise UsageError("needs-estimate", "--rated-cpu is only for --estimate; add --estimate")
-    if period is not None and period < 0.001:
-        raise UsageError("period", "--period is shorter than 1 ms; no meter can be read that fast")
     rated = {} if rated_cpu is None else {"cpu_w": rated_cpu}
     also = [{"meter": "estimate", "config": rated}] if estimate else []
     options = RunOptions(runs=runs, name=name, labels=dict(labels), also=also, capture=capture)

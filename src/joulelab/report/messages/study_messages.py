@@ -29,7 +29,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "not-capped": (
         "warning",
-        "! The cap was not in force in {runs:run} of {names} ({first}): not as the cap says, so never named best.",
+        "! The cap was not in force in {runs:run} of {names} ({first}); these cells are never named best.",
         "joulelab cap status shows why.",
     ),
     "reference-not-capped": (

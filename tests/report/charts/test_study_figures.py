@@ -12,7 +12,7 @@ from tests.analysis.studies import by_cap, cell, sweep, trial
 from joulelab.analysis.cell_metrics import Cell, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import Check
-from joulelab.report.charts import print_pictures
+from joulelab.report.charts import study_charts
 from joulelab.report.charts.print_pictures import write_study_figures
 from joulelab.report.charts.study_charts import (
     HALF_NOTE,
@@ -208,7 +208,7 @@ def test_lines_that_cannot_be_compared_have_fronts_of_their_own(
     assert front is not None
     assert not front.has_one_front
     assert all(curve.front for curve in front.curves)
-    monkeypatch.setattr(print_pictures, "make_metric_charts", lambda _: [])  # the others are drawn elsewhere
+    monkeypatch.setattr(study_charts, "make_metric_charts", lambda _: [])  # the others are drawn elsewhere
     assert [p.name for p in write_study_figures(found, tmp_path, formats=["svg"])] == ["pareto.svg"]
 
 

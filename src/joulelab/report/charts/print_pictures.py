@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
+from joulelab.report.charts import study_charts
 from joulelab.report.charts.chart_model import CurveChart
 from joulelab.report.charts.print_painter import FORMATS, STYLE, load_matplotlib, paint_curves, save_figure
-from joulelab.report.charts.study_charts import (
-    group_cells,
-    make_heat_maps,
-    make_metric_charts,
-    make_pareto_chart,
-    make_scaling_charts,
-    shorten_labels,
-    zoom_front,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,18 +68,18 @@ def list_study_pictures(summary: StudySummary) -> list[Picture]:
 
     With several workloads or phases, each kind of picture begins with the name of its group.
     """
-    groups = group_cells(summary)
+    groups = study_charts.group_cells(summary)
     charts: list[tuple[str, Chart]] = []
     for name, group in groups:
         prefix = f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}-" if len(groups) > 1 else ""
-        curves = [(chart.name, chart) for chart in make_metric_charts(group)]
-        if (pareto := make_pareto_chart(group)) is not None:
+        curves = [(chart.name, chart) for chart in study_charts.make_metric_charts(group)]
+        if (pareto := study_charts.make_pareto_chart(group)) is not None:
             curves.append(("pareto", pareto))
-            if (near := zoom_front(pareto)) is not None:
+            if (near := study_charts.zoom_front(pareto)) is not None:
                 curves.append(("pareto-near", near))
-        charts += [(f"{prefix}{kind}", shorten_labels(chart, name)) for kind, chart in curves]
-    charts += [(f"map-{chart.name}", chart) for chart in make_heat_maps(summary)]
-    charts += [(f"scaling-{chart.name}", chart) for chart in make_scaling_charts(summary)]
+        charts += [(f"{prefix}{kind}", study_charts.shorten_labels(chart, name)) for kind, chart in curves]
+    charts += [(f"map-{chart.name}", chart) for chart in study_charts.make_heat_maps(summary)]
+    charts += [(f"scaling-{chart.name}", chart) for chart in study_charts.make_scaling_charts(summary)]
     return _number_kinds(charts)
 
 
@@ -118,8 +110,8 @@ def write_study_figures(
     summary: StudySummary, folder: Path, *, formats: Sequence[str] = FORMATS, remark: str = ""
 ) -> list[Path]:
     """Write every figure of a study into a folder, `remark` below each; return the files. Raises MissingDependency."""
-    pareto, scaling = make_pareto_chart(summary), make_scaling_charts(summary)
-    charts = [*make_metric_charts(summary), *([pareto] if pareto else [])]
+    pareto, scaling = study_charts.make_pareto_chart(summary), study_charts.make_scaling_charts(summary)
+    charts = [*study_charts.make_metric_charts(summary), *([pareto] if pareto else [])]
     files = write_curve_charts(charts, folder, formats=formats, remark=remark)
     if scaling:
         files += write_curve_charts(scaling, folder, formats=formats, remark=remark, together="scaling")

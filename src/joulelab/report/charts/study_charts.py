@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NO_BARS_NOTE = "No error bars: each cell has one run, or the accuracy of the meter is unknown."
 FRONT_NOTE = "Line: Pareto front. Ring: behind it only within the uncertainty. Square: reference."
-HALF_NOTE = "The gain by EDS(2) is by definition half of gain minus loss."
+HALF_NOTE = "The gain by EDS(2) is by algebra half of gain minus loss."
 AXIS_NAMES = {"cap": "power cap", "cpu_cap": "CPU power cap", "clock": "GPU clock", "gpus": "GPUs"}
 MOST_SCALINGS = 6
 LEAST_VALUES = 2  # of a knob, for a heat map over it

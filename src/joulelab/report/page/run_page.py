@@ -16,17 +16,10 @@ from joulelab.core.errors import JoulelabError
 from joulelab.core.scope import rank_scope
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
 from joulelab.report import format as fmt
+from joulelab.report import run_tables
 from joulelab.report.cap_tables import list_cap_facts
+from joulelab.report.charts import run_charts
 from joulelab.report.charts.power_chart import make_power_chart
-from joulelab.report.charts.run_charts import (
-    chart_distributions,
-    chart_energy_parts,
-    chart_epochs,
-    chart_meters,
-    chart_rated_power,
-    chart_scopes,
-    chart_uncertainty,
-)
 from joulelab.report.messages import word_check, word_lag
 from joulelab.report.page.page_blocks import (
     ChartBlock,
@@ -43,23 +36,6 @@ from joulelab.report.page.page_blocks import (
     TableBlock,
 )
 from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
-from joulelab.report.run_tables import (
-    describe_rated,
-    list_agreement_rows,
-    list_check_facts,
-    list_joining_facts,
-    list_load_facts,
-    list_meter_facts,
-    list_missing_facts,
-    list_rated_facts,
-    list_work_facts,
-    make_agreement_table,
-    make_budget_table,
-    make_energy_table,
-    make_phase_table,
-    name_ending,
-    write_headline,
-)
 from joulelab.report.tables import Column, make_table, scale_column
 
 if TYPE_CHECKING:
@@ -151,7 +127,7 @@ def make_run_report(
         ReportSection("recompute", "How to recompute", _show_commands(result, folder, handle or str(folder))),
     ]
     start = [f"{result.start_utc[:19].replace('T', ' ')} UTC"] if result.start_utc else []
-    subtitle = " · ".join([*([result.run] if result.name else []), *start, result.host, name_ending(result)])
+    subtitle = " · ".join([*([result.run] if result.name else []), *start, result.host, run_tables.name_ending(result)])
     title, subtitle = escape_unprintable(result.name or result.run), escape_unprintable(subtitle)
     return Report(title, subtitle, tuple(s for s in sections if s.blocks), live=result.state == "live")
 
@@ -166,12 +142,12 @@ def _summarise(result: Result) -> tuple[PageBlock, ...]:
     if result.scopes:
         blocks.append(FigureCards(_list_cards(result)))
     else:
-        blocks.append(Paragraph(f"{write_headline(result)}.", "note warn"))
+        blocks.append(Paragraph(f"{run_tables.write_headline(result)}.", "note warn"))
     if (check := result.bound_check) is not None:
         bound = word_check(check)
         blocks.append(Paragraph(f"{bound.text} -> {bound.next}", "muted"))
     blocks.append(FactList(tuple(_list_run_facts(result))))
-    warnings = tuple(fact for fact in list_check_facts(result) if fact[0] in ("failed", "warning"))
+    warnings = tuple(fact for fact in run_tables.list_check_facts(result) if fact[0] in ("failed", "warning"))
     return (*blocks, FactList(warnings, "checks")) if warnings else tuple(blocks)
 
 
@@ -202,8 +178,8 @@ def _list_run_facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())))
     if result.labels:
         facts.append(("labels", ", ".join(f"{k} = {v}" for k, v in result.labels.items())))
-    facts += list_work_facts(result) + list_rated_facts(result)
-    return facts if result.scopes else facts + list_missing_facts(result)
+    facts += run_tables.list_work_facts(result) + run_tables.list_rated_facts(result)
+    return facts if result.scopes else facts + run_tables.list_missing_facts(result)
 
 
 def _show_power(
@@ -216,16 +192,16 @@ def _show_energy(result: Result) -> tuple[PageBlock, ...]:
     if not result.scopes:
         return ()
     blocks: list[PageBlock] = []
-    if (parts := chart_energy_parts(result)) is not None:
+    if (parts := run_charts.chart_energy_parts(result)) is not None:
         blocks.append(ChartBlock(parts))
-    table = make_energy_table(list_energy_rows(result))
+    table = run_tables.make_energy_table(list_energy_rows(result))
     shown = _title_table(table, f"Energy, power and energy net of idle, by scope. {INTERVALS}")
-    bars = chart_scopes(result)
+    bars = run_charts.chart_scopes(result)
     blocks.append(shown if bars is None else SideBySide((shown, ChartBlock(bars, "narrow"))))
-    blocks.append(FactList(tuple(list_meter_facts(result))))
-    if joining := list_joining_facts(result):
+    blocks.append(FactList(tuple(run_tables.list_meter_facts(result))))
+    if joining := run_tables.list_joining_facts(result):
         blocks.append(FactList(tuple(joining)))
-    every = make_energy_table(list_energy_rows(result, every=True))
+    every = run_tables.make_energy_table(list_energy_rows(result, every=True))
     return (*blocks, *_fold_longer("every scope", every, table))
 
 
@@ -246,13 +222,13 @@ def _show_phases(result: Result) -> tuple[PageBlock, ...]:
     if not result.phases:
         return ()
     blocks: list[PageBlock] = []
-    if (epochs := chart_epochs(result)) is not None:
+    if (epochs := run_charts.chart_epochs(result)) is not None:
         blocks.append(ChartBlock(epochs))
-    table = make_phase_table(list_phase_rows(result))
+    table = run_tables.make_phase_table(list_phase_rows(result))
     blocks.append(_title_table(table, f"Phases. {INTERVALS}"))
     if more := count_hidden_phases(result):
         blocks.append(Paragraph(f"and {more} more names, below", "muted"))
-    every = make_phase_table(list_phase_rows(result, every=True), families=True)
+    every = run_tables.make_phase_table(list_phase_rows(result, every=True), families=True)
     return (*blocks, *_fold_longer("every phase, by family of devices", every, table))
 
 
@@ -261,9 +237,9 @@ def _show_rated_power(result: Result) -> tuple[PageBlock, ...]:
         return ()
     rated = result.rated
     blocks: list[PageBlock] = []
-    if (chart := chart_rated_power(result)) is not None:
+    if (chart := run_charts.chart_rated_power(result)) is not None:
         blocks.append(ChartBlock(chart))
-    text = describe_rated(rated)
+    text = run_tables.describe_rated(rated)
     blocks.append(Paragraph(f"{text[:1].upper()}{text[1:]}."))
     if rated.ratio is not None:
         blocks.append(Paragraph("Runtime times rated power is a common estimate of energy without a meter.", "muted"))
@@ -281,7 +257,7 @@ def _show_rated_power(result: Result) -> tuple[PageBlock, ...]:
 
 
 def _show_distribution(result: Result, profile: PowerProfile | None) -> tuple[PageBlock, ...]:
-    charts = tuple(ChartBlock(chart, "narrow") for chart in chart_distributions(result, profile))
+    charts = tuple(ChartBlock(chart, "narrow") for chart in run_charts.chart_distributions(result, profile))
     blocks: list[PageBlock] = [SideBySide(charts)] if len(charts) > 1 else list(charts)
     table = make_percentile_table(result)
     if table.rows:
@@ -310,17 +286,17 @@ def make_percentile_table(result: Result, *, every: bool = False) -> Table:
 
 def _show_meters(result: Result) -> tuple[PageBlock, ...]:
     """Show meters of the same scope beside each other, with the delays that were removed from their readings."""
-    every = list_agreement_rows(result, every=True)
+    every = run_tables.list_agreement_rows(result, every=True)
     if not every:
         return ()
-    rows = list_agreement_rows(result) or (every if len(every) <= FEW_METERS else [])
+    rows = run_tables.list_agreement_rows(result) or (every if len(every) <= FEW_METERS else [])
     blocks: list[PageBlock] = []
-    if (chart := chart_meters(result)) is not None:
+    if (chart := run_charts.chart_meters(result)) is not None:
         blocks.append(ChartBlock(chart))
-    table = make_agreement_table(rows) if rows else None
+    table = run_tables.make_agreement_table(rows) if rows else None
     if table is not None:
         blocks.append(_title_table(table, "Meters of one scope; lags are removed from their readings"))
-    blocks += _fold_longer("every channel of every meter", make_agreement_table(every), table)
+    blocks += _fold_longer("every channel of every meter", run_tables.make_agreement_table(every), table)
     if result.lags:
         lags = [
             (
@@ -340,18 +316,18 @@ def _show_meters(result: Result) -> tuple[PageBlock, ...]:
 
 
 def _show_uncertainty(result: Result) -> tuple[PageBlock, ...]:
-    chart = chart_uncertainty(result)
+    chart = run_charts.chart_uncertainty(result)
     if chart is None:
         text = "No meter states its accuracy, so there is no interval."
         return (Paragraph(text),) if result.scopes else ()
     sources = tuple((kind, SOURCES[kind]) for kind in chart.keys if kind in SOURCES)
-    table = _title_table(make_budget_table(result), "Percent of the energy at k = 2, by source")
+    table = _title_table(run_tables.make_budget_table(result), "Percent of the energy at k = 2, by source")
     return ChartBlock(chart), FactList(sources), FoldedBlocks("as a table", (table,))
 
 
 def _show_checks(result: Result) -> tuple[PageBlock, ...]:
     """Show failed checks with the next command, meters without readings, then the checks that passed."""
-    doubts, missing = list_check_facts(result), list_missing_facts(result)
+    doubts, missing = run_tables.list_check_facts(result), run_tables.list_missing_facts(result)
     blocks: list[PageBlock] = [FactList(tuple(doubts), "checks")] if doubts else []
     if not doubts and result.scopes:
         blocks.append(Paragraph("All checks passed."))
@@ -379,7 +355,7 @@ def _show_gaps(result: Result) -> tuple[PageBlock, ...]:
 
 def _show_workload(result: Result) -> tuple[PageBlock, ...]:
     blocks: list[PageBlock] = []
-    if facts := list_cap_facts(result) + list_load_facts(result):
+    if facts := list_cap_facts(result) + run_tables.list_load_facts(result):
         blocks.append(FactList(tuple(facts)))
     if result.facts:
         rows = [(name, fmt.format_fact(value, MOST_FACT_LETTERS)) for name, value in result.facts.items()]

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cell_lines import format_knobs
 from joulelab.report import format as fmt
 from joulelab.report import study_tables
-from joulelab.report.charts.study_charts import (
-    convert_to_bars,
-    group_cells,
-    make_heat_maps,
-    make_metric_charts,
-    make_pareto_chart,
-    make_scaling_charts,
-    shorten_labels,
-    zoom_front,
-)
+from joulelab.report.charts import study_charts
 from joulelab.report.html import tag
 from joulelab.report.messages import word_notes
 from joulelab.report.page.page_blocks import (
@@ -142,7 +133,7 @@ def _list_cards(study: Study, results: Results, summary: StudySummary) -> list[t
         cards.append(("energy of all runs", fmt.format_rough(sum(energies), "J"), f"of {scope}"))
     overall = [b for b in summary.best if b.line is None] or [b for b in summary.best if len(summary.lines) == 1]
     if overall:
-        best, group = overall[0], group_cells(summary)[0][0]
+        best, group = overall[0], study_charts.group_cells(summary)[0][0]
         name = study_tables.name_cell(summary, best.cell, None).removeprefix(group).strip()
         gain = best.improvement
         about = "" if gain is None else f"gain {fmt.format_change(gain.value, gain.expanded)}"
@@ -153,11 +144,13 @@ def _list_cards(study: Study, results: Results, summary: StudySummary) -> list[t
 def _show_metrics(summary: StudySummary) -> list[PageBlock]:
     """Show the main metrics and the first goal; the others are folded."""
     blocks: list[PageBlock] = []
-    groups = group_cells(summary)
+    groups = study_charts.group_cells(summary)
     shown = {METRIC_OF_GOAL.get(goal.name, goal.name) for goal in summary.goals[:1]}
     shown |= set(MAIN_METRICS if len(groups) <= FEW_GROUPS else MAIN_METRICS[:1])
     for name, group in groups:
-        charts = make_metric_charts(group) if len(group.cells) > 1 else []  # a single cell is in the tables
+        charts = (
+            study_charts.make_metric_charts(group) if len(group.cells) > 1 else []
+        )  # a single cell is in the tables
         if name and len(groups) > 1 and charts:
             blocks.append(Subheading(name))
         blocks += [_show_curves(chart, name) for chart in charts if chart.name in shown]
@@ -168,39 +161,39 @@ def _show_metrics(summary: StudySummary) -> list[PageBlock]:
 
 
 def _show_curves(chart: CurveChart, group: str) -> PageBlock:
-    return ChartBlock(convert_to_bars(shorten_labels(chart, group)))
+    return ChartBlock(study_charts.convert_to_bars(study_charts.shorten_labels(chart, group)))
 
 
 def _show_front(summary: StudySummary) -> list[PageBlock]:
     """Show time and energy of all cells; a front of one among few cells is left out."""
     blocks: list[PageBlock] = []
-    groups = group_cells(summary)
+    groups = study_charts.group_cells(summary)
     for name, group in groups:
-        chart = make_pareto_chart(group)
+        chart = study_charts.make_pareto_chart(group)
         if chart is None:
             continue
         cells, in_front = sum(len(c.x) for c in chart.curves), sum(len(c.front) for c in chart.curves)
         if cells <= LEAST_FRONT_CELLS and in_front < 2:
             continue
         blocks += [Subheading(name)] if name and len(groups) > 1 else []
-        charts = filter(None, (chart, zoom_front(chart)))
+        charts = filter(None, (chart, study_charts.zoom_front(chart)))
         blocks += [_show_curves(each, name) for each in charts]
     return blocks
 
 
 def _show_heat_maps(summary: StudySummary) -> list[PageBlock]:
-    blocks: list[PageBlock] = [ChartBlock(chart) for chart in make_heat_maps(summary)]
+    blocks: list[PageBlock] = [ChartBlock(chart) for chart in study_charts.make_heat_maps(summary)]
     more = tuple(blocks[MOST_MAPS:])
     return [*blocks[:MOST_MAPS], FoldedBlocks(f"{len(more)} more maps", more)] if more else blocks
 
 
 def _show_scaling(summary: StudySummary) -> list[PageBlock]:
-    charts = make_scaling_charts(summary)
+    charts = study_charts.make_scaling_charts(summary)
     if not charts:
         return []
-    groups = group_cells(summary)
+    groups = study_charts.group_cells(summary)
     group = groups[0][0] if len(groups) == 1 else ""
-    pictures = SideBySide(tuple(ChartBlock(shorten_labels(chart, group), "small") for chart in charts))
+    pictures = SideBySide(tuple(ChartBlock(study_charts.shorten_labels(chart, group), "small") for chart in charts))
     blocks: list[PageBlock] = [pictures, Paragraph(charts[0].note, "muted")]
     if shown := study_tables.choose_scalings(summary):
         table = study_tables.make_scaling_table(summary, shown)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 GAP = 2  # blanks between two columns
+FIRST_ACCENT = "\u0300"  # letters before it take one cell
 ROOMY = 100  # cells of a terminal in which texts are wrapped before optional columns are left out
 LEAST_TEXT = 16  # cells to which texts are wrapped where a table is too wide
 HARD_BLANK = "\N{NO-BREAK SPACE}"  # a blank at which no line is wrapped
@@ -167,19 +168,16 @@ def join_tables(first: Table, second: Table) -> Table:
 
 def format_cell(cell: Cell, column: Column) -> str:
     """Return a cell as it is shown: rounded to its uncertainty, in the unit of its column, without the unit."""
-    match cell:
-        case MarkedCell(value, before, after):
-            text = format_cell(value, column)
-            return text if text == fmt.NOTHING else f"{before}{text}{after}"
-        case None:
-            return fmt.NOTHING
-        case str():
-            return cell
-        case Quantity():
-            return _format_quantity(cell, column)
-        case int():
-            return str(cell)
-    return fmt.format_number(cell / column.factor, column.digits)
+    if isinstance(cell, str):
+        return cell
+    if cell is None:
+        return fmt.NOTHING
+    if isinstance(cell, MarkedCell):
+        text = format_cell(cell.value, column)
+        return text if text == fmt.NOTHING else f"{cell.before}{text}{cell.after}"
+    if isinstance(cell, Quantity):
+        return _format_quantity(cell, column)
+    return str(cell) if isinstance(cell, int) else fmt.format_number(cell / column.factor, column.digits)
 
 
 def _format_quantity(q: Quantity, column: Column) -> str:
@@ -196,7 +194,9 @@ def _format_quantity(q: Quantity, column: Column) -> str:
 
 def clean_text(text: str) -> str:
     """Return a text that moves no cursor and sets no colour; our own HTML stays as it is."""
-    return text if isinstance(text, Html) else escape_unprintable(text.replace(HARD_BLANK, " "))
+    if text.isprintable() or isinstance(text, Html):
+        return text
+    return escape_unprintable(text.replace(HARD_BLANK, " "))
 
 
 def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
@@ -215,7 +215,7 @@ def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
 
 def measure_text(text: str) -> int:
     """Return how many cells of a terminal a text of one line takes."""
-    if text.isascii():
+    if text.isascii() or max(text) < FIRST_ACCENT:
         return len(text)
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
@@ -308,10 +308,13 @@ def _split_cells(table: Table, texts: Sequence[Sequence[str]]) -> list[list[tupl
     """Return the lines of each row: a text may have several, figures stand in the first."""
     found = []
     for row, cells in zip(table.rows, texts, strict=True):
-        lines = [[clean_text(line) for line in text.split("\n")] for text in cells]
-        if row.depth and lines:
-            lines[0] = ["  " * row.depth + line for line in lines[0]]
-        found.append(list(zip_longest(*lines, fillvalue="")))
+        if row.depth:
+            indent = "  " * row.depth
+            cells = [indent + cells[0].replace("\n", f"\n{indent}"), *cells[1:]]  # noqa: PLW2901
+        if any("\n" in text for text in cells):
+            found.append(list(zip_longest(*(map(clean_text, text.split("\n")) for text in cells), fillvalue="")))
+        else:
+            found.append([tuple(map(clean_text, cells))])
     return found
 
 

@@ -16,6 +16,7 @@ from tests.dashboard.conftest import BIDI, HOSTILE
 from joulelab.analysis.results_file import load_head, load_result
 from joulelab.dashboard.security import Doors
 from joulelab.dashboard.server import in_background
+from joulelab.report.result_json import describe_result
 from joulelab.report.run_tables import format_run_energy
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def test_runs_can_be_read_as_json(served: Asked) -> None:
     assert "path" not in data["runs"][0]
     assert str(served.stores.root) not in served.get("/api/runs?size=500&study=*").text
     run = served.get(f"/api/runs/{of['first']}").json()
-    assert run == load_result(served.stores.runs / of["first"]).to_json()
+    assert run == describe_result(load_result(served.stores.runs / of["first"]))
     compared = served.get(f"/api/compare?run={of['first']}&run={of['second']}").json()
     assert compared["lines"][0]["a"]["value"] == pytest.approx(run["energy"]["value"])
     for bad in ("", "?run=a", f"?run={of['first']}&run=none", "&".join(["?run=a"] + [f"run={k}" for k in range(9)])):

@@ -26,18 +26,16 @@ def is_numeric(value: object) -> bool:
 
 
 def list_constants() -> dict[str, Any]:
-    """Return the numeric constants that the modules of analysis define, by module and name."""
+    """Return the numeric constants that the modules of analysis define, by module and name; caches begin empty."""
     found = {}
     for name in MODULES:
         module = importlib.import_module(f"joulelab.analysis.{name}")
         for node in ast.parse((ANALYSIS / f"{name}.py").read_text()).body:
-            given = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AnnAssign)
-                else []
-            )
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)) or (
+                isinstance(node.value, ast.Dict) and not node.value.keys
+            ):
+                continue
+            given = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in (part for each in given for part in ast.walk(each) if isinstance(part, ast.Name)):
                 value = getattr(module, target.id, None)
                 if is_numeric(value):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.marked_phases import list_figure_kinds
@@ -21,6 +21,7 @@ from joulelab.report.tables import (
     FilledColumn,
     MarkedCell,
     Table,
+    TableRow,
     make_table,
     measure_table,
     scale_column,
@@ -290,35 +291,15 @@ def _size_interval(share: float, expanded: float) -> str:
     return f"{value} % {_name_direction(share)} ± {width}"
 
 
-@dataclass(frozen=True, slots=True)
-class FigureRow:
-    """Hold one line of a comparison as it is printed; `verdict` is that of a difference that is not significant."""
-
-    name: str
-    a: str
-    b: str
-    change: str
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
-class PhasePair:
-    """Hold a phase of both runs as it is printed; `-` where only one of them has it."""
-
-    label: str
-    depth: int
-    time: tuple[str, str]
-    energy: tuple[str, str]
-    change: str
-    verdict: str
-
-
-def list_figure_rows(found: RunComparison) -> list[FigureRow]:
-    """Return the figures of a comparison in order."""
-    return [
-        FigureRow(line.name, *format_figure_values(line), format_figure_change(line), word_figure_verdict(line))
-        for line in found.lines
-    ]
+def make_figure_table(found: RunComparison, *, has_marks: bool = False) -> Table:
+    """Return the figures of a comparison; marks stand for verdicts where there is no room for words."""
+    rows = []
+    for line in found.lines:
+        name, verdict = line.name.lstrip(" "), word_figure_verdict(line)
+        change = format_figure_change(line) + ("" if not has_marks else f" {ALIKE_MARK if verdict else ' '}")
+        cells = (name, *format_figure_values(line), change, "" if has_marks else verdict)
+        rows.append(TableRow(cells, depth=(len(line.name) - len(name)) // 2))
+    return make_table(("", "A", "B", "B / A - 1", ""), rows, left=(0, 4), title="A and B side by side")
 
 
 def format_figure_change(line: ComparedFigure) -> str:
@@ -347,14 +328,14 @@ def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
     return a, b
 
 
-def list_compared_facts(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> list[tuple[str, str, str]]:
-    """List the facts that the workloads reported: name, A, B; longer texts are cut in their middle."""
+def make_fact_table(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> Table | None:
+    """Return the facts that the workloads reported, None without facts; longer texts are cut in their middle."""
     rows = []
     for name, values in found.facts.items():
         write = fmt.format_data_name if name == "data" else fmt.format_fact
-        a, b = (fmt.NOTHING if v is None else write(v, most) for v in values)
-        rows.append((fmt.shorten_middle(name, MOST_OF_NAME), a, b))
-    return rows
+        texts = (None if v is None else write(v, most) for v in values)
+        rows.append((fmt.shorten_middle(name, MOST_OF_NAME), *texts))
+    return make_table(("fact", "A", "B"), rows, left=range(3), title="Facts of A and B") if rows else None
 
 
 def title_run(run: Result) -> str:
@@ -377,42 +358,33 @@ def title_runs(runs: Sequence[Result]) -> str:
     return " and ".join(names)
 
 
-def pair_phases(found: RunComparison) -> list[PhasePair]:
-    """Pair the phases of both runs by label, in the order of A; then those that only B has."""
-    keep = ("gain:",) if found.same_devices else ()
+def make_phase_pair_table(found: RunComparison) -> Table | None:
+    """Return the phases of both runs in the order of A, then those that only B has; None without phases."""
     of_b: dict[tuple[int, str], list[PhaseRow]] = {}
     for row in list_phase_rows(found.b):
         of_b.setdefault((row.depth, row.label), []).append(row)
-    pairs = []
+    pairs: list[tuple[PhaseRow | None, PhaseRow | None]] = []
     for row in list_phase_rows(found.a):
         same = of_b.get((row.depth, row.label), [])
-        pairs.append(_pair_phase(row, same.pop(0) if same else None, keep))
-    return pairs + [_pair_phase(None, row, keep) for rows in of_b.values() for row in rows]
+        pairs.append((row, same.pop(0) if same else None))
+    pairs += [(None, row) for rows in of_b.values() for row in rows]
+    heads = ("phase", "time A", "time B", "energy A", "energy B", "B / A - 1", "")
+    rows = [_make_phase_row(found, a, b) for a, b in pairs]
+    return make_table(heads, rows, left=(0, 6), title="Phases of A and B side by side") if rows else None
 
 
-def _pair_phase(a: PhaseRow | None, b: PhaseRow | None, keep: tuple[str, ...]) -> PhasePair:
+def _make_phase_row(found: RunComparison, a: PhaseRow | None, b: PhaseRow | None) -> TableRow:
     row = a or b
     assert row is not None
-    times = (
-        fmt.NOTHING if a is None else fmt.format_duration(a.duration_s),
-        (fmt.NOTHING if b is None else fmt.format_duration(b.duration_s)),
-    )
-    first, second = (None if each is None else each.energy for each in (a, b))
-    if first is not None and second is not None:
-        line = compare_quantities(row.label, "J", first, second, keep)
-        return PhasePair(
-            row.label,
-            row.depth,
-            times,
-            format_figure_values(line),
-            format_figure_change(line),
-            word_figure_verdict(line),
-        )
-    return PhasePair(row.label, row.depth, times, (_format_energy(first), _format_energy(second)), fmt.NOTHING, "")
-
-
-def _format_energy(energy: Quantity | None) -> str:
-    return fmt.NOTHING if energy is None else fmt.format_quantity(energy.value, energy.expanded, "J")
+    times = [None if each is None else fmt.format_duration(each.duration_s) for each in (a, b)]
+    energies = [None if each is None else each.energy for each in (a, b)]
+    first, second = energies
+    if first is None or second is None:
+        texts = [None if q is None else fmt.format_quantity(q.value, q.expanded, "J") for q in energies]
+        return TableRow((row.label, *times, *texts, None, ""), depth=row.depth)
+    line = compare_quantities(row.label, "J", first, second, ("gain:",) if found.same_devices else ())
+    change, verdict = format_figure_change(line), word_figure_verdict(line)
+    return TableRow((row.label, *times, *format_figure_values(line), change, verdict), depth=row.depth)
 
 
 def label_runs(results: Sequence[Result]) -> tuple[str, ...]:
@@ -456,24 +428,11 @@ def lay_out_comparison(found: RunComparison, *, width: int) -> list[Block]:
         blocks.append(TextLine(fmt.shorten_end(f"{label}  {run.run}  {title_run(run)}", width)))
         if run.twin:
             blocks.append(TextLine(f"   {fmt.name_twins([run.twin])}"))
-    rows = list_figure_rows(found)
-    figures = _make_figure_table(rows)
-    has_marks = any(row.verdict for row in rows) and measure_table(figures) > width
-    blocks += [BLANK_LINE, _make_figure_table(rows, has_marks=True) if has_marks else figures]
-    if found.facts:
-        room = max((width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)
-        facts = make_table(("fact", "A", "B"), list_compared_facts(found, room), left=(0, 1, 2))
-        blocks += [BLANK_LINE, facts]
+    figures = make_figure_table(found)
+    has_marks = any(map(word_figure_verdict, found.lines)) and measure_table(figures) > width
+    blocks += [BLANK_LINE, replace(make_figure_table(found, has_marks=has_marks), title="")]
+    if facts := make_fact_table(found, max((width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)):
+        blocks += [BLANK_LINE, replace(facts, title="")]
     blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold")]
     notes = [f"{ALIKE_MARK}: no significant difference."] if has_marks else []
     return blocks + [TextLine(note) for note in (*notes, *word_notes(found.list_notes(), COMPARISON))]
-
-
-def _make_figure_table(rows: Sequence[FigureRow], *, has_marks: bool = False) -> Table:
-    """Return the figures of a comparison; marks stand for verdicts where there is no room for words."""
-    if has_marks:
-        cells = [(r.name, r.a, r.b, f"{r.change} {ALIKE_MARK if r.verdict else ' '}") for r in rows]
-        return make_table(("", "A", "B", "B / A - 1"), cells)
-    return make_table(
-        ("", "A", "B", "B / A - 1", ""), [(r.name, r.a, r.b, r.change, r.verdict) for r in rows], left=(0, 4)
-    )

@@ -20,12 +20,13 @@ from joulelab.report import run_tables
 from joulelab.report.charts.power_chart import NO_COMMON_SCOPE
 from joulelab.report.comparison import (
     ONE_RUN_EACH,
+    RunComparison,
     compare_runs,
     compare_with_first,
     label_runs,
     list_differing_labels,
-    list_figure_rows,
-    pair_phases,
+    make_figure_table,
+    make_phase_pair_table,
     title_runs,
 )
 from joulelab.report.messages import COMPARISON, word_note
@@ -33,7 +34,7 @@ from joulelab.report.page.comparison_page import MOST_OVERLAID, make_comparison_
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.page_blocks import Paragraph
 from joulelab.report.page.run_page import load_result_and_profile, open_run_report
-from joulelab.report.tables import format_cell
+from joulelab.report.tables import TableRow, format_cell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,9 +68,8 @@ def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     _well_formed(page)
     read = Reader(write_offline_page(page))
     found = compare_runs(*(load_result(path) for path in both))
-    for row in list_figure_rows(found):
-        told = [cell for cell in (row.name.strip(), row.a, row.b, row.change, row.verdict) if cell]
-        assert [cell for cell in read.row(row.name.strip()) if cell] == told
+    for row in make_figure_table(found).rows:
+        assert [cell for cell in read.row(str(row.cells[0])) if cell] == [cell for cell in row.cells if cell]
     assert f"{found.word_verdict()}." in " ".join(read.by_class["verdict"])
     ids = [section.id for section in page.sections]
     assert ids == ["verdict", "power", "figures", "phases", "estimate", "notes", "again"]
@@ -111,16 +111,21 @@ def test_runs_that_are_measured_at_no_scope_alike_are_said_to_be(runs: Path) -> 
 
 def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) -> None:
     found = compare_runs(*(load_result(path) for path in both))
-    pairs = {p.label: p for p in pair_phases(found)}
+    pairs = _phases(found)
     assert list(pairs) == ["train", "epoch 1", "epoch 2", "epoch 3"]
-    assert pairs["epoch 3"].time[1] == pairs["epoch 3"].energy[1] == pairs["epoch 3"].change == fmt.NOTHING
-    assert pairs["epoch 1"].time == ("3.333 s", "6.000 s")
+    assert pairs["epoch 3"].cells[2] is pairs["epoch 3"].cells[4] is pairs["epoch 3"].cells[5] is None
+    assert pairs["epoch 1"].cells[1:3] == ("3.333 s", "6.000 s")
     assert pairs["epoch 1"].depth == 1
-    value, _, wide = pairs["epoch 1"].change.removesuffix(" %").partition(" ± ")
+    value, _, wide = str(pairs["epoch 1"].cells[5]).removesuffix(" %").partition(" ± ")
     assert float(value) == pytest.approx(100 * (6 * (2 * 240 + 90)) / (10 / 3 * (2 * 300 + 90)) - 100, abs=float(wide))
-    elsewhere = {p.label: p for p in pair_phases(replace(found, same_devices=False))}["epoch 1"].change
+    elsewhere = str(_phases(replace(found, same_devices=False))["epoch 1"].cells[5])
     assert float(elsewhere.removesuffix(" %").partition(" ± ")[2]) > 1.5 * float(wide)  # by the same meters: cancelled
-    assert [p.label for p in pair_phases(compare_runs(found.b, found.a))][-1] == "epoch 3"
+    assert list(_phases(compare_runs(found.b, found.a)))[-1] == "epoch 3"
+
+
+def _phases(found: RunComparison) -> dict[str, TableRow]:
+    table = make_phase_pair_table(found)
+    return {str(row.cells[0]): row for row in table.rows} if table else {}
 
 
 @pytest.mark.system  # pure, and slow

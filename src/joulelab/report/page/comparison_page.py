@@ -13,10 +13,10 @@ from joulelab.report.comparison import (
     compare_runs,
     compare_with_first,
     label_runs,
-    list_compared_facts,
     list_differing_labels,
-    list_figure_rows,
-    pair_phases,
+    make_fact_table,
+    make_figure_table,
+    make_phase_pair_table,
     title_run,
     title_runs,
 )
@@ -34,7 +34,7 @@ from joulelab.report.page.page_blocks import (
 )
 from joulelab.report.page.run_page import load_result_and_profile
 from joulelab.report.run_tables import describe_rated
-from joulelab.report.tables import TableRow, clean_text, make_table
+from joulelab.report.tables import Table, clean_text, make_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -94,29 +94,16 @@ def _compare_two(
     verdict = Paragraph(f"{found.word_verdict()}.", "verdict")
     a, b = (shlex.quote(run.run) for run in results)
     commands = (f"joulelab compare {a} {b}", f"joulelab report {a} {b}", f"joulelab show {a} --budget")
-    figures = make_table(
-        ("", "A", "B", "B / A - 1", ""),
-        [
-            TableRow((row.name.lstrip(" "), row.a, row.b, row.change, row.verdict), depth=_count_indent(row.name))
-            for row in list_figure_rows(found)
-        ],
-        left=(0, 4),
-        title="A and B side by side",
-    )
     return [
         ReportSection("verdict", "Verdict", (verdict, *_warn(doubts), _list_two_runs(found, paths, labels, link))),
         power,
-        ReportSection("figures", "Figures", (TableBlock(figures), *_show_charts(results, labels))),
-        ReportSection("phases", "Phases", _show_phases(found)),
+        ReportSection("figures", "Figures", (TableBlock(make_figure_table(found)), *_show_charts(results, labels))),
+        ReportSection("phases", "Phases", _show_table(make_phase_pair_table(found))),
         _show_rated_power(results, labels),
-        ReportSection("facts", "Facts that the workloads reported", _show_facts(found)),
+        ReportSection("facts", "Facts that the workloads reported", _show_table(make_fact_table(found))),
         ReportSection("notes", "Notes", (FactList(tuple(("note", n) for n in notes), "notes"),)),
         ReportSection("again", RECOMPUTE, (CommandBlock(commands),)),
     ]
-
-
-def _count_indent(name: str) -> int:
-    return (len(name) - len(name.lstrip(" "))) // 2
 
 
 def _compare_several(
@@ -202,19 +189,10 @@ def _list_several_runs(
     return TableBlock(make_table(heads, rows, left=left, title="The runs"))
 
 
-def _show_phases(found: RunComparison) -> tuple[PageBlock, ...]:
-    rows = [TableRow((p.label, *p.time, *p.energy, p.change, p.verdict), depth=p.depth) for p in pair_phases(found)]
-    heads = ("phase", "time A", "time B", "energy A", "energy B", "B / A - 1", "")
-    title = "Phases of A and B side by side"
-    return (TableBlock(make_table(heads, rows, left=(0, 6), title=title)),) if rows else ()
-
-
 def _show_rated_power(results: Sequence[Result], labels: Sequence[str]) -> ReportSection:
     facts = tuple((label, describe_rated(run.rated)) for label, run in zip(labels, results, strict=True))
     return ReportSection("estimate", "Runtime x rated power", (Paragraph(RATED_TEXT), FactList(facts)))
 
 
-def _show_facts(found: RunComparison) -> tuple[PageBlock, ...]:
-    rows = list_compared_facts(found)
-    table = make_table(("fact", "A", "B"), rows, left=range(3), title="Facts of A and B")
-    return (TableBlock(table),) if rows else ()
+def _show_table(table: Table | None) -> tuple[PageBlock, ...]:
+    return () if table is None else (TableBlock(table),)

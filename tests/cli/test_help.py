@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
 import click
 import pytest
 
-from joulelab.cli.group import commands
+from joulelab.cli.group import commands, run_commands
 
 WIDTH = 80
 # Words of a private dialect that a stranger does not understand at once; write the noun instead.
@@ -94,3 +95,16 @@ def test_every_option_has_a_help_text(path: str) -> None:
 def test_every_command_prints_json_on_request(path: str) -> None:
     options = {option for parameter in EVERY[path].command.params for option in parameter.opts}
     assert ("--json" in options) != (path in WITHOUT_JSON)
+
+
+@pytest.mark.parametrize("path", [path for path, own in EVERY.items() if not isinstance(own.command, click.Group)])
+def test_a_usage_error_of_every_command_is_json_on_request(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*path.split()[1:], "--no-such-option", "--json"]
+    assert run_commands(words) in (2, 125)
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert list(error) == ["code", "what", "where", "why", "next"]
+    assert (error["code"], error["where"], error["next"]) == ("usage", path, f"{path} --help")
+    assert "--no-such-option" in error["what"]
+    assert err.startswith("joulelab: ")
+    assert f"`{path} --help`" in err

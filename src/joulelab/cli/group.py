@@ -225,8 +225,8 @@ def _print_usage_error(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
-    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "joulelab"
     text = error.format_message()
-    usage = isinstance(error, click.UsageError) and "`joulelab" not in text
-    see = f"see `{path} --help`"
-    print_notice(text if not usage else f"{text} S{see[1:]}" if text.endswith((".", "?")) else f"{text}; {see}")
+    if isinstance(error, click.UsageError) and "`joulelab" not in text:
+        page = f"`{error.ctx.command_path if error.ctx else 'joulelab'} --help`"
+        text += f" See {page}." if text.endswith((".", "?")) else f"; see {page}"
+    print_notice(text)

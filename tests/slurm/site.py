@@ -10,7 +10,7 @@ from joulelab.instruments.slurm.client import Answer
 from joulelab.instruments.slurm.submission import Jobs
 from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
-from joulelab.study.slurm.watch import Watch
+from joulelab.study.slurm.job_watch import Watch
 
 if TYPE_CHECKING:
     from pathlib import Path

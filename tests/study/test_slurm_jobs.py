@@ -15,8 +15,8 @@ from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.check import check
+from joulelab.study.slurm.job_watch import Seen, by_name
 from joulelab.study.slurm.task import Task, why, write_job
-from joulelab.study.slurm.watch import Seen, by_name
 
 
 def test_options_of_a_node_type():

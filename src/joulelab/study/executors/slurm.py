@@ -16,18 +16,18 @@ from joulelab.study.folder import read_cell
 from joulelab.study.nodes import USUAL
 from joulelab.study.slurm import sent
 from joulelab.study.slurm.check import check  # noqa: F401 - the lead asks the executor
+from joulelab.study.slurm.job_watch import Watch
 from joulelab.study.slurm.queued import going_on, in_order, is_stuck
 from joulelab.study.slurm.sender import Sender
 from joulelab.study.slurm.task import FATES, Task, advice, names, said, write_job
-from joulelab.study.slurm.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.study.nodes import NodeType
+    from joulelab.study.slurm.job_watch import Seen
     from joulelab.study.slurm.sent import Sent
-    from joulelab.study.slurm.watch import Seen
 
 SUMMARY = "jobs of a cluster, by Slurm"
 # Slurm is asked again after so long, at first, at last, and at last while it does not answer.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import TEXTS, TIME, is_number, key, read_texts, read_time
+from joulelab.core.reading import TEXTS, TIME, declare_key, is_number, read_texts, read_time
 from joulelab.core.text import read_seconds
 from joulelab.study.values import cooling
 
@@ -57,11 +57,11 @@ def _read_command(value: Any) -> tuple[str, ...]:
 
 
 def _time(doc: str, least: float = 0.0) -> Any:
-    return key(None, doc, read=partial(read_time, least=least), advice=TIME)
+    return declare_key(None, doc, read=partial(read_time, least=least), advice=TIME)
 
 
 def _texts(default: Any, doc: str) -> Any:
-    return key(default, doc, read=read_texts, advice=TEXTS)
+    return declare_key(default, doc, read=read_texts, advice=TEXTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +69,28 @@ class KnobKeys:
     """Hold a knob that is a table: its values, and the cells that it is for."""
 
     values: Any = None
-    when: dict[str, Any] | None = key(None, "the cells that have it: workloads, node types, values of other knobs")
+    when: dict[str, Any] | None = declare_key(
+        None, "the cells that have it: workloads, node types, values of other knobs"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadKeys:
     """Hold a workload `[workloads.NAME]`: a command, a notebook, or a reference workload."""
 
-    command: tuple[str, ...] | None = key(None, "the words to run, with {knob}", read=_read_command, advice=WORDS)
-    notebook: str | None = key(None, "a notebook, relative to the study file")
-    reference: str | None = key(None, "a reference workload by its name")
-    parameters: dict[str, Any] = key(dict, "fixed parameters of a notebook or a reference workload")
+    command: tuple[str, ...] | None = declare_key(
+        None, "the words to run, with {knob}", read=_read_command, advice=WORDS
+    )
+    notebook: str | None = declare_key(None, "a notebook, relative to the study file")
+    reference: str | None = declare_key(None, "a reference workload by its name")
+    parameters: dict[str, Any] = declare_key(dict, "fixed parameters of a notebook or a reference workload")
     pause: float | None = _time("the pause between cells of a notebook")
-    kernel: str | None = key(None, "the kernel of a notebook")
+    kernel: str | None = declare_key(None, "the kernel of a notebook")
     phases: tuple[str, ...] = _texts((), "the phases that count")
     nodes: tuple[str, ...] | None = _texts(None, "the node types that it runs on, by default all")
     work: tuple[str, ...] = _texts((), "patterns that find the work done in its output")
-    work_sum: bool | None = key(None, "whether the work of all lines is added up")
-    knobs: dict[str, Any] = key(dict, "knobs of this workload alone")
+    work_sum: bool | None = declare_key(None, "whether the work of all lines is added up")
+    knobs: dict[str, Any] = declare_key(dict, "knobs of this workload alone")
     timeout: float | None = _time("the longest that it may take", SHORTEST_S)
 
 
@@ -94,23 +98,23 @@ class WorkloadKeys:
 class NodeKeys:
     """Hold a node type `[nodes.NAME]`; keys below `twin` are for jobs of a cluster."""
 
-    executor: str | None = key(None, "what runs its slots: local, slurm, twin")
+    executor: str | None = declare_key(None, "what runs its slots: local, slurm, twin")
     uses: Literal["gpu", "cpu"] | None = None
-    environment: dict[str, Any] = key(dict, "variables for the workload")
-    twin: str | None = key(None, "a simulated node: its name or its file")
-    partition: str | None = key(None, "the partition of Slurm")
-    constraint: str | None = key(None, "features of the nodes")
-    gpus: int | None = key(None, "GPUs of each node", least=0)
-    nodes: int | None = key(None, "how many nodes", least=1)
-    tasks: int | None = key(None, "tasks of each node", least=1)
-    cpus: int | None = key(None, "CPUs of each task", least=1)
-    time: float | None = key(None, "the time limit of a job", read=_read_job_time, advice=JOB_TIME)
-    account: str | None = key(None, "the account that pays")
-    qos: str | None = key(None, "the quality of service")
-    exclusive: bool | None = key(None, "whether nodes are not shared with others")
+    environment: dict[str, Any] = declare_key(dict, "variables for the workload")
+    twin: str | None = declare_key(None, "a simulated node: its name or its file")
+    partition: str | None = declare_key(None, "the partition of Slurm")
+    constraint: str | None = declare_key(None, "features of the nodes")
+    gpus: int | None = declare_key(None, "GPUs of each node", least=0)
+    nodes: int | None = declare_key(None, "how many nodes", least=1)
+    tasks: int | None = declare_key(None, "tasks of each node", least=1)
+    cpus: int | None = declare_key(None, "CPUs of each task", least=1)
+    time: float | None = declare_key(None, "the time limit of a job", read=_read_job_time, advice=JOB_TIME)
+    account: str | None = declare_key(None, "the account that pays")
+    qos: str | None = declare_key(None, "the quality of service")
+    exclusive: bool | None = declare_key(None, "whether nodes are not shared with others")
     options: tuple[str, ...] | None = _texts(None, "further options of sbatch")
     launch: Literal["direct", "srun"] | None = None
-    at_once: int | None = key(None, "how many jobs may wait or run at once", least=1)
+    at_once: int | None = declare_key(None, "how many jobs may wait or run at once", least=1)
     setup: tuple[str, ...] | None = _texts(None, "lines of shell before the workload")
 
 
@@ -118,25 +122,25 @@ class NodeKeys:
 class StudyKeys:
     """Hold a study file."""
 
-    name: str | None = key(None, "the study's name, by default that of the file")
-    repeats: int = key(3, "how often each cell is measured", least=1)
-    warmup: int = key(0, "runs of each cell that do not count", least=0)
-    seed: int | None = key(None, "the seed of the order")
+    name: str | None = declare_key(None, "the study's name, by default that of the file")
+    repeats: int = declare_key(3, "how often each cell is measured", least=1)
+    warmup: int = declare_key(0, "runs of each cell that do not count", least=0)
+    seed: int | None = declare_key(None, "the seed of the order")
     goals: tuple[str, ...] = _texts(("energy", "edp"), "what shall be small")
-    reference: dict[str, Any] = key(dict, "the cells that others are compared with")
-    scope: str | None = key(None, "the scope whose energy counts")
-    per: str | None = key(None, "the unit of work that energy is given per")
+    reference: dict[str, Any] = declare_key(dict, "the cells that others are compared with")
+    scope: str | None = declare_key(None, "the scope whose energy counts")
+    per: str | None = declare_key(None, "the unit of work that energy is given per")
     idle: float | None = _time("how long to measure before each workload")
-    cool: dict[str, float] = key(dict, "what to wait for between slots", read=_read_cool, advice=COOL)
+    cool: dict[str, float] = declare_key(dict, "what to wait for between slots", read=_read_cool, advice=COOL)
     cool_limit: float | None = _time("the longest wait for a temperature")
     timeout: float | None = _time("the longest that a workload may take", SHORTEST_S)
     period: float | None = _time("the time between readings", SHORTEST_S)
     meters: tuple[str, ...] = _texts((), "the meters to read, by default the usual ones")
     no_meters: tuple[str, ...] = _texts((), "meters that are left out")
-    config: str | None = key(None, "the configuration's file, relative to this one")
-    estimate: bool = key(False, "whether to estimate where nothing is measured")
-    rated_cpu: float | None = key(None, "the rated power of the CPUs for the estimate, in W", above=0)
-    knobs: dict[str, Any] = key(dict, "what is varied, with its values")
-    skip: list[dict[str, Any]] = key(list, "combinations that are left out")
+    config: str | None = declare_key(None, "the configuration's file, relative to this one")
+    estimate: bool = declare_key(False, "whether to estimate where nothing is measured")
+    rated_cpu: float | None = declare_key(None, "the rated power of the CPUs for the estimate, in W", above=0)
+    knobs: dict[str, Any] = declare_key(dict, "what is varied, with its values")
+    skip: list[dict[str, Any]] = declare_key(list, "combinations that are left out")
     workloads: dict[str, WorkloadKeys] = field(default_factory=dict)
     nodes: dict[str, NodeKeys] = field(default_factory=dict)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError
 from joulelab.instruments.slurm.submission import Jobs
+from joulelab.study.slurm.job_watch import COMPLETING, by_name
 from joulelab.study.slurm.sent import read_sent
-from joulelab.study.slurm.watch import COMPLETING, by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,15 +10,15 @@ from joulelab.core.errors import StoreError
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.slots import CLAIM, JOB
+from joulelab.study.slurm.job_watch import UNKNOWN
 from joulelab.study.slurm.sent import tail_text
-from joulelab.study.slurm.watch import UNKNOWN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.study.executors import Fate
+    from joulelab.study.slurm.job_watch import Seen
     from joulelab.study.slurm.sent import Sent
-    from joulelab.study.slurm.watch import Seen
 
 SAID_MOST = 2000
 # What a job's condition means for its slot; after the others its folder tells.

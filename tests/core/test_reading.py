@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import Mistakes, find_line, find_lines, key, parse_toml, read_table, read_texts
+from joulelab.core.reading import Mistakes, declare_key, find_line, find_lines, parse_toml, read_table, read_texts
 from joulelab.run.config.toml_writing import format_toml
 
 
@@ -29,7 +29,7 @@ def read_even(value: Any) -> int:
 @dataclass(frozen=True)
 class Part:
     name: str
-    share: float = key(1.0, "its share", above=0)
+    share: float = declare_key(1.0, "its share", above=0)
     at: tuple[float, float] = (0.0, 0.0)
 
 
@@ -45,11 +45,11 @@ class Box:
 
 @dataclass(frozen=True)
 class Shape:
-    title: str | None = key(None, "its title")
-    count: int = key(3, "how many", least=1)
-    even: int = key(2, "a number of pairs", read=read_even, advice="give a whole number")
+    title: str | None = declare_key(None, "its title")
+    count: int = declare_key(3, "how many", least=1)
+    even: int = declare_key(2, "a number of pairs", read=read_even, advice="give a whole number")
     kind: Literal["air", "water"] = "air"
-    hosts: tuple[str, ...] = key((), "hosts", read=read_texts, advice="give a text, or a list of texts")
+    hosts: tuple[str, ...] = declare_key((), "hosts", read=read_texts, advice="give a text, or a list of texts")
     is_on: bool = True
     numbers: dict[str, float] = field(default_factory=dict)
     box: Box = field(default_factory=Box)

@@ -1,6 +1,6 @@
 """Read TOML files of users: find all mistakes at once, each with its line and advice.
 
-The shape of a file is a dataclass: its fields are the keys, their types and `key(...)` define the valid values.
+The shape of a file is a dataclass: its fields are the keys, their types and `declare_key(...)` define the valid values.
 Fields that are dataclasses, or lists or dictionaries of them, are tables. msgspec converts the values; it is loaded
 only for values that do not have their type yet, so that a run with a correct configuration does not wait for it.
 """
@@ -60,7 +60,7 @@ class TableKey:
     advice: str = ""
 
 
-def key(default: Any, doc: str, **rule: Any) -> Any:
+def declare_key(default: Any, doc: str, **rule: Any) -> Any:
     """Declare a key of a table: its default (a class is called for it), and the fields of its `TableKey`."""
     given = {"default_factory": default} if isinstance(default, type) else {"default": default}
     return dataclasses.field(**given, metadata={"doc": doc, **rule})

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.reading import Mistakes, read_table, read_texts
-from joulelab.core.reading import key as declare_key
+from joulelab.core.reading import Mistakes, declare_key, read_table, read_texts
 from joulelab.core.text import suggest_name
 from joulelab.instruments import settings, wall
 from joulelab.recorder.plan import find_module

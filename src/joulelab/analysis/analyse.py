@@ -84,12 +84,14 @@ def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
 def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any]]) -> Result:
     """Analyse an interval of a run: read, join, compare, add up, check."""
     a, b = interval.start_ns, interval.end_ns
+    # Read the channels and join the meters.
     joined = load_joined(run, interval)
     marks = run.marks()
     damage = run.damage(events)  # after all files have been read
     if lost := LostTables(damage):
         joined = join_meters(load_channels(run, interval.idle, lost), a, b)
     scopes = joined.scopes
+    # Compute the energy of each scope; compare meters, and count unseen energy where they disagree.
     phases, work = list_phases(marks, a, b)
     steps = _collect_steps(work)
     accounted = list_account_events(events)
@@ -104,9 +106,10 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
     compared = (*compare_meters(results), *accounts.comparisons)
     scopes = mark_in_step(scopes, compared)
     results = tuple(make_result(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
+    # Add up, also by phase; withhold sums that lack a damaged file.
     groups, ratios = break_down_energy(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
     whole = not any(map(is_needed_for_totals, damage))
-    if not whole:  # a sum without a damaged file would be a smaller number that looks complete
+    if not whole:  # it would be a smaller number that looks complete
         groups, ratios = (), {}
     if any(map(is_of_marks, damage)):  # the same for work
         work = replace(work, amounts={})
@@ -116,6 +119,7 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
     facts = list_facts(marks, b, str(meta.get("host", "")))
     energies = _IntervalEnergies([s for s in scopes if s.host not in accounted], groups, interval, steps)
     listed, together = _make_phase_results(phases, energies)
+    # Check, and put everything together.
     imported = end.get("outcome") == "imported"
     has_ended = (run.state, end.get("outcome"), end.get("exit_code")) == ("closed", "exit", 0)
     open_phases = tuple(escape_unprintable(phase.title) for phase in phases if phase.open_end) if has_ended else ()

@@ -51,7 +51,7 @@ class ChildProcess:
             opened = [move_above_standard(fd) for fd in opened]
             reader, self._input, self._output, writer, errors = opened
             actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((reader, writer, errors))]
-            self.pid = os.posix_spawn(command[0], command, environ, file_actions=actions, **spawn_options)
+            self.pid = os.posix_spawn(command[0], list(command), environ, file_actions=actions, **spawn_options)
         except OSError:
             for fd in opened:
                 os.close(fd)

@@ -127,9 +127,9 @@ class RunOptions:
 
     def with_times(self, times: Mapping[str, float | None]) -> RunOptions:
         """Return the options with `period_s`, `idle_s` and `tail_s` as far as they are given."""
-        given = {key: value for key, value in times.items() if value is not None}
-        period_s = given.get("period_s", self.period_s)
-        return replace(self, **given, slow_period_s=max(self.slow_period_s, period_s))
+        given: dict[str, Any] = {key: value for key, value in times.items() if value is not None}
+        slow_period_s = max(self.slow_period_s, given.get("period_s", self.period_s))
+        return replace(self, **given, slow_period_s=slow_period_s)
 
     def with_meters(
         self,

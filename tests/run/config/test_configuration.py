@@ -150,6 +150,16 @@ def test_what_is_wrong_is_told_with_its_place(places: Places, text: str, line: i
     assert said in str(problem)
 
 
+@pytest.mark.parametrize("text", ["raise SystemExit(3)", "no python", "import no_such_module"])
+def test_a_meter_file_that_cannot_be_loaded_costs_its_meter_only(places: Places, text: str) -> None:
+    (places.project.parent / "mine.py").write_text(text)
+    places.write("project", ENTRY + '[meters.mine]\nmeter = "mine.py"\n')
+    config = places.load()
+    assert [e.name for e in config.entries] == ["pdu1"]
+    (problem,) = config.lost["mine"]
+    assert problem.next == "correct its module, or write enabled = false"
+
+
 def test_all_mistakes_of_an_entry_are_told_at_once(places: Places) -> None:
     """A run that is started again after each corrected key would cost an afternoon."""
     path = places.write("user", ENTRY + "adress = 1\ncord = 3\n")

@@ -178,8 +178,8 @@ class MeterChoice:
             return
         except Exception as error:  # noqa: BLE001 - a secret that cannot be read costs its meter, not the command
             why, then = f"{type(error).__name__}: {error}", 'use another source, such as { env = "NAME" }'
-            problem = ConfigError("its secret cannot be read", where=str(entry.source), why=why, next=then)
-            self.lost.append(LostMeter(entry.name, problem, entry.meter))
+            unread = ConfigError("its secret cannot be read", where=str(entry.source), why=why, next=then)
+            self.lost.append(LostMeter(entry.name, unread, entry.meter))
             return
         self.entries.append(entry)
         self.also.append(make_plan_item(entry, settings))

@@ -94,8 +94,9 @@ def find_meter_module(meter: str) -> Any:
         module = find_module(meter)
     except JoulelabError:
         raise
-    except Exception as error:
-        raise ConfigError(f"meter {meter} cannot be loaded", why=f"{type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        why, then = f"{type(error).__name__}: {error}", "correct its module, or write enabled = false"
+        raise ConfigError(f"meter {meter} cannot be loaded", why=why, next=then) from error
     if not is_live(module) and not is_archive(module):
         why = "it has neither open_meter(config) nor open_archive(config)"
         raise ConfigError(f"{meter} is not a meter", why=why, next="name a meter that `joulelab meters` lists")
@@ -194,7 +195,7 @@ def check_entry_values(entry: MeterEntry) -> None:
             check(values)
         except JoulelabError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
             raise ConfigError(
                 "the values of the entry cannot be checked", where=f"meter {entry.name}", why=why

@@ -114,7 +114,7 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
     """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room.
 
     `files` in it are the sizes (bytes) of journals, events and marks, by which readers find those that were cut off,
-    and `sha256` their hashes where they are small: a short run is sealed later, when somebody opens it.
+    and `sha256` their hashes where they are small: a short run is sealed later, when it is opened.
     """
     path = run / "end.json"
     if path.exists():

@@ -84,7 +84,7 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Close the database and drop what was read; a later call opens it again."""
+        """Close the database and drop all data in memory; a later call opens it again."""
         self._remembered = None
         self._con.close()
 

@@ -68,7 +68,7 @@ def seal_run(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROW
     """Seal every table of a run that is closed or killed; safe to call twice, and by two processes at once.
 
     A live run, a read-only folder, a full disk, or (unless `wait`) another process at it leave journals in place,
-    which read just as well; the report says so. Raises NotARun or NewerSchema.
+    which read just as well; the report lists them. Raises NotARun or NewerSchema.
     """
     path = run if isinstance(run, Path) else run.path
     state = read_run_state(path, read_meta(path))

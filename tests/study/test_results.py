@@ -122,6 +122,13 @@ def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_
     write_json_atomic(slot / "trial.json", old)
     assert load_trial(look(slot)).energy() == Quantity(9.0, {"gain:m": 1.0}, bounds={"m": 3.0})
     assert load_result(run).energy is None
+    doubts = {"doubts": ["idle GPUs: gpu:1: idle all the time", "gaps: x"], "uncapped": ["gpu:0: 201 W above the cap"]}
+    write_json_atomic(slot / "trial.json", old | doubts)
+    stored = load_trial(look(slot))
+    assert [str(check) for check in stored.doubts] == doubts["doubts"], "these versions stored sentences only"
+    assert [check.name for check in stored.doubts] == ["idle GPUs", "gaps"]
+    assert [str(check) for check in stored.uncapped] == ["cap: gpu:0: 201 W above the cap"]
+    write_json_atomic(slot / "trial.json", old)
     assert load_trial(look(slot)).energy() is not None, "also after somebody looked at the run without its readings"
     write_json_atomic(slot / "trial.json", old | {"run": "another"})
     assert load_trial(look(slot)).energies == {}

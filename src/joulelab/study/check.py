@@ -11,8 +11,8 @@ from joulelab.study import cooling, devices, executors, limits
 from joulelab.study.measurable import check_meters
 from joulelab.study.nodes import LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.programs import check_program, program_of
-from joulelab.study.recording import run_options
 from joulelab.study.refusals import OF_KNOB, Refusals
+from joulelab.study.slot_options import run_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.scope import find_family
 from joulelab.recorder.plan import Plan, open_meter
 from joulelab.run.run_options import read_offers
-from joulelab.study.recording import run_options
+from joulelab.study.slot_options import run_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,7 +23,7 @@ from joulelab.store.safe_files import open_append
 from joulelab.study import cooling, devices, remains
 from joulelab.study.folder import Study, open_study, read_cell
 from joulelab.study.nodes import SLURM, NodeType
-from joulelab.study.recording import run_options
+from joulelab.study.slot_options import run_options
 from joulelab.study.slots import ERR, NOTES, OUT, claimed, give_way, job_of, note_stop
 from joulelab.study.turn import turn
 from joulelab.study.watching import NotingBox, Reaper, Watchdog

@@ -64,7 +64,7 @@ def test_results(two: Path) -> None:
     sql = "SELECT * FROM energies ORDER BY energy_j"
     columns, rows = run_query(two, sql, results=lambda _: {"energies": [next(given)]})
     assert columns == [*RESULT_COLUMNS["energies"], "extra", "terms"]
-    assert [row[4] for row in rows] == [0.0, 10.5]
+    assert [row[columns.index("energy_j")] for row in rows] == [0.0, 10.5]
     assert rows[1][-2:] == (1, "[1]")
     assert run_query(two, "SELECT count(*) FROM phases")[1] == [(0,)]
 

@@ -295,14 +295,14 @@ def test_kill_9_of_the_writer(runs: Path) -> None:
 KILLED_SEALER = """
 import os, pathlib, signal, sys
 from joulelab.store import seal as module
-whole = module.chunks
+whole = module.read_chunks
 def cut(*given):
     for number, chunk in enumerate(whole(*given)):
         if number == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         yield chunk
-module.chunks = cut
-module.seal(pathlib.Path(sys.argv[1]), chunk_rows=100)
+module.read_chunks = cut
+module.seal_run(pathlib.Path(sys.argv[1]), chunk_rows=100)
 """
 
 

@@ -7,7 +7,7 @@ import re
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +17,28 @@ from joulelab.cli.meters import OPENED_AT_ONCE, MeterOpener, find_entries, load_
 from joulelab.cli.output import print_blocks, print_json, show_progress
 from joulelab.cli.parameters import Duration, config_option, format_examples, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
-from joulelab.instruments.meter_health import POLL_PERIOD_S
+from joulelab.instruments.meter_health import (
+    SLOW_READING_S,
+    ChannelHealth,
+    MeterHealth,
+    group_channels,
+    has_power,
+    judge_meter,
+    probe_meter,
+)
 from joulelab.run.config.meter_choice import list_lost_meters, mask_secrets
 from joulelab.run.config.meter_entries import find_meter_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from joulelab.core.spec import Meter
-    from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
+    from joulelab.instruments.meter_health import MeterFinding
     from joulelab.report.tables import Table
     from joulelab.report.terminal import Block
     from joulelab.run.config.configuration import Config, MeterEntry
 
 TEST_S, NETWORK_TEST_S = 3.0, 6.0
-SLOW_READING_S = 0.02
-LATE_READING_S = 0.01
-REFRESH_TOLERANCE = 0.3  # a larger deviation from the documented refresh period is reported
 EXAMPLES = format_examples("joulelab doctor", "joulelab doctor rapl pdu1 --for 10s")
 OWN_ADVICE = r"(?:; |: )?(?:(?:run|see) )?joulelab doctor\b.*?(?:, or |(?=;)|$)"
 
@@ -66,7 +71,8 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         for report in pool.map(lambda entry: examine_entry(entry, seconds or NETWORK_TEST_S), entries):
             outside.append(report)
             step()
-    outside += [_start_report(one.meter) | one.to_json() | {"status": "failed"} for one in lost]
+    failed = [one.to_json() | {"status": "failed", "code": one.problem.code} for one in lost]
+    outside += [_start_report(row["meter"]) | row for row in failed]
     found += outside
     for report in () if as_json else outside:
         print_blocks(_lay_out(report))
@@ -123,7 +129,7 @@ def examine_entry(entry: MeterEntry, seconds: float) -> dict[str, Any]:
 
 
 def _start_report(name: str) -> dict[str, Any]:
-    empty: dict[str, Any] = {"health": None, "advice": [], "missing": [], "found": [], "fixes": []}
+    empty: dict[str, Any] = {"health": None, "advice": [], "findings": [], "missing": [], "found": [], "fixes": []}
     return {"meter": name, "status": "open", "code": "", "what": "", "why": "", "next": "", "power": False, **empty}
 
 
@@ -140,8 +146,6 @@ def remove_own_advice(text: str) -> str:
 
 
 def _report_health(name: str, meter: Meter, seconds: float, *, polite: bool = False) -> dict[str, Any]:
-    from joulelab.instruments.meter_health import has_power, probe_meter
-
     try:
         health = probe_meter(meter, seconds, polite=polite)
         streams = [stream for stream in meter.streams() if has_power(stream)]
@@ -149,8 +153,10 @@ def _report_health(name: str, meter: Meter, seconds: float, *, polite: bool = Fa
         missing = [asdict(m) for m in getattr(meter, "missing", list)()]
     finally:
         meter.close()
+    findings = describe_findings(name, judge_meter(health, slow_s))
+    advice = ["; ".join(filter(None, (f["message"], f["next"]))) for f in findings]
     found = {"power": bool(streams), "health": asdict(health), "missing": missing}
-    return _start_report(name) | found | {"advice": list_advice(health, slow_s)}
+    return _start_report(name) | found | {"advice": advice, "findings": findings}
 
 
 def _suggest_adding(name: str) -> str | None:
@@ -175,50 +181,19 @@ def _list_fixes(name: str, offers: dict[str, str]) -> list[tuple[str, str]]:
     return fixes(root, python=sys.executable) if root else fixes(python=sys.executable)
 
 
-def list_advice(health: MeterHealth, slow_s: float = SLOW_READING_S) -> list[str]:
-    """Return sentences about unusual properties of a meter."""
-    advice = []
-    for c in _group_channels(health.channels):
-        channel = f"{c.scope} {c.channel}"
-        is_seen = c.refresh_s and c.declared_s and c.refresh_s > 2 * POLL_PERIOD_S
-        if is_seen and abs(c.refresh_s / c.declared_s - 1) > REFRESH_TOLERANCE:  # type: ignore[operator]
-            seen, stated = (f"{t * 1000:.0f} ms" for t in (c.refresh_s, c.declared_s))  # type: ignore[operator]
-            advice.append(f"{channel} refreshes every {seen} instead of {stated}; uncertainties assume {stated}")
-        if c.read_s and c.read_s > slow_s and (c.kind != "state" or slow_s == SLOW_READING_S):
-            advice.append(f"{channel}: one reading takes {c.read_s * 1000:.0f} ms; set a longer period than that")
-        if c.kind != "state" and c.reads and c.resolution is None and c.unit in ("J", "W"):
-            advice.append(f"{channel} did not change: the device is idle, or the meter does not work")
-    if health.late_s > LATE_READING_S:
-        advice.append(f"this machine is busy: readings start {health.late_s * 1000:.0f} ms late; leave a core free")
-    return advice + [f"{count} readings failed: {remove_own_advice(text)}" for text, count in health.errors.items()]
+def describe_findings(name: str, findings: Iterable[MeterFinding]) -> list[dict[str, Any]]:
+    """Return findings as plain data: code, scope and numbers beside the sentence and its next step."""
+    from joulelab.analysis.result import Check
+    from joulelab.report.messages import word_check
 
-
-def _group_channels(channels: tuple[ChannelHealth, ...]) -> list[ChannelHealth]:
-    """Merge equal channels of several devices: medians over the devices."""
-    from joulelab.report.format import join_scopes
-
-    groups: dict[tuple[str, str], list[ChannelHealth]] = {}
-    for c in channels:
-        if c.reads or c.failed:
-            groups.setdefault((c.scope.split(":")[0], c.channel), []).append(c)
-
-    def find_median(values: list[float | None]) -> float | None:
-        known = [v for v in values if v is not None]
-        return statistics.median(known) if known else None
-
-    return [
-        replace(
-            members[0],
-            scope=join_scopes([m.scope for m in members]),
-            failed=sum(m.failed for m in members),
-            rate_hz=find_median([m.rate_hz for m in members]) or 0.0,
-            read_s=find_median([m.read_s for m in members]),
-            refresh_s=find_median([m.refresh_s for m in members]),
-            noise_w=find_median([m.noise_w for m in members]),
-            resolution=find_median([m.resolution for m in members]),
-        )
-        for members in groups.values()
-    ]
+    described = []
+    for f in findings:
+        texts = {"channel": f.channel, "meter": name, "error": remove_own_advice(f.error)}
+        worded = word_check(Check(f.code, "warning", f.scope, dict(f.numbers), {k: v for k, v in texts.items() if v}))
+        numbers = dict(f.numbers)
+        about = {"code": f.code, "scope": f.scope, "channel": f.channel, "numbers": numbers, "error": f.error}
+        described.append(about | {"message": worded.text, "next": worded.next})
+    return described
 
 
 def _lay_out(report: dict[str, Any]) -> list[Block]:
@@ -243,7 +218,6 @@ def _lay_out(report: dict[str, Any]) -> list[Block]:
 
 
 def _lay_out_health(report: dict[str, Any]) -> list[Block]:
-    from joulelab.instruments.meter_health import ChannelHealth, MeterHealth
     from joulelab.report import format as fmt
     from joulelab.report.terminal import list_facts
 
@@ -251,7 +225,7 @@ def _lay_out_health(report: dict[str, Any]) -> list[Block]:
     health = MeterHealth(**{**report["health"], "channels": channels})
     late, worst = fmt.format_duration(health.late_s), fmt.format_duration(health.worst_late_s)
     cost = fmt.format_duration(health.cpu_per_read_s)
-    measured = [c for c in _group_channels(channels) if c.unit in ("J", "W") and c.kind != "state"]
+    measured = [c for c in group_channels(channels) if c.unit in ("J", "W") and c.kind != "state"]
     rate = f"{fmt.format_number(statistics.median(c.rate_hz for c in measured), 3)} readings/s, " if measured else ""
     text = f"works: {rate}{cost} of CPU per reading; 95 % of readings start at most {late} late, the latest {worst}"
     notes = [*report["advice"], *(f"{m['scope']}: {m['what']} ({m['why']})" for m in report["missing"])]
@@ -270,6 +244,6 @@ def _make_table(channels: list[ChannelHealth]) -> Table:
             factor, unit = fmt.find_prefix(c.resolution)
             step = f"{c.resolution / factor:.3g} {unit}{c.unit}"
         times = [fmt.format_period(t) for t in (c.read_s, c.refresh_s, c.declared_s)]
-        rows.append((c.scope, c.channel, *times, fmt.format_number(c.noise_w, 2), step))
+        rows.append((fmt.join_scopes(c.scope.split(", ")), c.channel, *times, fmt.format_number(c.noise_w, 2), step))
     columns = ("scope", "channel", "read", "refresh", "expected", "noise, W", "resolution")
     return make_table(columns, rows, left=(0, 1))

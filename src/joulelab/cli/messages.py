@@ -20,6 +20,7 @@ TITLES = {
     "lag": "Why the lag of a meter was not corrected",
     "study": "Notes beside the figures of a study",
     "comparison": "Notes beside a comparison of two runs",
+    "instruments": "Findings of `joulelab doctor` about a meter",
 }
 PAGE = """\
 # Messages

@@ -44,7 +44,8 @@ class Channel:
 class Row:
     """Describe one meter: whether it opened, its channels, and what it says instead.
 
-    Of an entry of the configuration, `module` is what reads it, `feeds` what it covers, and `source` where it stands.
+    `code` is that of the error. Of an entry of the configuration, `module` is what reads it, `feeds` what it covers,
+    and `source` where it stands.
     """
 
     meter: str
@@ -60,6 +61,7 @@ class Row:
     module: str = ""
     feeds: str = ""
     source: str = ""
+    code: str = ""
 
 
 def survey(
@@ -162,4 +164,4 @@ def _refused(name: str, summary: str, privilege: str, tried: str, error: Joulela
     status: Status = "unavailable" if isinstance(error, Unavailable) else "failed"
     if isinstance(error, Denied):
         status = "denied"
-    return Row(name, summary, status, privilege, tried, error.what, error.why or "", error.next or "")
+    return Row(name, summary, status, privilege, tried, error.what, error.why or "", error.next or "", code=error.code)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,14 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import MeterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Meter, Spec, Stream
 
 POLL_PERIOD_S = 0.005
+SLOW_READING_S = 0.02
+LATE_READING_S = 0.01
+REFRESH_TOLERANCE = 0.3  # a larger deviation from the documented refresh period is reported
 LEAST_CHANGES = 3  # fewer changes of a value show no period
 
 
@@ -58,6 +62,17 @@ class MeterHealth:
     worst_late_s: float
     cpu_per_read_s: float
     errors: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MeterFinding:
+    """Hold one unusual property of a meter; `messages.py` has its sentence. `numbers` are in SI units."""
+
+    code: str
+    scope: str = ""
+    channel: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
 
 
 def probe_meter(
@@ -191,3 +206,50 @@ def estimate_resolution(values: Sequence[float]) -> float | None:
 def _list_changes(times_ns: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
     """Return the readings that differ from the reading before them."""
     return [(t, v) for (_, old), (t, v) in pairwise(zip(times_ns, values, strict=True)) if v != old]
+
+
+def judge_meter(health: MeterHealth, slow_s: float = SLOW_READING_S) -> list[MeterFinding]:
+    """List unusual properties: wrong refresh period, slow, late or failed readings, values that never change.
+
+    Readings of power and energy that take longer than `slow_s` are slow; others only if it is the default.
+    """
+    found = []
+    for c in group_channels(health.channels):
+        deviation = c.refresh_s / c.declared_s - 1 if c.refresh_s and c.declared_s else 0.0
+        if c.refresh_s and c.declared_s and c.refresh_s > 2 * POLL_PERIOD_S and abs(deviation) > REFRESH_TOLERANCE:
+            numbers = {"refresh_s": c.refresh_s, "declared_s": c.declared_s}
+            found.append(MeterFinding("meter.refresh-differs", c.scope, c.channel, numbers))
+        if c.read_s and c.read_s > slow_s and (c.kind != "state" or slow_s == SLOW_READING_S):
+            found.append(MeterFinding("meter.slow-reading", c.scope, c.channel, {"reading_s": c.read_s}))
+        if c.kind != "state" and c.reads and c.resolution is None and c.unit in ("J", "W"):
+            found.append(MeterFinding("meter.unchanged", c.scope, c.channel))
+    if health.late_s > LATE_READING_S:
+        found.append(MeterFinding("meter.late-readings", numbers={"late_s": health.late_s}))
+    errors = health.errors.items()
+    return found + [MeterFinding("meter.readings-failed", numbers={"failed": n}, error=text) for text, n in errors]
+
+
+def group_channels(channels: Sequence[ChannelHealth]) -> list[ChannelHealth]:
+    """Merge equal channels of several devices: medians over the devices, their scopes in one text."""
+    groups: dict[tuple[str, str], list[ChannelHealth]] = {}
+    for c in channels:
+        if c.reads or c.failed:
+            groups.setdefault((c.scope.split(":")[0], c.channel), []).append(c)
+
+    def find_median(values: list[float | None]) -> float | None:
+        known = [v for v in values if v is not None]
+        return statistics.median(known) if known else None
+
+    return [
+        replace(
+            members[0],
+            scope=", ".join(m.scope for m in members),
+            failed=sum(m.failed for m in members),
+            rate_hz=find_median([m.rate_hz for m in members]) or 0.0,
+            read_s=find_median([m.read_s for m in members]),
+            refresh_s=find_median([m.refresh_s for m in members]),
+            noise_w=find_median([m.noise_w for m in members]),
+            resolution=find_median([m.resolution for m in members]),
+        )
+        for members in groups.values()
+    ]

@@ -63,11 +63,11 @@ def _read_row(path: Path) -> dict[str, Any]:
     from joulelab.core.errors import JoulelabError
     from joulelab.report.result_json import describe_head
 
-    row: dict[str, Any] = {"run": path.name, "folder": str(path), "problem": None}
+    row: dict[str, Any] = {"run": path.name, "folder": str(path), "problem": None, "code": None}
     try:
         return row | describe_head(load_head(path))
     except JoulelabError as error:
-        return row | {"problem": str(error)}
+        return row | {"problem": str(error), "code": error.code}
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
         return row | {"problem": f"{type(error).__name__}: {error}"}
 

@@ -101,3 +101,12 @@ def test_every_file_on_the_page_exists() -> None:
 
 def test_every_module_is_on_the_page() -> None:
     assert set(MODULES) - {name.partition(".")[0] for name in list_names()} == set()
+
+
+def test_every_term_has_its_place() -> None:
+    made = {"unseen", "in-step"}
+    for path in ANALYSIS.glob("*.py"):
+        made |= set(re.findall(r'f"([a-z]+):\{', path.read_text())) - {"scope", "other"}  # of traces
+    section = PAGE.read_text().partition("## Where each term is made")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+    assert {term for cell in cells for term in re.findall(r"`([\w-]+)`", cell)} == made

@@ -20,7 +20,6 @@ from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretc
 from joulelab.analysis.nameplate import find_rated_power
 from joulelab.analysis.readings import TICKS_PER_POWER, Readings, describe_power
 from joulelab.analysis.result import (
-    ChannelEnergy,
     Gap,
     GroupResult,
     PhaseResult,
@@ -251,13 +250,13 @@ def _make_scope_result(scope: ScopeChannels, interval: RunInterval, steps: Ints 
         parent=scope.parent,
         device=best.stream.device,
         model=best.stream.model,
-        reading=_describe_reading(best, energy, a, b),
+        reading=best.describe_energy(energy, a, b),
         mean_w=energy * (1 / span),
         statistics=_describe_power(shown or best, a, b),
         net=net,
         idle_w=idle_w,
         others=tuple(
-            _describe_reading(c, add_interval_terms(c.energy(a, b, steps), c.edge_u, a, b, interval.unsure), a, b)
+            c.describe_energy(add_interval_terms(c.energy(a, b, steps), c.edge_u, a, b, interval.unsure), a, b)
             for c in scope.channels[1:]
         ),
     )
@@ -271,22 +270,6 @@ def _describe_power(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | N
         every = max(shown.step_s, TICKS_PER_POWER * (shown.spec.update_s or shown.step_s))
         return describe_power(shown.curve.find_powers(every), a, b, window_s=every, step_s=every)
     return describe_power(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
-
-
-def _describe_reading(channel: EnergyChannel, energy: Quantity, a: int, b: int) -> ChannelEnergy:
-    inside = channel.readings.between(a, b)
-    accuracy = channel.spec.accuracy
-    return ChannelEnergy(
-        meter=channel.meter,
-        channel=channel.spec.name,
-        kind=channel.spec.kind,
-        energy=energy,
-        accuracy=accuracy.source,
-        reference=accuracy.reference,
-        estimate=channel.spec.estimate,
-        readings=inside.stop - inside.start,
-        coverage=channel.coverage(a, b),
-    )
 
 
 class _IntervalEnergies:

@@ -11,7 +11,7 @@ import numpy as np
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings, compute_coverage
-from joulelab.analysis.result import Check
+from joulelab.analysis.result import ChannelEnergy, Check
 from joulelab.analysis.slow_meters import DoubtedCurve, GuidedCurve, WatchedCurve
 from joulelab.analysis.unseen import PowerBounds
 from joulelab.core.quantity import Quantity, add_quantities
@@ -109,6 +109,21 @@ class EnergyChannel:
         edges = (-self.edge_u(a_ns, off_ns), self.edge_u(b_ns, off_ns))
         ends = {f"clock:{self.host}:{a_ns}": edges[0], f"clock:{self.host}:{b_ns}": edges[1]}
         return replace(found, terms={**found.terms, **ends})
+
+    def describe_energy(self, energy: Quantity, a_ns: int, b_ns: int) -> ChannelEnergy:
+        """Describe an energy of [a, b] with meter, accuracy, number of readings and coverage."""
+        inside = self.readings.between(a_ns, b_ns)
+        return ChannelEnergy(
+            meter=self.meter,
+            channel=self.spec.name,
+            kind=self.spec.kind,
+            energy=energy,
+            accuracy=self.spec.accuracy.source,
+            reference=self.spec.accuracy.reference,
+            estimate=self.spec.estimate,
+            readings=inside.stop - inside.start,
+            coverage=self.coverage(a_ns, b_ns),
+        )
 
     def edge_u(self, t_ns: int, off_ns: int) -> float:
         """Return the uncertainty (J) of an edge at t that may lie up to `off_ns` to either side."""

@@ -98,11 +98,15 @@ def join_meters(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined
     return JoinedScopes(sorted(ranked, key=lambda s: (s.host, rank_scope(s.scope))), lags, incomplete, together)
 
 
+def select_inner_scopes(scopes: Iterable[ScopeChannels]) -> list[ScopeChannels]:
+    """Return the measured GPUs, packages and memory among the scopes of a host, without parts of each other."""
+    inside = {s.scope: s for s in scopes if find_family(s.scope) in INNER_FAMILIES and not s.estimate}
+    return [inside[name] for name in find_roots(inside, {name: s.parent for name, s in inside.items()})]
+
+
 def _select_fast(scopes: list[ScopeChannels], sums: ChannelSums) -> _FastMeters | None:
     """Return the fast meters of a host, None if it has none or nothing to compare them with."""
-    inside = {s.scope: s for s in scopes if find_family(s.scope) in INNER_FAMILIES and not s.best.spec.estimate}
-    tree = {name: s.parent for name, s in inside.items()}
-    channels = [inside[name].best for name in find_roots(inside, tree)]
+    channels = [scope.best for scope in select_inner_scopes(scopes)]
     if not channels or not any(find_family(s.scope) in OUTER_FAMILIES for s in scopes):
         return None
     curve = sums.add_up(channels)
@@ -143,10 +147,13 @@ def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]
             )
     lags += shifts.values()
     moved = {key: lag for key, lag in shifts.items() if lag.applied}
-    channels = (
-        _shift_channel(c, moved[c.meter, c.stream.name]) if (c.meter, c.stream.name) in moved else c
-        for c in scope.channels
-    )
+    channels = []
+    for channel in scope.channels:
+        lag = moved.get((channel.meter, channel.stream.name))
+        if lag is not None:
+            assert isinstance(channel.curve, (PowerCurve, CounterCurve))  # sums and guides are made later
+            channel = replace(channel, curve=channel.curve.shift_back(lag.lag_s, lag.u_s))  # noqa: PLW2901
+        channels.append(channel)
     return replace(scope, channels=tuple(channels))
 
 
@@ -169,12 +176,6 @@ def _find_quantum_w(channel: EnergyChannel, fast: _FastMeters | None) -> float:
     shown = [channel, *(fast.channels if fast is not None else ())]
     steps_w: list[float] = [c.spec.accuracy.quantum / (c.step_s if c.spec.kind == "counter" else 1.0) for c in shown]
     return max(steps_w)
-
-
-def _shift_channel(channel: EnergyChannel, lag: Lag) -> EnergyChannel:
-    """Return a channel with its stamps moved back by a lag."""
-    assert isinstance(channel.curve, (PowerCurve, CounterCurve))  # sums and guides are made later
-    return replace(channel, curve=channel.curve.shift_back(lag.lag_s, lag.u_s))
 
 
 def _guide_scope(

@@ -16,7 +16,7 @@ from joulelab.analysis.analyse import RunInterval, find_interval, load_joined
 from joulelab.analysis.breakdown import stack_scopes
 from joulelab.analysis.channels import read_states
 from joulelab.analysis.job_accounting import list_account_events
-from joulelab.analysis.joining import INNER_FAMILIES
+from joulelab.analysis.joining import select_inner_scopes
 from joulelab.analysis.profile_buckets import (
     BucketBuilder,
     Buckets,
@@ -26,7 +26,7 @@ from joulelab.analysis.profile_buckets import (
     make_grid,
     make_levels,
 )
-from joulelab.core.scope import FAMILIES, find_family, find_roots, rank_scope
+from joulelab.core.scope import FAMILIES, find_family, rank_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -243,13 +243,7 @@ class _TracePlan:
 
 def find_guides(scopes: Sequence[ScopeChannels]) -> dict[str, list[ScopeChannels]]:
     """Return the GPUs, packages and memory of each host: they guide the slow meters around them."""
-    found: dict[str, list[ScopeChannels]] = {}
-    for host in {s.host for s in scopes}:
-        inside = {
-            s.scope: s for s in scopes if s.host == host and find_family(s.scope) in INNER_FAMILIES and not s.estimate
-        }
-        found[host] = [inside[name] for name in find_roots(inside, {name: s.parent for name, s in inside.items()})]
-    return found
+    return {host: select_inner_scopes(s for s in scopes if s.host == host) for host in {s.host for s in scopes}}
 
 
 def _name_scopes(scopes: Iterator[ScopeChannels] | Sequence[ScopeChannels]) -> str:

@@ -66,7 +66,7 @@ class Fact(click.ParamType[tuple[str, str | float | bool]]):
 
 
 @click.command("mark", cls=SplitCommand, epilog=EXAMPLES)
-@click.argument("name", required=False)
+@click.argument("name", required=False, metavar="[NAME] [-- CMD...]")
 @click.option("--n", "number", type=int, metavar="N", help="Number of the phase: epoch --n 3.")
 @click.option("--end", is_flag=True, help="End the current phase without a next one.")
 @click.option("--work", multiple=True, type=Amount(), help="Report work done so far: samples=64; repeatable.")

@@ -28,7 +28,7 @@ FIRST_S = 1.3  # readings need half a second to reach the disk, and a counter ha
 
 @click.command("watch", epilog=format_examples("joulelab watch", "joulelab watch baseline --every 5s"))
 @click.argument("run", required=False)
-@click.option("--every", type=Duration(0.2), default=1.0, show_default=True, help="Time between updates.")
+@click.option("--every", type=Duration(0.2), default="1s", show_default=True, help="Time between updates.")
 @click.option("--once", is_flag=True, help="Print one view and exit.")
 @click.option("--keep", is_flag=True, help="Keep the run if this node is measured.")
 @json_option

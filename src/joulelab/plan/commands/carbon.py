@@ -22,7 +22,7 @@ EXAMPLES = format_examples(
 def command(spec: str | None, **given: Any) -> None:
     """Compute the carbon emissions of runs or planned work, per site.
 
-    RUN is a run by id, name, path or `last`, or a study. Prices may change over time; rated power x
+    RUN is a run by id, name, path or `last`, or a study. Intensities may change over time; rated power x
     time is shown for comparison. With --work, --nodes, --cap or --batch the work is planned, scaled from the runs.
     """
     answer("carbon", spec, Given(**given))

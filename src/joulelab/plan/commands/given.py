@@ -106,8 +106,8 @@ def stores_options(function: F) -> F:
 def picture_option(function: F) -> F:
     """Add `--picture FILE` and `--force`."""
     path = click.Path(path_type=Path)
-    force = click.option("--force", is_flag=True, help="Write over a file that is not joulelab's.")
-    return click.option(PICTURE, type=path, metavar="FILE", help="Draw it: .pdf, .svg or .png.")(force(function))
+    force = click.option("--force", is_flag=True, help="Overwrite a file that is not by joulelab.")
+    return click.option(PICTURE, type=path, metavar="FILE", help="Draw a figure: .pdf, .svg or .png.")(force(function))
 
 
 def checked_picture(file: Path | None, *, force: bool) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.readings import Floats
     from joulelab.core.quantity import Quantity
     from joulelab.plan.draws import Measured
-    from joulelab.plan.toml_tables import Table
+    from joulelab.plan.toml_tables import TomlTable
 
 KEYS = ("name", "runs", "amount", GPU_HOURS, NODE_HOURS, "repeats", "nodes", "gpus", "cap_w", "batch")
 LONGEST_S = 1000 * 365.25 * 86400.0  # a plan over more is a slip of the pen
@@ -80,7 +80,7 @@ class Planned:
         return [self.whole * float(share) for share in shares]
 
 
-def read_work(tables: Sequence[Table]) -> list[Work]:
+def read_work(tables: Sequence[TomlTable]) -> list[Work]:
     """Read [[work]] tables; what is wrong is noted with the tables' problems."""
     found: list[Work] = []
     for table in tables:
@@ -99,7 +99,7 @@ def read_work(tables: Sequence[Table]) -> list[Work]:
     return found
 
 
-def _amount(table: Table, key: str) -> tuple[str, float | None]:
+def _amount(table: TomlTable, key: str) -> tuple[str, float | None]:
     if key != "amount":
         return (RUNS if key == "repeats" else key), table.positive(key)
     inner = table.table("amount")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.readings import Floats
     from joulelab.plan.draws import Draw
-    from joulelab.plan.toml_tables import Table
+    from joulelab.plan.toml_tables import TomlTable
 
 KEYS = ("name", "nodes", "runs", "node", "count", "share", "idle_w")
 LEAST_BINS = 1 << 14
@@ -53,7 +53,7 @@ class Job:
     idle_w: float | None = None
 
 
-def read_mix(tables: Sequence[Table]) -> tuple[Job, ...]:
+def read_mix(tables: Sequence[TomlTable]) -> tuple[Job, ...]:
     """Read [[mix]] tables; what is wrong is noted with the tables' problems."""
     found = []
     for n, one in enumerate(tables, 1):

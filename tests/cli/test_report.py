@@ -104,7 +104,7 @@ def test_a_study_is_named_by_its_name_folder_or_file(call: Call, fail: Fail, tmp
     assert call("report", "tiny-node", "--studies", "st").stdout == "joulelab-report-tiny-node.html\n"
     page = (tmp_path / "joulelab-report-tiny-node.html").read_text()
     assert "simulated: twin node, virtual time" in page
-    assert "Runtime x rated power says" in page
+    assert "Runtime x rated power is" in page
     told = json.loads(call("report", folder, "--json", "-o", "b.html").stdout)
     assert told | {"bytes": 0} == {
         "report": "b.html", "kind": "study", "format": "html", "bytes": 0, "study": "tiny-node", "folder": str(folder),

@@ -170,7 +170,7 @@ HOW = "is not recorded; set rated_w = WATTS below [node] of joulelab.toml"
             rated(unknown=tuple(f"cpu:{k}" for k in range(6))),
             f"unknown: the rated power of cpu:0, cpu:1, cpu:2, cpu:3 and 2 more {HOW}",
         ),
-        (rated(), "none: no energy was measured that it could be compared with"),
+        (rated(), "none: no measured energy to compare it with"),
     ],
 )
 def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, words: str) -> None:

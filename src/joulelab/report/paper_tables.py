@@ -59,8 +59,8 @@ PAIRS_NOTE = (
     "comparisons of the study by Holm; the verdict is by it at 5 %. More repeats of both cells would settle it with a "
     "chance of 80 % if the difference is what it seems."
 )
-ASSUMED = "* one cell has one run only: it is taken to scatter as the other does."
-METERS = "meters: no number of repeats settles it, for the meters may be off by as much as the difference."
+ASSUMED = "* one cell has a single run: its scatter is assumed to be that of the other cell."
+METERS = "meters: more repeats do not settle it, because the meters' error is as large as the difference."
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ MOST_UNBROKEN = 60  # letters that fit into any line
 MOST_LONG = 6  # texts that are too long for a line and are named only
 MOST_OF_NAME = 24  # letters of the name of a phase, in a line
 MOST_KINDS = 3  # of work, in the table of phases
+MOST_DEPTH = 20  # levels of nested phases that are indented
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 RATED_ADVICE = "set rated_w = WATTS below [node] of joulelab.toml"
 MOST_SCOPES = 4  # whose rated power is unknown
@@ -135,7 +136,7 @@ def write_headline(result: Result) -> str:
         if result.is_damaged:
             return f"no total: a file of the run cannot be read or is missing. It took {took}"
         if result.outcome == "imported":
-            return f"no energy: there is neither power nor energy in what was imported. It covers {took}"
+            return f"no energy: the imported data has neither power nor energy. It covers {took}"
         return f"no energy measured: no power meter can be read here. It took {took}"
     text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
     so_far = " so far" if result.state == "live" else ""
@@ -239,10 +240,11 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
         cells: list[Cell] = [r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
         cells += [r.energy, mean_w] if has_energy else []
         cells += [_share_work(r, kind, has_energy=has_energy) for kind in kinds]
-        made.append(TableRow(tuple(cells), depth=r.depth))
+        depth = min(r.depth, MOST_DEPTH)
+        made.append(TableRow(tuple(cells), depth=depth))
         if families and len(r.by_family) > 1 and r.duration_s > 0:
             for name, q in r.by_family.items():
-                made.append(TableRow((f"by {name}", "", q, q.value / r.duration_s), "dim", r.depth + 1))
+                made.append(TableRow((f"by {name}", "", q, q.value / r.duration_s), "dim", depth + 1))
     return make_table(columns, made)
 
 
@@ -489,7 +491,7 @@ def describe_rated(rated: RatedResult) -> str:
     ratio = rated.ratio
     if ratio is None:
         if not rated.unknown:
-            return "none: no energy was measured that it could be compared with"
+            return "none: no measured energy to compare it with"
         return f"unknown: the rated power of {_list_some(rated.unknown)} is not recorded; {RATED_ADVICE}"
     power = format_rated_power(rated)
     power = f"({power})" if " + " in power else power

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from joulelab.study.results import RatedTrial, Results
 
 ESTIMATE_NOTE = (
-    "Estimate: mean runtime x rated power of the devices; ratio: the estimate over what the same devices used, with "
-    "its expanded uncertainty (k = 2)."
+    "Estimate: mean runtime x rated power of the devices. Ratio: the estimate divided by the measured energy of the "
+    "same devices, with its expanded uncertainty (k = 2)."
 )
 
 
@@ -135,10 +135,11 @@ def describe_estimates(estimates: Sequence[CellEstimate], summary: StudySummary)
     low, high = (format_ratio(each.ratio) for each in (ranked[0], ranked[-1]))
     of = f"{len(estimates)} cell{'s' if len(estimates) > 1 else ''}"
     lacking = sum(cell.compared is not None for cell in summary.cells) - len(estimates)
-    without = f"; of {lacking} more it is unknown" if lacking > 0 else ""
+    without = f"; unknown for {lacking} more" if lacking > 0 else ""
     if len(estimates) == 1:
-        return f"Runtime x rated power says {low} times what the same devices used{without}."
-    return f"Runtime x rated power says {low} to {high} times what the same devices used, over {of}{without}."
+        return f"Runtime x rated power is {low} times the measured energy of the same devices{without}."
+    times = f"{low} to {high} times"
+    return f"Runtime x rated power is {times} the measured energy of the same devices, over {of}{without}."
 
 
 def make_estimate_table(estimates: Sequence[CellEstimate], summary: StudySummary) -> Table:

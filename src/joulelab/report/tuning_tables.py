@@ -61,7 +61,7 @@ def write_tuning_headline(tuned: Tuned) -> str:
         return text
     text = f"{text}: {', '.join(known)} than {against.shown}"
     if any(q is not None and not q.known for q in (best.gain, best.loss)):
-        text += " in single runs" if 1 in (best.n, against.n) else ", how surely is not known"
+        text += " in single runs" if 1 in (best.n, against.n) else ", accuracy unknown"
     return f"{text}; no significant difference between the two" if against.cap in tuned.tied else text
 
 

@@ -16,11 +16,11 @@ from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.run_rows import list_phase_rows
 from joulelab.report.tables import (
     GAP,
-    Cell,
     Column,
     FilledColumn,
     MarkedCell,
     Table,
+    TableCell,
     TableRow,
     make_table,
     measure_table,
@@ -411,7 +411,7 @@ def compare_with_first(results: Sequence[Result]) -> list[FilledColumn]:
 def _fill_measured(
     name: str, unit: str, values: Sequence[Quantity | None], groups: Sequence[GroupResult | None]
 ) -> FilledColumn:
-    cells: list[Cell] = [
+    cells: list[TableCell] = [
         MarkedCell(q, "~") if g is not None and g.estimate else q for q, g in zip(values, groups, strict=True)
     ]
     return scale_column(name, unit, values), tuple(cells)

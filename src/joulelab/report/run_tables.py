@@ -20,10 +20,10 @@ from joulelab.report.run_rows import (
 )
 from joulelab.report.tables import (
     HARD_BLANK,
-    Cell,
     Column,
     MarkedCell,
     Table,
+    TableCell,
     TableRow,
     make_table,
     scale_column,
@@ -181,7 +181,7 @@ def make_energy_table(rows: list[EnergyRow]) -> Table:
     for k, r in enumerate(rows):
         figures: list[Quantity | float | None] = [r.energy, r.mean_w.value, r.median_w, r.max_w, r.net]
         label = f"{r.label} (estimate)" if r.estimate and not r.total else r.label
-        cells: tuple[Cell, ...] = (
+        cells: tuple[TableCell, ...] = (
             label,
             *(MarkedCell(figure, "~" if r.estimate else "") for figure in figures[: len(columns) - 1]),
         )
@@ -237,7 +237,7 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
         columns.append(Column(head, factor=factor, is_optional=True))
     made = []
     for r, mean_w in zip(rows, means, strict=True):
-        cells: list[Cell] = [r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
+        cells: list[TableCell] = [r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
         cells += [r.energy, mean_w] if has_energy else []
         cells += [_share_work(r, kind, has_energy=has_energy) for kind in kinds]
         depth = min(r.depth, MOST_DEPTH)
@@ -248,7 +248,7 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     return make_table(columns, made)
 
 
-def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> Cell:
+def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
     """Return the energy per unit of work of a phase, or the rate of work where nothing was measured."""
     done = row.work.get(kind, 0.0)
     if not done or row.duration_s <= 0 or (has_energy and row.energy is None):

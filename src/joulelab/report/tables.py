@@ -63,7 +63,7 @@ class MarkedCell:
     after: str = ""
 
 
-Cell = Quantity | float | str | None | MarkedCell
+TableCell = Quantity | float | str | None | MarkedCell
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ class Column:
         return ", ".join(part for part in (self.name, self.unit) if part)
 
 
-FilledColumn = tuple[Column, tuple[Cell, ...]]
+FilledColumn = tuple[Column, tuple[TableCell, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """Hold one row. `style` is total, best, dim, or a class of a page; `depth` indents the first cell."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     style: str = ""
     depth: int = 0
     has_rule_below: bool = False
@@ -119,7 +119,7 @@ class Table:
 
 def make_table(
     columns: Iterable[Column | str],
-    rows: Iterable[TableRow | Sequence[Cell]],
+    rows: Iterable[TableRow | Sequence[TableCell]],
     *,
     left: Collection[int] = (0,),
     title: str = "",
@@ -166,7 +166,7 @@ def join_tables(first: Table, second: Table) -> Table:
     return replace(first, columns=(*first.columns, *second.columns[1:]), rows=tuple(rows))
 
 
-def format_cell(cell: Cell, column: Column) -> str:
+def format_cell(cell: TableCell, column: Column) -> str:
     """Return a cell as it is shown: rounded to its uncertainty, in the unit of its column, without the unit."""
     if isinstance(cell, str):
         return cell

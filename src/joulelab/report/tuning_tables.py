@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_notes
 from joulelab.report.tables import (
-    Cell,
     Column,
     Table,
+    TableCell,
     TableRow,
     join_tables,
     make_table,
@@ -96,12 +96,12 @@ def _make_compared_table(tuned: Tuned) -> Table:
     rows = []
     for r in tuned.rows:
         is_reference = r.cap == tuned.reference
-        figures: list[Cell] = [None, None, "1"] if is_reference else [r.gain, r.loss, r.score]
+        figures: list[TableCell] = [None, None, "1"] if is_reference else [r.gain, r.loss, r.score]
         rows.append(_make_row(tuned, r, (*figures[: len(columns) - 1], _word_verdict(tuned, r))))
     return make_table([*columns, Column("", align="left")], rows)
 
 
-def _make_row(tuned: Tuned, row: Row, cells: Sequence[Cell]) -> TableRow:
+def _make_row(tuned: Tuned, row: Row, cells: Sequence[TableCell]) -> TableRow:
     label = f"{row.shown}{'*' if row.cap == tuned.reference else ''}"
     return TableRow((label, *cells), "best" if row.cap == tuned.choice else "")
 

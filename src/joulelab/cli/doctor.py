@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter
     from joulelab.instruments.meter_health import MeterFinding
     from joulelab.report.tables import Table
-    from joulelab.report.terminal import Block
+    from joulelab.report.terminal import TextBlock
     from joulelab.run.config.configuration import Config, MeterEntry
 
 TEST_S, NETWORK_TEST_S = 3.0, 6.0
@@ -196,14 +196,14 @@ def describe_findings(name: str, findings: Iterable[MeterFinding]) -> list[dict[
     return described
 
 
-def _lay_out(report: dict[str, Any]) -> list[Block]:
+def _lay_out(report: dict[str, Any]) -> list[TextBlock]:
     from joulelab.report.terminal import BLANK_LINE, list_facts
 
     name = report["meter"]
     if report["status"] != "open":
         why = f" ({report['why']})" if report["why"] else ""
         then = f"\n-> {report['next']}" if report["next"] else ""
-        blocks: list[Block] = [list_facts([(name, f"{report['status']}: {report['what']}{why}{then}")])]
+        blocks: list[TextBlock] = [list_facts([(name, f"{report['status']}: {report['what']}{why}{then}")])]
     elif report["health"] is None:
         blocks = [list_facts((name, text) for text in report["advice"])]
     else:
@@ -217,7 +217,7 @@ def _lay_out(report: dict[str, Any]) -> list[Block]:
     return blocks if report["status"] == "open" and report["health"] is None else [*blocks, BLANK_LINE]
 
 
-def _lay_out_health(report: dict[str, Any]) -> list[Block]:
+def _lay_out_health(report: dict[str, Any]) -> list[TextBlock]:
     from joulelab.report import format as fmt
     from joulelab.report.terminal import list_facts
 

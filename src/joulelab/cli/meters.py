@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Archive, Meter
     from joulelab.instruments.catalog import Channel, Row
     from joulelab.report.tables import Table
-    from joulelab.report.terminal import Block
+    from joulelab.report.terminal import TextBlock
     from joulelab.run.config.configuration import Config, MeterEntry, MeterTable
 
     Reading = dict[str, Any]
@@ -213,14 +213,14 @@ def _describe_row(row: Row) -> dict[str, Any]:
     return data
 
 
-def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[Block]:
+def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
     from joulelab.instruments.meter_health import is_power_channel
     from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
 
     opened = [r for r in rows if r.status == "open"]
     refused = [r for r in rows if r.status != "open"]
     channels = [c for r in opened for c in r.channels if every or is_power_channel(c.spec)]
-    blocks: list[Block] = [_make_table(channels)] if channels else []
+    blocks: list[TextBlock] = [_make_table(channels)] if channels else []
     if not channels:
         here = "There is no power meter here: runs are recorded with time and load, without energy."
         blocks.append(TextLine("None of these meters reads energy or power." if named else here))

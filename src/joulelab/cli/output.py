@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from joulelab.report.terminal import Block
+    from joulelab.report.terminal import TextBlock
 
 NO_TERMINAL_WIDTH = 80
 BAR_AFTER_S = 2.0  # shorter work needs no bar
@@ -55,7 +55,7 @@ def measure_terminal() -> int:
     return NO_TERMINAL_WIDTH
 
 
-def print_blocks(blocks: Iterable[Block], *, file: TextIO | None = None) -> None:
+def print_blocks(blocks: Iterable[TextBlock], *, file: TextIO | None = None) -> None:
     """Print blocks of a report: on a terminal in its width and with bold and colours, elsewhere as plain text."""
     from joulelab.report.terminal import write_blocks
 

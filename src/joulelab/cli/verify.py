@@ -12,7 +12,7 @@ from joulelab.cli.parameters import format_examples, json_option, runs_option
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.report.terminal import Block
+    from joulelab.report.terminal import TextBlock
     from joulelab.store.verification import Verification
 
 
@@ -52,7 +52,7 @@ def command(context: click.Context, run: tuple[str, ...], as_json: bool, runs: P
         context.exit(1)
 
 
-def _lay_out(found: Verification) -> list[Block]:
+def _lay_out(found: Verification) -> list[TextBlock]:
     from joulelab.report.format import format_bytes
     from joulelab.report.tables import make_table
     from joulelab.report.terminal import TextLine
@@ -64,7 +64,9 @@ def _lay_out(found: Verification) -> list[Block]:
         DAMAGED: f", {whole} of {len(found.files)} files are whole",
         UNKNOWN: ": it has no manifest (not sealed yet, or sealed by joulelab 0.1.1 or before)",
     }
-    blocks: list[Block] = [TextLine(f"{found.folder.name}  {found.status}{details[found.status]}", is_wrapped=False)]
+    blocks: list[TextBlock] = [
+        TextLine(f"{found.folder.name}  {found.status}{details[found.status]}", is_wrapped=False)
+    ]
     rows = [
         (f.name, format_bytes(f.record.size), "" if f.record.rows is None else f.record.rows, f.status)
         for f in found.files

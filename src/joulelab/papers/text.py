@@ -8,7 +8,7 @@ from joulelab.papers import told as say
 from joulelab.papers.judged import count
 from joulelab.papers.tables import paper_table, sections
 from joulelab.report.tables import Table, escape_latex, escape_markdown, write_latex, write_markdown
-from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +23,9 @@ NOTES = "Notes"
 COVERAGE = "± behind a reproduced figure is its expanded uncertainty (k = 2)."
 
 
-def lay_out_told(told: Told) -> list[Block]:
+def lay_out_told(told: Told) -> list[TextBlock]:
     """Return everything: tables of figures, findings, counts, misses with their reason, meters, files, what is next."""
-    blocks: list[Block] = [TextLine(told.paper.title, "bold"), list_facts(heading(told))]
+    blocks: list[TextBlock] = [TextLine(told.paper.title, "bold"), list_facts(heading(told))]
     for figures in sections(told.figures):
         blocks += [BLANK_LINE, figures]
     for table in (each for each in told.tables if len(each.rows) <= MOST_ROWS):
@@ -108,7 +108,7 @@ def _itemize(lines: Sequence[str]) -> str:
     return f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}"
 
 
-def _lay_out_list(title: str, lines: Sequence[tuple[str, str]], *, label: int) -> list[Block]:
+def _lay_out_list(title: str, lines: Sequence[tuple[str, str]], *, label: int) -> list[TextBlock]:
     if not lines:
         return []
     facts = list_facts(lines, label_width=label, styles={"MISS": "bold", "NO": "bold"})

@@ -11,7 +11,7 @@ from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.control.client import CapDevice, CapStatus
-    from joulelab.report.terminal import Block
+    from joulelab.report.terminal import TextBlock
 
 HEADINGS = ("device", "now", "enforced", "default", "range", "")
 # The end of a cap by its outcome.
@@ -24,11 +24,11 @@ ENDINGS = {
 }
 
 
-def lay_out_cap_status(status: CapStatus) -> list[Block]:
+def lay_out_cap_status(status: CapStatus) -> list[TextBlock]:
     """Return a line for each device, then the holders, and the devices that cannot be capped."""
     if status.devices:
         table = make_table(HEADINGS, map(_list_cells, status.devices), left=(0, 5))
-        blocks: list[Block] = [table, BLANK_LINE]
+        blocks: list[TextBlock] = [table, BLANK_LINE]
     else:
         blocks = [TextLine("No device can be capped here.")]
     held = [(device.scope, _name_holder(device)) for device in status.devices if device.holder or device.leftover]

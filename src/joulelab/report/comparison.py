@@ -26,7 +26,7 @@ from joulelab.report.tables import (
     measure_table,
     scale_column,
 )
-from joulelab.report.terminal import BLANK_LINE, Block, TextLine
+from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -421,9 +421,9 @@ def _list_changes(lines: Sequence[ComparedFigure | None]) -> tuple[str, ...]:
     return ("", *(fmt.NOTHING if line is None else format_figure_change(line) for line in lines[1:]))
 
 
-def lay_out_comparison(found: RunComparison, *, width: int) -> list[Block]:
+def lay_out_comparison(found: RunComparison, *, width: int) -> list[TextBlock]:
     """Return a comparison of two runs for a terminal: figures, facts, verdict, notes."""
-    blocks: list[Block] = []
+    blocks: list[TextBlock] = []
     for label, run in (("A", found.a), ("B", found.b)):
         blocks.append(TextLine(fmt.shorten_end(f"{label}  {run.run}  {title_run(run)}", width)))
         if run.twin:

@@ -27,7 +27,7 @@ from joulelab.report.tables import (
     write_latex,
     write_markdown,
 )
-from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,9 +90,9 @@ def lay_out_paper(
     spread: Spread = "deviation",
     scope: str | None = None,
     every: bool = False,
-) -> list[Block]:
+) -> list[TextBlock]:
     """Return the tables and the comparisons with the reference, for a terminal; `every` shows all pairs."""
-    blocks: list[Block] = []
+    blocks: list[TextBlock] = []
     for paper in list_paper_tables(summary, spread=spread, scope=scope):
         table = make_paper_table(paper)
         if measure_table(table) > width:

@@ -32,8 +32,8 @@ from joulelab.report.terminal import (
     BLANK_LINE,
     LABEL_WIDTH,
     STATUS_STYLES,
-    Block,
     RuleLine,
+    TextBlock,
     TextLine,
     list_facts,
     write_blocks,
@@ -87,14 +87,14 @@ def lay_out_run(
     every_phase: bool = False,
     budget: bool = False,
     handle: str | None = None,
-) -> list[Block]:
+) -> list[TextBlock]:
     """Return everything about a run: figures first, then doubts, then the next command.
 
     `handle` is how commands name the run: its id unless given. A command that is too long for `width` is cut.
     """
     name = handle or result.run
     title = f"joulelab · {result.run}{f' · {result.name}' if result.name else ''}"
-    blocks: list[Block] = [RuleLine(fmt.shorten_end(title, width - 2))]
+    blocks: list[TextBlock] = [RuleLine(fmt.shorten_end(title, width - 2))]
     if result.twin:
         blocks.append(TextLine(fmt.name_twins([result.twin])))
     blocks.append(TextLine(write_headline(result), "bold", is_wrapped=False))
@@ -118,10 +118,10 @@ def lay_out_run(
     return blocks + [TextLine(f"{label:<{LABEL_WIDTH}} {text}", is_wrapped=False) for label, text in closing]
 
 
-def _lay_out_energies(result: Result, *, every: bool, budget: bool) -> list[Block]:
+def _lay_out_energies(result: Result, *, every: bool, budget: bool) -> list[TextBlock]:
     by = list_meter_facts(result, every=every)
     label_width = max(LABEL_WIDTH, *(len(label) for label, _ in by))
-    blocks: list[Block] = [BLANK_LINE, make_energy_table(list_energy_rows(result, every=every)), BLANK_LINE]
+    blocks: list[TextBlock] = [BLANK_LINE, make_energy_table(list_energy_rows(result, every=every)), BLANK_LINE]
     blocks.append(list_facts(by, label_width=label_width))
     if agreement := list_agreement_rows(result, every=every):
         blocks += [BLANK_LINE, make_agreement_table(agreement)]
@@ -556,7 +556,7 @@ def describe_measurement(title: str, duration_s: float, run: Path | None, result
     head = f"{title}: {fmt.format_duration(duration_s)}"
     if run is None or result is None:
         return f"{head}, not recorded"
-    blocks: list[Block] = []
+    blocks: list[TextBlock] = []
     if result.energy is None or not result.scopes:
         head += ", no power meter (`joulelab meters` lists what is missing)"
     else:

@@ -22,7 +22,7 @@ from joulelab.report.tables import (
     write_latex,
     write_markdown,
 )
-from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,9 +41,9 @@ COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others a
 BEST_HEADING = "best for\n(~ no significant difference)"
 
 
-def lay_out_study(summary: StudySummary, *, every: bool = False) -> list[Block]:
+def lay_out_study(summary: StudySummary, *, every: bool = False) -> list[TextBlock]:
     """Return a whole summary for the terminal; `every` shows the scaling at all caps."""
-    blocks: list[Block] = []
+    blocks: list[TextBlock] = []
     for line in summary.lines:
         blocks += [BLANK_LINE, TextLine(title_line(summary, line), "bold")]
         compared = make_compared_table(summary, line)
@@ -59,7 +59,7 @@ def lay_out_study(summary: StudySummary, *, every: bool = False) -> list[Block]:
     return [*blocks, BLANK_LINE, list_facts(notes)]
 
 
-def _lay_out_best(summary: StudySummary, line: CellLine | None, title: str) -> list[Block]:
+def _lay_out_best(summary: StudySummary, line: CellLine | None, title: str) -> list[TextBlock]:
     facts = [(b.goal.text, describe_best(summary, b)) for b in list_line_bests(summary, line)]
     if front := describe_front(summary, line):
         facts.append(("Pareto", front))

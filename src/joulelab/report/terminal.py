@@ -48,7 +48,7 @@ class FactLines:
     styles: Mapping[str, str] = field(default_factory=dict)
 
 
-Block = Table | TextLine | RuleLine | FactLines
+TextBlock = Table | TextLine | RuleLine | FactLines
 BLANK_LINE = TextLine()
 
 
@@ -59,13 +59,13 @@ def list_facts(
     return FactLines(tuple(rows), label_width, styles or {})
 
 
-def write_blocks(blocks: Iterable[Block], width: int, *, is_styled: bool = False) -> str:
+def write_blocks(blocks: Iterable[TextBlock], width: int, *, is_styled: bool = False) -> str:
     """Return blocks as text for a terminal, one below the other; every line ends with a line feed."""
     lines = [line for block in blocks for line in _write_block(block, width, is_styled=is_styled)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _write_block(block: Block, width: int, *, is_styled: bool) -> list[str]:
+def _write_block(block: TextBlock, width: int, *, is_styled: bool) -> list[str]:
     match block:
         case Table():
             return write_terminal(block, width, is_styled=is_styled).split("\n")

@@ -18,7 +18,7 @@ from joulelab.report.tables import (
     measure_table,
     scale_column,
 )
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +32,9 @@ MINUTES_S = 100.0  # times from this on are in minutes
 PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, or follows from it by a sum
 
 
-def lay_out_tuning(tuned: Tuned, *, width: int) -> list[Block]:
+def lay_out_tuning(tuned: Tuned, *, width: int) -> list[TextBlock]:
     """Return the whole result of a tuning, for a terminal."""
-    blocks: list[Block] = [BLANK_LINE, TextLine(write_tuning_headline(tuned), "bold")]
+    blocks: list[TextBlock] = [BLANK_LINE, TextLine(write_tuning_headline(tuned), "bold")]
     if tuned.rows:
         measured, compared = _make_measured_table(tuned), _make_compared_table(tuned)
         whole = join_tables(measured, compared)

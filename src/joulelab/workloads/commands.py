@@ -171,10 +171,10 @@ def _described(name: str, module: WorkloadModule) -> dict[str, Any]:
 def _print_rows(rows: list[dict[str, Any]]) -> None:
     from joulelab.cli.output import print_blocks
     from joulelab.report.tables import make_table
-    from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
+    from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
     cells = [(r["name"], r["study"], INSTALLED if r["needs"] is None else "see below", r["summary"]) for r in rows]
-    blocks: list[Block] = [make_table(("name", "study", "needs", "summary"), cells, left=range(4))]
+    blocks: list[TextBlock] = [make_table(("name", "study", "needs", "summary"), cells, left=range(4))]
     lacking = [(row["name"], f"{row['needs']['why']}\n-> {row['needs']['next']}") for row in rows if row["needs"]]
     if lacking:
         blocks += [BLANK_LINE, list_facts(lacking, label_width=max(len(name) for name, _ in lacking))]
@@ -184,13 +184,13 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
 def _print_info(told: Mapping[str, Any]) -> None:
     from joulelab.cli.output import print_blocks
-    from joulelab.report.terminal import BLANK_LINE, Block, TextLine, list_facts
+    from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
     needs = told["needs"]
     head = [(told["name"], told["summary"]), ("study", told["study"])]
     head += [("needs", INSTALLED if needs is None else f"{needs['why']}\n-> {needs['next']}")]
     facts = [(key, text) for key, text in head if text]
-    blocks: list[Block] = [list_facts(facts, label_width=max(5, len(told["name"]))), BLANK_LINE, _parameters(told)]
+    blocks: list[TextBlock] = [list_facts(facts, label_width=max(5, len(told["name"]))), BLANK_LINE, _parameters(told)]
     if told["presets"]:
         rows = [(name, _preset(told, values)) for name, values in told["presets"].items()]
         width = max(6, *map(len, told["presets"]))

@@ -10,7 +10,7 @@ from joulelab.plan.account.work import Planned
 from joulelab.plan.rates.steps import shown as time_shown
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, FilledColumn, Table, TableRow, make_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,9 +60,9 @@ def cell(q: Quantity | None, factor: float = 1.0) -> str:
     return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
-def lay_out_books(books: Books, title: str = "") -> list[Block]:
+def lay_out_books(books: Books, title: str = "") -> list[TextBlock]:
     """Return the whole answer, for a terminal."""
-    blocks: list[Block] = [TextLine(headline(books, title), "bold")]
+    blocks: list[TextBlock] = [TextLine(headline(books, title), "bold")]
     if books.twins:
         blocks.append(TextLine(fmt.name_twins(books.twins), "yellow"))
     return [*blocks, BLANK_LINE, _make_table(books), BLANK_LINE, list_facts(lines(books), styles=STATUS_STYLES)]

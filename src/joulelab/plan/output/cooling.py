@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from joulelab.plan.cooling.blowing import BEYOND_SEEN
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, FilledColumn, Table, TableRow, make_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +19,9 @@ KWH = 1e3  # in a MWh
 COVERAGE = "intervals are expanded uncertainties (k = 2); ± ? where nobody states the accuracy"
 
 
-def lay_out_cooling(plan: CoolingPlan) -> list[Block]:
+def lay_out_cooling(plan: CoolingPlan) -> list[TextBlock]:
     """Return everything that a plan of cooling says, for a terminal."""
-    blocks: list[Block] = [BLANK_LINE, TextLine(headline(plan), "bold"), BLANK_LINE]
+    blocks: list[TextBlock] = [BLANK_LINE, TextLine(headline(plan), "bold"), BLANK_LINE]
     for table in _tables(plan):
         blocks += [table, BLANK_LINE]
     return [*blocks, list_facts(lines(plan), styles=STATUS_STYLES)]

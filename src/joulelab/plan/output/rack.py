@@ -8,7 +8,7 @@ from joulelab.plan.rack.extremes import Refusal, independent, up_to
 from joulelab.plan.rack.fit import usable_w
 from joulelab.report import format as fmt
 from joulelab.report.tables import Table, TableRow, make_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +33,9 @@ HEADS = (
 )
 
 
-def lay_out_rack(decision: Decision) -> list[Block]:
+def lay_out_rack(decision: Decision) -> list[TextBlock]:
     """Return everything that is said of a rack, for a terminal."""
-    blocks: list[Block] = [BLANK_LINE, *(TextLine(line, "bold") for line in headline(decision))]
+    blocks: list[TextBlock] = [BLANK_LINE, *(TextLine(line, "bold") for line in headline(decision))]
     blocks += [BLANK_LINE, _rules(decision)]
     if decision.targets:
         blocks += [BLANK_LINE, _targets(decision)]

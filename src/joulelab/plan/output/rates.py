@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.plan.rates.steps import shown
 from joulelab.report import format as fmt
 from joulelab.report.tables import Table, make_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +27,10 @@ KINDS = {
 ALL_WRONG = "? (nobody states it: it is in no interval)"
 
 
-def lay_out_look(look: Look, spec: str) -> list[Block]:
+def lay_out_look(look: Look, spec: str) -> list[TextBlock]:
     """Return everything that is said of a rate, for a terminal."""
     title = f"{fmt.shorten_middle(look.label.name, 60)}: {look.form}, {look.label.unit}"
-    blocks: list[Block] = [BLANK_LINE, TextLine(title, "bold")]
+    blocks: list[TextBlock] = [BLANK_LINE, TextLine(title, "bold")]
     if look.rules:
         rows = [(fmt.shorten_middle(name, 20), f"{price:.6g}", hours) for name, price, hours in look.rules]
         blocks += [BLANK_LINE, make_table(("rule", look.label.unit, "when"), rows, left=(0, 2))]
@@ -113,7 +113,7 @@ def _make_service_table(services: Sequence[Mapping[str, Any]]) -> Table:
     return make_table(("service", "what", "kind", "key"), rows, left=(0, 1, 2, 3))
 
 
-def lay_out_rates(rows: Sequence[Row], services: Sequence[Mapping[str, Any]], kept: Sequence[Kept]) -> list[Block]:
+def lay_out_rates(rows: Sequence[Row], services: Sequence[Mapping[str, Any]], kept: Sequence[Kept]) -> list[TextBlock]:
     """Return all rates that have names, for a terminal."""
     nothing = [("kept", "nothing yet\n-> joulelab plan rates fetch em:DE --forecast")]
     more = "figures (380, 0.32EUR), files (prices.csv) and tariffs (tariff.toml) are rates too"

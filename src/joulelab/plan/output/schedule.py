@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.plan.schedule.policies import BACKFILL, ENERGY, FIRST_COME, FIT, NAMEPLATE
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, FilledColumn, Table, join_columns, join_tables, make_table, measure_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ ASSUMED = (
 
 def lay_out_schedule(
     comparison: Comparison, responses: Mapping[str, Response], notes: Sequence[str] = (), *, width: int
-) -> list[Block]:
+) -> list[TextBlock]:
     """Return headline, tables and facts, for a terminal."""
-    blocks: list[Block] = [BLANK_LINE, TextLine(headline(comparison), "bold")]
+    blocks: list[TextBlock] = [BLANK_LINE, TextLine(headline(comparison), "bold")]
     for table in (_energies(comparison), *_times(comparison, width), *_accounts(comparison)):
         blocks += [BLANK_LINE, table]
     return [*blocks, BLANK_LINE, list_facts(lines(comparison, responses, notes), styles=STATUS_STYLES)]

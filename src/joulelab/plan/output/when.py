@@ -11,7 +11,7 @@ from joulelab.plan.shifting.slots import J_PER_KWH, zone_of
 from joulelab.plan.shifting.stretches import stretches_of
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, FilledColumn, join_columns
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, Block, TextLine, list_facts
+from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +34,9 @@ NOTHING_TO_GAIN = 0.002  # a gain below this is none
 NO_SHARE = 5e-5  # a share that is shown as 0.00 %
 
 
-def lay_out_plan(plan: Plan) -> list[Block]:
+def lay_out_plan(plan: Plan) -> list[TextBlock]:
     """Return everything that a plan says, for a terminal."""
-    blocks: list[Block] = [BLANK_LINE, TextLine(headline(plan), "bold")]
+    blocks: list[TextBlock] = [BLANK_LINE, TextLine(headline(plan), "bold")]
     styles = ["best" if way.name == plan.chosen else "" for way in plan.ways]
     for columns in (columns_of(plan), time_columns(plan)):
         blocks += [BLANK_LINE, join_columns(columns, styles=styles)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from joulelab.papers import Paper, Table
+from joulelab.papers import Paper, PublishedTable
 from joulelab.papers.covered import Covered
 from joulelab.papers.judged import NONE, POINTS, STEP, Figure, printed
 from joulelab.papers.told import Told
@@ -35,7 +35,7 @@ def paper(**more: Any) -> Paper:
 
 
 def told(**more: Any) -> Told:
-    table = Table("batches", "Batches", ("batch", "energy"), (("512", "123 kWh"),), records=({"batch": 512},))
+    table = PublishedTable("batches", "Batches", ("batch", "energy"), (("512", "123 kWh"),), records=({"batch": 512},))
     given: dict[str, Any] = {"paper": paper(), "figures": figures(), "twins": {"one": "8 GPUs"}, "seed": 7}
     given |= {"slots": 680, "ran_s": 90_000.0, "took_s": 42.0, "new": 680, "tables": [table], "folder": "here"}
     held = Covered(680, 679, 6120, 6100, 0.012, 0.009, 68, 67, ("train, cap 100 W", 9, 10))

@@ -35,7 +35,7 @@ FRAME = (
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PublishedTable:
     """Hold a table of the paper as it is printed: heads, rows of texts, a note; CSV has `records` in full, SI."""
 
     name: str
@@ -69,7 +69,7 @@ class Paper:
     twins: Mapping[str, str]
     figures: Callable[[Study, Mapping[str, Any]], list[Figure]]
     pictures: Callable[[Study, Path], list[Path]] = _nothing
-    tables: Callable[[Study], Sequence[Table]] = _nothing
+    tables: Callable[[Study], Sequence[PublishedTable]] = _nothing
     meters: Callable[[Study], Sequence[str]] = _nothing
     not_figures: Mapping[str, str] = field(default_factory=dict)
     example: str = "cooling.inlet_c=35"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.papers import Paper, Table
+from joulelab.papers import Paper, PublishedTable
 from joulelab.papers.bnl_meters import PERIODS_S, costs, sentences
 from joulelab.papers.bnl_pictures import LABELS, pictures_of
 from joulelab.papers.bnl_runs import HOUR_S, KWH, Ran, ran
@@ -197,14 +197,16 @@ def _minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
 
 
-def tables(study: Study) -> list[Table]:
+def tables(study: Study) -> list[PublishedTable]:
     """Return the paper's table 1, and what other periods of reading would have given."""
     found, rated = ran(study), float(printed("bnl")["rated_w"])
     heads = ("run", "batch", "duration, h", "median, W", "maximum, W", "energy, kWh", "maximum of nameplate, %")
     rows = tuple(_row(one, rated) for one in found.values())
     records = tuple(_record(one, rated) for one in found.values())
     note = f"Power once a minute, and energy made of it, with the PDU's own gain; nameplate {rated / 1000:g} kW."
-    made = [Table("summary", "Table 1: batch, duration, power and energy of each run", heads, rows, note, records)]
+    made = [
+        PublishedTable("summary", "Table 1: batch, duration, power and energy of each run", heads, rows, note, records)
+    ]
     return [*(made if rows else []), *_sampling(study)]
 
 
@@ -236,7 +238,7 @@ def _record(one: Ran, rated_w: float) -> dict[str, Any]:
     }
 
 
-def _sampling(study: Study) -> list[Table]:
+def _sampling(study: Study) -> list[PublishedTable]:
     found = costs(study)
     if not found:
         return []
@@ -257,7 +259,7 @@ def _sampling(study: Study) -> list[Table]:
         f"Over where readings fall. Powers are with the PDU's own gain ({100 * found[0].gain:+.2f} %), energies not."
     )
     title = f"What reading every {', '.join(map(str, PERIODS_S[:-1]))} or {PERIODS_S[-1]} s gets wrong"
-    return [Table("sampling", title, heads, rows, note, records)]
+    return [PublishedTable("sampling", title, heads, rows, note, records)]
 
 
 def meters(study: Study) -> list[str]:

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.quantity import ONE
-from joulelab.papers import Paper, Table
+from joulelab.papers import Paper, PublishedTable
 from joulelab.papers.gdansk_findings import findings
 from joulelab.papers.gdansk_pictures import pictures_of
 from joulelab.papers.gdansk_runs import ALL, CAPPED_W, COUNTS, DEFAULT_W, EDS15, METRICS, Swept, cap_of, swept
@@ -176,7 +176,7 @@ def _times_hundred(share: Quantity | None) -> Quantity | None:
     return None if share is None else share * 100
 
 
-def tables(study: Study) -> list[Table]:
+def tables(study: Study) -> list[PublishedTable]:
     """Return table 1 of the paper: the best cap for each goal on 8 GPUs, and what it gains."""
     found, rows, records = swept(study), [], []
     for metric in METRICS:
@@ -190,7 +190,7 @@ def tables(study: Study) -> list[Table]:
     heads = ("metric", f"gain over {DEFAULT_W} W, %", "cap, W")
     note = "Of the twin. The gain by EDS(2) is by algebra half of gain minus loss."
     title = "Table 1: best caps on 8 GPUs"
-    return [Table("best-caps", title, heads, tuple(rows), note, tuple(records))] if rows else []
+    return [PublishedTable("best-caps", title, heads, tuple(rows), note, tuple(records))] if rows else []
 
 
 def meters(study: Study) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.papers import Paper, Table
+from joulelab.papers import Paper, PublishedTable
 from joulelab.papers.horeka_findings import findings
 from joulelab.papers.horeka_meters import accounted_otherwise, cost_table, costs, sentences
 from joulelab.papers.horeka_outside import outside
@@ -183,7 +183,7 @@ def _figure(
     )  # fmt: skip
 
 
-def tables(study: Study) -> list[Table]:
+def tables(study: Study) -> list[PublishedTable]:
     """Return tables 2 and 3 of the paper, and what the accounting's sampling costs."""
     found = ran(study)
     made = [_table(number, case, found) for number, case in ((2, "energy"), (3, "health"))]
@@ -191,7 +191,7 @@ def tables(study: Study) -> list[Table]:
     return [*(table for table in made if table.rows), *([cost] if cost is not None else [])]
 
 
-def _table(number: int, case: str, found: Mapping[tuple[str, str], Ran]) -> Table:
+def _table(number: int, case: str, found: Mapping[tuple[str, str], Ran]) -> PublishedTable:
     rows, records = [], []
     for phase in ("train", "predict", "notebook"):
         for setup in (GPU, MIX, ONLY):
@@ -208,7 +208,7 @@ def _table(number: int, case: str, found: Mapping[tuple[str, str], Ran]) -> Tabl
     heads = ("", "node", "energy, kJ", "mean power, W", "runtime")
     note = "Of the twins, by the cluster's accounting. ±: standard deviation between repeats."
     title = f"Table {number}: the use case {case}"
-    return Table(f"table-{number}-{case}", title, heads, tuple(rows), note, tuple(records))
+    return PublishedTable(f"table-{number}-{case}", title, heads, tuple(rows), note, tuple(records))
 
 
 def _clock(seconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.core.clock import NS
-from joulelab.papers import Table
+from joulelab.papers import PublishedTable
 from joulelab.papers.horeka_runs import done
 from joulelab.study.nodes import TWIN
 from joulelab.twin.instrument import panel_j
@@ -148,7 +148,7 @@ def _watts(cost: Cost) -> str:
     return f"{cost.counted_w:.0f} ± {cost.spread * cost.power_w:.0f} W"
 
 
-def cost_table(found: list[Cost]) -> Table | None:
+def cost_table(found: list[Cost]) -> PublishedTable | None:
     """Return what every period costs as a table; None where nothing ran on a twin."""
     if not found:
         return None
@@ -164,4 +164,4 @@ def cost_table(found: list[Cost]) -> Table | None:
     )  # fmt: skip
     heads = ("job, on a GPU", "runtime", "a look every", "error of energy, %", "deviation, %", "at worst, %", "mean, W")
     note = "By the twin's own integral, over runs with scatter and over where the looks fall. *: as the twin's cluster."
-    return Table("accounting", "What the accounting's sampling costs", heads, rows, note, records)
+    return PublishedTable("accounting", "What the accounting's sampling costs", heads, rows, note, records)

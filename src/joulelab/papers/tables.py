@@ -14,7 +14,7 @@ from joulelab.report.tables import Column, FilledColumn, Table, join_columns, ma
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.papers import Table as PaperTable
+    from joulelab.papers import PublishedTable as PaperTable
     from joulelab.papers.judged import Figure, Kind, Tolerance
 
 # Kinds that have a table of numbers, with what stands above it.

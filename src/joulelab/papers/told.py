@@ -13,7 +13,7 @@ from joulelab.report import format as fmt
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.papers import Paper, Table
+    from joulelab.papers import Paper, PublishedTable
     from joulelab.papers.judged import Figure, Kind
 
 SCHEMA = 1
@@ -45,7 +45,7 @@ class Told:
     assumed: Sequence[str] = ()
     covered: Covered = field(default_factory=Covered)
     meters: Sequence[str] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[PublishedTable] = ()
     folder: str = ""
     files: Sequence[str] = ()
     then: Sequence[tuple[str, str]] = ()
@@ -165,5 +165,5 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-def _plain(table: Table) -> list[dict[str, Any]]:
+def _plain(table: PublishedTable) -> list[dict[str, Any]]:
     return [dict(r) for r in table.records] or [dict(zip(table.heads, row, strict=True)) for row in table.rows]

@@ -144,6 +144,30 @@ def test_phases_that_claim_each_other_as_parents_are_credited_once():
     assert [p.work for p in phases] == [{"x": 1.0}, {"x": 1.0}]
 
 
+def test_work_in_thousands_of_nested_phases_counts_in_all_around():
+    depth = 3_000
+    names = [f"1-{k}" for k in range(depth)]
+    marks = [begin(1_000 + k, name, "deep", names[k - 1] if k else None) for k, name in enumerate(names)]
+    marks += [work(5_000, {"x": 1.0}, name) for name in names]
+    phases, done = list_phases(marks, START, END)
+    assert [p.work["x"] for p in phases] == [depth - k for k in range(depth)]
+    assert done.amounts == {"x": depth}
+
+
+def test_kinds_of_work_come_in_the_order_of_the_run():
+    marks = [begin(2_000, "1-1", "epoch"), begin(2_000, "1-2", "batch", "1-1"), work(3_000, {"samples": 2.0}, "1-2")]
+    marks += [work(4_000, {"batches": 1.0}, "1-1")]
+    phases, _ = list_phases(marks, START, END)
+    assert list(phases[0].work.items()) == [("samples", 2.0), ("batches", 1.0)]
+
+
+def test_work_of_other_ranks_goes_to_threads_that_overlap():
+    marks = [begin(2_000, "1-1", "a"), begin(2_500, "1-2", "b"), end(3_000, "1-2"), end(8_000, "1-1")]
+    marks += [work(2_600, {"x": 1.0}, source="200-7"), work(5_000, {"x": 1.0}, source="200-7")]
+    phases, _ = list_phases(marks, START, END)
+    assert [(p.name, p.work) for p in phases] == [("a", {"x": 2.0}), ("b", {"x": 1.0})]
+
+
 def test_work_of_a_script_belongs_to_the_phase_the_script_is_in():
     marks = [
         switch(2_000, "load"),

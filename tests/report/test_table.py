@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
-from joulelab.analysis.result import Check
+from joulelab.analysis.result import Check, PhaseResult
 from joulelab.analysis.results_file import load_result
 from joulelab.report.messages import word_check, word_checks
-from joulelab.report.run_rows import list_energy_rows, list_phase_rows
+from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import lay_out_run
 from joulelab.report.terminal import list_facts, write_blocks
 
@@ -170,6 +170,20 @@ def test_few_phases_are_listed_many_are_summed_by_name(runs: Path) -> None:
     assert "epoch x 40" in text
     assert "J/sample" in text
     assert len(shown(many, path, every_phase=True).splitlines()) > 100
+
+
+def test_thousands_of_nested_phases_are_cut_after_the_outermost(runs: Path) -> None:
+    path = make_run(runs)
+    result = load_result(path)
+    phase = PhaseResult("deep", "deep", None, 0.0, 1.0, {}, {})
+    nested = tuple(
+        replace(phase, depth=k, number=k, parent=k - 1 if k else None, name=f"level {k}") for k in range(3_000)
+    )
+    deep = replace(result, phases=nested)
+    assert [r.depth for r in list_phase_rows(deep)] == list(range(20))
+    assert count_hidden_phases(deep) == 2_980
+    lines = shown(deep, path, every_phase=True).splitlines()
+    assert max(len(line) for line in lines) < 200
 
 
 def test_a_sum_of_phases_that_leaves_some_out_is_not_shown(runs: Path) -> None:

@@ -13,7 +13,7 @@ from tests.recorder.virtual import START, VirtualMeter, World, sampler_of, strea
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import WriteFailed
-from joulelab.recorder.rows import Table, tables_of
+from joulelab.recorder.rows import RowQueue, tables_of
 from joulelab.recorder.writer import Watchdog, Writer
 from joulelab.store.journal import JournalWriter, read_header
 
@@ -50,7 +50,7 @@ class Disk:
         return Small(path, header, streams)
 
 
-def add(table: Table, *numbers: int) -> None:
+def add(table: RowQueue, *numbers: int) -> None:
     table.rows.extend(table.pack(0, n, n, float(n), 0.0) for n in numbers)
 
 

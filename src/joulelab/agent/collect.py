@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from joulelab.agent.ledger import Account
     from joulelab.analysis.live_state import CordSum, StreamState
     from joulelab.recorder.plan import Plan
-    from joulelab.recorder.rows import Table
+    from joulelab.recorder.rows import RowQueue
     from joulelab.recorder.sampling import Event
 
 TICK_NS = NS
@@ -78,8 +78,8 @@ class Collector:
         self._tell = tell
         self._hidden = plan.hidden()
         self._events: list[Event] = []
-        self._new: deque[tuple[str, list[Table]]] = deque()
-        self._tables: dict[str, list[tuple[Table, Struct, list[StreamState]]]] = {}
+        self._new: deque[tuple[str, list[RowQueue]]] = deque()
+        self._tables: dict[str, list[tuple[RowQueue, Struct, list[StreamState]]]] = {}
         self._state = LiveState()
         self._errors: dict[str, int] = {}
         self._told: dict[str, int] = {}
@@ -172,7 +172,7 @@ class Collector:
         for event in events:
             self._hear(event)
 
-    def _take_tables(self, meter: str, tables: list[Table]) -> None:
+    def _take_tables(self, meter: str, tables: list[RowQueue]) -> None:
         """Follow the streams of a meter that was opened: those that were there before go on where they were."""
         opened = []
         gone = {key for key in self._state.streams if key[0] == meter}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from joulelab.recorder.plan import MeterPlan, Plan
-    from joulelab.recorder.rows import Table
+    from joulelab.recorder.rows import RowQueue
     from joulelab.recorder.sampling import Event
 
 # A meter of which every stream fails for so long is opened anew; what refused to open is asked again after so long.
@@ -24,7 +24,7 @@ class Kept:
     """Own the thread of one meter, and the next one after it; `tables` takes what the threads give."""
 
     def __init__(
-        self, plan: Plan, wanted: MeterPlan, events: list[Event], tables: deque[tuple[str, list[Table]]]
+        self, plan: Plan, wanted: MeterPlan, events: list[Event], tables: deque[tuple[str, list[RowQueue]]]
     ) -> None:
         self.name = wanted.name
         self.wanted = wanted
@@ -75,6 +75,6 @@ class Kept:
         thread.start()
         return thread
 
-    def _add_tables(self, tables: list[Table]) -> None:
+    def _add_tables(self, tables: list[RowQueue]) -> None:
         self.opened += 1
         self._tables.append((self.name, tables))

@@ -12,7 +12,7 @@ from joulelab.core.errors import ConfigError, Denied, JoulelabError, MissingDepe
 from joulelab.instruments.hooks import HasMissing
 from joulelab.recorder.plan import MeterPlan, Plan, open_meter
 from joulelab.recorder.requests import Answer, Inbox
-from joulelab.recorder.rows import Table, tables_of
+from joulelab.recorder.rows import RowQueue, tables_of
 from joulelab.recorder.sampling import Event, Sampler
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class MeterThread:
         wanted: MeterPlan,
         events: list[Event],
         *,
-        add_tables: Callable[[list[Table]], None],
+        add_tables: Callable[[list[RowQueue]], None],
         done: Callable[[Answer], None],
     ) -> None:
         self.name = wanted.name

@@ -20,7 +20,7 @@ from joulelab.recorder.writer import WRITE_NS, Watchdog, Writer
 
 if TYPE_CHECKING:
     from joulelab.recorder.plan import MeterPlan, Plan
-    from joulelab.recorder.rows import Table
+    from joulelab.recorder.rows import RowQueue
     from joulelab.recorder.sampling import Event
 
 LATE_NS = 60 * NS
@@ -134,7 +134,7 @@ class Recorder:
             self.events.append({"t": monotonic_ns(), "event": "meter", **status, "why": "", "next": ""})
             return []
 
-    def _add_tables(self, tables: list[Table]) -> None:
+    def _add_tables(self, tables: list[RowQueue]) -> None:
         self.writer.tables = [*self.writer.tables, *tables]
 
     def _answer(self, answer: Answer) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Stream
 
 
-class Table:
+class RowQueue:
     """Hold the rows of one table until they are written.
 
     The sampling thread appends packed rows at the end of `rows`, the writer thread takes them from its beginning:
@@ -51,7 +51,7 @@ class Table:
         return count
 
 
-def tables_of(meter: str, streams: Sequence[Stream]) -> list[Table]:
+def tables_of(meter: str, streams: Sequence[Stream]) -> list[RowQueue]:
     """Return the tables that a meter's streams need, in the order of their names."""
     ordered = sorted(streams, key=lambda s: s.table)
-    return [Table(meter, name, list(group)) for name, group in groupby(ordered, key=lambda s: s.table)]
+    return [RowQueue(meter, name, list(group)) for name, group in groupby(ordered, key=lambda s: s.table)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Meter, Stream
     from joulelab.recorder.requests import Request
-    from joulelab.recorder.rows import Table
+    from joulelab.recorder.rows import RowQueue
 
 Event = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Reading:
         "retry_ns", "still_ns", "stream", "update_s",
     )  # fmt: skip
 
-    def __init__(self, stream: Stream, index: int, table: Table) -> None:
+    def __init__(self, stream: Stream, index: int, table: RowQueue) -> None:
         energies = [i for i, c in enumerate(stream.channels) if c.kind == "counter" and c.unit == "J"]
         powers = [i for i, c in enumerate(stream.channels) if c.kind == "power"]
         self.stream = stream
@@ -89,7 +89,7 @@ class Sampler:
         self,
         name: str,
         meter: Meter,
-        tables: Sequence[Table],
+        tables: Sequence[RowQueue],
         events: list[Event],
         *,
         now: Callable[[], int] = monotonic_ns,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.recorder.rows import Table
+    from joulelab.recorder.rows import RowQueue
     from joulelab.recorder.sampling import Event, Reading, Sampler
 
 WRITE_NS = 2 * NS // 5
@@ -46,10 +46,10 @@ class Writer:
         self.events = events
         self.limit = limit
         self._hidden = tuple(sorted(filter(None, hidden), key=len, reverse=True))
-        self.tables: list[Table] = []
+        self.tables: list[RowQueue] = []
         self._now, self._open_journal = now, open_journal
-        self._journals: dict[Table, JournalWriter] = {}
-        self._unsynced: set[Table] = set()
+        self._journals: dict[RowQueue, JournalWriter] = {}
+        self._unsynced: set[RowQueue] = set()
         self._events_path = folder / f"events.{header['segment']}.jsonl"
         self._events_fd = -1
         self._lines = bytearray()
@@ -111,7 +111,7 @@ class Writer:
             size -= fullest.drop_oldest(min(size - self.limit, len(fullest.backlog))) * fullest.row_bytes
         return error
 
-    def _append(self, table: Table) -> None:
+    def _append(self, table: RowQueue) -> None:
         journal = self._journals.get(table)
         if journal is None:
             fields: HeaderFields = {"meter": table.meter, "table": table.name, **self.header}  # type: ignore[typeddict-item]

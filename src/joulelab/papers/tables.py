@@ -14,7 +14,7 @@ from joulelab.report.tables import Column, FilledColumn, Table, join_columns, ma
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from joulelab.papers import PublishedTable as PaperTable
+    from joulelab.papers import PublishedTable
     from joulelab.papers.judged import Figure, Kind, Tolerance
 
 # Kinds that have a table of numbers, with what stands above it.
@@ -128,12 +128,12 @@ def figures_csv(papers: Iterable[tuple[str, Sequence[Figure]]]) -> str:
     return write_records([record for paper, figures in papers for record in records(paper, figures)])
 
 
-def paper_table(table: PaperTable) -> Table:
+def paper_table(table: PublishedTable) -> Table:
     """Return one of the paper's own tables."""
     return make_table(table.heads, table.rows, title=table.title)
 
 
-def table_csv(table: PaperTable) -> str:
+def table_csv(table: PublishedTable) -> str:
     """Return one of the paper's own tables as CSV: its records in full, else its texts."""
     return write_records(table.records or [dict(zip(table.heads, row, strict=True)) for row in table.rows])
 

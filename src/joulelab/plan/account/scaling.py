@@ -272,7 +272,7 @@ def beyond(x: Sequence[float], points: Sequence[Quantity], at: float, source: st
     a, b = (sum(pair[k] for pair in logs) / len(logs) for k in (0, 1))
     slope = sum((one - a) * (two - b) for one, two in logs) / sum((one - a) ** 2 for one, _ in logs)
     place, near = min(zip(x, points, strict=True), key=lambda pair: abs(math.log(pair[0] / at)))
-    factor = (at / place) ** slope
+    factor = float((at / place) ** slope)
     lost = (1 - KEPT ** abs(math.log2(at / place))) / 2
     half = near.value * max(abs(factor - 1), lost * factor)
     found = near * factor

@@ -9,10 +9,11 @@ import contextlib
 import functools
 import inspect
 import logging
+import math
 import numbers
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
@@ -24,7 +25,7 @@ from joulelab.run.run_options import RUN_VARIABLE, RunOptions, get_host_name, ge
 from joulelab.run.session import MeasureSession, join_session, leave_session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
     from contextlib import AbstractContextManager
 
     from joulelab.analysis.result import Check, PhaseResult, Result
@@ -235,7 +236,7 @@ def _make_measurement(
     times: Mapping[str, float | None],
     labels: Mapping[str, str] | None,
 ) -> Measurement:
-    title = _check_arguments(name, meters, times, labels)
+    title = _check_arguments(name, runs, meters, times, labels)
 
     def make_options() -> RunOptions:
         config = _load_configuration()
@@ -247,13 +248,19 @@ def _make_measurement(
     return Measurement(title, make_options, labels or {}, copy, has_meters=meters is not None)
 
 
-def _check_arguments(name: object, meters: object, times: Mapping[str, object], labels: object) -> str | None:
+def _check_arguments(
+    name: object, runs: object, meters: object, times: Mapping[str, object], labels: object
+) -> str | None:
     """Return the name. Raises ConfigError for wrong arguments, so that no run begins with them."""
     if name is not None and not isinstance(name, str):
         then = 'write `with joulelab.measure("name") as m:`'
         raise ConfigError("the name of a measurement must be text", why=f"it is {name!r}", next=then)
+    if runs is not None and not isinstance(runs, str | os.PathLike):
+        raise ConfigError(f"runs is {runs!r}", next='give a folder: runs="joulelab-runs"')
     if isinstance(meters, str):
         raise ConfigError(f"meters is {meters!r}", next=f"give a list of names: meters=[{meters!r}]")
+    if meters is not None and not (isinstance(meters, Sequence) and all(map(_is_meter, meters))):
+        raise ConfigError(f"meters is {meters!r}", next='give names or tables: meters=["nvml", {"meter": "rapl"}]')
     if labels is not None and not isinstance(labels, Mapping):
         raise ConfigError(f"labels is {labels!r}", next='give a dictionary: labels={"lr": "0.1"}')
     for key, value in times.items():
@@ -261,9 +268,13 @@ def _check_arguments(name: object, meters: object, times: Mapping[str, object], 
             continue
         least = "above 0" if key == "period_s" else "of 0 or more"
         seconds = float(value) if isinstance(value, numbers.Real) else -1.0
-        if not (seconds > 0 if key == "period_s" else seconds >= 0):
+        if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and key == "period_s"):
             raise ConfigError(f"{key} is {value!r}", next=f"give a number of seconds {least}")
     return name
+
+
+def _is_meter(item: object) -> bool:
+    return isinstance(item, str) or (isinstance(item, Mapping) and isinstance(item.get("meter"), str))
 
 
 def _load_configuration() -> Config:

@@ -8,7 +8,7 @@ from pathlib import Path
 from joulelab.report.study_summary import name_study_twins
 from joulelab.study.folder import open_study
 
-CAPS = Path(__file__).parents[3] / "examples" / "studies" / "caps"
+CAPS = Path(__file__).parents[2] / "examples" / "studies" / "caps"
 
 
 def test_a_study_on_a_served_twin_is_simulated(tmp_path: Path) -> None:

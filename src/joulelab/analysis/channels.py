@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.readings import Ints
     from joulelab.core.spec import Spec, Stream
     from joulelab.store.run_reader import Run, TableInfo
-    from joulelab.store.series import Series
+    from joulelab.store.series import SampleSeries
 
 
 FEWEST_IDLE = 3  # readings of the idle stretch needed to bound power from below
@@ -235,7 +235,7 @@ def _read_stream(
     return channels
 
 
-def _move_to_origin(series: Series, age: str, stream: Stream) -> Series:
+def _move_to_origin(series: SampleSeries, age: str, stream: Stream) -> SampleSeries:
     """Move rows to the time at which their values were measured, and keep the first of rows with the same value."""
     known = np.isfinite(series.values[age])
     back = np.rint(series.values[age][known] * 1e9).astype(np.int64)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
     from joulelab.core.spec import Spec
     from joulelab.store.run_reader import Run
-    from joulelab.store.series import Series
+    from joulelab.store.series import SampleSeries
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import Slot
@@ -156,7 +156,7 @@ def _channels(run: Run, channel: str, kinds: Sequence[str]) -> Iterable[tuple[np
     for table in run.tables():
         for stream in table.streams:
             if find_family(stream.scope) in kinds and _has(stream.channels, channel):
-                series: Series = run.series(table, stream.name, channels=[channel])
+                series: SampleSeries = run.series(table, stream.name, channels=[channel])
                 yield series.t0_ns, series.values[channel]
 
 

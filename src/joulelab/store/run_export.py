@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.store.run_reader import Run, TableInfo
-    from joulelab.store.series import Series
+    from joulelab.store.series import SampleSeries
 
 Format = Literal["csv", "parquet", "json"]
 # Two clock pairs a minute apart that differ by more than this saw a clock that was set, not one that drifts.
@@ -107,7 +107,7 @@ def to_utc_ns(pairs: Sequence[ClockPair], mono_ns: npt.NDArray[np.int64]) -> npt
     return utc
 
 
-def _list_times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[Any]]:
+def _list_times(run: Run, host: str, series: SampleSeries) -> dict[str, npt.NDArray[Any]]:
     started = run.meta["started"]
     begun = (run.end or {}).get("start_ns") or started["mono_ns"]
     pairs = run.clock_pairs()

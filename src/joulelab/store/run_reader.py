@@ -26,7 +26,7 @@ from joulelab.store.sample_tables import (
     load_table,
     read_chunks,
 )
-from joulelab.store.series import Series, read_series, read_streams
+from joulelab.store.series import SampleSeries, read_series, read_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class Run:
         self.path = path
         self.meta = dict(meta)
         self._loaded: dict[tuple[str, str, str], SampleTable] = {}
-        self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
+        self._whole: dict[tuple[str, str, str], dict[str, SampleSeries]] = {}
         self._unread: dict[Path, FileProblem] = {}
         self._look: list[tuple[str, int, int]] = []
         self._joints: dict[str, ClockJoint | None] | None = None
@@ -117,7 +117,7 @@ class Run:
             self._verifier.refresh()
         return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
 
-    def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> Series:
+    def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> SampleSeries:
         """Read one stream in time order, all its channels or those named; raise StoreError for unknown names.
 
         A stream whose file turns out to be damaged has no samples; `problems` names the file.
@@ -131,7 +131,7 @@ class Run:
             what = f"{path.name} cannot be read ({str(error).splitlines()[0]})"
             self._unread[path] = FileProblem(path, what, lost=True)
             nothing = np.empty(0, np.int64)
-            return Series(nothing, nothing, {c: np.empty(0) for c in wanted}, np.empty(0, np.int32))
+            return SampleSeries(nothing, nothing, {c: np.empty(0) for c in wanted}, np.empty(0, np.int32))
 
     def remember(self, key: object, make: Callable[[], T]) -> T:
         """Return the stored value if it has this key and no file has changed since, else make and store it."""
@@ -288,7 +288,7 @@ class Run:
             found += lines if joint is None else joint.lines(lines)
         return found
 
-    def _joined(self, host: str, series: Series) -> Series:
+    def _joined(self, host: str, series: SampleSeries) -> SampleSeries:
         joint = self._joint(host)
         if joint is None:
             return series
@@ -315,7 +315,7 @@ class Run:
         check = self._verifier.find_damage(path, hashes=True)
         return None if check is None else word_damage(self.path, check)
 
-    def _read(self, key: tuple[str, str, str], stream: str, wanted: Sequence[str]) -> Series:
+    def _read(self, key: tuple[str, str, str], stream: str, wanted: Sequence[str]) -> SampleSeries:
         """Read a stream; all streams of a small table at once, as each access to a file is expensive."""
         table = self._table(*key)
         if table.rows * (len(table.columns) + 2) > WHOLE_VALUES:
@@ -324,7 +324,7 @@ class Run:
             whole = read_streams(table, self._con)
             self._whole[key] = {name: self._joined(key[0], series) for name, series in whole.items()}
         found = self._whole[key][stream]
-        return Series(found.t0_ns, found.t1_ns, {c: found.values[c] for c in wanted}, found.segment)
+        return SampleSeries(found.t0_ns, found.t1_ns, {c: found.values[c] for c in wanted}, found.segment)
 
     def _retry(self, read: Callable[[], T]) -> T:
         for _ in range(RETRIES):

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class SampleSeries:
     """Hold the samples of one stream in order of `t0_ns`; NaN = not read. Rows of one recorder share a `segment`."""
 
     t0_ns: Integers
@@ -31,14 +31,14 @@ class Series:
         return len(self.t0_ns)
 
 
-def read_series(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> Series:
+def read_series(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> SampleSeries:
     """Read one stream from all files with rows of it; raise FileNotFoundError if a journal was sealed meanwhile."""
     parts = [_read_parquet(table, stream, columns, con)] if table.parquet else []
     parts += [_read_journal(segment, stream, columns) for segment in table.journals]
     if len(parts) == 1:
         return _sort_rows(parts[0])
     return _sort_rows(
-        Series(
+        SampleSeries(
             _join_parts([p.t0_ns for p in parts], np.int64),
             _join_parts([p.t1_ns for p in parts], np.int64),
             {c: _join_parts([p.values[c] for p in parts], np.float64) for c in columns},
@@ -47,7 +47,7 @@ def read_series(table: SampleTable, stream: str, columns: Sequence[str], con: Da
     )
 
 
-def read_streams(table: SampleTable, con: Database) -> dict[str, Series]:
+def read_streams(table: SampleTable, con: Database) -> dict[str, SampleSeries]:
     """Read all streams of a table with all channels; raise FileNotFoundError if a journal was sealed meanwhile."""
     columns = list(table.columns)
     names = [s.name for s in table.streams]
@@ -78,7 +78,7 @@ def _read_sealed_rows(table: SampleTable, names: Sequence[str], con: Database) -
     return found
 
 
-def _read_stream(parts: Sequence[tuple[dict[str, Any], int]], index: int, columns: Sequence[str]) -> Series:
+def _read_stream(parts: Sequence[tuple[dict[str, Any], int]], index: int, columns: Sequence[str]) -> SampleSeries:
     mine = [(rows, np.flatnonzero(rows["stream"] == index), segment) for rows, segment in parts]
     numbers = [np.full(at.size, segment, np.int32) for _, at, segment in mine]
 
@@ -86,7 +86,7 @@ def _read_stream(parts: Sequence[tuple[dict[str, Any], int]], index: int, column
         return [rows[name][at] if name in rows else np.full(at.size, np.nan) for rows, at, _ in mine]
 
     return _sort_rows(
-        Series(
+        SampleSeries(
             _join_parts(column("t0_ns"), np.int64),
             _join_parts(column("t1_ns"), np.int64),
             {c: _join_parts(column(c), np.float64) for c in columns},
@@ -99,16 +99,16 @@ def _join_parts(parts: list[Any], kind: Any) -> Any:
     return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
 
 
-def _sort_rows(series: Series) -> Series:
+def _sort_rows(series: SampleSeries) -> SampleSeries:
     t0 = series.t0_ns
     if len(t0) < 2 or bool((t0[1:] >= t0[:-1]).all()):
         return series
     order = np.argsort(t0, kind="stable")
     values = {name: column[order] for name, column in series.values.items()}
-    return Series(t0[order], series.t1_ns[order], values, series.segment[order])
+    return SampleSeries(t0[order], series.t1_ns[order], values, series.segment[order])
 
 
-def _read_parquet(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> Series:
+def _read_parquet(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> SampleSeries:
     assert table.parquet is not None
     numbers = [s.header.segment for s in table.segments if s.path is None]
     stored = dict.fromkeys(c for s in table.segments if s.path is None for c in s.header.columns)
@@ -123,10 +123,10 @@ def _read_parquet(table: SampleTable, stream: str, columns: Sequence[str], con: 
     values = {c: np.ma.filled(data[c], np.nan) if c in data else np.full(count, np.nan) for c in columns}
     one = np.full(count, numbers[0], np.int32) if len(numbers) == 1 else None
     segment = np.asarray(data["segment"], np.int32) if one is None else one
-    return Series(np.asarray(data["t0_ns"], np.int64), np.asarray(data["t1_ns"], np.int64), values, segment)
+    return SampleSeries(np.asarray(data["t0_ns"], np.int64), np.asarray(data["t1_ns"], np.int64), values, segment)
 
 
-def _read_journal(segment: TableSegment, stream: str, columns: Sequence[str]) -> Series:
+def _read_journal(segment: TableSegment, stream: str, columns: Sequence[str]) -> SampleSeries:
     names = [s.name for s in segment.header.streams]
     index = names.index(stream) if stream in names else -1
     present = [c for c in columns if c in segment.header.columns]
@@ -138,4 +138,6 @@ def _read_journal(segment: TableSegment, stream: str, columns: Sequence[str]) ->
     t0 = _join_parts(pieces["t0_ns"], np.int64)
     count = len(t0)
     values = {c: _join_parts(pieces[c], np.float64) if c in pieces else np.full(count, np.nan) for c in columns}
-    return Series(t0, _join_parts(pieces["t1_ns"], np.int64), values, np.full(count, segment.header.segment, np.int32))
+    return SampleSeries(
+        t0, _join_parts(pieces["t1_ns"], np.int64), values, np.full(count, segment.header.segment, np.int32)
+    )

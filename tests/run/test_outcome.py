@@ -170,7 +170,7 @@ def test_the_end_is_stamped_though_we_are_stopped(bench: Bench) -> None:
     assert bench.end["end_ns"] < continued
 
 
-@pytest.mark.campaign  # test_pause.py tells it in virtual time
+@pytest.mark.campaign  # test_supervisor.py tells it in virtual time
 def test_a_pause_of_our_own_is_told(bench: Bench) -> None:
     process = bench.start("true", idle_s=1.0)
     until(lambda: list_runs(bench.runs) and recorders_in(bench.host))

@@ -42,6 +42,15 @@ def test_links_resolve() -> None:
                 assert (page.parent / target.split("#")[0]).exists(), f"{page.relative_to(ROOT)}: {target}"
 
 
+def test_the_files_named_in_contributing_exist() -> None:
+    named = set(re.findall(r"`([\w/]+(?:/|\.py)|src/joulelab/\w+)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    named -= {path for path in named if re.search("[A-Z]{3}", path)}  # NAME.py is any
+    files = [path.relative_to(ROOT).as_posix() for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
+    lacking = {path for path in named if not (ROOT / path).exists()}
+    assert len(named) > 30
+    assert {path for path in lacking if not any(f"/{path}" in f"/{file}" for file in files)} == set()
+
+
 @pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(("page", "command", "text"), outputs())
 def test_output_in_the_documents_is_what_the_command_prints(page: str, command: str, text: str) -> None:

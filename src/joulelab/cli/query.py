@@ -50,11 +50,9 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     if as_json:
         print_json([dict(zip(columns, map(_make_plain, row), strict=True)) for row in rows])
     elif as_csv:
-        import csv
+        from joulelab.report.tables import make_table, write_csv
 
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
+        sys.stdout.write(write_csv(make_table(columns, rows)))
     else:
         _print_rows(columns, rows)
 

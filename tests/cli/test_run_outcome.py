@@ -105,7 +105,14 @@ def test_a_signal_that_is_ignored_is_not_acted_upon(runs: Path) -> None:
 
 
 def test_an_interrupt_in_the_first_moments_leaves_no_traceback(runs: Path) -> None:
-    modules = ("run.child_process", "cli.group", "cli.run", "run.run_command", "run.signal_forwarding", "store.run_folder")
+    modules = (
+        "run.child_process",
+        "cli.group",
+        "cli.run",
+        "run.run_command",
+        "run.signal_forwarding",
+        "store.run_folder",
+    )
     started = []
     for module in modules:
         flag = runs.parent / module

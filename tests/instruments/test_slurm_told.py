@@ -77,9 +77,9 @@ def test_an_interval_that_is_stated_holds_wherever_the_looks_fall(length_s, look
         fetched, _ = account([component], sampling, energy)
         t = np.array([t for t, _, _ in fetched.rows])
         spec = fetched.stream.channels[0]
-        found = CounterCurve(Readings.from_rows(t, t, np.array([v[0] for *_, v in fetched.rows])), spec, name="slurm").energy(
-            *t
-        )
+        found = CounterCurve(
+            Readings.from_rows(t, t, np.array([v[0] for *_, v in fetched.rows])), spec, name="slurm"
+        ).energy(*t)
         assert found.value == pytest.approx(energy.joules, abs=1e-3)
         assert (found.expanded is None) == any("no interval is stated" in text for text in energy.doubts)
         if found.expanded is not None:

@@ -10,7 +10,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope} {channel} refreshes every {refresh_s:s} instead of {declared_s:s}; uncertainties assume {declared_s:s}",
         "",
     ),
-    "meter.slow-reading": ("warning", "{scope} {channel}: one reading takes {reading_s:s}", "set a longer period than that"),
+    "meter.slow-reading": (
+        "warning",
+        "{scope} {channel}: one reading takes {reading_s:s}",
+        "set a longer period than that",
+    ),
     "meter.unchanged": (
         "warning",
         "{scope} {channel} did not change: the device is idle, or the meter does not work",

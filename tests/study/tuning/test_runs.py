@@ -169,7 +169,10 @@ def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
     executor = Made(lambda cap: (20000.0 + cap, 100.0), holds=lambda cap: cap > 230, drew=lambda _: 231.0)
     found = tuned(tmp_path / "s", executor)
     assert found.choice is None
-    assert "caps are not enforced here, so none is chosen (cap not enforced: gpu:0: 231 W on average, above" in found.problems[0]
+    assert (
+        "caps are not enforced here, so none is chosen (cap not enforced: gpu:0: 231 W on average, above"
+        in found.problems[0]
+    )
     assert {row.doubt for row in found.rows if row.cap <= 230} == {"not enforced"}
     assert len(executor.ran) <= 5
     text = shown(found)

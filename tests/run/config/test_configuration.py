@@ -54,7 +54,7 @@ def test_without_files_nothing_is_loaded(tmp_path: Path) -> None:
         "import sys\nfrom joulelab.run.config.configuration import load_config\nfrom pathlib import Path\n"
         f"c = load_config({{'XDG_CONFIG_HOME': '{tmp_path}', 'JOULELAB_ETC': '/no'}}, 'h', cwd='{tmp_path}')\n"
         "assert not c.files and not c.entries\n"
-        "print(sorted({'tomllib', 'difflib', 'joulelab.run.config.check', 'keyring'} & set(sys.modules)))"
+        "print(sorted({'tomllib', 'difflib', 'joulelab.run.config.meter_entries', 'keyring'} & set(sys.modules)))"
     )
     bare = {k: v for k, v in os.environ.items() if not k.startswith("COV")}  # coverage reads a TOML file itself
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=bare)

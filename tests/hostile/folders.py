@@ -489,10 +489,7 @@ def _verify(runs: Path, good: Path, bad: Path) -> tuple[str, str]:
 
 
 def _look(runs: Path, good: Path, bad: Path) -> tuple[str, str]:
-    try:
-        module = importlib.import_module("joulelab.dashboard.index")
-    except ImportError:
-        module = importlib.import_module("joulelab.web.index")
+    module = importlib.import_module("joulelab.dashboard.index")
     now = [0.0]
     index = module.Index(runs, None, clock=lambda: now[0])
     for _ in range(5):

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.cli.output import ProgressCounter, show_progress
+from joulelab.cli.output import ProgressCounter, measure_terminal, print_blocks, show_progress
+from joulelab.report.tables import make_table
+from joulelab.report.terminal import TextLine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,3 +183,33 @@ def test_results_stay_in_their_pipe(tmp_path: Path) -> None:
     assert "warning" in drawn
     assert drawn.rstrip().endswith("\x1b[2K")
     assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l")
+
+
+def test_a_table_is_bold_on_a_terminal_and_plain_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    blocks = [TextLine("6.88 ± 0.41 kJ", "bold"), make_table(("scope", "energy"), [("gpu:0", "1")])]
+    terminal, file = Terminal(), io.StringIO()
+    print_blocks(blocks, file=terminal)
+    print_blocks(blocks, file=file)
+    assert terminal.getvalue().startswith("\x1b[1m6.88 ± 0.41 kJ\x1b[0m\n")
+    assert file.getvalue().splitlines() == ["6.88 ± 0.41 kJ", "scope  energy", "─────────────", "gpu:0       1"]
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    print_blocks(blocks, file=terminal)
+    assert terminal.getvalue() == file.getvalue()
+
+
+def test_letters_that_the_output_does_not_know_are_spelled() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    print_blocks([TextLine("6.88 ± 0.41 µJ 漢"), make_table(("a",), [("b",)])], file=file)
+    assert raw.getvalue() == b"6.88 +- 0.41 uJ \\u6f22\na\n-\nb\n"
+
+
+def test_the_width_is_that_of_columns_or_80(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "123")
+    assert measure_terminal() == 123
+    for wrong in ("0", "x", ""):
+        monkeypatch.setenv("COLUMNS", wrong)
+        assert measure_terminal() >= 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from joulelab.report.terminal import TextBlock
 
 NO_TERMINAL_WIDTH = 80
+PLAIN_SIGNS = str.maketrans({"±": "+-", "µ": "u", "─": "-", "·": "-", "…": "~", "≈": "~", "†": "+", "²": "2", "°": " "})
 BAR_AFTER_S = 2.0  # shorter work needs no bar
 REDRAW_S = 0.2
 LEAST_SHARE_DONE = 0.02  # below it, a time left would be a guess
@@ -61,7 +62,13 @@ def print_blocks(blocks: Iterable[TextBlock], *, file: TextIO | None = None) -> 
 
     target = file or sys.stdout
     is_plain = not _is_terminal(target) or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
-    target.write(write_blocks(blocks, measure_terminal(), is_styled=not is_plain))
+    text = write_blocks(blocks, measure_terminal(), is_styled=not is_plain)
+    encoding = getattr(target, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:  # such as Latin-1, which has no lines
+        text = text.translate(PLAIN_SIGNS).encode(encoding, "backslashreplace").decode(encoding)
+    target.write(text)
     target.flush()
 
 

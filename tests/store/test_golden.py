@@ -15,8 +15,9 @@ import pytest
 from joulelab.core.spec import Stream
 from joulelab.store.journal import MAGIC, make_row_struct, pack_row, read_header
 from joulelab.store.run_query import run_query
-from joulelab.store.run_reader import Run, Series, open_run
+from joulelab.store.run_reader import Run, open_run
 from joulelab.store.seal import seal_run
+from joulelab.store.series import SampleSeries
 from joulelab.store.upgrade import SCHEMA
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -76,7 +77,7 @@ def check(run: Run, expected: dict[str, Any]) -> None:
             same(run.series(info, name), series)
 
 
-def same(series: Series, expected: dict[str, Any]) -> None:
+def same(series: SampleSeries, expected: dict[str, Any]) -> None:
     assert series.t0_ns.tolist() == expected["t0_ns"]
     assert series.t1_ns.tolist() == expected["t1_ns"]
     assert series.segment.tolist() == expected["segment"]

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,8 +17,10 @@ from joulelab.store.journal import MAGIC, make_row_struct, pack_row, read_header
 from joulelab.store.run_query import run_query
 from joulelab.store.run_reader import Run, open_run
 from joulelab.store.seal import seal_run
-from joulelab.store.series import SampleSeries
 from joulelab.store.upgrade import SCHEMA
+
+if TYPE_CHECKING:
+    from joulelab.store.series import SampleSeries
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXPECTED = {

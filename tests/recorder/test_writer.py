@@ -13,7 +13,7 @@ from tests.recorder.virtual import START, VirtualMeter, World, sampler_of, strea
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import WriteFailed
-from joulelab.recorder.rows import RowQueue, tables_of
+from joulelab.recorder.rows import RowQueue, make_row_tables
 from joulelab.recorder.writer import Watchdog, Writer
 from joulelab.store.journal import JournalWriter, read_header
 
@@ -68,7 +68,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 def test_rows_and_events_are_written_in_order(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = [{"t": 1, "event": "x"}]
     writer = Writer(tmp_path, HEADER, told)
-    writer.tables = tables_of("fake", [stream("gpu:0.power"), stream("gpu:1.power")])
+    writer.tables = make_row_tables("fake", [stream("gpu:0.power"), stream("gpu:1.power")])
     add(writer.tables[0], 1, 2)
     writer.write()
     assert stored(tmp_path) == [1, 2]
@@ -86,7 +86,7 @@ def test_rows_and_events_are_written_in_order(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_rows_in_memory_until_there_is_room(tmp_path: Path) -> None:
     disk = Disk()
     writer = Writer(tmp_path, HEADER, [], open_journal=disk.open)
-    (table,) = writer.tables = tables_of("fake", [stream()])
+    (table,) = writer.tables = make_row_tables("fake", [stream()])
     add(table, 0)
     writer.write()
     disk.room = 3 * table.row_bytes + 7
@@ -107,7 +107,7 @@ def test_a_full_disk_keeps_rows_in_memory_until_there_is_room(tmp_path: Path) ->
 def test_beyond_the_limit_the_oldest_rows_go_and_are_counted(tmp_path: Path) -> None:
     disk = Disk()
     writer = Writer(tmp_path, HEADER, [], open_journal=disk.open, limit=400)
-    (table,) = writer.tables = tables_of("fake", [stream()])
+    (table,) = writer.tables = make_row_tables("fake", [stream()])
     add(table, 0)
     writer.write()
     disk.room = 0
@@ -130,7 +130,7 @@ def test_whatever_the_disk_does_rows_are_whole_in_order_and_counted(
     folder = tmp_path_factory.mktemp("writer")
     disk = Disk()
     writer = Writer(folder, HEADER, [], open_journal=disk.open, limit=600)
-    (table,) = writer.tables = tables_of("fake", [stream()])
+    (table,) = writer.tables = make_row_tables("fake", [stream()])
     total = 0
     for count, room in steps:
         disk.room = room
@@ -146,7 +146,7 @@ def test_whatever_the_disk_does_rows_are_whole_in_order_and_counted(
 
 def test_a_folder_that_cannot_be_written_never_raises(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "gone", HEADER, [])
-    (table,) = writer.tables = tables_of("fake", [stream()])
+    (table,) = writer.tables = make_row_tables("fake", [stream()])
     add(table, 1, 2)
     writer.write()
     (tmp_path / "gone").mkdir()
@@ -205,7 +205,7 @@ def test_a_reading_that_fails_after_all_is_ended_by_the_sampler_alone() -> None:
 def test_a_disk_that_stays_full_is_told_with_the_rows_it_cost(tmp_path: Path) -> None:
     disk = Disk()
     writer = Writer(tmp_path, HEADER, [], open_journal=disk.open)
-    writer.tables = tables_of("fake", [stream("gpu:0.power"), stream("gpu:1.power")])
+    writer.tables = make_row_tables("fake", [stream("gpu:0.power"), stream("gpu:1.power")])
     add(writer.tables[0], 1)
     writer.write()
     disk.room = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS
 from joulelab.core.spec import Spec, Stream
 from joulelab.recorder.requests import Answer, Request
-from joulelab.recorder.rows import tables_of
+from joulelab.recorder.rows import make_row_tables
 from joulelab.recorder.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -85,5 +85,5 @@ class VirtualMeter:
 
 
 def sampler_of(world: World, meter: VirtualMeter) -> Sampler:
-    tables = tables_of("fake", meter.streams())
+    tables = make_row_tables("fake", meter.streams())
     return Sampler("fake", meter, tables, world.events, now=world.now, sleep_until=world.sleep_until, done=world.done)

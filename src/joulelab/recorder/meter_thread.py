@@ -12,7 +12,7 @@ from joulelab.core.errors import ConfigError, Denied, JoulelabError, MissingDepe
 from joulelab.instruments.hooks import HasMissing
 from joulelab.recorder.plan import MeterPlan, Plan, open_meter
 from joulelab.recorder.requests import Answer, Inbox
-from joulelab.recorder.rows import RowQueue, tables_of
+from joulelab.recorder.rows import RowQueue, make_row_tables
 from joulelab.recorder.sampling import Event, Sampler
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class MeterThread:
     def _prepare(self, meter: Meter) -> bool:
         try:
             streams = meter.streams()
-            tables = tables_of(self.name, streams)
+            tables = make_row_tables(self.name, streams)
             missing = [asdict(m) for m in meter.missing()] if isinstance(meter, HasMissing) else []
         except Exception as error:  # noqa: BLE001
             self._report(error)

@@ -51,7 +51,7 @@ class RowQueue:
         return count
 
 
-def tables_of(meter: str, streams: Sequence[Stream]) -> list[RowQueue]:
+def make_row_tables(meter: str, streams: Sequence[Stream]) -> list[RowQueue]:
     """Return the tables that a meter's streams need, in the order of their names."""
     ordered = sorted(streams, key=lambda s: s.table)
     return [RowQueue(meter, name, list(group)) for name, group in groupby(ordered, key=lambda s: s.table)]

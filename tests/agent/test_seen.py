@@ -17,7 +17,7 @@ from joulelab.analysis.live_state import STALE_S, LiveState
 from joulelab.core.clock import NS
 from joulelab.core.spec import Spec, Stream
 from joulelab.recorder.plan import Plan
-from joulelab.recorder.rows import tables_of
+from joulelab.recorder.rows import make_row_tables
 
 PLAN = Plan(Path(), "h", 1, meters=[])
 
@@ -29,7 +29,7 @@ class Virtual:
         self.now_ns, self.told = 1000 * NS, []
         self.collector = Collector(PLAN, tell=self.told.append, clock=lambda: self.now_ns)
         self.collector.kept = [SimpleNamespace(name=name, is_expected=True) for name in meters]
-        self.tables = {name: tables_of(name, Fake({}).streams()) for name in meters}
+        self.tables = {name: make_row_tables(name, Fake({}).streams()) for name in meters}
         self.collector._new.extend(self.tables.items())
 
     def read(self, *meters: str) -> None:

@@ -20,7 +20,7 @@ from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.dashboard.index import Index
 from joulelab.recorder.plan import Plan
-from joulelab.recorder.rows import tables_of
+from joulelab.recorder.rows import make_row_tables
 from joulelab.report.watch.watched_run import RunWatch
 
 ACCURACY = Accuracy("assumed", 0.03)
@@ -68,7 +68,7 @@ class AgentOnReadings:
         collector = Collector(Plan(Path(), HOST, 1, meters=[]), clock=lambda: now_ns)
         collector.kept = [SimpleNamespace(name=meter, is_expected=True) for meter, _, _ in readings]  # type: ignore[misc]
         for meter, stream, rows in readings:
-            (table,) = tables_of(meter, [stream])
+            (table,) = make_row_tables(meter, [stream])
             for at, values in rows:
                 t_ns = START + round(at * NS)
                 table.rows.append(table.pack(0, t_ns, t_ns, *values))

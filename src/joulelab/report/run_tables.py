@@ -57,7 +57,7 @@ SIGNALS = {
     13: "SIGPIPE",
     15: "SIGTERM",
 }
-WORTH_TELLING_B = 10e6
+WORTH_SHOWING_B = 10e6  # bytes moved
 SAME_RATE = 0.02  # rates that differ by less are shown once
 MOST_UNBROKEN = 60  # letters that fit into any line
 MOST_LONG = 6  # texts that are too long for a line and are named only
@@ -322,7 +322,7 @@ def list_load_facts(result: Result) -> list[tuple[str, str]]:
     if "host.busy.mean" in load:
         machine.append(f"CPUs {load['host.busy.mean']:.0%} busy (peak {load['host.busy.max']:.0%})")
     for title, key, way in MOVED:
-        if load.get(f"host.{key}", 0.0) >= WORTH_TELLING_B:
+        if load.get(f"host.{key}", 0.0) >= WORTH_SHOWING_B:
             machine.append(f"{title} {fmt.format_bytes(load[f'host.{key}'])} {way}")
     parts = [f"{title}: {', '.join(texts)}" for title, texts in (("command", own), ("machine", machine)) if texts]
     return [("load", "; ".join(parts))] if parts else []
@@ -368,7 +368,7 @@ def list_closing_facts(result: Result, folder: Path, name: str) -> list[tuple[st
 
 @dataclass(frozen=True, slots=True)
 class AgreementRow:
-    """Hold one meter of a scope; `off` is its difference from the one believed, as a share of that one's energy."""
+    """Hold one meter of a scope; `off` is its difference from the best meter, as a share of the best one's energy."""
 
     scope: str
     meter: str
@@ -379,9 +379,9 @@ class AgreementRow:
 
 
 def list_agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]:
-    """Return the scopes that several meters cover, the one believed first.
+    """List the meters of scopes that several meters cover, the best one first.
 
-    Without `every` the best channel of each meter at the node and the rack, and elsewhere only what differs.
+    Without `every` only the best channel of each meter at the node and the rack, and meters that differ elsewhere.
     """
     several = len({s.host for s in result.scopes if find_family(s.scope) != "job"}) > 1
     rows: list[AgreementRow] = []
@@ -406,7 +406,7 @@ def list_agreement_rows(result: Result, *, every: bool = False) -> list[Agreemen
 
 
 def _list_accounted_rows(c: MeterComparison) -> list[AgreementRow]:
-    """Return what a cluster accounted beside our own meters, over the stretch of time that it accounted."""
+    """Return the energy that a cluster accounted beside that of our meters, over the accounted time."""
     if c.over is None:
         return []
     since, until = c.over
@@ -556,13 +556,15 @@ def describe_measurement(title: str, duration_s: float, run: Path | None, result
     head = f"{title}: {fmt.format_duration(duration_s)}"
     if run is None or result is None:
         return f"{head}, not recorded"
-    blocks: list[TextBlock] = []
-    if result.energy is None or not result.scopes:
+    blocks: list[TextBlock] = [make_energy_table(list_energy_rows(result))] if result.scopes else []
+    energy, whole = result.energy, result.group("measured")
+    if energy is not None and whole is not None:
+        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
+        head += f", {text} ({fmt.format_watt_hours(energy.value)})"
+    elif not result.scopes:
         head += ", no power meter (`joulelab meters` lists what is missing)"
-    else:
-        energy = fmt.format_quantity(result.energy.value, result.energy.expanded, "J")
-        head += f", {energy} ({fmt.format_watt_hours(result.energy.value)})"
-        blocks.append(make_energy_table(list_energy_rows(result)))
+    if result.twin:
+        head += f", {fmt.name_twins([result.twin])}"
     if result.phases:
         blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result))]
     facts = avoid_breaks(list_workload_facts(result) + list_work_facts(result))

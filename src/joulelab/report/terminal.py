@@ -92,7 +92,7 @@ def _write_fact(label: str, text: str, label_width: int, width: int) -> list[str
         for line in lines
         for part in (wrap_advice(line, room) if line.startswith("-> ") else _wrap_line(line, room))
     ]
-    heads = [label, *[""] * len(parts)]
+    heads = [clean_text(label), *[""] * len(parts)]
     return [f"{head:<{label_width}} {clean_text(part)}".rstrip() for head, part in zip(heads, parts, strict=False)]
 
 

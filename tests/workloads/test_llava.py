@@ -262,7 +262,7 @@ class TestTraining:
     )
     def test_pillow_is_asked_for_beforehand_where_images_are_read(self, asked, wanted, monkeypatch):
         needed = []
-        monkeypatch.setattr(launch, "require", lambda _, *libraries: needed.extend(libraries))
+        monkeypatch.setattr(launch, "require_libraries", lambda _, *libraries: needed.extend(libraries))
         training.command(self.given(data=asked))
         assert needed == ["torch", "transformers", *(["PIL"] if wanted else [])]
 

@@ -77,7 +77,7 @@ def test_the_paper_is_the_default_and_its_sizes_are_its_own(monkeypatch):
 
 def test_the_command_has_every_parameter_and_wrong_ones_are_refused(monkeypatch):
     needed = []
-    monkeypatch.setattr(launch, "require", lambda _, *libraries: needed.extend(libraries))
+    monkeypatch.setattr(launch, "require_libraries", lambda _, *libraries: needed.extend(libraries))
     words = xception_birds.command(given())
     assert needed == ["torch", "PIL"]
     assert words[1:3] == ["-m", "joulelab.workloads.xception_birds"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.quantity import Quantity, add_quantities
@@ -106,30 +106,16 @@ def _keep_extremes(members: list[ScopeResult]) -> list[ScopeResult]:
 
 
 def _make_scope_row(s: ScopeResult, *, several: bool) -> EnergyRow:
-    statistics = s.statistics
-    return EnergyRow(
-        label=f"{s.host}/{s.scope}" if several else s.scope,
-        energy=s.energy,
-        mean_w=s.mean_w,
-        median_w=statistics.median if statistics else None,
-        max_w=statistics.maximum if statistics else None,
-        net=s.net,
-        estimate=s.reading.estimate,
-    )
+    return _make_row(s, f"{s.host}/{s.scope}" if several else s.scope, estimate=s.reading.estimate)
 
 
 def _make_group_row(group: GroupResult, label: str) -> EnergyRow:
-    statistics = group.statistics
-    return EnergyRow(
-        label,
-        group.energy,
-        group.mean_w,
-        statistics.median if statistics else None,
-        statistics.maximum if statistics else None,
-        group.net,
-        group.estimate,
-        total=True,
-    )
+    return replace(_make_row(group, label, estimate=group.estimate), total=True)
+
+
+def _make_row(found: ScopeResult | GroupResult, label: str, *, estimate: bool) -> EnergyRow:
+    median_w, max_w = (found.statistics.median, found.statistics.maximum) if found.statistics else (None, None)
+    return EnergyRow(label, found.energy, found.mean_w, median_w, max_w, found.net, estimate)
 
 
 def list_meter_rows(result: Result, *, every: bool = False) -> list[MeterRow]:

@@ -10,6 +10,7 @@ SHORT = {
     "coverage": ["--count", "200"],
     "accuracy": ["--seconds", "10"],
     "cost": ["--seconds", "5"],
+    "measure_cost": ["--count", "3"],
     "samples": ["--count", "10000000"],
     "analyzer": ["--short"],
     "pdus": ["--seconds", "10"],

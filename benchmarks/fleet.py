@@ -95,7 +95,7 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: b
 def read_back(address: str, job: str, runs: Path) -> dict[str, Any]:
     """Import a job as a run and analyse it, as the command does; return what came of it, with times (s)."""
     from joulelab.analysis.analyse import analyse_run
-    from joulelab.run.imports import ImportRequest, import_archives, make_archive_request
+    from joulelab.run.run_import import ImportRequest, import_archives, make_archive_request
     from joulelab.store.run_reader import open_run
 
     at, cpu = time.monotonic(), time.process_time()

@@ -15,7 +15,7 @@ import pytest
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
-from joulelab.run.imports import ArchiveRequest, ImportedRun, ImportRequest, import_archives
+from joulelab.run.run_import import ArchiveRequest, ImportedRun, ImportRequest, import_archives
 from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:

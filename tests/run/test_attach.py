@@ -15,7 +15,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.spec import Fetched, Spec, Stream
-from joulelab.run.imports import attach_archive
+from joulelab.run.run_import import attach_archive
 from joulelab.store.imported import ImportedMeter, attach_host
 from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import describe_keys
+from joulelab.core.toml_reading import describe_keys
 from joulelab.run.config.toml_writing import format_toml
 from joulelab.study.file import read_study
 from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from joulelab.core.reading import describe_keys
+from joulelab.core.toml_reading import describe_keys
 from joulelab.study.file import read_study
 from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys
 

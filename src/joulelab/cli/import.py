@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.run.imports import ArchiveRequest, ImportedRun
+    from joulelab.run.run_import import ArchiveRequest, ImportedRun
 
 SOURCES = ("slurm", "prometheus", "csv", "wandb")
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
@@ -73,7 +73,7 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         _print_imported(_attach_job(source, what, runs, options), as_json=as_json)
         return
     from joulelab.instruments.file.times import utc_ns, zone_of
-    from joulelab.run.imports import ImportRequest, import_archives
+    from joulelab.run.run_import import ImportRequest, import_archives
     from joulelab.store.imported import ImportedPhase
 
     zone = zone_of(options["zone"], "--zone") if options["zone"] else None
@@ -110,7 +110,7 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
 
 def _attach_job(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> ImportedRun:
     """Add the energy that Slurm accounted for a job to an existing run. Raises JoulelabError."""
-    from joulelab.run.imports import ImportedRun
+    from joulelab.run.run_import import ImportedRun
     from joulelab.store.run_folder import find_run
     from joulelab.study.accounting import attach_job
 
@@ -138,7 +138,7 @@ def _attach_job(source: str, what: Sequence[str], runs: Path, options: dict[str,
 
 def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) -> list[ArchiveRequest]:
     """Return the archives to read: the source, unless entries replace it, and the entries. Raises ConfigError."""
-    from joulelab.run.imports import make_archive_request, read_archive_entry
+    from joulelab.run.run_import import make_archive_request, read_archive_entry
 
     subjects = [w for w in what if "=" not in w or Path(w).exists()]
     settings = dict(_read_setting(w) for w in what if w not in subjects)
@@ -176,7 +176,7 @@ def _list_servers(
     """Return the servers to read: for one job, for some nodes, or all. Raises ConfigError."""
     from dataclasses import replace
 
-    from joulelab.run.imports import make_archive_request
+    from joulelab.run.run_import import make_archive_request
 
     if subjects and not re.fullmatch(r"\d+([_+]\w+)?", subjects[0]):
         advice = "joulelab import prometheus JOBID, or address=... --from --to"

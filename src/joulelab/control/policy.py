@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from joulelab.control.lease import format_value
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import Mistakes, parse_toml, read_table
 from joulelab.core.setting import OutOfBounds
 from joulelab.core.text import suggest_name
+from joulelab.core.toml_reading import Mistakes, parse_toml, read_table
 from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Read tables of TOML value by value: what `plan` uses until its files are declared as those of core/reading are."""
+"""Read tables of TOML value by value: what `plan` uses until its files are declared as those of core/toml_reading.py are."""
 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
@@ -6,7 +6,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.reading import (
+from joulelab.core.text import suggest_name
+from joulelab.core.toml_reading import (  # fmt: skip
     TEXTS,
     TIME,
     Mistakes,
@@ -16,14 +17,13 @@ from joulelab.core.reading import (
     read_texts,
     read_time,
     read_value,
-)  # fmt: skip
-from joulelab.core.text import suggest_name
+)
 from joulelab.run.config.config_files import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.core.reading import Place
+    from joulelab.core.toml_reading import Place
 
 __all__ = ["Problems", "TomlTable", "is_number", "read_toml"]
 

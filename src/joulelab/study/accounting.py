@@ -17,7 +17,7 @@ from joulelab.instruments.slurm.job import RECENT_S, has_energy, is_final, is_se
 from joulelab.instruments.slurm.plugins import sampling_of
 from joulelab.instruments.slurm.rows import Known, energy_of, grouped, shared_with, total_of
 from joulelab.instruments.slurm.told import account
-from joulelab.run.imports import attach_archive
+from joulelab.run.run_import import attach_archive
 from joulelab.store.documents import read_json
 from joulelab.store.imported import is_attached
 from joulelab.store.run_folder import read_end, read_meta, write_json_atomic

@@ -11,7 +11,7 @@ from joulelab.core.errors import JoulelabError, join_errors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from joulelab.core.reading import Place
+    from joulelab.core.toml_reading import Place
 
 OF_KNOB = "how many GPUs a workload sees is the knob gpus"
 
@@ -55,7 +55,7 @@ class Refusals:
         """Return the line of a place, 0 where nobody knows."""
         if not self._lines:
             return 0
-        from joulelab.core.reading import find_line
+        from joulelab.core.toml_reading import find_line
 
         return find_line(self._lines, place) or 0
 
@@ -76,7 +76,7 @@ def _look_into(file: Path) -> tuple[Mapping[Place, int], Mapping[str, Any]]:
     """Return the lines and the content of a study file; none where it cannot be read any more."""
     import tomllib
 
-    from joulelab.core.reading import find_lines
+    from joulelab.core.toml_reading import find_lines
     from joulelab.store.safe_files import read_regular
 
     try:

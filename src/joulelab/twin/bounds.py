@@ -10,7 +10,7 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from joulelab.core.reading import Place
+    from joulelab.core.toml_reading import Place
 
 MOST_W: Final = 1e6
 MOST_S: Final = 1e9  # 30 years

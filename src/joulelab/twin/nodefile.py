@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import Mistakes, convert_value, describe_keys, parse_toml, read_table
 from joulelab.core.text import suggest_name
+from joulelab.core.toml_reading import Mistakes, convert_value, describe_keys, parse_toml, read_table
 from joulelab.run.config.config_files import read_toml
 from joulelab.twin import bounds, points
 from joulelab.twin.flaws import Flaws

@@ -23,7 +23,7 @@ from joulelab.plan.rack.hidden import PUBLISHED, hidden_in, widened
 from joulelab.plan.rack.mix import Job, coincidence, load_of
 from joulelab.plan.rack.spread import ASSUMED, spread_of
 from joulelab.plan.rack.steps import steps_of, steps_of_sum, sum_of, synchronous
-from joulelab.run.imports import ArchiveRequest, ImportRequest, import_archives
+from joulelab.run.run_import import ArchiveRequest, ImportRequest, import_archives
 from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import format_value
+from joulelab.core.toml_reading import format_value
 from joulelab.plan.rates.annual import from_words
 from joulelab.plan.rates.asked import Asked, is_service
 from joulelab.plan.rates.constant import Constant

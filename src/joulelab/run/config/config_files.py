@@ -87,7 +87,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     """Return the text of a regular file and its tables; `what` names the kind of file in errors. Raises ConfigError."""
-    from joulelab.core.reading import parse_toml
+    from joulelab.core.toml_reading import parse_toml
     from joulelab.store.safe_files import read_regular
 
     try:

@@ -115,7 +115,7 @@ def load_config(environ: Mapping[str, str], host: str, *, named: Path | None = N
 
 
 def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config, host: str) -> None:
-    from joulelab.core.reading import Mistakes, read_table
+    from joulelab.core.toml_reading import Mistakes, read_table
     from joulelab.instruments.wall import check_scope
     from joulelab.run.config.meter_entries import ConfigFile, is_for_host
 

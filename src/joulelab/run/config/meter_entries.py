@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.reading import Mistakes, declare_key, read_table, read_texts
 from joulelab.core.text import suggest_name
+from joulelab.core.toml_reading import Mistakes, declare_key, read_table, read_texts
 from joulelab.instruments import settings, wall
 from joulelab.recorder.plan import find_module
 from joulelab.run.config.configuration import MeterEntry
@@ -22,7 +22,7 @@ from joulelab.run.config.configuration import MeterEntry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.core.reading import Place
+    from joulelab.core.toml_reading import Place
     from joulelab.run.config.configuration import Config, MeterTable
 
 MOST_W = 1e9

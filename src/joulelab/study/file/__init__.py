@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.goals import Goal
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import Mistakes, read_table
+from joulelab.core.toml_reading import Mistakes, read_table
 from joulelab.run.config.config_files import read_toml
 from joulelab.study.conditions import NODE, PHASE, WORKLOAD
 from joulelab.study.file.cells import Matrix, is_of

@@ -14,7 +14,7 @@ from joulelab.study.matrix import MOST_SLOTS, Combinations, PlannedCell
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from joulelab.core.reading import Mistakes
+    from joulelab.core.toml_reading import Mistakes
     from joulelab.run.workload_registry import WorkloadModule
     from joulelab.study.conditions import Condition
     from joulelab.study.file.workloads import WorkloadDraft

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import TEXTS, TableKey, format_value, is_number, read_table, read_texts, read_value
 from joulelab.core.text import suggest_name
+from joulelab.core.toml_reading import TEXTS, TableKey, format_value, is_number, read_table, read_texts, read_value
 from joulelab.study import template
 from joulelab.study.conditions import ALWAYS, NODE, PHASE, WORKLOAD, Condition
 from joulelab.study.file.study_keys import KnobKeys
@@ -18,7 +18,7 @@ from joulelab.study.values import Value, listed, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.core.reading import Mistakes, Place
+    from joulelab.core.toml_reading import Mistakes, Place
 
 # What results tell of a cell beside its knobs: a knob of that name would be taken for it.
 TAKEN = (WORKLOAD, NODE, PHASE)

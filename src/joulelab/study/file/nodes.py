@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from joulelab.core.reading import Mistakes
+    from joulelab.core.toml_reading import Mistakes
 
 _EVERY = [one.name for one in fields(NodeKeys)]
 JOB = tuple(_EVERY[_EVERY.index("twin") + 1 :])

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import TEXTS, TIME, declare_key, is_number, read_texts, read_time
 from joulelab.core.text import read_seconds
+from joulelab.core.toml_reading import TEXTS, TIME, declare_key, is_number, read_texts, read_time
 from joulelab.study.values import cooling
 
 SHORTEST_S, SHORTEST_JOB_S = 0.001, 1.0

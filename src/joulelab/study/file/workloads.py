@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import format_table_name, is_number
 from joulelab.core.text import suggest_name
+from joulelab.core.toml_reading import format_table_name, is_number
 from joulelab.study import template
 from joulelab.study.file.knobs import read_knobs
 from joulelab.study.file.nodes import NAME, NAMED
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.core.reading import Mistakes, Place
+    from joulelab.core.toml_reading import Mistakes, Place
     from joulelab.study.file.knobs import KnobDraft
     from joulelab.study.file.study_keys import WorkloadKeys
 

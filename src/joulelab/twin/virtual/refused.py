@@ -21,7 +21,7 @@ from joulelab.twin.virtual.twin import description_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.core.reading import Place
+    from joulelab.core.toml_reading import Place
     from joulelab.study.folder import Plan, Settings
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType

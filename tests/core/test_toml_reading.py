@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import Mistakes, declare_key, find_line, find_lines, parse_toml, read_table, read_texts
+from joulelab.core.toml_reading import Mistakes, declare_key, find_line, find_lines, parse_toml, read_table, read_texts
 from joulelab.run.config.toml_writing import format_toml
 
 

@@ -10,7 +10,7 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.core.errors import ConfigError, ReadFailed, StoreError
 from joulelab.instruments import slurm
 from joulelab.report.messages import word_check
-from joulelab.run.imports import (
+from joulelab.run.run_import import (
     ArchiveRequest,
     ImportRequest,
     import_archives,

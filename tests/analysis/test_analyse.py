@@ -14,7 +14,7 @@ from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import NS, ns
 
 from joulelab.analysis import analyse as module
-from joulelab.analysis.analyse import add_interval_terms, analyse_phase, analyse_run, list_gaps, read_edge_offsets
+from joulelab.analysis.analyse import add_span_terms, analyse_phase, analyse_run, list_gaps, read_edge_offsets
 from joulelab.analysis.result import Gap
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
@@ -391,10 +391,10 @@ def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> 
 
 def test_an_end_is_worth_what_was_drawn_around_it() -> None:
     energy = Quantity(1000.0, {"gain:x": 3.0})
-    assert add_interval_terms(energy, lambda t, off: 1 / 0, 0, 10, (0, 0)) is energy
+    assert add_span_terms(energy, lambda t, off: 1 / 0, 0, 10, (0, 0)) is energy
     # 100 W at the begin, 300 W at the end.
     watts = {0: 100.0, 10: 300.0}
-    found = add_interval_terms(energy, lambda t, off: watts[t] * off / math.sqrt(3), 0, 10, (2, 1))
+    found = add_span_terms(energy, lambda t, off: watts[t] * off / math.sqrt(3), 0, 10, (2, 1))
     assert found.value == 1000.0
     assert found.terms == {
         "gain:x": 3.0,
@@ -404,8 +404,8 @@ def test_an_end_is_worth_what_was_drawn_around_it() -> None:
 
 
 def test_scopes_that_begin_together_add() -> None:
-    one = add_interval_terms(Quantity(1.0), lambda t, off: 5.0, 0, 9, (1, 1))
-    two = add_interval_terms(Quantity(2.0), lambda t, off: 7.0, 0, 9, (1, 1))
+    one = add_span_terms(Quantity(1.0), lambda t, off: 5.0, 0, 9, (1, 1))
+    two = add_span_terms(Quantity(2.0), lambda t, off: 7.0, 0, 9, (1, 1))
     assert (one + two).budget() == {"interval": pytest.approx(12 * math.sqrt(2))}
     assert (two - one).budget() == {"interval": pytest.approx(2 * math.sqrt(2))}
 

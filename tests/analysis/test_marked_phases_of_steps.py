@@ -153,7 +153,7 @@ def test_steps_beyond_the_limit_are_known_together(tmp_path, monkeypatch):
     assert (whole.title, whole.work, whole.depth) == ("step 1-4", {"steps": 4.0}, 1)
     assert not any(p.energy for p in result.phases[1:])
     assert whole.energy == epoch.energy, "one interval, so the same value and the same uncertainty"
-    assert module._IntervalEnergies([], [], module.RunInterval(0, 9, None), None).find_energies(5, 5) == {}
+    assert module._SpanEnergies([], [], module.RunSpan(0, 9, None), None).find_energies(5, 5) == {}
     monkeypatch.setattr(module, "MOST_STRETCH_ENERGIES", 0)
     assert analyse_run(folder.open()).stretches[0].energy == {}
 

@@ -14,7 +14,7 @@ from tests.analysis.test_power_profile import at, joules, stack
 from tests.analysis.virtual import ns
 
 from joulelab.analysis import profile_buckets
-from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
+from joulelab.analysis.analyse import analyse_run, find_span, load_joined
 from joulelab.analysis.power_profile import MissingScope, make_profile
 from joulelab.analysis.profile_buckets import BucketBuilder, ShownPower, find_extremes
 from joulelab.analysis.readings import make_distribution
@@ -137,7 +137,7 @@ def test_where_only_the_counter_was_read_it_stands_for_itself(folder):
     some = T < 10.0
     folder.add("hwmon", power("cpu:0", given=METER), T[some], watts[some])
     run = folder.close(START, END).open()
-    (scope,) = load_joined(run, find_interval(run, list(run.events()))).scopes
+    (scope,) = load_joined(run, find_span(run, list(run.events()))).scopes
     assert scope.best.meter == "rapl"
     trace = make_profile(run).trace("cpu")
     assert at(make_profile(run), trace, 8.0) == pytest.approx(400.0, rel=0.02)
@@ -160,7 +160,7 @@ def test_a_slow_wall_that_is_guided_by_uneven_counters_has_no_peaks_of_its_own(f
     assert joules(make_profile(run), make_profile(run).trace("whole")) == pytest.approx(analyse_run(run).energy.value)
     some = make_profile(run, buckets=50, start_ns=ns(42), end_ns=ns(58)).trace("whole").levels[0]
     assert np.ptp(some.mean) < 0.1 * 630
-    scopes = {s.scope: s for s in load_joined(run, find_interval(run, list(run.events()))).scopes}
+    scopes = {s.scope: s for s in load_joined(run, find_span(run, list(run.events()))).scopes}
     edges = BucketBuilder(ns(30.0), ns(180.0), np.linspace(0.0, 150.0, 3), {"node1": [scopes["cpu:0"]]})
     wall = scopes["node.ac"].best
     assert np.diff(edges.integrate(wall, edges.t)) == pytest.approx(edges.compute_scope(scopes["node.ac"]).plain)
@@ -195,9 +195,9 @@ def test_means_leave_what_was_read_by_the_correction_only(
     stream = gpu(0) if both else ticking("gpu:0", tick)
     folder.add("nvml", stream, t, counted, *([shown] if both else []))
     run = folder.close(begin, begin + length).open()
-    interval = find_interval(run, list(run.events()))
-    (scope,) = load_joined(run, interval).scopes
-    edges = BucketBuilder(interval.start_ns, interval.end_ns, np.linspace(0.0, edges_end(interval), buckets + 1))
+    span = find_span(run, list(run.events()))
+    (scope,) = load_joined(run, span).scopes
+    edges = BucketBuilder(span.start_ns, span.end_ns, np.linspace(0.0, edges_end(span), buckets + 1))
     course = edges.compute_scope(scope)
     (read,) = course.shown
     wide = np.diff(edges.t)
@@ -210,11 +210,11 @@ def test_means_leave_what_was_read_by_the_correction_only(
     factor = course.energy[there] / np.maximum(course.plain[there], 1e-9)
     assert np.ptp(factor) < 1e-6  # one for the whole workload
     if there.all():
-        assert course.energy.sum() == pytest.approx(scope.best.energy(interval.start_ns, interval.end_ns).value)
+        assert course.energy.sum() == pytest.approx(scope.best.energy(span.start_ns, span.end_ns).value)
 
 
-def edges_end(interval):
-    return (interval.end_ns - interval.start_ns) * 1e-9
+def edges_end(span):
+    return (span.end_ns - span.start_ns) * 1e-9
 
 
 # Sums.
@@ -266,7 +266,7 @@ def test_a_member_of_which_no_power_is_shown_is_in_the_sum_with_its_mean(folder)
     folder.add("nvml", power("gpu:0"), T, busy(100.0, 400.0)[1])
     folder.add("bmc", ticking("gpu:1", 1.0), [START - 1, START + 1], [0.0, 200.0])
     run = folder.close(START, END).open()
-    scopes = load_joined(run, find_interval(run, list(run.events()))).scopes
+    scopes = load_joined(run, find_span(run, list(run.events()))).scopes
     edges = BucketBuilder(ns(START), ns(END), np.linspace(0.0, 10.0, 11))
     read, silent = (edges.compute_scope(s) for s in scopes)
     assert silent.shown[0].t.size == 0

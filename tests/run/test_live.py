@@ -13,7 +13,7 @@ from tests.store.make import START_NS, gpus, make_run, open_journal
 from tests.waiting import until
 
 from joulelab.analysis import live_energy
-from joulelab.analysis.analyse import RunInterval, analyse_interval
+from joulelab.analysis.analyse import RunSpan, analyse_span
 from joulelab.analysis.live_energy import LiveHost
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.spec import Spec, Stream
@@ -57,7 +57,7 @@ def test_what_is_summed_up_on_the_way_is_what_a_whole_analysis_gives(
             assert now.power_w["gpu"] == pytest.approx(600, rel=0.03)
         assert now.seconds == pytest.approx(199.8, abs=0.2)
         with open_run(run) as opened:
-            whole = analyse_interval(opened, RunInterval(A, now.at_ns, None), []).energy
+            whole = analyse_span(opened, RunSpan(A, now.at_ns, None), []).energy
         assert whole is not None
         found = now.energy["measured"]
         assert found.value == pytest.approx(whole.value, rel=1e-6)

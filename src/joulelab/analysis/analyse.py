@@ -49,8 +49,8 @@ STEP_STRETCH = 960  # in stretches of this many
 
 
 @dataclass(frozen=True)
-class RunInterval:
-    """Hold the interval of the workload and of the idle stretch before it (monotonic ns).
+class RunSpan:
+    """Hold the time span of the workload and of the idle stretch before it (monotonic ns).
 
     `unsure` is how far (ns) start and end may be off to either side.
     """
@@ -65,8 +65,8 @@ def analyse_run(run: Run) -> Result:
     """Analyse a run that is live, killed or sealed; raise StoreError if its files hold unusable values."""
     try:
         events = list(run.events())
-        interval = find_interval(run, events)
-        return analyse_interval(run, interval, events)
+        span = find_span(run, events)
+        return analyse_span(run, span, events)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what, why = "the run holds values that cannot be used", f"{type(error).__name__}: {error}"
         then = f"joulelab verify {run.path.name}"
@@ -76,19 +76,19 @@ def analyse_run(run: Run) -> Result:
 def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
     """Analyse a part of a run as if it were a run of its own."""
     events = list(run.events())
-    whole = find_interval(run, events)
-    return analyse_interval(run, RunInterval(start_ns, end_ns, whole.idle), events)
+    whole = find_span(run, events)
+    return analyse_span(run, RunSpan(start_ns, end_ns, whole.idle), events)
 
 
-def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any]]) -> Result:
-    """Analyse an interval of a run: read, join, compare, add up, check."""
-    a, b = interval.start_ns, interval.end_ns
+def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Result:
+    """Analyse a time span of a run: read, join, compare, add up, check."""
+    a, b = span.start_ns, span.end_ns
     # Read the channels and join the meters.
-    joined = load_joined(run, interval)
+    joined = load_joined(run, span)
     marks = run.marks()
     damage = run.damage(events)  # after all files have been read
     if lost := LostTables(damage):
-        joined = join_meters(load_channels(run, interval.idle, lost), a, b)
+        joined = join_meters(load_channels(run, span.idle, lost), a, b)
     scopes = joined.scopes
     # Compute the energy of each scope; compare meters, and count unseen energy where they disagree.
     phases, work = list_phases(marks, a, b)
@@ -98,10 +98,10 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
     def make_result(scope: ScopeChannels) -> ScopeResult:
         if scope.host in accounted:
             return make_account_result(scope, a, b)
-        return _make_scope_result(scope, _find_own_interval(scope, interval), steps)
+        return _make_scope_result(scope, _find_own_span(scope, span), steps)
 
     results = tuple(make_result(s) for s in scopes)
-    accounts = compare_accounts(scopes, accounted, a, interval.idle)
+    accounts = compare_accounts(scopes, accounted, a, span.idle)
     compared = (*compare_meters(results), *accounts.comparisons)
     scopes = mark_in_step(scopes, compared)
     results = tuple(make_result(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
@@ -116,14 +116,14 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
     gaps = tuple(g for g in list_gaps(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _find_end(events)
     facts = list_facts(marks, b, str(meta.get("host", "")))
-    energies = _IntervalEnergies([s for s in scopes if s.host not in accounted], groups, interval, steps)
+    energies = _SpanEnergies([s for s in scopes if s.host not in accounted], groups, span, steps)
     listed, together = _make_phase_results(phases, energies)
     # Check, and put everything together.
     imported = end.get("outcome") == "imported"
     has_ended = (run.state, end.get("outcome"), end.get("exit_code")) == ("closed", "exit", 0)
     open_phases = tuple(escape_unprintable(phase.title) for phase in phases if phase.open_end) if has_ended else ()
     evidence = RunEvidence(
-        run.state, a, b, interval.idle, scopes, results, events, gaps,
+        run.state, a, b, span.idle, scopes, results, events, gaps,
         unread=_list_unread(run, scopes, accounted), incomplete=tuple(joined.incomplete),
         imported=imported, lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, facts=facts, damage=damage,
@@ -154,11 +154,9 @@ def analyse_interval(run: Run, interval: RunInterval, events: list[dict[str, Any
     )
 
 
-def load_joined(run: Run, interval: RunInterval) -> JoinedScopes:
-    """Read and join the channels of a run for the workload of an interval; the run caches the result."""
-    return run.remember(
-        interval, lambda: join_meters(load_channels(run, interval.idle), interval.start_ns, interval.end_ns)
-    )
+def load_joined(run: Run, span: RunSpan) -> JoinedScopes:
+    """Read and join the channels of a run for the workload of a time span; the run caches the result."""
+    return run.remember(span, lambda: join_meters(load_channels(run, span.idle), span.start_ns, span.end_ns))
 
 
 def _describe_run(run: Run, end: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +182,7 @@ def _find_end(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {"outcome": "signal" if ended.get("signal") is not None else "exit", **ended} if ended else {}
 
 
-def find_interval(run: Run, events: list[dict[str, Any]]) -> RunInterval:
+def find_span(run: Run, events: list[dict[str, Any]]) -> RunSpan:
     """Find when the workload ran: from the end record, from events, or from the last reading."""
     end = run.end or {}
     begun = next((int(e.get("start_ns", e["t"])) for e in events if e.get("event") == "workload"), None)
@@ -196,7 +194,7 @@ def find_interval(run: Run, events: list[dict[str, Any]]) -> RunInterval:
         series = (run.series(table, stream.name, channels=[]) for table in run.tables() for stream in table.streams)
         stamps = [int(s.t1_ns[-1]) for s in series if s.t1_ns.size]
         stop = max([int(e["t"]) for e in events if "t" in e] + [*stamps, int(start)])
-    return RunInterval(int(start), int(stop), idle, read_edge_offsets(events))
+    return RunSpan(int(start), int(stop), idle, read_edge_offsets(events))
 
 
 def _list_unread(run: Run, scopes: list[ScopeChannels], accounted: Mapping[str, Any]) -> tuple[str, ...]:
@@ -227,23 +225,23 @@ def _find_total_edges(channel: EnergyChannel) -> tuple[int, int] | None:
     return int(readings.t0_ns[0]), int(readings.t1_ns[-1])
 
 
-def _find_own_interval(scope: ScopeChannels, interval: RunInterval) -> RunInterval:
-    """Return the interval of a scope: a step of a job has its own, and its energy is known for no other."""
+def _find_own_span(scope: ScopeChannels, span: RunSpan) -> RunSpan:
+    """Return the time span of a scope: a step of a job has its own, and its energy is known for no other."""
     edges = _find_total_edges(scope.best) if "/" in scope.scope else None
-    return interval if edges is None else RunInterval(*edges, None)
+    return span if edges is None else RunSpan(*edges, None)
 
 
-def _make_scope_result(scope: ScopeChannels, interval: RunInterval, steps: Ints | None) -> ScopeResult:
-    a, b = interval.start_ns, interval.end_ns
-    best, span = scope.best, max((b - a) * 1e-9, 1e-9)
-    energy = add_interval_terms(best.energy(a, b, steps), best.edge_u, a, b, interval.unsure)
+def _make_scope_result(scope: ScopeChannels, span: RunSpan, steps: Ints | None) -> ScopeResult:
+    a, b = span.start_ns, span.end_ns
+    best, duration_s = scope.best, max((b - a) * 1e-9, 1e-9)
+    energy = add_span_terms(best.energy(a, b, steps), best.edge_u, a, b, span.unsure)
     shown = scope.find_power()
     idle_w = net = None
-    if interval.idle is not None:
-        ia, ib = interval.idle
+    if span.idle is not None:
+        ia, ib = span.idle
         # Nothing runs that could be in step with the sensor. Errors with a shared source are the same in both.
         idle_w = best.energy(ia, ib).without("unseen", "in-step") * (1e9 / max(ib - ia, 1))
-        net = energy - (idle_w * span).tagged("idle", keep=("gain:", "offset:", "lag:"))
+        net = energy - (idle_w * duration_s).tagged("idle", keep=("gain:", "offset:", "lag:"))
     return ScopeResult(
         scope=scope.scope,
         host=scope.host,
@@ -251,12 +249,12 @@ def _make_scope_result(scope: ScopeChannels, interval: RunInterval, steps: Ints 
         device=best.stream.device,
         model=best.stream.model,
         reading=best.describe_energy(energy, a, b),
-        mean_w=energy * (1 / span),
+        mean_w=energy * (1 / duration_s),
         statistics=_describe_power(shown or best, a, b),
         net=net,
         idle_w=idle_w,
         others=tuple(
-            c.describe_energy(add_interval_terms(c.energy(a, b, steps), c.edge_u, a, b, interval.unsure), a, b)
+            c.describe_energy(add_span_terms(c.energy(a, b, steps), c.edge_u, a, b, span.unsure), a, b)
             for c in scope.channels[1:]
         ),
     )
@@ -272,17 +270,17 @@ def _describe_power(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | N
     return describe_power(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
 
 
-class _IntervalEnergies:
-    """Compute energies of intervals by group; each interval is computed once."""
+class _SpanEnergies:
+    """Compute energies of time spans by group; each span is computed once."""
 
     def __init__(
         self,
         scopes: Sequence[ScopeChannels],
         groups: Sequence[GroupResult],
-        interval: RunInterval,
+        span: RunSpan,
         steps: Ints | None,
     ) -> None:
-        self.interval = interval
+        self.span = span
         self._steps = steps
         self._known = {(s.host, s.scope): s for s in scopes}
         names = {find_family(s.scope) for s in scopes} | {"measured"}
@@ -292,9 +290,9 @@ class _IntervalEnergies:
         self._rows = {scope.removeprefix("job/") for _, scope in self._known if scope.startswith("job/")}
         self._found: dict[tuple[int, int, str], dict[str, Quantity]] = {}
 
-    def cut_interval(self, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return the part of an interval that lies within the run."""
-        return max(start_ns, self.interval.start_ns), min(end_ns, self.interval.end_ns)
+    def cut_span(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return the part of a time span that lies within the run."""
+        return max(start_ns, self.span.start_ns), min(end_ns, self.span.end_ns)
 
     def find_energies(self, a: int, b: int, phase: str = "") -> dict[str, Quantity]:
         """Return the energy of [a, b] by group, an empty mapping if b <= a.
@@ -323,7 +321,7 @@ class _IntervalEnergies:
 
 
 def _make_phase_results(
-    phases: list[MarkedPhase], energies: _IntervalEnergies
+    phases: list[MarkedPhase], energies: _SpanEnergies
 ) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
     """Return the phases, and each stretch of steps without a gap between them as one phase."""
     depths, parents = _find_nesting(phases)
@@ -333,14 +331,14 @@ def _make_phase_results(
     place = {k: n for n, places in enumerate(together) for k in places}
     listed = []
     for k, phase in enumerate(phases):
-        a, b = energies.cut_interval(phase.start_ns, phase.end_ns)
+        a, b = energies.cut_span(phase.start_ns, phase.end_ns)
         energy = energies.find_energies(a, b, phase.name) if k in with_energy else {}
         listed.append(
             PhaseResult(
                 title=phase.title,
                 name=phase.name,
                 n=phase.n,
-                start_s=(a - energies.interval.start_ns) * 1e-9,
+                start_s=(a - energies.span.start_ns) * 1e-9,
                 duration_s=max(b - a, 0) * 1e-9,
                 energy=energy,
                 work=dict(phase.work),
@@ -361,10 +359,10 @@ def _make_phase_results(
 
 
 def _make_stretch_result(
-    blocks: list[MarkedPhase], first: PhaseResult, number: int, energies: _IntervalEnergies
+    blocks: list[MarkedPhase], first: PhaseResult, number: int, energies: _SpanEnergies
 ) -> PhaseResult:
     """Return steps that follow each other as one phase, with the energy of the whole."""
-    a, b = energies.cut_interval(blocks[0].start_ns, blocks[-1].end_ns)
+    a, b = energies.cut_span(blocks[0].start_ns, blocks[-1].end_ns)
     work: dict[str, float] = {}
     for kind, amount in (item for block in blocks for item in block.work.items()):
         work[kind] = work.get(kind, 0.0) + amount
@@ -487,7 +485,7 @@ def read_edge_offsets(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
     return math.ceil(float(found.get("begin_s", 0.0)) * 1e9), math.ceil(float(found.get("end_s", 0.0)) * 1e9)
 
 
-def add_interval_terms(
+def add_span_terms(
     energy: Quantity, edge_u: Callable[[int, int], float], a_ns: int, b_ns: int, unsure: tuple[int, int]
 ) -> Quantity:
     """Add terms for the uncertain start and end of [a, b]; `edge_u(t, off)` returns the one of an edge (J).

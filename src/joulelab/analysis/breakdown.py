@@ -75,14 +75,14 @@ def _drop_estimates(scopes: Sequence[P]) -> tuple[P, ...]:
 def break_down_energy(
     results: tuple[ScopeResult, ...],
     channels: Sequence[ScopeChannels],
-    span: float,
+    duration_s: float,
     a_ns: int,
     b_ns: int,
     sums: ChannelSums | None = None,
 ) -> tuple[tuple[GroupResult, ...], dict[str, Quantity]]:
     """Return sums by family and over all, the rest of each node, and the efficiency of supplies.
 
-    `span` (s) is the length of [a, b]; `sums` caches sums of parts over time.
+    `duration_s` (s) is the length of [a, b]; `sums` caches sums of parts over time.
     """
     scopes = _drop_estimates(results)
     keys = {f"{s.host}/{s.scope}": s for s in scopes}
@@ -95,10 +95,10 @@ def break_down_energy(
     families: dict[str, dict[str, ScopeResult]] = {}
     for key, scope in keys.items():
         families.setdefault(find_family(scope.scope), {})[key] = scope
-    groups = [_make_group(name, select_roots(members), span) for name, members in families.items()]
+    groups = [_make_group(name, select_roots(members), duration_s) for name, members in families.items()]
     summed = _select_summed(keys)
     if summed:
-        groups.append(_make_group("measured", select_roots(summed), span))
+        groups.append(_make_group("measured", select_roots(summed), duration_s))
     known, together = {(c.host, c.scope): c for c in channels}, sums or ChannelSums()
     several = len({s.host for s in scopes if find_family(s.scope) != "job"}) > 1
     ratios: dict[str, Quantity] = {}
@@ -110,11 +110,13 @@ def break_down_energy(
         }
         inner = select_roots(inside)
         if inner:
-            groups.append(_make_rest(node, inner, span, describe_rest(known, node, inner, (a_ns, b_ns), together)))
+            groups.append(
+                _make_rest(node, inner, duration_s, describe_rest(known, node, inner, (a_ns, b_ns), together))
+            )
         direct = keys.get(f"{node.host}/node.dc")
         if node.scope == "node.ac" and direct is not None and node.energy.value > 0:
             loss = node.energy - direct.energy
-            mean = loss * (1 / max(span, 1e-9))
+            mean = loss * (1 / max(duration_s, 1e-9))
             groups.append(GroupResult("supply loss", ("node.dc",), loss, mean, None, hosts=(node.host,)))
             name = f"{node.host}: supply efficiency" if several else "supply efficiency"
             ratios[name] = direct.energy / node.energy
@@ -153,22 +155,22 @@ def _build_tree(keys: dict[str, P]) -> dict[str, str | None]:
     }
 
 
-def _make_group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
+def _make_group(name: str, members: list[ScopeResult], duration_s: float) -> GroupResult:
     energy = add_quantities(s.energy for s in members)
     nets = [s.net for s in members]
     net = add_quantities(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
     estimate = any(s.reading.estimate for s in members)
     names, hosts = tuple(s.scope for s in members), tuple(s.host for s in members)
-    return GroupResult(name, names, energy, energy * (1 / max(span, 1e-9)), net, estimate, hosts=hosts)
+    return GroupResult(name, names, energy, energy * (1 / max(duration_s, 1e-9)), net, estimate, hosts=hosts)
 
 
 def _make_rest(
-    node: ScopeResult, inner: list[ScopeResult], span: float, statistics: PowerStatistics | None
+    node: ScopeResult, inner: list[ScopeResult], duration_s: float, statistics: PowerStatistics | None
 ) -> GroupResult:
     energy = node.energy - add_quantities(s.energy for s in inner)
     names = tuple(s.scope for s in inner)
     estimate = any(s.reading.estimate for s in (node, *inner))
-    mean = energy * (1 / max(span, 1e-9))
+    mean = energy * (1 / max(duration_s, 1e-9))
     hosts = tuple(s.host for s in inner)
     return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics, hosts)
 

@@ -165,7 +165,7 @@ class ScopeChannels:
 def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTables | None = None) -> list[ScopeChannels]:
     """Read every energy-bearing channel of a run, except tables that are `lost`.
 
-    `idle` is an interval (ns) whose power is the lower bound of unseen power.
+    `idle` is a time span (ns) whose power is the lower bound of unseen power.
     """
     state = read_states(run)
     found: dict[tuple[str, str], list[EnergyChannel]] = {}

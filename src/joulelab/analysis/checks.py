@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Tables of load, caps, temperature and fans: no energy is in them.
 WITHOUT_ENERGY = ("host", "state", "cooling")
-DOCUMENTS = ("run.json", "end.json")  # interval and host of the workload are in them
+DOCUMENTS = ("run.json", "end.json")  # time span and host of the workload are in them
 HOLE_PERIODS, HOLE_S = 5.0, 1.0  # nothing of a node for longer than this, whichever is longer, is a hole
 MOST_NAMED = 3
 
@@ -107,7 +107,7 @@ def check_run(run: RunEvidence) -> Iterator[Check]:
     yield from _check_marks(run)
     yield from _check_end(run)
     yield from _check_nodes(run)
-    yield from _check_interval(run)
+    yield from _check_span(run)
     yield from check_meters(run)
     yield from check_devices(run)
     for event in run.list_events("clock-step"):
@@ -155,8 +155,8 @@ def _check_end(run: RunEvidence) -> Iterator[Check]:
         yield Check("disk", "warning", numbers={"lost_rows": lost}, texts={"error": error})
 
 
-def _check_interval(run: RunEvidence) -> Iterator[Check]:
-    """Pass on the doubts of an archive about the interval of a run; these texts are stored in the run."""
+def _check_span(run: RunEvidence) -> Iterator[Check]:
+    """Pass on the doubts of an archive about the time span of a run; these texts are stored in the run."""
     statuses: dict[str, CheckStatus] = {"failed": "failed", "note": "note"}
     for event in run.list_events("interval-doubt"):
         texts = {"what": str(event.get("what", "")), "next": str(event.get("next", ""))}

@@ -53,7 +53,7 @@ class Knots:
 
 
 class CounterCurve:
-    """Answer C(t), and the energy of any interval as C(b) - C(a), for one energy counter.
+    """Answer C(t), and the energy of any time span as C(b) - C(a), for one energy counter.
 
     `power` is a power channel of the same device: it shows the power inside a tick, and how much a sensor that measures
     part of the time may have missed. `lag_u_s` is the standard uncertainty of the lag of the stamps, if the lag was

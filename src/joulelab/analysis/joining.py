@@ -73,7 +73,7 @@ class _FastMeters:
         return self.seen[a_ns, b_ns]
 
     def energy(self, a_ns: int, b_ns: int) -> Quantity:
-        """Return the energy of [a, b] in J; cached, because every slow meter needs the same intervals."""
+        """Return the energy of [a, b] in J; cached, because every slow meter needs the same time spans."""
         if (a_ns, b_ns) not in self.known:
             self.known[a_ns, b_ns] = add_quantities(c.energy(a_ns, b_ns) for c in self.channels)
         return self.known[a_ns, b_ns]

@@ -4,7 +4,7 @@ The one definition for `joulelab watch`, `track`, the trackers, the dashboard an
 
 - A value that was not read is a gap, never a number.
 - A reading is "now" for three of its periods, at least 3 s. Later there is no power.
-- The power of a channel is the mean of its readings in the interval asked for, or its last reading before it. A counter
+- The power of a channel is the mean of its readings in the given time span, or its last reading before it. A counter
   gives power by its rise over at least five of its steps.
 - A scope is read by its best channel: measured before estimated, a power before a counter, a short window first.
 - A sum that lacks a part is no number.
@@ -359,7 +359,7 @@ class CordSum:
 
 @dataclass(frozen=True, slots=True)
 class ScopePower:
-    """Hold the power of one scope over an interval (W; NaN = no reading that is now)."""
+    """Hold the power of one scope over a time span (W; NaN = no reading that is now)."""
 
     host: str
     scope: str

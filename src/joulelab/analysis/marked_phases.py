@@ -31,7 +31,7 @@ NEARLY_ALL = 0.9  # phases with this share of the largest amount count as having
 
 @dataclass(slots=True)
 class MarkedPhase:
-    """Hold one named interval in monotonic ns; `open_end`: no mark ended it; `script`: the shell script that marked it.
+    """Hold one named time span (monotonic ns); `open_end`: no mark ended it; `script`: the shell script that marked it.
 
     `steps` is the marks file of the process whose steps it holds: their work is part of that process's reports.
     """
@@ -88,7 +88,7 @@ def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) 
     Of more than `MOST_PHASES`, the outermost and first ones are returned.
     """
     lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
-    marked = _find_intervals(lines, end_ns)
+    marked = _find_spans(lines, end_ns)
     phases, work = _limit_phases(marked), MarkedWork(phases=len(marked))
     _nest_in_cells(phases.values())
     _nest_in_scripts(phases.values())
@@ -206,7 +206,7 @@ def _get_id(line: Mapping[str, Any], key: str) -> str | None:
     return None if line.get(key) is None else f"{line.get('host', '')}/{line[key]}"
 
 
-def _find_intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, MarkedPhase]:
+def _find_spans(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, MarkedPhase]:
     phases: dict[str, MarkedPhase] = {}
     switched: dict[str, MarkedPhase] = {}
     for k, line in enumerate(lines):

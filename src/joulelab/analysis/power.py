@@ -36,13 +36,13 @@ GAP_STEPS = 3.0  # a pause longer than this many usual steps (of reading and of 
 GAP_LIKE_REST = 0.25  # share of a record up to which gaps are taken to be like the rest
 GAP_UNKNOWN = 0.5  # share of a record from which anything within the bounds may have happened in gaps
 FEW_READINGS = 10  # readings that may be too few to show rare changes of the load
-# Factor by which few readings of an interval may understate how the load varies: Student's t at 95 %, over 2.
+# Factor by which few readings of a time span may understate how the load varies: Student's t at 95 %, over 2.
 FEW_READINGS_FACTOR = {2: 6.4, 3: 2.15, 4: 1.59, 5: 1.39, 6: 1.29, 7: 1.22, 8: 1.18, 9: 1.15, 10: 1.13}
 EDGE_READINGS = 3  # readings on each side whose powers bound the power at an edge
 
 
 class PowerCurve:
-    """Answer C(t), and the energy of any interval as C(b) - C(a), for one power channel.
+    """Answer C(t), and the energy of any time span as C(b) - C(a), for one power channel.
 
     `step_s` is the requested time between readings; by default it is found from the readings. `lag_u_s` is the standard
     uncertainty of the lag of the stamps, if the lag was found. Raises ValueError without readings.
@@ -145,7 +145,7 @@ class PowerCurve:
     def _sum_steps(self, sel: slice) -> Floats:
         """Return energy (J), squares of hidden jumps and products of neighbours (J2), squares of gaps (s2).
 
-        All four are plain sums over the steps between readings, so that any interval is a difference of two prefixes.
+        All four are plain sums over the steps between readings, so that any time span is a difference of two prefixes.
         """
         t, p = self.find_seconds(sel), self.readings.value[sel]
         step, jump = t[1:] - t[:-1], p[1:] - p[:-1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from joulelab.analysis.analyse import RunInterval, find_interval, load_joined
+from joulelab.analysis.analyse import RunSpan, find_span, load_joined
 from joulelab.analysis.breakdown import stack_scopes
 from joulelab.analysis.channels import read_states
 from joulelab.analysis.job_accounting import list_account_events
@@ -103,35 +103,35 @@ def make_profile(
     `buckets` limits the finest level; by default it has as many as a page can hold.
     """
     events = list(run.events())
-    interval = find_interval(run, events)
+    span = find_span(run, events)
     accounts = list_account_events(events)
-    joined = load_joined(run, interval)
+    joined = load_joined(run, span)
     scopes = [s for s in joined.scopes if s.host not in accounts]
     if not scopes:
         return None
     plan = _TracePlan(scopes, read_states(run))
     raw_s = min(c.step_s for s in scopes for c in s.channels)
-    duration_s = (interval.end_ns - interval.start_ns) * 1e-9
+    duration_s = (span.end_ns - span.start_ns) * 1e-9
     most = buckets or max(MOST_VALUES // (4 * len(plan.traces)), 1)
     if start_ns is not None or end_ns is not None:
-        first, last = _find_record(scopes, interval)
-        since = first if start_ns is None else (start_ns - interval.start_ns) * 1e-9
-        until = last if end_ns is None else (end_ns - interval.start_ns) * 1e-9
+        first, last = _find_record(scopes, span)
+        since = first if start_ns is None else (start_ns - span.start_ns) * 1e-9
+        until = last if end_ns is None else (end_ns - span.start_ns) * 1e-9
         step = max((until - since) / most, raw_s)
         grid = TimeGrid(since, step, max(round((until - since) / step), 1))
     else:
-        grid = make_grid(*_find_record(scopes, interval), duration_s, raw_s=raw_s, most=most)
-    builder = BucketBuilder(interval.start_ns, interval.end_ns, grid.list_edges(), find_guides(scopes))
+        grid = make_grid(*_find_record(scopes, span), duration_s, raw_s=raw_s, most=most)
+    builder = BucketBuilder(span.start_ns, span.end_ns, grid.list_edges(), find_guides(scopes))
     traces = tuple(
         PowerTrace(ident, label, role, unit, make_levels(make(builder), grid.levels))
         for ident, label, role, unit, make in plan.traces
     )
-    return PowerProfile(grid, interval.start_ns, duration_s, raw_s, traces, plan.find_missing(builder))
+    return PowerProfile(grid, span.start_ns, duration_s, raw_s, traces, plan.find_missing(builder))
 
 
-def _find_record(scopes: Sequence[ScopeChannels], interval: RunInterval) -> tuple[float, float]:
+def _find_record(scopes: Sequence[ScopeChannels], span: RunSpan) -> tuple[float, float]:
     """Return start and end of the record (s from the workload's start); it includes the workload."""
-    a, b = interval.start_ns, interval.end_ns
+    a, b = span.start_ns, span.end_ns
     around = max(AROUND_S, (b - a) * 1e-9)
     first = min(int(c.readings.t0_ns[0]) for s in scopes for c in s.channels)
     last = max(int(c.readings.t1_ns[-1]) for s in scopes for c in s.channels)

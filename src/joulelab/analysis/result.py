@@ -150,7 +150,7 @@ class CapResult:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """Hold one phase: its interval, energy (J) by group and of everything `measured`, its work and host.
+    """Hold one phase: its time span, energy (J) by group and of everything `measured`, its work and host.
 
     A phase of steps covers the numbers `n` to `last`; other phases have no `last`. `parent` is the `number` of the
     phase around it, `stretch` the index of its stretch of steps in the result.

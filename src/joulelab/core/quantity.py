@@ -199,7 +199,7 @@ def _add_terms(terms: Mapping[str, float], more: Mapping[str, float]) -> Mapping
 
 
 def make_edge_terms(name: str, a_ns: int, b_ns: int, u: Callable[[int], float]) -> dict[str, float]:
-    """Return the terms of both ends of an interval: where one phase ends and the next begins they cancel."""
+    """Return the terms of both ends of a time span: where one phase ends and the next begins they cancel."""
     return {} if a_ns == b_ns else {f"edge:{name}:{a_ns}": -u(a_ns), f"edge:{name}:{b_ns}": u(b_ns)}
 
 

@@ -17,7 +17,7 @@ BLOCKS = 50  # a block is written when it lasted this part of the time spent in 
 
 @dataclass(slots=True)
 class StepBlock:
-    """Hold steps that follow each other, by number, with their interval (monotonic ns) and the work done in them."""
+    """Hold steps that follow each other, by number, with their time span (monotonic ns) and the work done in them."""
 
     first: int
     start_ns: int

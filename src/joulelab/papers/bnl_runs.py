@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.analyse import find_interval
+from joulelab.analysis.analyse import find_span
 from joulelab.analysis.readings import Readings, describe_power, find_usual_step
 from joulelab.core.scope import find_family
 from joulelab.store.run_reader import open_run
@@ -98,8 +98,8 @@ def ran(study: Study) -> dict[str, Ran]:
 
 
 def _ran(name: str, cell: PlannedCell, trial: SlotTrial, run: Run) -> Ran:
-    interval = find_interval(run, list(run.events()))
-    a, b = interval.start_ns, interval.end_ns
+    span = find_span(run, list(run.events()))
+    a, b = span.start_ns, span.end_ns
     powers, loads = _powers(run), [values[(t >= a) & (t < b)] for t, values in _loads(run)]
     statistics = None
     if powers:
@@ -126,17 +126,17 @@ def course(study: Study, name: str) -> Course | None:
     if slot is None or slot.run is None:
         return None
     with open_run(slot.run) as run:
-        interval, powers, loads = find_interval(run, list(run.events())), _powers(run), _loads(run)
+        span, powers, loads = find_span(run, list(run.events())), _powers(run), _loads(run)
     if not powers:
         return None
     t, watts = _summed(powers)
     at, load = _summed(loads) if loads else (np.empty(0, np.int64), np.empty(0))
 
     def hours(t_ns: npt.NDArray[np.int64]) -> Floats:
-        return np.asarray((t_ns - interval.start_ns) * 1e-9 / HOUR_S)
+        return np.asarray((t_ns - span.start_ns) * 1e-9 / HOUR_S)
 
-    inside = (t >= interval.start_ns) & (t < interval.end_ns)
-    within = (at >= interval.start_ns) & (at < interval.end_ns)
+    inside = (t >= span.start_ns) & (t < span.end_ns)
+    within = (at >= span.start_ns) & (at < span.end_ns)
     share = 100 * load[within] / max(len(loads), 1)
     return Course(hours(t[inside]), watts[inside] / 1000, hours(at[within]), share)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.analyse import find_interval
+from joulelab.analysis.analyse import find_span
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import find_family
@@ -135,11 +135,11 @@ def profiles(study: Study, workload: str, node: str, most: int | None = None) ->
 
 def _profile(cell: PlannedCell, folder: Path) -> Profile | None:
     with open_run(folder) as run:
-        interval = find_interval(run, list(run.events()))
+        span = find_span(run, list(run.events()))
         parts = _powers(run)
     if not parts:
         return None
-    a, b = interval.start_ns, interval.end_ns
+    a, b = span.start_ns, span.end_ns
     at = parts[0][0]
     inside = (at >= a) & (at < b)
     seen = tuple(np.interp(at[inside], t, watts) for t, watts in parts)

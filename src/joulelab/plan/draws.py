@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from joulelab.analysis.analyse import analyse_run, find_interval, load_joined
+from joulelab.analysis.analyse import analyse_run, find_span, load_joined
 from joulelab.analysis.breakdown import stack_scopes
 from joulelab.analysis.job_accounting import list_account_events
 from joulelab.analysis.power import GAP_STEPS
@@ -161,17 +161,17 @@ def measured_of(run: Run) -> Measured:
         what, next_step = f"run {result.run} cannot be planned with", worded.next or f"joulelab show {result.run}"
         raise ConfigError(what, why=worded.text, next=next_step)
     events = list(run.events())
-    interval = find_interval(run, events)
+    span = find_span(run, events)
     told = list_account_events(events)
-    every = [s for s in load_joined(run, interval).scopes if not s.estimate]
+    every = [s for s in load_joined(run, span).scopes if not s.estimate]
     scopes = [s for s in every if s.host not in told and find_family(s.scope) != JOB]
     if every and not scopes and result.energy is not None and result.duration_s > 0:
-        return Measured(result, (), (interval.start_ns, interval.end_ns), (), _accounted(run, list(told.values())))
+        return Measured(result, (), (span.start_ns, span.end_ns), (), _accounted(run, list(told.values())))
     if not scopes or result.duration_s <= 0:
         why = "there is an estimate only" if result.scopes else "no power was measured"
         raise ConfigError(f"run {result.run} cannot be planned with", why=why, next="joulelab doctor")
     stack = stack_scopes(scopes)
-    a, b = interval.start_ns, interval.end_ns
+    a, b = span.start_ns, span.end_ns
     hosts = dict.fromkeys(outer.host for outer, _ in stack)
     guides = find_guides(scopes)
     draws = tuple(_draw(result, host, [p for p in stack if p[0].host == host], guides, (a, b)) for host in hosts)

@@ -1,4 +1,4 @@
-"""Read tables of TOML value by value: what `plan` uses until its files are declared as those of core/toml_reading.py are."""
+"""Read tables of TOML value by value, until the files of `plan` are declared as core/toml_reading.py needs them."""
 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make a run from measurements of other programs: read an interval from archives; add an archive to a run."""
+"""Make a run from measurements of other programs: read a time span from archives; add an archive to a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Archive, Fetched
 
-PROBLEM_STATES = ("warning", "failed")  # of events about the interval
+PROBLEM_STATES = ("warning", "failed")  # of events about the time span
 COMMAND_LINE = KeySource(Path("the command line"))
 
 
@@ -36,7 +36,7 @@ class ArchiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """Hold the run to make of archives: interval, idle interval and phases in UTC ns, name and labels."""
+    """Hold the run to make of archives: time span, idle time span and phases in UTC ns, name and labels."""
 
     source: str
     command: Sequence[str]
@@ -86,10 +86,10 @@ def make_archive_request(
 
 
 def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: ImportRequest) -> ImportedRun:
-    """Read the interval from all archives, write a run and seal it. Raises ConfigError, MeterError, StoreError."""
+    """Read the time span from all archives, write a run and seal it. Raises ConfigError, MeterError, StoreError."""
     with contextlib.ExitStack() as stack:
         archives = [_open_archive(one, stack) for one in requests]
-        start_ns, end_ns = _find_interval(archives, wanted)
+        start_ns, end_ns = _find_span(archives, wanted)
         phases = [*_list_steps(archives, start_ns, end_ns), *wanted.phases]
         since, until = start_ns, end_ns
         if wanted.idle is not None:
@@ -113,7 +113,7 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
             idle=wanted.idle,
             phases=phases,
             version=__version__,
-            unsure_s=_get_interval_error(archives, wanted),
+            unsure_s=_get_span_error(archives, wanted),
         )
         run = import_run(runs, what)
         remarks = [str(text) for a in archives for text in getattr(a, "told", ())]
@@ -126,14 +126,14 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
 
 
 def list_archive_problems(fetched: Sequence[Fetched]) -> list[str]:
-    """Return the problems of archives, and the doubts about the interval, each once."""
+    """Return the problems of archives, and the doubts about the time span, each once."""
     bad = (e for f in fetched for e in f.events if e.get("event") == "problem" or e.get("status") in PROBLEM_STATES)
     return list(dict.fromkeys(str(e.get("what", "")) for e in bad))
 
 
 def _list_doubts(archives: Sequence[Archive], wanted: ImportRequest, start_ns: int) -> list[dict[str, Any]]:
-    """Return as events the doubts about the interval, except about a begin or an end that was given."""
-    own = _find_interval_owner(archives)
+    """Return as events the doubts about the time span, except about a begin or an end that was given."""
+    own = _find_span_owner(archives)
     given = {"begin": wanted.start_ns is not None, "end": wanted.end_ns is not None}
     events = (dict(event) for event in getattr(own, "doubts", ()))
     return [{"t": start_ns, **event} for event in events if not given.get(event.get("side", ""))]
@@ -163,14 +163,14 @@ def _collect_labels(archives: Sequence[Archive]) -> dict[str, str]:
     return {str(k): str(v) for a in archives for k, v in getattr(a, "labels", {}).items()}
 
 
-def _find_interval_owner(archives: Sequence[Archive]) -> Archive | None:
-    """Return the first archive that has an interval of its own."""
+def _find_span_owner(archives: Sequence[Archive]) -> Archive | None:
+    """Return the first archive that has a time span of its own."""
     return next((a for a in archives if getattr(a, "interval", None) is not None), None)
 
 
-def _get_interval_error(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[float, float]:
+def _get_span_error(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[float, float]:
     """Return the possible error of begin and end in s; 0 where they were given."""
-    own = _find_interval_owner(archives)
+    own = _find_span_owner(archives)
     begin_s, end_s = getattr(own, "unsure_s", (0.0, 0.0))
     return (begin_s if wanted.start_ns is None else 0.0), (end_s if wanted.end_ns is None else 0.0)
 
@@ -185,8 +185,8 @@ def _open_archive(request: ArchiveRequest, stack: contextlib.ExitStack) -> Archi
     return archive
 
 
-def _find_interval(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[int, int]:
-    """Return the given interval, else that of the first archive that has one of its own."""
+def _find_span(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[int, int]:
+    """Return the given time span, else that of the first archive that has one of its own."""
     start_ns, end_ns = wanted.start_ns, wanted.end_ns
     if start_ns is None or end_ns is None:
         own = next((i for i in (getattr(a, "interval", None) for a in archives) if i is not None), None)

@@ -56,7 +56,7 @@ class ImportedMeter:
 
 @dataclass(frozen=True, slots=True)
 class ImportedPhase:
-    """Name an interval (UTC, ns)."""
+    """Name a time span (UTC, ns)."""
 
     name: str
     start_ns: int
@@ -65,7 +65,7 @@ class ImportedPhase:
 
 @dataclass(frozen=True, slots=True)
 class RunImport:
-    """Describe a run to be written: its parts, its interval (UTC, ns), the idle interval and phases, and labels.
+    """Describe a run to be written: its parts, its time span (UTC, ns), the idle time span and phases, and labels.
 
     `about` goes into `run.json` as `imported`: source, file, hash. `host` is the node of streams that name none.
     `unsure_s` are the largest errors of begin and end of the interval, to either side.

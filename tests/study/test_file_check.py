@@ -12,8 +12,8 @@ import pytest
 
 from joulelab.control.client import CapDevice, CapStatus
 from joulelab.core.errors import ConfigError, Refused
+from joulelab.instruments.visible import VisibleGpus
 from joulelab.study.check import check_plan
-from joulelab.study.devices import Visible
 from joulelab.study.file import read_study
 from joulelab.study.folder import Plan
 from joulelab.study.limits import check_cells
@@ -172,10 +172,10 @@ STATUS = CapStatus(
      device("cpu:0", model="")],
     [("gpu:1", "no clocks")],
 )  # fmt: skip
-SEEN = Visible(("gpu:0", "gpu:1"), ("0", "1"))
+SEEN = VisibleGpus(("gpu:0", "gpu:1"), ("0", "1"))
 
 
-def refused(knobs: Mapping[str, str], seen: Visible = SEEN, file: Path | None = None) -> list[str]:
+def refused(knobs: Mapping[str, str], seen: VisibleGpus = SEEN, file: Path | None = None) -> list[str]:
     refusals = Refusals(file)
     workload = Workload(("true",), "w")
     check_cells(cells(workload, [Knob.parse(n, t) for n, t in knobs.items()]), seen, STATUS, refusals)
@@ -192,7 +192,9 @@ def test_values_out_of_range_are_told_once_for_all_devices_alike() -> None:
     assert refused({"cap": "100%:200%:100%"}) == [
         "sweep: gpu:0, gpu:1 cannot be capped at 520 W (RTX takes 100 W to 260 W)"
     ]
-    assert refused({"cap": "50%"}, Visible(("gpu:2",), ("2",))) == ["sweep: gpu:2 has no default; give its cap in W"]
+    assert refused({"cap": "50%"}, VisibleGpus(("gpu:2",), ("2",))) == [
+        "sweep: gpu:2 has no default; give its cap in W"
+    ]
     assert refused({"clock": "100", "cpu_cap": "300", "gpus": "1,3"}) == [
         "--gpus: 3 GPUs are asked for (2 GPUs are visible)",
         "sweep: gpu:0 cannot be locked to a clock at 100 MHz (RTX takes 300 MHz to 2000 MHz)",
@@ -201,7 +203,7 @@ def test_values_out_of_range_are_told_once_for_all_devices_alike() -> None:
     assert refused({"clock": "1000"}) == [
         "sweep: gpu:1 cannot be locked to a clock (gpu:1: no clocks); joulelab cap status"
     ]
-    assert refused({"cap": "200"}, Visible(why="no driver")) == [
+    assert refused({"cap": "200"}, VisibleGpus(why="no driver")) == [
         "--cap: there is no GPU to cap (no driver); joulelab meters"
     ]
 

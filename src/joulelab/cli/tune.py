@@ -147,11 +147,14 @@ def _read_request(
 def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, Any]) -> int:
     """Tune with one run per trial; return the exit code. Raises JoulelabError."""
     from joulelab.control.leftovers import restore_at_start
+    from joulelab.instruments.visible import read_node_gpus
     from joulelab.run.workload_process import strip_own_locale
     from joulelab.study.executors import open_executor
     from joulelab.study.stopping import Stop
 
-    environ = _show_tuned_gpus(wanted.grid) if which is not None else dict(os.environ)
+    environ = dict(os.environ)
+    if which is not None:
+        environ = read_node_gpus().show_only(wanted.grid.scopes, environ)
     executor = open_executor("local", strip_own_locale(environ), {}, given["studies"])
     tuning = _open_tuning(wanted, which, given, executor)
     try:
@@ -170,12 +173,6 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
         options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
         run_and_exit(wanted.words, caps=wanted.grid.wishes(tuned.choice), **options)
     return 0
-
-
-def _show_tuned_gpus(grid: Grid) -> dict[str, str]:
-    """Return an environment in which the command sees only the tuned GPUs."""
-    numbers = [scope.partition(":")[2] for scope in grid.scopes]
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(numbers)}
 
 
 def _open_tuning(wanted: TuneRequest, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:

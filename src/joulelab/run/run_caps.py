@@ -6,23 +6,29 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from joulelab.core.clock import NEVER_NS
 from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
+from joulelab.instruments.visible import HIDING_VARIABLES, read_node_gpus
 from joulelab.store.redact import redact_command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.control.client import CapDevice, CapRequest, Caps, CapStatus, HeldCap
+    from joulelab.instruments.visible import NodeGpus
     from joulelab.run.recording import RunRecording
 
 CapValue = tuple[float, Literal["W", "share", "Hz"]]
-# Variables that hide GPUs from a workload; the first that is set counts.
-HIDING_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
-def choose_gpus(status: CapStatus, environ: Mapping[str, str], words: str | None = None) -> list[str]:
+def choose_gpus(
+    status: CapStatus,
+    environ: Mapping[str, str],
+    words: str | None = None,
+    *,
+    read_gpus: Callable[[], NodeGpus] = read_node_gpus,
+) -> list[str]:
     """Return the scopes of the GPUs that the workload sees, or those in `words`: `0,1`, `GPU-5f3a`, `all`.
 
-    Raises ConfigError for a GPU that is not there, Unavailable where there is none.
+    Raises ConfigError for a GPU that is not there or not sure, Unavailable where there is none.
     """
     there = _list_devices(status, "gpu")
     if not there:
@@ -31,16 +37,18 @@ def choose_gpus(status: CapStatus, environ: Mapping[str, str], words: str | None
     known = {device.scope: device.device for device in there}
     if words is not None:
         return _find_named_gpus(known, words)
-    from joulelab.instruments.nvml.client import Gpu
-    from joulelab.instruments.visible import visible
-
-    hidden = next((environ[name] for name in HIDING_VARIABLES if name in environ), None)
-    seen = visible([Gpu(int(d.scope.partition(":")[2]), d.device, d.model) for d in there], hidden)
-    if not seen:
-        raise ConfigError(
-            "the workload sees no GPU", where="cap", why=f"it is limited to {hidden!r}", next="name one: --gpu 0"
-        )
-    return seen
+    if not any(name in environ for name in HIDING_VARIABLES):
+        return list(known)
+    seen = read_gpus().see(environ)
+    if not seen.scopes:
+        raise ConfigError("the workload sees no GPU", where="cap", why=seen.why, next="name one: --gpu 0")
+    seen.check_caps("cap")
+    chosen = [scope for scope in seen.scopes if scope in known]
+    if not chosen:
+        why = "; ".join(f"{scope}: {reason}" for scope, reason in status.missing if scope in seen.scopes)
+        what = f"no cap can be set on {', '.join(seen.scopes)}, which the workload sees"
+        raise Unavailable(what, where="cap", why=why or None, next="joulelab cap status")
+    return chosen
 
 
 def choose_cpus(status: CapStatus) -> list[str]:

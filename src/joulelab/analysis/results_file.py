@@ -1,7 +1,8 @@
 """Store the result of a run beside it: `results.json` restores the same Result, `head.json` is the part for lists.
 
 Both are valid while the versions below and the fingerprint of the run's files match, and can be deleted. Raise
-RESULT_VERSION when a field of Result or ResultHead changes, ANALYSIS_VERSION when the analysis gives another number.
+RESULT_VERSION when a field of Result or ResultHead changes. Raise ANALYSIS_VERSION when the analysis gives another
+number, or when a check is added or changed: otherwise results that are stored already do not show it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         or (own[:1] == ["cap"] and own != words)
         or (own[:1] == ["tune"] and "--online" in own)
     ):
-        _die_by_signals()
+        _end_by_interrupt()
     try:
         from joulelab.cli.group import run_commands
 
@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         sys.exit(INTERRUPTED_CODE)
 
 
-def _die_by_signals() -> None:
-    """Let Ctrl-C end this process without a traceback until the supervisor takes the signals."""
+def _end_by_interrupt() -> None:
+    """Let Ctrl-C end this process without a traceback until the supervisor handles signals."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -176,7 +176,7 @@ class MarkWriter:
         self._note(amounts, step=False)
 
     def step(self, amounts: Mapping[str, float]) -> None:
-        """Report a step that has ended, with the work done in it; steps become phases of their own (`Steps`)."""
+        """Report a step that has ended, with the work done in it; steps become blocks (`step_blocks.py`)."""
         self._note(amounts, step=True)
 
     def fact(self, facts: Mapping[str, object]) -> None:

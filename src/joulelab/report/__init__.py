@@ -1,1 +1,1 @@
-"""Turn results into what people read: tables, numbers with their intervals, comparisons, caches of results."""
+"""Turn results into tables, charts, messages and pages. Nothing here prints, measures or stores."""

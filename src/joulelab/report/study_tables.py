@@ -345,7 +345,7 @@ def choose_scalings(summary: StudySummary, *, every: bool = False) -> list[Scali
 
 
 def title_scaling(summary: StudySummary, shown: Sequence[Scaling]) -> str:
-    """Return the title of the table of scaling, and how many sets of knobs it leaves out."""
+    """Return the title of the table of scaling; if it does not show all sets of knobs, how many it shows."""
     title = "Scaling, compared with the fewest GPUs"
     if len(shown) == len(summary.scaling):
         return title

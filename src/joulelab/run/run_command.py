@@ -4,7 +4,7 @@
 2. `run_command`: create the run folder, then `_Supervisor.run`:
    start the recorder, wait until the meters are open, record idle power, set the caps, wait until the counters have
    stepped, start the workload and wait for its end, restore the caps, take the last readings, close the run.
-3. `_finish_run`: analyse the run and seal it.
+3. `_finish_run`: analyse the run, and seal it if it took 60 s or more and its journals have less than 64 MB.
 
 The command line's part (`cli/run.py`) reads the options before and prints the outcome after that. The workload never
 notices: a failure of the recording is a problem in the outcome, and the workload runs on.
@@ -414,9 +414,10 @@ def preload_modules(names: Iterable[str]) -> None:
 
 
 def _finish_run(outcome: RunOutcome, options: RunOptions, signals: SignalBox) -> Result | None:
-    """Analyse and seal a closed run. A failure is a problem of the outcome; the record stays readable as it is.
+    """Analyse a closed run. A failure is a problem of the outcome; the record stays readable as it is.
 
-    A short run is sealed when it is next opened: that would cost the command a tenth of a second.
+    The run is sealed here if it took 60 s or more (`seal_from_s`) and its journals have less than 64 MB (`seal_limit`),
+    else when its readings are next needed: sealing takes a tenth of a second, more than the analysis of a short run.
     """
     run = outcome.run
     if run is None or not options.analyse or not outcome.has_run:

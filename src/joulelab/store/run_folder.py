@@ -114,7 +114,8 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
     """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room.
 
     `files` in it are the sizes (bytes) of journals, events and marks, by which readers find those that were cut off,
-    and `sha256` their hashes where they are small: a short run is sealed later, when it is opened.
+    and `sha256` the hash of every file, or none if the files are large together or of several hosts: they protect a
+    run until it is sealed.
     """
     path = run / "end.json"
     if path.exists():
@@ -131,7 +132,7 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
 
 
 def _hash_small(run: Path, files: Mapping[str, int]) -> dict[str, str]:
-    """Return the hashes of a run's small files by name; none if other nodes may still write theirs."""
+    """Return the hash of every file by name; none if they are large together, of several hosts or still written."""
     if sum(files.values()) > HASHED_BYTES or len({name.partition("/")[0] for name in files}) > 1:
         return {}
     import hashlib

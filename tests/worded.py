@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def assert_check_worded(check: Check) -> None:
-    """Fail if a check has no message, another severity, or lacks a value that its message needs."""
+    """Fail if a check has no message, another status, or lacks a value that its message needs."""
     message = find_message(CHECK, check.code)
     assert message is not None, check
-    assert check.status in message.severity, check
+    assert check.status in message.status, check
     given = {*check.numbers, *check.texts, *(["scope"] if check.scope else [])}
     assert list_fields(message.text, required=True) | list_fields(message.next, required=True) <= given, check
 

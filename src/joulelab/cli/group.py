@@ -54,7 +54,7 @@ SECTIONS = {
         "doctor": "Test each meter for a few seconds, and explain how to repair it.",
         "twin": "Simulate a node whose GPUs and CPUs other tools can read.",
         "agent": "Export the meters of this node to Prometheus.",
-        "messages": "List every check and note by its code: severity, text, next step.",
+        "messages": "List every check and note by its code: status, text, next step.",
     },
 }
 COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}

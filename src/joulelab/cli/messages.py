@@ -38,7 +38,7 @@ GENERATED = "<!-- made by `joulelab messages --markdown` -->"
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the page docs/reference/messages.md.")
 @json_option
 def command(codes: tuple[str, ...], as_markdown: bool, as_json: bool) -> None:
-    """List every check and note by its code: severity, text, next step.
+    """List every check and note by its code: status, text, next step.
 
     A CODE without its part after the dot names all of its cases: `joulelab messages cap`.
     """
@@ -74,15 +74,15 @@ def command(codes: tuple[str, ...], as_markdown: bool, as_json: bool) -> None:
 def _make_wide_table(subject: str, messages: list[Message]) -> Table:
     from joulelab.report.tables import make_table
 
-    rows = [(m.code, m.severity, m.text, m.next) for m in messages if m.subject == subject]
+    rows = [(m.code, m.status, m.text, m.next) for m in messages if m.subject == subject]
     title = TITLES.get(subject, f"Messages of {subject}")
-    return make_table(("code", "severity", "message", "next step"), rows, left=range(4), title=title)
+    return make_table(("code", "status", "message", "next step"), rows, left=range(4), title=title)
 
 
 def _make_narrow_table(subject: str, messages: list[Message]) -> Table:
-    """Make a table for a terminal: the severity below the code, the next step below the text."""
+    """Make a table for a terminal: the status below the code, the next step below the text."""
     from joulelab.report.tables import make_table
 
     chosen = [m for m in messages if m.subject == subject]
-    rows = [(f"{m.code}\n  {m.severity}", f"{m.text}\n-> {m.next}" if m.next else m.text) for m in chosen]
+    rows = [(f"{m.code}\n  {m.status}", f"{m.text}\n-> {m.next}" if m.next else m.text) for m in chosen]
     return make_table(("code", "message"), rows, left=range(2), title=TITLES.get(subject, f"Messages of {subject}"))

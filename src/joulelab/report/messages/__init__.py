@@ -1,6 +1,6 @@
 """Turn codes and numbers into English: one catalogue of messages, which `joulelab messages` prints.
 
-A catalogue is a dictionary from code to (severity, text, next step). Texts have fields:
+A catalogue is a dictionary from code to (status, text, next step). Texts have fields:
 
     {scope} {meter}          a name that the check gives; a list of names is shortened
     {mean_w:W} {lost_s:s}    a number in SI units, written with its unit; also J and %, and with a sign: +W +s +%

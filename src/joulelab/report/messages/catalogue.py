@@ -23,7 +23,7 @@ class Message:
 
     code: str
     subject: str
-    severity: str
+    status: str
     text: str
     next: str = ""
 

@@ -53,9 +53,9 @@ def fill(runs: Path, count: int) -> None:
         (run / "run.json").write_text(json.dumps(meta | told))
         start = time.strftime("%Y-%m-%dT%H:%M:%S.000+00:00", time.gmtime(1_700_000_000 + 10 * number))
         scopes = tuple(replace(scope, host=host) for scope in result.scopes)
-        write_result(
-            run, replace(result, name=told["name"], labels=labels, command=command, start_utc=start, scopes=scopes)
-        )
+        groups = tuple(replace(group, hosts=(host,) * len(group.hosts)) for group in result.groups)
+        own = replace(result, labels=labels, command=command, start_utc=start, scopes=scopes, groups=groups)
+        write_result(run, replace(own, name=f"{name}-{number}"))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tests.analysis.studies import noted
 from joulelab.analysis.cell_comparison import CellPair, compare_cells
 from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.report.paper_tables import list_paper_tables, write_paper_latex, write_paper_markdown
+from joulelab.report.paper_tables import list_paper_tables, write_paper_document
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_the_table_of_a_use_case_is_in_the_paper_s_form(summary: StudySummary, u
 
 
 def test_the_tables_in_markdown_and_latex_have_the_paper_s_cells(summary: StudySummary) -> None:
-    markdown, latex = write_paper_markdown(summary), write_paper_latex(summary)
+    markdown, latex = write_paper_document(summary, "markdown"), write_paper_document(summary, "latex")
     assert "| train | gpu | 680.7 ± 6.7 | 665.8 ± 9.7 | 00:17:02 |" in markdown
     assert "|  | Jupyter | 701.9 | - | 00:17:26 |" in markdown
     assert r" & Jupyter & 783.6 & - & 00:16:06 \\" in latex

@@ -15,9 +15,9 @@ from tests.analysis.studies import by_cap, noted
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.marked_phases import format_quality, read_quality
 from joulelab.analysis.study_cells import list_quality_figures, name_data
-from joulelab.report.paper_tables import describe_paper, lay_out_paper, write_paper_latex, write_paper_markdown
+from joulelab.report.paper_tables import describe_paper, lay_out_paper, write_paper_document
 from joulelab.report.study_csv import write_cells_csv, write_pairs_csv, write_statistics_csv
-from joulelab.report.study_tables import lay_out_study, write_study_latex, write_study_markdown
+from joulelab.report.study_tables import lay_out_study, write_study_document
 from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: StudySu
     assert doubt in " ".join(text.split())
     assert "accuracy" in text
     assert re.search(r"0\.91\d* ± 0\.\d+ +0\.1000 +synthetic-memory", text)
-    assert "cifar-10" in write_study_markdown(judged)
-    assert "synthetic-memory" in write_study_latex(judged)
+    assert "cifar-10" in write_study_document(judged, "markdown")
+    assert "synthetic-memory" in write_study_document(judged, "latex")
     rows = list(csv.DictReader(io.StringIO(write_cells_csv(judged))))
     assert [row["data"] for row in rows] == ["synthetic-memory", "cifar-10"]
     assert float(rows[1]["quality_accuracy"]) == pytest.approx(0.95)
@@ -111,8 +111,8 @@ def test_papers_show_quality_and_data(judged: StudySummary) -> None:
     assert "0.910 ± 0.014" in text
     assert "cifar-10" in text
     assert "Rows worked on different data" in text
-    assert "0.910 ± 0.014" in write_paper_markdown(judged)
-    assert r"0.910 \pm 0.014" in write_paper_latex(judged)
+    assert "0.910 ± 0.014" in write_paper_document(judged, "markdown")
+    assert r"0.910 \pm 0.014" in write_paper_document(judged, "latex")
     assert describe_paper(judged)["tables"][0]["columns"][-3:] == ["Accuracy", "MAPE", "Data"]
     rows = list(csv.DictReader(io.StringIO(write_statistics_csv(judged))))
     assert float(rows[0]["quality_accuracy_mean"]) == pytest.approx(0.91)

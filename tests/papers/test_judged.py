@@ -153,7 +153,7 @@ def test_what_was_there_already_and_what_is_left_is_said() -> None:
 
 
 def test_markdown_and_latex_have_the_same_rows() -> None:
-    markdown, latex = text.told_markdown(told()), text.told_latex(told())
+    markdown, latex = text.told_document(told(), "markdown"), text.told_document(told(), "latex")
     knowing = "assumed: 2 numbers of the twin were chosen knowing what was published"
     for part in ("MISS", "4680 W", "+1.5 ", "Batches", "123 kWh", "savings grow", "679 of 680 runs", knowing):
         assert part in markdown, part

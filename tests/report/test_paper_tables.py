@@ -25,8 +25,7 @@ from joulelab.report.paper_tables import (
     list_pair_notes,
     list_pair_tables,
     list_paper_tables,
-    write_paper_latex,
-    write_paper_markdown,
+    write_paper_document,
 )
 from joulelab.report.study_csv import write_cells_csv, write_pairs_csv, write_statistics_csv
 from joulelab.report.study_tables import lay_out_study
@@ -121,7 +120,7 @@ def test_one_quiet_row_does_not_set_the_decimals_of_all() -> None:
     texts = [row.figures[0] for row in table.rows]
     assert texts[:2] == ["2 991.8 ± 35.0", "3 507.3 ± 466.8"]
     assert texts[3:] == ["3 908.8 ± 0.2", "3 909.0 ± < 0.1", "0.012 ± 0.5"]
-    latex = write_paper_latex(summarise_cells(cells))
+    latex = write_paper_document(summarise_cells(cells), "latex")
     assert r"3\,909.0 $\pm$ $<$ 0.1" in latex
 
 
@@ -159,7 +158,7 @@ def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
     assert texts["e"] == "~90.0"
     assert texts["u"] == "90.0!"
     assert all(f"{mark} " in table.caption for mark in "†~!")
-    latex = write_paper_latex(summarise_cells([odd, guess, loose]))
+    latex = write_paper_document(summarise_cells([odd, guess, loose]), "latex")
     assert r"$^\dagger$" in latex
     assert "±" not in latex
 
@@ -298,7 +297,7 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
 
 
 def test_markdown_escapes_and_has_notes(published: StudySummary) -> None:
-    text = write_paper_markdown(published, spread="interval", every=True)
+    text = write_paper_document(published, "markdown", spread="interval", every=True)
     assert "**Results of energy**" in text
     assert all(note in text for note in list_pair_notes(published))
     assert text.count("\n| :---") == 2 + 6

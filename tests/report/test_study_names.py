@@ -22,11 +22,10 @@ from joulelab.report.paper_tables import (
     lay_out_paper,
     list_pair_tables,
     list_paper_tables,
-    write_paper_latex,
-    write_paper_markdown,
+    write_paper_document,
 )
 from joulelab.report.study_csv import write_cells_csv, write_pairs_csv, write_scaling_csv, write_statistics_csv
-from joulelab.report.study_tables import lay_out_study, write_study_latex, write_study_markdown
+from joulelab.report.study_tables import lay_out_study, write_study_document
 from joulelab.report.tables import Table, clean_text
 from joulelab.report.terminal import write_blocks
 
@@ -43,8 +42,8 @@ def _forms(summary: StudySummary) -> dict[str, str]:
     tables = json.dumps([r["texts"] for t in describe_paper(summary)["tables"] for r in t["rows"]])
     return {
         "text": write_blocks(blocks, 100),
-        "markdown": write_paper_markdown(summary, every=True) + write_study_markdown(summary),
-        "latex": write_paper_latex(summary, every=True) + write_study_latex(summary),
+        "markdown": write_paper_document(summary, "markdown", every=True) + write_study_document(summary, "markdown"),
+        "latex": write_paper_document(summary, "latex", every=True) + write_study_document(summary, "latex"),
         "json": tables,
     }
 

@@ -17,7 +17,7 @@ from joulelab.analysis.result import Check
 from joulelab.analysis.study_cells import Note
 from joulelab.report.messages import word_note, word_notes
 from joulelab.report.study_csv import write_cells_csv, write_scaling_csv
-from joulelab.report.study_tables import lay_out_study, write_study_latex, write_study_markdown
+from joulelab.report.study_tables import lay_out_study, write_study_document
 from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_a_cap_that_was_not_in_force_is_marked_everywhere() -> None:
     assert re.search(r"^ *100! +2 ", text, re.MULTILINE)
     assert re.search(r"^energy 200 W, gain", text, re.MULTILINE)
     assert noted(found)["not-capped"] == {"runs": 2, "cells": 1}
-    assert "cap=100 W (gpu:0: 201 W on average, above the cap of 100 W)" in " ".join(text.split())
+    assert "cap=100 W (gpu:0: used 201 W on average, more than its cap of 100 W)" in " ".join(text.split())
     rows = {row["cell"]: row for row in csv.DictReader(io.StringIO(write_cells_csv(found)))}
     assert [rows[k]["uncapped_runs"] for k in ("c260", "c200", "c100")] == ["0", "0", "2"]
     assert rows["c100"]["doubts"] == "cap not enforced (2)"
@@ -212,7 +212,7 @@ def test_figures_that_rest_on_an_estimate_are_marked() -> None:
 
 
 def test_markdown_tables_are_whole(summary: StudySummary) -> None:
-    text = write_study_markdown(summary)
+    text = write_study_document(summary, "markdown")
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) == 5
     for table in tables:
@@ -221,12 +221,12 @@ def test_markdown_tables_are_whole(summary: StudySummary) -> None:
     assert "best for edp" in text
     assert word_note(Note("eds-is-half")) in text
     assert "k = 2" in text
-    plain = write_study_markdown(summarise_cells([cell("a_b", [trial(None, 1.0)], x="1|2")]))
+    plain = write_study_document(summarise_cells([cell("a_b", [trial(None, 1.0)], x="1|2")]), "markdown")
     assert "x=1\\|2" in plain
 
 
 def test_latex_tables_are_balanced_and_escaped(summary: StudySummary) -> None:
-    text = write_study_latex(summary)
+    text = write_study_document(summary, "latex")
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 5
     assert r"gain, \%" in text
     assert re.search(r"\$-?[\d.]+ \\pm [\d.]+\$", text)
@@ -234,7 +234,9 @@ def test_latex_tables_are_balanced_and_escaped(summary: StudySummary) -> None:
     assert "k = 2" in text
     for row in re.findall(r"^.*&.*$", text, re.MULTILINE):
         assert row.endswith(r"\\")
-    odd = write_study_latex(summarise_cells([cell("x", [trial(1.0, 1.0, known=False)] * 2, name=r"a_b&c%$#{}~^\d")]))
+    odd = write_study_document(
+        summarise_cells([cell("x", [trial(1.0, 1.0, known=False)] * 2, name=r"a_b&c%$#{}~^\d")]), "latex"
+    )
     assert r"a\_b\&c\%\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}d" in odd
 
 
@@ -243,7 +245,7 @@ def test_latex_compiles_where_it_is_installed(summary: StudySummary, tmp_path: P
     program = shutil.which("pdflatex")
     if program is None:
         pytest.skip("apt install texlive-latex-recommended")
-    body = write_study_latex(summary)
+    body = write_study_document(summary, "latex")
     document = f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n{body}\\end{{document}}\n"
     (tmp_path / "t.tex").write_text(document)
     done = subprocess.run([program, "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, timeout=600)

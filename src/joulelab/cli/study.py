@@ -14,6 +14,7 @@ import click
 
 from joulelab.cli.output import print_json, print_notice, show_progress
 from joulelab.cli.parameters import add_options, format_examples, json_option, studies_option
+from joulelab.report.tables import DOCUMENT_FORMATS
 from joulelab.study.nodes import LOCAL, list_simulated
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from joulelab.study.slots import Slot
 
 ACCOUNTING_WAIT_S = 15.0  # a cluster accounts the energy of a job some seconds after its end
-FORMATS = ("text", "markdown", "latex", "csv", "json")
+FORMATS = ("text", *DOCUMENT_FORMATS, "csv", "json")
 EXAMPLES = format_examples(
     "joulelab study plan study.toml",
     "joulelab study run study.toml",

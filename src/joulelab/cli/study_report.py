@@ -68,11 +68,11 @@ def print_report(
 
         sys.stdout.write(_add_twin_column(study, write_statistics_csv(summary)))
     else:
-        is_latex = form == "latex"
-        write_paper = paper_tables.write_paper_latex if is_latex else paper_tables.write_paper_markdown
-        write_study = study_tables.write_study_latex if is_latex else study_tables.write_study_markdown
-        head = f"{'% ' if is_latex else ''}{remark}\n\n" if remark else ""
-        sys.stdout.write(f"{head}{write_paper(summary, **shown)}\n{write_study(summary)}")
+        from joulelab.report.tables import DOCUMENT_FORMATS
+
+        head = f"{DOCUMENT_FORMATS[form].comment}{remark}\n\n" if remark else ""
+        paper = paper_tables.write_paper_document(summary, form, **shown)
+        sys.stdout.write(f"{head}{paper}\n{study_tables.write_study_document(summary, form)}")
 
 
 def _add_twin_column(study: Study, text: str) -> str:

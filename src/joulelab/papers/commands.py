@@ -10,6 +10,7 @@ import click
 
 from joulelab.cli.output import print_json, print_notice
 from joulelab.cli.parameters import format_examples, json_option, studies_option
+from joulelab.report.tables import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from joulelab.papers.changes import Change
     from joulelab.papers.told import Told
 
-FORMATS = ("text", "markdown", "latex", "csv", "json")
+FORMATS = ("text", *DOCUMENT_FORMATS, "csv", "json")
 PAPERS = ("bnl", "horeka", "gdansk")
 ALL = "all"
 
@@ -105,6 +106,5 @@ def _print(told: Sequence[Told], form: str, *, first: bool = True) -> None:
     elif form == "csv":
         sys.stdout.write(tables.figures_csv([(each.paper.name, each.figures) for each in told]))
     else:
-        write = text.told_markdown if form == "markdown" else text.told_latex
-        sys.stdout.write("\n".join(write(each) for each in told))
+        sys.stdout.write("\n".join(text.told_document(each, form) for each in told))
     sys.stdout.flush()

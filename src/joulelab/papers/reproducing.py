@@ -319,13 +319,13 @@ def _then(paper: Paper, file: Path, study: Study, *, shows: bool) -> list[tuple[
 def _write(asked: Asked, told: Told, study: Study, tell: Callable[[str], None]) -> list[Path]:
     """Write figures as CSV and Markdown, the paper's tables, and its pictures; return what was written."""
     from joulelab.papers.tables import figures_csv, table_csv
-    from joulelab.papers.text import told_markdown
+    from joulelab.papers.text import told_document
 
     folder = study.folder.parent if asked.out is None else asked.out.absolute() / told.paper.name
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[str, Any] = {"figures.csv": figures_csv([(told.paper.name, told.figures)])}
     made |= {f"{table.name}.csv": table_csv(table) for table in told.tables}
-    made["figures.md"] = told_markdown(told)
+    made["figures.md"] = told_document(told, "markdown")
     for name, text in made.items():
         (folder / name).write_text(text, encoding="utf-8")
     written = [folder / name for name in made]

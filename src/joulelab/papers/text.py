@@ -1,4 +1,4 @@
-"""Print a reproduction as text, Markdown or LaTeX."""
+"""Print a reproduction as text, or as a document in Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from joulelab.papers import told as say
 from joulelab.papers.judged import count
 from joulelab.papers.tables import paper_table, sections
-from joulelab.report.tables import Table, escape_latex, escape_markdown, write_latex, write_markdown
+from joulelab.report.tables import DOCUMENT_FORMATS, Table
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
 if TYPE_CHECKING:
@@ -63,22 +63,14 @@ def summary(told: Told) -> list[tuple[str, str]]:
     return facts + ([("files", "\n".join(told.files))] if told.files else [])
 
 
-def told_markdown(told: Told) -> str:
-    """Return a reproduction in Markdown."""
-    parts = [f"## {escape_markdown(told.paper.title)}", _items(_named(heading(told)))]
-    parts += [write_markdown(table).rstrip("\n") for table in _tables(told)]
+def told_document(told: Told, form: str) -> str:
+    """Return a reproduction in a format of DOCUMENT_FORMATS."""
+    document = DOCUMENT_FORMATS[form]
+    parts: list[Table | str] = [document.write_heading(told.paper.title), document.write_list(_named(heading(told)))]
+    parts += _tables(told)
     for title, lines in _lists(told):
-        parts += [f"**{title}**", _items(lines)]
-    return "\n\n".join([*parts, _items(_named(summary(told))), escape_markdown(COVERAGE)]) + "\n"
-
-
-def told_latex(told: Told) -> str:
-    """Return a reproduction in LaTeX (booktabs); sentences come as lists."""
-    parts = [r"% \usepackage{booktabs}", rf"\section*{{{escape_latex(told.paper.title)}}}"]
-    parts += [_itemize(_named(heading(told)))]
-    parts += [write_latex(table) for table in _tables(told)]
-    parts += [rf"\paragraph{{{escape_latex(title)}}}" + "\n" + _itemize(lines) for title, lines in _lists(told)]
-    return "\n".join([*parts, _itemize(_named(summary(told))), escape_latex(COVERAGE)]) + "\n"
+        parts += [document.write_title(title), document.write_list(lines)]
+    return document.write_document([*parts, document.write_list(_named(summary(told))), document.escape_text(COVERAGE)])
 
 
 def _tables(told: Told) -> list[Table]:
@@ -97,15 +89,6 @@ def _lists(told: Told) -> list[tuple[str, list[str]]]:
 
 def _named(facts: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{name}: {', '.join(text.splitlines())}" for name, text in facts]
-
-
-def _items(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {escape_markdown(line)}" for line in lines)
-
-
-def _itemize(lines: Sequence[str]) -> str:
-    items = "\n".join(rf"\item {escape_latex(line)}" for line in lines)
-    return f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}"
 
 
 def _lay_out_list(title: str, lines: Sequence[tuple[str, str]], *, label: int) -> list[TextBlock]:

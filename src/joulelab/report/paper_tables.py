@@ -14,18 +14,15 @@ from joulelab.analysis.study_cells import list_quality_figures
 from joulelab.report import format as fmt
 from joulelab.report.study_tables import ESTIMATE, UNCAPPED, name_plain_cell
 from joulelab.report.tables import (
+    DOCUMENT_FORMATS,
     HARD_BLANK,
     Column,
     FilledColumn,
     Table,
     TableRow,
-    escape_latex,
-    escape_markdown,
     join_columns,
     make_table,
     measure_table,
-    write_latex,
-    write_markdown,
 )
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
@@ -103,24 +100,14 @@ def lay_out_paper(
     return [*blocks, BLANK_LINE, list_facts([("note", note) for note in list_pair_notes(summary)])]
 
 
-def write_paper_markdown(
-    summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
+def write_paper_document(
+    summary: StudySummary, form: str, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
 ) -> str:
-    """Return the tables, captions and comparisons in Markdown."""
+    """Return the tables, captions and comparisons in a format of DOCUMENT_FORMATS."""
+    document = DOCUMENT_FORMATS[form]
     papers = list_paper_tables(summary, spread=spread, scope=scope)
     tables = [*(make_paper_table(p, is_printed=True) for p in papers), *list_pair_tables(summary, every=every)]
-    notes = [escape_markdown(note) for note in list_pair_notes(summary)]
-    return "\n\n".join([*(write_markdown(table).rstrip("\n") for table in tables), *notes]) + "\n"
-
-
-def write_paper_latex(
-    summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
-) -> str:
-    """Return the tables, captions and comparisons in LaTeX (booktabs)."""
-    papers = list_paper_tables(summary, spread=spread, scope=scope)
-    tables = [*(make_paper_table(p, is_printed=True) for p in papers), *list_pair_tables(summary, every=every)]
-    notes = [escape_latex(note) for note in list_pair_notes(summary)]
-    return "\n".join([r"% \usepackage{booktabs}", *map(write_latex, tables), *notes]) + "\n"
+    return document.write_document([*tables, *map(document.escape_text, list_pair_notes(summary))])
 
 
 def describe_paper(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:

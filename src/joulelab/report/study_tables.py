@@ -10,17 +10,14 @@ from joulelab.analysis.cell_lines import AXES, choose_knob_unit, format_knob, fo
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_notes
 from joulelab.report.tables import (
+    DOCUMENT_FORMATS,
     Column,
     FilledColumn,
     MarkedCell,
     Table,
-    escape_latex,
-    escape_markdown,
     format_cell,
     join_columns,
     scale_column,
-    write_latex,
-    write_markdown,
 )
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
@@ -68,19 +65,12 @@ def _lay_out_best(summary: StudySummary, line: CellLine | None, title: str) -> l
     return [BLANK_LINE, TextLine(f"{title}:"), list_facts(facts, label_width=max(len(name) for name, _ in facts))]
 
 
-def write_study_markdown(summary: StudySummary) -> str:
-    """Return the tables and notes of a study in Markdown."""
-    parts = [write_markdown(table).rstrip("\n") for table in list_study_tables(summary)]
-    best = [f"- {name}: {escape_markdown(text)}" for name, text in _list_bests(summary)]
-    notes = [f"- {escape_markdown(note)}" for note in (COVERAGE, *word_notes(summary.notes))]
-    return "\n\n".join([*parts, *(["\n".join(best)] if best else []), "\n".join(notes)]) + "\n"
-
-
-def write_study_latex(summary: StudySummary) -> str:
-    """Return the tables of a study in LaTeX (booktabs), each with a caption; the notes are a paragraph."""
-    tables = [write_latex(table) for table in list_study_tables(summary)]
-    texts = [f"{name}: {text}." for name, text in _list_bests(summary)] + [COVERAGE, *word_notes(summary.notes)]
-    return "\n".join([r"% \usepackage{booktabs}", *tables, *(escape_latex(text) for text in texts)]) + "\n"
+def write_study_document(summary: StudySummary, form: str) -> str:
+    """Return the tables, best cells and notes of a study in a format of DOCUMENT_FORMATS."""
+    document = DOCUMENT_FORMATS[form]
+    lists = [[f"{name}: {text}" for name, text in _list_bests(summary)], [COVERAGE, *word_notes(summary.notes)]]
+    written = [document.write_list(lines) for lines in lists if lines]
+    return document.write_document([*list_study_tables(summary), *written])
 
 
 def list_study_tables(summary: StudySummary) -> list[Table]:

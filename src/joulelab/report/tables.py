@@ -21,7 +21,7 @@ from joulelab.report import format as fmt
 from joulelab.report.html import Html, tag
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 GAP = 2  # blanks between two columns
 FIRST_ACCENT = "\u0300"  # letters before it take one cell
@@ -488,3 +488,60 @@ def _style_inline(table: Table, place: int, text: str, row: TableRow | None) -> 
     indent = HARD_BLANK * 2 * (row.depth if row is not None and place == 0 else 0)
     name = "th" if row is None else "td"
     return tag(name, Html(indent), clean_text(text), style=style)
+
+
+# Documents
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFormat:
+    """Describe a text format of whole documents: how tables, texts, headings and lists are written in it.
+
+    Pairs are the texts before and after a heading, a title, a list, or an item of a list.
+    """
+
+    write_table: Callable[[Table], str]
+    escape_text: Callable[[str], str]
+    heading: tuple[str, str]
+    title: tuple[str, str]
+    items: tuple[str, str]
+    item: tuple[str, str]
+    separator: str
+    comment: str = ""
+    preamble: tuple[str, ...] = ()
+
+    def write_heading(self, text: str) -> str:
+        """Return the heading of a document."""
+        return self.escape_text(text).join(self.heading)
+
+    def write_title(self, text: str) -> str:
+        """Return the title of a part of a document."""
+        return self.escape_text(text).join(self.title)
+
+    def write_list(self, lines: Iterable[str]) -> str:
+        """Return lines as the items of a list."""
+        return "\n".join(self.escape_text(line).join(self.item) for line in lines).join(self.items)
+
+    def write_document(self, parts: Iterable[Table | str]) -> str:
+        """Return tables and written parts as a whole."""
+        texts = [part if isinstance(part, str) else self.write_table(part).rstrip("\n") for part in parts]
+        return self.separator.join([*self.preamble, *texts]) + "\n"
+
+
+# Another format is one entry here: `joulelab study report` and `joulelab reproduce` offer it then as `--format`.
+DOCUMENT_FORMATS = {
+    "markdown": DocumentFormat(
+        write_markdown, escape_markdown, ("## ", ""), ("**", "**"), ("", ""), ("- ", ""), separator="\n\n"
+    ),
+    "latex": DocumentFormat(
+        write_latex,
+        escape_latex,
+        heading=("\\section*{", "}"),
+        title=("\\paragraph{", "}"),
+        items=("\\begin{itemize}\n", "\n\\end{itemize}"),
+        item=("\\item ", ""),
+        separator="\n",
+        comment="% ",
+        preamble=("% \\usepackage{booktabs}",),
+    ),
+}

@@ -164,4 +164,6 @@ def test_what_was_not_put_back_is_marked(folder, outcome, codes):
     told = {"scope": "gpu:0", "outcome": outcome, "said": "gpu:0: as it is"}
     asked(capped(folder, 170.0, 170.0, 160.0)).event(15.1, "cap-restored", **told)
     found = [(c.code, c.status, c.scope, word_check(c).text) for c in checks(folder, "cap")]
-    assert found == [(code, "warning", "gpu:0", "gpu:0: as it is") for code in codes]
+    frame = "could not be restored" if outcome == "failed" else "was not restored"
+    text = f"the original cap {frame}: gpu:0: as it is"
+    assert found == [(code, "warning", "gpu:0", text) for code in codes]

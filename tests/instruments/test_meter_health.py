@@ -110,5 +110,5 @@ def test_every_finding_has_a_message_and_is_described_with_its_code_and_numbers(
         "numbers": {"reading_s": 0.05},
         "error": "",
         "message": "gpu:0,1 power_w: one reading takes 50 ms",
-        "next": "set a longer period than that",
+        "next": "set a period that is longer than one reading",
     }

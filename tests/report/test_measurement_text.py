@@ -42,7 +42,7 @@ def test_the_bound_of_a_sensor_is_one_note_below_the_figures(tmp_path: Path) -> 
     lines = describe_measurement("training", 10.0, run, load_result(run)).splitlines()
     assert re.search(r"^gpu:0 +2\.9\d+ ± 0\.1\d+ ", lines[3])
     flat = re.sub(r"\s+", " ", "\n".join(lines))
-    assert "the sensors measure 25 % of the time; if the load repeats exactly in step with them, the error" in flat
+    assert "the sensors measure 25 % of the time; if the load repeats at exactly the rate at which the sensors" in flat
     assert flat.endswith("-> call joulelab.step() in the training loop, or add a wall meter: joulelab meters")
 
 

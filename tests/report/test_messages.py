@@ -136,10 +136,13 @@ def test_why_two_runs_cannot_be_compared_is_said(runs: Path) -> None:
     )
     notes = compare_runs(replace(lit, facts={"data": "xray"}), replace(damaged, twin="mine")).list_notes()
     assert word_notes(notes, COMPARISON) == [
-        "! Not alike: A measured; B simulated: twin mine, virtual time.",
-        "! A and B did not use the same data (A: xray, B: unknown). Differences may come from that.",
-        "B failed a check: damaged: node1/x: it is missing",
-        "One run each: the intervals do not include the spread between runs. Repeat both to measure it.",
+        "! A and B have different sources: A measured; B simulated: twin mine, virtual time.",
+        "! A and B did not use the same data (A: xray, B: unknown). Differences may come from the data.",
+        "B failed a check: damaged: node1/x is not as it was recorded: it is missing",
+        (
+            "Each has only one run, so the uncertainties do not include the spread between runs. "
+            "Repeat both runs to measure the spread."
+        ),
     ]
 
 

@@ -47,7 +47,7 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
     summary = summarise_cells(results.cells, goals=goals, reference=reference or None, per=kinds)
     twins = name_study_twins(study)
-    notes = [Note("simulated", texts={"twins": f"{twins[0].upper()}{twins[1:]}"})] if twins else []
+    notes = [Note("simulated", texts={"twins": twins.removeprefix("simulated: ")})] if twins else []
     notes += [Note("executor", texts={"remark": remark}) for remark in (_list_remarks(plan) if plan else [])]
     for row in results.rows:
         if "doubts" in row:

@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from tests.analysis.test_codes import CHECKS, NOTES
@@ -17,6 +18,8 @@ from tests.codes import SOURCE, list_given_codes
 
 from joulelab.analysis.result import Check
 from joulelab.analysis.study_cells import Note
+from joulelab.cli.cap import VERBS
+from joulelab.cli.group import commands
 from joulelab.cli.messages import command
 from joulelab.report.messages import Message, list_messages, word_check, word_note
 from joulelab.report.messages import catalogue as catalogue_module
@@ -31,7 +34,6 @@ MESSAGES = list_messages()
 IDS = [f"{m.subject} {m.code}" for m in MESSAGES]
 # Warnings and failures without a next step, and why there is none.
 WITHOUT_NEXT = {
-    "accounting.no-job": "the accounting of the cluster has no energy, and its reason is in the text",
     "check-failed": "the check itself has one",
     "clock-stepped": "energies are not affected",
     "counter-reset": "it is over, and the energy is corrected",
@@ -58,8 +60,8 @@ def test_a_message_is_short_plain_and_has_a_next_step(message: Message) -> None:
     for text in (message.text, *_split_alternatives(message.next)):
         assert len(_fill(text)) <= LONGEST, _fill(text)
         assert not re.search(r"[{}\[\]]", _fill(text)), _fill(text)
-    assert set(re.findall(r"note|warning|failed", message.severity)), message.severity
-    if message.severity != "note" and not message.next:
+    assert set(re.findall(r"note|warning|failed", message.status)), message.status
+    if message.status != "note" and not message.next:
         assert message.code in WITHOUT_NEXT
     else:
         assert message.code not in WITHOUT_NEXT
@@ -82,6 +84,45 @@ def _fill(text: str) -> str:
         for each in filter(None, (name, upper)):
             values[each] = numbers.get(unit, 12) if unit else NAMES.get(each, "energy_j")
     return fill_text(text, values)
+
+
+# Commands that messages name.
+
+COMMAND = re.compile(r"joulelab (?=[a-z])([^.,;()`]*)")
+PROSE = {"was"}  # what joulelab itself did
+ARGUMENTS = {"{meter}": "pdu1", "{scope}": "pdu1", "{doctor}": "pdu1"}  # RUN and METER are names as they are
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=IDS)
+def test_the_commands_of_a_message_can_be_typed(message: Message) -> None:
+    for text in (message.text, *_split_alternatives(message.next)):
+        for found in COMMAND.finditer(text):
+            words = [ARGUMENTS.get(word, word) for word in found[1].split()]
+            if words[0] not in PROSE:
+                _parse_command(words)
+
+
+def _parse_command(words: list[str]) -> None:
+    """Parse the words of a command as if they were typed, without calling it. Raises click.UsageError."""
+    found: click.Command | None = commands
+    context = click.Context(commands)
+    while isinstance(found, click.Group):
+        name, found, words = found.resolve_command(context, words)
+        assert found is not None, name
+        if isinstance(found, click.Group):
+            context = click.Context(found, info_name=name, parent=context)
+    assert found is not None
+    found.make_context(found.name, words, parent=context).close()
+    if found.name == "cap":  # it takes any words, and looks at them when it is called
+        assert words[0] in VERBS, words
+
+
+@pytest.mark.parametrize(
+    "words", ["shew RUN", "show RUN --scopes", "show RUN --scope all", "cap stat", "compare", "show RUN lists it"]
+)
+def test_a_command_that_cannot_be_typed_is_noticed(words: str) -> None:
+    with pytest.raises((click.UsageError, AssertionError)):
+        _parse_command(words.split())
 
 
 # What the source gives to its checks and notes.
@@ -199,7 +240,7 @@ def test_the_command_lists_all_messages_or_those_of_a_code() -> None:
     assert all(m.code in every for m in MESSAGES)
     assert max(map(len, every.splitlines())) <= 80
     assert [m["code"] for m in json.loads(call("recorder", "--json"))] == ["recorder.died", "recorder.stuck"]
-    assert json.loads(call("keeper", "--json"))[0].keys() == {"code", "subject", "severity", "text", "next"}
+    assert json.loads(call("keeper", "--json"))[0].keys() == {"code", "subject", "status", "text", "next"}
     assert "cap.vanished" not in call("cap.left")
     unknown = CliRunner().invoke(command, ["cap.lefd"])
     assert (unknown.exit_code, "the nearest is 'cap.left'" in unknown.output) == (2, True)

@@ -40,15 +40,15 @@ def test_a_sentence_has_the_scope_and_the_numbers_of_its_check(folder):
     folder.event(8.0, "disk", error="ENOSPC", dropped_rows=12).event(8.0, "clock-step", by_ns=-7_200_000_000_000)
     steady(folder, index=1, keep=T < 0.05)
     words = {
-        "not-read": "gpu:1: fewer than two readings, so no total includes it",
+        "not-read": "gpu:1: fewer than two readings, so it is in no total",
         "throttled": "gpu:0: slowed down by its hardware in 50 % of the readings",
-        "cap": "gpu:0: 300 W is enforced, 400 W was requested, in 100 % of the readings",
-        "cap-not-enforced": "gpu:0: 330 W on average, above the cap of 300 W",
+        "cap": "gpu:0: in 100 % of the readings a cap of 300 W is in force, but 400 W was requested",
+        "cap-not-enforced": "gpu:0: used 330 W on average, more than its cap of 300 W",
         "other-processes": "gpu:0: also used by 10 other processes (PID 80, 81, 82, 83, 84)",
-        "disk": "writing to the disk failed (ENOSPC); lost: 12 readings",
+        "disk": "writing to the disk failed (ENOSPC); 12 readings lost",
         "clock-stepped": "the UTC clock was stepped by -2 h 00 min; energies use monotonic time and are not affected",
         "in-step": "gpu:0: the sensors measure 25 % of the time, and another meter disagrees; "
-        "the interval includes what they may have missed",
+        "the uncertainty includes what the sensors may have missed",
     }
     assert {code: word_check(only(folder, code)).text for code in words} == words
     assert str(only(folder, "disk")) == f"disk: {words['disk']}"
@@ -59,7 +59,7 @@ def test_many_scopes_are_not_all_named(folder):
         for scope in ("cpu:0", "cpu:1"):
             folder.add("rapl", counter(scope, given=Accuracy("unknown")), T, 100 * T, host=host)
     found = only(folder, "accuracy")
-    assert word_check(found).text.startswith("cpu:0,1 of node1, node2, node3: the accuracy is unknown")
+    assert word_check(found).text.startswith("cpu:0,1 of node1, node2, node3: the accuracy of the meter is unknown")
     assert len(found.scope.split(", ")) == 6
 
 
@@ -78,7 +78,7 @@ def test_the_reason_of_a_gap_is_that_of_the_meter(folder):
     assert word_check(only(other, "gaps")).text.endswith("(GPU is lost)")
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "call joulelab.step()"), (5, "12 would do, 5 are known")])
+@pytest.mark.parametrize(("count", "words"), [(0, "call joulelab.step()"), (5, "12 are enough, 5 are known")])
 def test_the_advice_says_what_steps_lack(folder, count, words):
     steady(folder, seen=0.25)
     if count:
@@ -104,7 +104,7 @@ def test_notes_name_cells_with_their_knobs_and_of_many_only_some():
     runs = [trial(1.0, 1.0)] * 2
     phases = [cell("a:fit", runs, phase="fit"), cell("a:eval", [], phase="eval")]
     assert notes(phases)["cells-missing"] == "No result for 1 of 2 cells: phase=eval."
-    unused = "Phases are not compared with each other: phase=fit in the reference has no effect."
+    unused = "Phases are not compared with each other, so phase=fit in the reference has no effect."
     assert notes(phases, reference={"phase": "fit"})["reference-unused"] == unused
 
 
@@ -113,19 +113,19 @@ def test_notes_write_spreads_and_degrees_of_freedom_out():
     assert said.startswith("Spread between runs, pooled over all cells: energy 0.")
     assert said.count("(160") == 2
     both = [*by_cap({260.0: [(99.0, 9.9), (101.0, 10.1)], 200.0: [(90.0, 10.0)]})]
-    assert notes(both)["one-run.unknown"].endswith("compared as if it were ± 5.0 %. Repeat them to measure it.")
+    assert notes(both)["one-run.unknown"].endswith("± 5.0 % is assumed. Repeat the runs to measure it.")
 
 
 def test_notes_name_runs_that_are_odd_or_not_capped():
     odd = [replace(trial(v, 10.0), run=f"run-{v:g}") for v in (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)]
     said = notes([cell("r", odd, node="here")])["odd-runs"]
-    assert said.endswith("still counted: node=here (run-180). By chance one of 50 cells has one.")
+    assert said.endswith("used: node=here (run-180). By chance alone about one cell in 50 has such a repeat.")
     uncapped = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 201.0, "cap_w": 100.0})
     doubts = (uncapped, Check("too-short", "warning", "gpu:0"))
     bad = replace(trial(50.0, 10.0), doubts=doubts, uncapped=(uncapped,))
     said = notes([*by_cap({260.0: [(100.0, 10.0)] * 2}), cell("c100", [bad, bad], cap=100.0)])
-    assert said["not-capped"].startswith("! The cap was not in force in 2 runs of cap=100 W (gpu:0: 201 W on average,")
-    assert said["warnings"] == "Warnings in 2 of 4 runs: too short (cap=100 W). See the column doubts in slots.csv."
+    assert said["not-capped"].startswith("! The cap was not in force in 2 runs of cap=100 W (gpu:0: used 201 W on")
+    assert said["warnings"] == "2 of 4 runs have warnings: too short (cap=100 W). See the column doubts in slots.csv."
 
 
 def test_notes_say_by_which_work_runs_are_compared():
@@ -134,9 +134,10 @@ def test_notes_say_by_which_work_runs_are_compared():
         for b, s in ((16, 320.0), (64, 1280.0))
     ]
     per = "Amounts of work differ: energy and time are compared per unit of samples, EDP per unit squared"
-    assert notes(cells)["work.differs"] == f"{per}. samples differ most; --per steps compares otherwise."
-    assert notes(cells, per=["samples"])["work.asked-for"] == f"{per}, as requested. --per steps compares otherwise."
-    assert notes(cells, per=["steps"])["work.whole"].endswith("compared whole, although samples differ.")
+    other = "To compare per steps: --per steps"
+    assert notes(cells)["work.differs"] == f"{per}. Amounts of samples differ most. {other}"
+    assert notes(cells, per=["samples"])["work.asked-for"] == f"{per}, as requested. {other}"
+    assert notes(cells, per=["steps"])["work.whole"].endswith("whole runs are compared, although their samples differ.")
 
 
 def test_a_reference_that_no_cell_is_lists_what_there_is():

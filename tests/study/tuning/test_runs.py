@@ -170,7 +170,7 @@ def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
     found = tuned(tmp_path / "s", executor)
     assert found.choice is None
     assert (
-        "caps are not enforced here, so none is chosen (cap not enforced: gpu:0: 231 W on average, above"
+        "caps are not enforced here, so none is chosen (cap not enforced: gpu:0: used 231 W on average"
         in found.problems[0]
     )
     assert {row.doubt for row in found.rows if row.cap <= 230} == {"not enforced"}

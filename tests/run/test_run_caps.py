@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_gpus_that_may_not_be_those_of_the_workload_are_not_capped() -> None:
         (BOTH_MAKERS, {"CUDA_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}, "NVIDIA and of AMD"),
     ):
         with pytest.raises(ConfigError, match=said):
-            choose_gpus(make_status(0, 1, 2, 3), environ, read_gpus=lambda node=node: node)
+            choose_gpus(make_status(0, 1, 2, 3), environ, read_gpus=partial(lambda one: one, node))
 
 
 class Told:

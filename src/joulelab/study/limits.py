@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.control.client import CapDevice, CapRequest, CapStatus
+    from joulelab.instruments.visible import VisibleGpus
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.refusals import Refusals
     from joulelab.study.values import Value
@@ -21,9 +22,7 @@ CAPS = ("cap", "clock", "cpu_cap")
 MOST_SHOWN = 5
 
 
-def check_cells(
-    cells: Sequence[PlannedCell], seen: devices.VisibleGpus, status: CapStatus | None, refusals: Refusals
-) -> None:
+def check_cells(cells: Sequence[PlannedCell], seen: VisibleGpus, status: CapStatus | None, refusals: Refusals) -> None:
     """Refuse more GPUs than are visible, and what devices do not take; without a `status` nobody knows their ranges."""
     limits = _Limits(seen, status, refusals)
     for cell in cells:
@@ -56,7 +55,7 @@ class _Reason:
 class _Limits:
     """Check cells one after another; what is refused alike is told in one line at the end."""
 
-    def __init__(self, seen: devices.VisibleGpus, status: CapStatus | None, refusals: Refusals) -> None:
+    def __init__(self, seen: VisibleGpus, status: CapStatus | None, refusals: Refusals) -> None:
         self._seen, self._status, self._refusals = seen, status, refusals
         there = () if status is None else status.devices
         self._packages = list(dict.fromkeys(d.scope for d in there if d.scope.startswith("cpu:")))
@@ -102,7 +101,7 @@ class _Limits:
         place = self._refusals.knob(asked.knob, asked.workload)
         self._refusals.add(error, place, asked.label, option or f"--{asked.knob.replace('_', '-')}")
 
-    def _check_value(self, asked: _Asked, value: Value, used: devices.VisibleGpus, status: CapStatus) -> None:
+    def _check_value(self, asked: _Asked, value: Value, used: VisibleGpus, status: CapStatus) -> None:
         try:
             wishes = devices.wishes({asked.knob: value}, used, self._packages)
         except ConfigError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
+from joulelab.instruments.visible import VisibleGpus
 from joulelab.run.run_command import run_command
 from joulelab.run.workload_process import strip_own_locale
 from joulelab.store.run_folder import write_json_atomic
@@ -153,13 +154,13 @@ def _devices(
     count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
     there = devices.look(environ)
     if node.hides_gpus:
-        return {**environ, **devices.HIDDEN}, devices.used_of(node, devices.VisibleGpus()), _caps(cell, there, environ)
+        return {**environ, **devices.HIDDEN}, devices.used_of(node, VisibleGpus()), _caps(cell, there, environ)
     seen = there.first(None if count is None else int(count))
     shown = {**environ, **seen.environment(environ)} if count is not None else dict(environ)
     return shown, devices.used_of(node, seen), _caps(cell, seen, environ)
 
 
-def _caps(cell: PlannedCell, seen: devices.VisibleGpus, environ: Mapping[str, str]) -> list[Any]:
+def _caps(cell: PlannedCell, seen: VisibleGpus, environ: Mapping[str, str]) -> list[Any]:
     if not set(cell.knobs) & {"cap", "clock", "cpu_cap"}:
         return []
     return devices.wishes(cell.knobs, seen, devices.packages(cell.knobs, environ))

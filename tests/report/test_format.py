@@ -114,6 +114,7 @@ def test_small_formats() -> None:
     assert fmt.format_watts(1068.0) == "1068 W"
     assert fmt.format_watts(12345.0) == "12.35 kW"
     assert fmt.format_change(-0.123, 0.011) == "-12.3 ± 1.1 %"
+    assert fmt.format_change(-1.869, 0.1998) == fmt.format_change(-1.869, 0.2004) == "-187 ± 20 %"
     assert fmt.format_change(0.029, 0.0) == "+2.9 %"
     assert fmt.format_change(0.029, None) == "+2.9 % ± ?"
     assert fmt.shorten_end("a  b\nc", 80) == "a b c"
@@ -131,6 +132,18 @@ def test_an_interval_is_true_to_its_numbers(value: float, relative: float) -> No
     if not fmt.is_wide(value, expanded):
         assert len(shown.partition(".")[2]) == len(width.partition(".")[2])
     assert "e" not in shown + width
+
+
+@given(st.floats(-3, 3), st.floats(1e-4, 3), st.floats(1, 100))
+def test_a_change_is_rounded_to_its_uncertainty_and_never_finer_if_that_grows(
+    share: float, expanded: float, factor: float
+) -> None:
+    shown, wider = (
+        fmt.format_change(share, u).removesuffix(" %").partition(" ± ") for u in (expanded, factor * expanded)
+    )
+    assert len(wider[0].partition(".")[2]) <= len(shown[0].partition(".")[2])
+    assert len(shown[0].partition(".")[2]) == len(shown[2].partition(".")[2])
+    assert abs(float(shown[0]) - 100 * share) <= 0.051 * 100 * expanded + 1e-3
 
 
 @given(values, st.floats(min_value=0, max_value=1e-5))

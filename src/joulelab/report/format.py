@@ -147,7 +147,7 @@ def format_change(share: float, expanded: float | None) -> str:
         return f"{format_percent(share)} ± ?"
     if expanded == 0:
         return format_percent(share)
-    text = f"{share * 100:.1f} ± {expanded * 100:.0f}" if expanded > WIDE else _format_even(share * 100, expanded * 100)
+    text = _format_even(share * 100, expanded * 100)
     return f"{'' if text.startswith('-') else '+'}{text} %"
 
 

@@ -57,7 +57,7 @@ def test_all_tables_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[cooling]\nkind = 'watr'", r"here\.toml:2: kind is 'watr'; did you mean 'air'"),
+        ("[cooling]\nkind = 'watr'", r"here\.toml:2: kind is 'watr'; valid: air"),
         ("[cooling]\ninlet = 3", "did you mean 'inlet_c'"),
         ("[cooling]\ninlet_c = 60", "warmer than the inlet"),
         ("[[gpu]]\nslowdwn = [1, 2]", "did you mean 'slowdown'"),

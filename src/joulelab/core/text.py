@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 # The name of a twin whose meters were served and read like real ones.
 SERVED_TWIN = "node served by joulelab twin"
@@ -34,21 +34,27 @@ def escape_unprintable(text: str) -> str:
 
 def suggest_name(wrong: str, valid: Iterable[str]) -> str:
     """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
-    import difflib
-
     names = list(valid)
     if not names:
         return "there is none"
-    # A part of a name means that name; of equally near names, the one with the same beginning is likely.
-    near = [name for name in names if wrong and wrong in name] or difflib.get_close_matches(wrong, names, 5, 0.5)
+    near = find_near_name(wrong, names)
     listed = f"valid: {', '.join(names)}"
-    if not near:
-        return listed
+    return listed if near is None else f"did you mean {near!r}? {listed}"
 
-    def likeness(name: str) -> float:
+
+def find_near_name(wrong: str, names: Sequence[str]) -> str | None:
+    """Return the name that was probably meant, None if none is near."""
+    import difflib
+
+    # Of four letters one may be wrong: with two wrong ones, every name of four letters would be near some other.
+    cutoff = 0.7 if len(wrong) <= 4 else 0.5
+    # A part of a name means that name; of equally near names, the one with the same beginning is likely.
+    near = [name for name in names if wrong and wrong in name] or difflib.get_close_matches(wrong, names, 5, cutoff)
+
+    def rate_likeness(name: str) -> float:
         return difflib.SequenceMatcher(None, name, wrong).ratio() + 0.02 * _count_alike(name, wrong)
 
-    return f"did you mean {max(near, key=likeness)!r}? {listed}"
+    return max(near, key=rate_likeness, default=None)
 
 
 def _count_alike(one: str, other: str) -> int:

@@ -39,6 +39,10 @@ def test_codes_of_errors_stay() -> None:
     [
         ("shwo", 2, "unknown command 'shwo'; did you mean `joulelab show`?"),
         ("ls more", 2, "Got unexpected extra argument (more); see `joulelab ls --help`"),
+        ("show --scopes", 2, "Option '--scopes' requires an argument. See `joulelab show --help`."),
+        ("study run --twin", 2, "Option '--twin' requires an argument. See `joulelab study run --help`."),
+        ("meters --add", 2, "Option '--add' requires an argument. See `joulelab meters --help`."),
+        ("run --name", 125, "Option '--name' requires an argument. See `joulelab run --help`."),
         ("show --runs none", 1, "none: there is no run yet; joulelab run -- COMMAND"),
         ("compare RUN RUN", 2, "A and B are the same run RUN; name two runs of `joulelab ls`"),
         ("export RUN -o -", 2, "--to csv writes several files; name a folder with -o; see `joulelab export --help`"),

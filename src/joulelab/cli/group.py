@@ -16,6 +16,7 @@ from joulelab.cli import INTERRUPTED_CODE
 from joulelab.cli.output import describe_error, print_json, print_notice
 from joulelab.cli.parameters import JSON_ASKED, UsageError, format_examples
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.text import find_near_name
 from joulelab.core.version import __version__
 
 # The help of each command by section, so that `joulelab --help` imports none. A test compares it with the commands.
@@ -103,11 +104,9 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; the error for an unknown one suggests the nearest name."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            import difflib
-
             known = [*COMMANDS, *_list_outside()]
-            near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
-            advice = f"did you mean `joulelab {near[0]}`?" if near else f"there are {', '.join(known)}"
+            near = find_near_name(args[0], known)
+            advice = f"did you mean `joulelab {near}`?" if near else f"there are {', '.join(known)}"
             raise UsageError("no-such-command", f"unknown command {args[0]!r}; {advice}")
         return super().resolve_command(ctx, args)
 
@@ -186,7 +185,7 @@ def run_commands(words: list[str]) -> int:
         code = commands.main(args=words, prog_name="joulelab", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        _print_usage_error(error)
+        _print_usage_error(error, own)
         _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked="--json" in own)
         # Another code could be mistaken for the workload's.
         is_online = own[:1] == ["tune"] and "--online" in own
@@ -221,12 +220,24 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _print_usage_error(error: click.ClickException) -> None:
+def _print_usage_error(error: click.ClickException, words: list[str]) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
     text = error.format_message()
     if isinstance(error, click.UsageError) and "`joulelab" not in text:
-        page = f"`{error.ctx.command_path if error.ctx else 'joulelab'} --help`"
+        page = f"`{error.ctx.command_path if error.ctx else _find_command_path(words)} --help`"
         text += f" See {page}." if text.endswith((".", "?")) else f"; see {page}"
     print_notice(text)
+
+
+def _find_command_path(words: list[str]) -> str:
+    """Return the command that words call, with its group; click does not name it if an option lacks its argument."""
+    path = "joulelab"
+    command: click.Command = commands
+    for word in words:
+        found = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if found is None:
+            break
+        path, command = f"{path} {word}", found
+    return path

@@ -354,7 +354,7 @@ def list_missing_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def list_closing_facts(result: Result, folder: Path, name: str) -> list[tuple[str, str]]:
-    """Return the folder of the run and the next command."""
+    """Return the folder of the run and the next commands, each to be copied."""
     lines = [("run", str(folder))]
     if not result.scopes and result.outcome == "imported":
         return lines
@@ -362,8 +362,7 @@ def list_closing_facts(result: Result, folder: Path, name: str) -> list[tuple[st
         command = shlex.join(result.command)
         lines.append(("try", f"joulelab twin -- joulelab run -- {command}   # a simulated node"))
         return lines
-    lines.append(("next", f"joulelab show {name} --budget | joulelab compare A B"))
-    return lines
+    return [*lines, ("next", f"joulelab show {name} --budget"), ("next", "joulelab compare A B")]
 
 
 @dataclass(frozen=True, slots=True)

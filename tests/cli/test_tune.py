@@ -231,7 +231,7 @@ def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> N
 
 @pytest.mark.campaign  # tuning/test_runs.py chooses none either, and test_sweep.py finds such caps in runs on the twin
 def test_whole_runs_choose_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
-    words = ("--goal", "edp", "--cap", "100,110,260", "--json", "--", *JOB, "--work", "30")
+    words = ("--goal", "edp", "--cap", "100,110,260", "--json", "--", *JOB, "--work", "100")
     told = json.loads(unenforced.call("tune", *words, code=1).stdout)
     assert told["choice_w"] is None
     assert "joulelab cap" not in told["next"]

@@ -233,6 +233,16 @@ def test_an_edge_reaches_down_to_idle_where_nothing_was_read_beyond():
     assert p.edge_u(ns(-3.0)) == pytest.approx(p.edge_u(ns(12.0)), rel=1e-6)
 
 
+@pytest.mark.parametrize("lost", ["end", "start"])
+@pytest.mark.parametrize(("limits", "low", "high"), [(None, 0.0, 105.0), ((50.0, 700.0), 50.0, 600.0)])
+def test_a_meter_that_stops_or_begins_late_knows_little_of_the_rest(lost, limits, low, high):
+    t = np.arange(0.0, 2.0, 0.1) + (10.0 if lost == "start" else 0.0)
+    found = curve(t, np.full(t.size, 100.0), power_spec(0.1, 0.1, limits=limits)).energy(ns(0), ns(12))
+    assert found.value == pytest.approx(1200.0, rel=0.01)
+    for watts in (low, high):  # of the ten seconds that nobody measured
+        assert abs(200 + 10 * watts - found.value) <= 2 * found.u
+
+
 def test_an_edge_in_a_gap_is_as_wide_as_the_gap():
     t = np.concatenate((np.arange(0, 5, 0.1), np.arange(9, 14, 0.1)))
     p = curve(t, np.where(t < 7, 500.0, 100.0), power_spec(0.1, 0.1, limits=(50, 700)))

@@ -107,8 +107,8 @@ class PowerCurve:
         low, high = float(np.percentile(seen, 5)), float(np.percentile(seen, 95))
         if self.bounded:
             low, high = self.bounds.widen_range(low, high)
-        else:  # no limits are stated: it may have been off, or above the readings as far as means may be
-            low, high = min(low, 0.0), high + max((high - low) * BEYOND_MEANS, high * RIPPLE)
+        else:
+            low, high = self._open_range(low, high)
         usual, middle = high - low, float(np.median(seen))
         # As a range, such that the interval reaches just to the bound that is further away.
         most = math.sqrt(3) * max(middle - min(self.bounds.low, low), max(self.bounds.high, high) - middle)
@@ -116,6 +116,11 @@ class PowerCurve:
         lost = math.sqrt(float(self._prefix[3, -1])) / max(record_s, self.step_s)
         way = min(max((lost - GAP_LIKE_REST) / (GAP_UNKNOWN - GAP_LIKE_REST), 0.0), 1.0)
         return usual + way * max(most - usual, 0.0)
+
+    @staticmethod
+    def _open_range(low: float, high: float) -> tuple[float, float]:
+        """Return the range of power (W) without stated limits: from off to above the readings, as far as means may be."""
+        return min(low, 0.0), high + max((high - low) * BEYOND_MEANS, high * RIPPLE)
 
     def find_seconds(self, sel: slice) -> Floats:
         """Return mid-read times of a slice, in seconds from the base."""
@@ -196,7 +201,10 @@ class PowerCurve:
         if inside in (0, len(r)):
             low = min(low, self.bounds.low)
             edge = r.t0_ns[0] if inside == 0 else r.t1_ns[-1]
-            step = max(step, 2 * abs(int(edge) - at) * 1e-9)
+            beyond_s = abs(int(edge) - at) * 1e-9
+            step = max(step, 2 * beyond_s)
+            if beyond_s > GAP_STEPS * max(self.step_s, self.update_s):  # the meter stopped, or began late
+                low, high = (low, max(high, self.bounds.high)) if self.bounded else self._open_range(low, high)
         else:
             step = max(step, float(r.t0_ns[inside] - r.t0_ns[inside - 1]) * 1e-9)
         return low, high, step

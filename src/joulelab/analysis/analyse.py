@@ -52,7 +52,7 @@ STEP_STRETCH = 960  # in stretches of this many
 class RunSpan:
     """Hold the time span of the workload and of the idle stretch before it (monotonic ns).
 
-    `unsure` is how far (ns) start and end may be off to either side.
+    `unsure` is the largest error (ns) of start and end, in both directions.
     """
 
     start_ns: int
@@ -160,7 +160,7 @@ def load_joined(run: Run, span: RunSpan) -> JoinedScopes:
 
 
 def _describe_run(run: Run, end: dict[str, Any]) -> dict[str, Any]:
-    """Return names, command, outcome and labels of a run, and the name of its twin or that one was served."""
+    """Return names, command, outcome and labels of a run, and its twin if it was simulated."""
     served = SERVED_TWIN if (run.meta.get("environment") or {}).get("JOULELAB_TWIN") else ""
     return {
         "run": str(run.meta.get("id", run.path.name)),
@@ -177,7 +177,7 @@ def _describe_run(run: Run, end: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_end(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how the workload ended by the events, if a full disk prevented the end record."""
+    """Return how the workload ended from the events, in case a full disk prevented the end record."""
     ended = next((e for e in events if e.get("event") == "workload-end" and ("exit_code" in e or "signal" in e)), {})
     return {"outcome": "signal" if ended.get("signal") is not None else "exit", **ended} if ended else {}
 
@@ -218,7 +218,7 @@ def _collect_steps(work: MarkedWork) -> Ints | None:
 
 
 def _find_total_edges(channel: EnergyChannel) -> tuple[int, int] | None:
-    """Return the edges (ns) of a total that a cluster accounted for a job or a step, None for other channels."""
+    """Return begin and end (ns) of an energy that a cluster accounted for a job or a step; None for other channels."""
     readings = channel.readings
     if find_family(channel.stream.scope) != "job" or len(readings) != 2:
         return None
@@ -226,7 +226,7 @@ def _find_total_edges(channel: EnergyChannel) -> tuple[int, int] | None:
 
 
 def _find_own_span(scope: ScopeChannels, span: RunSpan) -> RunSpan:
-    """Return the time span of a scope: a step of a job has its own, and its energy is known for no other."""
+    """Return the time span of a scope: that of the run, or for an accounted job step the span that was accounted."""
     edges = _find_total_edges(scope.best) if "/" in scope.scope else None
     return span if edges is None else RunSpan(*edges, None)
 
@@ -261,7 +261,7 @@ def _make_scope_result(scope: ScopeChannels, span: RunSpan, steps: Ints | None) 
 
 
 def _describe_power(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | None:
-    """Return statistics of power: of its readings, or of mean powers over TICKS_PER_POWER steps of a counter."""
+    """Return statistics of power: of the readings, or of mean powers over TICKS_PER_POWER steps of a counter."""
     if isinstance(shown.curve, SumCurve) and shown.spec.kind == "counter":
         return None
     if isinstance(shown.curve, CounterCurve):
@@ -297,8 +297,8 @@ class _SpanEnergies:
     def find_energies(self, a: int, b: int, phase: str = "") -> dict[str, Quantity]:
         """Return the energy of [a, b] by group, an empty mapping if b <= a.
 
-        Slurm accounts a job and each step as one total: a step has the energy of its own row, other parts of a job have
-        none from it.
+        Slurm accounts one energy for a job and one for each step: a step has its own energy, other parts of a job have
+        none from Slurm.
         """
         if b <= a:
             return {}
@@ -315,7 +315,7 @@ class _SpanEnergies:
         return self._found[a, b, phase]
 
     def _find_row(self, key: tuple[str, str], phase: str) -> ScopeChannels:
-        """Return the scope with the energy of a phase: the step of a job is accounted in a row of its own."""
+        """Return the scope with the accounted energy of a phase, if the phase is a step of a job."""
         host, scope = key
         return self._known.get((host, f"job/{phase}") if scope == "job" else key, self._known[key])
 
@@ -323,7 +323,7 @@ class _SpanEnergies:
 def _make_phase_results(
     phases: list[MarkedPhase], energies: _SpanEnergies
 ) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
-    """Return the phases, and each stretch of steps without a gap between them as one phase."""
+    """Return the results of phases, and one result for each stretch of steps without a gap between them."""
     depths, parents = _find_nesting(phases)
     ranked = sorted(range(len(phases)), key=lambda k: (phases[k].steps is not None, depths[k], phases[k].start_ns))
     with_energy = set(ranked[:MOST_PHASE_ENERGIES])
@@ -361,7 +361,7 @@ def _make_phase_results(
 def _make_stretch_result(
     blocks: list[MarkedPhase], first: PhaseResult, number: int, energies: _SpanEnergies
 ) -> PhaseResult:
-    """Return steps that follow each other as one phase, with the energy of the whole."""
+    """Return one result for steps that follow each other, with the energy of all of them."""
     a, b = energies.cut_span(blocks[0].start_ns, blocks[-1].end_ns)
     work: dict[str, float] = {}
     for kind, amount in (item for block in blocks for item in block.work.items()):
@@ -380,7 +380,7 @@ def _make_stretch_result(
 
 
 def _find_nesting(phases: list[MarkedPhase]) -> tuple[list[int], list[int | None]]:
-    """Return the depth of each phase, and the index of the phase around it, which comes before it."""
+    """Return the depth of each phase, and the index of the phase that contains it."""
     places: dict[str, int] = {}
     depths: list[int] = []
     parents: list[int | None] = []
@@ -393,7 +393,7 @@ def _find_nesting(phases: list[MarkedPhase]) -> tuple[list[int], list[int | None
 
 
 def _measure_load(run: Run, a: int, b: int) -> dict[str, float]:
-    """Return the load of host and workload over [a, b]: means and maxima of readings, rises of counters."""
+    """Return the load of host and workload over [a, b]: mean and maximum of each channel, or the rise of a counter."""
     load: dict[str, float] = {}
     for table in run.tables():
         for stream in (s for s in table.streams if s.scope in ("host", "workload")):
@@ -413,7 +413,7 @@ def _measure_load(run: Run, a: int, b: int) -> dict[str, float]:
 
 
 def _find_highest_loads(run: Run, a: int, b: int) -> dict[str, float]:
-    """Return the highest load in [a, b] of each GPU of the run's own host with enough readings."""
+    """Return the highest load in [a, b] of each GPU of the first host, if the GPU has enough readings."""
     found: dict[str, float] = {}
     for table in run.tables():
         for stream in table.streams if table.host == run.meta.get("host") else ():
@@ -428,14 +428,14 @@ def _find_highest_loads(run: Run, a: int, b: int) -> dict[str, float]:
 
 
 def _find_cpu_time(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the CPU time (s) of the workload by the kernel; its peak memory would be that of the fork."""
+    """Return the CPU time (s) of the workload by the kernel; the kernel's peak memory would include our fork."""
     ended = next((e for e in events if e.get("event") == "workload-end"), {})
     keys = ("user_s", "system_s")
     return {f"workload.{k}": float(ended[k]) for k in keys if k in ended}
 
 
 def _list_missing(events: list[dict[str, Any]], meta: dict[str, Any]) -> list[dict[str, str]]:
-    """List meters that are not open at the end, and scopes that open ones cannot measure.
+    """List meters that are not open at the end of the run, and scopes that open meters cannot measure.
 
     A meter that the configuration names is `absent`; others are `unavailable`.
     """
@@ -453,7 +453,7 @@ def _list_missing(events: list[dict[str, Any]], meta: dict[str, Any]) -> list[di
 
 
 def _format_utc(meta: dict[str, Any], mono_ns: int) -> str:
-    """Return the UTC time of a monotonic stamp by the run's first clock pair, empty without one."""
+    """Return a monotonic time as UTC text, by the first clock pair of the run; empty without a clock pair."""
     pair = meta.get("started") or {}
     if "utc_ns" not in pair:
         return ""
@@ -480,7 +480,7 @@ def _make_gap(key: tuple[str, str, str], begun: Mapping[str, Any], to_ns: int | 
 
 
 def read_edge_offsets(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Return how far (ns) start and end of an imported run may be off to either side, by its events."""
+    """Return the largest errors (ns) of start and end of an imported run, from its events."""
     found = next((e for e in events if e.get("event") == "interval-unsure"), {})
     return math.ceil(float(found.get("begin_s", 0.0)) * 1e9), math.ceil(float(found.get("end_s", 0.0)) * 1e9)
 
@@ -488,7 +488,7 @@ def read_edge_offsets(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
 def add_span_terms(
     energy: Quantity, edge_u: Callable[[int, int], float], a_ns: int, b_ns: int, unsure: tuple[int, int]
 ) -> Quantity:
-    """Add terms for the uncertain start and end of [a, b]; `edge_u(t, off)` returns the one of an edge (J).
+    """Add the uncertainty of start and end of [a, b]; `edge_u(t, off)` returns the uncertainty (J) of one of them.
 
     All scopes of a run start and end together: their terms have the same source and add linearly.
     """

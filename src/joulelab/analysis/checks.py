@@ -1,4 +1,4 @@
-"""Check a run as a sceptical referee would: its files, its end, its nodes; then its meters and its devices.
+"""Check a run like a sceptical referee: first its files, its end and its nodes, then its meters and its devices.
 
 A check is a code with numbers and names. `report/messages` has the sentence and the next step of each code.
 """
@@ -37,7 +37,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """Hold the parts of a run that the checks look at."""
+    """Hold everything that the checks need to know about a run."""
 
     state: str
     start_ns: int
@@ -64,15 +64,15 @@ class RunEvidence:
 
     @cached_property
     def has_several_hosts(self) -> bool:
-        """Return whether scopes of several hosts were measured, so that each is named with its host."""
+        """Return whether scopes of several hosts were measured: then scopes are named with their hosts."""
         return len({s.host for s in self.scopes if find_family(s.scope) != "job"}) > 1
 
     def name_place(self, host: object, scope: object) -> str:
-        """Return the name of a scope, with its host where there are several."""
+        """Return the name of a scope, with its host if there are several hosts."""
         return f"{host}/{scope}" if self.has_several_hosts else str(scope)
 
     def name_scope(self, one: ScopeChannels | ScopeResult | MeterComparison | Lag) -> str:
-        """Return the name of a measured scope, with its host where there are several."""
+        """Return the name of a measured scope, with its host if there are several hosts."""
         return self.name_place(one.host, one.scope)
 
     def name_scopes(self, scopes: Iterable[ScopeResult]) -> str:
@@ -80,11 +80,11 @@ class RunEvidence:
         return ", ".join(self.name_scope(s) for s in scopes)
 
     def name_doctor(self, meter: str) -> dict[str, str]:
-        """Return the meter for `joulelab doctor` as a text of a check; an imported run has none to repair."""
+        """Return the argument of `joulelab doctor` as text of a check; nothing for imported runs."""
         return {} if self.imported else {"doctor": meter}
 
     def is_only_accounted(self, host: object) -> bool:
-        """Return whether a host is the accounting of a cluster beside meters of our own, which have the figures."""
+        """Return whether a host is only the accounting of a cluster, while meters of our own give the figures."""
         return host in self.accounts.events and any(s.host not in self.accounts.events for s in self.scopes)
 
     def list_events(self, kind: str) -> list[Mapping[str, Any]]:
@@ -97,7 +97,7 @@ class RunEvidence:
         return np.empty(0) if readings is None else readings.value[readings.between(self.start_ns, self.end_ns)]
 
     def overlaps_workload(self, stretches: Sequence[tuple[int, int]]) -> bool:
-        """Return whether one of these stretches (ns) overlaps the workload."""
+        """Return whether one of these time spans (ns) overlaps the workload."""
         return any(self.start_ns < to and since < self.end_ns for since, to in stretches)
 
 
@@ -156,7 +156,7 @@ def _check_end(run: RunEvidence) -> Iterator[Check]:
 
 
 def _check_span(run: RunEvidence) -> Iterator[Check]:
-    """Pass on the doubts of an archive about the time span of a run; these texts are stored in the run."""
+    """Return the doubts of an archive about the time span of a run, with the texts that the run stores."""
     statuses: dict[str, CheckStatus] = {"failed": "failed", "note": "note"}
     for event in run.list_events("interval-doubt"):
         texts = {"what": str(event.get("what", "")), "next": str(event.get("next", ""))}
@@ -194,7 +194,7 @@ def _find_absent_nodes(run: RunEvidence) -> Iterator[Check]:
 
 
 def _find_holes(run: RunEvidence, host: str, scopes: Sequence[ScopeChannels]) -> Iterator[Check]:
-    """Find stretches without any reading of a node: counters subtract over them, powers do not."""
+    """Find times without any reading of a node: counters still know the energy of that time, powers do not."""
     channels = [c for s in scopes for c in s.channels]
     inside = [c.readings.t0_ns[c.readings.between(run.start_ns, run.end_ns)] for c in channels]
     t = np.unique(np.concatenate([*inside, np.array([run.start_ns, run.end_ns], dtype=np.int64)]))
@@ -212,7 +212,7 @@ def _find_holes(run: RunEvidence, host: str, scopes: Sequence[ScopeChannels]) ->
 
 
 def _counts_over(scope: ScopeChannels, hole: tuple[int, int]) -> bool:
-    """Return whether the energy of a scope is that of counters with readings on both sides of a hole."""
+    """Return whether the energy of a scope comes from counters with readings before and after a hole."""
     parts = scope.best.members or (scope.best,)
     whole = (p.readings.t0_ns[0] <= hole[0] and p.readings.t1_ns[-1] >= hole[1] for p in parts)
     return all(isinstance(p.curve, CounterCurve) for p in parts) and all(whole)
@@ -222,18 +222,18 @@ def _counts_over(scope: ScopeChannels, hole: tuple[int, int]) -> bool:
 
 
 def is_needed_for_totals(problem: FileProblem) -> bool:
-    """Return whether totals need a file that is lost: samples of energy, and events, which name the meters."""
+    """Return whether totals need this lost file: samples of energy, or events, which name the meters."""
     meter, *table = problem.path.name.split(".")[:2]
     return problem.lost and not is_of_marks(problem) and not {meter, *table} & {*WITHOUT_ENERGY}
 
 
 def is_of_marks(problem: FileProblem) -> bool:
-    """Return whether marks are damaged: then the amount of work is unknown."""
+    """Return whether the damaged file holds marks: then the amount of work is unknown."""
     return "marks" in (problem.path.name, problem.path.parent.name)
 
 
 class LostTables:
-    """Hold the tables that no figure may be made from: damaged ones, and all where the run's own documents are."""
+    """Hold the tables that must not be used: damaged ones, or all if a document of the run itself is damaged."""
 
     def __init__(self, damage: Iterable[FileProblem] = ()) -> None:
         lost = [p.path for p in damage if p.lost and not is_of_marks(p)]
@@ -241,16 +241,16 @@ class LostTables:
         self._names: set[tuple[str, ...]] = {(path.parent.name, *path.name.split(".")[:2]) for path in lost}
 
     def has_table(self, host: str, meter: str, table: str) -> bool:
-        """Return whether a table is lost, alone or with all of its meter."""
+        """Return whether a table, or the whole meter that it belongs to, is lost."""
         return self.all or not self._names.isdisjoint({(host, meter, table), (host, meter)})
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether any table is lost."""
         return self.all or bool(self._names)
 
 
 def check_damage(damage: Iterable[FileProblem]) -> Iterator[Check]:
-    """Fail a check for every damaged or missing file; the texts hold no path of this machine, pages are shared."""
+    """Fail a check for each damaged or missing file; texts hold no path of this machine, because pages are shared."""
     for problem in damage:
         path = problem.path
         what = problem.what.removeprefix(f"{path.parent}: ").removeprefix("journal ").replace(f" '{path}'", "")

@@ -1,4 +1,4 @@
-"""Subtract an energy counter: unwrap it, find when it stepped, and bound the energy between a step and an edge."""
+"""Compute energy from a counter: undo wraps, find the times of steps, bound the energy between a step and an edge."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class CounterCurve:
         return after, np.cumsum(add), np.cumsum(var)
 
     def _undo_wrap(self, i: int, modulus: float) -> tuple[float, float]:
-        """Return joules to add for the wraps before reading i, as the bounds of power allow in that pause."""
+        """Return the energy (J) to add for the wraps before reading i: as many wraps as the bounds of power allow."""
         since, until = int(self.readings.t0_ns[i - 1]), int(self.readings.t1_ns[i])
         rise = float(self.readings.value[i] - self.readings.value[i - 1])
         tick, span = self.spec.update_s or 0.0, (until - since) * 1e-9
@@ -119,7 +119,7 @@ class CounterCurve:
         return modulus * wraps, (modulus * max(wraps - least, most - wraps)) ** 2 / 3
 
     def _undo_reset(self, i: int) -> tuple[float, float]:
-        """Return joules to add for a reset: the count before it, and the usual power over the pause."""
+        """Return the energy (J) to add for a reset: the count before it, and the usual power during the pause."""
         since, until = int(self.readings.t0_ns[i - 1]), int(self.readings.t1_ns[i])
         self.resets.append((since, until))
         span, usual = (until - since) * 1e-9, self._usual_w
@@ -128,7 +128,7 @@ class CounterCurve:
 
     @cached_property
     def _usual_w(self) -> float:
-        """Return the mean power (W) over the rises, without falls and without pauses in which it may have wrapped."""
+        """Return the mean power (W), without falls of the counter and without pauses in which it may have wrapped."""
         rise, time = np.diff(self.readings.value[:100_000]), np.diff(self.readings.t0_ns[:100_000]) * 1e-9
         up = rise >= 0
         up &= time <= GAP_STEPS * find_usual_step(time) if time.size else up
@@ -136,7 +136,7 @@ class CounterCurve:
 
     @cached_property
     def _highest_w(self) -> float:
-        """Return the power (W) that this scope never exceeds: its limit, or four times the highest mean seen."""
+        """Return the power (W) that this scope never exceeds: its limit, or four times the highest mean power."""
         if math.isfinite(self.bounds.high):
             return self.bounds.high
         r, tick = self.readings, max(self.spec.update_s or 0.0, 0.1)
@@ -167,7 +167,7 @@ class CounterCurve:
     def find_powers(self, every_s: float) -> Readings:
         """Return mean powers (W) between readings about `every_s` apart, each stamped with its start.
 
-        Readings less than half of `every_s` after the last one are left out: one step of the counter more or less would
+        Readings less than half of `every_s` after the previous one are left out: one step more or less would
         show as a peak.
         """
         every_ns = max(round(every_s * 1e9), 1)
@@ -179,7 +179,7 @@ class CounterCurve:
         return Readings(t0[:-1], self.readings.t1_ns[first][:-1], watts)
 
     def find_knots(self, t_ns: int) -> Knots:
-        """Return the counter's steps around t, refined by the instrument's own period if one of them is sharp.
+        """Return the steps of the counter around t; if one is sharp, the period of the instrument refines the others.
 
         A reading shows the counter as of its last step. This step lies at most one tick back, and after the reading
         before if the value rose since; if the length of a tick is unknown, only the latter holds.
@@ -222,7 +222,7 @@ class CounterCurve:
 
     @cached_property
     def is_coarse(self) -> bool:
-        """Return whether one count is so large that the counter does not change for several of its updates."""
+        """Return whether one count is so large that the counter stays the same for several updates."""
         tick, quantum = self.spec.update_s or 0.0, self.spec.accuracy.quantum
         watts = self._usual_w
         if self.power is not None:
@@ -234,7 +234,7 @@ class CounterCurve:
         return CoarseCounter(self.readings, self.spec, self.bounds, self.unwrap_slice, self._highest_w)
 
     def _extrapolate(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
-        """Return C(t) and its uncertainty if no step was seen beyond the edge: between idle and the power near it."""
+        """Return C(t) and its uncertainty outside of the known steps: power is between idle and the power near t."""
         i = knots.t.size - 1 if after else 0
         span = s - float(knots.t[i])
         low, high = self._find_reach(self._list_powers_near(t_ns, knots, i), abs(span))
@@ -245,7 +245,7 @@ class CounterCurve:
         return value, math.hypot(u, (low + high) / 2 * float(knots.half[i]) / math.sqrt(3))
 
     def _interpolate(self, knots: Knots, s: float, k: int, t_ns: int) -> tuple[float, float]:
-        """Return C(t) and its uncertainty inside a tick, as the steps on both sides and the powers near them allow."""
+        """Return C(t) and its uncertainty inside a tick, from the steps on both sides and the powers near them."""
         span = float(knots.t[k + 1] - knots.t[k])
         x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
         sharp = float(knots.half[k : k + 2].max()) < SHARP_SHARE * span
@@ -261,7 +261,7 @@ class CounterCurve:
 
     @staticmethod
     def _guess_energy(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
-        """Return the energy x seconds into a tick: one step from the power before to the power after, else linear."""
+        """Return the energy x seconds into a tick, in which power changes once to the power after it, or is constant."""
         before, after = knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)
         sharp = float(knots.half[max(k - 1, 0) : k + 3].max()) < SHARP_SHARE * span
         if not sharp or before is None or after is None or not min(before, after) < mean < max(before, after):
@@ -298,7 +298,7 @@ class CounterCurve:
         return low if fastest >= least else self.bounds.low, high if slowest <= most else self._highest_w
 
     def _find_reach(self, seen: tuple[float, ...], span: float) -> tuple[float, float]:
-        """Return the lowest and highest power (W) that the load may have reached in `span` seconds near these."""
+        """Return the lowest and highest power (W) that the load may have reached within `span` s of these powers."""
         if not seen:
             return self.bounds.low, self._highest_w
         low, high = self.bounds.widen_range(min(seen), max(seen))
@@ -355,7 +355,7 @@ def _find_allowed_range(knots: Knots, k: int, x: float, span: float, low: float,
 def _tighten_steps(
     low: Floats, before: Floats, after: Floats, kept: npt.NDArray[np.intp], tick: float
 ) -> tuple[Floats, Floats]:
-    """Return tighter times of steps: the next step comes a tick later, and not while the same value is still read."""
+    """Return more exact times of steps: steps are one tick apart, and none lies between two equal readings."""
     low, high = low.copy(), after.copy()
     last = np.append(kept[1:], [low.size]) - 1
     earliest = np.maximum(low[kept], before[last] - tick * (1 + TICK_DRIFT))
@@ -419,7 +419,7 @@ class CoarseCounter:
         return (int(self.readings.t0_ns[k]) + int(self.readings.t1_ns[k])) / 2
 
     def _find_rate(self, k: int, step: int) -> tuple[float, float, bool] | None:
-        """Return power (W) before or after a reading, its largest error, and whether it is steady; None if not read."""
+        """Return power (W) before or after a reading, its largest error, and whether it is steady; None if unknown."""
         first = self._find_rise(k, step)
         if first is None:
             return None
@@ -428,7 +428,7 @@ class CoarseCounter:
         return watts, blur, lasts
 
     def _find_rise(self, k: int, step: int) -> tuple[float, float, int] | None:
-        """Return power (W), its largest error, and the reading until which RATE_COUNTS counts have passed from k on."""
+        """Return the power (W) after reading k, its largest error, and the reading RATE_COUNTS counts later."""
         last = min(max(k + RATE_COUNTS * step, 0), len(self.readings) - 1)
         if last == k:
             return None

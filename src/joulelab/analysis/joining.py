@@ -46,7 +46,7 @@ SAMPLING = "sampling:"
 
 @dataclass(frozen=True)
 class JoinedScopes:
-    """Hold the scopes after joining, the lags that were estimated, and checks of sums that lack a part.
+    """Hold the joined scopes, the estimated lags, and failed checks of sums that lack a part.
 
     `sums` caches sums of the parts of nodes.
     """
@@ -67,7 +67,7 @@ class _FastMeters:
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def coverage(self, a_ns: int, b_ns: int) -> float:
-        """Return the share of [a, b] with readings of all of them."""
+        """Return the share of [a, b] in which all of these meters were read."""
         if (a_ns, b_ns) not in self.seen:
             self.seen[a_ns, b_ns] = min(c.coverage(a_ns, b_ns) for c in self.channels)
         return self.seen[a_ns, b_ns]
@@ -99,13 +99,13 @@ def join_meters(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined
 
 
 def select_inner_scopes(scopes: Iterable[ScopeChannels]) -> list[ScopeChannels]:
-    """Return the measured GPUs, packages and memory among the scopes of a host, without parts of each other."""
+    """Return the measured GPUs, packages and memory of a host; none of them contains another."""
     inside = {s.scope: s for s in scopes if find_family(s.scope) in INNER_FAMILIES and not s.estimate}
     return [inside[name] for name in find_roots(inside, {name: s.parent for name, s in inside.items()})]
 
 
 def _select_fast(scopes: list[ScopeChannels], sums: ChannelSums) -> _FastMeters | None:
-    """Return the fast meters of a host, None if it has none or nothing to compare them with."""
+    """Return the fast meters of a host, None if there are none, or no slow meters to compare with them."""
     channels = [scope.best for scope in select_inner_scopes(scopes)]
     if not channels or not any(find_family(s.scope) in OUTER_FAMILIES for s in scopes):
         return None
@@ -114,12 +114,12 @@ def _select_fast(scopes: list[ScopeChannels], sums: ChannelSums) -> _FastMeters 
 
 
 def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]) -> ScopeChannels:
-    """Return a scope in which streams with a well known lag behind their reference are moved back by it."""
+    """Return a scope whose streams are moved back by their lag behind the reference, if the lag is well known."""
     shifts: dict[tuple[str, str], Lag] = {}
     # Of the channels of a stream, the power with the shortest window shows times best.
     for channel in sorted(scope.channels, key=lambda c: (c.spec.kind != "power", c.spec.window_s or 0.0)):
         key = (channel.meter, channel.stream.name)
-        reference = _find_reference(scope, channel, fast)
+        reference = _find_lag_reference(scope, channel, fast)
         if reference is None or (key in shifts and shifts[key].why in ("", NO_LAG)):
             continue
         against, curve = reference
@@ -157,10 +157,10 @@ def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]
     return replace(scope, channels=tuple(channels))
 
 
-def _find_reference(
+def _find_lag_reference(
     scope: ScopeChannels, channel: EnergyChannel, fast: _FastMeters | None
 ) -> tuple[str, CumulativeEnergy] | None:
-    """Return the reference of a channel: the fast meters inside it, or the fastest other meter of its scope."""
+    """Return the reference for a channel's lag: the fast meters inside its scope, or the fastest other meter of it."""
     if find_family(scope.scope) in OUTER_FAMILIES and fast is not None:
         names = dict.fromkeys(find_family(c.stream.scope) for c in fast.channels)
         return " + ".join(names), fast.curve
@@ -185,7 +185,7 @@ def _guide_scope(
     timed: set[tuple[str, str, str]],
     doubted: set[tuple[str, str, str]],
 ) -> ScopeChannels:
-    """Return a scope around others whose slow powers are guided, or watched, by the fast meters inside.
+    """Return a scope whose slow power channels are guided, or watched, by the fast meters inside the scope.
 
     `timed` are the streams with a known lag: with a wrong lag, a guided meter would be wrong with a small uncertainty.
     """
@@ -220,7 +220,7 @@ def _guide_channel(
 
 
 def _rank_channels(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
-    """Put the channel with the narrowest interval first, known before unknown, measured before estimated.
+    """Sort channels: measured before estimated, known before unknown accuracy, then the smallest uncertainty first.
 
     Inside a node this ranks meters; the channels of one meter keep their order, counters first. A slow meter must be
     much better than a fast one, because phases are short.
@@ -251,14 +251,14 @@ def compare_meters(scopes: Iterable[ScopeResult]) -> tuple[MeterComparison, ...]
 
 
 def judge_difference(difference: Quantity, best: Quantity) -> str:
-    """Return whether two energies agree, by the uncertainty of their difference: `agree`, `differ` or `cannot tell`."""
+    """Return `agree`, `differ` or `cannot tell` for two energies, by the uncertainty of their difference."""
     if not difference.known:
         return "cannot tell"
     return "differ" if abs(difference.value) > max(2 * difference.u, AGREE_SHARE * abs(best.value)) else "agree"
 
 
 def mark_in_step(scopes: Sequence[ScopeChannels], found: Iterable[MeterComparison]) -> list[ScopeChannels]:
-    """Mark the best channel of scopes where another meter is evidence for a load in step with its sensor.
+    """Mark the best channel of a scope if another meter shows that the load repeats at the rate of its sensor.
 
     The bound of unseen energy is then part of its interval.
     """
@@ -270,7 +270,7 @@ def mark_in_step(scopes: Sequence[ScopeChannels], found: Iterable[MeterCompariso
 
 
 def _is_evidence(comparison: MeterComparison) -> bool:
-    """Return whether a comparison is evidence for a load in step with the sensor of the best channel.
+    """Return whether a comparison shows that the load repeats at the rate of the sensor of the best channel.
 
     Another channel of that sensor has the same bound and is no evidence: both see the same windows.
     """

@@ -1,13 +1,13 @@
-"""Follow readings as they come: power now and energy so far of every scope, with nothing counted twice.
+"""Follow readings as they come: compute power now and energy so far of every scope, and count nothing twice.
 
-The one definition for `joulelab watch`, `track`, the trackers, the dashboard and the agent:
+`joulelab watch`, `track`, the trackers, the dashboard and the agent all use these definitions:
 
 - A value that was not read is a gap, never a number.
-- A reading is "now" for three of its periods, at least 3 s. Later there is no power.
-- The power of a channel is the mean of its readings in the given time span, or its last reading before it. A counter
+- A reading is current ("now") for three of its periods, at least 3 s. After that, the power is unknown.
+- The power of a channel is the mean of its readings in the given time span, or the last reading before. A counter
   gives power by its rise over at least five of its steps.
 - A scope is read by its best channel: measured before estimated, a power before a counter, a short window first.
-- A sum that lacks a part is no number.
+- A sum is NaN if a part is missing.
 
 Energy here is between readings: counters are subtracted, powers integrated. `live_energy` cuts it at the start of a
 run and adds the interval. This module imports neither numpy nor DuckDB: the agent runs it for months.
@@ -52,7 +52,7 @@ STUCK_W, STUCK_STEPS, STUCK_S = 1.0, 20, 10.0  # a counter that rests for 20 ste
 
 
 class CounterTotal:
-    """Sum the rises of a counter of J over wraps and resets; `total_j` never falls.
+    """Sum the rises of an energy counter (J), also over wraps and resets; `total_j` never falls.
 
     A fall that no wrap explains, or a rise that no power explains, is a reset: the energy
     meanwhile is unknown. The power that was read beside the counter is used instead; without one nothing is added.
@@ -71,7 +71,7 @@ class CounterTotal:
 
     @property
     def is_read(self) -> bool:
-        """Return whether it ever had a value."""
+        """Return whether the counter was ever read."""
         return not isnan(self._last_j)
 
     def resume(self, other: CounterTotal) -> None:
@@ -80,7 +80,7 @@ class CounterTotal:
         self._last_j, self._last_ns = other._last_j, other._last_ns
 
     def add(self, t_ns: int, value_j: float, power_w: float = nan) -> float:
-        """Take a reading (NaN: none) and return what it adds in J; `power_w` was read beside it, NaN if not."""
+        """Take a reading (NaN: none) and return the energy (J) that it adds; `power_w` was read at the same time."""
         if not isfinite(value_j):
             return 0.0
         before, since_ns = self._last_j, t_ns - self._last_ns
@@ -98,7 +98,7 @@ class CounterTotal:
 
 
 class PowerIntegral:
-    """Integrate a power of W; a pause without readings adds nothing."""
+    """Integrate power (W) over time; a pause without readings adds nothing."""
 
     __slots__ = ("_carried_ns", "_last_ns", "_last_w", "total_j")
 
@@ -108,7 +108,7 @@ class PowerIntegral:
         self._last_w, self._last_ns = nan, 0
 
     def add(self, t_ns: int, power_w: float) -> float:
-        """Take a reading (NaN: none) and return what it adds in J."""
+        """Take a reading (NaN: none) and return the energy (J) that it adds."""
         if not isfinite(power_w) or power_w < 0:
             return 0.0
         before_w, since_ns = self._last_w, t_ns - self._last_ns
@@ -126,7 +126,7 @@ def _carried_ns(period_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPower:
-    """Hold the power of one channel (W), how well it shows power, and when it was last read (ns)."""
+    """Hold the power of one channel (W), its rank among the channels of its scope, and its last reading time (ns)."""
 
     rank: PowerRank
     watts: float
@@ -135,7 +135,7 @@ class ChannelPower:
 
 
 class _ChannelState:
-    """Keep the recent readings of one channel: its powers, or the steps of its counter."""
+    """Hold the recent readings of one channel: powers, or steps of a counter."""
 
     def __init__(self, index: int, spec: Spec, stream: Stream) -> None:
         self.index, self.spec = index, spec
@@ -170,7 +170,7 @@ class _ChannelState:
             self._resets.append(resets)
 
     def check_stuck(self, t_ns: int, used_j: float) -> None:
-        """Find out whether a counter never stepped while much more than a step was used; it stays stuck then."""
+        """Set `is_stuck` if the counter has not changed although `used_j` is far above one step."""
         if self.times or self.is_stuck or self.counter is None or not self.counter.is_read:
             return
         rest_s = (t_ns - self._rests_ns) / NS
@@ -179,13 +179,13 @@ class _ChannelState:
         self.is_stuck = is_long and used_j > least_j
 
     def forget(self, before_ns: int) -> None:
-        """Drop readings that no power after a time needs."""
+        """Drop readings that are too old to be needed for the power after a time."""
         first = bisect_right(self.times, before_ns - self._steps_ns)
         if first > 1:
             del self.times[: first - 1], self._values[: first - 1], self._resets[: first - 1]
 
     def find_power(self, a_ns: int, b_ns: int) -> ChannelPower | None:
-        """Return the power in ]a, b], None where the last reading before b is stale."""
+        """Return the power in ]a, b], None if the last reading before b is too old."""
         stop = bisect_right(self.times, b_ns)
         if not stop or b_ns - self.times[stop - 1] > self.stale_ns:
             return None
@@ -197,7 +197,7 @@ class _ChannelState:
         return sum(inside) / len(inside) if inside else self._values[stop - 1]
 
     def _mean_rise(self, a_ns: int, b_ns: int, stop: int) -> float | None:
-        """Return the rise up to the last step by the time since a step before a, None after a gap or a reset."""
+        """Return the mean power from a step before a to the last step, None after a gap or a reset."""
         last, since_ns = stop - 1, min(a_ns, b_ns - self._steps_ns)
         first = max(bisect_right(self.times, since_ns, 0, last) - 1, 0)
         if first == last or self.times[first] < since_ns - self.stale_ns or self._resets[first] != self._resets[last]:
@@ -211,7 +211,7 @@ def is_energy_channel(spec: Spec) -> bool:
 
 
 class StreamState:
-    """Follow one stream of one meter: its last row, its power now, its energy since the first reading."""
+    """Follow one stream of one meter: last row, power now, energy since the first reading."""
 
     def __init__(self, meter: str, stream: Stream) -> None:
         self.meter, self.stream = meter, stream
@@ -231,11 +231,11 @@ class StreamState:
         return bool(self.channels)
 
     def is_fresh(self, now_ns: int) -> bool:
-        """Return whether its last reading is still now."""
+        """Return whether the last reading is still current."""
         return bool(self.last_ns) and now_ns - self.last_ns <= self.stale_ns
 
     def add(self, t0_ns: int, t1_ns: int, values: Sequence[float]) -> None:
-        """Take one row, in order of time; NaN is a channel that was not read."""
+        """Take the next row; NaN means that a channel was not read."""
         self.row, self.last_ns = values, t1_ns
         t_ns, power_w = (t0_ns + t1_ns) // 2, nan
         if self._age is not None and isfinite(values[self._age]):  # the other values are older than the read
@@ -251,7 +251,7 @@ class StreamState:
             channel.check_stuck(t_ns, self._integral.total_j)
 
     def forget(self, before_ns: int) -> None:
-        """Drop readings that no power after a time needs."""
+        """Drop readings that are too old to be needed for the power after a time."""
         for channel in self.channels:
             channel.forget(before_ns)
 
@@ -265,25 +265,25 @@ class StreamState:
                     channel.is_stuck = earlier.is_stuck
 
     def find_power(self, a_ns: int, b_ns: int) -> ChannelPower | None:
-        """Return the power in ]a, b] by the best channel with a reading there, or by the best one that is still now."""
+        """Return the power in ]a, b] of the best channel with a reading in it, else of the best current channel."""
         found = [power for channel in self.channels if (power := channel.find_power(a_ns, b_ns)) is not None]
         return next((power for power in found if power.at_ns > a_ns), found[0] if found else None)
 
     @property
     def _energy_channel(self) -> _ChannelState | None:
-        """Return the counter that its energy is from, or the best power; None where there is no channel."""
+        """Return the counter that gives the energy, else the best power channel; None without either."""
         read = [c for c in self._counters if c.counter is not None and c.counter.is_read and not c.is_stuck]
         return next(iter(read or self._powers or self._counters), None)
 
     @property
     def source(self) -> str:
-        """Return where its energy is from: `counter` if it has one that works, else `integrated`."""
+        """Return the source of the energy: `counter` if a counter works, else `integrated`."""
         channel = self._energy_channel
         return "counter" if channel and channel.counter and channel.counter.is_read else "integrated"
 
     @property
     def energy_j(self) -> float:
-        """Return the energy since its first reading in J, NaN where it has none."""
+        """Return the energy (J) since the first reading, NaN without any."""
         channel = self._energy_channel
         if channel is not None and channel.counter is not None and channel.counter.is_read:
             return channel.counter.total_j
@@ -291,7 +291,7 @@ class StreamState:
 
     @property
     def gain(self) -> float | None:
-        """Return the relative half-width of its gain error, None where it is unknown."""
+        """Return the relative half-width of the gain error, None if it is unknown."""
         channel = self._energy_channel
         if channel is None or channel.spec.accuracy.source == "unknown":
             return None
@@ -306,7 +306,7 @@ class CordSum:
         self._members: dict[str, list[StreamState]] = {}
 
     def add(self, state: StreamState) -> None:
-        """Take in a stream; of several meters of one cord the best counts."""
+        """Add a stream; if several meters read one cord, the best one is used."""
         self.parts = max(self.parts, state.stream.parts)
         streams = self._members.setdefault(state.stream.scope, [])
         streams.append(state)
@@ -324,11 +324,11 @@ class CordSum:
 
     @property
     def meter(self) -> str:
-        """Return the names of all meters that read its cords."""
+        """Return the names of all meters that read the cords."""
         return "+".join(sorted({member.meter for member in self.members}))
 
     def find_power(self, a_ns: int, b_ns: int) -> ChannelPower | None:
-        """Return the power of all cords in ]a, b], None unless each has a reading that is now."""
+        """Return the power of all cords in ]a, b], None if a cord has no current reading."""
         found: list[ChannelPower] = []
         for streams in self._members.values():
             powers = [power for state in streams if (power := state.find_power(a_ns, b_ns)) is not None]
@@ -342,24 +342,24 @@ class CordSum:
 
     @property
     def energy_j(self) -> float:
-        """Return the energy of all cords in J, NaN unless all are known."""
+        """Return the energy of all cords in J, NaN if the energy of one cord is unknown."""
         return sum(member.energy_j for member in self.members) if self.is_complete else nan
 
     @property
     def source(self) -> str:
-        """Return `counter` if all cords have one."""
+        """Return `counter` if every cord has a counter, else `integrated`."""
         return "counter" if all(member.source == "counter" for member in self.members) else "integrated"
 
     @property
     def gain(self) -> float | None:
-        """Return the largest gain of its cords, None where one is unknown."""
+        """Return the largest gain error of the cords, None if one is unknown."""
         gains = [member.gain for member in self.members]
         return None if None in gains or not gains else max(gain for gain in gains if gain is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ScopePower:
-    """Hold the power of one scope over a time span (W; NaN = no reading that is now)."""
+    """Hold the power of one scope over a time span (W; NaN = no current reading)."""
 
     host: str
     scope: str
@@ -369,14 +369,14 @@ class ScopePower:
 
 
 class LiveState:
-    """Follow the streams of one host; all times are that host's monotonic ns."""
+    """Follow the streams of one host; all times are monotonic ns of this host."""
 
     def __init__(self, host: str = "") -> None:
         self.host = host
         self.streams: dict[tuple[str, str], StreamState] = {}
 
     def add_stream(self, meter: str, stream: Stream) -> StreamState:
-        """Return the state of a stream; one that is known continues, also where its Spec has changed a little."""
+        """Return the state of a stream; a known stream continues, even if its Spec has changed a little."""
         known = self.streams.get((meter, stream.name))
         if known is None or known.stream != stream:
             state = StreamState(meter, stream)
@@ -386,20 +386,20 @@ class LiveState:
         return known
 
     def forget(self, before_ns: int) -> None:
-        """Drop readings that no power after a time needs."""
+        """Drop readings that are too old to be needed for the power after a time."""
         for state in self.streams.values():
             state.forget(before_ns)
 
     @property
     def reached_ns(self) -> int:
-        """Return up to when every fast stream of power or energy has been read, 0 before the first reading."""
+        """Return the time up to which all fast streams of power or energy were read, 0 before the first reading."""
         giving = [state for state in self.streams.values() if state.gives_energy and state.last_ns]
         newest = max((state.last_ns for state in giving), default=0)
         fast = [s.last_ns for s in giving if s.stream.period_s <= FAST_S and newest - s.last_ns < STALE_S * NS]
         return min(fast, default=newest)
 
     def list_cord_sums(self) -> list[CordSum]:
-        """Return the scopes that are sums of streams: supplies by the meter that lists them, outlets over all PDUs."""
+        """Return the scopes that are sums of streams: supplies of one meter, outlets of all PDUs."""
         found: dict[tuple[str, str, str], CordSum] = {}
         for state in self.streams.values():
             stream = state.stream
@@ -433,7 +433,7 @@ class LiveState:
         }
 
     def sum_powers(self, b_ns: int, over_s: float = NOW_S) -> dict[str, float]:
-        """Return the power (W) of every family of scopes, and of all as `measured`, as the mean up to a time."""
+        """Return the mean power (W) up to a time, of every family of scopes and of all together (`measured`)."""
         powers = list(self.find_powers(b_ns - round(over_s * NS), b_ns).values())
         families = {name: sum(scope.watts for scope in some) for name, some in group_families(powers).items()}
         from joulelab.analysis.breakdown import stack_scopes
@@ -460,7 +460,7 @@ def group_families(scopes: Iterable[P]) -> dict[str, list[P]]:
 
 @dataclass(slots=True)
 class _Journal:
-    """Hold one journal: its place of reading, and the states of its streams."""
+    """Hold one journal: the position up to which it was read, and the states of its streams."""
 
     header: JournalHeader
     offset: int
@@ -472,7 +472,7 @@ class JournalFollower:
     """Read the new rows of a host's journals into a `LiveState`; nothing is written."""
 
     def __init__(self, folder: Path, back_s: float = NOW_S) -> None:
-        """Take a host's folder, and how much of what lies behind is read at first (s)."""
+        """Take the folder of a host, and how much of the past (s) is read at first."""
         self.folder, self.state = folder, LiveState(folder.name)
         self.boot_id = ""
         self.offsets: dict[Path, int] = {}
@@ -480,7 +480,7 @@ class JournalFollower:
         self._journals: dict[Path, _Journal] = {}
 
     def read(self) -> None:
-        """Read the rows that have come. Raises OSError."""
+        """Read the new rows. Raises OSError."""
         for path in sorted(self.folder.glob("*.journal"), key=lambda path: (len(path.name), path.name)):
             journal = self._journals.get(path)
             if journal is None:
@@ -491,7 +491,7 @@ class JournalFollower:
             self._read_rows(path, journal)
 
     def find_newest_ns(self) -> int:
-        """Return when the last row of all was read, 0 before the first."""
+        """Return the time of the newest row of all journals, 0 before the first row."""
         return max((state.last_ns for state in self.state.streams.values()), default=0)
 
     def _open(self, path: Path) -> _Journal:

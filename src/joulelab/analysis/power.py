@@ -119,7 +119,7 @@ class PowerCurve:
 
     @staticmethod
     def _open_range(low: float, high: float) -> tuple[float, float]:
-        """Return the range of power (W) without stated limits: from off to above the readings, as far as means may be."""
+        """Return the range of power (W) without stated limits: from zero to above the readings, which are means."""
         return min(low, 0.0), high + max((high - low) * BEYOND_MEANS, high * RIPPLE)
 
     def find_seconds(self, sel: slice) -> Floats:

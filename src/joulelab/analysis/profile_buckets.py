@@ -36,7 +36,7 @@ ALIKE = 2.0  # the shown energy is scaled to the believed one up to this factor,
 
 @dataclass(frozen=True, slots=True)
 class TimeGrid:
-    """Hold `count` buckets of `step_s` from `from_s` on (s from the workload's start), and the number of levels."""
+    """Hold a grid: `count` buckets of `step_s` that begin at `from_s` (s after the workload's start), and levels."""
 
     from_s: float
     step_s: float
@@ -67,7 +67,7 @@ class Buckets:
     seen: Floats | None = None
 
     def merge_buckets(self) -> Buckets:
-        """Merge four buckets each: the mean over the time with readings, the lowest low, the highest high."""
+        """Merge four buckets into one: the mean over the time with readings, the lowest low, the highest high."""
         seen = (~np.isnan(self.mean)).astype(np.float64) if self.seen is None else self.seen
         mean, low, high, share = (a.reshape(-1, COARSER) for a in (self.mean, self.low, self.high, seen))
         weight = share.sum(axis=1)
@@ -77,7 +77,7 @@ class Buckets:
 
 
 def make_grid(first_s: float, last_s: float, duration_s: float, *, raw_s: float, most: int) -> TimeGrid:
-    """Make a grid over [first, last] of about `most` buckets or fewer, none shorter than the meters' step `raw_s`.
+    """Make a grid over [first, last] of about `most` buckets or fewer; none is shorter than `raw_s`, the meters' step.
 
     The workload, from 0 to `duration_s`, begins and ends at edges of every level, unless it is shorter than a bucket
     of the coarsest level.
@@ -146,7 +146,7 @@ class ShownPower:
 
 
 def list_shown_powers(channel: EnergyChannel, a_ns: int, b_ns: int) -> tuple[ShownPower, ...]:
-    """Return the powers of a channel: its readings or the rises of its counter; one entry per counter of a sum.
+    """Return the powers of a channel: readings, or rises of a counter; a sum of counters has an entry for each.
 
     [a, b] is the workload.
     """
@@ -160,7 +160,7 @@ def list_shown_powers(channel: EnergyChannel, a_ns: int, b_ns: int) -> tuple[Sho
 
 
 def _list_rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> ShownPower:
-    """Return mean powers of a counter over many of its steps each, as the power statistics do.
+    """Return mean powers of a counter, each over many steps, as the statistics of power have them.
 
     The record and the workload begin and end at a knot, where the energy is known, so that idle time stays idle.
     A stretch that this would make too short is merged with its neighbour, or dropped outside the workload.
@@ -204,7 +204,7 @@ def find_extremes(shown: Sequence[ShownPower], edges: Floats) -> tuple[Floats, F
 
 
 def _add_powers(parts: Sequence[ShownPower], start: float, end: float) -> tuple[Floats, Floats]:
-    """Return the times of [start, end) at which a member was read, and the sum of all members then."""
+    """Return the times in [start, end) at which a member was read, and the sum of all members at each time."""
     level, times, jumps = 0.0, [], []
     for part in parts:
         first, last = np.searchsorted(part.begins, (start, end))
@@ -241,7 +241,7 @@ class ScopeEnergies:
 
 
 class BucketBuilder:
-    """Sample scopes over buckets with the edges `t` (s from `zero_ns`, the workload's start); it ended at `end_ns`.
+    """Sample scopes over buckets with the edges `t` (s from `zero_ns`); the workload ran from `zero_ns` to `end_ns`.
 
     `fast` are the scopes of each host that guide the slow meters around them.
     """
@@ -259,7 +259,7 @@ class BucketBuilder:
         self._shown: dict[int, tuple[EnergyChannel, tuple[ShownPower, ...]]] = {}
 
     def compute_scope(self, scope: ScopeChannels) -> ScopeEnergies:
-        """Return the energy of a scope in each bucket."""
+        """Return the energy (J) of a scope in each bucket, from the believed and from the shown channel."""
         best, shown = scope.best, scope.find_power() or scope.best
         up_to = self.integrate(shown, self._at)
         seen = self._find_seen(best) & ~self._find_beyond(shown)
@@ -278,7 +278,7 @@ class BucketBuilder:
         return self._shown[id(channel)][1]
 
     def integrate(self, channel: EnergyChannel, at: Floats) -> Floats:
-        """Return the energy (J) that a channel shows up to each time (s), less a constant."""
+        """Return the energy (J) that a channel shows up to each time (s), plus an unknown constant."""
         curve = channel.curve
         if isinstance(curve, GuidedCurve):
             rest = ShownPower(
@@ -296,7 +296,7 @@ class BucketBuilder:
         return found
 
     def _integrate_guide(self, host: str, at: Floats) -> Floats:
-        """Return the energy (J) of the scopes that guide the slow meters of a host; stored for the bucket edges."""
+        """Return the energy (J) of the scopes that guide the slow meters of a host; cached at the edges of buckets."""
         if at is self._at and host in self._guides:
             return self._guides[host]
         found = np.zeros(at.size)
@@ -307,7 +307,7 @@ class BucketBuilder:
         return found
 
     def _match_energy(self, best: EnergyChannel, shown: EnergyChannel, up_to: Floats) -> Floats:
-        """Change the shown energies so that the workload has its believed energy: in proportion, else evenly.
+        """Change the shown energies so that the workload has its believed energy: by a factor, or else by a constant.
 
         In proportion, idle stretches stay idle. Energy used during pauses in the readings is left out of both.
         """
@@ -331,7 +331,7 @@ class BucketBuilder:
         return spread
 
     def _find_read_span(self, channel: EnergyChannel) -> tuple[float, float]:
-        """Return the part of the workload (s) in which a channel was read; a reading near an end counts for the end."""
+        """Return the part of the workload (s) in which a channel was read; a reading near an end reaches this end."""
         t, longest = _list_times(channel, self.zero_ns), _find_longest_step(channel)
         since = 0.0 if t[0] <= longest else float(t[0])
         return since, self.duration_s if t[-1] >= self.duration_s - longest else float(t[-1])
@@ -373,7 +373,7 @@ class BucketBuilder:
         return make_buckets(energy / np.diff(self.t), plain / np.diff(self.t), low, high)
 
     def subtract_parts(self, whole: ScopeChannels, inner: Sequence[ScopeChannels]) -> ShownPower:
-        """Return the powers of a scope less those of its parts over the same windows (W)."""
+        """Return the power (W) of a scope minus the power of its parts over the same windows."""
         channel = whole.find_power() or whole.best
         shown = self.shown(channel)
         if len(shown) > 1 or shown[0].t.size == 0:

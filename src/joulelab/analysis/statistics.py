@@ -83,9 +83,9 @@ def t_tail(t: float, freedom: float) -> float:
 
 
 def t_quantile(level: float, freedom: float) -> float:
-    """Return the t whose two-sided p value is `level`, from one degree of freedom on.
+    """Return the t whose two-sided p value is `level`; at least one degree of freedom is needed.
 
-    It is smooth in 1 / freedom: computed at a few nodes once per level, and interpolated.
+    As t is smooth in 1 / freedom, it is computed once per level at a few nodes, and interpolated between them.
     """
     if freedom < 1:
         raise ValueError("a spread needs two repeats")

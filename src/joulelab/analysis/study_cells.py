@@ -223,7 +223,7 @@ def compute_energy_per_work(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -
 
 
 def compute_rate(cell: Cell, kind: str, pool: SpreadPool = NO_POOL) -> Quantity | None:
-    """Return units of work per second, None unless every trial reports it; its spread is that of the time."""
+    """Return units of work per second, with the relative spread of the time; None unless all trials report it."""
     rates = [t.work[kind] / t.time_s for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.time_s > 0]
     if not rates or len(rates) < len(cell.trials):
         return None

@@ -47,7 +47,7 @@ class Duration(click.ParamType[float]):
         self.least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
+        """Convert a text such as `500ms` to seconds."""
         try:
             return read_seconds(value, self.least)
         except ConfigError as error:

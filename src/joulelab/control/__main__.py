@@ -56,7 +56,7 @@ class KeeperProcess:
         self.keeper = Keeper(StateFolder(environ), self._open_setters, who)
 
     def run(self) -> None:
-        """Answer until there is a reason to end; then restore, and report it to the client or the log."""
+        """Answer requests until there is a reason to end; then restore caps, and report the reason to client or log."""
         poll = select.poll()
         for fd in (self._sock.fileno(), self._wakeup, *self._client.fds):
             poll.register(fd, select.POLLIN)

@@ -258,7 +258,7 @@ def _check_limits(value: Any, one: TableKey) -> Any:
 
 
 def _advise_value(one: TableKey, value: Any, place: Place) -> str:
-    """Return advice on the value of a key."""
+    """Return advice how to write a valid value of a key."""
     hint, origin = one.hint, typing.get_origin(one.hint)
     if one.advice and (one.read or not _is_table_type(hint)):
         return one.advice

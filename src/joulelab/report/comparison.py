@@ -1,4 +1,4 @@
-"""Compare runs: ratios with their intervals, common errors of the meters cancelled, and a verdict in words."""
+"""Compare runs: compute ratios with their uncertainty, in which common errors of meters cancel, and word a verdict."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ComparedFigure:
 
     @property
     def is_different(self) -> bool | None:
-        """Return whether A and B differ beyond the interval, None where the accuracy is unknown."""
+        """Return whether A and B differ by more than the uncertainty, None if the accuracy is unknown."""
         if self.ratio is None or self.ratio.expanded is None:
             return None
         return abs(self.ratio.value - 1) > self.ratio.expanded
@@ -85,7 +85,7 @@ class RunComparison:
     same_devices: bool
 
     def find_figure(self, name: str) -> ComparedFigure | None:
-        """Return a figure by its name."""
+        """Return the compared figure of this name, None if the comparison does not have it."""
         return next((each for each in self.lines if each.name == name), None)
 
     def word_verdict(self) -> str:
@@ -108,7 +108,7 @@ class RunComparison:
 
     @property
     def facts(self) -> dict[str, tuple[Fact | None, Fact | None]]:
-        """Return the facts that each workload reported, the data first; None where one did not report a fact."""
+        """Return the facts that the workloads reported, the data first; None if a run did not report a fact."""
         names = dict.fromkeys([*(n for n in ("data",) if n in {**self.a.facts, **self.b.facts}), *self.a.facts])
         return {name: (self.a.facts.get(name), self.b.facts.get(name)) for name in {**names, **self.b.facts}}
 
@@ -118,7 +118,7 @@ class RunComparison:
         return {"A": self.a.twin, "B": self.b.twin}
 
     def list_doubts(self, first: str = "A", second: str = "B") -> list[Note]:
-        """List the reasons why the two may not be comparable; `first` and `second` are their names."""
+        """List reasons why the two runs may not be comparable; `first` and `second` are the names of the runs."""
         notes, names = [], {"first": first, "second": second}
         wholes = self.a.group("measured"), self.b.group("measured")
         if (
@@ -143,7 +143,7 @@ class RunComparison:
         return notes
 
     def list_notes(self) -> list[Note]:
-        """List the notes that belong beside the figures."""
+        """List the notes to be shown below the figures."""
         notes = self.list_doubts()
         if any(line.ratio is not None and line.unit == "J" for line in self.lines):
             notes.append(Note("same-devices" if self.same_devices else "different-devices"))
@@ -213,7 +213,7 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
 
 
 def _choose_wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | None]:
-    """Return the groups to compare: everything measured, or the families that both runs have."""
+    """Return the groups to compare: everything measured, or the families that were measured in both runs."""
     wholes = a.group("measured"), b.group("measured")
     if wholes[0] is None or wholes[1] is None or _list_families(wholes[0]) == _list_families(wholes[1]):
         return wholes
@@ -226,7 +226,7 @@ def _list_families(group: GroupResult) -> set[str]:
 
 
 def find_common_families(a: Result, b: Result) -> tuple[str, ...]:
-    """Return the families to compare where the two runs did not measure the same."""
+    """Return the families to compare if the two runs did not measure the same scopes."""
     both = [g.name for g in a.groups if b.group(g.name) is not None]
     for node in ("rack", "node.ac", "node.dc"):
         if node in both:
@@ -245,7 +245,7 @@ def _sum_groups(result: Result, names: tuple[str, ...]) -> GroupResult:
 
 
 def _list_common_kinds(a: Result, b: Result) -> list[str]:
-    """Return the kinds of work by which both can be compared."""
+    """Return the kinds of work that both runs report and can be compared by."""
     other = list_figure_kinds(b.work)
     return [kind for kind in list_figure_kinds(a.work) if kind in other]
 
@@ -268,7 +268,7 @@ def list_devices(result: Result) -> frozenset[tuple[str, ...]]:
 def compare_quantities(
     name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False
 ) -> ComparedFigure:
-    """Return two quantities side by side; terms whose names begin as in `keep` are of both, and cancel."""
+    """Return the comparison of two quantities; terms whose sources begin with one of `keep` are common and cancel."""
     ratio = None
     if a.value > 0 and b.value > 0:
         # Errors of two runs are their own, but for the gain of a meter that measured both.
@@ -308,7 +308,7 @@ def format_figure_change(line: ComparedFigure) -> str:
 
 
 def word_figure_verdict(line: ComparedFigure) -> str:
-    """Return the verdict on a difference that is not significant; others speak for themselves."""
+    """Return the verdict in words if a difference is not significant; empty for other differences."""
     return "" if line.is_different is not False or line.unit in ("s", "") else line.word_verdict()
 
 
@@ -339,7 +339,7 @@ def make_fact_table(found: RunComparison, most: int = fmt.MOST_OF_FACT) -> Table
 
 
 def title_run(run: Result) -> str:
-    """Return a run by its name and command."""
+    """Return the title of a run: its name and command."""
     return f"{run.name}: {shlex.join(run.command)}" if run.name else shlex.join(run.command)
 
 
@@ -351,7 +351,7 @@ def list_differing_labels(runs: Sequence[Result]) -> list[str]:
 
 
 def title_runs(runs: Sequence[Result]) -> str:
-    """Return several runs by their names, or by their ids where names are equal."""
+    """Return titles of several runs: their names, or their ids if names are equal."""
     names = [fmt.shorten_end(run.name or run.run, MOST_OF_TITLE) for run in runs]
     if len(set(names)) < len(names):
         return f"{names[0]}: {' and '.join(run.run for run in runs)}"
@@ -388,12 +388,12 @@ def _make_phase_row(found: RunComparison, a: PhaseRow | None, b: PhaseRow | None
 
 
 def label_runs(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return a letter for each run, numbers from the 27th on."""
+    """Return a label for each run: letters, and numbers after the 26th run."""
     return tuple(LETTERS[k] if k < len(LETTERS) else str(k + 1) for k in range(len(results)))
 
 
 def compare_with_first(results: Sequence[Result]) -> list[FilledColumn]:
-    """Return energy, time and mean power of each run, and its energy and time against those of the first."""
+    """Return energy, time and mean power of each run, and their ratios to those of the first run."""
     pairs = [compare_runs(results[0], other) for other in results[1:]]
     energies, times = ([None, *(pair.find_figure(name) for pair in pairs)] for name in ("energy", "time"))
     groups = [r.group("measured") for r in results]

@@ -389,7 +389,7 @@ def write_markdown(table: Table) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text that Markdown shows as it is."""
+    """Escape a text for Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", clean_text(text))
 
 
@@ -416,7 +416,7 @@ def write_latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return a text that LaTeX shows as it is; figures with ± as mathematics."""
+    """Escape a text for LaTeX; figures with ± become mathematics."""
     safe = "".join(LATEX_SPECIAL.get(letter, letter) for letter in clean_text(text))
     whole = re.sub(r"(?<=\d) (?=\d{3}(?:\D|$))", r"\\,", safe) if LATEX_FIGURE.fullmatch(text) else safe
     return re.sub(r"([-+]?[\d.\\,]+) ± ([\d.?\\,]+)", r"$\1 \\pm \2$", whole).replace("±", r"$\pm$")

@@ -22,7 +22,7 @@ STATUS_STYLES = {"failed": "bold red", "problem": "bold red", "warning": "yellow
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """Hold a line of text. Paths and commands that are there to be copied are not `is_wrapped`."""
+    """Hold a line of text. Lines that are meant to be copied (paths, commands) are not wrapped (`is_wrapped`)."""
 
     text: str = ""
     style: str = ""
@@ -31,16 +31,16 @@ class TextLine:
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """Hold a title that a rule fills up to the width of the terminal."""
+    """Hold a title, followed by a rule up to the width of the terminal."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class FactLines:
-    """Hold labelled lines: label and text, wrapped beside the label. Lines that begin with `->` are advice.
+    """Hold lines of text, each with a label at its left. Lines that begin with `->` are advice.
 
-    `styles` gives lines of a label a style.
+    `styles` maps labels to the style of their lines.
     """
 
     rows: tuple[tuple[str, str], ...]

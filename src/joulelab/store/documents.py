@@ -1,4 +1,4 @@
-"""Read JSON that others may have written: documents, and files of JSON lines, bounded in size, depth and count.
+"""Read JSON from untrusted files: documents and JSON lines, with limits of size, depth and number.
 
 The recorder imports this module and calls `decode_json` only: msgspec is loaded by those who read many documents.
 """
@@ -28,7 +28,7 @@ _TIMES = ("t", "from", "to", "start_ns", "end_ns", "mono_ns", "utc_ns")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raise StoreError where there is none, it is damaged, or beyond all bounds."""
+    """Read a JSON object; raise StoreError if it is missing, damaged or too large."""
     where = {"where": str(path.parent)}
     try:
         data = decode_json(read_regular(path, LARGEST_DOCUMENT))
@@ -42,7 +42,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_document(path: str) -> dict[str, Any]:
-    """Read a JSON object as `read_json` does, several times as fast; raise StoreError as it does."""
+    """Read a JSON object like `read_json`, but several times as fast; raise StoreError in the same cases."""
     import msgspec
 
     try:
@@ -58,7 +58,7 @@ def read_document(path: str) -> dict[str, Any]:
 
 
 def decode_json(text: bytes) -> Any:
-    """Return the content of a JSON document; raise ValueError with the defect."""
+    """Return the content of a JSON document; raise ValueError, which says what is wrong, if it is damaged."""
     try:
         data = json.loads(text, parse_int=_read_integer)
     except json.JSONDecodeError:
@@ -73,10 +73,10 @@ def decode_json(text: bytes) -> Any:
 
 
 def read_lines(path: Path) -> tuple[list[Line], int]:
-    """Return the whole lines of a file that are objects with an integer `t`, and the number of damaged ones.
+    """Return the lines of a file that are objects with an integer `t`, and the number of damaged lines.
 
-    A last line without its end is still being written, or was cut off: it is neither returned nor counted. Raises
-    OSError for what cannot be read, a link that leads nowhere too, and where there are more than `MOST_LINES`.
+    A last line without a line feed is still being written, or was cut off: it is neither returned nor counted. Raises
+    OSError if the file cannot be read, is a link to nothing, or has more than `MOST_LINES` lines.
     """
     try:
         text = read_regular(path)

@@ -26,7 +26,10 @@ SHORT_SECRET = 4
 
 
 def resolve_secrets(entry: MeterEntry, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Return an entry's settings with its secrets, for the meter only, and warnings. Raises ConfigError."""
+    """Return the settings of an entry with the secrets filled in, and warnings; only the meter may see them.
+
+    Raises ConfigError.
+    """
     settings, warnings = dict(entry.settings), []
     for key in entry.secrets:
         if key in settings:
@@ -42,18 +45,18 @@ def resolve_secrets(entry: MeterEntry, environ: Mapping[str, str]) -> tuple[dict
 
 
 def mask_secrets(entry: MeterEntry) -> dict[str, Any]:
-    """Return an entry's settings for printing: of secrets only their source."""
+    """Return the settings of an entry for printing: secrets are replaced by their source."""
     return {k: _describe_source(v) if k in entry.secrets else v for k, v in entry.settings.items()}
 
 
 def list_secrets(entry: MeterEntry, settings: Mapping[str, Any]) -> list[str]:
-    """Return the secrets among resolved settings, to search for them in texts."""
+    """Return the secrets in resolved settings, so that texts can be searched for them."""
     found = [settings.get(key) for key in entry.secrets]
     return [value for value in found if isinstance(value, str) and len(value) >= SHORT_SECRET and value != "public"]
 
 
 def hide_secrets(text: str, entry: MeterEntry, settings: Mapping[str, Any]) -> str:
-    """Return a text with the entry's secrets replaced."""
+    """Return a text in which the secrets of the entry are replaced."""
     for value in list_secrets(entry, settings):
         text = text.replace(value, HIDDEN)
     return text
@@ -67,7 +70,7 @@ def _describe_source(value: Any) -> str:
 
 
 def _resolve_secret(entry: MeterEntry, key: str, value: Any, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return a secret, and a warning about its storage. Raises ConfigError."""
+    """Return a secret, and a warning if it is stored unsafely. Raises ConfigError."""
     example = f"{entry.name}_{key}".upper().replace("-", "_")
     if key == "community" and value == "public":
         return value, None
@@ -148,7 +151,7 @@ class LostMeter:
         return f"meter {self.meter} is not read: {self.problem}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as fields of an event of a run."""
+        """Return the fields of the event that the run stores."""
         problem = self.problem
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
         return {"meter": self.meter, "what": what, "why": problem.why or "", "next": problem.next or ""}
@@ -156,7 +159,7 @@ class LostMeter:
 
 @dataclass(slots=True)
 class MeterChoice:
-    """Hold the meters of a run for the recorder's plan (with secrets), None for the usual ones, and `also` in addition.
+    """Hold the meters of a run with their secrets (None: the usual meters), and `also`, which are read in addition.
 
     `entries` are the configured ones among them; `lost` are entries that cannot be read. `node` is the node's
     `rated_w` and `planned_w` of the configuration.
@@ -170,7 +173,7 @@ class MeterChoice:
     node: dict[str, float] = field(default_factory=dict)
 
     def add_entry(self, entry: MeterEntry, environ: Mapping[str, str]) -> None:
-        """Add an entry with its secrets, or its problem."""
+        """Add an entry with its secrets, or its problem if the secrets cannot be read."""
         try:
             settings, warnings = resolve_secrets(entry, environ)
         except ConfigError as problem:
@@ -189,9 +192,9 @@ class MeterChoice:
 def choose_meters(
     config: Config, environ: Mapping[str, str], wanted: Sequence[str] = (), without: Sequence[str] = ()
 ) -> MeterChoice:
-    """Return the meters of a run; names are those of entries or of modules. Raises ConfigError for any other name.
+    """Return the meters of a run, given by names of entries or of modules. Raises ConfigError for any other name.
 
-    A wrong entry costs its own meter only, and an unreadable file the meters that it names: they are `lost`.
+    The meters of wrong entries and of unreadable files are `lost`; all others are read.
     """
     choice = MeterChoice(node=dict(config.node), lost=list_lost_meters(config, wanted, without))
     for name in (*wanted, *without):
@@ -223,7 +226,7 @@ def choose_meters(
 
 
 def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequence[str] = ()) -> list[LostMeter]:
-    """List general problems, then wrong entries: all, or those that are wanted by name or kind of meter.
+    """List general problems, then wrong entries: all of them, or those wanted by name or by kind of meter.
 
     If a file cannot be read, an unknown name is lost, too: that file may define it. Otherwise an unknown name raises
     ConfigError.
@@ -249,7 +252,7 @@ def _list_lost_entries(config: Config) -> list[LostMeter]:
 
 
 def list_general_problems(config: Config) -> list[LostMeter]:
-    """Return the problems of no single entry: a file that is not TOML, a wrong key of [run]."""
+    """Return the problems that belong to no entry, such as a file that is not TOML or a wrong key of [run]."""
     own = [problem for problems in config.lost.values() for problem in problems]
     return [LostMeter(CONFIGURATION, problem) for problem in config.problems if problem not in own]
 

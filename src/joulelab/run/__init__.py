@@ -1,1 +1,1 @@
-"""Run and record a workload, from start to seal; begin to read in `run_command.py`."""
+"""Run and record a workload, from start to end; begin to read in `run_command.py`."""

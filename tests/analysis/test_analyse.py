@@ -383,8 +383,9 @@ def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> 
         result = analyse_run(run)
     found = [c for c in result.checks if c.name == "interval"]
     assert [c.status for c in found] == ["failed", "warning", "note", "warning"]
-    assert (word_check(found[0]).text, word_check(found[0]).next) == ("job 7: failed", "ask")
-    plain = {"name": "interval", "code": "interval", "status": "note", "message": "job 7: note", "next": "ask"}
+    doubt = "begin or end of the run is not certain: job 7"
+    assert (word_check(found[0]).text, word_check(found[0]).next) == (f"{doubt}: failed", "ask")
+    plain = {"name": "interval", "code": "interval", "status": "note", "message": f"{doubt}: note", "next": "ask"}
     plain |= {"scope": "", "numbers": {}, "texts": {"what": "job 7: note", "next": "ask"}}
     assert plain in describe_result(result)["checks"]
 

@@ -49,8 +49,8 @@ def test_every_damaged_file_fails_a_check_without_a_path_of_this_machine() -> No
     )
     assert {(c.name, c.status) for c in checks} == {("damaged", "failed")}
     assert [word_check(c).text for c in checks] == [
-        "node1/nvml.power.parquet is not as it was recorded: cannot be read (no end of); no total is given",
-        "node1/rapl.energy.0.journal is not as it was recorded: cannot be read (no header); no total is given",
+        "node1/nvml.power.parquet is not as it was recorded: it cannot be read (no end of); no total is given",
+        "node1/rapl.energy.0.journal is not as it was recorded: it cannot be read (no header); no total is given",
         "node1/events.0.jsonl is not as it was recorded: lines are damaged and left out",
         "node1/marks is not as it was recorded: it is missing; no energy per work is given",
     ]

@@ -249,11 +249,11 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:
 
 def test_lists_name_the_check_after_which_there_is_no_energy(runs: Path) -> None:
     result = analyse_ended(make_run(runs))[0]
-    wrong = Check("damaged", "failed", "node1/nvml.power.parquet", texts={"what": "is cut off"})
+    wrong = Check("damaged", "failed", "node1/nvml.power.parquet", texts={"what": "it is cut off"})
     head = make_head(replace(result, checks=(*result.checks, wrong)))
     assert head.failed_check == wrong
     plain = describe_head(head)
-    assert (plain["problem"], plain["check"]) == ("node1/nvml.power.parquet: is cut off", "damaged")
+    assert (plain["problem"], plain["check"]) == (f"{wrong.scope} is not as it was recorded: it is cut off", "damaged")
     assert make_head(result).failed_check is None
     assert (describe_head(make_head(result))["problem"], describe_head(make_head(result))["check"]) == (None, None)
 

@@ -181,7 +181,7 @@ def test_doubts_and_caps_that_were_not_in_force_come_with_the_trial(tmp_path: Pa
     assert results.rows[0]["doubts"] == doubts["doubts"]
     shown = summarise_study(study)[0].rows[0]["doubts"]
     assert shown.split("; ") == [
-        "cap not enforced: gpu:0: 201 W on average, above the cap of 100 W",
+        "cap not enforced: gpu:0: used 201 W on average, more than its cap of 100 W",
         "gaps: gpu:0: no readings in 5.0 % of the time",
     ]
 

@@ -35,6 +35,20 @@ HOLE_PERIODS, HOLE_S = 5.0, 1.0  # nothing of a node for longer than this, which
 MOST_NAMED = 3
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadStream:
+    """Hold a stream with fewer than two readings, with the reason if it is known; `covered`: another meter was read.
+
+    `scope` is empty if a run of an older version does not hold it.
+    """
+
+    host: str
+    meter: str
+    scope: str
+    reason: str
+    covered: bool
+
+
 @dataclass(frozen=True)
 class RunEvidence:
     """Hold everything that the checks need to know about a run."""
@@ -47,7 +61,7 @@ class RunEvidence:
     scopes: Sequence[ScopeResult]
     events: Sequence[Mapping[str, Any]]
     gaps: Sequence[Gap]
-    unread: Sequence[str] = ()
+    unread: Sequence[UnreadStream] = ()
     incomplete: Sequence[Check] = ()
     imported: bool = False
     lags: Sequence[Lag] = ()
@@ -254,6 +268,7 @@ def check_damage(damage: Iterable[FileProblem]) -> Iterator[Check]:
     for problem in damage:
         path = problem.path
         what = problem.what.removeprefix(f"{path.parent}: ").removeprefix("journal ").replace(f" '{path}'", "")
+        what = "it" + what.removeprefix(path.name) if what.startswith(f"{path.name} ") else what
         texts = {"what": escape_unprintable(what.removeprefix(path.name).removeprefix(":").strip())}
         if is_of_marks(problem):
             texts["withheld"] = "energy per work"

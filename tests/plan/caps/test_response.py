@@ -110,7 +110,7 @@ def test_a_cap_that_was_not_in_force_is_refused(tmp_path: Path) -> None:
     runs = swept(tmp_path, {400.0: [25.0], None: [20.0]})
     doubt = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 600.0, "cap_w": 400.0})
     runs[0] = replace(runs[0], result=replace(runs[0].result, checks=(doubt,)))
-    with pytest.raises(ConfigError, match="above the cap"):
+    with pytest.raises(ConfigError, match="more than its cap of 400 W"):
         response_of(runs)
 
 

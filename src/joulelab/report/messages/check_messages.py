@@ -36,7 +36,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "the UTC clock was stepped by {step_s:+s}; energies use monotonic time and are not affected",
         "",
     ),
-    "interval": ("note, warning or failed", "begin or end of the run are not certain: {what}", "[{next}]"),
+    "interval": ("note, warning or failed", "begin or end of the run is not certain: {what}", "[{next}]"),
     "too-many-phases": (
         "warning",
         "{marked:phase} were marked; only {listed} are listed, the outermost and the first",
@@ -90,7 +90,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     # Meters.
     "power-meter": ("failed", "no power meter was read, so there is no energy", METERS),
-    "not-read": ("failed", "{scope}: fewer than two readings, so it is in no total", DOCTOR),
+    "not-read": ("failed", "{scope}: fewer than two readings[ by {meter}][ ({reason})], so it is in no total", DOCTOR),
+    "not-read.covered": (
+        "warning",
+        "{scope}: fewer than two readings[ by {meter}][ ({reason})]; the figures are those of another meter",
+        DOCTOR,
+    ),
     "silent-meter": (
         "failed",
         "{scope}: the meter did not answer at the start; totals do not include what it measures",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -166,7 +167,7 @@ def test_a_product_is_right_to_first_order(a, b, du, dv):
 def test_numbers_of_numpy_are_numbers_and_arrays_are_refused():
     a = Quantity(10.0, {"gain:m": 3.0})
     assert np.float64(2.0) * a == a * np.float32(2.0) == np.int64(2) * a == a * 2
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"unsupported operand type\(s\) for \*: '(numpy.)?ndarray' and 'Quantity'"):
         np.arange(3.0) * a  # would be an array of quantities, each with the same error
     with pytest.raises(TypeError):
         a + "1"
@@ -190,6 +191,63 @@ def test_the_edge_between_two_phases_cancels_in_their_sum():
     assert make_edge_terms("c", 3, 3, u) == {}
 
 
-def test_a_quantity_reads_as_value_and_interval():
-    assert repr(Quantity(1234.5678, {"a": 6.0})) == "1234.57 ± 12"
-    assert repr(Quantity(1234.5678, {"a": 6.0}, known=False)) == "1234.57 ± ?"
+@pytest.mark.parametrize(
+    ("value", "u", "text"),
+    [
+        (1234.5678, 6.0, "1235 ± 12"),
+        (100.036, 1.15, "100.0 ± 2.3"),
+        (99.96, 0.4985, "100.0 ± 1.0"),
+        (-0.04, 0.5, "0.0 ± 1.0"),
+        (123456.7, 600.0, "123500 ± 1200"),
+        (0.0012345, 0.00005, "0.00123 ± 0.00010"),
+        (2.7787878e-5, 3.2e-7, "2.779e-05 ± 6.4e-07"),
+        (3.2e-9, 4e-11, "3.2e-09 ± 8e-11"),
+        (4.56789e15, 1e13, "4.568e+15 ± 2e+13"),
+        (0.0, 6.0, "0 ± 12"),
+        (3.5, 1e-30, "3.5 ± 2e-30"),
+        (1234.5678, 0.0, "1234.57 ± 0"),
+        (math.nan, 1.0, "nan ± 2"),
+        (1.0, math.inf, "1 ± inf"),
+    ],
+)
+def test_a_quantity_reads_as_value_rounded_to_its_interval(value, u, text):
+    a = Quantity(value, {"a": u})
+    assert (str(a), repr(a), f"{a}") == (text, text, text)
+
+
+def test_a_quantity_of_unknown_accuracy_reads_as_value_alone():
+    assert str(Quantity(1234.5678, {"a": 6.0}, known=False)) == "1234.57 ± ?"
+
+
+@given(quantities)
+def test_a_quantity_is_formatted_and_rounded_as_its_value(a):
+    assert f"{a:.2f} {a:>12.3g} {a:e}" == f"{a.value:.2f} {a.value:>12.3g} {a.value:e}"
+    assert (round(a), round(a, 1)) == (round(a.value), round(a.value, 1))
+    assert abs(a).value == abs(a.value)
+    assert (abs(a).u, abs(a).known) == (pytest.approx(a.u), a.known)
+
+
+@given(quantities, quantities, numbers)
+def test_comparisons_are_those_of_values(a, b, x):
+    assert (a <= b, a >= b, a < b, a > b) == (
+        a.value <= b.value,
+        a.value >= b.value,
+        a.value < b.value,
+        a.value > b.value,
+    )
+    assert (a <= x, x <= a, a >= x, x >= a) == (a.value <= x, x <= a.value, a.value >= x, x >= a.value)
+
+
+@pytest.mark.parametrize("other", ["5", None, np.arange(3.0)])
+def test_a_quantity_is_not_compared_with_anything_but_numbers(other):
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        with pytest.raises(TypeError, match="not supported between instances of 'Quantity' and"):
+            compare(Quantity(1.0), other)
+
+
+@given(quantities)
+def test_equal_quantities_have_one_hash(a):
+    again = Quantity(a.value, dict(reversed(a.terms.items())), a.known, dict(a.bounds))
+    assert hash(a) == hash(again)
+    assert {a: 1}[again] == 1
+    assert len({a, again, a + 1.0}) == 2

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 COVERAGE_FACTOR = 2.0
 UNSEEN, IN_STEP = "unseen:", "in-step:"
 JOULES_PER_KWH = 3.6e6
+# Of the second digit of an uncertainty: outside, numbers are printed with an exponent.
+PLAIN_EXPONENTS = range(-6, 6)
+MOST_DIGITS = 15  # of a float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -28,7 +31,7 @@ class Quantity:
     """Hold a value (SI), its standard uncertainties by source, and bounds by source that the interval leaves out.
 
     `known` is False if the accuracy of a part is not stated: then no interval may be printed. Arithmetic with numbers
-    and other quantities is to first order, by source; `<` and `>` compare values.
+    and other quantities is to first order, by source. `<`, `<=`, `>`, `>=` compare values; `==` compares the terms too.
     """
 
     value: float
@@ -78,18 +81,45 @@ class Quantity:
         return self / JOULES_PER_KWH
 
     def __repr__(self) -> str:
-        """Return value and expanded uncertainty; `terms` has the rest."""
-        width = f"{self.expanded:.2g}" if self.expanded is not None else "?"
-        return f"{self.value:.6g} ± {width}"
+        """Return value and expanded uncertainty, rounded to two digits of the uncertainty; `terms` has the rest."""
+        if self.expanded is None:
+            return f"{self.value:.6g} ± ?"
+        if not self.expanded or not math.isfinite(self.value + self.expanded):
+            return f"{self.value:.6g} ± {self.expanded:.2g}"
+        last = _find_exponent(self.expanded) - 1  # the power of ten of the second digit
+        if last in PLAIN_EXPONENTS:
+            return " ± ".join(f"{round(x, -last) + 0.0:.{max(-last, 0)}f}" for x in (self.value, self.expanded))
+        digits = min(max(_find_exponent(self.value) - last + 1, 1), MOST_DIGITS)
+        return f"{self.value:.{digits}g} ± {self.expanded:.2g}"
+
+    def __format__(self, spec: str) -> str:
+        """Format the value as a number; without a format, return value and uncertainty."""
+        return format(float(self.value), spec) if spec else str(self)
 
     def __float__(self) -> float:
         return float(self.value)
 
+    def __round__(self, ndigits: int | None = None) -> float:
+        """Return the rounded value as a plain number."""
+        return round(float(self.value), ndigits)
+
+    def __abs__(self) -> Quantity:
+        return -self if self.value < 0 else self
+
+    def __hash__(self) -> int:
+        return hash((self.value, frozenset(self.terms.items()), self.known, frozenset(self.bounds.items())))
+
     def __lt__(self, other: Quantity | float) -> bool:
-        return self.value < float(other)
+        return self.value < float(other) if _is_comparable(other) else NotImplemented
+
+    def __le__(self, other: Quantity | float) -> bool:
+        return self.value <= float(other) if _is_comparable(other) else NotImplemented
 
     def __gt__(self, other: Quantity | float) -> bool:
-        return self.value > float(other)
+        return self.value > float(other) if _is_comparable(other) else NotImplemented
+
+    def __ge__(self, other: Quantity | float) -> bool:
+        return self.value >= float(other) if _is_comparable(other) else NotImplemented
 
     def __neg__(self) -> Quantity:
         return self * -1.0
@@ -179,6 +209,15 @@ ONE = Quantity(1.0)
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real)  # a number of numpy, too
+
+
+def _is_comparable(value: object) -> bool:
+    return isinstance(value, Quantity) or _is_number(value)
+
+
+def _find_exponent(value: float) -> int:
+    """Return the power of ten of the first digit, after rounding to two digits."""
+    return int(f"{value:.1e}".partition("e")[2])
 
 
 def _get_kind(source: str) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 SAID = "simulated: twin node, virtual time"
+NOTE = "Simulated (twin node, virtual time)"
 
 
 def test_what_ran_on_a_twin_says_so_everywhere(call: Call, tmp_path: Path) -> None:
@@ -25,7 +26,7 @@ def test_what_ran_on_a_twin_says_so_everywhere(call: Call, tmp_path: Path) -> No
     assert SAID in call("study", "plan", *words).stderr
     first = call("study", "run", *words, "--no-figures")
     assert first.stdout.startswith(f"tiny-node · {SAID}\n")
-    assert f"S{SAID[1:]}" in " ".join(first.stdout.split())
+    assert NOTE in " ".join(first.stdout.split())
     folder = tmp_path / "st" / "tiny-node"
     for name in ("results.csv", "slots.csv", "statistics.csv", "scaling.csv"):
         rows = list(csv.DictReader((folder / name).read_text().splitlines()))
@@ -36,7 +37,7 @@ def test_what_ran_on_a_twin_says_so_everywhere(call: Call, tmp_path: Path) -> No
     for form, head in (("markdown", SAID), ("latex", f"% {SAID}")):
         text = call(*report, "--format", form).stdout
         assert text.startswith(head)
-        assert text.count(f"S{SAID[1:]}") == 1
+        assert text.count(NOTE) == 1
     assert call(*report, "--format", "csv").stdout.splitlines()[1].endswith(",node")
     assert SAID in call("study", "status", *words).stdout
     assert json.loads(call("study", "status", *words, "--json").stdout)["twin"] == {"local": "node"}

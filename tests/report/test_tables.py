@@ -2,10 +2,17 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from tests.analysis.studies import cell, trial
+
+from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.core.quantity import Quantity
 from joulelab.report.html import Html
+from joulelab.report.study_tables import write_study_document
 from joulelab.report.tables import (
+    DOCUMENT_FORMATS,
     Column,
     MarkedCell,
     TableRow,
@@ -26,6 +33,9 @@ from joulelab.report.tables import (
     write_markdown,
     write_terminal,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 ENERGIES = [Quantity(1234.0, {"gain": 6.0}), Quantity(800.0, {"gain": 4.0}), Quantity(2034.0, {"gain": 10.0})]
 TABLE = make_table(
@@ -260,3 +270,21 @@ def test_html_for_notebooks_holds_its_own_style() -> None:
     written = write_html(TABLE, is_inline=True)
     assert "class=" not in written.replace("<caption>", "")
     assert written.count("font-weight:bold") == 3
+
+
+def test_a_document_has_headings_lists_and_tables_of_its_format() -> None:
+    written = {}
+    for name, document in DOCUMENT_FORMATS.items():
+        parts = [document.write_heading("a_b"), document.write_title("c"), document.write_list(["5 %", "d"]), TABLE]
+        written[name] = document.write_document(parts)
+    markdown = ["## a\\_b", "**c**", "- 5 %\n- d", write_markdown(TABLE)]
+    assert written["markdown"] == "\n\n".join(markdown)
+    latex = ["% \\usepackage{booktabs}", "\\section*{a\\_b}", "\\paragraph{c}"]
+    latex += ["\\begin{itemize}", "\\item 5 \\%", "\\item d", "\\end{itemize}", write_latex(TABLE)]
+    assert written["latex"] == "\n".join(latex) + "\n"
+
+
+def test_another_format_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    shouted = replace(DOCUMENT_FORMATS["markdown"], item=("* ", "!"))
+    monkeypatch.setitem(DOCUMENT_FORMATS, "shouted", shouted)
+    assert "* Intervals" in write_study_document(summarise_cells([cell("a", [trial(1.0, 1.0)] * 2)]), "shouted")

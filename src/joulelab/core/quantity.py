@@ -28,7 +28,7 @@ MOST_DIGITS = 15  # of a float
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Quantity:
-    """Hold a value (SI), its standard uncertainties by source, and bounds by source that the interval leaves out.
+    """Hold a value (SI), its standard uncertainties by source, and bounds: possible errors beyond the interval.
 
     `known` is False if the accuracy of a part is not stated: then no interval may be printed. Arithmetic with numbers
     and other quantities is to first order, by source. `<`, `<=`, `>`, `>=` compare values; `==` compares the terms too.

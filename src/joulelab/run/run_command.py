@@ -1,13 +1,14 @@
 """Run a command and record it: the path of `joulelab run -- CMD`, from top to bottom.
 
-1. `prepare_run`: read the configuration and choose the meters.
-2. `run_command`: create the run folder, then `_Supervisor.run`:
-   start the recorder, wait until the meters are open, record idle power, set the caps, wait until the counters have
-   stepped, start the workload and wait for its end, restore the caps, take the last readings, close the run.
-3. `_finish_run`: analyse the run, and seal it if it took 60 s or more and its journals have less than 64 MB.
+1. `cli/run.py`: start the recorder process, which loads while the rest is loaded, and read the options.
+2. `prepare_run`: read the configuration and choose the meters.
+3. `run_command`: create the run folder, then `_Supervisor.run`:
+   send the recorder its plan, wait until the meters are open, record idle power, set the caps, wait until the counters
+   have stepped, start the workload and wait for its end, restore the caps, take the last readings, close the run.
+4. `_finish_run`: analyse the run, and seal it if it took 60 s or more and its journals have less than 64 MB.
+5. `cli/run.py`: print the outcome, and exit as the command did.
 
-The command line's part (`cli/run.py`) reads the options before and prints the outcome after that. The workload never
-notices: a failure of the recording is a problem in the outcome, and the workload runs on.
+The workload never notices: a failure of the recording is a problem in the outcome, and the workload runs on.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ ANALYSIS_MODULES = (
 )
 # While modules are imported, the interpreter's lock changes hands this often, so that the workload's end is noticed.
 SWITCH_INTERVAL_S = 0.0005
+# After the workload's end: time between two looks at its captured output, whose last bytes arrive later.
 CAPTURE_NS = 5_000_000
+# A sleep that took this much longer than asked is stored as a pause: this process was stopped, or the machine was.
 PAUSE_NS = NS
 REFUSED_CODE = 125  # our own failure, as in shells and `env`
 
@@ -79,8 +82,8 @@ REFUSED_CODE = 125  # our own failure, as in shells and `env`
 class RunOutcome:
     """Hold how a command ended and where it was recorded; `run` is None where nothing could be recorded.
 
-    `exit_code` and `signal` are the workload's own, or those of a shell if it did not start. `problems` are
-    sentences about failures of the measurement.
+    `exit_code` and `signal` are the workload's own, or what a shell returns for a command that cannot start. `problems`
+    are sentences about failures of the measurement.
     """
 
     kind: Literal["exit", "signal", "not-started", "interrupted"] = "not-started"
@@ -126,10 +129,10 @@ def prepare_run(
     except Exception as error:  # noqa: BLE001 - the command runs, configured or not
         warn(f"the configuration is not used ({type(error).__name__}: {error}); try joulelab doctor")
         return options.with_times(times)
-    from joulelab.run.config.meter_choice import choose_meters
+    from joulelab.run.config.meter_choice import choose_meters, word_lost_meters
 
     choice = choose_meters(config, environ, wanted, without)
-    for warning in (*map(str, choice.lost), *config.warnings, *choice.warnings):
+    for warning in (*word_lost_meters(choice.lost), *config.warnings, *choice.warnings):
         warn(warning)
     options = options.with_times(config.run).with_times(times)
     return options.with_meters(choice, file=file, wanted=wanted, without=without)
@@ -147,9 +150,9 @@ def run_command(
 ) -> RunOutcome:
     """Run a command and record it. Main thread only.
 
-    `signals` is open, and best stays so until the caller leaves with the command's outcome, so that a late signal
-    cannot replace it. `recorder` was started early, to load while its caller did. `companion` works beside the
-    workload. If caps are refused, the command does not start.
+    `signals` must be open; keep it open until the process exits, so that a late signal cannot change the exit code.
+    `recorder` is a recorder process that was started early. `companion` works beside the workload. If caps are
+    refused, the command does not start.
     """
     recording = RunRecording(options, argv, environ)
     for problem in recording.problems:
@@ -203,32 +206,37 @@ class _Supervisor:
 
     def run(self, recorder: ChildProcess | None) -> RunOutcome:
         """Record the workload from start to end; this is what a run is."""
-        recording, options = self.recording, self.recording.options
-        recording.start(recorder)
-        recording.wait_ready(lambda is_met, until: self.wait(lambda: is_met() or self._is_stopped(), until))
-        if not self.stopped_by:
-            recording.record_idle(self.wait, self._is_stopped)
-        is_capped = not self.stopped_by and self._set_caps()
-        if is_capped:
-            recording.wait_edge(self.wait)
+        self.recording.start(recorder)
+        may_start = self._prepare_start()
         if self.stopped_by:
-            self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
-        elif is_capped:
-            self._run_workload(options)
+            self._note_interruption()
+        elif may_start:
+            self._run_workload()
         self.caps.release()
-        recording.finish(self.wait, options.tail_s if self.outcome.has_run else 0.0)
+        self.recording.finish(self.wait, self.recording.options.tail_s if self.outcome.has_run else 0.0)
         self._finish_capture()
-        recording.close(self._describe_end())
+        self.recording.close(self._describe_end())
         return self.outcome
+
+    def _prepare_start(self) -> bool:
+        """Wait for the meters, record idle power and set the caps; return whether the workload may start."""
+        self.recording.wait_ready(self._wait_unless_stopped)
+        if self.stopped_by:
+            return False
+        self.recording.record_idle(self.wait, self._is_stopped)
+        if self.stopped_by or not self._set_caps():
+            return False
+        self.recording.wait_edge(self.wait)
+        return not self.stopped_by
 
     def rescue(self) -> RunOutcome:
         """Start the workload if that has not been done, and wait for it, without recording."""
         if not self.pid and self.stopped_by:
-            self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
+            self._note_interruption()
         elif not self.pid and self.outcome.error is None:
             self._start_workload(None)
         while self.pid and self.end is None:
-            self._turn(monotonic_ns() + NS, serve=False)
+            self._sleep_and_handle(monotonic_ns() + NS, serve=False)
         if self.end is not None:
             self._note_end()
         with contextlib.suppress(Exception):
@@ -241,13 +249,21 @@ class _Supervisor:
         while not condition():
             if monotonic_ns() >= until_ns:
                 return False
-            self._turn(until_ns)
+            self._sleep_and_handle(until_ns)
         return True
+
+    def _wait_unless_stopped(self, condition: Callable[[], bool], until_ns: int) -> bool:
+        """Wait as `wait` does, but end at once if a signal ends the run before the workload starts."""
+        return self.wait(lambda: condition() or self._is_stopped(), until_ns)
 
     def _is_stopped(self) -> bool:
         return bool(self.stopped_by)
 
+    def _note_interruption(self) -> None:
+        self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
+
     def _set_caps(self) -> bool:
+        """Set the caps; return False if they are refused."""
         try:
             self.caps.apply()
         except JoulelabError as error:
@@ -255,7 +271,8 @@ class _Supervisor:
             return False
         return True
 
-    def _run_workload(self, options: RunOptions) -> None:
+    def _run_workload(self) -> None:
+        options = self.recording.options
         if options.capture is not None:
             try:
                 self.capture = OutputCapture(options.capture)
@@ -295,7 +312,7 @@ class _Supervisor:
         if capture is None:
             return
         while not capture.is_settled() and not self._is_cut_short:
-            self._turn(monotonic_ns() + CAPTURE_NS, serve=serve)
+            self._sleep_and_handle(monotonic_ns() + CAPTURE_NS, serve=serve)
         if not capture.is_complete:
             why = "interrupted" if self._is_cut_short else "a process outlived the command"
             self.recording.problems.append(f"{why}: its later output is not captured")
@@ -318,8 +335,30 @@ class _Supervisor:
         fields = {"outcome": o.kind, "exit_code": o.exit_code, "signal": o.signal, "message": message}
         return {**fields, "start_ns": o.start_ns, "end_ns": o.end_ns}
 
-    def _turn(self, until_ns: int, *, serve: bool = True) -> None:
-        """Sleep until something happens or a time is reached, then handle it."""
+    def _sleep_and_handle(self, until_ns: int, *, serve: bool = True) -> None:
+        """Sleep until something happens or a time is reached, then handle it; without `serve`, signals only."""
+        began = monotonic_ns()
+        wait_ms = self._sleep(began, until_ns, serve=serve)
+        for arrived in self.signals.take():
+            self._handle_signal(arrived)
+        if self.pid and self.end is None:
+            self._poll_workload()
+        if serve:
+            self.recording.serve()
+            self.caps.serve()
+        self._forward_signals()
+        if monotonic_ns() >= self._continue_ns:
+            self._continue_ns = NEVER_NS
+            if is_stopped(self.pid):
+                self._send(signal.SIGCONT)
+        self._note_pause(began, wait_ms)  # last: this process may have been stopped while it handled a signal
+        if monotonic_ns() >= self._preload_ns:
+            self._preload_ns = NEVER_NS
+            modules = (*ANALYSIS_MODULES, *self.recording.options.preload)
+            threading.Thread(target=preload_modules, args=(modules,), name="preload", daemon=True).start()
+
+    def _sleep(self, now_ns: int, until_ns: int, *, serve: bool) -> int:
+        """Sleep until a signal or message arrives or something is due; return the longest time asked for, in ms."""
         due_ns = min(
             until_ns,
             self.recording.due_ns,
@@ -331,32 +370,18 @@ class _Supervisor:
         poll = select.poll()
         for fd in (self.signals.fd, *((*self.recording.fds, *self.caps.fds) if serve else ())):
             poll.register(fd, select.POLLIN)
-        began = monotonic_ns()
-        wait_ms = max(0, min(-(-(due_ns - began) // 1_000_000), 60_000))
+        wait_ms = max(0, min(-(-(due_ns - now_ns) // 1_000_000), 60_000))
         poll.poll(wait_ms)
-        for arrived in self.signals.take():
-            self._handle_signal(arrived)
-        if self.pid and self.end is None:
-            self._poll_workload()
-        if serve:
-            self.recording.serve()
-            self.caps.serve()
+        return wait_ms
+
+    def _forward_signals(self) -> None:
+        """Forward signals that did not reach the workload; the witness of one to the whole group is used up."""
         self.forwarder.decide(self.recording.reported)
         if self.forwarder.group and self.end is None:
             self.forwarder.group = False
             self.witness.renew()
-        if monotonic_ns() >= self._continue_ns:
-            self._continue_ns = NEVER_NS
-            if is_stopped(self.pid):
-                self._send(signal.SIGCONT)
-        self._note_pause(began, wait_ms)
-        if monotonic_ns() >= self._preload_ns:
-            self._preload_ns = NEVER_NS
-            modules = (*ANALYSIS_MODULES, *self.recording.options.preload)
-            threading.Thread(target=preload_modules, args=(modules,), name="preload", daemon=True).start()
 
     def _note_pause(self, began: int, wait_ms: int) -> None:
-        """Store a sleep that was much too long: this process was stopped, or the machine was."""
         now = monotonic_ns()
         if now - began - wait_ms * 1_000_000 > PAUSE_NS:
             self.recording.event("supervisor-paused", **{"from": began, "to": now})

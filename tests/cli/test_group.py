@@ -15,13 +15,14 @@ import pytest
 from tests.report.synthetic import make_run
 
 from joulelab.cli import main
-from joulelab.cli.group import APPS, COMMANDS, commands, run_commands
+from joulelab.cli.group import APPS, COMMANDS, SECTIONS, commands, run_commands
 from joulelab.cli.output import print_json
 from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
 from joulelab.plan.commands import COMMANDS as PLANS
 from joulelab.plan.commands import command as plan
 from joulelab.run.child_process import ChildProcess
+from joulelab.run.notebook import OPTIONS as NOTEBOOK_OPTIONS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call
@@ -55,6 +56,41 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
     code = f"import sys\nfrom joulelab.cli import main\ntry: main({words!r})\nexcept SystemExit: print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run", "--pause TIME waits between cells, --out FILE writes a copy with outputs, --kernel NAME"),
+        ("tune", "Name the study, or with --online the run."),
+        ("tune", "[default: 2 + a third of the number of caps; with --online 10]"),
+        ("tune", r"'tokens: (\d+)'; the group is the number, the last match counts."),
+        ("sweep", r"'tokens: (\d+)'; the group is the number, the last match counts."),
+        ("watch", "Save the measurement of this node as a run (otherwise it is deleted)."),
+        ("doctor", "Test all meters that a run would read, and show how to fix problems."),
+        ("show", "Show what each uncertainty is made of."),
+        ("show", "Show all phases, with the energy of each kind of device."),
+        ("show", "Show whole devices (main), or their parts too (all)."),
+        ("study run", "Run everything that is not done yet, then print the results."),
+        ("study run", "Run on this simulated node instead of real ones"),
+        ("cap", "Limit the clocks of the GPUs; use it if a GPU refuses power caps."),
+        ("cap", "WATTS, or PERCENT of the default cap, applies to each GPU."),
+        ("ls", "outcome"),
+    ],
+)
+def test_the_help_says_what_an_option_does(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_commands([*words.split(), "--help"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_help_of_run_names_every_option_of_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_commands(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert [option for option in NOTEBOOK_OPTIONS if option not in text] == []
+
+
+def test_messages_are_about_results() -> None:
+    assert "messages" in SECTIONS["Results"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

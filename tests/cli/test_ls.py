@@ -25,7 +25,7 @@ def test_data_fits_into_80_columns_and_can_be_told_apart(
     assert max(map(len, text.splitlines())) <= 80
     assert "cifar-10" in text
     assert "xray" in text
-    assert text.split()[:6] == ["run", "time", "energy", "end", "data", "command"]
+    assert text.split()[:6] == ["run", "time", "energy", "outcome", "data", "command"]
     monkeypatch.setenv("COLUMNS", "64")
     text = call("ls").output
     assert "command" not in text

@@ -49,8 +49,8 @@ def test_ls_and_compare_show_the_data(call: Call, runs: Path) -> None:
     assert "cifar-10" in call("ls").output
     second = make_run(runs, gpus=1, cpus=0)
     text = call("ls").output
-    assert text.split()[:7] == ["run", "age", "time", "energy", "end", "data", "command"]
-    assert "exit 0  cifar-10  python" in text
+    assert text.split()[:7] == ["run", "age", "time", "energy", "outcome", "data", "command"]
+    assert "exit 0   cifar-10  python" in text
     facts = {row["run"]: row["facts"] for row in json.loads(call("ls", "--json").stdout)}
     assert facts == {first.name: {"accuracy": 0.9, "data": "cifar-10"}, second.name: {}}
     text = call("compare", first.name, second.name).output

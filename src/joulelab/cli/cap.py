@@ -51,7 +51,9 @@ def read_clock(text: str) -> CapValue:
 @click.command("cap", cls=SplitCommand, epilog=EXAMPLES)
 @click.option("--gpu", "which", metavar="0,1", help="GPUs to cap: numbers, UUIDs or `all`.  [default: visible GPUs]")
 @click.option("--cpu", "cpu_cap", metavar="W", help="Cap each CPU package, with or without GPUs.")
-@click.option("--clock", "clock_text", metavar="MHZ", help="Limit the clocks of the GPUs, where caps are refused.")
+@click.option(
+    "--clock", "clock_text", metavar="MHZ", help="Limit the clocks of the GPUs; use it if a GPU refuses power caps."
+)
 @add_run_options
 @click.argument("words", nargs=-1, metavar="[WATTS|PERCENT|status|restore] [-- CMD...]")
 @click.pass_context
@@ -66,8 +68,8 @@ def command(
 ) -> None:
     """Measure a command under power caps, then restore the caps.
 
-    `cap status` lists all devices with their caps, ranges and users. `cap restore` restores caps that a crashed
-    program left behind.
+    WATTS, or PERCENT of the default cap, applies to each GPU. `cap status` lists all devices with their caps, ranges
+    and users. `cap restore` restores caps that a crashed program left behind.
     """
     workload: tuple[str, ...] = ctx.meta[WORDS_AFTER_DASHES]
     if words[:1] and words[0] in VERBS:

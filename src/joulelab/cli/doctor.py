@@ -16,13 +16,15 @@ import click
 from joulelab.cli.meters import OPENED_AT_ONCE, MeterOpener, find_entries, load_configuration
 from joulelab.cli.output import print_blocks, print_json, show_progress
 from joulelab.cli.parameters import Duration, config_option, format_examples, json_option
-from joulelab.core.errors import ConfigError, Denied, JoulelabError
+from joulelab.core.errors import ConfigError, Denied, JoulelabError, ReadFailed
 from joulelab.instruments.meter_health import (
     SLOW_READING_S,
     ChannelHealth,
     MeterHealth,
+    find_failed_share,
     group_channels,
     has_power,
+    is_readable,
     judge_meter,
     probe_meter,
 )
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from joulelab.run.config.configuration import Config, MeterEntry
 
 TEST_S, NETWORK_TEST_S = 3.0, 6.0
+MOST_FAILED = 0.02  # share of failed readings; a meter with more works in part
 EXAMPLES = format_examples("joulelab doctor", "joulelab doctor rapl pdu1 --for 10s")
 OWN_ADVICE = r"(?:; |: )?(?:(?:run|see) )?joulelab doctor\b.*?(?:, or |(?=;)|$)"
 
@@ -49,10 +52,10 @@ OWN_ADVICE = r"(?:; |: )?(?:(?:run|see) )?joulelab doctor\b.*?(?:, or |(?=;)|$)"
 @config_option
 @json_option
 def command(names: tuple[str, ...], seconds: float | None, config: Path | None, as_json: bool) -> None:
-    """Test each meter for a few seconds, and explain how to repair it.
+    """Test all meters that a run would read, and show how to fix problems.
 
-    METER is the name of a configured meter, or a kind such as nvml or snmp; without it, all meters of a run are
-    tested. The exit code is 1 if the configuration has a problem or a named meter cannot be read.
+    METER is the name of a configured meter, or a kind such as nvml or snmp: only these are tested. Each meter is read
+    for a few seconds. The exit code is 1 if the configuration has a problem or a named meter cannot be read.
     """
     found = []
     settings = load_configuration(config)
@@ -154,6 +157,11 @@ def _report_health(name: str, meter: Meter, seconds: float, *, polite: bool = Fa
     finally:
         meter.close()
     findings = describe_findings(name, judge_meter(health, slow_s))
+    if not is_readable(health):
+        reason = remove_own_advice(max(health.errors, key=lambda text: health.errors[text]))
+        failure = {"status": "unavailable", "code": ReadFailed.code, "what": "it opens, but each reading failed"}
+        failure |= {"why": reason, "power": bool(streams), "health": asdict(health), "missing": missing}
+        return _start_report(name) | failure | {"findings": findings}
     advice = ["; ".join(filter(None, (f["message"], f["next"]))) for f in findings]
     found = {"power": bool(streams), "health": asdict(health), "missing": missing}
     return _start_report(name) | found | {"advice": advice, "findings": findings}
@@ -227,7 +235,9 @@ def _lay_out_health(report: dict[str, Any]) -> list[TextBlock]:
     cost = fmt.format_duration(health.cpu_per_read_s)
     measured = [c for c in group_channels(channels) if c.unit in ("J", "W") and c.kind != "state"]
     rate = f"{fmt.format_number(statistics.median(c.rate_hz for c in measured), 3)} readings/s, " if measured else ""
-    text = f"works: {rate}{cost} of CPU per reading; 95 % of readings start at most {late} late, the latest {worst}"
+    failed = find_failed_share(health)
+    works = f"works in part, {failed * 100:.0f} % of readings failed" if failed > MOST_FAILED else "works"
+    text = f"{works}: {rate}{cost} of CPU per reading; 95 % of readings start at most {late} late, the latest {worst}"
     notes = [*report["advice"], *(f"{m['scope']}: {m['what']} ({m['why']})" for m in report["missing"])]
     table = [_make_table(measured)] if measured else []
     return [list_facts([(report["meter"], text)]), *table, list_facts(("", note) for note in notes)]

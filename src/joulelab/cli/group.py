@@ -29,7 +29,7 @@ SECTIONS = {
     },
     "Results": {
         "show": "Show the energy of a run, finished or still running.",
-        "ls": "List the runs: age, duration, energy, end, command.",
+        "ls": "List the runs: age, duration, energy, outcome, command.",
         "compare": "Compare two runs, with the uncertainty of the difference.",
         "report": "Write a report of a run, several runs or a study: one HTML file.",
         "figure": "Draw figures of a run, several runs or a study, for papers.",
@@ -37,6 +37,7 @@ SECTIONS = {
         "export": "Write the readings of a run as CSV, Parquet or JSON.",
         "verify": "Check that the files of runs are unchanged.",
         "serve": "Show runs and studies in the browser.",
+        "messages": "List every check and note by its code: status, text, next step.",
     },
     "Power caps": {
         "cap": "Measure a command under power caps, then restore the caps.",
@@ -52,10 +53,9 @@ SECTIONS = {
     },
     "Meters": {
         "meters": "List the meters of this machine and those that are missing.",
-        "doctor": "Test each meter for a few seconds, and explain how to repair it.",
+        "doctor": "Test all meters that a run would read, and show how to fix problems.",
         "twin": "Simulate a node whose GPUs and CPUs other tools can read.",
         "agent": "Export the meters of this node to Prometheus.",
-        "messages": "List every check and note by its code: status, text, next step.",
     },
 }
 COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}

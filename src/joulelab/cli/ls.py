@@ -34,7 +34,7 @@ MAX_DATA_WIDTH, MIN_DATA_WIDTH, MIN_COMMAND_WIDTH = 24, 12, 8
 @json_option
 @runs_option
 def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
-    """List the runs: age, duration, energy, end, command.
+    """List the runs: age, duration, energy, outcome, command.
 
     The newest run comes last.
     """
@@ -77,11 +77,11 @@ def _make_table(rows: list[dict[str, Any]], width: int) -> Table:
     from joulelab.report import format as fmt
     from joulelab.report.tables import GAP, make_table, measure_table
 
-    names = ["run", "age", "time", "energy", "end"]
+    names = ["run", "age", "time", "energy", "outcome"]
     cells = [_format_cells(row) for row in rows]
     commands = [" ".join(row["problem"].split()) if row["problem"] else _format_command(row) for row in rows]
     data = [str((row.get("facts") or {}).get("data", "")) for row in rows]  # what the run worked on
-    left = {"run", "end", "data", "command"}
+    left = {"run", "outcome", "data", "command"}
 
     def find_room() -> int:
         return width - measure_table(make_table(names, cells, left=[0, len(names) - 1])) - GAP

@@ -153,7 +153,6 @@ METER_OPTIONS = (
     ),
 )
 RUN_OPTIONS = (
-    click.option("--name", metavar="NAME", help="Name the run, to find it again."),
     click.option("--label", "labels", multiple=True, type=KeyValue(), help="Attach a label; repeatable."),
     click.option("--period", type=Duration(), help="Time between power readings.  [default: 0.1s]"),
     click.option("--idle", type=Duration(), help="Measure idle power this long before the command."),
@@ -182,9 +181,12 @@ RUN_OPTIONS = (
 )
 
 
-def add_run_options(function: Callable[..., None]) -> Callable[..., None]:
+def add_run_options(
+    function: Callable[..., None], *, name_help: str = "Name the run, to find it again."
+) -> Callable[..., None]:
     """Add the options of `joulelab run`."""
-    return add_options(RUN_OPTIONS)(function)
+    name_option = click.option("--name", metavar="NAME", help=name_help)
+    return add_options((name_option, *RUN_OPTIONS))(function)
 
 
 def add_options(options: tuple[Callable[..., Any], ...]) -> Callable[[F], F]:

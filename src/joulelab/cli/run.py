@@ -53,6 +53,9 @@ def command(words: tuple[str, ...], **given: Any) -> None:
     """Measure the energy of a command or a notebook.
 
     The command's input, output, signals and exit code stay the same. The result is printed on standard error.
+
+    Options of a notebook follow its name: NAME=VALUE sets a parameter, --pause TIME waits between cells, --out FILE
+    writes a copy with outputs, --kernel NAME chooses the kernel.
     """
     if not words:
         raise UsageError("no-command", "no command to measure; type `joulelab run -- CMD`")

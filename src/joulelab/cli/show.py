@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     "show", epilog=format_examples("joulelab show", "joulelab show baseline --phases", "joulelab show last --json")
 )
 @click.argument("run", default="last")
-@click.option("--phases", is_flag=True, help="Show all phases, by kind of device.")
-@click.option("--budget", is_flag=True, help="Show the sources of each uncertainty.")
+@click.option("--phases", is_flag=True, help="Show all phases, with the energy of each kind of device.")
+@click.option("--budget", is_flag=True, help="Show what each uncertainty is made of.")
 @click.option(
     "--scopes",
     type=click.Choice(["main", "all"]),
     default="main",
     show_default=True,
-    help="Show main devices, or also their parts.",
+    help="Show whole devices (main), or their parts too (all).",
 )
 @json_option
 @runs_option

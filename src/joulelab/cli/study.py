@@ -38,8 +38,8 @@ FILE_OPTIONS = (
         "twins",
         multiple=True,
         metavar="NODE",
-        help="Simulate this node instead: a name of `joulelab twin --list` or a file; NODETYPE=NODE for one node type. "
-        "The study is then called NAME-NODE.",
+        help="Run on this simulated node instead of real ones: a name of `joulelab twin --list` or a file; "
+        "NODETYPE=NODE for one node type. The study is then called NAME-NODE.",
     ),
     studies_option,
     json_option,
@@ -104,7 +104,7 @@ def run_command(
     figures: bool | None,
     yes: bool,
 ) -> None:
-    """Run the rest of a study, then print the results.
+    """Run everything that is not done yet, then print the results.
 
     If it is interrupted, the same command continues; finished runs are not repeated.
     """

@@ -83,7 +83,7 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
     "--work",
     multiple=True,
     metavar="REGEX",
-    help="Read the work done from the output: 'tokens: (\\d+)'; the last match counts.",
+    help="Read the work done from the output: 'tokens: (\\d+)'; the group is the number, the last match counts.",
 )
 @click.option("--per", metavar="NAME", help="Compare per unit of this work: samples.  [default: that of --work]")
 @click.option("--work-sum", is_flag=True, help="Add up all matches of --work.")

@@ -70,7 +70,10 @@ class TuneRequest:
 @click.option("--cap", metavar="W|%", help="Caps to choose from: 100:260:10.  [default: the whole range of the GPUs]")
 @click.option("--gpu", "which", metavar="0,1", help="GPUs to tune: numbers, UUIDs or `all`.  [default: visible GPUs]")
 @click.option(
-    "--trials", type=click.IntRange(min=1), metavar="N", help="Highest number of trials.  [default: by number of caps]"
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Highest number of trials.  [default: 2 + a third of the number of caps; with --online 10]",
 )
 @click.option("--online", is_flag=True, help="Try caps within one run, while it reports its work.")
 @click.option("--window", type=Duration(0.1), default="5s", show_default=True, help="Shortest trial with --online.")
@@ -79,13 +82,19 @@ class TuneRequest:
 @click.option(
     "--repeat-max", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Most runs of one cap."
 )
-@click.option("--work", "patterns", multiple=True, metavar="REGEX", help="Read the work done from the output.")
+@click.option(
+    "--work",
+    "patterns",
+    multiple=True,
+    metavar="REGEX",
+    help=r"Read the work done from the output: 'tokens: (\d+)'; the group is the number, the last match counts.",
+)
 @click.option("--scope", metavar="SCOPE", help="Compare the energy of node.ac, gpu, ...  [default: all measured]")
 @click.option("--timeout", type=Duration(0.001), help="Stop a run after this time; its cap is left out.")
 @click.option("--retry", is_flag=True, help="Repeat runs that failed.")
 @click.option("--apply", is_flag=True, help="Then run the command with the best cap.")
 @studies_option
-@add_run_options
+@partial(add_run_options, name_help="Name the study, or with --online the run.  [default: from the command]")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_context
 def command(

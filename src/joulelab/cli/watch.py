@@ -30,7 +30,7 @@ FIRST_S = 1.3  # readings need half a second to reach the disk, and a counter ha
 @click.argument("run", required=False)
 @click.option("--every", type=Duration(0.2), default="1s", show_default=True, help="Time between updates.")
 @click.option("--once", is_flag=True, help="Print one view and exit.")
-@click.option("--keep", is_flag=True, help="Keep the run if this node is measured.")
+@click.option("--keep", is_flag=True, help="Save the measurement of this node as a run (otherwise it is deleted).")
 @json_option
 @runs_option
 def command(run: str | None, every: float, once: bool, keep: bool, as_json: bool, runs: Path) -> None:

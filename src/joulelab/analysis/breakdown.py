@@ -1,4 +1,4 @@
-"""Add up scopes without counting anything twice, and find the rest of a node: its energy beyond its parts."""
+"""Add up scopes without counting anything twice, and find the rest of a node: its energy minus that of its parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ScopePlace(Protocol):
-    """Locate a scope, and state whether it is estimated: the channels of a scope, or its result."""
+    """Define what is needed to place a scope in the tree; the channels and the result of a scope both have it."""
 
     @property
     def scope(self) -> str:
@@ -33,11 +33,11 @@ class ScopePlace(Protocol):
 
     @property
     def parent(self) -> str | None:
-        """Return the scope that contains it."""
+        """Return the scope that contains this one."""
 
     @property
     def estimate(self) -> bool:
-        """Return whether it is an estimate, not a measurement."""
+        """Return whether the energy is estimated, not measured."""
 
 
 P = TypeVar("P", bound=ScopePlace)
@@ -46,7 +46,7 @@ P = TypeVar("P", bound=ScopePlace)
 def stack_scopes(scopes: Sequence[P]) -> list[tuple[P, list[P]]]:
     """List the scopes that add up to everything measured, each with the parts inside it.
 
-    The parts are subtracted to get its rest. A part that no measured scope contains is listed itself, without parts.
+    The rest of a scope is its energy minus that of its parts. A scope that no measured scope contains is listed itself.
     """
     keys = {f"{s.host}/{s.scope}": s for s in _drop_estimates(scopes)}
     tree, summed = _build_tree(keys), _select_summed(keys)
@@ -124,7 +124,7 @@ def break_down_energy(
 
 
 def _select_summed(keys: dict[str, P]) -> dict[str, P]:
-    """Select the scopes of the sum over all: psys, single cords and accounted jobs would count energy twice."""
+    """Select the scopes for the sum of everything: psys, single cords and accounted jobs would count energy twice."""
     # A job covers whole nodes: it is in no sum if anything of them is measured; beside estimates it counts.
     jobs = {k: s for k, s in keys.items() if find_family(s.scope) == "job"}
     read = any(not s.estimate for k, s in keys.items() if k not in jobs)
@@ -138,7 +138,7 @@ def _select_summed(keys: dict[str, P]) -> dict[str, P]:
 
 
 def _build_tree(keys: dict[str, P]) -> dict[str, str | None]:
-    """Return the container of each scope, also of containers that were not measured."""
+    """Return the containing scope of each scope, including containing scopes that were not measured."""
     tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
     racks = [k for k, s in keys.items() if find_family(s.scope) == "rack"]
     for key in keys:
@@ -176,7 +176,7 @@ def _make_rest(
 
 
 def find_rest_power(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: ChannelSums) -> Readings | None:
-    """Return a node's power minus that of its parts (W) at the readings of the node; None without both."""
+    """Return the power (W) of a node minus that of its parts, at the node's readings; None if either is missing."""
     power = node.find_power()
     if power is None or not inner:
         return None

@@ -45,7 +45,7 @@ class CellLine:
 
 
 def fill_axes(cells: Sequence[Cell]) -> list[Cell]:
-    """Set the knob of a cap or clock to None in cells that lack it while others of their group have it."""
+    """Set the knob of a cap or clock to None in cells without it, if other cells of their group have it."""
     axes = {
         _get_group_key(of[0]): [n for n in AXES if any(n in each.knobs for each in of)] for of in group_cells(cells)
     }
@@ -98,7 +98,7 @@ def find_cell_lines(
 
 
 def note_unused_reference(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> list[Note]:
-    """Note the part of a reference that has no effect: a workload or phase among several."""
+    """Return a note about the part of a reference that has no effect: a workload or phase among several."""
     asked = {n: v for n, v in (reference or {}).items() if n in GROUP_KNOBS and n in _list_varying_knobs(cells)}
     return [
         Note("reference-unused", texts={"knobs": PLURAL[name], "value": format_knobs({name: value})})
@@ -140,7 +140,7 @@ def _find_group_lines(
 
 
 def _find_asked_axis(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> str | None:
-    """Return the single varying knob that a reference names, if others vary too and there is no cap or clock.
+    """Return the varying knob that a reference names, if it names only one, and neither cap nor clock varies.
 
     Each cell is then compared with the cell that differs from it in this knob only.
     """
@@ -162,7 +162,7 @@ def find_axis(cells: Sequence[Cell]) -> str | None:
 
 
 def rank_value(value: Any) -> float:
-    """Return the number of a knob's value without its unit; infinity for other values such as no cap."""
+    """Return the value of a knob as a number without its unit, to sort by; infinity for other values such as no cap."""
     if isinstance(value, (int, float)):
         return float(value)
     found = NUMBER.fullmatch(str(value).strip())
@@ -178,7 +178,7 @@ def format_knobs(knobs: Mapping[str, Any]) -> str:
 
 
 def name_cells(cells: Iterable[Cell], most: int | None = None) -> tuple[str, ...]:
-    """Return the cells by their knobs, each once; `...` stands for those beyond `most`."""
+    """Return the names of cells by their knobs, each once; `...` replaces names after the first `most`."""
     names = list(dict.fromkeys(format_knobs(cell.knobs) or ONLY_CELL for cell in cells))
     return tuple(names) if most is None or len(names) <= most else (*names[:most], "...")
 
@@ -240,7 +240,7 @@ def is_same_value(a: Any, b: Any) -> bool:
 def _choose_reference(
     members: Sequence[Cell], elsewhere: Sequence[Cell], axis: str | None, wanted: Mapping[str, Any] | None
 ) -> Cell | None:
-    """Return the reference of a line: the wanted one, else its highest cap, else its first cell.
+    """Return the reference of a line: the wanted cell, else the cell with the highest cap, else the first cell.
 
     Of the cells `elsewhere`, choose one that shares most of the other knobs with the line.
     """
@@ -274,7 +274,7 @@ def _choose_works(groups: Sequence[Sequence[Cell]], wanted: Sequence[str]) -> li
 
 
 def _choose_work(cells: Sequence[Cell], wanted: Sequence[str]) -> str | None:
-    """Return the kind of work to compare by: the first wanted one, else the one that differs most.
+    """Return the kind of work to compare by: the first wanted one, else the kind whose amounts differ most.
 
     None if its amount is the same in all trials: dividing by it changes nothing.
     """

@@ -94,22 +94,22 @@ class CellMetrics:
 
     @property
     def data(self) -> str:
-        """Return the data that its runs worked on, empty if they do not report it."""
+        """Return the data that the runs worked on, empty if the runs do not report it."""
         return name_data(self.trials)
 
     @property
     def n(self) -> int:
-        """Return the number of repeats; that of the moments where there are no trials."""
+        """Return the number of repeats: of the trials, or as published if there are no trials."""
         return len(self.trials) or self.told
 
     @property
     def estimate(self) -> bool:
-        """Return whether its energy is an estimate, wholly or in part."""
+        """Return whether the energy of the cell is an estimate, wholly or in part."""
         return any(t.estimate for t in self.trials)
 
     @property
     def uncapped(self) -> int:
-        """Return the number of runs in which a cap was not in force: the knobs do not describe them."""
+        """Return the number of runs in which a cap was not in force, so that the knobs do not describe these runs."""
         return sum(bool(t.uncapped) for t in self.trials)
 
     @property
@@ -184,7 +184,7 @@ class StudySummary:
         return {c.key: c.compared for c in self.of_line(line) if c.compared is not None and not c.uncapped}
 
     def best_for(self, goal: Goal, line: str | None = None) -> BestCell | None:
-        """Return the best cell of a line for a goal, or of all lines; None if the goal applies to none."""
+        """Return the best cell of a line, or of all lines, for a goal; None if no cell has a score."""
         if line is None and len(self.lines) == 1:
             line = self.lines[0].key
         return next((b for b in self.best if b.goal == goal and b.line == line), None)
@@ -288,7 +288,7 @@ def _set_unit(pair: CellPair, per: str | None) -> CellPair:
 
 @dataclass(frozen=True, slots=True)
 class _StudyPools:
-    """Hold the spread of runs: of whole runs, as compared, and per unit of each kind of work."""
+    """Hold the spread between runs: of whole runs, of compared figures, and per unit of each kind of work."""
 
     whole: SpreadPool
     compared: SpreadPool
@@ -379,13 +379,13 @@ def _compare_reference(own: CellMeans, reference: CellMeans, ks: Sequence[float]
 
 
 def _find_fastest(lines: Sequence[CellLine], compared: Mapping[str, CellMeans]) -> str | None:
-    """Return the fastest reference of all lines: the cell that one would run without regard to energy."""
+    """Return the fastest reference of all lines: the cell to run if energy did not matter."""
     references = [line.reference for line in lines if line.reference in compared]
     return min(references, key=lambda key: compared[key or ""].time.value, default=None)
 
 
 def find_front(line: str | None, cells: Mapping[str, CellMeans]) -> ParetoFront:
-    """Return the cells that no other beats in both time and energy, and those that may be among them."""
+    """Return the cells on the Pareto front of time and energy, and cells that may be on it, given the uncertainty."""
     points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
     judged = {k: cells[k].assume_spread(k) for k in points}
     keys, place = list(points), np.array(list(points.values())).reshape(-1, 2)
@@ -404,7 +404,7 @@ def find_front(line: str | None, cells: Mapping[str, CellMeans]) -> ParetoFront:
 
 
 def _is_surely_better(a: CellMeans, b: CellMeans) -> bool:
-    """Return whether a is better than b in time and in energy, both beyond their uncertainty."""
+    """Return whether a is better than b in time and in energy, in both by more than the uncertainty."""
     if a.energy is None or b.energy is None or not (_is_below(a.time, b.time) and _is_below(a.energy, b.energy)):
         return False
     ratios = divide_times(a, b), divide_energies(a, b)
@@ -412,7 +412,7 @@ def _is_surely_better(a: CellMeans, b: CellMeans) -> bool:
 
 
 def _is_below(a: Quantity, b: Quantity) -> bool:
-    """Return whether a is below b by about the uncertainty of their ratio; a cheap test for most pairs."""
+    """Return whether a is below b by about the uncertainty of their ratio: a quick test that decides most pairs."""
     if a.value >= b.value:
         return False
     share = a.value / b.value
@@ -423,7 +423,7 @@ def _is_below(a: Quantity, b: Quantity) -> bool:
 
 
 def find_scaling(cells: Sequence[Cell], means: Mapping[str, CellMeans]) -> list[Scaling]:
-    """Return the scaling of each set of other knobs that has at least two GPU counts."""
+    """Return the scaling for each set of the other knobs that was run with at least two GPU counts."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.key in means and isinstance(cell.knobs.get(GPU_KNOB), (int, float)):

@@ -33,9 +33,9 @@ LONGEST_READ_S = 0.25
 
 
 class SumCurve:
-    """Answer the energy of several channels together: each has its own terms, terms of a shared source add linearly.
+    """Compute the energy of several channels together; terms of the same source add linearly.
 
-    `readings` are the sum of their values at the times of the channel that was read least.
+    `readings` are sums of the values of all channels, at the times of the channel with the fewest readings.
     """
 
     def __init__(self, parts: Sequence[EnergyChannel]) -> None:
@@ -57,7 +57,7 @@ Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | 
 
 @dataclass(frozen=True)
 class EnergyChannel:
-    """Hold one energy-bearing channel of a scope as a curve; `members` are the channels of a sum.
+    """Hold one channel of power or energy as a curve; `members` are the channels of a sum.
 
     `clock_s` bounds the clock error of its host against the run, None if it is unknown. `in_step`: another meter of its
     scope disagrees, so the bound of unseen energy is part of the interval.
@@ -126,7 +126,7 @@ class EnergyChannel:
         )
 
     def edge_u(self, t_ns: int, off_ns: int) -> float:
-        """Return the uncertainty (J) of an edge at t that may lie up to `off_ns` to either side."""
+        """Return the uncertainty (J) of an edge at t whose time may be wrong by up to `off_ns`."""
         if self.members:  # they are cut at the same time
             return sum(member.edge_u(t_ns, off_ns) for member in self.members)
         curve = self.curve.slow if isinstance(self.curve, (GuidedCurve, WatchedCurve)) else self.curve
@@ -138,7 +138,7 @@ class EnergyChannel:
 
 @dataclass(frozen=True)
 class ScopeChannels:
-    """Hold the channels of one scope, the best first; `state` are slow channels of the same scope (load, caps)."""
+    """Hold the channels of one scope, the best first; `state` holds its slow channels (load, caps)."""
 
     scope: str
     host: str
@@ -153,17 +153,17 @@ class ScopeChannels:
 
     @property
     def estimate(self) -> bool:
-        """Return whether it is an estimate, not a measurement."""
+        """Return whether the energy is estimated, not measured."""
         return self.best.spec.estimate
 
     def find_power(self) -> EnergyChannel | None:
-        """Return the channel that shows power best: measured, and with the shortest window."""
+        """Return the channel that shows power best: the measured one with the shortest window."""
         powers = [c for c in self.channels if c.spec.kind == "power"]
         return min(powers, key=lambda c: (c.spec.estimate, c.spec.window_s or 0.0, c.step_s), default=None)
 
 
 def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTables | None = None) -> list[ScopeChannels]:
-    """Read every energy-bearing channel of a run, except tables that are `lost`.
+    """Read every channel of power or energy of a run, except from tables that are `lost`.
 
     `idle` is a time span (ns) whose power is the lower bound of unseen power.
     """
@@ -278,7 +278,7 @@ def _find_bounds(
 
 
 def _rank_channels(channels: list[EnergyChannel]) -> tuple[EnergyChannel, ...]:
-    """Put measured before estimated, a working counter before a power, a known accuracy before an unknown one."""
+    """Sort channels: measured before estimated, working counters before powers, known before unknown accuracy."""
 
     def rank_channel(c: EnergyChannel) -> tuple[bool, bool, bool, bool, float]:
         unknown = c.spec.accuracy.source == "unknown"
@@ -288,7 +288,7 @@ def _rank_channels(channels: list[EnergyChannel]) -> tuple[EnergyChannel, ...]:
 
 
 def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list[EnergyChannel]], list[Check]]:
-    """Add up the cords of each node, by host and scope; a sum that lacks a cord is a failed check instead."""
+    """Add up the cords of each node, by host and scope; if a cord is missing, return a failed check, not a sum."""
     groups: dict[tuple[str, str, str, str, str], list[EnergyChannel]] = {}
     for scope in scopes:
         for channel in scope.channels:

@@ -53,7 +53,7 @@ class Knots:
 
 
 class CounterCurve:
-    """Answer C(t), and the energy of any time span as C(b) - C(a), for one energy counter.
+    """Compute C(t), and the energy of any time span as C(b) - C(a), for one energy counter.
 
     `power` is a power channel of the same device: it shows the power inside a tick, and how much a sensor that measures
     part of the time may have missed. `lag_u_s` is the standard uncertainty of the lag of the stamps, if the lag was
@@ -261,7 +261,7 @@ class CounterCurve:
 
     @staticmethod
     def _guess_energy(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
-        """Return the energy x seconds into a tick, in which power changes once to the power after it, or is constant."""
+        """Return the energy x seconds into a tick: power changes once, to the power after the tick, or is constant."""
         before, after = knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)
         sharp = float(knots.half[max(k - 1, 0) : k + 3].max()) < SHARP_SHARE * span
         if not sharp or before is None or after is None or not min(before, after) < mean < max(before, after):

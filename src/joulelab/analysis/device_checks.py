@@ -74,7 +74,7 @@ def check_devices(run: RunEvidence) -> Iterator[Check]:
 def _check_powers(run: RunEvidence) -> Iterator[Check]:
     """Find powers that no device has: a wrong unit, a wrong sign, a false reading.
 
-    It is a failure of the meter that is used for the energy; of others it is a warning.
+    The check fails if the meter gives the energy of the scope; for other meters it is a warning.
     """
     outlets = [c for s in run.channels if find_family(s.scope) == "outlet" for c in s.channels if not c.members]
     outlet_w = max((_read_powers(c, run, MOST_W["outlet"])[1] for c in outlets), default=0.0)
@@ -99,7 +99,7 @@ def _check_powers(run: RunEvidence) -> Iterator[Check]:
 
 
 def _check_mean_power(run: RunEvidence, scope: ScopeChannels, result: ScopeResult) -> Iterator[Check]:
-    """Find a node or rack below any idle power: its meter shows another unit, or only a part of it."""
+    """Find a node or rack with less power than any idle one: its meter has another unit, or measures only a part."""
     mean, best, meter = result.mean_w.value, scope.best, result.reading.meter
     least_w = (LEAST_MEAN_W if run.imported else LEAST_LIVE_W).get(scope.scope, 0.0)
     if not 0 <= mean < least_w or result.reading.estimate:
@@ -112,7 +112,7 @@ def _check_mean_power(run: RunEvidence, scope: ScopeChannels, result: ScopeResul
 
 
 def _read_powers(channel: EnergyChannel, run: RunEvidence, most_w: float) -> tuple[Floats, float]:
-    """Return the powers (W) of a channel near the workload, and the highest that it may have shown."""
+    """Return the powers (W) of a channel near the workload, and the highest power that the channel may have shown."""
     since = min(run.start_ns, run.idle[0] if run.idle else run.start_ns)
     near_ns = round(channel.step_s * 1e9)
     inside = channel.readings.between(since - near_ns, run.end_ns + near_ns)
@@ -123,7 +123,7 @@ def _read_powers(channel: EnergyChannel, run: RunEvidence, most_w: float) -> tup
 
 
 def _derive_powers(channel: EnergyChannel, inside: slice, most_w: float) -> tuple[Floats, float]:
-    """Return the powers (W) that a counter is sure to show, and the highest mean that its resolution allows.
+    """Return the lowest mean powers (W) that fit the counts of a counter, and the highest mean that fits them.
 
     These are the least mean, by its resolution and its update, and its falls where no wrap or reset explains them. One
     fall of a counter without a modulus may be a reset to a stored count.
@@ -209,7 +209,7 @@ def _check_other_processes(run: RunEvidence) -> Iterator[Check]:
 
 
 def list_caps(events: Iterable[Mapping[str, Any]]) -> tuple[CapResult, ...]:
-    """List the caps that a run set itself, each device once."""
+    """List the caps that the run itself set, each device once."""
     found: dict[tuple[str, str], CapResult] = {}
     for event in events:
         key = (str(event.get("host", "")), str(event.get("device", "")))
@@ -242,7 +242,7 @@ def _check_caps(run: RunEvidence) -> Iterator[Check]:
 
 
 def _group_caps(run: RunEvidence) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Return the caps that were set by host and scope, in order: tuning sets several in one run."""
+    """Return the caps that were set, in order, by host and scope: tuning sets several in one run."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for event in run.list_events("cap-set"):
         if event.get("unit") == "W":
@@ -251,7 +251,7 @@ def _group_caps(run: RunEvidence) -> dict[tuple[str, str], list[Mapping[str, Any
 
 
 def _find_keeper_gaps(run: RunEvidence) -> list[tuple[int, int]]:
-    """Return the stretches (ns) without a keeper of the caps; one that never ends reaches beyond the run."""
+    """Return the time spans (ns) without a keeper of the caps; the last one may have no end."""
     stretches: list[tuple[int, int]] = []
     for event in run.events:
         kind, t = event.get("event"), int(event.get("t", 0))

@@ -25,7 +25,7 @@ KNOWN_GOALS = "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Hold the goal of a study; `k` is that of EDS, `slowdown` the accepted loss of time (0.05 = 5 %)."""
+    """Hold the goal of a study; `k` is the parameter of EDS, `slowdown` the accepted loss of time (0.05 = 5 %)."""
 
     name: GoalName
     k: float | None = None
@@ -75,7 +75,7 @@ class Goal:
         return compute_eds(energy, time, self.k or USUAL_K)
 
     def judge_slowdown(self, loss: Quantity) -> LimitVerdict:
-        """Tell whether a time loss (t / t_ref - 1) is within the limit, given its uncertainty."""
+        """Return whether a loss of time (t / t_ref - 1) is within the limit, given its uncertainty."""
         if self.slowdown is None:
             return "surely"
         reach = loss.expanded
@@ -127,7 +127,7 @@ def _refuse_goal(code: str, text: str, why: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class BestCell:
-    """Hold the best cell of a line for a goal (`line` None: of all lines), and those without significant difference.
+    """Hold the best cell of a line for a goal (`line` None: of all lines), and cells that are not significantly worse.
 
     `score` is the minimised figure: J, s, J s, J s², or 1 at the reference. `improvement` is the share saved against
     the reference (for gain-loss: the gain minus the loss). `within` is the verdict on the slowdown limit by cell.
@@ -147,8 +147,8 @@ def choose_best(
 ) -> BestCell | None:
     """Choose the best of the cells, None if the goal cannot be computed for any.
 
-    Ties are found with the means as they are judged (with an assumed spread if none is known); the score of the best
-    is as measured.
+    Ties are found with an assumed spread if none is known; the score of the best
+    cell is the measured one.
     """
     against = _divide_by_reference(goal, cells, reference)
     scores = _compute_scores(goal, cells, against)
@@ -209,7 +209,7 @@ def _divide_means(goal: Goal, cell: CellMeans, reference: CellMeans | None) -> t
 
 
 def _compute_saving(goal: Goal, best: CellMeans, cell: CellMeans) -> Quantity:
-    """Return the share that the best saves against another cell, which has the figures of the goal too."""
+    """Return the share that the best cell saves against another cell; both have the figures of the goal."""
     ratios = _divide_means(goal, best, cell)
     assert ratios is not None
     return ONE - goal.score(*ratios)

@@ -1,6 +1,6 @@
 """Compare the energy that a cluster accounted for a job with our own meters over the same time.
 
-An accounted energy is one total between two stamps: it is in no sum beside meters that were read, and it has no phases
+An accounted energy is one total between two times: it is not added to energies of meters, and it has no phases
 and no idle power.
 """
 
@@ -79,7 +79,7 @@ def compare_accounts(
     start_ns: int,
     idle: tuple[int, int] | None,
 ) -> Accounts:
-    """Compare every accounting with our own meters on the same nodes, with a note for each one that cannot be."""
+    """Compare every accounting with our own meters on the same nodes; add a note for each that cannot be compared."""
     own = [s for s in scopes if s.host not in events and find_family(s.scope) != JOB_SCOPE and not s.best.spec.estimate]
     found: list[MeterComparison] = []
     notes: list[Check] = []
@@ -102,7 +102,7 @@ def compare_accounts(
 
 
 def _withhold_verdict(comparison: MeterComparison) -> MeterComparison:
-    """Return a comparison of two energies that do not cover exactly the same: it shows both, without a verdict."""
+    """Return a comparison without a verdict, for two energies that do not cover exactly the same devices."""
     difference = replace(comparison.difference, known=False)
     return replace(comparison, difference=difference, verdict=judge_difference(difference, comparison.best.energy))
 
@@ -110,7 +110,7 @@ def _withhold_verdict(comparison: MeterComparison) -> MeterComparison:
 def _select_members(
     own: Sequence[ScopeChannels], event: Mapping[str, Any]
 ) -> tuple[list[ScopeChannels], str, dict[str, str]]:
-    """Return our scopes on the same nodes, and a code with names if they differ from what the accounting covers."""
+    """Return our scopes on the same nodes; if they do not cover the same as the accounting, also a code with names."""
     nodes, covers = [str(n) for n in event.get("nodes", ())], tuple(str(c) for c in event["covers"])
     by_node, lacking = _group_by_node(own, nodes)
     if not nodes:
@@ -146,7 +146,7 @@ def _group_by_node(own: Sequence[ScopeChannels], nodes: Sequence[str]) -> tuple[
 
 
 def _select_roots(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
-    """Return the scopes of a host that no other of them contains."""
+    """Return the scopes of a host that are not inside another scope of it."""
     chosen = set(find_roots([s.scope for s in scopes], {s.scope: s.parent for s in scopes}))
     return [s for s in scopes if s.scope in chosen]
 
@@ -176,7 +176,7 @@ def _compare_total(
 def _add_energies(
     channels: Sequence[EnergyChannel], since: int, until: int, idle: tuple[int, int] | None
 ) -> Quantity | None:
-    """Return our energy of [since, until] on all nodes, None if one has no reading in it."""
+    """Return our energy of [since, until] on all nodes, None if a node has no reading in this time."""
     parts = [_extend_energy(channel, since, until, idle) for channel in channels]
     known = [part for part in parts if part is not None]
     return add_quantities(known) if len(known) == len(parts) else None
@@ -191,7 +191,7 @@ def _find_clock_term(
 ) -> Quantity:
     """Return the uncertainty from a difference between the cluster's clock and ours: both edges move together.
 
-    A row that contains our record of some nodes cannot have begun after it, nor ended before.
+    An accounted time span that contains our record of some nodes did not begin after it, nor end before it.
     """
     since, until = _find_times(job)
     earlier = later = round((job.clock_s or 0.0) * 1e9)

@@ -1,6 +1,6 @@
-"""Energy of a run that goes on, from its start to its last readings, with its interval: the figures of `show`.
+"""Compute the energy of a live run, from its start to its last readings, with its uncertainty: the figures of `show`.
 
-Only the last part of a host's journals is read again; what lies behind is summed up. The energy of a whole is the sum
+Only the last part of a host's journals is read again; older parts are summed up. The energy of a whole is the sum
 of its parts, so earlier sums stay right.
 """
 
@@ -63,15 +63,15 @@ class LiveHost:
     def __init__(
         self, folder: Path, start_ns: int, steps: Callable[[], Ints | None] | None = None, *, over_s: float = NOW_S
     ) -> None:
-        """Take a host's folder; power is the mean over `over_s`. Raises StoreError where there is no run."""
+        """Take the folder of a host; power is the mean over `over_s`. Raises StoreError if there is no run."""
         self._tail = EnergyTail(folder, start_ns, steps)
         self._follower = JournalFollower(folder, over_s)
         self._over_s = over_s
 
     def read(self, until_ns: int | None = None) -> LiveFigures | None:
-        """Return the figures up to the last readings, or up to a time; None where nothing is measured by then.
+        """Return the figures up to the last readings, or up to a time; None if nothing was measured before.
 
-        Raises StoreError, OSError, ValueError where files are not whole yet, or damaged.
+        Raises StoreError, OSError, ValueError if files are incomplete or damaged.
         """
         figures = self._tail.read(until_ns)
         if figures is None:
@@ -89,9 +89,9 @@ class LiveHost:
 
 
 class EnergyTail:
-    """Work out the energy of one host since a start, reading only rows that were not summed up before.
+    """Compute the energy of one host since a start, reading only rows that are not summed up yet.
 
-    `steps` returns recent times of training steps (monotonic ns): they can exclude a load in step with a sensor.
+    `steps` returns recent times of training steps (monotonic ns): they can exclude a load that repeats like a sensor.
     """
 
     def __init__(self, folder: Path, start_ns: int, steps: Callable[[], Ints | None] | None = None) -> None:
@@ -105,9 +105,9 @@ class EnergyTail:
         self._run.rewind(start_ns - round(BEFORE_S * NS))
 
     def read(self, until_ns: int | None = None) -> LiveFigures | None:
-        """Return the energy up to the last readings, or up to a time; None where nothing is measured by then.
+        """Return the energy up to the last readings, or up to a time; None if nothing was measured before.
 
-        Raises StoreError, OSError, ValueError where files are not whole yet, or damaged.
+        Raises StoreError, OSError, ValueError if files are incomplete or damaged.
         """
         self._run.refresh()
         channels = load_channels(self._run)
@@ -146,7 +146,7 @@ class EnergyTail:
         )
 
     def _group_scopes(self, scopes: dict[ScopeKey, ScopeChannels], b_ns: int) -> None:
-        """Find the sums of a result that count nothing twice, whatever their members used."""
+        """Return the sums of a result in which nothing is counted twice."""
         bare = tuple(_make_bare_result(scope) for scope in scopes.values())
         names = {find_family(scope) for _, scope in scopes} | {"measured"}
         groups, _ = break_down_energy(bare, list(scopes.values()), 1.0, self._earlier.to_ns, b_ns)
@@ -177,7 +177,7 @@ class _EarlierEnergy:
 
 
 class _RecentRun(Run):
-    """Read the rows of one host from a time on, and no marks."""
+    """Read the rows of one host after a time, and no marks."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder.parent, read_meta(folder.parent))
@@ -187,7 +187,7 @@ class _RecentRun(Run):
         self._skipped: dict[Path, int] = {}
 
     def marks(self) -> list[dict[str, Any]]:
-        """Return none: they may be many, and are not needed."""
+        """Return no marks: they may be many, and are not needed."""
         return []
 
     def clock_error_ns(self, host: str) -> int | None:  # noqa: ARG002 - there is one host
@@ -195,7 +195,7 @@ class _RecentRun(Run):
         return 0
 
     def refresh(self) -> None:
-        """Read the folder again: rows have come, or the start has moved."""
+        """Read the folder again, because there are new rows, or the start has moved."""
         self._look.clear()
         self.rows = sum(table.rows for table in self.tables())
 
@@ -219,7 +219,7 @@ class _RecentRun(Run):
         return self._loaded[key]
 
     def _cut_segment(self, segment: TableSegment) -> TableSegment:
-        """Return a journal as if it began at the first row from `from_ns` on."""
+        """Return a journal without the rows before `from_ns`."""
         if segment.path is None:
             return segment
         header, low, high = segment.header, self._skipped.get(segment.path, 0), segment.rows
@@ -244,7 +244,7 @@ def _make_bare_result(scope: ScopeChannels) -> ScopeResult:
 
 
 def _merge_terms(energy: Quantity, edges_ns: tuple[int, ...]) -> Quantity:
-    """Merge the terms of earlier edges by kind; each has its time in its source, and there would be ever more."""
+    """Merge the terms of earlier edges by kind: every edge has its own source, so their number would grow for ever."""
     merged: dict[str, float] = {}
     for source, u in energy.terms.items():
         time = source.rpartition(":")[2]
@@ -257,7 +257,7 @@ def _merge_terms(energy: Quantity, edges_ns: tuple[int, ...]) -> Quantity:
 
 
 def _find_reached_ns(channels: list[ScopeChannels]) -> int:
-    """Return up to when every fast channel has been read that is not silent (monotonic ns)."""
+    """Return the time (monotonic ns) up to which all fast channels were read, except silent ones."""
     last = [(int(c.readings.t0_ns[-1]), c.step_s) for s in channels for c in s.channels]
     newest = max((t for t, _ in last), default=0)
     return min((t for t, step_s in last if step_s <= FAST_S and newest - t < STALE_S * NS), default=newest)

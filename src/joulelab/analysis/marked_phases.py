@@ -1,4 +1,4 @@
-"""Read phases, work and facts from the marks of a run; find the work that whole runs and phases are judged by."""
+"""Read phases, work and facts from the marks of a run; find the kinds of work by which runs and phases are compared."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _read_amounts(given: object) -> dict[str, float]:
 
 
 def find_stretches(phases: Sequence[MarkedPhase]) -> list[list[int]]:
-    """Return the indices of steps that follow each other without a gap in one phase, a list for each stretch."""
+    """Return lists of indices of steps: the steps of each list follow each other without a gap in one phase."""
     found: list[list[int]] = []
     last: dict[tuple[str, str | None], list[int]] = {}
     for k, phase in enumerate(phases):
@@ -256,7 +256,7 @@ def _nest_in_cells(phases: Iterable[MarkedPhase]) -> None:
 
 
 def _nest_in_scripts(phases: Iterable[MarkedPhase]) -> None:
-    """Make steps children of the phases that their own process switched to: these have no id in the marks."""
+    """Make steps children of the phases that their process switched to: those phases have no id in the marks."""
     switched: dict[str, list[MarkedPhase]] = {}
     for phase in phases:
         if phase.script is not None:
@@ -269,7 +269,7 @@ def _nest_in_scripts(phases: Iterable[MarkedPhase]) -> None:
 
 
 class _Siblings:
-    """Hold phases in the same phase. Mostly they follow each other: then those of a time are found by bisection."""
+    """Hold phases with the same parent. Usually they do not overlap: then bisection finds the phases of a time."""
 
     def __init__(self) -> None:
         self.phases: list[MarkedPhase] = []
@@ -286,7 +286,7 @@ class _Siblings:
 
 
 class _PhaseFinder:
-    """Find the phases of reports that name no phase."""
+    """Find the phases that a report belongs to if it names no phase."""
 
     def __init__(self, phases: Iterable[MarkedPhase]) -> None:
         self._phases: dict[str, dict[str | None, _Siblings]] = {}
@@ -370,7 +370,7 @@ def _add_sums(amounts: dict[str, float], more: Mapping[str, float]) -> None:
 def list_figure_kinds(kinds: Iterable[str]) -> list[str]:
     """Return the kinds of work that the energy and time of a whole run may be divided by.
 
-    Validated or predicted samples count only if there is no other data, as in a phase of its own.
+    Validated or predicted samples count only if there is no other data, such as in a phase of validation.
     """
     there = list(dict.fromkeys(kinds))
     others = [kind for kind in there if kind not in (*JUDGED_WORK, *COST_WORK)]
@@ -380,7 +380,7 @@ def list_figure_kinds(kinds: Iterable[str]) -> list[str]:
 def find_work_phase(phases: Sequence[PhaseResult], kind: str) -> tuple[str, float] | None:
     """Return the name of the phases in which a kind of work was done, and its amount per second in them.
 
-    Of the names that have nearly all of the work, choose the one that took the least time; None if no phase has any.
+    Of the names with nearly all of the work, the one that took the least time is chosen; None if no phase has work.
     The time of phases that overlap, on several nodes or threads, counts once.
     """
     by_name: dict[str, list[PhaseResult]] = {}

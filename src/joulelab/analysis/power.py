@@ -1,7 +1,7 @@
 """Integrate power readings into one cumulative curve with its variance.
 
 A reading at poll time t is the mean over `window_s` before the instrument's last update, which lies up to `update_s`
-back. So the curve is shifted by half of both, and nothing between the windows was seen.
+before t. So the curve is shifted by half of both. Power between the windows is not measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EDGE_READINGS = 3  # readings on each side whose powers bound the power at an ed
 
 
 class PowerCurve:
-    """Answer C(t), and the energy of any time span as C(b) - C(a), for one power channel.
+    """Compute C(t), and the energy of any time span as C(b) - C(a), for one power channel.
 
     `step_s` is the requested time between readings; by default it is found from the readings. `lag_u_s` is the standard
     uncertainty of the lag of the stamps, if the lag was found. Raises ValueError without readings.
@@ -99,7 +99,7 @@ class PowerCurve:
 
     @cached_property
     def _gap_w(self) -> float:
-        """Return the range of power (W) that a gap may hide: the widened range of nearly all readings.
+        """Return the range of power (W) that is possible in a gap: the widened range of nearly all readings.
 
         Where much of the record is missing, the rest is no evidence for the gaps: anything within the bounds.
         """
@@ -210,7 +210,7 @@ class PowerCurve:
         return low, high, step
 
     def edge_u(self, t_ns: int) -> float:
-        """Return the standard uncertainty (J) at an edge at t: the load may have changed anywhere between readings."""
+        """Return the standard uncertainty (J) of an edge at t: the load may have changed at any time between readings."""
         if t_ns not in self._edges:
             low, high, step = self.find_range_near(t_ns)
             low, high = self.bounds.widen_range(low, high)
@@ -218,7 +218,7 @@ class PowerCurve:
         return self._edges[t_ns]
 
     def _compute_lag_term(self, a_ns: int, b_ns: int) -> float:
-        """Return the uncertainty (J) from the unknown age of the readings; it is the same at both edges and subtracts.
+        """Return the uncertainty (J) from the unknown age of readings, the same at both edges.
 
         A lag of seconds may move a whole short run: then the powers around both edges bound it.
         """
@@ -264,7 +264,7 @@ class PowerCurve:
         return int(inside.stop - inside.start)
 
     def is_known(self, a_ns: int, b_ns: int) -> bool:
-        """Return whether [a, b] has an interval: it needs two readings or limits, and a stated accuracy."""
+        """Return whether the uncertainty of [a, b] is known: it needs two readings or limits, and an accuracy."""
         has_range = self.spec.limits is not None or self.window_s >= self.step_s
         return (has_range or self._count_readings(a_ns, b_ns) >= 2) and self.spec.accuracy.source != "unknown"
 
@@ -289,7 +289,7 @@ class PowerCurve:
         return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns), bounds)
 
     def find_hidden_share(self, steps_ns: Ints | None = None) -> float:
-        """Return the share of a load's cycle that the sensor itself may never see, 0 if it measures all the time.
+        """Return the share of a load's cycle that the sensor may never measure, 0 if it measures all the time.
 
         Rare readings hide nothing in this sense: the sampling term covers them.
         """
@@ -297,14 +297,14 @@ class PowerCurve:
 
     @property
     def view(self) -> tuple[float, float]:
-        """Return the share of the time in which the sensor measures, and its period (s)."""
+        """Return the share of the time in which the sensor measures, and the period (s) of the sensor."""
         if 0 < self.window_s < self.update_s:
             return self.window_s / self.update_s, self.update_s
         # A mean over several updates may itself be one of parts.
         return self.spec.seen, self.update_s or self.step_s
 
     def find_share_in_step(self, steps_ns: Ints | None = None) -> float:
-        """Return how much of a repeating load may be in step with the readings (0 to 1): 1 if nothing excludes it."""
+        """Return how far a load may repeat at the rate of the readings, from 0 (excluded) to 1 (not excluded)."""
         grid = max(self.update_s, self.step_s)
         seen = min(1.0, self.window_s / grid) if grid > 0 else 1.0
         hidden = max(1.0 - seen, self.find_hidden_share())

@@ -1,4 +1,4 @@
-"""Make the power of a run over time: every trace on one grid of buckets, with coarser levels for the overview.
+"""Compute the power of a run over time: all traces on one grid of buckets, with coarser levels for the overview.
 
 Means add up to the printed energies. Lows and highs are those of the readings, so no level loses or invents a peak.
 Buckets without readings are NaN.
@@ -52,7 +52,7 @@ STATES: tuple[tuple[Role, str, float, tuple[str, ...]], ...] = (
 class PowerTrace:
     """Hold one trace: its levels, the finest first. Traces of the role `stack` add up to the trace `whole`.
 
-    There is no trace `whole` where a single stacked trace is everything measured.
+    There is no trace `whole` if the stack has a single trace.
     """
 
     id: str
@@ -64,7 +64,7 @@ class PowerTrace:
 
 @dataclass(frozen=True, slots=True)
 class MissingScope:
-    """Hold a time span (s) in which a scope has no readings and others do: their sum has a gap."""
+    """Hold a time span (s) in which a scope has no readings while others have: the sum of the scopes has a gap."""
 
     name: str
     from_s: float
@@ -143,7 +143,7 @@ PlannedTrace = tuple[str, str, Role, str, "Callable[[BucketBuilder], Buckets]"]
 
 
 class _TracePlan:
-    """Plan the traces of a run. Each is a function of the buckets, whose number depends on the number of traces."""
+    """Plan the traces of a run. A plan is a function of the buckets: their number depends on the number of traces."""
 
     def __init__(self, scopes: Sequence[ScopeChannels], states: dict[tuple[str, str], dict[str, Readings]]) -> None:
         self._scopes = scopes
@@ -191,7 +191,7 @@ class _TracePlan:
             yield f"scope:{name}", name, "scope", "W", partial(self._add_scopes, scopes=[scope])
 
     def _plan_others(self) -> Iterator[PlannedTrace]:
-        """Plan the other meters of a scope, where there are few scopes."""
+        """Plan traces of the other meters of a scope, if there are few scopes."""
         for scope in self._scopes if len(self._scopes) <= MOST_SCOPES else ():
             for meter in list(dict.fromkeys(c.meter for c in scope.channels))[1:]:
                 own = replace(scope, channels=tuple(c for c in scope.channels if c.meter == meter))

@@ -33,7 +33,7 @@ class Readings:
 
     @classmethod
     def from_rows(cls, t0_ns: Ints, t1_ns: Ints, value: Floats) -> Readings:
-        """Make readings from stored rows, without NaN and without stamps that do not advance."""
+        """Make readings from stored rows; leave out NaN, and rows that are not later than the row before."""
         keep = np.isfinite(value)
         if not keep.all():
             t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
@@ -61,15 +61,15 @@ class Readings:
         return slice(int(self.t0_ns.searchsorted(a_ns)), int(self.t0_ns.searchsorted(b_ns + 1)))
 
     def around(self, t_ns: int, before: int, after: int) -> slice:
-        """Return the slice with up to `before` readings before t and up to `after` from t on."""
+        """Return the slice with up to `before` readings before t and up to `after` readings at or after t."""
         i = int(self.t0_ns.searchsorted(t_ns, side="right"))
         return slice(max(0, i - before), min(len(self), i + after))
 
 
 def find_usual_step(steps: Floats) -> float:
-    """Return the step that holds for most of the time, in the unit of the steps.
+    """Return the usual step: the one that holds for most of the time, in the unit of the steps.
 
-    It is weighted by time because edges are polled quickly: most readings may lie in a small part of the time. A step
+    Steps are weighted by time because edges are polled quickly: most readings may lie in a short time. A step
     longer than all others together is a gap and does not count.
     """
     order = np.sort(steps)
@@ -98,7 +98,7 @@ def compute_percentiles(value: Floats, weight: Floats, percent: tuple[float, ...
 
 
 def _compute_percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
-    """Return percentiles by sorting only the parts that hold them: sorting all values takes ten times as long."""
+    """Return percentiles by sorting only the parts that contain them: sorting all values takes ten times as long."""
     low, high = float(value.min()), float(value.max())
     scale = SORT_PARTS / (high - low) if high > low else 0.0
     part = np.minimum(((value - low) * scale).astype(np.int64), SORT_PARTS - 1)

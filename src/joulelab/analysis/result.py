@@ -37,7 +37,7 @@ class Check:
         return self.code.partition(".")[0].replace("-", " ").replace("gpus", "GPUs")
 
     def __str__(self) -> str:
-        """Return the check as people read it: `too short: gpu:0: the run is short for nvml`."""
+        """Return the check as text: `too short: gpu:0: the run is too short for nvml ...`."""
         from joulelab.report.messages import word_check
 
         return f"{self.name}: {word_check(self).text}"
@@ -45,7 +45,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ChannelEnergy:
-    """Hold the energy of a scope by one channel: its meter, accuracy and coverage."""
+    """Hold the energy of a scope that one channel measured, with its meter, accuracy and coverage."""
 
     meter: str
     channel: str
@@ -94,7 +94,7 @@ class ScopeResult:
 
     @property
     def estimate(self) -> bool:
-        """Return whether it is an estimate, not a measurement."""
+        """Return whether the energy is estimated, not measured."""
         return self.reading.estimate
 
 
@@ -117,7 +117,7 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class MeterComparison:
-    """Hold two meters of one scope: the believed one, another, their difference (other - best, in J), and the verdict.
+    """Hold the comparison of another meter of a scope with the best one: both energies, other - best (J), verdict.
 
     The verdict is `agree` or `differ` by their combined expanded uncertainty, `cannot tell` where one is unknown.
     `over` is the compared time (s from the workload's start) if it is not the workload.
@@ -173,7 +173,7 @@ class PhaseResult:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Return the work done in it per second."""
+        """Return the work done per second in this phase."""
         return {kind: done / self.duration_s for kind, done in self.work.items()} if self.duration_s > 0 else {}
 
 
@@ -253,7 +253,7 @@ class RatedResult:
 
     @property
     def ratio(self) -> Quantity | None:
-        """Return the energy by rated power divided by the measured one, None if either is unknown."""
+        """Return the energy by rated power divided by the measured energy, None if either is unknown."""
         if self.measured is None or self.measured.value <= 0:
             return None
         return Quantity(self.energy_j) / self.measured
@@ -329,7 +329,7 @@ class Result:
 
     @property
     def bound_check(self) -> Check | None:
-        """Return the check about the bound of the energy beyond its interval, None if there is no such bound."""
+        """Return the check about energy that sensors may have missed, None if there is none."""
         if self.energy is None or "unseen" not in self.energy.budget():
             return None
         return next((c for c in self.checks if c.name == "unseen"), None)

@@ -56,7 +56,7 @@ class EnergyJson(TypedDict):
 class ResultHead:
     """Hold the part of a result that lists and queries over thousands of runs need.
 
-    `energy` is that of everything measured as `--json` prints it, `failed_check` is a check after which lists
+    `energy` is the energy of everything measured as `--json` prints it, `failed_check` is a check after which lists
     show no energy. `energies` and `phases` are rows of the views of `joulelab query`.
     """
 
@@ -95,7 +95,7 @@ class ResultHead:
 
 
 class _Versions(msgspec.Struct):
-    """Hold the keys by which a stored result is valid or not."""
+    """Hold the versions and the fingerprint that decide whether a stored result is valid."""
 
     result_version: int = 0
     analysis_version: int = 0
@@ -152,7 +152,7 @@ def load_head(run: Path) -> ResultHead:
 
 
 def analyse_ended(run: Path) -> tuple[Result, str]:
-    """Seal an ended run and analyse it; also return the fingerprint of its files before. Raises JoulelabError."""
+    """Seal an ended run and analyse it; also return the fingerprint of its files before that. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse_run
     from joulelab.store.run_reader import open_run
 
@@ -166,7 +166,7 @@ def analyse_ended(run: Path) -> tuple[Result, str]:
 
 
 def read_inputs(run: Path) -> str:
-    """Return the fingerprint of a run, empty while it is live: then its result is not stored."""
+    """Return the fingerprint of a run; empty for a live run, whose result is not stored."""
     with contextlib.suppress(JoulelabError, OSError):
         if read_run_state(run) is not RunState.LIVE:
             return compute_fingerprint(run)
@@ -225,7 +225,7 @@ def make_head(result: Result) -> ResultHead:
 
 
 def list_query_rows(run: Path) -> Mapping[str, list[Row]]:
-    """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be analysed.
+    """Return the rows that a run adds to the views of `joulelab query`; none if the run cannot be analysed.
 
     A run that is damaged has a row of `damaged` with its problem.
     """
@@ -238,7 +238,7 @@ def list_query_rows(run: Path) -> Mapping[str, list[Row]]:
 
 
 def _list_energy_rows(result: Result) -> list[Row]:
-    """Return a row for each scope of possible power; the `counted` ones add up to everything measured."""
+    """Return a row for each scope whose power is possible; the `counted` rows add up to everything measured."""
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
     impossible = _find_impossible(result)
@@ -267,7 +267,7 @@ def _list_energy_rows(result: Result) -> list[Row]:
 
 
 def _find_impossible(result: Result) -> set[str]:
-    """Return the scopes whose power is impossible, as checks name them: with their hosts where there are several."""
+    """Return the scopes with an impossible power, named as in checks: with the host if there are several hosts."""
     return {c.scope for c in result.checks if (c.name, c.status) == ("impossible power", "failed")}
 
 

@@ -1,4 +1,4 @@
-"""Slow meters beside fast ones: find their lag, and let fast meters fill in between slow readings."""
+"""Combine slow meters with fast ones: find the lag of the slow meters, and let fast meters fill in between readings."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class CumulativeEnergy:
 
 
 def accumulate_energy(channel: EnergyChannel, base_ns: int) -> CumulativeEnergy:
-    """Return the energy of a channel over time, each reading at the middle of the time that it stands for."""
+    """Return the energy of a channel over time; each reading is placed at the middle of the time that it covers."""
     curve, readings = channel.curve, channel.readings
     t = find_middles(readings, base_ns)
     t -= find_shift_s(channel)
@@ -147,7 +147,7 @@ def find_middles(readings: Readings, base_ns: int) -> Floats:
 
 
 def find_shift_s(channel: EnergyChannel) -> float:
-    """Return by how much (s) the middle of the time that a reading stands for lies before the reading."""
+    """Return how much earlier (s) than the reading the middle of its measured time is."""
     if isinstance(channel.curve, CounterCurve):
         return (channel.curve.spec.update_s or 0.0) / 2
     return (channel.update_s + (channel.spec.window_s or 0.0) + channel.spec.lag_s) / 2
@@ -160,7 +160,7 @@ def _find_step_s(channel: EnergyChannel) -> float:
 
 
 def find_window_means(channel: EnergyChannel, base_ns: int) -> WindowMeans:
-    """Return a channel as mean powers over windows: its readings, or the rises of its counter."""
+    """Return mean powers of a channel over windows: its readings, or the rises of its counter."""
     curve, readings = channel.curve, channel.readings
     t = find_middles(readings, base_ns)
     if not isinstance(curve, CounterCurve):
@@ -240,7 +240,7 @@ def _estimate_within(slow: WindowMeans, fast: CumulativeEnergy, reach: float) ->
 
 
 def _find_rival(lags: Floats, left: Floats) -> float | None:
-    """Return another lag (s) that fits about as well, with worse ones in between, None if there is none."""
+    """Return another lag (s) that fits about as well, with worse lags in between; None if there is none."""
     best = int(np.argmin(left))
     good = float(left[best])
     enough = max(RIVAL_FACTOR * good, good + (1 - good) * RIVAL_SHARE)
@@ -254,7 +254,7 @@ def _find_rival(lags: Floats, left: Floats) -> float | None:
 
 
 def has_moved(slow: WindowMeans, fast: CumulativeEnergy, least_s: float, quantum_w: float) -> bool:
-    """Return whether the load moved enough to judge whether a slow meter follows it: see the rules at MOVES_SHARE.
+    """Return whether the load changed enough to judge whether a slow meter follows it: see the rules at MOVES_SHARE.
 
     Only the readings that `estimate_lag` correlates count, at least FEWEST_LAG_READINGS: a flat load has its idle edges
     elsewhere. `quantum_w` is the coarser of both meters' steps.
@@ -280,7 +280,7 @@ def has_moved(slow: WindowMeans, fast: CumulativeEnergy, least_s: float, quantum
 
 
 def _is_lasting(watts: Floats) -> bool:
-    """Return whether neighbours are alike."""
+    """Return whether neighbouring readings are alike, so that changes of the load last."""
     if watts.size < FEWEST_LAG_READINGS:
         return False
     off = watts - watts.mean()
@@ -317,7 +317,7 @@ class _LagFit:
         return fewer
 
     def find_unexplained(self, lags: Floats) -> Floats:
-        """Return the share of the slow readings' variance that the fit leaves at each lag; all of it if falling."""
+        """Return the share of the slow readings' variance that the fit leaves at each lag; 1 for a falling line."""
         rows = max(LAG_CELLS // max(self.value.size, 1), 1)
         return np.concatenate([self._find_unexplained(lags[i : i + rows]) for i in range(0, lags.size, rows)])
 
@@ -359,14 +359,14 @@ class Guide:
     energy: Callable[[int, int], Quantity]
 
     def find_means(self, slow: PowerCurve, late_s: float = 0.0) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """Return the fast mean power (W) over the window of each slow reading, and whether both were read then."""
+        """Return the fast meters' mean power (W) in the window of each slow reading, and whether both were read."""
         t = slow.find_seconds(slice(0, len(slow.readings))) + (slow.base_ns - self.curve.base_ns) * 1e-9 - slow.shift_s
         t = t - late_s
         inside = (t - slow.window_s / 2 >= self.curve.t[0]) & (t + slow.window_s / 2 <= self.curve.t[-1])
         return self.curve.find_means(t, np.full(t.size, slow.window_s)), inside
 
     def sample_like(self, slow: PowerCurve, late_s: float = 0.0) -> PowerCurve:
-        """Return the fast power as if read at the times of the slow readings."""
+        """Return the power of the fast meters at the times of the slow readings."""
         return _replace_values(slow, self.find_means(slow, late_s)[0])
 
     def is_represented(self, slow: PowerCurve, a_ns: int, b_ns: int) -> bool:
@@ -388,7 +388,7 @@ class Guide:
 
 
 class GuidedCurve:
-    """Answer energies of a slow power channel with the fast meters inside it as a guide.
+    """Compute energies of a slow power channel, guided by the fast meters inside its scope.
 
     The slow readings S are fitted by a + b F, F being the mean power of the fast meters over the same windows. Energy
     is then a T + b E(F) + E(residual): only the residual is sampled slowly. An error of b matters only as far as the
@@ -429,9 +429,9 @@ class GuidedCurve:
 
 
 class WatchedCurve:
-    """Answer energies of a slow power channel as read, with a term for the changes that only the fast meters show.
+    """Compute energies of a slow power channel as read, with a term for changes that only the fast meters show.
 
-    It is not guided: with a load in step with the readings, or an unknown lag, a fit would be wrong with a small
+    It is not guided: if the load repeats like the readings, or the lag is unknown, a fit would be wrong with a small
     uncertainty.
     """
 
@@ -459,7 +459,7 @@ class WatchedCurve:
 
 
 class DoubtedCurve:
-    """Answer energies of a meter that does not follow the load inside it: as read, without an interval."""
+    """Compute energies of a meter that does not follow the load in its scope: as read, with unknown uncertainty."""
 
     def __init__(self, curve: PowerCurve | CounterCurve) -> None:
         self.plain = curve

@@ -1,6 +1,6 @@
 """Compute statistics of repeats: Student's t and F, outliers, and the spread of cells, pooled.
 
-Two repeats of one cell say almost nothing about their spread, those of seventeen cells do. Deviations are relative to
+Two repeats of one cell say almost nothing about the spread; repeats of seventeen cells do. Deviations are relative to
 each cell's mean; a cell that scatters significantly more than the others keeps its own spread. Lines are pooled
 separately if they have enough runs: a start that takes a tenth of a second more or less matters for eight GPUs and
 hardly for one.
@@ -149,7 +149,7 @@ def _integrate_beta(x: float, a: float, b: float) -> float:
 def find_outliers(values: Sequence[float]) -> tuple[int, ...]:
     """Return the indices of outliers, none below FEWEST_TO_MARK values.
 
-    A value is marked if it is far from the median, measured in medians of such distances: up to nearly half of the
+    A value is an outlier if it is many median distances away from the median: up to nearly half of the
     values may be odd without hiding themselves.
     """
     if len(values) < FEWEST_TO_MARK or not all(math.isfinite(v) for v in values):
@@ -293,9 +293,9 @@ def compute_deviation(values: Sequence[float]) -> float | None:
 
 
 def compute_type_a(values: Sequence[float], pooled: PooledDeviation | None = None) -> float:
-    """Return the standard uncertainty of a mean, widened so that k = 2 reaches as far as Student's t.
+    """Return the standard uncertainty of a mean, widened so that k = 2 gives the interval of Student's t.
 
-    It uses the pooled spread if there is one, else that of the values; 0 for a single value.
+    It uses the pooled spread if there is one, else the spread of the values; it is 0 for a single value.
     """
     mean = compute_mean(values)
     if pooled is not None and mean > 0:
@@ -335,7 +335,7 @@ class _ScatterSum:
         return cls(energy, sum(s.energy_freedom for s in scatters), time, sum(s.time_freedom for s in scatters))
 
     def without(self, own: RepeatScatter) -> RepeatScatter:
-        """Return the sum over all others; adding them up again for each of a thousand cells would take a minute."""
+        """Return the sum over all other cells; to add them up again for each of a thousand cells takes a minute."""
         return RepeatScatter(
             energy=math.fsum((*self.energy, -own.energy)),
             energy_freedom=self.energy_freedom - own.energy_freedom,
@@ -364,7 +364,7 @@ def _find_worst(inside: Mapping[str, RepeatScatter]) -> tuple[float, str]:
 
 
 def _list_apart(scatters: Mapping[str, RepeatScatter], inside: Collection[str]) -> Iterator[str]:
-    """List the cells that scatter significantly more than the others in a pool, in it or not."""
+    """List the cells that scatter significantly more than a pool, whether they are part of it or not."""
     every = _ScatterSum.add_up([scatters[key] for key in inside])
     for key, s in scatters.items():
         if _test_scatter(s, every.without(s if key in inside else RepeatScatter())) < SCATTER_LEVEL:
@@ -372,7 +372,7 @@ def _list_apart(scatters: Mapping[str, RepeatScatter], inside: Collection[str]) 
 
 
 def _test_scatter(own: RepeatScatter, rest: RepeatScatter) -> float:
-    """Return the p value that a cell scatters like the rest: the smaller one of energy and time."""
+    """Return the p value of the hypothesis that a cell scatters like the rest: the smaller of energy and time."""
     return min(
         _test_squares(own.energy, own.energy_freedom, rest.energy, rest.energy_freedom),
         _test_squares(own.time, own.time_freedom, rest.time, rest.time_freedom),

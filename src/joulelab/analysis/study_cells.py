@@ -40,7 +40,7 @@ ASSUMED_SPREAD = 0.05  # expanded (k = 2) relative error of a single run where t
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Hold a remark that belongs beside the figures of a study, as data; `report/messages` has its sentence.
+    """Hold a remark about the figures of a study, as data; `report/messages` has the sentence for it.
 
     `numbers` are in SI units; `texts` are names, lists of names, or a check of one of the runs.
     """
@@ -155,7 +155,7 @@ def pool_by_work(cells: Sequence[Cell], lines: Sequence[Collection[str]] = ()) -
 
 
 def has_blind_sensor(cell: Cell) -> bool:
-    """Return whether a sensor that measures only part of the time may have missed load in a run of the cell."""
+    """Return whether a sensor that measures only part of the time may have missed energy in a run of the cell."""
     energies = [t.energy for t in cell.trials if t.energy is not None]
     return any(q.bounds or any(s.startswith(IN_STEP) for s in q.terms) for q in energies)
 
@@ -166,12 +166,12 @@ def list_doubts(trial: Trial) -> list[str]:
 
 
 def is_hidden_covered(repeats: int, pool: SpreadPool) -> bool:
-    """Return whether there are enough repeats for their spread to cover what the sensors may have missed."""
+    """Return whether there are enough repeats, so that their spread covers what the sensors may have missed."""
     return repeats >= (ENOUGH_IN_POOL if pool.blind else ENOUGH_REPEATS)
 
 
 def divide_energies(a: CellMeans, b: CellMeans) -> Quantity | None:
-    """Return the energy of a over that of b, None where one has none.
+    """Return the energy of a divided by the energy of b, None if either is unknown.
 
     The errors of one meter cancel in the ratio, even if its accuracy is not stated; the spread of repeats gives the
     rest. Where that spread is unknown, so is the uncertainty of the ratio.
@@ -185,7 +185,7 @@ def divide_energies(a: CellMeans, b: CellMeans) -> Quantity | None:
 
 
 def divide_times(a: CellMeans, b: CellMeans) -> Quantity | None:
-    """Return the time of a over that of b, None where one took none."""
+    """Return the time of a divided by the time of b, None if either is unknown."""
     if a.time.value <= 0 or b.time.value <= 0:
         return None
     return ONE if a is b else a.time / b.time
@@ -200,7 +200,7 @@ def average_numbers(values: Sequence[float], source: str, pooled: PooledDeviatio
 
 
 def average_lasting(cell: Cell) -> Quantity:
-    """Return the mean energy with the meter terms that do not shrink with repeats.
+    """Return the mean energy with only those uncertainty terms that repeats do not reduce.
 
     Raises ValueError if no trial has an energy.
     """
@@ -308,7 +308,7 @@ def _average_energy(trials: Sequence[Trial], tag: str, pool: SpreadPool) -> Quan
 def _average_meters(
     energies: Sequence[Quantity], trials: Sequence[Trial], tag: str, *, hidden: bool
 ) -> tuple[Quantity, dict[str, float]]:
-    """Return the mean with the terms that do not shrink with repeats, and the terms of each run."""
+    """Return the mean with the terms that repeats do not reduce, and the terms of each run."""
     n = len(energies)
     parts: list[Quantity] = []
     own: dict[str, float] = {}

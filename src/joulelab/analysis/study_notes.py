@@ -1,4 +1,4 @@
-"""Find the notes that belong beside the figures of a study, as codes with numbers and names."""
+"""Find the notes about the figures of a study, as codes with numbers and names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def list_notes(
     samples: Mapping[str, Mapping[str, RepeatSample]],
     per: Sequence[str] = (),
 ) -> tuple[Note, ...]:
-    """List the notes, those that affect most figures first; `samples` are those of each cell, by figure."""
+    """List the notes, the most important ones first; `samples` are the repeats of each cell, by figure."""
     trials = [t for c in cells for t in c.trials]
     if not trials and not any(c.moments for c in cells):
         return (Note("no-results"),)
@@ -166,7 +166,7 @@ def _find_spread_range(pools: Sequence[SpreadPool]) -> dict[str, float]:
 
 
 def _note_work(cells: Sequence[Cell], lines: Sequence[CellLine], wanted: Sequence[str]) -> list[Note]:
-    """Note by which work cells are compared: once where it is the same for every workload and phase."""
+    """Note the kind of work by which cells are compared; one note if it is the same for every workload and phase."""
     found: dict[str, tuple[Note, list[str]]] = {}
     all_groups = group_cells(cells)
     for group in all_groups:

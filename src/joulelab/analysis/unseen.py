@@ -36,7 +36,7 @@ class PowerBounds:
     high: float
 
     def widen_range(self, low: float, high: float) -> tuple[float, float]:
-        """Widen a range of mean powers, within the bounds: the power itself went further than its means."""
+        """Widen a range of mean powers, within the bounds: power itself varies more than its means."""
         room = max((high - low) * BEYOND_MEANS, (high + low) / 2 * RIPPLE)
         return max(low - room, min(low, self.low)), min(high + room, max(high, self.high))
 
@@ -44,7 +44,7 @@ class PowerBounds:
 def bound_unseen(energy_j: float, span_s: float, share: float, bounds: PowerBounds) -> float:
     """Return half of the largest error (J) that the hidden share can cause, with any power within bounds.
 
-    Half, so that the expanded uncertainty (k = 2) reaches just to the bound, which cannot be passed.
+    It is half, so that the expanded uncertainty (k = 2) equals the largest possible error.
     """
     if share <= 0 or span_s <= 0:
         return 0.0
@@ -53,14 +53,14 @@ def bound_unseen(energy_j: float, span_s: float, share: float, bounds: PowerBoun
 
 
 def place_unseen(u: float, source: str, terms: dict[str, float], evident: bool) -> dict[str, float]:
-    """Add the part that a sensor may have missed to the terms if steps are evidence for it; else return it as bound."""
+    """Make the energy that a sensor may have missed a term if steps are evidence for it, else a bound."""
     if evident:
         terms[IN_STEP + source] = u
     return {source: u} if u and not evident else {}
 
 
 def find_repeat_period(t_s: Floats, value: Floats, step_s: float) -> float | None:
-    """Return the shortest lag (s) at which the readings resemble themselves, None where they do not repeat."""
+    """Return the period (s) with which the readings repeat, None if they do not."""
     n = min(int((t_s[-1] - t_s[0]) / step_s) + 1, REPEAT_READINGS)
     if n < 16:
         return None
@@ -86,7 +86,7 @@ def find_repeat_period(t_s: Floats, value: Floats, step_s: float) -> float | Non
 
 
 def select_steps(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:
-    """Return the steps in [a, b]: those of another phase are no evidence for this one."""
+    """Return the steps in [a, b]: steps of another phase are no evidence for this one."""
     return None if steps_ns is None else steps_ns[(steps_ns >= a_ns) & (steps_ns <= b_ns)]
 
 
@@ -108,7 +108,7 @@ def find_unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) 
 
 
 def is_in_step(seen: float, grid_s: float, steps_ns: Ints | None) -> bool:
-    """Return whether reported steps are evidence that the load is in step with the meter's period.
+    """Return whether reported steps are evidence that the load repeats at the rate of the meter.
 
     Too few steps are no evidence. By chance, 12 steps of random lengths leave a tenth of the hidden part unseen, 96
     nearly nothing.
@@ -157,7 +157,7 @@ def _find_share_in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
 
 
 def _measure_unevenness(phase: Floats, seen: float) -> Floats:
-    """Return for each block the share of the cycle that no window saw, or that windows saw unequally often."""
+    """Return for each block the share of the cycle that was not measured, or measured less often than the rest."""
     rows, size = phase.shape
     bins = np.arange(rows)[:, np.newaxis] * CYCLE_BINS + np.minimum(
         (phase * CYCLE_BINS).astype(np.int64), CYCLE_BINS - 1

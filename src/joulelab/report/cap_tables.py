@@ -1,4 +1,4 @@
-"""Show power caps: the devices that can be capped and who holds them, and the caps that a run set."""
+"""Show power caps: the devices that can be capped, who has capped them, and the caps that a run set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDINGS = {
 
 
 def lay_out_cap_status(status: CapStatus) -> list[TextBlock]:
-    """Return a line for each device, then the holders, and the devices that cannot be capped."""
+    """Return a line for each device, then the processes that hold caps, then devices that cannot be capped."""
     if status.devices:
         table = make_table(HEADINGS, map(_list_cells, status.devices), left=(0, 5))
         blocks: list[TextBlock] = [table, BLANK_LINE]
@@ -36,7 +36,7 @@ def lay_out_cap_status(status: CapStatus) -> list[TextBlock]:
 
 
 def list_cap_facts(result: Result) -> list[tuple[str, str]]:
-    """List the caps that a run set, devices with equal ones together."""
+    """List the caps that a run set; devices with equal caps share a line."""
     equal: dict[tuple[float, float | None, str, int, str], list[str]] = {}
     for cap in result.caps:
         equal.setdefault((cap.asked, cap.found, cap.unit, cap.changes, cap.outcome), []).append(cap.scope)

@@ -111,7 +111,7 @@ def write_paper_document(
 
 
 def describe_paper(summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:
-    """Return the tables as they are printed, and the statistics and pairs that they are made of, in full."""
+    """Return the tables as they are printed, and the full statistics and pairs from which they are made."""
     tables = [
         {
             "title": table.title,
@@ -133,9 +133,9 @@ def describe_paper(summary: StudySummary, *, spread: Spread = "deviation", scope
 
 
 def make_paper_table(paper: PaperTable, *, is_printed: bool = False) -> Table:
-    """Return a table in which a label that stays the same is written once.
+    """Return a table in which a repeated label is written only once.
 
-    Where it is to be printed, the caption is a note, and a rule stands where the first of several labels changes.
+    For print, the caption is a note, and there is a rule wherever the first of several labels changes.
     """
     last, count = len(paper.labels) - 1, len(paper.rows)
     made = []
@@ -152,7 +152,7 @@ def make_paper_table(paper: PaperTable, *, is_printed: bool = False) -> Table:
 
 
 def _make_one_label_table(paper: PaperTable) -> Table:
-    """Return a table whose labels are one column, to stand before each part of a table that is too wide."""
+    """Return a table whose labels are one column, which is repeated in each part of a table that is too wide."""
     rows = [(" ".join(row.labels), *row.figures) for row in paper.rows]
     return make_table((" ".join(paper.labels), *paper.heads), rows, left=(), title=paper.title)
 
@@ -160,7 +160,7 @@ def _make_one_label_table(paper: PaperTable) -> Table:
 def list_paper_tables(
     summary: StudySummary, *, spread: Spread = "deviation", scope: str | None = None
 ) -> list[PaperTable]:
-    """Return a table per workload; `spread` follows the ±, `scope` is that of the energy (None: everything)."""
+    """Return a table per workload; `spread` is the figure after ±, `scope` that of the energy (None: everything)."""
     groups: dict[str, list[CellMetrics]] = {}
     for cell in summary.cells:
         if summary.statistics.get(cell.key):
@@ -210,7 +210,7 @@ def _name_label(summary: StudySummary, cell: CellMetrics, name: str) -> str:
 
 
 def _list_counts(summary: StudySummary, cells: Sequence[CellMetrics]) -> set[int]:
-    """Return the numbers of repeats; one run beside repeats is left out where it shows by having no ±, as in papers."""
+    """Return the numbers of repeats; a single run among repeats is left out if its missing ± shows it, as in papers."""
     samples = [(c.n, s) for c in cells for f, s in summary.statistics[c.key].items() if f != "time"]
     every = {c.n for c in cells}
     shown = all(any(f != "time" for f in summary.statistics[c.key]) for c in cells)
@@ -243,7 +243,7 @@ def _make_figure_column(
 
 
 def _list_quality_columns(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the figures that workloads are to be judged by, each with its spread over repeats."""
+    """Return the figures of quality, each with its spread over repeats."""
     reported = [list_quality_figures(c.trials) for c in cells]
     columns = []
     for name in dict.fromkeys(n for of in reported for n in of):
@@ -266,7 +266,7 @@ def choose_half_width(sample: RepeatSample, spread: Spread) -> float | None:
 
 
 def _choose_unit(values: Sequence[float], unit: str) -> tuple[float, str]:
-    """Return what to divide a column by, and its unit: kilo from ten on, milli below one, by most of its figures."""
+    """Return divisor and unit of a column: kJ if most figures are at least 10 kJ, milli if most are below one."""
     middle = median(abs(v) for v in values) if values else 0.0
     if unit == "J" and middle >= ENOUGH * KILO:
         return KILO, "kJ"
@@ -284,12 +284,12 @@ def _count_decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
 
 
 def _count_places(value: float, digits: int) -> int:
-    """Return the decimals that show a number of digits of a value."""
+    """Return how many decimals show the given number of digits of a value."""
     return digits - 1 - math.floor(math.log10(value))
 
 
 def _format_number(value: float | None, factor: float, decimals: int) -> str:
-    """Return a number with its thousands apart: `109 477.1`; one that is nothing but small has two digits."""
+    """Return a number with spaces between thousands: `109 477.1`; one too small for the decimals has two digits."""
     if value is None:
         return fmt.NOTHING
     shown = abs(value) / factor
@@ -366,7 +366,7 @@ def _describe_accuracy(samples: Sequence[RepeatSample]) -> str:
 
 
 def _describe_intervals(cells: Sequence[CellMetrics]) -> str:
-    """Return how well energies of single runs are known: by all terms of their intervals, not by the gain alone."""
+    """Describe the uncertainty of the energies of single runs: of all terms, not of the gain alone."""
     energies = [c.energy for c in cells if c.energy is not None]
     known = [100 * e.expanded / e.value for e in energies if e.expanded is not None and e.value > 0]
     if not known or len(known) < len(energies):
@@ -403,7 +403,7 @@ def list_pair_tables(summary: StudySummary, *, every: bool = False) -> list[Tabl
 
 
 def _name_group(summary: StudySummary, workload: str, lines: Sequence[CellLine]) -> str:
-    """Return the workload of a table, and the phase where all its rows are of one: their names then leave it out."""
+    """Return the workload of a table, and the phase if all rows have the same; names in the rows then omit it."""
     phases = {str(summary.cell(line.cells[0]).knobs.get("phase", "")) for line in lines}
     parts = [workload, *(phases if len(phases) == 1 else ())]
     name = ", ".join(part for part in parts if part)
@@ -444,7 +444,7 @@ def _make_pair_table(title: str, pairs: Sequence[CellPair], knobs: Mapping[str, 
 def name_pairs(pairs: Sequence[CellPair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the pairs by the knobs in which they differ: `batch=2 cpu-mix : gpu`.
 
-    Knobs that are the same in all rows are left out, those of both cells stand before, once.
+    Knobs that are the same in all rows are left out; knobs that both cells share are written once, before the pair.
     """
     cells = [knobs[key] for p in pairs for key in (p.cell, p.against)]
     names = dict.fromkeys(n for own in cells for n in own)
@@ -467,13 +467,13 @@ def _name_pair(pair: CellPair, own: Mapping[str, Any], other: Mapping[str, Any],
 
 
 def _format_values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return some knobs of a cell, without names that the values make clear: `gpu 300 W batch=2`."""
+    """Return some knobs of a cell, without the names of knobs whose values are clear: `gpu 300 W batch=2`."""
     there = [n for n in names if n in knobs]
     return " ".join(format_knob(n, knobs[n]) if n in (*FIRST, *AXES) else format_knobs({n: knobs[n]}) for n in there)
 
 
 def format_more_repeats(pair: CellPair) -> str:
-    """Return how many more repeats would settle it, empty where it is settled or not known."""
+    """Return how many more repeats would decide a pair; empty if it is decided, or the number is unknown."""
     if pair.more_than_100:
         return "meters" if pair.by_meters else f"> {MOST_REPEATS}"
     return "" if pair.more_repeats is None else f"{pair.more_repeats}"

@@ -1,4 +1,4 @@
-"""Describe results as plain data for `--json`, the dashboard and files: codes and numbers beside the sentences."""
+"""Describe results as plain data for `--json`, the dashboard and files: codes and numbers as well as sentences."""
 
 from __future__ import annotations
 

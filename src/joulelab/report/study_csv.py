@@ -91,7 +91,7 @@ def _split_quantity(name: str, q: Quantity | None) -> dict[str, float | None]:
 
 
 def write_statistics_csv(summary: StudySummary) -> str:
-    """Return a row per cell with every figure of its repeats, SI, in full: what the tables are rounded from."""
+    """Return a row per cell with every figure of its repeats, in SI units and not rounded."""
     rows = []
     for cell in summary.cells:
         row: dict[str, Any] = {"cell": cell.key, **list_knob_columns(cell), "line": cell.line}

@@ -77,7 +77,7 @@ def name_study_twins(study: Study) -> str:
 
 
 def _is_served(study: Study) -> bool:
-    """Return whether its runs were on a served twin; the first run decides, since all share a machine."""
+    """Return whether the runs of a study were on a served twin; the first run decides, since all share a machine."""
     first = next((study.folder / "cells").glob("*/r*/*/run.json"), None)
     if first is None:
         return False
@@ -94,7 +94,7 @@ def map_twins(study: Study) -> dict[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class CellEstimate:
-    """Hold the estimate of one cell: rated power (W), energy (J), what the devices of `families` used, their ratio."""
+    """Hold the estimate of one cell: rated power (W), its energy (J), the energy used by `families`, their ratio."""
 
     cell: str
     families: tuple[str, ...]
@@ -116,7 +116,7 @@ def list_estimates(results: Results, summary: StudySummary) -> list[CellEstimate
 
 
 def _estimate_cell(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | None:
-    """Return the estimate of a cell from its repeats, without those that ran on other devices than the first."""
+    """Return the estimate of a cell from its repeats; repeats on other devices than the first are left out."""
     alike = [t for t in trials if (t.families, t.watts) == (trials[0].families, trials[0].watts)]
     cell = Cell(key, {}, tuple(Trial(t.used, t.time_s, meter=t.meter) for t in alike))
     mean = compute_means(cell)
@@ -128,7 +128,7 @@ def _estimate_cell(key: str, trials: Sequence[RatedTrial]) -> CellEstimate | Non
 
 
 def describe_estimates(estimates: Sequence[CellEstimate], summary: StudySummary) -> str:
-    """Return the range of ratios in a sentence, or how to state an unknown rated power."""
+    """Return a sentence with the range of ratios, or advice if the rated power is unknown."""
     if not estimates:
         return f"Unknown: no run recorded the rated power of its devices; {RATED_ADVICE}."
     ranked = sorted(estimates, key=lambda each: each.ratio.value)

@@ -116,12 +116,12 @@ def title_line(summary: StudySummary, line: CellLine) -> str:
 
 
 def has_one_cell(summary: StudySummary, line: CellLine) -> bool:
-    """Return whether a line is one cell that its title names: there is nothing to compare or choose."""
+    """Return whether a line has only one cell, which its title names: there is nothing to compare or choose."""
     return len(line.cells) == 1 and not _list_own_knobs(summary.cell(line.cells[0]).knobs, line)
 
 
 def name_plain_cell(summary: StudySummary, key: str) -> str:
-    """Return the name of a cell without knobs: its key only where another cell has the same knobs."""
+    """Return the name of a cell without knobs; it includes the key if another cell has the same knobs."""
     knobs = summary.cell(key).knobs
     return key if sum(c.knobs == knobs for c in summary.cells) > 1 else ALL_RUNS
 
@@ -132,7 +132,7 @@ def _list_own_knobs(knobs: Mapping[str, Any], line: CellLine) -> dict[str, Any]:
 
 
 def _make_label_column(summary: StudySummary, line: CellLine) -> FilledColumn:
-    """Return the names of the cells of a line; the reference has a star, a cap that was not in force a `!`."""
+    """Return a column with the names of cells: `*` marks the reference, `!` a cap that was not in force."""
     rows, is_single = summary.of_line(line), has_one_cell(summary, line)
     if line.axis is None:
         names = [format_knobs(_list_own_knobs(r.knobs, line)) or name_plain_cell(summary, r.key) for r in rows]
@@ -154,7 +154,7 @@ def _make_label_column(summary: StudySummary, line: CellLine) -> FilledColumn:
 def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bool = False) -> Table:
     """Return repeats, energy, time, mean power, energy per unit of work and quality of the cells of a line.
 
-    Figures that rest on an estimate have a mark. The best cells are marked rows, with `names_best` in a column too.
+    Estimates have a mark. Rows of the best cells are marked, with `names_best` also in a column.
     """
     rows = summary.of_line(line)
     estimates = [r.estimate for r in rows]
@@ -246,18 +246,18 @@ def _list_styles(bests: Sequence[BestCell], line: CellLine) -> list[str]:
 
 
 def uses_estimate(summary: StudySummary, *keys: str | None) -> bool:
-    """Return whether the energy of one of some cells is an estimate."""
+    """Return whether the energy of at least one of these cells is an estimate."""
     return any(summary.cell(key).estimate for key in keys if key is not None)
 
 
 def _name_goals(bests: Sequence[BestCell], key: str) -> str:
-    """Return the goals for which a cell is the best, and those for which it is not significantly worse (~)."""
+    """Return the goals for which a cell is the best, and the goals (~) for which it is not significantly worse."""
     words = [b.goal.text for b in bests if b.cell == key] + [f"~{b.goal.text}" for b in bests if key in b.tied]
     return " ".join(words)
 
 
 def list_line_bests(summary: StudySummary, line: CellLine | None) -> list[BestCell]:
-    """Return the best cells of a line for each goal, or of all lines together; none where a cell is alone."""
+    """Return the best cell of a line, or of all lines, for each goal; none if there is only one cell."""
     if line is None:
         return [b for b in summary.best if b.line is None]
     return [] if has_one_cell(summary, line) else [b for b in summary.best if b.line == line.key]
@@ -286,7 +286,7 @@ def describe_best(summary: StudySummary, best: BestCell) -> str:
 
 
 def name_cell(summary: StudySummary, key: str, line: CellLine | None) -> str:
-    """Return a cell by its own knobs in its line, or by all its knobs."""
+    """Return the name of a cell: the knobs that it does not share with its line, or all its knobs."""
     knobs = summary.cell(key).knobs
     if line is None:
         return format_knobs(knobs) or name_plain_cell(summary, key)
@@ -297,7 +297,7 @@ def name_cell(summary: StudySummary, key: str, line: CellLine | None) -> str:
 
 
 def name_cells(summary: StudySummary, keys: Sequence[str], line: CellLine | None, *, also: str | None = None) -> str:
-    """Return cells by name, neighbours as a range: `140 W to 190 W, 260 W`; `also` does not break a range."""
+    """Return the names of cells, neighbours as a range: `140 W to 190 W, 260 W`; cells `also` may be inside a range."""
     if line is None:
         lines = [each for each in summary.lines if set(each.cells) & set(keys)]
         of = [[key for key in each.cells if key in keys] for each in lines]
@@ -364,7 +364,7 @@ def _fill_scaled(name: str, unit: str, values: Sequence[Quantity | None]) -> tup
 
 
 def _mark_estimates(filled: tuple[Column, Sequence[Quantity | None]], estimates: Sequence[bool]) -> FilledColumn:
-    """Mark figures that rest on an estimate; the reference's own 0 rests on nothing."""
+    """Mark figures that are based on an estimate, except the 0 of the reference itself."""
     column, values = filled
     pairs = zip(values, estimates, strict=True)
     return column, tuple(

@@ -125,7 +125,7 @@ def make_table(
     title: str = "",
     notes: Sequence[str] = (),
 ) -> Table:
-    """Make a table; columns given by name are aligned to the right, but for those at the places `left`.
+    """Make a table; columns given by name are aligned to the right, except columns with an index in `left`.
 
     Short rows are filled up with empty cells.
     """
@@ -142,14 +142,14 @@ def make_table(
 def join_columns(
     columns: Iterable[FilledColumn], *, styles: Sequence[str] = (), title: str = "", notes: Sequence[str] = ()
 ) -> Table:
-    """Make a table of columns that have their cells; `styles` are those of the rows."""
+    """Make a table from columns with their cells; `styles` are the styles of the rows."""
     heads, cells = zip(*columns, strict=True)
     rows = [TableRow(row, styles[k] if styles else "") for k, row in enumerate(zip(*cells, strict=True))]
     return make_table(heads, rows, title=title, notes=notes)
 
 
 def make_record_table(records: Sequence[Mapping[str, Any]]) -> Table:
-    """Make a table for CSV: a row per record, and the columns of all records in the order in which they come up."""
+    """Make a table for CSV: a row per record, with the columns of all records in the order of their first use."""
     names = list(dict.fromkeys(name for record in records for name in record))
     return make_table(names, [[record.get(name) for name in names] for record in records])
 
@@ -161,7 +161,7 @@ def scale_column(name: str, unit: str, values: Iterable[Quantity | float | None]
 
 
 def join_tables(first: Table, second: Table) -> Table:
-    """Return both tables side by side: rows of the second without its first column after those of the first."""
+    """Return two tables side by side; the first column of the second table is left out."""
     rows = (replace(a, cells=(*a.cells, *b.cells[1:])) for a, b in zip(first.rows, second.rows, strict=True))
     return replace(first, columns=(*first.columns, *second.columns[1:]), rows=tuple(rows))
 
@@ -193,14 +193,14 @@ def _format_quantity(q: Quantity, column: Column) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Return a text that moves no cursor and sets no colour; our own HTML stays as it is."""
+    """Return a text without control characters, which could move the cursor; our own HTML stays unchanged."""
     if text.isprintable() or isinstance(text, Html):
         return text
     return escape_unprintable(text.replace(HARD_BLANK, " "))
 
 
 def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
-    """Return the table and its cells as text, both without columns that have neither heading nor text."""
+    """Return the table and its cells as text, without columns that have neither heading nor text."""
     texts = [[format_cell(cell, c) for cell, c in zip(row.cells, table.columns, strict=True)] for row in table.rows]
     shown = [k for k, c in enumerate(table.columns) if c.heading or any(row[k] for row in texts)]
     if len(shown) == len(table.columns):
@@ -214,25 +214,25 @@ def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
 
 
 def measure_text(text: str) -> int:
-    """Return how many cells of a terminal a text of one line takes."""
+    """Return the width of a line of text, in cells of a terminal."""
     if text.isascii() or max(text) < FIRST_ACCENT:
         return len(text)
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def measure_table(table: Table) -> int:
-    """Return how many cells of a terminal a table takes in width."""
+    """Return the width of a table, in cells of a terminal."""
     table, texts = _fill_cells(table)
     return _add_widths(_measure_columns(_split_headings(table), _split_cells(table, texts)))
 
 
 def style_text(text: str, style: str) -> str:
-    """Return a text in bold, dim or a colour for the terminal; without a style as it is."""
+    """Return a text in bold, dim or a colour for the terminal; unchanged without a style."""
     return f"{ANSI[style]}{text}{ANSI_END}" if style and text else text
 
 
 def split_table(table: Table, width: int) -> list[Table]:
-    """Return a table as parts that fit into a width, each with the labels: no figure is cut off."""
+    """Split a table into parts that fit into a width, each with the labels; no figure is cut off."""
     table, texts = _fill_cells(table)
     labels = range(table.label_count)
     widths = _measure_columns(_split_headings(table), _split_cells(table, texts))
@@ -250,9 +250,9 @@ def split_table(table: Table, width: int) -> list[Table]:
 
 
 def fit_table(table: Table, width: int) -> list[Table]:
-    """Return a table so that it fits into a width, in several parts where it must be.
+    """Return a table that fits into a width, in several parts if necessary.
 
-    Headings and texts take several lines. In a narrow terminal, optional columns are left out rather than that.
+    Optional columns are left out first; then headings and texts are wrapped to several lines.
     """
     if measure_table(table) <= width:
         return [table]
@@ -298,14 +298,14 @@ def _write_lines(table: Table, *, is_styled: bool) -> str:
 
 
 def _split_headings(table: Table) -> list[list[str]]:
-    """Return the lines of the headings; those with fewer lines stand at the bottom."""
+    """Return the lines of the headings; headings with fewer lines are at the bottom."""
     heads = [[clean_text(line) for line in column.heading.split("\n")] for column in table.columns]
     most = max((len(lines) for lines in heads), default=1)
     return [list(line) for line in zip(*([""] * (most - len(lines)) + lines for lines in heads), strict=True)]
 
 
 def _split_cells(table: Table, texts: Sequence[Sequence[str]]) -> list[list[tuple[str, ...]]]:
-    """Return the lines of each row: a text may have several, figures stand in the first."""
+    """Return the lines of each row: a text may have several lines, figures are in the first one."""
     found = []
     for row, cells in zip(table.rows, texts, strict=True):
         if row.depth:
@@ -333,7 +333,7 @@ def _choose_columns(table: Table, places: Sequence[int]) -> Table:
 
 
 def _fold_headings(table: Table) -> Table:
-    """Return a table whose headings take several lines rather than make their columns wider."""
+    """Return a table whose headings are wrapped to several lines, so that columns are narrower."""
     table, texts = _fill_cells(table)
     columns = []
     for column, *cells in zip(table.columns, *texts, strict=True):
@@ -374,7 +374,7 @@ def _wrap_texts(table: Table, width: int, *, cuts_words: bool = False) -> Table:
 
 
 def write_markdown(table: Table) -> str:
-    """Return a table in Markdown, its title in bold. Text of others cannot end a cell or the table."""
+    """Return a table in Markdown, its title in bold. Texts are escaped, so that they cannot end a cell or the table."""
     table, texts = _fill_cells(table)
     lines = [[escape_markdown(_join_lines(c.heading)) or " " for c in table.columns]]
     lines.append([":---" if c.align == "left" else "---:" for c in table.columns])

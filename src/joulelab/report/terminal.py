@@ -97,7 +97,7 @@ def _write_fact(label: str, text: str, label_width: int, width: int) -> list[str
 
 
 def wrap_advice(line: str, room: int) -> list[str]:
-    """Wrap advice after commas, colons and semicolons that are not in quotes, so that its commands stay whole."""
+    """Wrap advice only after commas, colons and semicolons outside of quotes, so that commands are not broken."""
     whole = re.sub(r"""'[^']*'|"[^"]*"|(?<![,:;]) """, lambda found: found[0].replace(" ", HARD_BLANK), line)
     return _wrap_line(whole, room, "   ")
 

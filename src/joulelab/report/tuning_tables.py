@@ -84,7 +84,7 @@ def _make_measured_table(tuned: Tuned) -> Table:
 
 
 def _make_compared_table(tuned: Tuned) -> Table:
-    """Return gain, loss and score against the highest cap, and the verdict."""
+    """Return a table of gain, loss and score against the highest cap, and the verdict."""
     has_score = tuned.goal.name not in PLAIN
     share = Column("gain", "%", is_share=True)
     columns: list[Column | str] = [
@@ -181,7 +181,7 @@ def _format_joules(value: float) -> str:
 
 
 def _format_time(q: Quantity) -> str:
-    """Return a time with its interval, where that is known."""
+    """Return a time with its interval, if the interval is known."""
     wide = q.expanded
     if not wide:
         return _format_seconds(q.value)

@@ -1,1 +1,1 @@
-"""Charts: what lies where (`model`), and how it is drawn in a page (`svg`)."""
+"""Define charts as data (`chart_model`), and draw them for pages and for print."""

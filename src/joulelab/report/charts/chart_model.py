@@ -101,7 +101,7 @@ class StackChart:
 
 @dataclass(frozen=True, slots=True)
 class HistogramChart:
-    """Hold shares (percent) of values between `edges`, and named lines (`marks`) such as median and maximum."""
+    """Hold the percentage of values between each two `edges`, and named lines (`marks`) such as the median."""
 
     title: str
     description: str
@@ -130,7 +130,7 @@ class ChartCurve:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Hold curves over one pair of axes; `ticks` are names in place of numbers, `level` is a reference line.
+    """Hold curves with common axes; `ticks` are names instead of numbers, `level` is a reference line.
 
     `has_one_front`: one Pareto front for all curves, otherwise one for each.
     """
@@ -205,7 +205,7 @@ class PowerLine:
 
 @dataclass(frozen=True, slots=True)
 class PowerSpan:
-    """Hold a phase or a gap: from, to (s after the start of the workload); `depth` of a phase counts from 0."""
+    """Hold a phase or a gap: begin and end (s after the start of the workload); the outermost phases have `depth` 0."""
 
     label: str
     from_s: float

@@ -41,7 +41,7 @@ def make_power_chart(profile: PowerProfile, result: Result) -> PowerChart:
 
 
 def describe_power(result: Result) -> str:
-    """Describe power over time in words: the caption, and for people who do not see the picture."""
+    """Describe power over time in words, for the caption and for people who do not see the picture."""
     whole = result.group("measured")
     if whole is None:
         return "Power over time."
@@ -55,7 +55,7 @@ def describe_power(result: Result) -> str:
 
 
 def list_power_lines(result: Result) -> tuple[PowerLine, ...]:
-    """List the powers drawn as lines over everything measured: rated, mean of the workload, idle."""
+    """List the powers that are drawn as horizontal lines: rated, mean of the workload, idle."""
     whole = result.group("measured")
     if whole is None:
         return ()
@@ -81,7 +81,7 @@ def _list_phases(result: Result) -> tuple[PowerSpan, ...]:
 
 
 def _list_gaps(result: Result, profile: PowerProfile) -> tuple[PowerSpan, ...]:
-    """List the longest gaps: the recorded ones, and times at which one of several hosts has no readings."""
+    """List the longest gaps: recorded gaps, and times in which one of several hosts has no readings."""
     end_ns = profile.zero_ns + round(profile.grid.to_s * 1e9)
     spans = [PowerSpan(f"{m.name}: not read, so sums have a gap", m.from_s, m.to_s) for m in profile.missing]
     for gap in result.gaps:
@@ -111,7 +111,7 @@ def make_overlay_chart(
 def find_common_traces(profiles: Sequence[PowerProfile]) -> list[tuple[str, tuple[PowerTrace, ...]]]:
     """Find the scopes that all runs have: everything measured first, if that is the same scope in all of them.
 
-    The wall power of a run with other meters is the same scope as that of a run without.
+    The wall power is the same scope in every run, whether other meters were read or not.
     """
     known = [_index_traces(profile) for profile in profiles]
     whole = tuple(profile.everything for profile in profiles)

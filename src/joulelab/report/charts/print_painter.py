@@ -1,6 +1,6 @@
 """Draw charts for print with matplotlib.
 
-matplotlib is imported when something is drawn, and never pyplot: no window, no state that outlives the call.
+matplotlib is imported when something is drawn; pyplot never is, so that there are no windows and no global state.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def save_figure(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -
 
 
 def add_note(figure: Figure, note: str) -> None:
-    """Put a note below a figure, as a part of it: error bars mean nothing without their coverage factor."""
+    """Put a note below a figure, as part of the picture: error bars mean nothing without their coverage factor."""
     text = _wrap_text(note, figure.get_figwidth() * NOTE_LETTERS_PER_IN)
     figure.supxlabel(text, fontsize=7, color="#444444", x=0.01, ha="left")
 
@@ -299,7 +299,7 @@ def _paint_curve(axes: Axes, chart: CurveChart, curve: ChartCurve, k: int) -> No
 
 
 def _choose_front_names(axes: Axes, front: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
-    """Choose points of a front whose names do not overlap, its ends first."""
+    """Choose points of a front whose names do not overlap; the ends of the front have precedence."""
     axes.autoscale_view()
     chosen: list[tuple[float, float, str]] = []
     places: list[tuple[float, float]] = []
@@ -365,7 +365,7 @@ def _paint_phases(axes: Axes, chart: PowerChart, unit_s: float) -> None:
 
 
 def _paint_overlay(axes: Axes, chart: OverlayChart) -> str:
-    """Draw the first common scope of several runs, else everything measured of each; return the note."""
+    """Draw the first scope that all runs have in common, else everything measured of each run; return the note."""
     profiles = [each.profile for each in chart.charts]
     unit_s, unit = _choose_time_unit(max(p.duration_s for p in profiles))
     common = chart.common[0] if chart.common else None
@@ -434,7 +434,7 @@ def _add_legend_above(figure: Any) -> None:
 
 
 def _set_names(axes: Axes, names: Sequence[str], *, most: int = MOST_TICKS, room: int = 60) -> None:
-    """Write names below the axis, turned if they need more room than there is (in letters)."""
+    """Write names below the axis; turn them if they need more than `room` letters."""
     places = range(0, len(names), max(-(-len(names) // max(most, 1)), 1))
     turn: Any = {"rotation": 30, "ha": "right"} if sum(len(names[k]) + 2 for k in places) > room else {}
     axes.set_xticks(list(places), [names[k] for k in places], **turn)

@@ -47,7 +47,7 @@ def list_run_pictures(result: Result, profile: PowerProfile | None) -> list[Pict
 
 
 def list_comparison_pictures(results: Sequence[Result], profiles: Sequence[PowerProfile | None]) -> list[Picture]:
-    """List the pictures of several runs: power over each other by time and by fraction, then the charts of the page."""
+    """List the pictures of several runs: power by time and by fraction of the runtime, then the charts of the page."""
     from joulelab.report.charts.power_chart import make_overlay_chart
     from joulelab.report.charts.run_charts import list_comparison_charts
     from joulelab.report.comparison import label_runs
@@ -84,7 +84,7 @@ def list_study_pictures(summary: StudySummary) -> list[Picture]:
 
 
 def _number_kinds(charts: Iterable[tuple[str, Chart]]) -> list[Picture]:
-    """Make kinds unique: the second of a kind ends in -2."""
+    """Make kinds unique: the second picture of a kind ends in -2."""
     pictures: list[Picture] = []
     counts: dict[str, int] = {}
     for kind, chart in charts:

@@ -1,6 +1,6 @@
 """Make the charts of one run, and of runs beside each other, from their results. Pure.
 
-Nothing is computed here but sums of figures of the result.
+Only sums of figures of the result are computed here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BUDGET_NOTE = (
 
 
 def list_run_charts(result: Result, profile: PowerProfile | None) -> list[tuple[str, StaticChart]]:
-    """List the charts of a run, each with the section of the page that shows it; power over time is not among them."""
+    """List the charts of a run except power over time, each with the section of the page that shows it."""
     charts: list[tuple[str, StaticChart | None]] = [
         ("energy", chart_energy_parts(result)),
         ("energy", chart_scopes(result)),
@@ -70,7 +70,7 @@ def list_run_charts(result: Result, profile: PowerProfile | None) -> list[tuple[
 def split_energy(result: Result) -> dict[tuple[str, str], Quantity]:
     """Split the energy of `measured` (J) by host and part: families, rest of the node, loss of its power supply.
 
-    The parts add up to the whole: the rest of a node is what its meter counts beyond its devices.
+    The parts add up to the whole: the rest of a node is its energy minus that of its devices.
     """
     whole = result.group("measured")
     if whole is None:
@@ -171,7 +171,7 @@ def _make_bar_chart(title: str, label: str, bars: Sequence[ChartBar], note: str 
 def chart_epochs(result: Result) -> BarChart | None:
     """Chart the energy (or the time, without energy) of the phases that are repeated most often: the epochs.
 
-    None if no phase is repeated, or more often than a picture can show.
+    None if no phase is repeated, or if there are more repeats than a picture can show.
     """
     rows = list_phase_rows(result, every=True)
     repeats: dict[tuple[str, str], list[int]] = {}
@@ -208,7 +208,7 @@ def chart_rated_power(result: Result) -> BarChart | None:
 
 
 def chart_meters(result: Result) -> BarChart | None:
-    """Chart the deviation of other meters of a scope from the one that is used, in percent."""
+    """Chart the difference of other meters of a scope from the meter that is used, in percent."""
     bars, scope = [], ""
     for row in list_agreement_rows(result):
         scope = row.scope or scope
@@ -226,7 +226,7 @@ def chart_meters(result: Result) -> BarChart | None:
 def chart_uncertainty(result: Result) -> StackChart | None:
     """Chart the uncertainty of each sum as shares of its square by kind of source; None without intervals.
 
-    Sources add in quadrature, so that only squares can be stacked. A bound is no part of the interval.
+    Uncertainties add in quadrature, so only their squares can be stacked. A bound is not part of the interval.
     """
     whole = result.group("measured")
     same = {whole.scopes} if whole else set()  # a node that is everything measured is shown once

@@ -141,7 +141,7 @@ def _make_metric_curve(
 
 
 def _place_cells(summary: StudySummary) -> tuple[dict[str, float], str, tuple[str, ...] | None]:
-    """Return the place of each cell on the axis, the label of the axis, and names if the knob is not a number."""
+    """Return the position of each cell on the axis, the label of the axis, and names if the knob is not a number."""
     axis = summary.lines[0].axis if summary.lines else None
     if axis is None:
         names = [format_knobs(c.knobs) or c.key for c in summary.cells]
@@ -213,7 +213,7 @@ def _name_front_cell(summary: StudySummary, key: str, line: CellLine) -> str:
 
 
 def zoom_front(chart: CurveChart) -> CurveChart | None:
-    """Return the neighbourhood of the Pareto front as a chart; None if that is most of the picture."""
+    """Return a chart of the region around the Pareto front; None if that is most of the picture anyway."""
     front = [(c.x[i], c.y[i]) for c in chart.curves for i in c.front]
     if not front:
         return None
@@ -249,7 +249,7 @@ def _choose_points(curve: ChartCurve, chosen: list[int]) -> ChartCurve:
 
 
 def make_scaling_charts(summary: StudySummary) -> list[CurveChart]:
-    """Make charts of speed-up, efficiency and energy over the number of GPUs; none if that does not vary."""
+    """Make charts of speed-up, efficiency and energy over the number of GPUs; none if this number does not vary."""
     scalings = (choose_scalings(summary) or list(summary.scaling))[:MOST_SCALINGS]
     metrics: list[tuple[str, str, float, Callable[[ScalingPoint], Quantity | None]]] = [
         ("speed-up", "speed-up", 1.0, lambda p: p.speedup),
@@ -300,7 +300,7 @@ def shorten_labels(chart: CurveChart, group: str) -> CurveChart:
 
 
 def convert_to_bars(chart: CurveChart) -> CurveChart | BarChart:
-    """Turn a chart of named cells, which no number orders, into bars; other charts stay curves."""
+    """Turn a chart of named cells, which have no numeric order, into bars; other charts stay curves."""
     is_knob = chart.x_label in AXIS_NAMES.values()  # in order, with `no cap` at its end
     if chart.ticks is None or (chart.is_joined and (len(chart.curves) > 1 or is_knob)):
         return chart

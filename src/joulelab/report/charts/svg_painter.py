@@ -61,7 +61,7 @@ POINT_SHAPES = tuple(POINT_CORNERS)
 
 
 def paint_svg(chart: StaticChart, width: float = WIDTH, height: float = CURVE_HEIGHT) -> Html:
-    """Draw a chart as SVG. Only curves have a given `height` (pixels), the others take what they need."""
+    """Draw a chart as SVG. `height` (pixels) applies to curves only; other charts take the height that they need."""
     match chart:
         case BarChart():
             return _draw_upright_bars(chart, width) if chart.is_upright else _draw_bars(chart, width)
@@ -285,7 +285,7 @@ def draw_rect(x: float, y: float, width: float, height: float, class_: str, tool
 
 
 def draw_path(points: Sequence[Place], class_: str, *, is_closed: bool = False, dash: str | None = None) -> Html:
-    """Draw a line through points, interrupted where one is not finite."""
+    """Draw a line through points; it is interrupted at points that are not finite."""
     pieces, pen = [], "M"
     for x, y in points:
         if not (math.isfinite(x) and math.isfinite(y)):

@@ -16,7 +16,7 @@ CHECK, LAG, STUDY, COMPARISON = "check", "lag", "study", "comparison"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Hold one entry of a catalogue: `text` and `next` have fields, `subject` is what it is about.
+    """Hold one entry of a catalogue; `text` and `next` have fields, `subject` is `check`, `study` or the like.
 
     A code is unique within its subject.
     """
@@ -34,7 +34,7 @@ def list_messages() -> list[Message]:
 
 
 def find_message(subject: str, code: str) -> Message | None:
-    """Return the message of a code; codes that the lab does not have are looked for in apps and instruments."""
+    """Return the message of a code: of the lab itself, else of an app or an instrument family."""
     own = _list_own().get((subject, code))
     return own or next((m for m in _list_others().values() if m.code == code), None)
 
@@ -51,7 +51,7 @@ def _list_own() -> dict[tuple[str, str], Message]:
 
 @functools.cache
 def _list_others() -> dict[tuple[str, str], Message]:
-    """Read the `messages.py` of apps and instrument families, found by name as their commands and meters are."""
+    """Read every `messages.py` of apps and instrument families."""
     found: dict[tuple[str, str], Message] = {}
     for path in sorted([*ROOT.glob("*/messages.py"), *ROOT.glob("instruments/*/messages.py")]):
         parts = path.relative_to(ROOT).with_suffix("").parts

@@ -49,7 +49,7 @@ def word_check(check: Check) -> WordedCheck:
 
 
 def word_checks(checks: Iterable[Check]) -> list[WordedCheck]:
-    """Write the checks that did not end well, the worst first; those alike in several scopes become one line."""
+    """Write the checks that are not ok, the worst first; equal checks of several scopes become one line."""
     alike: dict[tuple[object, ...], list[Check]] = {}
     for check in checks:
         if check.status != "ok":
@@ -71,7 +71,7 @@ def word_note(note: Note | str, subject: str = STUDY) -> str:
 
 
 def word_lag(lag: Lag) -> str:
-    """Write why the lag of a stream was not corrected, empty if it was."""
+    """Write why the lag of a stream was not corrected; empty if the lag was corrected."""
     message = find_message(LAG, lag.why)
     return lag.why if message is None else fill_text(message.text, lag.numbers)
 
@@ -82,7 +82,7 @@ def word_notes(notes: Iterable[Note | str], subject: str = STUDY) -> list[str]:
 
 
 def list_fields(text: str, *, required: bool = False) -> set[str]:
-    """List the fields of a text, of its optional parts too unless only the required ones are wanted."""
+    """List the fields of a text; without those of optional parts if `required`."""
     text = OPTIONAL.sub("", text) if required else text
     return {name for match in FIELD.finditer(text) for name in match.groups()[:2] if name}
 
@@ -155,7 +155,7 @@ def _form_plural(noun: str) -> str:
 
 
 def _join_places(scopes: Sequence[str]) -> str:
-    """Return a short list of scopes, those with a host by it: `gpu:0-7, node.ac of n1; gpu:0 of n2, n3 and 2 more`."""
+    """Return a short list of scopes, grouped by host: `gpu:0-7, node.ac of n1; gpu:0 of n2, n3 and 2 more`."""
     if len(scopes) == 1:
         return scopes[0]
     by_host: dict[str, list[str]] = {}

@@ -1,1 +1,1 @@
-"""Pages one can send to a colleague: of a run, of two runs, of a study. Each is one file that works offline."""
+"""Make pages to send to a colleague: of a run, of several runs, of a study. Each is one file that works offline."""

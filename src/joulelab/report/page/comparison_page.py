@@ -1,4 +1,4 @@
-"""Make the report of two or more runs: power over each other, figures with intervals, phases, facts."""
+"""Make the report of two or more runs: their power in one picture, figures with intervals, phases, facts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _compare_several(
 def _show_power(
     results: Sequence[Result], profiles: Sequence[PowerProfile | None], labels: Sequence[str]
 ) -> list[PageBlock]:
-    """Show power of the runs in one picture, and the runs that are not in it."""
+    """Show the power of the runs in one picture, and name the runs that are missing in it."""
     known = [(r, p, label) for r, p, label in zip(results, profiles, labels, strict=True) if p is not None]
     without = [label for p, label in zip(profiles, labels, strict=True) if p is None]
     blocks: list[PageBlock] = []

@@ -1,6 +1,6 @@
 """Write a page as one file that works offline, or as one that the dashboard serves. Pure, but for reading our assets.
 
-A page loads nothing from elsewhere. Offline, only our own script and style run, allowed by their hashes. A served page
+A page loads nothing from elsewhere. Offline, only our own script and style are allowed, by their hashes. A served page
 has neither inline, so that the dashboard's header can forbid both.
 """
 
@@ -47,7 +47,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Hold a page: title, subtitle, sections, and by id the data of charts that are drawn in the browser.
+    """Hold a page: title, subtitle, sections, and the data (by id) of charts that the browser draws.
 
     A served page that is `live` reloads itself.
     """
@@ -118,7 +118,7 @@ def _make_version(text: str) -> str:
 def write_profile_figure(
     source: str, summary: object, *, overlay: bool = False, raw: str | None = None, live: str | None = None
 ) -> Html:
-    """Write the place where the script draws power over time from the data of this id.
+    """Write the element in which the script draws power over time, from the data with this id.
 
     `summary` is its caption. `raw` is an address of finer data (`?from=..&to=..&buckets=..`, in s after the start of
     the workload), `live` an address of the newest data.

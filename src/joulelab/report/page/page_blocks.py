@@ -48,7 +48,7 @@ class FactList:
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """Hold a table; its title is the caption, for screen readers only if `is_caption_hidden`."""
+    """Hold a table whose title is the caption; if `is_caption_hidden`, only screen readers get the caption."""
 
     table: Table
     is_caption_hidden: bool = False
@@ -75,7 +75,7 @@ class PowerBlock:
 
     @property
     def data_id(self) -> str:
-        """Return the id of its data in the page."""
+        """Return the id of the chart's data in the page."""
         return POWER_DATA if isinstance(self.chart, PowerChart) else OVERLAY_DATA
 
     def encode_data(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def _write_card(name: str, value: str, about: str) -> Html:
 
 
 def _write_facts(facts: Sequence[tuple[str, str]], style: str) -> Html | None:
-    """Write labelled lines; equal labels in a row are written once, lines with `->` are commands."""
+    """Write labelled lines; a label that repeats is written once, lines with `->` are commands."""
     parts: list[Html] = []
     last = None
     for label, text in facts:
@@ -314,5 +314,5 @@ def _write_code(text: str) -> str:
 
 
 def _make_fence(text: str, least: int) -> str:
-    """Return backquotes that are more than any in the text."""
+    """Return a fence with more backquotes than the text has in a row."""
     return "`" * max(least, 1 + max((len(run) for run in re.findall("`+", text)), default=0))

@@ -165,7 +165,7 @@ def _show_curves(chart: CurveChart, group: str) -> PageBlock:
 
 
 def _show_front(summary: StudySummary) -> list[PageBlock]:
-    """Show time and energy of all cells; a front of one among few cells is left out."""
+    """Show time and energy of all cells; a front of a single cell is left out if there are few cells."""
     blocks: list[PageBlock] = []
     groups = study_charts.group_cells(summary)
     for name, group in groups:

@@ -1,4 +1,4 @@
-"""Draw a run that goes on: as a screen that fits any terminal, or as one line. Pure."""
+"""Draw a live run: as a screen that fits any terminal, or as one line. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES = {"killed": "joulelab was killed", "closed": "ended"}
 
 
 def draw_spark(powers: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """Return the last powers as bars from 0 to their highest; a blank is a gap."""
+    """Return the last powers as a row of bars, scaled from 0 to the highest; a blank is a gap."""
     levels = ASCII if ascii_only else BLOCKS
     shown = list(powers)[-width:] if width > 0 else []
     top = max((w for w in shown if w > 0), default=0.0)
@@ -145,7 +145,7 @@ def list_power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool =
 
 
 def list_gpu_lines(gpus: Sequence[GpuRow], width: int, most: int, *, ascii_only: bool = False) -> list[Text]:
-    """Return a table of GPUs in at most `most` lines: of too many those with the highest and the lowest power."""
+    """Return a table of GPUs in at most `most` lines; of too many GPUs, those with the highest and lowest power."""
     if not gpus or most < 2:
         return []
     shown, left = list(gpus), 0
@@ -189,7 +189,7 @@ def list_phase_lines(phases: Sequence[WatchedPhase], width: int, most: int) -> l
 
 
 def list_meter_lines(meters: Sequence[WatchedMeter], width: int, most: int) -> list[Text]:
-    """Return the state of the meters in at most `most` lines: each with a problem first, then the others."""
+    """Return the state of the meters in at most `most` lines: meters with a problem first, then the others."""
     if most < 1:
         return []
     lines = []

@@ -1,4 +1,4 @@
-"""Follow the marks and events of a run that goes on, reading only new lines: phases, work, gaps, state of meters."""
+"""Follow the marks and events of a live run, reading only new lines: phases, work, gaps, state of meters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_BYTES = 64 << 20
 
 
 class NewLines:
-    """Read the whole lines that were added to files since the last read; damaged ones are left out."""
+    """Read the complete lines that were added to files since the last read; damaged lines are left out."""
 
     def __init__(self) -> None:
         self._offsets: dict[Path, int] = {}
@@ -73,7 +73,7 @@ class MarkFollower:
             self._drop_old_lines()
 
     def list_steps(self) -> Ints | None:
-        """Return the times of single steps, one process after the other, None where there are none."""
+        """Return the times of single steps, one process after the other; None without steps."""
         known = [np.sort(np.array(times, dtype=np.int64)) for times in self._steps.values() if times]
         return np.concatenate(known) if known else None
 

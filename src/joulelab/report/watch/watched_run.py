@@ -1,4 +1,4 @@
-"""Follow a run that goes on by its folder: power of every scope, energy so far, phases, GPUs, state of the meters.
+"""Follow a live run through its folder: power of every scope, energy so far, phases, GPUs, state of the meters.
 
 Shown by `joulelab watch`, and in the dashboard's list of runs.
 """
@@ -76,7 +76,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True)
 class WatchedPhase:
-    """Hold one phase: its time (s), its energy (J; None = not worked out), whether it goes on."""
+    """Hold one phase: its time (s), its energy (J; None = not computed), whether it is still open."""
 
     title: str
     depth: int
@@ -204,7 +204,7 @@ class PowerHistory:
             scope.powers.append(watts)
 
     def find_states(self, scope: str) -> dict[str, float]:
-        """Return the last state channels of a scope: load, clocks, caps, temperature."""
+        """Return the last readings of a scope's state: load, clocks, caps, temperature."""
         found: dict[str, float] = {}
         for state in self.follower.state.streams.values():
             if state.stream.scope == scope and state.row:
@@ -223,10 +223,10 @@ class PowerHistory:
 
 
 class RunEnergies:
-    """Work out the energy of a run's hosts and phases as often as a small share of one core allows."""
+    """Compute the energy of a run's hosts and phases as often as a small share of one core allows."""
 
     def __init__(self, *, share: float = SHARE, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take which share of one core may be spent, and a clock (s)."""
+        """Take the share of one core that may be used, and a clock (s)."""
         self.whole: dict[str, LiveFigures] = {}
         self.phases: dict[tuple[str, int], Quantity] = {}
         self.spent_s = 0.0
@@ -241,7 +241,7 @@ class RunEnergies:
         self._failed = 0
 
     def read(self, hosts: Sequence[HostStart], phases: Sequence[MarkedPhase]) -> None:
-        """Read the host or the phase that was read least recently, if the share allows it."""
+        """Compute the energy of the host or phase that has waited longest, if the share of a core allows it."""
         earned = self._share * (self._clock() - self._begun + CREDIT_S)
         if not hosts or self.spent_s + self._cost_s > earned:
             return
@@ -268,7 +268,7 @@ class RunEnergies:
             tail.close()
 
     def _list_due_phases(self, phases: Sequence[MarkedPhase], host: str) -> list[MarkedPhase]:
-        """Return the phases that can be worked out now, the one that was read least recently first."""
+        """Return the phases whose energy can be computed now; the phase that has waited longest is first."""
         reached = self.whole[host].at_ns
         found = []
         for phase in phases:
@@ -332,7 +332,7 @@ class _WatchedHost:
 
 
 class RunWatch:
-    """Follow one run by its folder; nothing is written there."""
+    """Follow one run through its folder; nothing is written there."""
 
     def __init__(
         self, run: Path, every_s: float, *, share: float = SHARE, own: bool = False, with_phases: bool = True
@@ -430,7 +430,7 @@ def choose_phases(phases: Sequence[MarkedPhase]) -> list[MarkedPhase]:
 
 
 def list_power_rows(scopes: Sequence[ScopeHistory], used: dict[str, Quantity]) -> tuple[list[PowerRow], float]:
-    """Return a row for each family, for all that is measured and for the rest of a node; and the power now."""
+    """Return a row for each family, for everything measured and for the rest of a node; and the power now."""
     live = [s for s in scopes if s.powers]
     held = {(s.host, s.scope) for s in live}
     rows: list[PowerRow] = []
@@ -471,7 +471,7 @@ def _make_rest(
 
 
 def _sum_histories(histories: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Return sums of histories that end at the same time; a sum that lacks one is NaN."""
+    """Return sums of histories that end at the same time; a sum is NaN if one power is missing."""
     count = min(len(h) for h in histories)
     return tuple(sum(values) for values in zip(*(list(h)[-count:] for h in histories), strict=True))
 
@@ -486,7 +486,7 @@ def _sum_energies(energies: Sequence[dict[str, Quantity]]) -> dict[str, Quantity
 
 
 def _find_starts(hosts: Sequence[_WatchedHost], start_ns: int) -> list[HostStart]:
-    """Return the start in each host's own time, by UTC where it has another clock; unknown clocks are left out."""
+    """Return the start in the time of each host, by UTC if its clock differs; hosts with unknown clocks are left out."""
     first, found = hosts[0], []
     for host in hosts:
         start = start_ns

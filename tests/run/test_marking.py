@@ -47,6 +47,26 @@ def test_a_rank_of_another_node_counts_no_steps(tmp_path: Path, monkeypatch: pyt
     assert line["amounts"] == {"samples": 64.0}
 
 
+def test_wrong_values_raise_neither_outside_of_a_run_nor_inside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mark_wrongly() -> None:
+        with joulelab.phase(5):  # type: ignore[arg-type]
+            joulelab.work(samples="x")  # type: ignore[arg-type]
+            joulelab.work(samples="y")  # type: ignore[arg-type]
+        joulelab.mark(5)  # type: ignore[arg-type]
+
+    mark_wrongly()
+    assert caplog.records == []
+    writer = marking.attach_writer(tmp_path, 0)
+    mark_wrongly()
+    marking.detach_writer()
+    lines = [json.loads(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    assert [(line["mark"], line.get("name")) for line in lines] == [("begin", "5"), ("end", None), ("switch", 5)]
+    assert writer.lost == 2
+    assert [r.getMessage() for r in caplog.records] == ["work that is no number is not counted: samples='x'"]
+
+
 def test_every_public_name_is_found() -> None:
     assert {"fact", "step", "track"} <= set(dir(joulelab))
     assert [name for name in joulelab.__all__ if not hasattr(joulelab, name)] == []

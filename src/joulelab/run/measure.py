@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("joulelab")
 RANKS_NS = WORK_INTERVAL_NS + NS // 10
+BEGIN_ADVICE = 'write `joulelab.begin("name")`'
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -118,7 +119,7 @@ class Measurement:
         if not self._start_ns:
             raise ConfigError("nothing was measured yet", next='write `with joulelab.measure("name") as m:`')
         if not self._end_ns:
-            raise ConfigError("the measurement has not ended", next="read it after the with block")
+            raise ConfigError("the measurement has not ended", next="read it after the with block or joulelab.end()")
         if self._result is None and self.run is not None:
             from joulelab.analysis.analyse import analyse_phase, analyse_run
             from joulelab.run.live import wait_until_covered
@@ -196,11 +197,14 @@ def measure(
     `runs` is the store (JOULELAB_RUNS or ./joulelab-runs). `meters` are names, or {"meter": ..., "config": {...}};
     without it the usual and configured meters are read. Idle power is recorded for `idle_s` (0) before the block,
     `tail_s` (0.3) limits the wait at the end, power is read each `period_s` (0.1); the table [run] of joulelab.toml
-    has their defaults. Raises ConfigError for wrong arguments, before anything is recorded.
+    has their defaults. Raises ConfigError for wrong arguments before anything is recorded: for names that no meter has
+    when the block begins.
     """
     times = {"period_s": period_s, "idle_s": idle_s, "tail_s": tail_s}
     copy = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
-    return _wrap_function(name, None, None, copy) if callable(name) else copy(name)
+    if callable(name) or isinstance(name, classmethod):
+        return _wrap_function(name, None, None, copy)
+    return copy(name)
 
 
 _begun: list[Measurement] = []
@@ -212,7 +216,9 @@ def begin(name: str | None = None, **options: Any) -> Measurement:
     Measurements that are begun inside others are phases of them. Raises ConfigError for wrong arguments.
     """
     if callable(name):
-        raise ConfigError("begin() takes a name, not a function", next='write `joulelab.begin("name")`')
+        raise ConfigError("begin() takes a name, not a function", next=BEGIN_ADVICE)
+    if name is not None and not isinstance(name, str):
+        raise ConfigError("the name of a measurement must be text", why=f"it is {name!r}", next=BEGIN_ADVICE)
     measurement = measure(name, **options)
     measurement.__enter__()
     _begun.append(measurement)
@@ -278,43 +284,43 @@ def _is_meter(item: object) -> bool:
 
 
 def _load_configuration() -> Config:
-    """Return the valid part of the configuration, and warn of the rest: the block runs in any case."""
+    """Return the valid part of the configuration, with its problems: the block runs in any case."""
     from joulelab.run.config.configuration import Config, load_config
 
     try:
         config = load_config(os.environ, get_host_name())
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
-        _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
-        return Config()
+        problem = ConfigError("the configuration cannot be loaded", why=f"{type(error).__name__}: {error}")
+        return Config(problems=[problem], unread={Path(): problem})
     for warning in config.warnings:
         _log.warning("configuration: %s", warning)
     return config
 
 
 def _choose_meters(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> MeterChoice:
-    """Return the meters to read: those that are given, or the usual and configured ones."""
+    """Return the meters to read: those that are given, or the usual and configured ones.
+
+    Logs problems of the configuration. Raises ConfigError for a name that no meter has.
+    """
+    from joulelab.run.config.configuration import Config
     from joulelab.run.config.meter_choice import (
         MeterChoice,
         check_meter_name,
         choose_meters,
         list_general_problems,
+        word_lost_meters,
     )
 
-    wanted = []
-    for name in (m for m in meters or () if isinstance(m, str)):
-        try:
-            if name not in config.lost:
-                check_meter_name(config, name)
-            wanted.append(name)
-        except ConfigError as problem:
-            _log.warning("this is not measured: %s", problem)
+    wanted = [m for m in meters or () if isinstance(m, str)]
+    given = [dict(m) for m in meters or () if not isinstance(m, str)]
+    for table in given:
+        check_meter_name(Config(), table["meter"])
     if wanted or meters is None:
         choice = choose_meters(config, os.environ, wanted)
     else:
         choice = MeterChoice(meters=[], node=dict(config.node), lost=list_general_problems(config))
-    for warning in (*choice.lost, *choice.warnings):
+    for warning in (*word_lost_meters(choice.lost), *choice.warnings):
         _log.warning("%s", warning)
-    given = [dict(m) for m in meters or () if not isinstance(m, str)]
     if given:
         choice.meters = [*(choice.meters or ()), *given]
     return choice
@@ -363,7 +369,10 @@ def _wrap_function(
     report: Callable[[Measurement], object] | None,
     make: Callable[[str], Measurement],
 ) -> Callable[P, R]:
-    """Return the function with each call measured. Raises ConfigError for anything but a function."""
+    """Return the function or method with each call measured. Raises ConfigError for anything else."""
+    if isinstance(function, staticmethod | classmethod):
+        method = type(function)(_wrap_function(function.__func__, name, report, make))
+        return cast("Callable[P, R]", method)
     if inspect.isclass(function):
         why = "making an object of it is not what takes energy"
         raise ConfigError(f"the class {function.__name__} cannot be measured", why=why, next="decorate its methods")

@@ -14,6 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
 from joulelab.core.marks import read_local_rank
 from joulelab.run import marking
 from joulelab.run.child_process import start_recorder
@@ -149,7 +150,8 @@ def join_session(make_options: Callable[[], RunOptions], *, warm: bool) -> tuple
     """Return the session of this process and whether it was started by this call.
 
     With `warm`, the recorder loads the usual meters while the options are made. There is no session inside a run that
-    another process records, and on ranks other than the first of a node.
+    another process records, and on ranks other than the first of a node. Raises the ConfigError of `make_options`; any
+    other failure is logged, and there is no session.
     """
     slot = _get_slot()
     with slot.lock:
@@ -159,14 +161,17 @@ def join_session(make_options: Callable[[], RunOptions], *, warm: bool) -> tuple
         if marking.writer() is not None or read_local_rank(os.environ):
             return None, False
         recorder: ChildProcess | None = None
+        options: RunOptions | None = None
         try:
             recorder = _start_recorder(warm=warm)
-            slot.session = MeasureSession(make_options(), recorder)
+            options = make_options()
+            slot.session = MeasureSession(options, recorder)
         except BaseException as error:
             if recorder is not None:
                 recorder.kill()
                 recorder.close()
-            if not isinstance(error, Exception):
+            is_refused = options is None and isinstance(error, ConfigError)
+            if is_refused or not isinstance(error, Exception):
                 raise
             _log.warning("this is not measured: %s", error)  # the block runs, measured or not
             return None, False

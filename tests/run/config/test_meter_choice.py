@@ -7,7 +7,7 @@ from tests.run.config.conftest import INSTRUMENT, Places
 
 from joulelab import instruments as meters
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.meter_choice import choose_meters
+from joulelab.run.config.meter_choice import choose_meters, word_lost_meters
 
 ENTRY = '[meters.pdu1]\nmeter = "INSTRUMENT"\naddress = "x"\n'
 
@@ -113,9 +113,26 @@ def test_a_file_that_is_no_toml_costs_its_meters_only(places: Places) -> None:
         config = places.load()
         chosen = choose_meters(config, {}, ("pdu1", "pdu2"))
         assert [e.name for e in chosen.entries] == ["pdu1"]
-        assert [lost.meter for lost in chosen.lost] == ["configuration", "pdu2"]
-        assert "not a TOML file" in str(chosen.lost[0])
-        assert f"there is no meter 'pdu2' ({places.project} cannot be read and may define it)" in str(chosen.lost[1])
+        (lost,) = chosen.lost
+        assert lost.meter == "pdu2"
+        assert str(lost).startswith(f"meter pdu2 is not read: {places.project}")
+        assert "not a TOML file, and it may define this meter" in str(lost)
+        for others in ((), ("pdu1",)):
+            (general,) = choose_meters(config, {}, others).lost
+            assert (general.meter, "not a TOML file" in str(general)) == ("configuration", True)
+        assert [lost.meter for lost in choose_meters(config, {}, (), ("pdu2",)).lost] == ["configuration"]
+
+
+def test_one_cause_gives_one_warning(places: Places) -> None:
+    places.write("project", "x = \n")
+    two = word_lost_meters(choose_meters(places.load(), {}, ("pdu1", "pdu2")).lost)
+    assert [text.partition(": ")[0] for text in two] == ["meters pdu1, pdu2 are not read"]
+    places.write("user", "y = \n")
+    both = word_lost_meters(choose_meters(places.load(), {}, ("pdu1",)).lost)
+    assert sorted(text.partition(": ")[0] for text in both) == [
+        "a part of the configuration is not used",
+        "meter pdu1 is not read",
+    ]
 
 
 def test_the_cords_of_a_lost_entry_still_count(places: Places) -> None:

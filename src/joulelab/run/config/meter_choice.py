@@ -228,27 +228,42 @@ def choose_meters(
 def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequence[str] = ()) -> list[LostMeter]:
     """List general problems, then wrong entries: all of them, or those wanted by name or by kind of meter.
 
-    If a file cannot be read, an unknown name is lost, too: that file may define it. Otherwise an unknown name raises
-    ConfigError.
+    If a file cannot be read, a wanted name that is unknown is lost because of it: that file may define it, and is no
+    general problem then. Otherwise an unknown name raises ConfigError.
     """
-    lost = _list_lost_entries(config)
+    lost, general = _list_lost_entries(config), list_general_problems(config)
     for name in (*wanted, *without):
         if name in config.lost or _is_builtin(name):
             continue
         try:
             check_meter_name(config, name)
-        except ConfigError as problem:
+        except ConfigError:
             if not config.unread:
                 raise
-            why = f"{', '.join(map(str, config.unread))} cannot be read and may define it"
-            lost.append(LostMeter(name, ConfigError(problem.what, why=why, next="correct that file")))
+            cause = next(iter(config.unread.values()))
+            if name in wanted and name not in without:
+                general = [one for one in general if one.problem is not cause]
+            what = f"{cause.what}, and it may define this meter"
+            unread = ConfigError(what, where=cause.where, why=cause.why, next=cause.next, code=cause.code)
+            lost.append(LostMeter(name, unread))
     missed = [one for one in lost if not {one.meter, one.kind} & {*without}]
-    return [*list_general_problems(config), *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
+    return [*general, *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
 
 
 def _list_lost_entries(config: Config) -> list[LostMeter]:
     kinds = {name: str(config.tables[name].values.get("meter", name)) for name in config.lost}
     return [LostMeter(name, problem, kinds[name]) for name, problems in config.lost.items() for problem in problems]
+
+
+def word_lost_meters(lost: Iterable[LostMeter]) -> list[str]:
+    """Return a warning for each cause, with all meters that are lost by it."""
+    causes: dict[str, list[LostMeter]] = {}
+    for one in lost:
+        causes.setdefault(str(one.problem), []).append(one)
+    return [
+        str(same[0]) if len(same) == 1 else f"meters {', '.join(one.meter for one in same)} are not read: {cause}"
+        for cause, same in causes.items()
+    ]
 
 
 def list_general_problems(config: Config) -> list[LostMeter]:

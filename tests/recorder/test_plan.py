@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, MissingDependency, Unavailable
 from joulelab.recorder.plan import MeterPlan, Plan, open_meter
 
 FAKE = str(Path(__file__).with_name("fake.py"))
@@ -51,7 +51,7 @@ def test_offers_reach_meters_that_know_them_and_yield_to_the_configuration() -> 
         ("no_such_meter", JoulelabError),
         ("/no/such/file.py", Unavailable),
         ("json.decoder", Unavailable),
-        ("no.such.module", ImportError),
+        ("no.such.module", MissingDependency),
     ],
 )
 def test_a_meter_that_is_not_there(name: str, error: type[Exception]) -> None:
@@ -66,3 +66,37 @@ def test_a_meter_with_a_pace_of_its_own_is_offered_none() -> None:
     meter: Any = open_meter(p, wanted)
     assert "period_s" not in meter.config
     assert p.hidden() == ("abcd",)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line", "kind"),
+    [
+        ("def open_meter(config):\n    return 1 / 0\n", "ZeroDivisionError: division by zero", 2, MeterError),
+        (
+            "import json\ndef open_meter(config):\n    json.loads('')\n",
+            "JSONDecodeError: Expecting value",
+            3,
+            MeterError,
+        ),
+        ("x = 5\nimport no_such_package\n", "ModuleNotFoundError: No module named", 2, MissingDependency),
+        ("\n\ndef open_meter(:\n", "SyntaxError: invalid syntax", 3, MeterError),
+    ],
+)
+def test_an_exception_of_ones_own_meter_names_its_line_and_the_next_step(
+    tmp_path: Path, text: str, what: str, line: int, kind: type[JoulelabError]
+) -> None:
+    file = tmp_path / "w.py"
+    file.write_text(text)
+    for wanted, name in ((MeterPlan(str(file), "w", {}), str(file)), (MeterPlan(str(file), "pdu1", {}, False), "pdu1")):
+        with pytest.raises(kind) as raised:
+            open_meter(plan(), wanted)
+        assert raised.value.what.startswith(what)
+        assert raised.value.why == f"{file}, line {line}"
+        assert raised.value.next == f"correct that line; see joulelab doctor {name}"
+
+
+def test_an_exception_of_a_built_in_meter_is_for_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulelab.instruments.host.open_meter", lambda config: 1 / 0)
+    with pytest.raises(MeterError, match="ZeroDivisionError") as raised:
+        open_meter(plan(), MeterPlan("host", "host", {}))
+    assert "joulelab doctor host" in str(raised.value.next)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MissingDependency, Unavailable
 from joulelab.instruments.hooks import HasMissing
-from joulelab.recorder.plan import MeterPlan, Plan, open_meter
+from joulelab.recorder.plan import MeterPlan, Plan, explain_exception, open_meter
 from joulelab.recorder.requests import Answer, Inbox
 from joulelab.recorder.rows import RowQueue, make_row_tables
 from joulelab.recorder.sampling import Event, Sampler
@@ -115,9 +115,8 @@ class MeterThread:
             status = "denied"
         elif isinstance(error, (Unavailable, MissingDependency, ImportError)):
             status = "unavailable"
-        said = {"what": f"{type(error).__name__}: {error}", "why": "", "next": ""}
-        if isinstance(error, JoulelabError):
-            said = {"what": error.what, "why": error.why or "", "next": error.next or ""}
+        worded = error if isinstance(error, JoulelabError) else explain_exception(error, self._wanted)
+        said = {"what": worded.what, "why": worded.why or "", "next": worded.next or ""}
         self._say({"meter": self.name, "status": status, "streams": 0, **said})
 
     def _say(self, status: dict[str, Any], **more: Any) -> None:

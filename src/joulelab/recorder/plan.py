@@ -8,14 +8,16 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from joulelab.core.errors import ConfigError, Unavailable
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, MissingDependency, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from joulelab.core.spec import Meter
+
+RECORDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +100,43 @@ def _free_name(item: Mapping[str, Any], taken: Sequence[str]) -> str:
 
 
 def open_meter(plan: Plan, wanted: MeterPlan) -> Meter:
-    """Open a meter; raise what it raises, and Unavailable or ConfigError where there is none of that name.
+    """Open a meter. Raises its JoulelabErrors; Unavailable or ConfigError if there is none of that name.
+
+    Any other exception of the meter is raised as MeterError with its file and line, and an ImportError as
+    MissingDependency.
 
     A plain name is a module of `joulelab.instruments` or an entry point. A meter of one's own needs no package:
     `path/to/file.py` or `package.module`, with `open_meter` in it, is enough.
     """
-    module = find_module(wanted.meter)
-    if not callable(getattr(module, "open_meter", None)):
-        raise Unavailable(f"{wanted.meter} is no meter", why="it has no function open_meter(config)")
-    meter: Meter = module.open_meter(_offered(plan, wanted, getattr(module, "CONFIG", ())) | dict(wanted.config))
-    return meter
+    try:
+        module = find_module(wanted.meter)
+        if callable(getattr(module, "open_meter", None)):
+            config = _offered(plan, wanted, getattr(module, "CONFIG", ())) | dict(wanted.config)
+            return cast("Meter", module.open_meter(config))
+    except JoulelabError:
+        raise
+    except Exception as error:
+        raise explain_exception(error, wanted) from error
+    raise Unavailable(f"{wanted.meter} is no meter", why="it has no function open_meter(config)")
+
+
+def explain_exception(error: Exception, wanted: MeterPlan) -> JoulelabError:
+    """Return an error of the meter's code with its file and line, and the next step."""
+    import traceback
+
+    found = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    found = [(file, line) for file, line in found if Path(file).parent != RECORDER and not file.startswith("<")]
+    # The first file is that of the meter, its last line the one to look at: below are libraries.
+    place = [one for one in found if one[0] == found[0][0]][-1] if found else None
+    if isinstance(error, SyntaxError) and error.filename:
+        place = (error.filename, error.lineno)
+    doctor = f"joulelab doctor {wanted.meter if wanted.paced else wanted.name}"
+    what, why, then = f"{type(error).__name__}: {error}", None, f"correct the name {wanted.meter!r}"
+    if place is not None:
+        why = f"{place[0]}, line {place[1]}"
+        is_own = not Path(place[0]).is_relative_to(RECORDER.parent)
+        then = f"correct that line; see {doctor}" if is_own else f"see {doctor}"
+    return (MissingDependency if isinstance(error, ImportError) else MeterError)(what, why=why, next=then)
 
 
 def _offered(plan: Plan, wanted: MeterPlan, known: Container[str]) -> dict[str, Any]:

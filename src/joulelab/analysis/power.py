@@ -210,7 +210,7 @@ class PowerCurve:
         return low, high, step
 
     def edge_u(self, t_ns: int) -> float:
-        """Return the standard uncertainty (J) of an edge at t: the load may have changed at any time between readings."""
+        """Return the standard uncertainty (J) of an edge at t: the load may change at any time between readings."""
         if t_ns not in self._edges:
             low, high, step = self.find_range_near(t_ns)
             low, high = self.bounds.widen_range(low, high)

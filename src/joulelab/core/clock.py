@@ -41,7 +41,7 @@ def read_utc_ns() -> int:
 
 
 def read_clock_pair(mono: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = read_utc_ns) -> ClockPair:
-    """Take the tightest of five mono-UTC-mono readings."""
+    """Read monotonic time, UTC and monotonic time five times; return the pair with the shortest reading."""
     readings = [(mono(), utc(), mono()) for _ in range(5)]
     before, wall, after = min(readings, key=lambda r: r[2] - r[0])
     return ClockPair((before + after) // 2, wall, after - before, read_clock_error_ns(), read_boot_id())
@@ -60,7 +60,7 @@ class _Timex(ctypes.Structure):
 
 
 def read_clock_error_ns(adjtimex: Callable[[Any], int] | None = None) -> int | None:
-    """Return the kernel's own bound on the error of the UTC clock in ns, None if it has none."""
+    """Return the largest error (ns) of the UTC clock as the kernel states it, None if it states none."""
     timex = _Timex()
     try:
         status = (adjtimex or ctypes.CDLL(None).adjtimex)(ctypes.byref(timex))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class JoulelabError(Exception):
-    """Report what failed, where, why, and what to do next; `code` is for programs and begins with that of the class."""
+    """Report what failed, where, why, and what to do next; `code`, for programs, begins with the code of the class."""
 
     code = "error"
 
@@ -54,7 +54,7 @@ class JoulelabError(Exception):
 
 
 class ConfigError(JoulelabError):
-    """Report bad input; `mistakes` are the single ones where several were found at once."""
+    """Report bad input; `mistakes` are the single errors if several were found at once."""
 
     code = "config"
     mistakes: tuple[JoulelabError, ...] = ()
@@ -139,7 +139,7 @@ class NewerSchema(StoreError):
 
 
 class WriteFailed(StoreError):
-    """Report rows that did not reach the file; `rows_written` of the batch did, whole, and later appends may work."""
+    """Report rows that were not written; `rows_written` complete rows of the batch were, and later appends may work."""
 
     code = "write-failed"
 
@@ -153,7 +153,7 @@ class WriteFailed(StoreError):
 
 
 def join_errors(errors: Sequence[JoulelabError]) -> JoulelabError:
-    """Return one error for several: itself where it is alone, else a ConfigError with a line for each, each once."""
+    """Return one error for several: the error itself if it is the only one, else a ConfigError with a line for each."""
     different: dict[str, JoulelabError] = {}
     for error in errors:
         different.setdefault(str(error), error)

@@ -30,7 +30,7 @@ def format_begin(
     rank: int,
     work: Mapping[str, float] | None = None,
 ) -> str:
-    """Return the line that begins a phase. Formatted by hand: it is most of the cost of a phase."""
+    """Return the line that begins a phase. It is formatted by hand, because this is most of the cost of a phase."""
     if n is not None and type(n) is not int:
         name, n = _split_number(name, n)
     inside = "null" if parent is None else f'"{parent}"'

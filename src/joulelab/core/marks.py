@@ -2,7 +2,7 @@
 
 Lines are those of the run folder's schema: "begin" and "end" of a phase, "switch" to the next of a script, "work",
 "fact". Frequent work reports are summed and written at most twice a second, and whenever a phase begins or ends.
-Calls in every step of a training only append to a queue: between steps caches are cold, and each line of code counts.
+Calls in every step of a training only append to a queue: between steps the caches are cold, so even short code is slow.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class MarkWriter:
             self._do(self._end, t, identity, parent)
 
     def past(self, name: str, n: int | None, since_ns: int, amounts: Mapping[str, float]) -> None:
-        """Mark a phase that has just ended, with the work done in it; other ranks report the work for that time."""
+        """Mark a phase that has just ended, with the work done in it; other ranks only report the work for its time."""
         if self.rank:
             if self._pid != os.getpid():
                 self._adopt()
@@ -165,7 +165,7 @@ class MarkWriter:
         self.end(identity, parent)
 
     def switch(self, name: str | None, n: int | None = None) -> None:
-        """End the phase that the last switch of this file began, and begin the next; None only ends."""
+        """End the phase that the last switch began, and begin the next one; with None only end it."""
         if not self.rank:
             if self._pid != os.getpid():
                 self._adopt()
@@ -228,7 +228,7 @@ class MarkWriter:
         self._serve()
 
     def _serve(self) -> None:
-        """Run the queued calls; if another thread holds the lock, it runs them before it leaves."""
+        """Run the queued calls; if another thread holds the lock, that thread runs them before it releases the lock."""
         while self._noted and self._lock.acquire(blocking=False):
             try:
                 while self._noted:

@@ -1,4 +1,4 @@
-"""Identify processes beyond their reusable numbers."""
+"""Identify processes by more than their pids, which the system uses again."""
 
 from __future__ import annotations
 

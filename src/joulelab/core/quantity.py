@@ -3,7 +3,7 @@
 Terms of one source add linearly, terms of different sources in quadrature. So the gain error of one meter cancels in
 a ratio, GPUs of one model add their gain errors, and the edge between two phases cancels in their sum.
 
-A bound is not part of the interval: it is the largest error if the load is in exact step with a sensor that measures
+A bound is not part of the interval: it is the largest error if the load repeats exactly like a sensor that measures
 only part of the time, and nothing in the run points to such a load. With evidence it is a term of the kind `in-step`.
 """
 
@@ -43,7 +43,7 @@ class Quantity:
 
     @classmethod
     def from_terms(cls, value: float, terms: Mapping[str, float], known: bool = True) -> Quantity:
-        """Take terms of files of older versions, in which bounds are terms of the kind `unseen`."""
+        """Make a quantity from terms of older files, in which bounds are terms of the kind `unseen`."""
         bounds = {s.removeprefix(UNSEEN): u for s, u in terms.items() if s.startswith(UNSEEN)}
         return cls(value, {s: u for s, u in terms.items() if not s.startswith(UNSEEN)}, known, bounds)
 
@@ -64,7 +64,7 @@ class Quantity:
 
     @property
     def bound(self) -> float | None:
-        """Return the largest error if the load is in step with a sensor, None where the accuracy is unknown.
+        """Return the largest error if the load repeats at the rate of a sensor, None if the accuracy is unknown.
 
         It is the expanded uncertainty if all sensors measure all the time.
         """
@@ -72,7 +72,7 @@ class Quantity:
 
     @property
     def is_positive(self) -> bool | None:
-        """Return whether the value is above zero beyond its expanded uncertainty, None where that is unknown."""
+        """Return whether the value is above zero by more than its expanded uncertainty, None if this is unknown."""
         return None if self.expanded is None else self.value > self.expanded
 
     @property
@@ -171,7 +171,7 @@ class Quantity:
         return Quantity(float(other)) / self
 
     def tagged(self, tag: str, *, keep: Iterable[str] = ()) -> Quantity:
-        """Make the sources unique by a tag, except those that start with one of `keep`: two runs share only those."""
+        """Make the sources unique by a tag, except sources that start with one of `keep`, which two runs share."""
         kept = tuple(keep)
         terms = {s if s.startswith(kept) else f"{s}@{tag}": u for s, u in self.terms.items()}
         return Quantity(self.value, terms, self.known, {f"{s}@{tag}": u for s, u in self.bounds.items()})
@@ -182,7 +182,7 @@ class Quantity:
         return Quantity(self.value, terms, self.known, {} if "unseen" in kinds else self.bounds)
 
     def with_bound(self) -> Quantity:
-        """Count the bound in the interval: the run itself gives evidence for a load in step with the sensor."""
+        """Make the bound part of the interval, if there is evidence that the load repeats at the sensor's rate."""
         terms = _add_terms(self.terms, {IN_STEP + source: u for source, u in self.bounds.items()})
         return Quantity(self.value, terms, self.known)
 
@@ -238,7 +238,7 @@ def _add_terms(terms: Mapping[str, float], more: Mapping[str, float]) -> Mapping
 
 
 def make_edge_terms(name: str, a_ns: int, b_ns: int, u: Callable[[int], float]) -> dict[str, float]:
-    """Return the terms of both ends of a time span: where one phase ends and the next begins they cancel."""
+    """Return the terms of both ends of a time span; the terms of a common end of two phases cancel in their sum."""
     return {} if a_ns == b_ns else {f"edge:{name}:{a_ns}": -u(a_ns), f"edge:{name}:{b_ns}": u(b_ns)}
 
 

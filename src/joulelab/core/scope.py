@@ -1,4 +1,4 @@
-"""Name and nest scopes: what a reading covers, and what contains it."""
+"""Name scopes (the parts of a machine that a reading covers), and find the scope that contains another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rank_scope(scope: str) -> tuple[int, str, list[int], str]:
 
 
 def find_parent(scope: str, declared: str | None) -> str | None:
-    """Return the scope that contains this one: the declared one, the part before a slash, or its family's container."""
+    """Return the scope that contains this one: the declared one, the part before a slash, or that of its family."""
     if declared is not None:
         return declared
     name = find_family(scope)
@@ -67,7 +67,7 @@ def find_parent(scope: str, declared: str | None) -> str | None:
 def find_roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:
     """Return the scopes that no other given scope contains, so that their sum counts nothing twice.
 
-    Of scopes that are declared to contain each other the first counts.
+    If scopes are declared to contain each other, the first one is returned.
     """
     present = sorted(set(scopes), key=rank_scope)
     above = {s: list_ancestors(s, parents) for s in present}

@@ -22,7 +22,7 @@ _ROUNDING_W, _ROUNDING_SHARE, _ROUNDING_HZ = 0.5, 0.003, 1e6
 
 
 class OutOfBounds(Refused):
-    """Report a value that the device or the policy does not allow: a retry is useless."""
+    """Report a value that the device or the policy does not allow; trying again is useless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class SetterFamily:
     on_close: Callable[[], Any] | None = None
 
     def close(self) -> None:
-        """Close the library; twice is harmless."""
+        """Close the library; closing twice is harmless."""
         if self.on_close is not None:
             self.on_close()
             self.on_close = None

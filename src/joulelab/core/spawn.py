@@ -13,7 +13,7 @@ SITE = ("site-packages", "dist-packages")
 
 
 def add_import_path(environ: Mapping[str, str], here: str = __file__) -> dict[str, str]:
-    """Return an environment in which a process finds the joulelab that started it, wherever that was found."""
+    """Return an environment in which a new process imports the same joulelab as this one."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(here))))  # noqa: PTH100, PTH120
     if os.path.basename(root) in SITE:  # noqa: PTH119
         return dict(environ)
@@ -22,7 +22,7 @@ def add_import_path(environ: Mapping[str, str], here: str = __file__) -> dict[st
 
 
 def move_above_standard(fd: int) -> int:
-    """Return a file above 2: where 0, 1 or 2 were closed, a new one takes their place and is moved out of the way."""
+    """Return a descriptor above 2: if 0, 1 or 2 were closed, a new file would take their place, so it is moved."""
     if fd > 2:
         return fd
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)

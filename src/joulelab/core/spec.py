@@ -115,7 +115,7 @@ class Fetched:
     """Hold the readings of one stream from an archive.
 
     A row is (t0, t1, values): UTC in ns before and after the reading (equal where one time is known), one float per
-    channel, NaN = not read. `host` is the node it covers, empty for the one that the run is of; `events` are as in a
+    channel, NaN = not read. `host` is the node that was measured, empty for the node of the run; `events` are as in a
     run's events file, with `t` in UTC ns (gaps, problems). `meter` is the instrument where an archive has several.
     """
 
@@ -127,7 +127,7 @@ class Fetched:
 
 
 class Archive(Protocol):
-    """Ask a source after the fact.
+    """Read measurements of another program after they were made.
 
     An archive's module in `joulelab.instruments` has a function `open_archive(config) -> Archive`, beside or instead of
     `open_meter`; it raises as that does.
@@ -138,7 +138,7 @@ class Archive(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the source; closing twice is harmless."""
+        """Release the source; closing twice is harmless."""
         ...
 
 

@@ -76,9 +76,9 @@ class StepGrouper:
         return whole
 
     def begin(self, name: str, phase: str | None, parent: str | None, t_ns: int) -> Sequence[StepBlock]:
-        """Begin a phase; return the block that it ends.
+        """Begin a phase; return the block of steps that it ends, if any.
 
-        A phase that the first step had as well (forward, backward) is part of a step, any other (a validation) is not.
+        A phase that was also in the first step (forward, backward) is part of a step; any other (a validation) is not.
         """
         self._around[phase] = _PhaseSteps(t_ns)
         around = self._around.get(parent)

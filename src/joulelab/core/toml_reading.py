@@ -182,7 +182,7 @@ def _is_table_type(hint: Any) -> bool:
 
 @functools.cache
 def find_homes(shape: type) -> dict[str, str]:
-    """Return the table of each key of a file, unless several tables have such a key."""
+    """Return the table that each key of a file belongs to, except for keys that several tables have."""
     found: dict[str, set[str]] = {}
 
     def walk(hint: Any, place: Place) -> None:
@@ -200,7 +200,7 @@ def find_homes(shape: type) -> dict[str, str]:
 
 
 def read_value(one: TableKey, value: Any, mistakes: Mistakes, place: Place, base: Any = None) -> Any:
-    """Convert a value to its type, None if it is wrong; `base` is a table to take missing values from."""
+    """Convert a value to its type, None if it is wrong; missing values of a table are taken from `base`."""
     try:
         if one.read:
             return one.read(value)
@@ -343,7 +343,7 @@ def parse_toml(data: bytes, file: Path | str) -> tuple[str, dict[str, Any]]:
 
 
 def find_line(lines: Mapping[Place, int], place: Place) -> int | None:
-    """Return the line of a place, or of the nearest table around it, or None."""
+    """Return the line of a key or table, else of the nearest table around it, else None."""
     return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
 
 

@@ -1,6 +1,6 @@
 """Start a child process that takes commands and answers in JSON lines: the recorder, a Slurm step, a witness.
 
-Imports next to nothing: `joulelab run` starts the recorder before it loads anything else.
+This module imports almost nothing, because `joulelab run` starts the recorder before it loads anything else.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ KILL_S = 1.0
 class ChildProcess:
     """Own a child process and the pipes to its standard input and output; its errors go to a log.
 
-    `fds` become readable when it answers or ends. No call waits for it, except where a limit is given. It can tell
-    that this process ended, however that happens: its standard input is closed then.
+    `fds` become readable when the child answers or ends. No call waits for it without a time limit. It can notice
+    the end of this process in any case, because its standard input is closed then.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ChildProcess:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether it has to be looked at soon although nothing becomes readable."""
+        """Return whether the child needs attention soon even if nothing becomes readable."""
         return bool(self._unsent) or (self.is_silent and self._end < 0)
 
     def send(self, message: Mapping[str, Any], *, within_s: float = 0.0) -> None:
@@ -87,7 +87,7 @@ class ChildProcess:
             self.flush()
 
     def flush(self) -> None:
-        """Send what has not been sent yet, as far as there is room in the pipe."""
+        """Send the lines that are not sent yet, as far as there is room in the pipe."""
         try:
             while self._unsent and self._input >= 0:
                 self._unsent = self._unsent[os.write(self._input, self._unsent) :]
@@ -97,7 +97,7 @@ class ChildProcess:
             self._unsent = b""  # it has ended, which `has_ended()` finds out
 
     def read_messages(self) -> list[dict[str, Any]]:
-        """Return the messages since the last call; lines that are no JSON object are left out."""
+        """Return the messages since the last call; lines that are not JSON objects are left out."""
         import json
 
         with contextlib.suppress(BlockingIOError):
@@ -115,7 +115,7 @@ class ChildProcess:
         return found
 
     def has_ended(self) -> bool:
-        """Return whether it has ended; `status` is then its wait status, -1 where that is not known."""
+        """Return whether the child has ended; `status` is then its wait status, -1 if it is unknown."""
         if self.status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -126,18 +126,18 @@ class ChildProcess:
         return self.status is not None
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send the child a signal, unless it has ended."""
         if not self.has_ended():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def end_input(self) -> None:
-        """Close its standard input."""
+        """Close the standard input of the child."""
         self.flush()
         self._input = _close(self._input)
 
     def kill(self) -> None:
-        """Kill it and wait a moment for its end. One that hangs in a driver is left to the system."""
+        """Kill the child and wait a moment for its end; a child that hangs in a driver is left to the system."""
         self.send_signal(signal.SIGKILL)
         until = time.monotonic() + KILL_S
         while not self.has_ended() and time.monotonic() < until:

@@ -92,7 +92,7 @@ def make_step_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class JobNodes:
-    """Own the step, and those that replace it. `fds` become readable when a node sends a message or a step ends.
+    """Own the step, and the steps that replace it. `fds` become readable when a node sends a message or a step ends.
 
     A node sends `hello`, then `ready` or `failed`, `alive` each second, and `ended` at the end.
     """
@@ -143,12 +143,12 @@ class JobNodes:
 
     @property
     def ready(self) -> bool:
-        """Return whether the workload can start: all nodes have answered."""
+        """Return whether the workload can start, because all nodes have answered."""
         return self.is_over or not self.missing
 
     @property
     def missing(self) -> int:
-        """Return the number of nodes that have not answered yet whether they record."""
+        """Return the number of nodes that have not yet answered whether they record."""
         return self.count - len(self._answered)
 
     @property
@@ -196,7 +196,7 @@ class JobNodes:
             self._recording.event("nodes", step=self.step, nodes=nodes, count=self.count)
 
     def ask_edge(self, number: int) -> None:
-        """Let all recorders poll their counters until they have stepped."""
+        """Let all recorders poll their counters until every counter has stepped."""
         self._edges[number] = set()
         self._send({"do": "edge", "id": number})
 

@@ -1,4 +1,4 @@
-"""Figures of a run that goes on: a thread that reads them, and a wait until readings are on disk."""
+"""Read the figures of a live run in a thread, and wait until readings are on disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STAMPS = struct.Struct("<qqq")
 
 
 def import_live_modules() -> None:
-    """Import slow modules before the measured code begins, not beside it."""
+    """Import slow modules before the measured code begins, so that this does not disturb it."""
     with contextlib.suppress(Exception):  # the first user of the module reports the error
         import_module("joulelab.analysis.live_energy")
 

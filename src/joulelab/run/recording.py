@@ -46,7 +46,7 @@ Wait = Callable[[Callable[[], bool], int], bool]
 
 
 class EventLog:
-    """Write one event per line. A line that a full disk refuses is written again with the next one, and at the end."""
+    """Write one event per line. If the disk is full, a line is written again with the next one, and at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -132,7 +132,7 @@ class HostRecording:
         raise NotImplementedError
 
     def lacked_recorder(self, t_ns: int) -> bool:
-        """Return whether there is no recorder, or it had been started just before a time and may have missed it."""
+        """Return whether there was no recorder at a time, or one that had just been started and may have missed it."""
         return self.recorder is None or t_ns - self._started_ns < YOUNG_NS
 
     def begin(self, recorder: ChildProcess | None = None) -> None:

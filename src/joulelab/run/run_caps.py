@@ -28,7 +28,7 @@ def choose_gpus(
 ) -> list[str]:
     """Return the scopes of the GPUs that the workload sees, or those in `words`: `0,1`, `GPU-5f3a`, `all`.
 
-    Raises ConfigError for a GPU that is not there or not sure, Unavailable where there is none.
+    Raises ConfigError for a GPU that does not exist or is ambiguous, Unavailable without GPUs.
     """
     there = _list_devices(status, "gpu")
     if not there:
@@ -88,7 +88,7 @@ def _find_named_gpus(known: Mapping[str, str], words: str) -> list[str]:
 
 
 class Companion(Protocol):
-    """Work beside a workload, such as the search for a good cap while it runs."""
+    """Define work that is done during a workload, such as the search for a good cap."""
 
     def begin(self, recording: RunRecording, capping: RunCaps) -> None:
         """Begin, just after the start of the workload, and return at once."""

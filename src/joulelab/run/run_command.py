@@ -205,7 +205,7 @@ class _Supervisor:
         self._preload_ns = NEVER_NS
 
     def run(self, recorder: ChildProcess | None) -> RunOutcome:
-        """Record the workload from start to end; this is what a run is."""
+        """Record the workload from start to end."""
         self.recording.start(recorder)
         may_start = self._prepare_start()
         if self.stopped_by:
@@ -230,7 +230,7 @@ class _Supervisor:
         return not self.stopped_by
 
     def rescue(self) -> RunOutcome:
-        """Start the workload if that has not been done, and wait for it, without recording."""
+        """Start the workload if it is not started yet, and wait for its end, without recording."""
         if not self.pid and self.stopped_by:
             self._note_interruption()
         elif not self.pid and self.outcome.error is None:

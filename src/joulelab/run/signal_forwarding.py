@@ -113,11 +113,11 @@ class GroupWitness:
 
     @property
     def pid(self) -> int:
-        """Return its pid, 0 where there is none."""
+        """Return the pid of the witness, 0 without one."""
         return 0 if self._process is None else self._process.pid
 
     def renew(self) -> None:
-        """Start it, or replace it by one that has got no signal yet."""
+        """Start the witness, or replace it by a new one that has received no signal yet."""
         old, self._process = self._process, None
         with contextlib.suppress(OSError):
             self._process = ChildProcess(WITNESS_COMMAND, {}, setsigmask=WITNESS_MASK)
@@ -128,7 +128,7 @@ class GroupWitness:
         return self._process is not None and is_pending(self._process.pid, number)
 
     def close(self) -> None:
-        """End it."""
+        """End the witness."""
         _end_process(self._process)
         self._process = None
 
@@ -164,7 +164,7 @@ class SignalForwarder:
         return min((s.t_ns + REPORT_NS for s in self._undecided), default=NEVER_NS)
 
     def take(self, arrived: ArrivedSignal) -> None:
-        """Forward a signal, drop it, or wait whether other processes of the group got it too."""
+        """Forward a signal, drop it, or wait to see whether other processes of the group received it, too."""
         if arrived.of_kernel and arrived.number in TERMINAL_SIGNALS:
             self.group = True
         elif arrived.number in REPORTED:

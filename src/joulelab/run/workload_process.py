@@ -1,4 +1,4 @@
-"""Start the workload as a shell would, and leave as it left."""
+"""Start the workload as a shell would, and end as the workload ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkloadEnd:
 
 
 def strip_own_locale(environ: Mapping[str, str], began: Path = Path("/proc/self/environ")) -> dict[str, str]:
-    """Return the environment without the locale that Python sets for itself where none was set when it `began`."""
+    """Return the environment without the locale that Python sets itself if there was none when it `began`."""
     found = dict(environ)
     if found.get("LC_CTYPE") in COERCED:
         with contextlib.suppress(OSError):
@@ -175,7 +175,7 @@ class OutputCapture:
         return not any(t.is_alive() for t in self._threads.values())
 
     def is_settled(self, quiet_s: float = 0.5) -> bool:
-        """Return whether all output is copied, or a process that outlived the workload has been silent for `quiet_s`.
+        """Return whether all output is copied, or processes that outlived the workload have been silent for `quiet_s`.
 
         Output that the reader of our own output does not take yet is waited for without a limit.
         """

@@ -1,6 +1,6 @@
 """Join the clocks of hosts: convert the monotonic time of one to that of another, with a bound of the error.
 
-There are two ways: by UTC, with the clock pairs of both hosts, and by questions that one host asked the other while
+There are two ways: by UTC, with the clock pairs of both hosts, or by questions that one host asked the other while
 both recorded, where the round trip bounds the error. The way with the smaller bound is used.
 """
 
@@ -33,7 +33,7 @@ BEYOND_NS = 10 * NS  # of the record before the first answer and after the last
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockJoint:
-    """Convert the time of one host to that of another (ns): offsets at some times, interpolated in between.
+    """Convert the time (ns) of one host to that of another, by offsets that are interpolated between known times.
 
     Before the first and after the last, the nearest offset holds. `error_ns` is the largest error of a time.
     """
@@ -43,12 +43,12 @@ class ClockJoint:
     error_ns: int
 
     def moved(self, t_ns: Integers) -> Integers:
-        """Return times in the other host's time."""
+        """Convert times to the time of the other host."""
         moved: Integers = t_ns + _interpolate_offset(t_ns, self.at_ns, self.offset_ns)
         return moved
 
     def lines(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return events or marks with their times moved; clock pairs inside stay as they were read."""
+        """Return events or marks with converted times; clock pairs in them stay unchanged."""
         keys = [[k for k in TIME_KEYS if type(line.get(k)) is int] for line in lines]
         lists = [_list_integers(line.get("at")) for line in lines]
         parts = [[*(line[k] for k in own), *many] for line, own, many in zip(lines, keys, lists, strict=True)]
@@ -76,7 +76,7 @@ def choose_joint(
 
 
 def join_by_utc(first: Sequence[ClockPair], other: Sequence[ClockPair]) -> ClockJoint | None:
-    """Join two hosts over UTC: by their clock pairs, which are in order of monotonic time."""
+    """Join two hosts by UTC: by their clock pairs, which are in order of monotonic time."""
     if not first or not other:
         return None
     at, to_utc, loose = _find_offsets(other)
@@ -90,7 +90,7 @@ def join_by_utc(first: Sequence[ClockPair], other: Sequence[ClockPair]) -> Clock
 
 
 def join_by_answers(answers: Iterable[Mapping[str, Any]]) -> ClockJoint | None:
-    """Join two hosts by questions and answers: the other's time lies between the two of the first."""
+    """Join two hosts by questions and answers: the other host read its clock between the question and the answer."""
     found: dict[int, tuple[int, int, int]] = {}
     for answer in answers:
         times = [answer.get(key) for key in ("from", "to", "node_ns")]
@@ -110,7 +110,7 @@ def join_by_answers(answers: Iterable[Mapping[str, Any]]) -> ClockJoint | None:
 def _find_offsets(pairs: Sequence[ClockPair]) -> tuple[Integers, Integers, int]:
     """Return times, their offsets to UTC, and the largest error (ns).
 
-    If UTC was stepped, one offset holds throughout, that of the pair with the smallest kernel error: monotonic time
+    If UTC was stepped, the offset of the pair with the smallest kernel error is used for all times: monotonic time
     does not step, and it is unknown which of the other offsets was right.
     """
     at = np.array([p.mono_ns for p in pairs], np.int64)

@@ -1,4 +1,4 @@
-"""Find files of a run that are missing, unreadable, cut off or changed, by the records in its folder.
+"""Find files of a run that are missing, unreadable, cut off or changed, by comparing them with records in its folder.
 
 A run without a manifest (sealed by joulelab 0.1.1 and before, or not sealed yet) records little of the content: a file
 that was changed and can still be read is then found only by its number of rows or its size.
@@ -33,7 +33,7 @@ def find_damage(
 ) -> list[FileProblem]:
     """Return files that cannot be read, files with damaged lines, files that were cut off, and files that are missing.
 
-    `known` are the problems that reading has met; `folders` are those that the hosts should have; `files` are the
+    `known` are problems that were found while reading; `folders` are the expected folders of hosts; `files` are the
     sizes (bytes) at the end of the run. A live run is still being written: its newest journals may have no header yet,
     and its newest meters no file. The files of a killed run may end anywhere.
     """
@@ -69,7 +69,7 @@ def find_damage(
 
 
 def word_damage(run: Path, check: FileCheck) -> FileProblem:
-    """Return a file that differs from the manifest as a problem of its run."""
+    """Describe the difference of a file from the manifest as a problem of the run."""
     size, whole = check.size or 0, check.record.size
     what, code = {
         "missing": ("it is missing", "missing"),
@@ -85,8 +85,8 @@ def _find_cut_files(
 ) -> Iterator[FileProblem]:
     """Find files of an ended run that are smaller than at its end, or lack their last row, line or event.
 
-    A recorder that was killed leaves such files, and its supervisor an event; on a node that was lost there may be
-    none, so that files of recorders on other nodes are judged by their sizes only.
+    A killed recorder leaves such files, and its supervisor writes an event; on a lost node there may be
+    no event, so files of recorders on other nodes are judged by their sizes only.
     """
     killed = {str(e.get("segment")) for e in events if e.get("event") in ("recorder-died", "recorder-stuck")}
     is_node = any(e.get("source") == "events.node" for e in events)
@@ -126,7 +126,7 @@ def _check_end_record(path: Path) -> tuple[int, bool]:
 def _find_missing_events(
     folder: Path, tables: Sequence[SampleTable], events: Sequence[Mapping[str, Any]]
 ) -> Iterator[FileProblem]:
-    """Find recorders that have left samples but no events, or none of the meters that the samples are of."""
+    """Find recorders that wrote samples but no events, or no events of the meters that the samples belong to."""
     segments = {s.header.segment for table in tables for s in table.segments}
     for event in (e for e in events if e.get("event") == "recorder-started" and e.get("segment") in segments):
         path = folder / f"events.{event['segment']}.jsonl"
@@ -140,7 +140,7 @@ def _find_missing_events(
 def _find_missing_samples(
     folder: Path, opened: Mapping[str, Any], tables: Sequence[SampleTable], events: Sequence[Mapping[str, Any]]
 ) -> Iterator[FileProblem]:
-    """Find a meter that was opened with more streams than the folder has; one that never answered has left gaps."""
+    """Find a meter that was opened with more streams than the folder holds; streams that never answered have gaps."""
     meter, source = opened.get("meter"), str(opened.get("source"))
     number = source.rpartition(".")[2]
     segments = [

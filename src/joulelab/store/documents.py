@@ -101,7 +101,7 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
 
 
 def _read_plain_lines(text: bytes) -> list[Line] | None:
-    """Return the lines of a file without unusual content, three times as fast; None if a line needs a closer look."""
+    """Return the lines of a file three times as fast; None if a line has unusual content."""
     import msgspec
 
     if _LARGE_TIME.search(text) or _is_deep(text):
@@ -133,7 +133,7 @@ def _read_integer(text: str) -> int:
 
 
 def _is_deep(text: bytes) -> bool:
-    """Return whether a document may be nested deeper than `MOST_DEPTH`; brackets in its strings count as well.
+    """Return whether a document may be nested deeper than `MOST_DEPTH`; brackets in strings are counted, too.
 
     Pairs of brackets are removed from the inside out, in a tenth of the time of a walk through the decoded document.
     """

@@ -1,8 +1,8 @@
-"""Write readings from archives: as a run of its own (`import_run`), or as another host of a closed run (`attach_host`).
+"""Write readings from archives: as a new run (`import_run`), or as another host of a closed run (`attach_host`).
 
 The stamps of archives are UTC in ns. They are used as the monotonic time, with clock pairs that map it to UTC, by which
-readers join an added host with the others. An added folder is prepared beside its place and renamed: it is there whole
-or not at all, of two with the same name one succeeds, and nothing that is there is changed.
+readers join an added host with the others. An added folder is prepared under another name and renamed: it is complete
+or absent, of two with the same name one succeeds, and existing files are not changed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RunImport:
     """Describe a run to be written: its parts, its time span (UTC, ns), the idle time span and phases, and labels.
 
     `about` goes into `run.json` as `imported`: source, file, hash. `host` is the node of streams that name none.
-    `unsure_s` are the largest errors of begin and end of the interval, to either side.
+    `unsure_s` are the largest errors of begin and end of the time span, in both directions.
     """
 
     parts: Sequence[ImportedMeter]
@@ -86,7 +86,7 @@ class RunImport:
 
 
 def import_run(runs: Path, what: RunImport) -> Path:
-    """Write a closed run folder and return its path; nothing is left of one that cannot be written.
+    """Write a closed run folder and return its path; if that fails, nothing is left behind.
 
     Raises StoreError.
     """
@@ -122,7 +122,7 @@ def name_meters(labels: Iterable[str]) -> list[str]:
 
 
 def make_utc_pair(utc_ns: int) -> ClockPair:
-    """Return the clock pair of a time line that is UTC itself."""
+    """Return the clock pair of a host whose monotonic time is UTC itself."""
     return ClockPair(utc_ns, utc_ns, 0, None, NO_HOST)
 
 

@@ -1,4 +1,4 @@
-"""Write and describe journals: a JSON header, then fixed-width binary rows; whole up to the last row after `kill -9`.
+"""Write and describe journals: a JSON header, then fixed-width binary rows; `kill -9` can tear only the last row.
 
 Layout: b"JLJ1", u32 little-endian length of the header, header JSON padded with spaces so that rows start at a
 multiple of 8, then rows `<qqq` (index of the stream in the header, t0_ns, t1_ns: CLOCK_MONOTONIC before and after
@@ -68,7 +68,7 @@ class JournalHeader:
         return 24 + 8 * len(self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data in the form of the file."""
+        """Return the header as plain data, as in the file."""
         fields: HeaderFields = {
             "meter": self.meter,
             "table": self.table,
@@ -94,12 +94,12 @@ def make_row_struct(channels: int) -> struct.Struct:
 
 
 def pack_row(row: struct.Struct, index: int, t0_ns: int, t1_ns: int, values: Iterable[float]) -> bytes:
-    """Return one row as bytes; raise struct.error where the number of values does not fit."""
+    """Return one row as bytes; raise struct.error if the number of values is wrong."""
     return row.pack(index, t0_ns, t1_ns, *values)
 
 
 def list_columns(streams: Sequence[Stream]) -> tuple[str, ...]:
-    """Return the channel names that all streams of a table share; raise StoreError where they do not."""
+    """Return the channel names of a table; raise StoreError if its streams have different ones."""
     if not streams:
         raise StoreError("a journal needs at least one stream", code="store.no-streams")
     columns = tuple(c.name for c in streams[0].channels)
@@ -130,14 +130,14 @@ def make_header_json(fields: HeaderFields, streams: Sequence[Stream]) -> dict[st
 
 
 def pack_header(fields: HeaderFields, streams: Sequence[Stream]) -> bytes:
-    """Return everything that precedes the rows."""
+    """Return the bytes before the rows."""
     text = json.dumps(make_header_json(fields, streams), separators=(",", ":")).encode()
     text += b" " * (-(PREFIX.size + len(text)) % 8)
     return PREFIX.pack(MAGIC, len(text)) + text
 
 
 def read_header(path: Path) -> JournalHeader:
-    """Read a journal's header; raise StoreError where it is torn, NewerSchema where it is newer, OSError as met."""
+    """Read the header of a journal; raise StoreError if it is torn, NewerSchema if it is newer, or OSError."""
     with open_regular(path) as file:
         prefix = file.read(PREFIX.size)
         magic, length = PREFIX.unpack(prefix) if len(prefix) == PREFIX.size else (b"", 0)
@@ -168,10 +168,10 @@ def _make_torn_error(path: Path, why: str) -> StoreError:
 
 
 class JournalWriter:
-    """Append rows to a new journal; it is locked until it is closed, so that no process seals it meanwhile."""
+    """Append rows to a new journal, which is locked until it is closed, so that no process seals it before."""
 
     def __init__(self, path: Path, header: HeaderFields, streams: Sequence[Stream]) -> None:
-        """Create the file with its header, synced; raise WriteFailed and leave no file where there is no room."""
+        """Create the file with its header, and sync it; if the disk is full, raise WriteFailed and leave no file."""
         self.path = path
         self.row = make_row_struct(len(list_columns(streams)))
         self.rows = 0

@@ -1,7 +1,7 @@
 """Record the content of a sealed run: `manifest.json` holds size, SHA-256 and number of rows of every raw file.
 
 Sizes are compared whenever a run is opened, hashes when its data is read for an analysis and by `joulelab verify`.
-Files of lines may have grown since (a process that outlived the run): then only their first bytes are compared.
+Files of lines may have grown since (by a process that outlived the run): only their first bytes are compared then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RAW = re.compile(r"run\.json|end\.json|[^/]+/[^/]+\.(journal|damaged|parquet|js
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Describe a file as it was when its run was sealed; `rows` is None for files that are no tables."""
+    """Describe a file as it was when its run was sealed; `rows` is None for files that are not tables."""
 
     size: int
     sha256: str
@@ -41,7 +41,7 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """Compare a file (its name inside the run) with the manifest; `why` is the reason where it cannot be read."""
+    """Hold the comparison of a file with the manifest; `why` says why the file cannot be read."""
 
     name: str
     status: Status
@@ -77,9 +77,9 @@ def _list_files(run: Path) -> Iterator[tuple[str, os.stat_result]]:
 def write_manifest(
     run: Path, rows: Mapping[str, int], replaced: Iterable[str] = (), unfinished: Iterable[str] = ()
 ) -> None:
-    """Record the raw files of a run that is sealed, but for `unfinished` ones; `rows` by name. Raises OSError.
+    """Record the raw files of a sealed run, except `unfinished` ones; `rows` are the counts by name. Raises OSError.
 
-    Earlier records stay, so that no later change is taken for the original, except for the files that
+    Earlier records stay, so that a changed file is not taken for the original, except for the files that
     the seal has just `replaced`: Parquet files that it wrote, and journals that are in them now.
     """
     try:
@@ -153,7 +153,7 @@ def check_file(run: Path, name: str, record: FileRecord, *, hashes: bool) -> Fil
 
 
 class Verifier:
-    """Compare the files of one run with its manifest, each content once while size and time stay the same."""
+    """Compare the files of one run with its manifest; a file is hashed again only if its size or time has changed."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -164,7 +164,7 @@ class Verifier:
 
     @property
     def records(self) -> dict[str, FileRecord]:
-        """Return the records, none where there is no manifest or it cannot be read (`error`)."""
+        """Return the records; none if the manifest is missing or cannot be read (`error`)."""
         if self._records is None:
             self._records = self._read()
         return self._records
@@ -181,11 +181,11 @@ class Verifier:
             return {}
 
     def refresh(self) -> None:
-        """Read the manifest again when next asked: the folder has changed."""
+        """Forget the manifest, because the folder has changed; it is read again when needed."""
         self._records = None
 
     def find_damage(self, path: Path, *, hashes: bool) -> FileCheck | None:
-        """Return the difference of a file from its record, None if there is none or no record."""
+        """Return the difference of a file from its record, None if there is no difference or no record."""
         name = path.relative_to(self.run).as_posix()
         if name not in self.records:
             return None
@@ -214,7 +214,7 @@ class Verifier:
 
 
 def _read_end_records(run: Path) -> dict[str, FileRecord]:
-    """Return the records in `end.json`, as of before the run was sealed; none where it has no hashes."""
+    """Return the records in `end.json`, which were made before the run was sealed; none if it has no hashes."""
     try:
         end = read_document(f"{run}/end.json")
     except StoreError:

@@ -37,7 +37,7 @@ STEP_NS = 100_000_000
 def export_run(run: Run, to: Format, out: Path) -> list[Path]:
     """Write a run's samples into the folder `out` and return the files: one per table and `metadata.json`, or one JSON.
 
-    Raises Refused where a file is there already, StoreError where it cannot be written.
+    Raises Refused if a file exists already, StoreError if it cannot be written.
     """
     infos = run.tables()
     names = ["run.json"] if to == "json" else [*(f"{_name_file(info)}.{to}" for info in infos), "metadata.json"]
@@ -66,7 +66,7 @@ def _name_file(info: TableInfo) -> str:
 
 
 def describe_export(run: Run, infos: Sequence[TableInfo]) -> dict[str, Any]:
-    """Return everything of a run but its samples, as plain data."""
+    """Return everything of a run except its samples, as plain data."""
     return {
         "run": run.meta,
         "end": run.end,
@@ -89,9 +89,9 @@ def describe_export(run: Run, infos: Sequence[TableInfo]) -> dict[str, Any]:
 
 
 def to_utc_ns(pairs: Sequence[ClockPair], mono_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Turn monotonic into UTC nanoseconds: the offset drifts evenly between pairs, and holds until a clock step.
+    """Turn monotonic into UTC nanoseconds: the offset is interpolated between pairs, and constant up to a clock step.
 
-    Raises StoreError where there is no pair.
+    Raises StoreError without a clock pair.
     """
     if not pairs:
         what, why = "no clock pair joins this host's time to UTC", "the recorder ended before its first one"

@@ -31,7 +31,7 @@ ATTACHED = "attached"  # the event of a host that was added from an archive
 
 
 class RunState(StrEnum):
-    """Define the states of a run: being recorded, ended properly, or cut off."""
+    """Define the states of a run: being recorded (live), ended properly (closed), or cut off (killed)."""
 
     LIVE = "live"
     CLOSED = "closed"
@@ -111,7 +111,7 @@ def _get_user() -> str:
 
 
 def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
-    """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room.
+    """Close a run by writing its `end.json`; raise StoreError if it is closed already or the disk is full.
 
     `files` in it are the sizes (bytes) of journals, events and marks, by which readers find those that were cut off,
     and `sha256` the hash of every file, or none if the files are large together or of several hosts: they protect a
@@ -132,7 +132,7 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
 
 
 def _hash_small(run: Path, files: Mapping[str, int]) -> dict[str, str]:
-    """Return the hash of every file by name; none if they are large together, of several hosts or still written."""
+    """Return the hash of every file by name; none if the files are large, of several hosts, or still being written."""
     if sum(files.values()) > HASHED_BYTES or len({name.partition("/")[0] for name in files}) > 1:
         return {}
     import hashlib
@@ -147,14 +147,14 @@ def _hash_small(run: Path, files: Mapping[str, int]) -> dict[str, str]:
 
 
 def find_host_dir(run: Path, host: str) -> Path:
-    """Return the folder of a host inside a run; raise StoreError for a name that would lead outside."""
+    """Return the folder of a host inside a run; raise StoreError if the name would lead outside of the run."""
     if host in ("", ".", "..") or host.startswith(".") or "/" in host or "\0" in host:
         raise StoreError(f"{host!r} cannot name a host folder", code="store.bad-name")
     return run / host
 
 
 def make_host_dir(run: Path, host: str) -> Path:
-    """Create the folder of a host, with its `marks`, and return it; raise StoreError where that fails."""
+    """Create the folder of a host, with its folder `marks`, and return it; raise StoreError if that fails."""
     path = find_host_dir(run, host)
     try:
         (path / "marks").mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def list_host_dirs(run: Path) -> list[Path]:
 def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True) -> None:
     """Write a JSON file atomically; raise WriteFailed and leave no temporary file behind.
 
-    Without `sync` it is on one line and may be empty after a power loss: for what can be made again, and fast.
+    Without `sync`, the file is one line and may be empty after a power loss: fast, for files that can be made again.
     """
     # Bytes of a command line that are no UTF-8 are lone surrogates here: they become JSON's own escapes.
     text = json.dumps(data, indent=1 if sync else None, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
@@ -191,7 +191,7 @@ def read_meta(run: Path) -> dict[str, Any]:
 
 
 def read_end(run: Path) -> dict[str, Any] | None:
-    """Read `end.json` in the current schema, None where the run has not ended; raise NewerSchema or StoreError."""
+    """Read `end.json` in the current schema, None if the run has not ended; raise NewerSchema or StoreError."""
     if not os.path.lexists(run / "end.json"):
         return None
     return upgrade_document("end", read_json(run / "end.json"), where=str(run))
@@ -238,7 +238,7 @@ def _measure_age(paths: list[Path]) -> float:
 
 
 def list_runs(runs: Path) -> list[Path]:
-    """Return the run folders of a store, oldest first; an absent store has none."""
+    """Return the run folders of a store, the oldest first; none if the store does not exist."""
     try:
         names = sorted(p.name for p in os.scandir(runs) if RUN_ID.fullmatch(p.name))
     except OSError:

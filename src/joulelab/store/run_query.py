@@ -1,4 +1,4 @@
-"""Answer SQL over all runs of a store; the statement can access nothing else.
+"""Run SQL over all runs of a store; the statement can access nothing else.
 
 Views: `runs`, one row per run, with what it worked on and how well; `energies`, `phases` and `facts`, from results;
 `<meter>_<table>`, the samples of all runs that have ended with columns `run` and `host`, where a channel that was not
@@ -165,13 +165,13 @@ def _list_result_rows(
 
 
 def _may_show_data(sql: str) -> bool:
-    """Return whether a statement may use columns of results: it names one, or selects all."""
+    """Return whether a statement may use columns of results: it names such a column, or selects all columns."""
     named_here = re.search(rf"(?i)\b({'|'.join(DATA_COLUMNS)})\b|\bcolumns\b|\brow\b|^\s*from\b|\(\s*from\b", sql)
     return bool(named_here) or "*" in re.sub(r"(?i)\bcount\s*\(\s*\*\s*\)", "", sql) or _lists_views(sql)
 
 
 def _describe_data(known: Sequence[Path], results: Results) -> dict[Path, Row]:
-    """Return the data that runs worked on and their figures of quality, as they reported them."""
+    """Return the data that runs worked on and their figures of quality, as the runs reported them."""
     found: dict[Path, Row] = {}
     for path in known:
         facts = {str(row.get("fact")): row.get("value") for row in results(path).get("facts", ())}
@@ -227,7 +227,7 @@ def _make_run_row(path: Path) -> Row:
 
 
 def _read_documents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the documents of begin and end of a run; the latter is empty if it has not ended."""
+    """Return the content of `run.json` and `end.json`; the second is empty if the run has not ended."""
     where = str(path)
     meta = upgrade_document("run", read_document(f"{where}/run.json"), where=where)
     there = os.path.lexists(f"{where}/end.json")
@@ -252,7 +252,7 @@ def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], c
 
 
 def _separate_names(names: Sequence[str]) -> list[str]:
-    """Make column names unique without regard to case, as the database needs it."""
+    """Make column names unique even without regard to case, as the database needs."""
     seen: set[str] = set()
     found = []
     for name in names:
@@ -265,7 +265,7 @@ def _separate_names(names: Sequence[str]) -> list[str]:
 
 
 def _make_column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
-    """Return a column for the database: numbers unchanged, all other values as text that is cast."""
+    """Return a column for the database: numbers unchanged, all other values as text that the database converts."""
     kinds = set(map(type, values)) - {type(None)}
     if kind in NATIVE and kinds and kinds <= NATIVE[kind][1] and _is_fitting(values, kind):
         missing = [value is None for value in values]
@@ -303,7 +303,7 @@ def _choose_type(values: Sequence[Any]) -> str:
 def _find_tables(
     known: Sequence[Path], prepare: Callable[[Path], None] | None = None
 ) -> tuple[dict[str, list[Path]], set[Path]]:
-    """Return the Parquet files of every view, and those of them that have journals which are not sealed."""
+    """Return the Parquet files of every view, and the files whose journals are not sealed yet."""
     tables: dict[str, list[Path]] = {}
     unsealed: set[Path] = set()
     for run in known:
@@ -328,7 +328,7 @@ def _name_view(file: str) -> str:
 
 
 def _find_lost(known: Sequence[Path], views: Container[str]) -> dict[Path, str]:
-    """Return files of views that are missing or differ in size from their manifests, with the defect."""
+    """Return files of views that are missing, or whose size differs from the manifest, with the defect."""
     lost: dict[Path, str] = {}
     for run in known:
         with contextlib.suppress(StoreError):
@@ -342,9 +342,9 @@ def _find_lost(known: Sequence[Path], views: Container[str]) -> dict[Path, str]:
 def _copy_journals(
     con: duckdb.DuckDBPyConnection, files: Sequence[Path], scratch: Path, lost: dict[Path, str]
 ) -> dict[Path, Path]:
-    """Copy tables that are not sealed to Parquet files below `scratch`, by the file that sealing would write.
+    """Copy tables that are not sealed to Parquet files in `scratch`; return them by the file that sealing would write.
 
-    `lost` takes those that cannot be copied, with the reason.
+    Tables that cannot be copied are added to `lost`, with the reason.
     """
     copies: dict[Path, Path] = {}
     for file in files:
@@ -393,9 +393,9 @@ def _may_name_samples(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
 def _make_table_view(
     con: duckdb.DuckDBPyConnection, name: str, files: list[Path], originals: Mapping[Path, Path]
 ) -> dict[Path, str]:
-    """Make the view of one table, and return the files that it lacks, with the reason; `files` are the others.
+    """Make the view of one table from `files`; return the files that are missing in it, with the reason.
 
-    `originals` are the files that copies stand for.
+    `originals` are the original files of copies.
     """
     whole, lost = files[:], dict[Path, str]()
     try:

@@ -58,12 +58,12 @@ def open_run(path: Path) -> Run:
 class Run:
     """Read a run. Nothing is written: `seal_run` seals.
 
-    `tables()` looks at the folder anew; `series()` then reads what that look found. All times are in the first host's
-    monotonic time, but those of hosts that `unjoined()` names; files and `clock_pairs()` have each host's own.
+    `tables()` lists the folder again; `series()` reads what the last list contains. All times are in the first host's
+    monotonic time, except times of hosts in `unjoined()`; files and `clock_pairs()` have the time of their own host.
     """
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
-        """Take the content of `run.json`; everything else is read when needed."""
+        """Take the content of `run.json`; all other files are read when needed."""
         self.path = path
         self.meta = dict(meta)
         self._loaded: dict[tuple[str, str, str], SampleTable] = {}
@@ -134,7 +134,7 @@ class Run:
             return SampleSeries(nothing, nothing, {c: np.empty(0) for c in wanted}, np.empty(0, np.int32))
 
     def remember(self, key: object, make: Callable[[], T]) -> T:
-        """Return the stored value if it has this key and no file has changed since, else make and store it."""
+        """Return the cached value of this key if no file has changed since, else compute and cache it."""
         self.tables()
         if self._remembered is None or self._remembered[0] != key:
             self._remembered = key, make()
@@ -182,7 +182,7 @@ class Run:
         return [*found, *self._unread.values()]
 
     def damage(self, events: Sequence[Line]) -> list[FileProblem]:
-        """Return unreadable and missing files, after everything was read; `events` are those of this run."""
+        """Return unreadable and missing files, after everything was read; `events` are the events of this run."""
         tables = list(self._tables())
         known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
         listed = {problem.path for problem in known}
@@ -311,12 +311,12 @@ class Run:
         return self._loaded[key]
 
     def _verify(self, path: Path) -> FileProblem | None:
-        """Return the difference of a file from the manifest, in size or content."""
+        """Return the difference of a file from the manifest, in size or in content."""
         check = self._verifier.find_damage(path, hashes=True)
         return None if check is None else word_damage(self.path, check)
 
     def _read(self, key: tuple[str, str, str], stream: str, wanted: Sequence[str]) -> SampleSeries:
-        """Read a stream; all streams of a small table at once, as each access to a file is expensive."""
+        """Read a stream; of a small table read all streams at once, because each access to a file is expensive."""
         table = self._table(*key)
         if table.rows * (len(table.columns) + 2) > WHOLE_VALUES:
             return self._joined(key[0], read_series(table, stream, wanted, self._con))
@@ -372,14 +372,14 @@ def _select_channels(info: TableInfo, stream: str, channels: Sequence[str] | Non
 
 
 def _find_missing(run: Path, name: str) -> Path:
-    """Return the outermost missing folder of a file, or the file itself."""
+    """Return the outermost folder of a missing file that is missing as well, or the file itself."""
     parts = name.split("/")
     paths = [run.joinpath(*parts[: k + 1]) for k in range(len(parts))]
     return next((path for path in paths if not os.path.lexists(path)), paths[-1])
 
 
 def _describe_file(file: os.DirEntry[str]) -> tuple[str, int, int]:
-    """Return name, size and time of a file, by which a change is noticed; of a broken link those of the link."""
+    """Return name, size and time of a file (of a broken link: those of the link), so that changes are noticed."""
     try:
         found = file.stat()
     except OSError:

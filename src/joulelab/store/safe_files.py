@@ -37,7 +37,7 @@ KINDS = (
 
 
 class UntrustedPlace(OSError):
-    """Report a place that others could have prepared; `next` is the command that repairs it."""
+    """Report a path that other users could have prepared; `next` is the command that repairs it."""
 
     def __init__(self, why: str, next: str) -> None:
         super().__init__(errno.EPERM, why)
@@ -45,7 +45,7 @@ class UntrustedPlace(OSError):
 
 
 def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
-    """Open a regular file for reading, through a link if `follow`; raise OSError for all else, without waiting."""
+    """Open a regular file for reading, through a link if `follow`; raise OSError at once for anything else."""
     return os.fdopen(_open_descriptor(path, follow=follow), "rb")
 
 
@@ -61,14 +61,14 @@ def _open_descriptor(path: Path | str, *, follow: bool) -> int:
 
 
 def check_regular(path: Path | str, found: os.stat_result) -> None:
-    """Raise OSError where a path is not a regular file."""
+    """Raise OSError if a path is not a regular file."""
     if not stat.S_ISREG(found.st_mode):
         kind = next((words for is_kind, words in KINDS if is_kind(found.st_mode)), "a special file")
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
 def read_regular(path: Path | str, limit: int = LARGEST_FILE, *, follow: bool = True) -> bytes:
-    """Read a regular file of at most `limit` bytes; raise OSError as `open_regular` does."""
+    """Read a regular file of at most `limit` bytes; raise OSError like `open_regular`."""
     fd = _open_descriptor(path, follow=follow)
     try:
         parts = [os.read(fd, min(os.fstat(fd).st_size, limit) + 1)]  # the limit would reserve as much memory
@@ -84,7 +84,7 @@ def read_regular(path: Path | str, limit: int = LARGEST_FILE, *, follow: bool = 
 
 
 def is_being_written(path: Path) -> bool:
-    """Return whether a writer, here or in another container or host that shares locks, still locks a file."""
+    """Return whether a writer still locks a file, here or in another container or host that shares locks."""
     if sys.platform == "win32":  # Windows reads runs, it does not record them
         return False
     import fcntl
@@ -133,7 +133,7 @@ def replace_file(path: Path, data: bytes, *, sync: bool, own: bool = False, mode
 
 
 def open_append(path: Path | str, mode: int = 0o644) -> int:
-    """Open a regular file to append to it, made where it is missing; raise OSError for links and all else."""
+    """Open a regular file for appending, and create it if it is missing; raise OSError for links and anything else."""
     return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
 
 
@@ -153,7 +153,7 @@ def open_file(path: Path | str, flags: int, mode: int = 0o600) -> int:
 
 @contextlib.contextmanager
 def open_folder(path: Path) -> Iterator[int | None]:
-    """Open a folder to work inside it; None where the system cannot (Windows). Raises OSError for others' links."""
+    """Open a folder to work inside it; None on Windows, which cannot. Raises OSError for links of other users."""
     if os.open not in os.supports_dir_fd:
         yield None
         return
@@ -174,7 +174,7 @@ def open_folder(path: Path) -> Iterator[int | None]:
 
 
 def sync_directory(path: Path) -> None:
-    """Put a directory's entries on the disk, where the system can."""
+    """Sync the entries of a directory to the disk, if the system can."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -184,7 +184,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that all may read and its owner may write, whatever the umask. Raises OSError."""
+    """Make a folder that everybody may read and only its owner may write, whatever the umask is. Raises OSError."""
     for each in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
         try:
             each.mkdir(0o755)
@@ -198,7 +198,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path, user: int) -> None:
-    """Refuse, where `user` is root, a folder that others can write to or replace. Raises UntrustedPlace, OSError."""
+    """If `user` is root, refuse a folder that others can write to or replace. Raises UntrustedPlace, OSError."""
     if user:
         return
     if not stat.S_ISDIR(folder.lstat().st_mode):

@@ -49,7 +49,7 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True)
 class TableSegment:
-    """Describe the rows of one recorder process: whole ones, bytes of a torn last one, rows damaged by a power loss.
+    """Describe the rows of one recorder process: complete rows, bytes of a torn last row, rows damaged by a power loss.
 
     `path` is the journal, or None where the rows are sealed; `journal_bytes` is its size, or was when it was sealed
     (None: sealed by joulelab 0.1.0).
@@ -91,7 +91,7 @@ class SampleTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the channels of all segments: a restarted recorder may have found other ones."""
+        """Return the channels of all segments: a restarted recorder may have found other channels."""
         return tuple(dict.fromkeys(c for s in self.segments for c in s.header.columns))
 
     @property
@@ -107,17 +107,17 @@ class SampleTable:
 
 
 class Database(Protocol):
-    """Answer SQL: a DuckDB connection, or one that is opened when first used."""
+    """Define what runs SQL: a DuckDB connection, or one that is opened when it is first used."""
 
     def execute(self, query: str, parameters: object = None) -> Any:
         """Run a statement and return the connection, from which rows are fetched one after the other."""
 
     def sql(self, query: str, *, params: object = None) -> Any:
-        """Return the whole result of a query: for columns twice as fast as row by row."""
+        """Return the whole result of a query: for columns this is twice as fast as row by row."""
 
 
 class LateDatabase:
-    """Connect to DuckDB when first used: a run that is not sealed does not need it."""
+    """Connect to DuckDB on first use: a run that is not sealed does not need it."""
 
     def __init__(self) -> None:
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -215,7 +215,7 @@ def _load_segments(host_dir: Path, meter: str, table: str, con: Database) -> Sam
 
 
 def _wrap_error(path: Path, error: StoreError | OSError) -> FileProblem:
-    """Return the problem of a file that raised an error: `store.other-file` becomes `other-file`.
+    """Return the problem of a file that could not be read; its code `store.other-file` becomes `other-file`.
 
     Raises FileNotFoundError where the file is gone; a link that leads nowhere is a problem.
     """
@@ -314,7 +314,7 @@ def make_row_type(columns: Sequence[str]) -> np.dtype[np.void]:
 
 
 def read_chunks(segment: TableSegment, size: int = CHUNK_ROWS) -> Iterator[tuple[Rows, Mask]]:
-    """Yield a journal's rows in pieces (one empty piece where there are none), each with a mask of the sound ones.
+    """Yield the rows of a journal in pieces, each with a mask of its sound rows; one empty piece if there are no rows.
 
     Raises FileNotFoundError where the journal was sealed meanwhile.
     """

@@ -1,10 +1,10 @@
-"""Seal runs: turn journals into one Parquet file per table, without ever being the only copy of a row.
+"""Seal runs: turn journals into one Parquet file per table; a journal is removed only after its copy is checked.
 
 A manifest then records what all files of the run hold.
 
 Rows of one stream lie together (per two million rows), so that reading a stream skips the others. The Parquet file is
-written aside, synced, checked and renamed; only then do the journals go. Whoever is interrupted leaves a folder that
-reads the same, and the next one goes on.
+written under another name, synced, checked and renamed; then the journals are removed. An interruption leaves a run that
+can be read as before, and the next seal continues.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 
 @dataclass(frozen=True, slots=True)
 class SealReport:
-    """List the tables (`host/meter.table`) that were sealed now, and those that were left, with the reason."""
+    """List the tables (`host/meter.table`) that were sealed now, and the tables that were not, with the reason."""
 
     sealed: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
@@ -67,8 +67,8 @@ class SealReport:
 def seal_run(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -> SealReport:
     """Seal every table of a run that is closed or killed; safe to call twice, and by two processes at once.
 
-    A live run, a read-only folder, a full disk, or (unless `wait`) another process at it leave journals in place,
-    which read just as well; the report lists them. Raises NotARun or NewerSchema.
+    If the run is live, the folder read-only, the disk full, or (unless `wait`) another process seals it, journals stay,
+    which can be read as well; the report lists them. Raises NotARun or NewerSchema.
     """
     path = run if isinstance(run, Path) else run.path
     state = read_run_state(path, read_meta(path))
@@ -84,7 +84,7 @@ def seal_run(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROW
 
 
 class _SealWork:
-    """Collect the sealed and the left tables of one run."""
+    """Collect the tables of one run that were sealed, and those that were not."""
 
     def __init__(self, chunk_rows: int) -> None:
         self.chunk_rows = chunk_rows
@@ -146,7 +146,7 @@ def _lock_host(folder: Path, *, wait: bool) -> Iterator[None]:
 def _open_lock(folder: Path) -> int:
     """Open the lock of a host folder that is ours; raise OSError for the folder of another user, and for a link.
 
-    Its name is known, because two that seal must meet at it: nothing is ever written to it.
+    Its name is fixed, because processes that seal the same run must find it; nothing is ever written to it.
     """
     for path in (folder.parent, folder):
         if not is_own(path.lstat()):
@@ -218,7 +218,7 @@ class TemporaryFiles:
         self.paths: list[Path] = []
 
     def new(self) -> Path:
-        """Return a unique name that cannot be guessed from earlier ones."""
+        """Return a unique name that cannot be guessed from earlier names."""
         self.paths.append(self.folder / f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
         return self.paths[-1]
 
@@ -239,7 +239,7 @@ def write_table(
 ) -> Path:
     """Write all rows of a table as one checked Parquet file and return it; memory is bounded by `chunk_rows`.
 
-    Raises StoreError where the file does not hold what the sources hold, OSError or duckdb.Error where writing fails.
+    Raises StoreError if the file differs from its sources, OSError or duckdb.Error if writing fails.
     """
     tally = _RowTally()
     if not table.parquet and len(table.journals) == 1 and table.rows <= chunk_rows:
@@ -285,7 +285,7 @@ class _RowTally:
             self.sums[name] = (self.sums.get(name, 0) + value) % 2**64
 
     def described(self, table: SampleTable) -> dict[str, Any]:
-        """Return the document for the file, with the rows as counted."""
+        """Return the document for the file, with the counted rows."""
         segments = tuple(
             replace(s, rows=self._rows[s.header.segment], damaged_rows=self._damaged[s.header.segment]) if s.path else s
             for s in table.segments

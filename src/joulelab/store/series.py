@@ -32,7 +32,7 @@ class SampleSeries:
 
 
 def read_series(table: SampleTable, stream: str, columns: Sequence[str], con: Database) -> SampleSeries:
-    """Read one stream from all files with rows of it; raise FileNotFoundError if a journal was sealed meanwhile."""
+    """Read one stream from all files with its rows; raise FileNotFoundError if a journal was sealed meanwhile."""
     parts = [_read_parquet(table, stream, columns, con)] if table.parquet else []
     parts += [_read_journal(segment, stream, columns) for segment in table.journals]
     if len(parts) == 1:

@@ -40,7 +40,7 @@ _NOTHING = object()
 def upgrade_document(
     document: Document, data: Mapping[str, Any], *, where: str, steps: Mapping[int, Step] = STEPS, schema: int = SCHEMA
 ) -> dict[str, Any]:
-    """Return the document in the current schema; raise NewerSchema, or StoreError where it is unknown."""
+    """Return the document in the current schema; raise NewerSchema, or StoreError if its schema is unknown."""
     current = dict(data)
     version = current.get("schema")
     if not isinstance(version, int) or isinstance(version, bool):

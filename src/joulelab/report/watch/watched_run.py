@@ -486,7 +486,7 @@ def _sum_energies(energies: Sequence[dict[str, Quantity]]) -> dict[str, Quantity
 
 
 def _find_starts(hosts: Sequence[_WatchedHost], start_ns: int) -> list[HostStart]:
-    """Return the start in the time of each host, by UTC if its clock differs; hosts with unknown clocks are left out."""
+    """Return the start in each host's own time, by UTC if its clock differs; hosts with unknown clocks are left out."""
     first, found = hosts[0], []
     for host in hosts:
         start = start_ns

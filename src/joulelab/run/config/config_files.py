@@ -1,4 +1,4 @@
-"""Find and read the files of the configuration. Without files this costs a few calls of stat()."""
+"""Find and read the files of the configuration. If there are none, this costs a few calls of stat()."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def list_config_files(
 
 
 def explain_distrust(path: Path, environ: Mapping[str, str]) -> str | None:
-    """Return why a file is not trusted, None where it is: it may name code to run and receivers of secrets."""
+    """Return why a file is not trusted, None if it is: files may name code to run and receivers of secrets."""
     found = path.stat() if path.exists() else path.lstat()  # a link to nothing: reading it reports that
     mine = {0, os.geteuid(), int(environ["SUDO_UID"]) if environ.get("SUDO_UID", "").isdecimal() else 0}
     if found.st_uid not in mine:

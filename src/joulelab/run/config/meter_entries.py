@@ -1,6 +1,6 @@
 """Read the entries `[meters.NAME]`: declare the keys, find the meter's module, check the values.
 
-A run waits for the classes of keys: they have only the methods that are needed, which takes a third of the time.
+Every run has to create the classes of keys; with only the needed methods this takes a third of the time.
 """
 
 from __future__ import annotations
@@ -116,17 +116,17 @@ def _find_builtin(name: str) -> Any:
 
 
 def is_live(module: Any) -> bool:
-    """Return whether it is read while a run goes on."""
+    """Return whether a meter is read during a run."""
     return callable(getattr(module, "open_meter", None))
 
 
 def is_archive(module: Any) -> bool:
-    """Return whether it is read after a run."""
+    """Return whether a module is read after a run."""
     return callable(getattr(module, "open_archive", None))
 
 
 def is_usual(module: Any) -> bool:
-    """Return whether a run opens it by default."""
+    """Return whether a run opens this meter by default."""
     return is_live(module) and bool(getattr(module, "DEFAULT", True))
 
 
@@ -214,7 +214,7 @@ def _note_value_errors(entry: MeterEntry, mistakes: EntryMistakes) -> None:
 
 
 def _find_key(error: JoulelabError, values: Mapping[str, Any]) -> str:
-    """Return the key of an entry that an error is about: one that the error names, or one that contains it."""
+    """Return the key of an entry that an error is about: the key that the error names, or the table around it."""
     words = [form for word in re.findall(r"\w+", error.what) for form in (word, f"{word}s")]
     inside = {word: key for key, value in values.items() for word in _find_keys_inside(value)}
     return next((word for word in words if word in values), next((inside[w] for w in words if w in inside), ""))
@@ -236,7 +236,7 @@ def read_entry(table: MeterTable) -> MeterEntry:
 
 
 def _make_entry(mistakes: EntryMistakes) -> MeterEntry | None:
-    """Return the entry of a table, values not checked; None where it has no module."""
+    """Return the entry of a table without checking its values; None if it has no module."""
     table = mistakes.table
     meter = _find_meter(mistakes)
     if meter is None:
@@ -331,7 +331,7 @@ def _refuse_logins(given: Mapping[str, Any], secrets: Sequence[str], mistakes: E
 
 
 def _count_own_cords(table: MeterTable) -> int:
-    """Return the number of cords of an entry: those that it names, or one where `cord` is set."""
+    """Return the number of cords of an entry: the cords that it names, or one if `cord` is set."""
     for key in CORD_KEYS:
         if key in table.values:
             named = table.values[key]

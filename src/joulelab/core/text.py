@@ -33,7 +33,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def suggest_name(wrong: str, valid: Iterable[str]) -> str:
-    """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
+    """Return advice for a wrong name: the nearest valid name, if one is near, and all valid names."""
     names = list(valid)
     if not names:
         return "there is none"
@@ -46,8 +46,8 @@ def find_near_name(wrong: str, names: Sequence[str]) -> str | None:
     """Return the name that was probably meant, None if none is near."""
     import difflib
 
-    # Of four letters one may be wrong: with two wrong ones, every name of four letters would be near some other.
-    cutoff = 0.7 if len(wrong) <= 4 else 0.5
+    # Of three or four letters one may be wrong: with two wrong ones, every short name would be near some other.
+    cutoff = 0.6 if len(wrong) <= 4 else 0.5
     # A part of a name means that name; of equally near names, the one with the same beginning is likely.
     near = [name for name in names if wrong and wrong in name] or difflib.get_close_matches(wrong, names, 5, cutoff)
 
@@ -64,7 +64,7 @@ def _count_alike(one: str, other: str) -> int:
 
 
 def read_seconds(value: float | str, least: float = 0.0) -> float:
-    """Return a time in s; numbers are in s already. Raises ConfigError, also below `least`."""
+    """Return a time in s; plain numbers are seconds. Raises ConfigError for other texts and times below `least`."""
     if isinstance(value, str):
         import re  # not at the top: every process that writes marks loads this module
 
@@ -81,7 +81,7 @@ def read_seconds(value: float | str, least: float = 0.0) -> float:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a server bound to this host can be reached from this machine only."""
+    """Return whether a server at this address can be reached only from this machine."""
     import ipaddress
 
     if host == "localhost":

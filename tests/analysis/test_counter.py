@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analysis.virtual import NS, counter_spec, ns, power_spec, readings, stepped
+from tests.analysis.virtual import NS, TOOK, counter_spec, ns, power_spec, readings, stamps, stepped
 
 from joulelab.analysis.counter import CounterCurve, _refine_knots
 from joulelab.analysis.power import PowerCurve
@@ -47,6 +47,23 @@ def test_a_device_that_sleeps_and_wakes():
     whole = c.energy(ns(2.0), ns(19.0))
     assert abs(whole.value - 4500.0) <= 2 * whole.u
     assert whole.value == pytest.approx(4500.0, rel=0.02)
+
+
+def test_a_slow_read_is_no_rest_of_the_counter():
+    """A read that began before a step got the value after it: this value was not shown since the read began."""
+    t = np.arange(0.01, 3.0, 0.02)
+    t = t[(t < 0.94) | (t > 1.0)]
+    took = np.where(np.isclose(t, 0.93), 0.075, TOOK / NS)
+    shown = np.floor(stepped(t + took, 229.0) * 1000) / 1000
+    c = CounterCurve(
+        Readings.from_rows(stamps(t), stamps(t + took), shown),
+        counter_spec(0.1, quantum=0.001, limits=(0.0, 400.0)),
+        name="c",
+    )
+    for a in np.arange(0.9, 1.2, 0.01):
+        found = c.energy(ns(a), ns(a + 0.005))
+        assert 0 < found.value < 2.5 * 229.0 * 0.005
+        assert abs(found.value - 229.0 * 0.005) <= found.expanded
 
 
 @pytest.mark.parametrize("quantum", [0.001, 1.0, 10.0])

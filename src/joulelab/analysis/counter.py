@@ -196,7 +196,8 @@ class CounterCurve:
         low = last if tick is None else np.maximum(last, before - tick)
         keep = np.concatenate(([True], energy[1:] > energy[:-1]))
         if tick is not None:
-            rest = before - before[np.maximum.accumulate(np.where(keep, np.arange(keep.size), 0))]
+            # A slow read may have got its value as late as its end: only from there on it stood still for certain.
+            rest = before - after[np.maximum.accumulate(np.where(keep, np.arange(keep.size), 0))]
             # It stood still for more than a tick, and long enough for its quantum to show: no energy was used.
             still = (rest > 1.5 * tick) & (rest * self._highest_w > 100 * self.spec.accuracy.quantum)
             keep |= still & np.append(keep[1:], [True])

@@ -80,7 +80,7 @@ class KeeperProcess:
         self._signal = self._signal or number
 
     def _serve_client(self) -> str:
-        """Answer the requests that have arrived; return the reason to end, empty to go on."""
+        """Answer the requests that have arrived; return the reason to end, empty to continue."""
         try:
             data = self._sock.recv(65536)
         except OSError:
@@ -133,7 +133,7 @@ class KeeperProcess:
 
 
 def main() -> None:
-    """Serve the client that the arguments name; leave by os._exit, which no stuck vendor library can delay."""
+    """Serve the client that the arguments name; end by os._exit, so that no stuck vendor library delays the end."""
     code = 1
     try:
         sock = _take_socket()

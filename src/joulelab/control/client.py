@@ -33,7 +33,7 @@ MAX_PROBLEMS = 10  # reported of one outage
 class Caps:
     """Hold caps for this process until `release`, `close`, or its end.
 
-    Poll `fds` until `due_ns` and call `serve()`: it replaces a keeper that died, and waits for a capd that did. Nothing
+    Poll `fds` until `due_ns` and call `serve()`: it replaces a keeper that died, or waits for a new capd. Nothing
     is started before the first use. Several threads may use it; in a forked child it does nothing.
     """
 
@@ -147,7 +147,7 @@ class Caps:
             self._mutex.release()
 
     def close(self) -> None:
-        """Release the caps and let the keeper end; failures are in the machine's log of caps. Twice is harmless."""
+        """Release the caps and let the keeper end; failures are in the log of caps. Closing twice is harmless."""
         if self._pid != os.getpid():
             if self._link is not None:
                 self._link.abandon()
@@ -253,7 +253,7 @@ class Caps:
         ]
 
     def _note_death(self, link: KeeperLink) -> None:
-        """Report that the keeper died; replace it at once, or later if it died young."""
+        """Report that the keeper died; replace it at once, or later if it died soon after its start."""
         self._link = None  # before it is closed: another thread may be reading `fds`
         how, name = link.close(), link.name
         known, self._is_holding = self._is_holding or self._resume_id > 0, False

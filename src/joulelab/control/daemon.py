@@ -49,7 +49,7 @@ ReportEvent = Callable[[str, dict[str, Any]], None]
 
 
 class ClientConnection:
-    """Hold one connection to capd; its credentials are the kernel's, from the moment it connected."""
+    """Hold one connection to capd, with the credentials that the kernel recorded when the client connected."""
 
     keeper: Keeper
 
@@ -92,7 +92,7 @@ class ClientConnection:
 
 
 class CapDaemon:
-    """Serve clients on a Unix socket until a signal ends it; before, every cap is restored.
+    """Serve clients on a Unix socket until a signal ends the daemon; every cap is restored before the end.
 
     `load_policy` is called at the start and on SIGHUP; `report_event` receives what happens.
     """
@@ -118,7 +118,7 @@ class CapDaemon:
         self._own_keeper = Keeper(self._state, self._open_setters, who, denied_advice=RUN_AS_ROOT)
 
     def __enter__(self) -> Self:
-        """Listen. Raises ConfigError if another capd does, or the socket's place cannot be used."""
+        """Listen. Raises ConfigError if another capd listens, or the path of the socket cannot be used."""
         self._policy = self._load_policy()
         with contextlib.ExitStack() as stack:
             self._max_clients = min(MAX_CLIENTS, (_raise_file_limit() - 256) // 2)
@@ -297,7 +297,7 @@ class CapDaemon:
         return outcomes
 
     def _drop_client(self, client: ClientConnection, reason: str) -> None:
-        """Restore the caps of a client and disconnect it; twice is harmless."""
+        """Restore the caps of a client and disconnect it; calling it twice is harmless."""
         if client in self._clients:
             self._clients.remove(client)
             self._release_caps(client, reason)
@@ -306,7 +306,7 @@ class CapDaemon:
             client.close()
 
     def _restore_leftovers(self) -> None:
-        """Restore the caps of killed keepers every 30 s, also of keepers without capd."""
+        """Restore the caps of killed keepers every 30 s, also of keepers that did not use capd."""
         if time.monotonic() < self._leftovers_due:
             return
         self._leftovers_due = time.monotonic() + LEFTOVERS_PERIOD_S
@@ -386,7 +386,7 @@ class CapDaemon:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of open files of this process as far as it may, and return it."""
+    """Raise the limit of open files of this process as far as allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

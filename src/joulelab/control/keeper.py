@@ -114,7 +114,7 @@ class Keeper:
             raise
 
     def release_caps(self) -> list[CapOutcome]:
-        """Restore every device, the last first, and unlock it. Raises nothing."""
+        """Restore and unlock every device, the last one first. Raises nothing."""
         return [self.leases.pop(device).restore() for device in reversed(list(self.leases))]
 
     def restore_leftovers(self, devices: Sequence[str] | None = None) -> list[CapOutcome]:
@@ -127,7 +127,7 @@ class Keeper:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _restore_leftover(self, device: str, setter: Setter | None) -> CapOutcome | None:
-        """Finish one journal, None if another keeper does; no error stops the other devices."""
+        """Finish one journal, None if another keeper holds it; an error does not stop the other devices."""
         path = self.state.get_journal_path(device)
         try:
             holder = {**self._who, "since": format_utc()}
@@ -154,7 +154,7 @@ class Keeper:
             lock.close()
 
     def _describe_absence(self, device: str) -> list[str]:
-        """Return (scope, reason) of a device that has a journal and is not there."""
+        """Return (scope, reason) of a device that has a journal but does not exist now."""
         try:
             holder, left = self.state.inspect_device(device)
             journal = left or self.state.read_journal(device)
@@ -182,7 +182,7 @@ class Keeper:
         return problems
 
     def _resolve_requests(self, requests: Sequence[CapRequest]) -> list[tuple[Setter, float]]:
-        """Return the setter and the value (W or Hz) of each request. Raises JoulelabError for what is not allowed."""
+        """Return the setter and the value (W or Hz) of each request. Raises JoulelabError if a value is not allowed."""
         wanted: list[tuple[Setter, float]] = []
         for request in requests:
             setter = self._find_setter(request)
@@ -203,7 +203,7 @@ class Keeper:
         return wanted
 
     def _find_setter(self, request: CapRequest) -> Setter:
-        """Return the setter of a request. Raises ConfigError with the devices there are."""
+        """Return the setter of a request. Raises ConfigError with a list of the devices."""
         # A held device is found by its lease: it stays ours even if it is no longer listed.
         held = [lease.setter for lease in self.leases.values()]
         kind = _KIND_OF_UNIT[request.unit]
@@ -214,7 +214,7 @@ class Keeper:
         raise self._explain_no_setter(request.device, kind)
 
     def _explain_no_setter(self, device: str, kind: str) -> ConfigError:
-        """Explain why there is no setter: the device takes no cap, or it is not there."""
+        """Explain why there is no setter: the device cannot be capped, or does not exist."""
         found = self._open_setters()
         others = [one for one in found.setters if device in (one.scope, one.device.removesuffix(".clocks"))]
         scope = others[0].scope if others else device

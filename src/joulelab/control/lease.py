@@ -89,7 +89,7 @@ class _RestoreFailed(Refused):
 
 
 def finish_journal(setter: Setter, journal: CapJournal, state: StateFolder) -> CapOutcome:
-    """Restore the original setting of a journal, if it is still ours to restore; needs the lock. Raises nothing.
+    """Restore the original setting of a journal, unless another program changed it; needs the lock. Raises nothing.
 
     The journal is removed unless the restore failed.
     """
@@ -198,7 +198,7 @@ class CapLease:
             self.set(setting)
 
     def restore(self) -> CapOutcome:
-        """Restore the original setting if it is ours to restore, and unlock the device. Raises nothing."""
+        """Restore the original setting, unless another program changed it; unlock the device. Raises nothing."""
         try:
             journal = self._make_journal()
             if not journal.set:

@@ -1,4 +1,4 @@
-"""Find the caps that a killed keeper left behind. Loads next to nothing: every start of joulelab asks."""
+"""Find the caps that a killed keeper left behind. Imports almost nothing, because every start of joulelab uses it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def has_leftovers(environ: Mapping[str, str]) -> bool:
 
 
 def is_locked(lock: str) -> bool | None:
-    """Return whether a keeper holds a lock file, without taking it; None if this user may not look."""
+    """Return whether a keeper holds a lock file, without locking it; None if this user has no permission."""
     import fcntl
     import stat
     import struct
@@ -54,7 +54,7 @@ def is_locked(lock: str) -> bool | None:
 
 
 def restore_at_start(environ: Mapping[str, str], report: Callable[[str], None]) -> None:
-    """Restore caps that were left behind, and report each in words. A failure is reported, too: the command goes on."""
+    """Restore caps that were left behind, and report each in words; a failure is reported and does not stop the command."""
     if not has_leftovers(environ):
         return
     try:

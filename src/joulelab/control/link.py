@@ -32,7 +32,7 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def wait_readable(fds: Sequence[int], timeout_s: float) -> bool:
-    """Wait until one of some files is readable. Polls: `select` fails in a program with more than 1024 files."""
+    """Wait until one of the files is readable. Uses poll(), because select() fails with more than 1024 open files."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -59,7 +59,7 @@ class ProcessWatch:
         return self._ticks is None or read_start_ticks(self.pid) != self._ticks
 
     def close(self) -> None:
-        """Close the pidfd; twice is harmless."""
+        """Close the pidfd; closing twice is harmless."""
         while self.fds:
             os.close(self.fds.pop())
 
@@ -93,7 +93,7 @@ def _make_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class KeeperLink:
-    """Hold one connection to a keeper; `pid` is that of our own keeper, None for capd."""
+    """Hold one connection to a keeper; `pid` is the pid of our own keeper, None for capd."""
 
     def __init__(self, sock: socket.socket, pid: int | None = None) -> None:
         self.pid = pid
@@ -160,7 +160,7 @@ class KeeperLink:
                 raise JoulelabError(what, where="caps", why=why, next=advice, code=code)
 
     def close(self) -> str:
-        """Let the keeper end, and wait a little for our own; return in words how it ended."""
+        """Let the keeper end; wait a moment if it is our own; return in words how it ended."""
         self._sock.close()
         if self._process is None or self.pid is None:
             return "the connection was closed"

@@ -51,7 +51,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Read the fields of an answer; those that only a newer keeper knows are ignored."""
+        """Read the fields of an answer; fields of newer versions are ignored."""
         return msgspec.convert(fields, cls)
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class LineBuffer:
 
     @property
     def has_line(self) -> bool:
-        """Return whether there is a whole line, or already too much for one."""
+        """Return whether there is a complete line, or more bytes than a line may have."""
         return b"\n" in self._data or len(self._data) > MAX_LINE_BYTES
 
     def pop_line(self) -> bytes | None:
@@ -157,7 +157,7 @@ def parse_request(line: bytes) -> KeeperRequest:
 
 
 def read_request_id(line: bytes) -> int:
-    """Return the number of a request that is otherwise wrong, 0 if it has none."""
+    """Return the number of a wrong request, so that it can be answered; 0 if it has none."""
     try:
         number = msgspec.json.decode(line, type=dict[str, Any]).get("id")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Store what must outlive a keeper, per machine: a lock and a journal for each device, and a short log."""
+"""Store the state of caps that must outlive a keeper: a lock and a journal for each device, and a short log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CapJournal:
 
     @property
     def is_from_this_boot(self) -> bool:
-        """Return whether the machine has not been restarted since."""
+        """Return whether the machine has not been restarted since the journal was written."""
         return self.boot == read_boot_id()
 
     def check_content(self, device: str) -> None:
@@ -86,21 +86,21 @@ class DeviceLock:
         self.write_holder(holder)
 
     def write_holder(self, holder: Mapping[str, Any]) -> None:
-        """Name the holder in the file; a full disk costs the name, not the lock."""
+        """Write the name of the holder into the file; if the disk is full, the name is missing, but the lock holds."""
         text = json.dumps(dict(holder)).encode() + b"\n"
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, text, 0)
 
     def close(self) -> None:
-        """Release the lock; twice is harmless."""
+        """Release the lock; releasing twice is harmless."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _lock_file(path: Path) -> int:
-    """Open and lock a file. Only its owner may open it: a reader could block the keeper with a lock of his own."""
+    """Open and lock a file. Only its owner may open it, because any reader could block the keeper with a lock."""
     while True:
         fd = safe_files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -123,7 +123,7 @@ class StateFolder:
         self.path = Path(get_caps_folder(environ))
 
     def lock_device(self, device: str, holder: Mapping[str, Any], scope: str) -> DeviceLock:
-        """Take a device. Raises DeviceBusy with its holder, Refused if the folder cannot be written."""
+        """Lock a device. Raises DeviceBusy with its holder, Refused if the folder cannot be written."""
         try:
             safe_files.make_folder(self.path)
             safe_files.check_folder(self.path, os.geteuid())

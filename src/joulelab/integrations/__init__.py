@@ -1,1 +1,1 @@
-"""joulelab inside what people train with: Hugging Face, Lightning, Keras, Jupyter, W&B, MLflow, a bare loop."""
+"""Use joulelab in training frameworks and tools: Hugging Face, Lightning, Keras, Jupyter, W&B, MLflow, plain loops."""

@@ -92,7 +92,7 @@ class NotebookFigures:
 
     @property
     def idle_share(self) -> tuple[float, float] | None:
-        """Return the shares of energy and of time that lie between cells, None where they are not known."""
+        """Return the shares of energy and of time between cells, None if they are unknown."""
         whole = self.whole
         is_complete = all(part.name != EARLIER for part in self.parts)
         if not is_complete or self.between.energy is None or whole.energy is None or whole.energy.value <= 0:
@@ -140,7 +140,7 @@ def _drop_outer_phases(result: Result) -> Result:
 
 
 def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> NotebookFigures | None:
-    """Return all cells of a notebook by its name up to a time (None: now); None where it has no cells."""
+    """Return all cells of the notebook of this name up to a time (None: now); None without cells."""
     end_ns = until_ns or monotonic_ns()
     wait_until_covered(run, end_ns)
     with open_run(run) as opened:
@@ -159,7 +159,7 @@ def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> 
 
 
 class _NotebookMarks:
-    """Stand in for a run, with the phases of a notebook only: those inside its cells would cost time."""
+    """Replace a run by one with only the phases of a notebook: phases inside its cells would take time to analyse."""
 
     def __init__(self, run: Run, name: str, since_ns: int) -> None:
         self._run = run
@@ -180,7 +180,7 @@ class _NotebookMarks:
 
     @staticmethod
     def _join_first(begun: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Make one phase of the first ones where there are too many; it ends where the next one begins."""
+        """Join the first phases into one if there are too many; it ends where the next phase begins."""
         first = begun[: max(len(begun) - MOST_PARTS, 0)]
         if not first:
             return begun

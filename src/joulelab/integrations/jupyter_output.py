@@ -102,7 +102,7 @@ def _describe_unmeasured(seconds: float) -> str:
 
 
 def _choose_parts(parts: Sequence[NotebookPart]) -> list[NotebookPart]:
-    """Return the parts to list: all, or those that used most and the rest as one."""
+    """Return the parts to list: all parts, or those with the most energy, and the others as one part."""
     from joulelab.integrations.jupyter_figures import join_parts
 
     if len(parts) <= MOST_CELLS:

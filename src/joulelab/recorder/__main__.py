@@ -1,4 +1,4 @@
-"""Start the recorder: make its own room among the workload's terminal, signals and files, then record."""
+"""Start the recorder: separate it from the workload's terminal, signals and files, then record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def main() -> None:
-    """Record as the plan on standard input says; leave by os._exit, which no stuck vendor call can hold up."""
+    """Record by the plan on standard input; end by os._exit, so that a stuck vendor call cannot delay the end."""
     code = 1
     try:
         commands, status = _private_pipes()
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _private_pipes() -> tuple[int, int]:
-    """Move the protocol away from 0 and 1, so that no library can write into it; close what was inherited by chance."""
+    """Move the protocol away from files 0 and 1, so that no library writes into it; close other inherited files."""
     for path in list(Path("/proc/self/fd").iterdir()):
         if int(path.name) > 2:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Store clock pairs at the start, every minute and at the end, and notice a wall clock that is stepped in between."""
+"""Store clock pairs at the start, every minute and at the end, and notice when the wall clock is stepped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KERNEL_ERROR_LIMIT_NS = NS
 
 
 class ClockWatch:
-    """Take clock pairs and compare each with the one before."""
+    """Take clock pairs and compare each pair with the previous one."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ClockWatch:
         self._last: ClockPair | None = None
 
     def take(self) -> None:
-        """Store a pair, and a step if the clock moved against the last one by more than both can explain."""
+        """Store a clock pair; also store a clock step if the offset changed by more than the errors of both pairs."""
         pair, last = self._pair(), self._last
         self.events.append({"t": pair.mono_ns, "event": "clock", **asdict(pair)})
         self._last = pair

@@ -10,9 +10,9 @@ from joulelab.core.process_identity import read_start_ticks
 
 
 class Owner:
-    """Watch a process by a pidfd; on kernels without, by its number and start time twice a second.
+    """Watch a process by a pidfd; on kernels without pidfds, check its pid and start time twice a second.
 
-    The parent-death signal would follow a thread, and end of file alone is held up by forked workers.
+    The parent-death signal depends on one thread of the parent, and forked workers keep our input open.
     """
 
     def __init__(self, pid: int, ticks: int | None = None) -> None:
@@ -32,7 +32,7 @@ class Owner:
 
     @property
     def patience_ns(self) -> int:
-        """Return how long the owner may go unwatched: a minute with a pidfd, which wakes the poll anyway."""
+        """Return the longest time (ns) between two checks: a minute with a pidfd, which wakes the poll anyway."""
         return 60 * NS if self.fds else NS // 2
 
     def ended(self) -> bool:

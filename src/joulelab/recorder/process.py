@@ -1,4 +1,4 @@
-"""Run the recorder: read the plan, sample, obey commands, and end when asked or when the owner has ended."""
+"""Run the recorder: read the plan, sample, follow commands, and end on request or when the owner has ended."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Recorder:
         threading.Thread(target=self._write, name="writer", daemon=True).start()
 
     def run(self) -> None:
-        """Serve until there is a reason to stop, then put everything on the disk."""
+        """Serve until there is a reason to stop, then write everything to the disk."""
         reason = ""
         poll = self._poll
         for fd in (self._commands, self._bell, self._signals, *self._owner.fds):
@@ -112,7 +112,7 @@ class Recorder:
         self._end(reason)
 
     def _watch(self, pid: int) -> None:
-        """Watch for the end of the workload: a busy owner may notice it late, and we have a clock of our own."""
+        """Watch for the end of the workload, because a busy owner may notice it late."""
         if pid != self.plan.owner_pid and self._workload_fd < 0:
             try:
                 self._workload_fd = os.pidfd_open(pid)
@@ -138,7 +138,7 @@ class Recorder:
         self.writer.tables = [*self.writer.tables, *tables]
 
     def _answer(self, answer: Answer) -> None:
-        """Take an answer in a sampling thread and wake the main thread."""
+        """Store the answer of a sampling thread and wake the main thread."""
         if answer.request is not None:
             self._answers.append(answer)
         os.eventfd_write(self._bell, 1)

@@ -32,7 +32,7 @@ class Request:
 
 
 class Answer(NamedTuple):
-    """Say that a request was served (None: something else has changed), and whether all counters stepped."""
+    """Report that a request was served (None: something else has changed), and whether all counters stepped."""
 
     request: Request | None = None
     stepped: bool = False
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 class Inbox:
     """Wake a thread for a request or at a time.
 
-    It sleeps in select(), whose relative time a stepped wall clock cannot stretch; timed locks can, in some builds.
+    It sleeps in select(), which a step of the wall clock cannot prolong; timed locks can be prolonged in some builds.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ class RowQueue:
     __slots__ = ("backlog", "dropped", "meter", "name", "pack", "row_bytes", "rows", "streams")
 
     def __init__(self, meter: str, name: str, streams: Sequence[Stream]) -> None:
-        """Prepare a table; raise StoreError where the streams do not fit in one."""
+        """Prepare a table; raise StoreError if its streams have different channels."""
         row = make_row_struct(len(list_columns(streams)))
         self.meter = meter
         self.name = name
@@ -35,7 +35,7 @@ class RowQueue:
         self.dropped = 0
 
     def collect(self) -> int:
-        """Move what was sampled into the backlog and return the backlog's size in bytes."""
+        """Move sampled rows into the backlog and return the size of the backlog in bytes."""
         rows = self.rows
         count = len(rows)
         if count:
@@ -44,7 +44,7 @@ class RowQueue:
         return len(self.backlog)
 
     def drop_oldest(self, size: int) -> int:
-        """Drop at least `size` bytes of the oldest rows, as far as there are any; return how many rows that were."""
+        """Drop at least `size` bytes of the oldest rows, or all rows; return the number of dropped rows."""
         count = min(-(-size // self.row_bytes), len(self.backlog) // self.row_bytes)
         del self.backlog[: count * self.row_bytes]
         self.dropped += count

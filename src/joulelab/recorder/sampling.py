@@ -1,4 +1,4 @@
-"""Read one meter at absolute deadlines: late is counted, missed is skipped, failed is a gap; never caught up.
+"""Read one meter at fixed times: late readings are counted, missed ones are skipped, failed ones are gaps.
 
 The loop touches neither disk nor locks: rows are packed into lists (`rows.Table`), events appended to one.
 """
@@ -33,7 +33,7 @@ ROWS_LIMIT = 400_000
 
 
 class Reading:
-    """Hold what the loop knows of one stream between readings."""
+    """Hold the state of one stream between readings."""
 
     __slots__ = (
         "append", "backoff_ns", "base", "counters", "error", "fast", "gap_ns", "good_ns", "index", "pack", "poll_ns",
@@ -60,7 +60,7 @@ class Reading:
         self.poll_ns = self.still_ns = 0
 
     def stepped(self, values: Sequence[float]) -> bool:
-        """Return whether every counter that can be read has moved since the base was taken."""
+        """Return whether every readable counter has changed since the base was taken."""
         return all(values[i] != b for i, b in zip(self.counters, self.base, strict=True) if not isnan(b))
 
 
@@ -126,7 +126,7 @@ class Sampler:
         return self.groups[0].period_ns if self.groups else NS
 
     def take_counts(self) -> dict[str, int]:
-        """Return ticks, late and missed ones and the worst delay (ns) since the last call."""
+        """Return the numbers of readings due, late and missed, and the longest delay (ns), since the last call."""
         counts = {"count": self.late, "missed": self.missed, "worst_ns": self.worst_ns, "ticks": self.ticks}
         self.ticks = self.late = self.missed = self.worst_ns = 0
         return counts
@@ -211,7 +211,7 @@ class Sampler:
         reading.retry_ns = 0
 
     def _accept(self, request: Request) -> bool:
-        """Begin what is asked for; return False to stop."""
+        """Begin a request; return False to stop."""
         if self._request is not None:
             self._settle(stepped=False)  # the newer request takes over
         if request.what == "stop":
@@ -244,7 +244,7 @@ class Sampler:
         return finish
 
     def _poll(self, now: int) -> bool:
-        """Poll what has not stepped yet; return False to stop."""
+        """Poll the counters that have not stepped yet; return False to stop."""
         request = self._request
         assert request is not None
         waiting: list[Reading] = []

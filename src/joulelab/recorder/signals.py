@@ -42,7 +42,7 @@ SI_KERNEL = 0x80
 
 
 def open_signals(numbers: Iterable[int]) -> int:
-    """Return a file descriptor from which blocked signals are read; raise OSError where the system has none."""
+    """Return a file descriptor from which blocked signals are read; raise OSError if the system cannot do that."""
     import ctypes
 
     mask = sum(1 << (number - 1) for number in numbers).to_bytes(128, "little")

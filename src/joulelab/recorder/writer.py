@@ -1,4 +1,4 @@
-"""Put rows and events on the disk from one thread, through full disks, and watch for meters that do not answer."""
+"""Write rows and events to the disk in one thread, survive a full disk, and watch for meters that do not answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("is", "event", "meter", "stream", "status")
 
 
 class Writer:
-    """Write tables and events of one segment; what a full disk refuses waits in memory, up to `limit` bytes."""
+    """Write tables and events of one segment; while the disk is full, rows wait in memory, up to `limit` bytes."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Writer:
         self._synced_ns = 0
 
     def line(self, event: Event) -> bytes:
-        """Return an event or message as one line, without secrets, should a meter have told one."""
+        """Return an event or message as one line, without secrets that a meter may have reported."""
         told = _told(event, self._hidden) if self._hidden else event
         plain = json.dumps(told, separators=(",", ":"), default=lambda value: _cleaned(str(value), self._hidden))
         return plain.encode() + b"\n"
@@ -158,7 +158,7 @@ class Writer:
                 self._lines_unsynced = False
 
     def close(self) -> None:
-        """Write and sync what is left, and close all files."""
+        """Write and sync the remaining rows, and close all files."""
         self.write(sync=True)
         if self._error is not None:
             lost = self.dropped - self._dropped_before + self.waiting
@@ -174,7 +174,7 @@ class Writer:
 
 
 def _told(event: Event, hidden: Sequence[str]) -> Event:
-    """Return an event, or a message with `meters`, without secrets; its names stay."""
+    """Return an event, or a message with `meters`, without secrets; keys stay unchanged."""
     clean = {k: v if k in NAMES else _cleaned(v, hidden) for k, v in event.items() if k != "meters"}
     return clean | ({"meters": [_told(item, hidden) for item in event["meters"]]} if "meters" in event else {})
 
@@ -201,7 +201,7 @@ class Watchdog:
         self._stuck: dict[Sampler, tuple[int, Reading]] = {}
 
     def look(self, samplers: Iterable[Sampler]) -> None:
-        """Compare since when each sampler is reading with what its period allows."""
+        """Report each sampler whose current reading takes longer than its period allows."""
         now = self._now()
         for sampler in samplers:
             since, reading = sampler.busy_ns, sampler.busy

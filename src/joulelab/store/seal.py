@@ -3,8 +3,8 @@
 A manifest then records what all files of the run hold.
 
 Rows of one stream lie together (per two million rows), so that reading a stream skips the others. The Parquet file is
-written under another name, synced, checked and renamed; then the journals are removed. An interruption leaves a run that
-can be read as before, and the next seal continues.
+written under another name, synced, checked and renamed; then the journals are removed. An interrupted seal leaves a run
+that can be read as before, and the next seal continues.
 """
 
 from __future__ import annotations

@@ -80,6 +80,45 @@ def test_a_device_that_was_never_read_is_not_silently_left_out(folder):
     assert not checks(steady(Folder(folder.path.parent)), "not-read")
 
 
+def open_lost(folder, **more):
+    """Tell that a meter of node.ac was opened and that its first reading failed, as the recorder does."""
+    folder.event(1.0, "meter", meter="lost", status="open", streams=1, **more)
+    where = {"meter": "lost", "stream": "f", "from": ns(1.0)}
+    return folder.event(1.0, "gap", **where, reason="lost: no answer", error="ReadFailed")
+
+
+def test_a_meter_that_was_never_read_is_named_with_the_reason(folder):
+    found = only(open_lost(steady(folder), scopes={"f": "node.ac"}), "not-read")
+    assert (found.status, found.scope) == ("failed", "node.ac")
+    assert found.texts == {"meter": "lost", "reason": "lost: no answer", "doctor": "lost"}
+    assert "by lost (lost: no answer)" in word_check(found).text
+    assert word_check(found).next == "joulelab doctor lost"
+
+
+def test_a_run_of_an_older_version_names_the_meter_that_was_never_read(folder):
+    found = only(open_lost(steady(folder)), "not-read")
+    assert (found.scope, found.texts["reason"]) == ("lost", "lost: no answer")
+
+
+def test_without_another_meter_the_reason_is_known_too(folder):
+    open_lost(folder, scopes={"f": "node.ac"}).close(START, END)
+    assert [c.code for c in analyse_run(folder.open()).checks] == ["power-meter", "not-read"]
+
+
+def test_a_meter_that_was_never_read_is_named_beside_another_of_its_scope(folder):
+    found = only(open_lost(steady(folder), scopes={"f": "gpu:0"}), "not-read.covered")
+    assert (found.status, found.scope, found.texts["meter"]) == ("warning", "gpu:0", "lost")
+    assert only(folder, "not-read.covered") == found
+    assert not named(analyse_run(folder.open()), "power meter")
+
+
+def test_a_meter_that_was_read_is_not_called_unread(folder):
+    steady(folder).event(1.0, "meter", meter="nvml", status="open", streams=1, scopes={"gpu:0.power": "gpu:0"})
+    folder.event(1.0, "gap", meter="nvml", stream="gpu:0.power", reason="once", **{"from": ns(1.0)})
+    folder.event(1.1, "gap-end", meter="nvml", stream="gpu:0.power", **{"from": ns(1.0), "to": ns(1.1)})
+    assert not [c for c in analyse_run(folder.close(START, END).open()).checks if c.name == "not read"]
+
+
 def test_a_journal_that_was_cut_is_damaged_and_no_meter_is_to_blame(folder):
     steady(folder)
     steady(folder, index=1)

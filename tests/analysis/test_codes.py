@@ -14,7 +14,7 @@ cap-not-enforced clock-stepped clocks cords counter-frozen counter-reset counter
 damaged disk does-not-follow ending.killed ending.live ending.not-recorded estimate gaps hidden-gpus
 idle-drifted idle-gpus impossible impossible-power.negative impossible-power.outlier impossible-power.too-high
 impossible-power.wrong-unit in-step.meter in-step.steps interval keeper late meters-disagree
-not-read not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
+not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 paused power-meter quality
 recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing silent-meter source stuck-meter
 throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap

@@ -11,7 +11,7 @@ import numpy as np
 
 from joulelab.analysis.breakdown import break_down_energy
 from joulelab.analysis.channels import EnergyChannel, ScopeChannels, SumCurve, list_energy_specs, load_channels
-from joulelab.analysis.checks import LostTables, RunEvidence, check_run, is_needed_for_totals, is_of_marks
+from joulelab.analysis.checks import LostTables, RunEvidence, UnreadStream, check_run, is_needed_for_totals, is_of_marks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.device_checks import list_caps
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
@@ -124,7 +124,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     open_phases = tuple(escape_unprintable(phase.title) for phase in phases if phase.open_end) if has_ended else ()
     evidence = RunEvidence(
         run.state, a, b, span.idle, scopes, results, events, gaps,
-        unread=_list_unread(run, scopes, accounted), incomplete=tuple(joined.incomplete),
+        unread=_list_unread(run, scopes, accounted, events), incomplete=tuple(joined.incomplete),
         imported=imported, lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, facts=facts, damage=damage,
         phases=work.phases, work_left_out=work.left_out, open_phases=open_phases,
@@ -197,14 +197,41 @@ def find_span(run: Run, events: list[dict[str, Any]]) -> RunSpan:
     return RunSpan(int(start), int(stop), idle, read_edge_offsets(events))
 
 
-def _list_unread(run: Run, scopes: list[ScopeChannels], accounted: Mapping[str, Any]) -> tuple[str, ...]:
-    """List the scopes that have a meter but no energy, because there are fewer than two readings."""
+def _list_unread(
+    run: Run, scopes: list[ScopeChannels], accounted: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+) -> tuple[UnreadStream, ...]:
+    """List the streams of energy and power with fewer than two readings.
+
+    Streams of a scope that has energy by another meter are listed only if their readings failed.
+    """
     read = {(s.host, s.scope) for s in scopes}
-    streams = (
-        (table.host, stream) for table in run.tables() for stream in table.streams if table.host not in accounted
-    )
-    bearing = dict.fromkeys((host, stream.scope) for host, stream in streams if list_energy_specs(stream))
-    return tuple(scope for host, scope in bearing if (host, scope) not in read)
+    reasons = {
+        (e.get("host"), e.get("meter"), e.get("stream")): str(e.get("reason", ""))
+        for e in events
+        if e.get("event") == "gap"
+    }
+    tables = run.tables()
+    found: dict[tuple[str, str, str], UnreadStream] = {}
+    for table in tables:
+        for stream in (s for s in table.streams if list_energy_specs(s)):
+            reason = reasons.get((table.host, table.meter, stream.name), "")
+            covered = (table.host, stream.scope) in read
+            if not covered or (reason and run.series(table, stream.name, channels=[]).t1_ns.size < 2):
+                unread = UnreadStream(table.host, table.meter, stream.scope, reason, covered)
+                found[table.host, table.meter, stream.name] = unread
+    stored = {(table.host, table.meter, stream.name) for table in tables for stream in table.streams}
+    meters = {(table.host, table.meter) for table in tables}
+    # A meter that was never read has no table: what it was to measure is in the event of its opening.
+    for event in (e for e in events if e.get("event") == "meter" and e.get("status") == "open"):
+        host, meter, streams = str(event.get("host", "")), str(event.get("meter", "")), event.get("scopes")
+        if streams is None and (host, meter) not in meters:  # an older run does not hold its scope
+            streams = {name: "" for at, of, name in reasons if (at, of) == (host, meter)}
+        for name, scope in (streams or {}).items():
+            reason = reasons.get((host, meter, name), "")
+            covered = (host, scope) in read
+            if (host, meter, name) not in stored and (reason or not covered):
+                found[host, meter, name] = UnreadStream(host, meter, str(scope), reason, covered)
+    return tuple(unread for unread in found.values() if unread.host not in accounted)
 
 
 def _collect_steps(work: MarkedWork) -> Ints | None:
@@ -437,9 +464,11 @@ def _find_cpu_time(events: list[dict[str, Any]]) -> dict[str, float]:
 def _list_missing(events: list[dict[str, Any]], meta: dict[str, Any]) -> list[dict[str, str]]:
     """List meters that are not open at the end of the run, and scopes that open meters cannot measure.
 
-    A meter that the configuration names is `absent`; others are `unavailable`.
+    A meter that the configuration or the command names is `absent`; others are `unavailable`.
     """
-    wanted = {str(entry.get("name")) for entry in (meta.get("options") or {}).get("configured") or ()}
+    options = meta.get("options") or {}
+    wanted = {str(entry.get("name")) for entry in options.get("configured") or ()}
+    wanted |= {str(name) for name in options.get("named") or ()}
     lacking: list[dict[str, Any]] = []
     last = {e.get("meter"): e for e in events if e.get("event") == "meter"}
     for event in last.values():

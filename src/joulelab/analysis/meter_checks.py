@@ -14,7 +14,7 @@ from joulelab.core.scope import CORDS, find_family
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from joulelab.analysis.checks import RunEvidence
+    from joulelab.analysis.checks import RunEvidence, UnreadStream
     from joulelab.analysis.readings import Ints
     from joulelab.analysis.result import CheckStatus, ScopeResult
     from joulelab.core.spec import Spec
@@ -45,11 +45,9 @@ def check_meters(run: RunEvidence) -> Iterator[Check]:
 def _check_presence(run: RunEvidence) -> Iterator[Check]:
     if not run.scopes:
         yield Check("power-meter", "failed")
-    unread = [scope for scope in run.unread if find_family(scope) != "job"]
-    if unread:
-        texts = {} if run.damage else run.name_doctor("")
-        yield Check("not-read", "failed", ", ".join(unread), texts=texts)
-    jobs, steps = ([s for s in run.unread if s == "job"], [s for s in run.unread if s.startswith("job/")])
+    yield from _check_unread(run)
+    unread = list(dict.fromkeys(s.scope for s in run.unread))
+    jobs, steps = ([s for s in unread if s == "job"], [s for s in unread if s.startswith("job/")])
     accounted: tuple[tuple[str, CheckStatus, list[str]], ...] = (
         ("accounting.no-job", "failed", jobs),
         ("accounting.no-step", "note", steps),  # the total of a job includes its steps
@@ -64,6 +62,21 @@ def _check_presence(run: RunEvidence) -> Iterator[Check]:
     unknown = [s for s in run.scopes if s.reading.accuracy == "unknown"]
     if unknown:
         yield Check("accuracy", "note", run.name_scopes(unknown))
+
+
+def _check_unread(run: RunEvidence) -> Iterator[Check]:
+    alike: dict[tuple[bool, str, str], list[UnreadStream]] = {}
+    for s in run.unread:
+        if find_family(s.scope) != "job":
+            alike.setdefault((s.covered, s.meter, s.reason), []).append(s)
+    for (covered, meter, reason), streams in alike.items():
+        texts = ({"meter": meter} if all(s.scope for s in streams) else {}) | ({"reason": reason} if reason else {})
+        texts |= {} if run.damage else run.name_doctor(meter)
+        scope = ", ".join(dict.fromkeys(run.name_place(s.host, s.scope or meter) for s in streams))
+        if covered:
+            yield Check("not-read.covered", "warning", scope, texts=texts)
+        else:
+            yield Check("not-read", "failed", scope, texts=texts)
 
 
 def _check_answers(run: RunEvidence) -> Iterator[Check]:
@@ -108,7 +121,7 @@ def _check_gaps(run: RunEvidence) -> Iterator[Check]:
 
 
 def _find_late_meter(run: RunEvidence, meters: set[str]) -> dict[str, str]:
-    """Return a meter that was not open at first, and the reason that its event gives."""
+    """Return a meter that was opened late, and the reason in its event."""
     for event in run.list_events("meter"):
         if event.get("meter") in meters and event.get("status") != "open":
             reason = str(event.get("what") or event.get("status"))
@@ -137,7 +150,7 @@ def _check_unseen(run: RunEvidence) -> Iterator[Check]:
 
 
 def _check_in_step(run: RunEvidence) -> Iterator[Check]:
-    """Warn where evidence shows that a load is in step with sensors that measure a part of the time."""
+    """Warn if evidence shows that a load repeats at the rate of sensors that measure only a part of the time."""
     hit = [s for s in run.scopes if s.energy.budget().get("in-step", 0.0) > SEEN * abs(s.energy.value)]
     doubted = {(c.host, c.scope) for c in run.channels if c.best.in_step}
     by_meter = [s for s in hit if (s.host, s.scope) in doubted]
@@ -148,7 +161,7 @@ def _check_in_step(run: RunEvidence) -> Iterator[Check]:
 
 
 def _find_least_seen(run: RunEvidence, scopes: Sequence[ScopeResult]) -> float:
-    """Return the least share of the time that the sensors of some scopes measure."""
+    """Return the smallest share of the time in which the sensors of these scopes measure."""
     specs = {(c.host, c.scope): c.best.spec for c in run.channels}
     return min(_compute_seen_share(specs[s.host, s.scope]) for s in scopes)
 
@@ -203,7 +216,7 @@ def _check_sums(run: RunEvidence) -> Iterator[Check]:
 
 
 def _check_sources(run: RunEvidence) -> Iterator[Check]:
-    """Pass on the problems that sources of readings noted; those of the recording were shown when it ended."""
+    """Return the problems that sources of readings reported; problems of the recording were shown when it ended."""
     for event in (e for e in run.list_events("problem") if e.get("meter")):
         status: CheckStatus = "note" if run.is_only_accounted(event.get("host")) else "warning"
         meter = run.name_place(event.get("host"), event["meter"]) if event.get("stream") else str(event["meter"])

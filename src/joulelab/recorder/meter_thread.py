@@ -18,12 +18,16 @@ from joulelab.recorder.sampling import Event, Sampler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from joulelab.core.spec import Meter
+    from joulelab.core.spec import Meter, Stream
 
 REOPEN_FIRST_S = 1.0
 # What is configured and not there now may be starting; it is waited for more patiently.
 ABSENT_FIRST_S = 2.0
 REOPEN_LAST_S = 60.0
+
+
+def _has_energy(stream: Stream) -> bool:
+    return any(c.kind == "power" or (c.kind == "counter" and c.unit == "J") for c in stream.channels)
 
 
 class MeterThread:
@@ -100,7 +104,8 @@ class MeterThread:
         self._add_tables(tables)
         self.sampler = sampler
         status = {"meter": self.name, "status": "open", "streams": len(streams), "what": "", "why": "", "next": ""}
-        self._say(status, missing=missing)
+        # If it is never read there is no table, and this is all that tells what it should have measured.
+        self._say(status, missing=missing, scopes={s.name: s.scope for s in streams if _has_energy(s)})
         return True
 
     def _report(self, error: Exception) -> None:

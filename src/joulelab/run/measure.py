@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
+from joulelab.core.text import escape_unprintable
 from joulelab.run import marking
 from joulelab.run.run_options import RUN_VARIABLE, RunOptions, get_host_name, get_runs_folder
 from joulelab.run.session import MeasureSession, join_session, leave_session
@@ -156,7 +157,7 @@ class Measurement:
 
     def __repr__(self) -> str:
         """Return a small table; while the block runs, its duration."""
-        title = self.name or "measurement"
+        title = escape_unprintable(self.name or "measurement")
         if not self._end_ns:
             return f"<{title}: {f'measuring for {self.duration_s:.1f} s' if self._start_ns else 'not begun'}>"
         try:
@@ -323,6 +324,7 @@ def _choose_meters(config: Config, meters: Sequence[Mapping[str, Any] | str] | N
         _log.warning("%s", warning)
     if given:
         choice.meters = [*(choice.meters or ()), *given]
+        choice.named += [str(m.get("name") or m.get("meter", "")) for m in given]
     return choice
 
 

@@ -80,7 +80,8 @@ class RunOptions:
     configured meters). Both may hold secrets. `configured` names the entries of the configuration, each with its
     module and the scope it feeds. `lost` are configured meters that cannot be read because their entries are wrong:
     `meter`, `what`, `why`, `next`. `chosen_by` holds the file and the names by which meters were chosen, so that other
-    nodes choose in the same way. `node` is the node's `rated_w` and `planned_w` (W) from the configuration.
+    nodes choose in the same way; `named` are the meters among them that were asked for by name. `node` is the node's
+    `rated_w` and `planned_w` (W) from the configuration.
 
     When:
     `idle_s` is recorded before the workload; `tail_s` limits the wait for meters after it. Meters have `open_s` to
@@ -115,11 +116,13 @@ class RunOptions:
     chosen_by: Mapping[str, Any] | None = None
     node: Mapping[str, float] = field(default_factory=dict)
     lost: Sequence[Mapping[str, str]] = ()
+    named: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the options that `run.json` holds."""
         chosen: dict[str, Any] = {key: getattr(self, key) for key in ("period_s", "slow_period_s", "idle_s", "tail_s")}
         chosen["meters"] = None if self.meters is None else [m["meter"] for m in self.meters]
+        chosen["named"] = list(self.named)
         chosen["configured"] = [dict(entry) for entry in self.configured]
         chosen["caps"] = [{"device": w.device, "value": w.value, "unit": w.unit} for w in self.caps]
         chosen |= {"node": dict(self.node)} if self.node else {}
@@ -148,7 +151,9 @@ class RunOptions:
             path = None if file is None else str(file.absolute())
             by = {"file": path, "wanted": list(wanted), "without": list(without)}
         lost = [meter.to_json() for meter in choice.lost]
-        options = replace(self, meters=choice.meters, chosen_by=by, node=choice.node, lost=lost)
+        options = replace(
+            self, meters=choice.meters, chosen_by=by, node=choice.node, lost=lost, named=tuple(choice.named)
+        )
         if not choice.entries:
             return options
         named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in choice.entries]

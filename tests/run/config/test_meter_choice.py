@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.run.config.conftest import INSTRUMENT, Places
 
 from joulelab import instruments as meters
 from joulelab.core.errors import ConfigError
 from joulelab.run.config.meter_choice import choose_meters, word_lost_meters
+from joulelab.run.run_options import RunOptions
 
 ENTRY = '[meters.pdu1]\nmeter = "INSTRUMENT"\naddress = "x"\n'
 
@@ -142,3 +145,10 @@ def test_the_cords_of_a_lost_entry_still_count(places: Places) -> None:
     assert choose_meters(places.load(), {}).also[0]["config"]["parts"] == 2
     places.write("project", "x = \n")
     assert choose_meters(places.load(), {}).also[0]["config"]["parts"] == 2
+
+
+def test_meters_that_are_asked_for_by_name_are_stored_with_the_run(places: Places) -> None:
+    asked = choose_meters(places.load(), {}, ("amdsmi", "rapl"))
+    assert RunOptions(runs=Path()).with_meters(asked).to_json()["named"] == ["amdsmi", "rapl"]
+    usual = choose_meters(places.load(), {}, (), ("rapl",))
+    assert RunOptions(runs=Path()).with_meters(usual).to_json()["named"] == []

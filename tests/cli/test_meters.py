@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from joulelab.instruments import catalog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,3 +90,75 @@ def test_doctor_shows_how_to_grant_access(call: Call, monkeypatch: pytest.Monkey
     [data] = json.loads(call("doctor", "rapl", "--json", code=1).stdout)
     assert (data["status"], data["code"], bool(data["fixes"])) == ("denied", "denied", True)
     assert "-> sudo " in call("doctor", "rapl", code=1).output
+
+
+LOST = """
+from joulelab.core.errors import ReadFailed
+from joulelab.core.spec import Accuracy, Spec, Stream
+
+CONFIG = {"works": "how many readings work"}
+
+
+class Lost:
+    def __init__(self, works):
+        self.works = works
+
+    def streams(self):
+        return (Stream("f", "power", "node.ac", 1.0, (Spec("power_w", "power", "W", "power", 1.0, 0.0),)),)
+
+    def read(self, stream):
+        self.works -= 1
+        if self.works < 0:
+            raise ReadFailed("no answer", where="lost")
+        return (10.0,)
+
+    def close(self):
+        pass
+
+
+def open_meter(config):
+    return Lost(config.get("works", 0))
+"""
+
+
+@pytest.fixture
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Configure a meter of one's own that opens, and fails after some readings."""
+    (tmp_path / "lost.py").write_text(LOST)
+    file = tmp_path / "joulelab.toml"
+    file.write_text('[meters.lost]\nmeter = "lost.py"\nworks = 0\n')
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+@pytest.mark.system
+def test_doctor_does_not_say_that_a_meter_without_a_reading_works(call: Call, lost: Path) -> None:
+    text = " ".join(call("doctor", "lost", "--for", "50ms", code=1).output.split())
+    assert text.startswith("lost unavailable: it opens, but each reading failed (lost: no answer)")
+    assert "works:" not in text
+    [data] = json.loads(call("doctor", "lost", "--for", "50ms", "--json", code=1).stdout)
+    assert (data["status"], data["code"], data["why"]) == ("unavailable", "read-failed", "lost: no answer")
+    assert data["findings"][0]["code"] == "meter.readings-failed"
+
+
+@pytest.mark.system
+def test_doctor_says_that_a_meter_works_in_part(call: Call, lost: Path) -> None:
+    lost.write_text(lost.read_text().replace("works = 0", "works = 2"))
+    text = " ".join(call("doctor", "lost", "--for", "100ms").output.split())
+    assert re.match(r"lost works in part, \d+ % of readings failed: ", text)
+
+
+def test_a_meter_of_ones_own_is_described_by_what_it_has(call: Call, lost: Path) -> None:
+    text = " ".join(call("meters", "lost").output.split())
+    assert f"lost {lost.parent / 'lost.py'}, from {lost}:1; privilege: none" in text
+
+
+def test_a_meter_that_is_read_on_request_is_not_denied(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = catalog.Row("wattfile", "power from a file", "on request", "none", "", next="joulelab run --meter wattfile")
+    estimate = catalog.Row("estimate", "an estimate", "on request", "none", "")
+    monkeypatch.setattr(catalog, "survey", lambda *_, **__: [row, estimate])
+    text = call("meters").output
+    assert "There is no power meter here" not in text
+    assert text.index("Read on request:") < text.index("wattfile ") < text.index("Not measured:")
+    monkeypatch.setattr(catalog, "survey", lambda *_, **__: [estimate])
+    assert "There is no power meter here" in call("meters").output

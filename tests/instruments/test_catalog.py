@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import types
+
 import pytest
 
 from joulelab import instruments as meters
@@ -51,3 +53,11 @@ def test_channels_of_a_simulated_tree(twin):
         ("dram:0", "energy", 0.1),
     ]
     assert row.channels[0].accuracy == "±5 % (assumed)"
+
+
+@pytest.mark.parametrize(("name", "option"), [("wattfile", "--meter wattfile"), ("estimate", "--estimate")])
+def test_a_meter_on_request_is_opened_by_its_name(monkeypatch, name, option):
+    module = types.SimpleNamespace(SUMMARY="s", PRIVILEGE="none", TRIED="", DEFAULT=False, CONFIG={})
+    monkeypatch.setattr(meters, "find", lambda _: module)
+    (row,) = catalog.survey(names=[name], named=False)
+    assert (row.status, row.next) == ("on request", f"joulelab run {option} -- CMD")

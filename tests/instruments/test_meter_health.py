@@ -18,6 +18,8 @@ from joulelab.instruments.meter_health import (
     estimate_noise_w,
     estimate_refresh_s,
     estimate_resolution,
+    find_failed_share,
+    is_readable,
     judge_meter,
     probe_meter,
 )
@@ -112,3 +114,27 @@ def test_every_finding_has_a_message_and_is_described_with_its_code_and_numbers(
         "message": "gpu:0,1 power_w: one reading takes 50 ms",
         "next": "set a period that is longer than one reading",
     }
+
+
+class Failing(Fake):
+    """Serve no more than the first `works` readings of energy."""
+
+    works = 0
+
+    def read(self, stream: Stream) -> Sequence[float]:
+        if stream.table == "state":
+            return (0.5,)
+        self.works -= 1
+        if self.works < 0:
+            raise ReadFailed("no answer", where="lost")
+        return (1.0,)
+
+
+@pytest.mark.parametrize(("works", "readable", "least", "most"), [(0, False, 1.0, 1.0), (50, True, 0.3, 0.9)])
+def test_failed_readings_are_judged_by_those_of_energy(works: int, readable: bool, least: float, most: float) -> None:
+    clock = Clock()
+    meter = Failing(clock)
+    meter.works = works
+    health = probe_meter(meter, 1.0, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
+    assert is_readable(health) is readable
+    assert least <= find_failed_share(health) <= most

@@ -127,8 +127,18 @@ def examine_entry(entry: MeterEntry, seconds: float) -> dict[str, Any]:
         meter.close()
         return _start_report(entry.name) | about | {"advice": ["It opens. It is read after a run."]}
     report = _report_health(entry.name, meter, seconds, polite=not entry.usual)
-    report["advice"] = [opener.hide_secrets(text) for text in (*report["advice"], *opener.warnings)]
-    return report | about
+    hidden = {key: _hide_secrets(report[key], opener) for key in ("why", "health", "findings")}
+    advice = [opener.hide_secrets(text) for text in (*report["advice"], *opener.warnings)]
+    return report | hidden | {"advice": advice} | about
+
+
+def _hide_secrets(data: Any, opener: MeterOpener) -> Any:
+    """Hide secrets in plain data, also in the keys: errors of readings are counted by their texts."""
+    if isinstance(data, dict):
+        return {opener.hide_secrets(key): _hide_secrets(value, opener) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_hide_secrets(item, opener) for item in data]
+    return opener.hide_secrets(data)
 
 
 def _start_report(name: str) -> dict[str, Any]:
@@ -159,7 +169,11 @@ def _report_health(name: str, meter: Meter, seconds: float, *, polite: bool = Fa
     findings = describe_findings(name, judge_meter(health, slow_s))
     if not is_readable(health):
         reason = remove_own_advice(max(health.errors, key=lambda text: health.errors[text]))
-        failure = {"status": "unavailable", "code": ReadFailed.code, "what": "it opens, but each reading failed"}
+        failure: dict[str, Any] = {
+            "status": "unavailable",
+            "code": ReadFailed.code,
+            "what": "it opens, but each reading failed",
+        }
         failure |= {"why": reason, "power": bool(streams), "health": asdict(health), "missing": missing}
         return _start_report(name) | failure | {"findings": findings}
     advice = ["; ".join(filter(None, (f["message"], f["next"]))) for f in findings]

@@ -214,21 +214,28 @@ def _describe_row(row: Row) -> dict[str, Any]:
 
 
 def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
+    from joulelab.instruments.catalog import ESTIMATE
     from joulelab.instruments.meter_health import is_power_channel
     from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
 
     opened = [r for r in rows if r.status == "open"]
-    refused = [r for r in rows if r.status != "open"]
+    on_request = [r for r in rows if r.status == "on request" and r.meter != ESTIMATE]
+    refused = [r for r in rows if r.status != "open" and r not in on_request]
     channels = [c for r in opened for c in r.channels if every or is_power_channel(c.spec)]
     blocks: list[TextBlock] = [_make_table(channels)] if channels else []
     if not channels:
         here = "There is no power meter here: runs are recorded with time and load, without energy."
+        if on_request:
+            here = "No power meter is read unless it is named: others are read on request, see below."
         blocks.append(TextLine("None of these meters reads energy or power." if named else here))
     blocks += [BLANK_LINE, list_facts(line for r in opened for line in _describe_open(r))]
+    if on_request:
+        facts = list_facts((r.meter, _describe_refused(r)) for r in on_request)
+        blocks += [BLANK_LINE, TextLine("Read on request:"), facts]
     if refused:
         facts = list_facts((r.meter, _describe_refused(r)) for r in refused)
         blocks += [BLANK_LINE, TextLine("Not measured:"), facts]
-    if not channels:
+    if not channels and not on_request:
         blocks += [BLANK_LINE, TextLine(f"try      {TWIN_COMMAND}", is_wrapped=False)]
     return blocks
 
@@ -264,8 +271,9 @@ def _make_table(channels: list[Channel]) -> Table:
 
 def _describe_open(row: Row) -> list[tuple[str, str]]:
     models = list(dict.fromkeys(c.model for c in row.channels if c.model))
-    text = f"{', '.join(models)}; {row.summary}" if models else row.summary
-    text += f"; {row.module}, feeds {row.feeds}, from {row.source}" if row.source else ""
+    feeds = f"feeds {row.feeds}, " if row.feeds else ""
+    source = f"{row.module}, {feeds}from {row.source}" if row.source else ""
+    text = "; ".join(filter(None, (", ".join(models), row.summary, source)))
     references = list(dict.fromkeys(c.spec.accuracy.reference for c in row.channels if c.spec.accuracy.reference))
     lines = [(row.meter, f"{text}; privilege: {row.privilege or 'none'}")]
     lines += [("", f"accuracy: {reference}") for reference in references[:2]]

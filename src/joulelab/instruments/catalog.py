@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Archive, Meter, Spec, Stream
 
 Status = Literal["open", "unavailable", "denied", "failed", "on request", "not configured"]
+ESTIMATE = "estimate"  # the one meter that measures nothing, with an option of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def _row(name: str, config: Mapping[str, Any], *, asked: bool) -> Row:
     if is_configured(module) and not asked:
         return _not_configured(name, module)
     if not asked and not getattr(module, "DEFAULT", True):
-        return replace(_blank(name, module, "on request"), next=f"joulelab run --{name} -- CMD")
+        option = "--estimate" if name == ESTIMATE else f"--meter {name}"
+        return replace(_blank(name, module, "on request"), next=f"joulelab run {option} -- CMD")
     row = describe(name, module, lambda: meters.open_meter(name, config))
     return _not_configured(name, module) if is_configured(module) and row.status == "failed" else row
 

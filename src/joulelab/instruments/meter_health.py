@@ -229,6 +229,24 @@ def judge_meter(health: MeterHealth, slow_s: float = SLOW_READING_S) -> list[Met
     return found + [MeterFinding("meter.readings-failed", numbers={"failed": n}, error=text) for text, n in errors]
 
 
+def is_readable(health: MeterHealth) -> bool:
+    """Return whether a meter gave a value, of power or energy if it measures them, or at least did not fail."""
+    judged = _choose_judged(health)
+    return any(c.reads for c in judged) or not any(c.failed for c in judged)
+
+
+def find_failed_share(health: MeterHealth) -> float:
+    """Return the share of readings that failed, of those of power and energy if there are any."""
+    judged = _choose_judged(health)
+    failed = sum(c.failed for c in judged)
+    return failed / max(failed + sum(c.reads for c in judged), 1)
+
+
+def _choose_judged(health: MeterHealth) -> list[ChannelHealth]:
+    measured = [c for c in health.channels if c.kind == "power" or (c.kind == "counter" and c.unit == "J")]
+    return measured or list(health.channels)
+
+
 def group_channels(channels: Sequence[ChannelHealth]) -> list[ChannelHealth]:
     """Merge equal channels of several devices: medians over the devices, their scopes in one text."""
     groups: dict[tuple[str, str], list[ChannelHealth]] = {}

@@ -10,6 +10,8 @@ import pytest
 from tests.report.synthetic import make_run
 from tests.report.test_facts import stepped, told
 
+from joulelab import measure
+from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.report.run_rows import MOST_PHASES
 from joulelab.report.run_tables import describe_measurement
@@ -51,3 +53,15 @@ def test_no_energy_reaches_below_zero(tmp_path: Path) -> None:
     result = load_result(run)
     groups = tuple(replace(g, energy=replace(g.energy, value=1000.0, terms={"edge:m": 1000.0})) for g in result.groups)
     assert "1.00 (0 to 3.00) kJ" in describe_measurement("t", 10.0, run, replace(result, groups=groups))
+
+
+def test_a_name_sends_no_control_characters_to_the_terminal() -> None:
+    assert describe_measurement("a\x1b[31mb", 1.0, None, None) == "a\\x1b[31mb: 1.000 s, not recorded"
+    assert "\x1b" not in repr(measure("a\x1b[31mb"))
+
+
+def test_a_meter_that_gave_no_reading_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path, gpus=0, cpus=0)
+    unread = Check("not-read", "failed", "node.ac", texts={"meter": "lost", "reason": "no answer"})
+    text = describe_measurement("t", 10.0, run, replace(load_result(run), checks=(unread,)))
+    assert "no energy: node.ac: fewer than two readings by lost (no answer)" in text

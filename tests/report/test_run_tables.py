@@ -102,6 +102,37 @@ def test_with_a_meter_only_what_can_be_repaired_is_missing(runs: Path) -> None:
     assert "-> joulelab doctor rapl" in text
 
 
+def test_a_meter_that_was_asked_for_is_listed_if_it_is_not_there(runs: Path) -> None:
+    path = make_run(runs, missing=NO_METER, options={"named": ["nvml", "rapl"]})
+    assert "no GPU (no library)" in shown(load_result(path), path)
+
+
+def test_too_few_readings_are_not_called_an_unknown_accuracy(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0)
+    result = load_result(path)
+    (scope,) = result.scopes
+    energy = replace(scope.energy, known=False)
+    few = replace(scope, reading=replace(scope.reading, energy=energy, readings=1))
+    groups = tuple(replace(group, energy=energy) for group in result.groups)
+    text = shown(replace(result, scopes=(few,), groups=groups), path)
+    assert "J (too few readings for an interval)" in text.splitlines()[1]
+    assert f"accuracy {scope.reading.accuracy}, too few readings for an interval" in text
+    assert "accuracy unknown" not in text
+    many = replace(few, reading=replace(few.reading, readings=100))
+    assert "(accuracy unknown)" in shown(replace(result, scopes=(many,), groups=groups), path).splitlines()[1]
+
+
+def test_the_budget_names_a_family_of_one_member_once(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0)
+    result = load_result(path)
+    (scope,), (group, *_) = result.scopes, result.groups
+    node = replace(scope, scope="node.ac")
+    groups = [replace(group, name=name, scopes=("node.ac",)) for name in ("node.ac", "measured")]
+    text = shown(replace(result, scopes=(node,), groups=tuple(groups)), path, budget=True)
+    budget = text[text.index("uncertainty, %") :]
+    assert [line.split()[0] for line in budget.splitlines()[2:4]] == ["node.ac", "measured"]
+
+
 def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     path = make_run(runs, gpus=1, cpus=0, accuracy=UNKNOWN)
     text = shown(load_result(path), path)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
 
 NOTHING = "-"
+ACCURACY_UNKNOWN = "accuracy unknown"
 J_PER_WH = 3600.0
 WIDE = 0.2  # an interval of more than 20 % is shown in percent too, so that readers notice it
 NEAR_NOTHING = 0.001  # of its uncertainty: a smaller value has no significant digit
@@ -52,7 +53,7 @@ def format_watts(value: float) -> str:
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Return a number with that many significant digits and no exponent."""
+    """Return a number with the given number of significant digits and without an exponent."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -61,9 +62,9 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
 
 def format_interval(value: float, expanded: float | None, *, signed: bool = False) -> str:
-    """Return `12.34 ± 0.12`, digits after the uncertainty; `12.34 ± ?` where the accuracy is unknown (None).
+    """Return `12.34 ± 0.12`, rounded by the uncertainty; `12.34 ± ?` if the accuracy is unknown (None).
 
-    Energy, power and time are not `signed`: an interval that would reach below zero is `10.3 (0 to 25)`.
+    If values are not `signed` (energy, power, time), an interval that would reach below zero is `10.3 (0 to 25)`.
     """
     if not math.isfinite(value):
         return NOTHING
@@ -90,13 +91,19 @@ def _format_even(value: float, expanded: float) -> str:
 
 
 def format_quantity(
-    value: float, expanded: float | None, unit: str, *, estimate: bool = False, signed: bool = False
+    value: float,
+    expanded: float | None,
+    unit: str,
+    *,
+    estimate: bool = False,
+    signed: bool = False,
+    why: str = ACCURACY_UNKNOWN,
 ) -> str:
-    """Return a value with interval and unit, in words where the accuracy is unknown or it is an estimate."""
+    """Return a value with interval and unit; `why` is the reason if there is no interval (None)."""
     wide = expanded if expanded is not None and math.isfinite(expanded) else 0.0
     factor, name = find_prefix(max(abs(value), wide))
     if expanded is None:
-        text = f"{format_number(value / factor)} {name}{unit} (accuracy unknown)"
+        text = f"{format_number(value / factor)} {name}{unit} ({why})"
     else:
         shown = format_interval(value / factor, expanded / factor, signed=signed)
         text = f"{shown} {name}{unit}"
@@ -114,7 +121,7 @@ def format_scaled(q: Quantity | None, factor: float, *, estimate: bool = False) 
 
 
 def format_rough(value: float, unit: str, digits: int = 3) -> str:
-    """Return a figure that is only an expectation, with three digits and without an interval: `1.23 MJ`."""
+    """Return an expected figure with three digits and without an interval: `1.23 MJ`."""
     factor, name = find_prefix(abs(value))
     return f"{format_number(value / factor, digits)} {name}{unit}"
 
@@ -140,7 +147,7 @@ def format_percent(share: float, *, signed: bool = True) -> str:
 
 
 def format_change(share: float, expanded: float | None) -> str:
-    """Return a change relative to one as percent with its interval: `-12.3 ± 1.1 %`; no interval where unknown."""
+    """Return a change (0.1 = 10 %) in percent with its interval, if this is known: `-12.3 ± 1.1 %`."""
     if not math.isfinite(share):
         return NOTHING
     if expanded is None:
@@ -173,7 +180,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rough_duration(seconds: float) -> str:
-    """Return a time that is only an expectation: whole seconds, below a hundred of them."""
+    """Return an expected time: in whole seconds if it is below 100 s."""
     return f"{seconds:.0f} s" if seconds < 99.5 else format_duration(seconds)
 
 
@@ -215,7 +222,7 @@ def format_work_rate(value: float, kind: str) -> str:
 
 
 def scale_per_work(values: Iterable[float], kind: str) -> tuple[float, str]:
-    """Return the scale of energies per unit of work: `J/sample`, and with a prefix where all are small: `pJ/FLOP`."""
+    """Return the scale of energies per unit of work: `J/sample`, or with a prefix if all are small: `pJ/FLOP`."""
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
     factor, unit = choose_scale([largest], "J") if largest < SMALL else (1.0, "J")
     return factor, f"{unit}/{kind.removesuffix('s')}"
@@ -246,7 +253,7 @@ def format_data_name(name: str | float | bool, most: int = MOST_OF_FACT) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Return a text of one line and at most that width, cut in its middle: names differ at their ends."""
+    """Return a text as one line of at most this width, cut in its middle, because names often differ at their ends."""
     flat = escape_unprintable(text[: 2 * width] + text[-2 * width :] if len(text) > 4 * width else text)
     if len(flat) <= width:
         return flat
@@ -290,7 +297,7 @@ def _format_range(stem: str, members: list[int]) -> str:
 
 
 def shorten_end(text: str, width: int) -> str:
-    """Return a text of at most that width, cut at its end with an ellipsis."""
+    """Return a text of at most this width, cut at its end with an ellipsis."""
     flat = escape_unprintable(" ".join(text.split()))
     return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"
 

@@ -1,4 +1,4 @@
-"""Choose what of a result is shown, and in which order: rows of scopes and groups, lines of phases."""
+"""Choose the rows of the tables of a result, and their order: scopes, groups, phases."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
 MOST_PHASES = 20
+FEWEST_READINGS = 2  # fewer of a power within the workload give no interval
 # Parts of a package, cords of a node: shown only with all scopes, since the package or the node holds them.
 INNER_FAMILIES = ("core", "uncore")
 
@@ -35,7 +36,7 @@ class EnergyRow:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """Hold one line of the phase table: `count` phases of a name together, energy in J (None = not worked out)."""
+    """Hold one line of the phase table: `count` phases of the same name; energy in J (None = not computed)."""
 
     label: str
     depth: int
@@ -58,10 +59,11 @@ class MeterRow:
     accuracy: str
     reference: str
     estimate: bool
+    has_too_few: bool = False
 
 
 def list_energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
-    """Return scopes by family, each family's sum after its members, then everything measured and the rest."""
+    """Return scopes by family, the sum of each family after its members, then everything measured and the rest."""
     several = len({s.host for s in result.scopes if find_family(s.scope) != "job"}) > 1
     shown: list[EnergyRow] = []
     for name in dict.fromkeys(find_family(s.scope) for s in result.scopes):
@@ -79,7 +81,7 @@ def list_energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
 
 
 def _make_sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
-    """Return sums over scopes; those of many nodes, such as what each used beyond its parts, as one."""
+    """Return sums over scopes; equal sums of many nodes, such as the rest of each node, become one row."""
     shown: list[EnergyRow] = []
     for name in dict.fromkeys(g.name for g in sums):
         alike = [g for g in sums if g.name == name]
@@ -93,7 +95,7 @@ def _make_sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
 
 
 def _is_inner(s: ScopeResult, result: Result) -> bool:
-    """Return whether a scope is left out of the short table, because another one holds it."""
+    """Return whether a scope is left out of the short table, because another scope contains it."""
     held = any((o.host, o.scope) == (s.host, s.parent) for o in result.scopes)
     return find_family(s.scope) in INNER_FAMILIES or "/" in s.scope or (find_family(s.scope) in CORDS and held)
 
@@ -138,15 +140,21 @@ def list_meter_rows(result: Result, *, every: bool = False) -> list[MeterRow]:
                 accuracy=r.accuracy,
                 reference=r.reference,
                 estimate=r.estimate,
+                has_too_few=any(map(has_too_few_readings, members)),
             )
         )
     return found
 
 
-def list_phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
-    """Return the phases in order; beyond 20 the steps of each become one line, and then those of one name.
+def has_too_few_readings(s: ScopeResult) -> bool:
+    """Return whether an energy has no interval because of too few readings, although the accuracy is stated."""
+    return not s.energy.known and s.reading.accuracy != "unknown" and s.reading.readings < FEWEST_READINGS
 
-    Phases of one name in phases of different names stay apart.
+
+def list_phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
+    """Return the phases in order; if there are more than 20, steps of a phase share a line, then phases of one name.
+
+    Phases of one name are not joined if the phases around them have different names.
     """
     if every or len(result.phases) <= MOST_PHASES:
         return [_make_phase_row(p, result) for p in result.phases]
@@ -165,7 +173,7 @@ def _group_steps(result: Result) -> list[list[PhaseResult]]:
 
 
 def _group_names(result: Result) -> list[list[PhaseResult]]:
-    """Group phases of one name in phases of one name; a group is followed by those inside it."""
+    """Group phases that have the same name and parents of the same name; groups inside a group follow it."""
     groups: list[list[PhaseResult]] = []
     inside: list[list[int]] = []
     outermost: list[int] = []
@@ -189,7 +197,7 @@ def _group_names(result: Result) -> list[list[PhaseResult]]:
 
 
 def _find_parents(result: Result) -> list[int | None]:
-    """Return the place of the phase around each, None where it is in none that is listed."""
+    """Return the index of the phase around each phase, None if it is not listed."""
     places: dict[int, int] = {}
     found: list[int | None] = []
     for k, p in enumerate(result.phases):
@@ -230,7 +238,7 @@ def _join_phases(phases: list[PhaseResult], result: Result) -> PhaseRow:
 
 
 def _join_steps(phases: list[PhaseResult], result: Result) -> list[PhaseResult]:
-    """Return steps that follow each other as the one interval that they are; other phases as they are."""
+    """Return steps that follow each other as one time span; other phases unchanged."""
     places = dict.fromkeys(p.stretch for p in phases)
     if None in places or not result.stretches:
         return phases
@@ -238,7 +246,7 @@ def _join_steps(phases: list[PhaseResult], result: Result) -> list[PhaseResult]:
 
 
 def count_hidden_phases(result: Result) -> int:
-    """Return how many names of phases do not fit into the short list."""
+    """Return the number of phase names that do not fit into the short list."""
     if len(_group_steps(result)) <= MOST_PHASES:
         return 0
     return max(0, len(_group_names(result)) - MOST_PHASES)

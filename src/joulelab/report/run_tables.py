@@ -1,4 +1,4 @@
-"""Show a run: headline, tables of energies, phases, meters and uncertainty, and facts; also in lists and by print()."""
+"""Show a run: headline, tables of energies, phases, meters and uncertainty, and facts; also for lists and print()."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
 from joulelab.core.scope import find_family, rank_scope
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.messages import word_check, word_checks
 from joulelab.report.run_rows import (
     count_hidden_phases,
+    has_too_few_readings,
     list_energy_rows,
     list_meter_rows,
     list_phase_rows,
@@ -69,6 +71,8 @@ RATED_ADVICE = "set rated_w = WATTS below [node] of joulelab.toml"
 MOST_SCOPES = 4  # whose rated power is unknown
 J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh too
 MEASUREMENT_WIDTH = 80
+TOO_FEW = "too few readings for an interval"
+NO_POWER_METER = ", no power meter (`joulelab meters` lists what is missing)"
 MOVED = (
     ("disk", "disk_read_b", "read"),
     ("disk", "disk_written_b", "written"),
@@ -88,9 +92,9 @@ def lay_out_run(
     budget: bool = False,
     handle: str | None = None,
 ) -> list[TextBlock]:
-    """Return everything about a run: figures first, then doubts, then the next command.
+    """Return the whole text about a run: figures first, then doubts, then the next command.
 
-    `handle` is how commands name the run: its id unless given. A command that is too long for `width` is cut.
+    `handle` is the name of the run in commands, by default its id. A command that is too long for `width` is cut.
     """
     name = handle or result.run
     title = f"joulelab · {result.run}{f' · {result.name}' if result.name else ''}"
@@ -138,10 +142,18 @@ def write_headline(result: Result) -> str:
         if result.outcome == "imported":
             return f"no energy: the imported data has neither power nor energy. It covers {took}"
         return f"no energy measured: no power meter can be read here. It took {took}"
-    text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
+    why = explain_no_interval(result)
+    text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate, why=why)
     so_far = " so far" if result.state == "live" else ""
     mean = fmt.format_watts(whole.mean_w.value)
     return f"{text} ({fmt.format_watt_hours(energy.value)}) in {took}{so_far}, {mean} on average"
+
+
+def explain_no_interval(result: Result) -> str:
+    """Return why the energy of a run has no interval: too few readings, or an accuracy that is not known."""
+    whole = result.group("measured")
+    unsure = [s for s in result.scopes if whole and s.scope in whole.scopes and not s.energy.known]
+    return TOO_FEW if unsure and all(map(has_too_few_readings, unsure)) else fmt.ACCURACY_UNKNOWN
 
 
 def describe_command(result: Result, width: int) -> str:
@@ -165,7 +177,7 @@ def name_ending(result: Result) -> str:
 
 
 def make_energy_table(rows: list[EnergyRow]) -> Table:
-    """Return energy with its interval (k = 2), powers, and net of idle where idle was measured."""
+    """Return a table of energy (with interval, k = 2) and power; also energy without idle, if idle was measured."""
     energy = scale_column("energy", "J", [r.energy for r in rows])
     mean = scale_column("mean", "W", [w for r in rows for w in (r.mean_w, r.max_w)])
     has_net = any(r.net is not None for r in rows)
@@ -191,7 +203,7 @@ def make_energy_table(rows: list[EnergyRow]) -> Table:
 
 
 def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
-    """Return for each kind of scope by which meter and channel it was measured, and how accurate that is."""
+    """Return meter, channel and accuracy of each kind of scope."""
     lines = []
     for m in list_meter_rows(result, every=every):
         if m.estimate:
@@ -199,17 +211,19 @@ def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, 
         elif m.accuracy == "unknown":
             how = "accuracy unknown, so no interval"
         else:
-            how = f"accuracy {m.accuracy}"
+            how = f"accuracy {m.accuracy}" + (f", {TOO_FEW}" if m.has_too_few else "")
         lines.append((m.scopes, f"by {m.meter} {m.channel}, {how}"))
     return lines
 
 
 def make_budget_table(result: Result) -> Table:
-    """Return the parts of the interval of each scope: percent of its energy at k = 2, by kind of source."""
+    """Return the parts of the uncertainty of each scope by kind of source, in percent of its energy (k = 2)."""
     kinds = list(dict.fromkeys(kind for s in result.scopes for kind in s.energy.budget()))
     kinds.sort(key=lambda kind: kind == "unseen")  # last: it is a bound, and no part of `all`
     heads = ("bound: unseen" if kind == "unseen" else kind for kind in kinds)
-    parts = [(s.scope, s.energy) for s in result.scopes] + [(g.name, g.energy) for g in result.groups]
+    # The sum of a family with one member is that member.
+    sums = [(g.name, g.energy) for g in result.groups if g.scopes != (g.name,)]
+    parts = [(s.scope, s.energy) for s in result.scopes] + sums
     rows = []
     for label, energy in parts:
         if energy.value == 0:
@@ -221,9 +235,9 @@ def make_budget_table(result: Result) -> Table:
 
 
 def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
-    """Return the phases with time, energy, power and energy per unit of work; with `families` a line for each.
+    """Return a table of phases: time, energy, power, energy per unit of work; with `families`, one line per family.
 
-    Kinds of work are optional columns: as many are shown as there is room for.
+    Columns of work are optional: those that do not fit into the terminal are left out.
     """
     energy = scale_column("energy", "J", [r.energy for r in rows])
     means = [r.energy.value / r.duration_s if r.energy and r.duration_s > 0 else None for r in rows]
@@ -249,7 +263,7 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
 
 
 def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
-    """Return the energy per unit of work of a phase, or the rate of work where nothing was measured."""
+    """Return the energy per unit of work of a phase, or the rate of work if nothing was measured."""
     done = row.work.get(kind, 0.0)
     if not done or row.duration_s <= 0 or (has_energy and row.energy is None):
         return None
@@ -262,7 +276,7 @@ def choose_work_kinds(kinds: Iterable[str]) -> list[str]:
 
 
 def list_work_facts(result: Result) -> list[tuple[str, str]]:
-    """Return work: amount, rate in its phases and over the run, and energy per unit."""
+    """Return lines about the work: amount, rate in its phases and over the run, energy per unit."""
     per_work, lines = result.per_work(), []
     kinds = list_figure_kinds(result.work)
     for name in kinds:
@@ -270,14 +284,15 @@ def list_work_facts(result: Result) -> list[tuple[str, str]]:
         text = fmt.format_work(result.work[name], name) + _format_rates(result, name)
         if name in per_work:
             q, whole = per_work[name], result.group("measured")
-            text += f", {fmt.format_quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
+            estimate, why = bool(whole and whole.estimate), explain_no_interval(result)
+            text += f", {fmt.format_quantity(q.value, q.expanded, f'J/{one}', estimate=estimate, why=why)}"
         lines.append(("work", text))
     judged = [fmt.format_work(done, name) for name, done in result.work.items() if name not in kinds]
     return lines + ([("work", ", ".join(judged))] if judged else [])
 
 
 def _format_rates(result: Result, kind: str) -> str:
-    """Return the rate of work over the run, and in the phases with work where it differs."""
+    """Return the rate of work over the run, and in the phases with work if it is different there."""
     if result.duration_s <= 0:
         return ""
     over_all, inside = result.work[kind] / result.duration_s, find_work_phase(result.phases, kind)
@@ -301,7 +316,7 @@ def list_workload_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def avoid_breaks(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return lines that are wrapped between their parts only: no figure is broken, nor parted from its name."""
+    """Return lines that are wrapped only between their parts, so that no figure is separated from its name."""
     found = []
     for label, text in lines:
         parts = re.split(r"(?<=[,;]) ", text)
@@ -329,7 +344,7 @@ def list_load_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def list_check_facts(result: Result) -> list[tuple[str, str]]:
-    """Return the checks that did not end well, the worst first, with the next command to type."""
+    """Return the checks that are not ok, the worst first, with the next command to type."""
     rows: list[tuple[str, str]] = []
     for check in word_checks(result.checks):
         if check.name == "power meter" and not result.scopes:
@@ -380,7 +395,7 @@ class AgreementRow:
 def list_agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]:
     """List the meters of scopes that several meters cover, the best one first.
 
-    Without `every` only the best channel of each meter at the node and the rack, and meters that differ elsewhere.
+    Without `every`: only the best channel of each meter of node and rack, and of other scopes meters that differ.
     """
     several = len({s.host for s in result.scopes if find_family(s.scope) != "job"}) > 1
     rows: list[AgreementRow] = []
@@ -405,7 +420,7 @@ def list_agreement_rows(result: Result, *, every: bool = False) -> list[Agreemen
 
 
 def _list_accounted_rows(c: MeterComparison) -> list[AgreementRow]:
-    """Return the energy that a cluster accounted beside that of our meters, over the accounted time."""
+    """Return rows that compare the energy accounted by a cluster with that of our meters over the same time."""
     if c.over is None:
         return []
     since, until = c.over
@@ -431,7 +446,7 @@ def _name_channel(reading: ChannelEnergy) -> str:
 
 
 def _format_lag(result: Result, scope: ScopeResult, reading: ChannelEnergy) -> str:
-    """Return the lag (s) that was taken out of a meter's readings, with its interval."""
+    """Return the lag (s) that was removed from the readings of a meter, with its interval."""
     meters = reading.meter.split("+")
     lags = [g for g in result.lags if g.host == scope.host and g.meter in meters and _has_lag(scope, g)]
     moved = [g.total_s for g in lags if g.applied]
@@ -464,7 +479,7 @@ def _format_off(off: Quantity | None) -> str:
 
 
 def list_joining_facts(result: Result) -> list[tuple[str, str]]:
-    """Return the largest error of rests, and the efficiency of supplies."""
+    """Return lines about the largest error of each rest, and about the efficiency of power supplies."""
     lines = []
     for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):
         bound = 2 * group.energy.with_bound().u
@@ -486,7 +501,7 @@ def list_rated_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def describe_rated(rated: RatedResult) -> str:
-    """Return the estimate and its ratio to the measured energy in one line, or how to state an unknown rated power."""
+    """Return the estimate and its ratio to the measured energy in one line, or advice if the rated power is unknown."""
     ratio = rated.ratio
     if ratio is None:
         if not rated.unknown:
@@ -552,16 +567,18 @@ def format_run_end(listed: Mapping[str, Any]) -> str:
 
 def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
     """Return a measurement as text: energies, phases, data, quality, and the energy of each unit of work."""
-    head = f"{title}: {fmt.format_duration(duration_s)}"
+    head = f"{escape_unprintable(title)}: {fmt.format_duration(duration_s)}"
     if run is None or result is None:
         return f"{head}, not recorded"
     blocks: list[TextBlock] = [make_energy_table(list_energy_rows(result))] if result.scopes else []
     energy, whole = result.energy, result.group("measured")
     if energy is not None and whole is not None:
-        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
+        why = explain_no_interval(result)
+        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate, why=why)
         head += f", {text} ({fmt.format_watt_hours(energy.value)})"
     elif not result.scopes:
-        head += ", no power meter (`joulelab meters` lists what is missing)"
+        unread = [word_check(check).text for check in result.checks if check.name == "not read"]
+        head += f", no energy: {'; '.join(unread)}" if unread else NO_POWER_METER
     if result.twin:
         head += f", {fmt.name_twins([result.twin])}"
     if result.phases:

@@ -133,7 +133,7 @@ def make_run_report(
 
 
 def _summarise(result: Result) -> tuple[PageBlock, ...]:
-    """Show the main figures, their scope, and the warnings to read before they are used."""
+    """Show the main figures, their scope, and warnings that must be read before the figures are used."""
     blocks: list[PageBlock] = []
     if result.twin:
         blocks.append(Paragraph(f"{fmt.name_twins([result.twin])}. Nothing here was measured.", "note warn"))
@@ -153,17 +153,17 @@ def _summarise(result: Result) -> tuple[PageBlock, ...]:
 
 def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
     energy, whole = result.energy, result.group("measured")
-    is_estimate = bool(whole and whole.estimate)
+    is_estimate, why = bool(whole and whole.estimate), run_tables.explain_no_interval(result)
     cards = []
     if energy is not None and whole is not None:
-        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=is_estimate)
+        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=is_estimate, why=why)
         cards.append(("energy", text, fmt.join_scopes(sorted(dict.fromkeys(whole.scopes), key=rank_scope))))
     cards.append(("time", fmt.format_duration(result.duration_s), "so far" if result.state == "live" else ""))
     if whole is not None:
         cards.append(("mean power", fmt.format_watts(whole.mean_w.value), ""))
     for kind, q in list(result.per_work().items())[:2]:
         unit = kind.removesuffix("s")
-        text = fmt.format_quantity(q.value, q.expanded, f"J/{unit}", estimate=is_estimate)
+        text = fmt.format_quantity(q.value, q.expanded, f"J/{unit}", estimate=is_estimate, why=why)
         cards.append((f"per {unit}", text, fmt.format_work(result.work[kind], kind)))
     return tuple(cards)
 
@@ -268,7 +268,7 @@ def _show_distribution(result: Result, profile: PowerProfile | None) -> tuple[Pa
 def make_percentile_table(result: Result, *, every: bool = False) -> Table:
     """Make a table of the percentiles of power (W) of the scopes of the energy table, or of every scope.
 
-    The last column is the time that one reading is a mean over.
+    The last column is the averaging time of one reading.
     """
     several = len({s.host for s in result.scopes}) > 1
     named = [(f"{s.host}/{s.scope}" if several else s.scope, s.statistics) for s in result.scopes]
@@ -285,7 +285,7 @@ def make_percentile_table(result: Result, *, every: bool = False) -> Table:
 
 
 def _show_meters(result: Result) -> tuple[PageBlock, ...]:
-    """Show meters of the same scope beside each other, with the delays that were removed from their readings."""
+    """Show the meters of each scope side by side, with the delays that were removed from their readings."""
     every = run_tables.list_agreement_rows(result, every=True)
     if not every:
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,48 @@ def test_on_a_simulated_node(node, name):
     served = {entry["meter"] for s in server.wall.servers.values() for entry in s.served.entries.values()}
     if name in WALL and name not in served:
         pytest.skip("; ".join(str(error) for error in server.wall.missing.values()))
-    assert check(name, environment, ROOT / "tests" / "stubs").get("streams", 0) > 0
+    found = check(name, environment, ROOT / "tests" / "stubs")
+    assert found.get("streams"), explain_unserved(name, found)
+
+
+def explain_unserved(name: str, found: dict[str, str]) -> str:
+    """Say why a meter was not read here, and what to do about it."""
+    return (
+        f"the meter {name} opened nothing on the simulated node ({found.get('error', 'no stream')}). Let the node serve"
+        f" it (src/joulelab/twin; one at the wall: twin/wall.py, and {name!r} in WALL above), or a stub of its library"
+        f" in tests/stubs. If neither can be, except it in the list above, and say there which test reads it"
+    )
+
+
+def test_a_meter_that_the_node_does_not_serve_is_told_what_to_do():
+    text = explain_unserved("wattfile", {"error": "Unavailable"})
+    assert re.search(r"the meter wattfile opened nothing .*\(Unavailable\).*tests/stubs", text)
+
+
+EXAMPLE = re.search(r"```python\n(.*?)```", Path(meters.__file__).with_name("README.md").read_text(), re.DOTALL)
+
+
+def test_the_example_of_the_documentation_keeps_the_contract(tmp_path):
+    (tmp_path / "power1_input").write_text("12500000\n")
+    (tmp_path / "wattfile.py").write_text(EXAMPLE[1])
+    run = """
+import sys
+from tests.contracts import check_meter
+import wattfile
+check_meter.check_module(wattfile)
+check_meter.check_wrong_key(wattfile)
+check_meter.check_error(check_meter.attempt(lambda: wattfile.open_meter({"path": "/nowhere"})))
+meter = wattfile.open_meter({"path": sys.argv[1], "slow_period_s": 2.0})
+check_meter.check_streams(list(meter.streams()))
+check_meter.check_rows(meter)
+(stream,) = meter.streams()
+assert (stream.period_s, meter.read(stream)) == (2.0, (12.5,))
+meter.close()
+"""
+    env = BARE | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "src")))}
+    command = [sys.executable, "-c", run, str(tmp_path / "power1_input")]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", meters.names())

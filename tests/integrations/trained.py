@@ -60,7 +60,6 @@ def check_energy(phases: tuple[PhaseResult, ...]) -> None:
     """
     for k, whole in enumerate(phases):
         energy = whole.energy["measured"]
-        assert energy.value >= 0, whole.title
         assert energy.value + (energy.expanded or 0.0) > 0, whole.title
         after = next((i for i in range(k + 1, len(phases)) if phases[i].depth <= whole.depth), len(phases))
         parts = [p for p in phases[k + 1 : after] if p.depth == whole.depth + 1]

@@ -135,7 +135,7 @@ class Recorder:
             return []
 
     def _add_tables(self, tables: list[RowQueue]) -> None:
-        self.writer.tables = [*self.writer.tables, *tables]
+        self.writer.tables.extend(tables)  # by several threads at once: replacing the list could lose some
 
     def _answer(self, answer: Answer) -> None:
         """Store the answer of a sampling thread and wake the main thread."""

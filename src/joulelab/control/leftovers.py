@@ -54,7 +54,7 @@ def is_locked(lock: str) -> bool | None:
 
 
 def restore_at_start(environ: Mapping[str, str], report: Callable[[str], None]) -> None:
-    """Restore caps that were left behind, and report each in words; a failure is reported and does not stop the command."""
+    """Restore caps that were left behind, and report each in words; a failure is reported, too, and stops nothing."""
     if not has_leftovers(environ):
         return
     try:

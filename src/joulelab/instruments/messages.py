@@ -7,7 +7,7 @@ from __future__ import annotations
 MESSAGES: dict[str, tuple[str, str, str]] = {
     "meter.refresh-differs": (
         "note",
-        "{scope} {channel} has a new value every {refresh_s:s}, not every {declared_s:s}, as uncertainties assume",
+        "{scope} {channel} has a new value every {refresh_s:s}, but uncertainties assume every {declared_s:s}",
         "",
     ),
     "meter.slow-reading": (

@@ -152,7 +152,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "in-step.steps": (
         "warning",
-        "{scope}: the sensors measure {seen_share:%} of the time, and the load repeats at exactly this rate; the uncertainty includes what the sensors may have missed",
+        "{scope}: the sensors measure {seen_share:%} of the time, and the load repeats at exactly their rate; the uncertainty includes what the sensors may have missed",
         WALL_METER,
     ),
     "counter-frozen": (

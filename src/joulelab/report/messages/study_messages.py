@@ -103,7 +103,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "accuracy-unknown": (
         "note",
-        "The accuracy of the meter is unknown, so energies have no uncertainty. Ratios of energies on one meter have one, from the repeats.",
+        "The accuracy of the meter is unknown, so no uncertainty of energies is given. Ratios of energies on one meter have one, from the repeats.",
         "",
     ),
     "estimates": (

@@ -129,7 +129,7 @@ def test_a_configuration_that_cannot_be_loaded_refuses_no_name(
 
     monkeypatch.setattr("joulelab.run.config.configuration.load_config", fail)
     choice = measuring._choose_meters(measuring._load_configuration(), ["pdu1", "rapl"])
-    assert [lost.meter for lost in choice.lost] == ["pdu1"]
+    assert [lost.meter for lost in choice.lost] == ["configuration", "pdu1"]
     assert choice.meters == [{"meter": "rapl"}, {"meter": "host"}]
     (record,) = caplog.records
     assert "pdu1 is not read: the configuration cannot be loaded" in record.getMessage()

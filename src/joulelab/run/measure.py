@@ -292,7 +292,7 @@ def _load_configuration() -> Config:
         config = load_config(os.environ, get_host_name())
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
         problem = ConfigError("the configuration cannot be loaded", why=f"{type(error).__name__}: {error}")
-        return Config(problems=[problem], unread={Path(): problem})
+        return Config(problems=[problem], unread={Path("the configuration"): problem})
     for warning in config.warnings:
         _log.warning("configuration: %s", warning)
     return config

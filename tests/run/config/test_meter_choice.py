@@ -116,26 +116,27 @@ def test_a_file_that_is_no_toml_costs_its_meters_only(places: Places) -> None:
         config = places.load()
         chosen = choose_meters(config, {}, ("pdu1", "pdu2"))
         assert [e.name for e in chosen.entries] == ["pdu1"]
-        (lost,) = chosen.lost
-        assert lost.meter == "pdu2"
-        assert str(lost).startswith(f"meter pdu2 is not read: {places.project}")
-        assert "not a TOML file, and it may define this meter" in str(lost)
-        for others in ((), ("pdu1",)):
-            (general,) = choose_meters(config, {}, others).lost
-            assert (general.meter, "not a TOML file" in str(general)) == ("configuration", True)
-        assert [lost.meter for lost in choose_meters(config, {}, (), ("pdu2",)).lost] == ["configuration"]
+        assert [lost.meter for lost in chosen.lost] == ["configuration", "pdu2"]
+        assert "not a TOML file" in str(chosen.lost[0])
+        assert f"there is no meter 'pdu2' ({places.project} cannot be read and may define it)" in str(chosen.lost[1])
 
 
 def test_one_cause_gives_one_warning(places: Places) -> None:
     places.write("project", "x = \n")
-    two = word_lost_meters(choose_meters(places.load(), {}, ("pdu1", "pdu2")).lost)
-    assert [text.partition(": ")[0] for text in two] == ["meters pdu1, pdu2 are not read"]
+    config = places.load()
+
+    def warn(*wanted: str, without: tuple[str, ...] = ()) -> list[str]:
+        return word_lost_meters(choose_meters(config, {}, wanted, without).lost)
+
+    (problem,) = config.problems
+    assert str(problem).startswith(f"{places.project}:1: not a TOML file")
+    assert warn("pdu1") == [f"meter pdu1 is not read: {problem}"]
+    assert warn("pdu1", "rapl", "pdu2") == [f"meters pdu1, pdu2 are not read: {problem}"]
+    unused = [f"a part of the configuration is not used: {problem}"]
+    assert warn() == warn("rapl") == warn(without=("pdu1",)) == unused
     places.write("user", "y = \n")
-    both = word_lost_meters(choose_meters(places.load(), {}, ("pdu1",)).lost)
-    assert sorted(text.partition(": ")[0] for text in both) == [
-        "a part of the configuration is not used",
-        "meter pdu1 is not read",
-    ]
+    config = places.load()
+    assert len(config.problems) == len(warn("pdu1")) == 2
 
 
 def test_the_cords_of_a_lost_entry_still_count(places: Places) -> None:

@@ -139,11 +139,15 @@ CONFIGURATION = "configuration"  # instead of the name of a meter, for a problem
 
 @dataclass(frozen=True, slots=True)
 class LostMeter:
-    """Hold a configured meter that cannot be read, the problem, and its kind where the entry names it."""
+    """Hold a configured meter that cannot be read, the problem, and its kind where the entry names it.
+
+    `cause` is the problem of an unreadable file that may define the meter.
+    """
 
     meter: str
     problem: ConfigError
     kind: str = ""
+    cause: ConfigError | None = None
 
     def __str__(self) -> str:
         if self.meter == CONFIGURATION:
@@ -230,26 +234,23 @@ def choose_meters(
 def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequence[str] = ()) -> list[LostMeter]:
     """List general problems, then wrong entries: all of them, or those wanted by name or by kind of meter.
 
-    If a file cannot be read, a wanted name that is unknown is lost because of it: that file may define it, and is no
-    general problem then. Otherwise an unknown name raises ConfigError.
+    If a file cannot be read, an unknown name is lost, too: that file may define it. Otherwise an unknown name raises
+    ConfigError.
     """
-    lost, general = _list_lost_entries(config), list_general_problems(config)
+    lost = _list_lost_entries(config)
     for name in (*wanted, *without):
         if name in config.lost or _is_builtin(name):
             continue
         try:
             check_meter_name(config, name)
-        except ConfigError:
+        except ConfigError as problem:
             if not config.unread:
                 raise
-            cause = next(iter(config.unread.values()))
-            if name in wanted and name not in without:
-                general = [one for one in general if one.problem is not cause]
-            what = f"{cause.what}, and it may define this meter"
-            unread = ConfigError(what, where=cause.where, why=cause.why, next=cause.next, code=cause.code)
-            lost.append(LostMeter(name, unread))
+            why = f"{', '.join(map(str, config.unread))} cannot be read and may define it"
+            unknown = ConfigError(problem.what, why=why, next="correct that file")
+            lost.append(LostMeter(name, unknown, cause=next(iter(config.unread.values()))))
     missed = [one for one in lost if not {one.meter, one.kind} & {*without}]
-    return [*general, *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
+    return [*list_general_problems(config), *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
 
 
 def _list_lost_entries(config: Config) -> list[LostMeter]:
@@ -259,13 +260,15 @@ def _list_lost_entries(config: Config) -> list[LostMeter]:
 
 def word_lost_meters(lost: Iterable[LostMeter]) -> list[str]:
     """Return a warning for each cause, with all meters that are lost by it."""
-    causes: dict[str, list[LostMeter]] = {}
+    causes: dict[int, list[LostMeter]] = {}
     for one in lost:
-        causes.setdefault(str(one.problem), []).append(one)
-    return [
-        str(same[0]) if len(same) == 1 else f"meters {', '.join(one.meter for one in same)} are not read: {cause}"
-        for cause, same in causes.items()
-    ]
+        causes.setdefault(id(one.cause or one.problem), []).append(one)
+    texts = []
+    for first, *more in causes.values():
+        names = [one.meter for one in (first, *more) if one.meter != CONFIGURATION]
+        are_not = f"meters {', '.join(names)} are not" if len(names) > 1 else f"meter {', '.join(names)} is not"
+        texts.append(f"{are_not} read: {first.cause or first.problem}" if more else str(first))
+    return texts
 
 
 def list_general_problems(config: Config) -> list[LostMeter]:

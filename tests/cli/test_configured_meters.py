@@ -220,6 +220,14 @@ def test_a_file_that_is_no_toml_is_a_row_of_meters_and_doctor(call: Call, fail: 
     assert fail(*ADD).code.startswith("config")
 
 
+def test_doctor_names_the_line_at_which_ones_own_meter_fails(call: Call, here: Path) -> None:
+    file = here / "w.py"
+    file.write_text("def open_meter(config):\n    return 1 / 0\n")
+    (row,) = json.loads(call("doctor", str(file), "--json", code=1).stdout)
+    assert (row["what"], row["why"]) == ("ZeroDivisionError: division by zero", f"{file}, line 2")
+    assert row["next"] == "correct that line"
+
+
 def test_doctor_prints_that_a_file_is_not_trusted(call: Call, here: Path) -> None:
     configure(here).chmod(0o666)
     assert f"{here / 'joulelab.toml'}" in call("doctor", "file", code=1).output

@@ -325,7 +325,7 @@ def test_what_a_run_says_comes_next_can_be_typed(monkeypatch: pytest.MonkeyPatch
     ):
         shown = CliRunner().invoke(command, [given])
         assert expected in shown.output
-        typed = re.search(r"^next +joulelab show (.*) \|", shown.output, re.MULTILINE)
+        typed = re.search(r"^next +joulelab show (.*)$", shown.output, re.MULTILINE)
         assert typed is not None
         again = CliRunner().invoke(command, typed[1])
         assert "uncertainty, %" in again.output

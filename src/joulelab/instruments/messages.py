@@ -1,7 +1,5 @@
 """The messages of `joulelab doctor` about the quality of a meter: code -> (status, text, next step)."""
 
-# ruff: noqa: E501  one line is one text: easy to find and to edit
-
 from __future__ import annotations
 
 MESSAGES: dict[str, tuple[str, str, str]] = {

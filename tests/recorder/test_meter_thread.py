@@ -14,9 +14,8 @@ from joulelab.recorder.plan import MeterPlan, Plan
 from joulelab.recorder.requests import Request
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from collections.abc import Sequence
+    from pathlib import Path
 
     from joulelab.core.errors import JoulelabError
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from joulelab.cli.doctor import _hide_secrets
 from joulelab.instruments import catalog
 
 if TYPE_CHECKING:
@@ -162,3 +164,12 @@ def test_a_meter_that_is_read_on_request_is_not_denied(call: Call, monkeypatch: 
     assert text.index("Read on request:") < text.index("wattfile ") < text.index("Not measured:")
     monkeypatch.setattr(catalog, "survey", lambda *_, **__: [estimate])
     assert "There is no power meter here" in call("meters").output
+
+
+def test_no_secret_is_in_the_errors_of_readings() -> None:
+    opener: Any = SimpleNamespace(hide_secrets=lambda v: v.replace("hunter2", "***") if isinstance(v, str) else v)
+    health = {"errors": {"refused hunter2": 3}, "channels": ({"last": None, "scope": "node.ac"},)}
+    assert _hide_secrets(health, opener) == {
+        "errors": {"refused ***": 3},
+        "channels": [{"last": None, "scope": "node.ac"}],
+    }

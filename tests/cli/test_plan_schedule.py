@@ -136,7 +136,7 @@ def test_a_picture_is_drawn_and_nothing_of_others_is_written_over(
     other.write_bytes(b"mine")
     assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", str(other)]) == 2
     assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", "a.txt"]) == 2
-    assert "no picture of joulelab's" in capsys.readouterr().err
+    assert "not a picture by joulelab" in capsys.readouterr().err
     assert other.read_bytes() == b"mine"
 
 

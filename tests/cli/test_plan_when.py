@@ -101,7 +101,7 @@ def test_a_run_is_planned_by_price_and_drawn(call: Call, runs: Path, tmp_path: P
     assert b"run now" in picture.read_bytes()
     other = tmp_path / "mine.png"
     other.write_bytes(b"a photo")
-    assert "name another with --picture" in _flat(call(*words, "--picture", other, "--keep", code=2).output)
+    assert "choose another file with --picture" in _flat(call(*words, "--picture", other, "--keep", code=2).output)
     assert not (tmp_path / "joulelab-plans").exists()  # nothing is kept of what is refused
 
 

@@ -69,7 +69,7 @@ def analyse_run(run: Run) -> Result:
         return analyse_span(run, span, events)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what, why = "the run holds values that cannot be used", f"{type(error).__name__}: {error}"
-        then = f"joulelab verify {run.path.name}; if its files are whole, this is a defect of joulelab: please report it"
+        then = f"joulelab verify {run.path.name}; if its files are whole, joulelab has a defect: please report it"
         raise StoreError(what, where=str(run.path), why=why, next=then, code="store.unusable") from error
 
 

@@ -1,4 +1,4 @@
-"""The walk of a run in docs/design.md: its files and functions exist, and each process calls them in this order."""
+"""The walk of a run in docs/design.md: its files and functions exist, and each thread calls them in this order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_file_and_function_exists() -> None:
 
 @pytest.mark.system
 @pytest.mark.no_cover
-def test_each_process_calls_them_in_this_order(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
+def test_each_thread_calls_them_in_this_order(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     server = twin(Node(), profiles={"gpu": profile.constant(0.5)})
     log = tmp_path / "walk.jsonl"
     environ = dict(os.environ) | server.environment
@@ -59,9 +59,13 @@ def test_each_process_calls_them_in_this_order(twin: Callable[..., TwinServer], 
     ):
         subprocess.run([*JOULELAB, *words], env=environ, cwd=tmp_path, check=True, timeout=300, capture_output=True)
     steps, called = read_steps(), sorted(json.loads(text) for text in log.read_text().splitlines())
-    assert {(file, name) for _, _, file, name in called} == set(steps)
+    assert {(file, name) for *_, file, name in called} == set(steps)
     met: set[tuple[str, str]] = set()
-    for pid in dict.fromkeys(pid for _, pid, _, _ in called):  # the processes go on beside each other
-        first = [(file, name) for _, one, file, name in called if one == pid and (file, name) not in met]
-        assert first == sorted(first, key=steps.index)
-        met |= set(first)
+    for process in dict.fromkeys(pid for _, pid, *_ in called):  # processes and threads go on beside each other
+        by_thread: dict[int, list[tuple[str, str]]] = {}
+        for _, pid, thread, file, name in called:
+            if pid == process and (file, name) not in met:
+                by_thread.setdefault(thread, []).append((file, name))
+        for first in by_thread.values():
+            assert first == sorted(first, key=steps.index)
+        met |= {step for first in by_thread.values() for step in first}

@@ -1,4 +1,4 @@
-"""Write the first call of some functions of joulelab, with its time, to a file: for test_walk.py, in every process."""
+"""Write the first call of some functions of joulelab in each thread to a file, with its time: for test_walk.py."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 wanted = {tuple(step) for step in json.loads(os.environ.get("WALK_STEPS", "[]"))}
+noted: set[tuple[int, tuple[str, str]]] = set()
 target = os.environ.get("WALK_FILE", os.devnull)
 
 
@@ -20,10 +21,11 @@ def note_call(frame: FrameType, event: str, _: object) -> None:
     if event == "call":
         code = frame.f_code
         step = (code.co_filename.rpartition("/joulelab/")[2], code.co_qualname)
-        if step in wanted:
-            wanted.discard(step)
+        thread = threading.get_native_id()
+        if step in wanted and (thread, step) not in noted:
+            noted.add((thread, step))
             with open(target, "a") as file:
-                file.write(json.dumps([time.monotonic_ns(), os.getpid(), *step]) + "\n")
+                file.write(json.dumps([time.monotonic_ns(), os.getpid(), thread, *step]) + "\n")
 
 
 if wanted:

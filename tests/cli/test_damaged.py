@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call, Fail
 
+pytestmark = pytest.mark.system  # pure, and slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "runs" / "20261115-232047-283d"
 POWER = Path("vm/nvml.power.parquet")
 

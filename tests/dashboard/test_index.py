@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from joulelab.dashboard.entries import Entry, Place
 
+pytestmark = pytest.mark.system  # pure, and slow
+
 
 def small(runs: Path, **more: object) -> Path:
     return make_run(runs, seconds=1.0, gpus=1, cpus=0, **more)  # type: ignore[arg-type]

@@ -15,6 +15,8 @@ from joulelab.store.seal import seal_run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system  # pure, and slow
+
 DAY = 86_400 * 10**9
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Study
     from joulelab.study.slots import Slot
 
+pytestmark = pytest.mark.system  # pure, and slow
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:

@@ -15,6 +15,8 @@ from joulelab.plan.rack.blocks import LEAST_BLOCK_S, pool_of, seen_share
 from joulelab.plan.rack.extremes import Percentile, Refusal, exceeding, maximum_of, percentile_of, shown
 from joulelab.plan.rack.mix import Job, load_of
 
+pytestmark = pytest.mark.system  # pure, and slow
+
 
 def given(found: Percentile | Refusal) -> Percentile:
     assert isinstance(found, Percentile)

@@ -164,6 +164,7 @@ def test_a_newer_manifest_is_not_read(run: Path) -> None:
 
 def make_unsealed(runs: Path) -> Path:
     run = make_run(runs)
+    write_rows(run, gpus(), ramp(100), meter="before")
     write_rows(run, gpus(), ramp(100))
     (run / MARKS).write_text(MARK)
     close_run(run)
@@ -185,7 +186,9 @@ def test_a_run_that_is_not_sealed_is_verified_by_its_end(tmp_path: Path) -> None
     with open_run(make_unsealed(tmp_path)) as run:
         files, has_records = run.check_files()
         assert has_records
-        assert {f.name: f.status for f in files} == {MARKS: "whole", "node1/nvml.fast.0.journal": "whole"}
+        assert {f.name: f.status for f in files} == dict.fromkeys(
+            (MARKS, "node1/before.fast.0.journal", "node1/nvml.fast.0.journal"), "whole"
+        )
 
 
 def test_a_journal_that_hangs_open_at_the_end_has_no_hash(tmp_path: Path) -> None:

@@ -119,6 +119,15 @@ def read_manifest(run: Path) -> dict[str, FileRecord] | None:
     return {name: _decode_manifest(run, name, entry) for name, entry in files.items()}
 
 
+def read_records(run: Path) -> dict[str, FileRecord]:
+    """Return the records of the manifest, or those in `end.json` before the first seal; none if they are damaged."""
+    try:
+        found = read_manifest(run)
+    except StoreError:
+        return {}
+    return _read_end_records(run) if found is None else found
+
+
 def _decode_manifest(run: Path, name: str, entry: object) -> FileRecord:
     if isinstance(entry, dict) and _RAW.fullmatch(name) and not name.startswith("."):
         size, digest, rows = entry.get("size"), entry.get("sha256"), entry.get("rows")

@@ -170,13 +170,14 @@ def _open_lock(folder: Path) -> int:
 def _seal_host(folder: Path, con: duckdb.DuckDBPyConnection, work: _SealWork) -> None:
     for rest in folder.glob(f"{TEMPORARY}*"):
         rest.unlink(missing_ok=True)
-    known = manifest.Verifier(folder.parent)
+    records = manifest.read_records(folder.parent)  # before the first Parquet file replaces its journal
     for meter, name in list_table_names(folder):
         label = f"{folder.name}/{meter}.{name}"
         table = load_table(folder, meter, name, con)
-        damaged = [check for path in table.paths if (check := known.find_damage(path, hashes=True))]
-        if damaged:
-            work.left.append((label, f"{damaged[0].name} is damaged"))
+        names = [path.relative_to(folder.parent).as_posix() for path in table.paths]
+        checks = [manifest.check_file(folder.parent, n, records[n], hashes=True) for n in names if n in records]
+        if damaged := [check.name for check in checks if check.status != "whole"]:
+            work.left.append((label, f"{damaged[0]} is damaged"))
             continue
         torn = [p.what for p in table.problems if p.path.suffix == ".journal"]
         work.left += [(label, what) for what in torn]

@@ -139,13 +139,13 @@ def _check_unseen(run: RunEvidence) -> Iterator[Check]:
     steps = _count_steps(run.steps)
     numbers = {"seen_share": _find_least_seen(run, hidden), "steps": steps}
     numbers |= {} if reach is None else {"reach_share": reach}
-    texts: dict[str, str] = {}
+    texts = {} if reach is None else {"reach_of": "their energy" if whole is None else "the total"}
     if steps == 0:
-        texts = {"call": "joulelab.step()"} | ({} if whole is None else {"wall_meter": "joulelab meters"})
+        texts |= {"call": "joulelab.step()"} | ({} if whole is None else {"wall_meter": "joulelab meters"})
     elif steps < FEWEST_STEPS:
-        texts = {"enough_steps": str(FEWEST_STEPS), "few_steps": str(steps)}
+        texts |= {"enough_steps": str(FEWEST_STEPS), "few_steps": str(steps)}
     else:
-        texts = {"uneven_steps": str(steps)}
+        texts |= {"uneven_steps": str(steps)}
     yield Check("unseen", "note", run.name_scopes(hidden), numbers, texts)
 
 

@@ -78,7 +78,7 @@ def test_the_reason_of_a_gap_is_that_of_the_meter(folder):
     assert word_check(only(other, "gaps")).text.endswith("(GPU is lost)")
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "call joulelab.step()"), (5, "12 are enough, 5 are known")])
+@pytest.mark.parametrize(("count", "words"), [(0, "call joulelab.step()"), (5, "12 are enough, 5 so far")])
 def test_the_advice_says_what_steps_lack(folder, count, words):
     steady(folder, seen=0.25)
     if count:

@@ -8,8 +8,18 @@ from math import isnan, nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.store.make import gpus, make_run, open_journal, ramp, write_rows
 
-from joulelab.analysis.live_state import NOW_S, CordSum, CounterTotal, LiveState, PowerIntegral, StreamState
+from joulelab.analysis.live_energy import _RecentRun
+from joulelab.analysis.live_state import (
+    NOW_S,
+    CordSum,
+    CounterTotal,
+    JournalFollower,
+    LiveState,
+    PowerIntegral,
+    StreamState,
+)
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Spec, Stream
 
@@ -246,3 +256,55 @@ def test_only_the_readings_that_a_power_needs_are_kept():
         one.forget((t - 1) * NS)
     assert all(len(channel.times) < 20 for channel in one.channels)
     assert (now_w(one, 1000), one.energy_j) == (100.0, 99_900.0)
+
+
+def test_a_value_that_is_read_again_counts_once():
+    one = StreamState("bmc", stream("node.dc", POWER, Spec("age_s", "age", "s")))
+    for seconds, age_s in ((10, 2.0), (11, 3.0)):
+        take(one, seconds, [400.0, age_s])
+    assert one.channels[0].times == [8 * NS]
+
+
+def test_each_counter_of_a_stream_that_comes_back_goes_on_by_its_name():
+    node, core = LiveState(), replace(ENERGY, name="core_j")
+    old = node.add_stream("rapl", stream("cpu:0", ENERGY, core))
+    for t, joules in ((1, 500.0), (2, 600.0)):
+        take(old, t, [joules, joules / 2])
+    new = node.add_stream("rapl", stream("cpu:0", replace(ENERGY, update_s=0.002), core))
+    take(new, 3, [700.0, 350.0])
+    assert new.energy_j == 200.0
+
+
+def test_a_sum_of_cords_is_as_sure_as_its_worst_cord():
+    (total,) = cords("a", "b").list_cord_sums()
+    assert (total.source, total.gain) == ("integrated", 0.01)
+    node = LiveState()
+    for n, gain in ((1, 0.01), (2, 0.02)):
+        known = replace(POWER, accuracy=Accuracy("datasheet", gain))
+        node.add_stream("pdu", stream(f"outlet:{n}", known, parent="node.ac", sums="node.ac", parts=2))
+    (total,) = node.list_cord_sums()
+    assert total.gain == 0.02
+
+
+def test_journals_that_are_begun_and_rows_of_zeros_are_no_readings(tmp_path):
+    run = make_run(tmp_path)
+    path = write_rows(run, gpus(), ramp(10))
+    (run / "node1" / "rapl.fast.0.journal").write_bytes(b"j")
+    follower = JournalFollower(run / "node1")
+    follower.read()
+    newest = follower.find_newest_ns()
+    assert newest == ramp(10)[-1][2]
+    with open_journal(run, gpus(), segment=1) as other, path.open("ab") as file:
+        file.write(bytes(other.row.size))
+    follower.read()
+    assert follower.find_newest_ns() == newest
+
+
+def test_live_energies_need_no_marks_and_leave_sealed_rows_whole(tmp_path):
+    run = make_run(tmp_path)
+    write_rows(run, gpus(), ramp(10))
+    with _RecentRun(run / "node1") as recent:
+        assert recent.marks() == []
+        (table,) = recent._tables()
+        sealed = replace(table.segments[0], path=None)
+        assert recent._cut_segment(sealed) is sealed

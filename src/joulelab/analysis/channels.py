@@ -308,8 +308,7 @@ def sum_cords(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], li
             meters = ", ".join(dict.fromkeys(p.meter for p in parts))
             numbers = {"read": float(len(parts)), "wanted": float(wanted)}
             check = Check("cords", "failed", whole, numbers, {"part": kind, "channel": name, "meters": meters})
-            if check not in lacking:
-                lacking.append(check)
+            lacking += [] if check in lacking else [check]
     return found, lacking
 
 

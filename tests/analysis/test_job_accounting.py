@@ -216,18 +216,11 @@ def test_an_estimate_is_neither_compared_nor_counted_beside_it(folder):
     assert not [c for c in result.comparisons if c.scope == "job"]
 
 
+BEGIN = {"mark": "begin", "id": "a", "name": "train", "n": None, "labels": {}, "parent": None, "thread": 0, "rank": 0}
+
+
 def test_phases_have_everything_measured_and_nothing_accounted(folder):
-    begin = {
-        "mark": "begin",
-        "id": "a",
-        "name": "train",
-        "n": None,
-        "labels": {},
-        "parent": None,
-        "thread": 0,
-        "rank": 0,
-    }
-    folder.marks("1", {"t": ns(6.0), **begin}, {"t": ns(9.0), "mark": "end", "id": "a"})
+    folder.marks("1", {"t": ns(6.0), **BEGIN}, {"t": ns(9.0), "mark": "end", "id": "a"})
     for k in range(2):
         folder.add("nvml", gpu(k), T, *busy(50.0, 400.0), host="node2")
     folder.add("nvml", gpu(0), T, *busy(50.0, 400.0))
@@ -239,17 +232,7 @@ def test_phases_have_everything_measured_and_nothing_accounted(folder):
 
 
 def test_phases_of_what_was_only_accounted_have_no_energy(folder):
-    begin = {
-        "mark": "begin",
-        "id": "a",
-        "name": "train",
-        "n": None,
-        "labels": {},
-        "parent": None,
-        "thread": 0,
-        "rank": 0,
-    }
-    folder.marks("1", {"t": ns(6.0), **begin}, {"t": ns(9.0), "mark": "end", "id": "a"})
+    folder.marks("1", {"t": ns(6.0), **BEGIN}, {"t": ns(9.0), "mark": "end", "id": "a"})
     (phase,) = result_of(account(folder, 6000.0)).phases
     assert phase.energy == {}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
 
-EXPANDED_NOTE = "Bars: expanded uncertainty, k = 2."
+EXPANDED_NOTE = "Whiskers: expanded uncertainty, k = 2."
 MARKS_NOTE = "Star: best. Ring: no significant difference from it. Square: reference."
 # A family has the same colour in all charts; page/assets/profile_data.js has the same table.
 FAMILY_COLOURS = {

@@ -44,8 +44,8 @@ MOST_NODES, MOST_EPOCHS, MOST_BUDGETS, MOST_HISTOGRAMS, MOST_DESCRIBED = 64, 400
 LEAST_BARS = 2
 LEAST_SHARE = 0.002  # of the square of an uncertainty: smaller parts cannot be seen
 CHANGE_NOTE = (
-    "Bars: expanded uncertainty of the ratio, k = 2; errors that both meters share cancel. In colour: a significant "
-    "difference."
+    "Whiskers: expanded uncertainty of the ratio, k = 2; errors that both meters share cancel. "
+    "In colour: a significant difference."
 )
 BUDGET_NOTE = (
     "Parts add in quadrature, so a bar shows shares of the square. The text at its end is the expanded uncertainty "

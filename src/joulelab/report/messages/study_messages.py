@@ -165,7 +165,7 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "different-devices": ("note", "Different devices were measured, so no error cancels in the ratio.", ""),
     "in-step": (
         "note",
-        "If a load repeats at exactly the rate at which the sensors measure, B / A can be wrong by up to {share:%}.",
+        "If a load repeats at exactly the rate at which the sensors measure, the ratio B / A can be wrong by up to {share:%} of itself.",
         "",
     ),
     "one-run-each": (

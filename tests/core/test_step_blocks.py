@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -224,20 +226,33 @@ def test_a_step_without_anything_to_count_is_not_written(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+FORKED = """
+import os, sys
+from pathlib import Path
+from joulelab.core.marks import MarkWriter
+ticks = iter(range(10**9, 10**12, 10**6))
+writer = MarkWriter(Path(sys.argv[1]), now=lambda: next(ticks))
+phase = writer.begin("epoch", None)
+for _ in range(120):
+    writer.step({})
+pid = os.fork()
+if pid == 0:
+    writer.step({})
+    writer.step({})
+    writer.flush()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+writer.end(phase, None)
+print(pid)
+"""
+
+
 @pytest.mark.system
-def test_a_forked_child_numbers_its_own_steps(loop: Loop) -> None:
-    loop.begin("epoch")
-    for _ in range(120):
-        loop.step(1)
-    pid = os.fork()
-    if pid == 0:
-        loop.step(1)
-        loop.step(1)
-        loop.writer.flush()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    loop.end()
-    (own,) = loop.folder.glob(f"{pid}-*.jsonl")
+def test_a_forked_child_numbers_its_own_steps(tmp_path: Path) -> None:
+    # In a process of its own: a worker that has loaded frameworks with threads cannot be forked safely.
+    command = [sys.executable, "-c", FORKED, str(tmp_path)]
+    pid = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    (own,) = tmp_path.glob(f"{pid}-*.jsonl")
     begun = [line for line in map(json.loads, own.read_text().splitlines()) if line["mark"] == "begin"]
     assert [(line["n"], line["labels"]) for line in begun] == [(2, {})]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,11 +25,11 @@ from joulelab.store.run_folder import RunState, list_runs, read_end, read_meta, 
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
 METERS = [fake(devices=2)]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -268,25 +270,38 @@ def test_measured_alone_is_a_run_of_its_own(kw: dict[str, Any]) -> None:
     assert fail.measurement is reports[0]  # type: ignore[attr-defined]
 
 
+FORKED = """
+import os, sys
+from pathlib import Path
+import joulelab
+from joulelab.store.run_folder import read_end
+from tests.run.supervised import recorders_in
+from tests.run.test_measure import METERS
+with joulelab.measure("parent", runs=Path(sys.argv[1]), meters=METERS, period_s=0.02) as m:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with joulelab.measure("child"):
+                joulelab.work(samples=5)
+            m.__exit__(None, None, None)  # as when the child falls out of its parent's block
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert read_end(m.run) is None
+    assert len(recorders_in(m.run)) <= 1
+print(pid)
+"""
+
+
 def test_a_forked_child_is_never_a_second_owner(kw: dict[str, Any]) -> None:
-    with joulelab.measure("parent", **kw) as m:
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                with joulelab.measure("child"):
-                    joulelab.work(samples=5)
-                m.__exit__(None, None, None)  # as when the child falls out of its parent's block
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert m.run is not None
-        assert read_end(m.run) is None
-        assert len(recorders_in(m.run)) <= 1
-    assert [b["id"].split("-")[0] for b in marks(m.run, "begin")] == [str(pid)]
-    assert marks(m.run, "work")[0]["amounts"] == {"samples": 5.0}
-    assert len(list_runs(kw["runs"])) == 1
+    # In a process of its own: a worker that has loaded frameworks with threads cannot be forked safely.
+    command = [sys.executable, "-c", FORKED, str(kw["runs"])]
+    pid = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.split()[-1]
+    (run,) = list_runs(kw["runs"])
+    assert [b["id"].split("-")[0] for b in marks(run, "begin")] == [pid]
+    assert marks(run, "work")[0]["amounts"] == {"samples": 5.0}
 
 
 def test_the_recorder_is_started_again_for_a_measured_process(kw: dict[str, Any]) -> None:

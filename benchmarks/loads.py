@@ -86,7 +86,9 @@ def _draw_noise(rng: np.random.Generator, p: Levels, begin: float, stop: float) 
     return _hold(at, rng.uniform(p.low, p.high, at.size), stop)
 
 
-def _draw_events(rng: np.random.Generator, base: float, other: float, begin: float, stop: float) -> tuple[Floats, Floats]:
+def _draw_events(
+    rng: np.random.Generator, base: float, other: float, begin: float, stop: float
+) -> tuple[Floats, Floats]:
     """Return a power that leaves its base seldom, at random times."""
     length = draw_log_uniform(rng, max(0.05, (stop - begin) / MOST_CYCLES), max(0.1, min(30.0, (stop - begin) / 5)))
     mean = length * rng.uniform(10, 100)
@@ -148,7 +150,7 @@ def _draw_real(rng: np.random.Generator, p: Levels, begin: float, stop: float) -
 
 
 DRAWN = {
-    "constant": lambda rng, p, a, b: _hold(np.array([a]), np.array([p.high]), b),
+    "constant": lambda _, p, a, b: _hold(np.array([a]), np.array([p.high]), b),
     "square": _draw_square,
     "training": _draw_training,
     "noise": _draw_noise,
@@ -180,5 +182,6 @@ def draw_load(rng: np.random.Generator, kind: str, lead_s: float, span_s: float,
     t, watts = DRAWN[kind](rng, p, begin, stop)
     outside = np.array([p.idle, p.idle])
     return make_curve(
-        np.concatenate(([0.0, begin], t, [stop, end])), np.concatenate((outside, np.maximum(watts, p.idle / 2), outside))
+        np.concatenate(([0.0, begin], t, [stop, end])),
+        np.concatenate((outside, np.maximum(watts, p.idle / 2), outside)),
     )

@@ -17,6 +17,7 @@ from joulelab.analysis.joining import join_meters
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Accuracy, Spec, Stream
+from joulelab.twin.curve import Curve, Pieces
 from joulelab.twin.flaws import GA10X, GA100, VOLTA, Counter, Flaws
 from joulelab.twin.instrument import average_w, counter_j, instant_w
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from joulelab.core.quantity import Quantity
-    from joulelab.twin.curve import Curve
 
     Ints = npt.NDArray[np.int64]
 
@@ -34,6 +34,7 @@ LEAD_S, TAIL_S = 12.0, 5.0
 GPU_W = (40.0, 700.0)
 NODE_W = (0.0, 10_200.0)
 NODE_SCALE = 13.0  # GPUs whose power a node takes
+CLOCK_OFF = 0.003  # by which a sensor's own clock may be wrong; a recorded board was off by less than half a per cent
 RAPL = Flaws(counter_period_s=0.001, power_period_s=0.1)
 MEAN_1S = replace(GA10X, average_window_s=1.0)
 REFRESH_1S = Flaws(power_period_s=1.0, power_window_s=1.0, counter_period_s=1.0, average_window_s=0.0)
@@ -118,18 +119,31 @@ def _make_specs(flaws: Flaws, limits: tuple[float, float]) -> dict[str, Spec]:
     accuracy = Accuracy("assumed", 0.0, 0.0, 0.001, "nvml:twin", "drawn")
     seen = min(1.0, flaws.power_window_s / flaws.power_period_s)
     instant = Spec(
-        "power_instant_w", "power", "W", "power", flaws.power_period_s, flaws.power_window_s, seen, None, limits, accuracy
+        "power_instant_w",
+        "power",
+        "W",
+        "power",
+        flaws.power_period_s,
+        flaws.power_window_s,
+        seen,
+        None,
+        limits,
+        accuracy,
     )
     return {
         "instant": instant,
         "average": replace(instant, name="power_average_w", window_s=flaws.average_window_s, seen=1.0),
-        "counter": Spec("energy_j", "energy", "J", "counter", flaws.counter_period_s, None, seen, None, limits, accuracy),
+        "counter": Spec(
+            "energy_j", "energy", "J", "counter", flaws.counter_period_s, None, seen, None, limits, accuracy
+        ),
     }
 
 
-def _read(curve: Curve, sensor: Sensor, flaws: Flaws, t: Ints, took: Ints, period_s: float) -> CounterCurve | PowerCurve:
+def _read(
+    curve: Curve, sensor: Sensor, flaws: Flaws, t: Ints, took: Ints, period_s: float
+) -> CounterCurve | PowerCurve:
     """Return the curve that the analysis makes of a sensor's readings."""
-    specs, read = _make_specs(flaws, GPU_W), t + took // 2
+    specs, read = _make_specs(sensor.flaws, GPU_W), t + took // 2
     shown = "average" if sensor.channel == "average" else "instant"
     watts = (average_w if shown == "average" else instant_w)(curve, flaws, read, start_ns=START)
     power = PowerCurve(Readings.from_rows(t, t + took, watts), specs[shown], name="p", step_s=period_s)
@@ -152,8 +166,11 @@ def _measure(
 ) -> tuple[Quantity, float]:
     """Return the energy of a drawn load and the truth; `part` are shares of the span, `cut` takes readings away."""
     curve = load or draw_load(rng, kind, LEAD_S, span_s, TAIL_S, 1.0)
+    off = 1 + rng.uniform(-CLOCK_OFF, CLOCK_OFF)
     flaws = replace(
         sensor.flaws,
+        power_period_s=sensor.flaws.power_period_s * off,
+        counter_period_s=sensor.flaws.counter_period_s * off,
         power_phase_s=float(rng.uniform(0, sensor.flaws.power_period_s)),
         counter_phase_s=float(rng.uniform(0, sensor.flaws.counter_period_s)),
         noise_w=float(rng.choice([0.0, 2.0])),
@@ -223,9 +240,7 @@ def measure_idle(rng: np.random.Generator, kind: str) -> tuple[Quantity, float]:
     curve = draw_load(rng, kind, LEAD_S, span, TAIL_S, 0.02)
     rest = rng.uniform(45, 100)
     watts, slope = curve.watts(curve.t_ns) + rest, curve.slope(curve.t_ns)
-    idle = type(curve)()
-    from joulelab.twin.curve import Pieces
-
+    idle = Curve()
     idle.replace_from(Pieces(curve.t_ns.copy(), watts, slope))
     return _measure(rng, kind, _choose(rng, FAST), span, load=idle)
 
@@ -258,15 +273,13 @@ def measure_guided(rng: np.random.Generator, kind: str) -> tuple[Quantity, float
     span, lead = step * draw_log_uniform(rng, 8, 60), 1.5 * step
     gpus = draw_load(rng, kind, lead, span, lead, 10.0)
     rest, share = rng.uniform(800, 2500), rng.uniform(1.02, 1.25)
-    node = type(gpus)()
-    from joulelab.twin.curve import Pieces
-
+    node = Curve()
     node.replace_from(Pieces(gpus.t_ns.copy(), rest + share * gpus.watts(gpus.t_ns), share * gpus.slope(gpus.t_ns)))
     end = span + 2 * lead
     slow, spec = _read_slow(rng, node, step, end)
     t = START + np.rint(np.arange(rng.uniform(0, 0.1), end, 0.1) * NS).astype(np.int64)
     flaws = replace(GA10X, power_phase_s=float(rng.uniform(0, 0.1)))
-    counter = replace(_make_specs(flaws, (400.0, 7_000.0))["counter"])
+    counter = _make_specs(flaws, (400.0, 7_000.0))["counter"]
     fast = CounterCurve(
         Readings.from_rows(t, t + 20_000, counter_j(gpus, flaws, t, start_ns=START)), counter, name="gpu"
     )

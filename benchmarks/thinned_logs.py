@@ -1,4 +1,4 @@
-"""Thin the logs of real nodes to one reading in 20 to 120 s: is the energy of the full log inside the interval?
+"""Thin the logs of real nodes to one reading in 20 to 120 s, and look for the energy of the full log in the interval.
 
     python -m benchmarks.thinned_logs            by job: cases, share inside, median half-width, errors
 

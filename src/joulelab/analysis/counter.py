@@ -12,6 +12,8 @@ import numpy as np
 from joulelab.analysis.power import GAP_STEPS, PowerCurve, name_error_source
 from joulelab.analysis.readings import Readings, find_usual_step
 from joulelab.analysis.unseen import (
+    GRID_DRIFT,
+    RIPPLE,
     PowerBounds,
     bound_unseen,
     find_unseen_share,
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Spec
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
-HIDES_ALL_S = 0.5  # in this time power may reach any bound and return unseen; in a tenth of it, a tenth of the way
 COARSE_SHARE = 0.3  # a counter is coarse if one count is more than this share of the energy of one update
 SHARP_SHARE = 0.15  # a step known to within 15 % of its period gives a usable power of its own
 RATE_COUNTS = 8  # counts, or readings, before and after an edge from which the power there is found
@@ -85,7 +86,7 @@ class CounterCurve:
         self.resets: list[tuple[int, int]] = []
         self.doubtful_wraps: list[tuple[int, int]] = []
         self._break_at, self._break_add, self._break_var = self._find_breaks()
-        self._found: dict[int, tuple[float, float]] = {}
+        self._found: dict[int, tuple[float, float, float]] = {}
 
     def shift_back(self, lag_s: float, lag_u_s: float) -> CounterCurve:
         """Return the curve with stamps moved back by a lag whose standard uncertainty is known."""
@@ -204,22 +205,21 @@ class CounterCurve:
             low, after = _tighten_steps(low, before, after, np.flatnonzero(keep), tick)
         return _refine_knots((low + after)[keep] / 2, (after - low)[keep] / 2, energy[keep], tick or 0.0)
 
-    def at(self, t_ns: int) -> tuple[float, float]:
-        """Return C(t) in J and its standard uncertainty from the edge alone."""
+    def at(self, t_ns: int) -> tuple[float, float, float]:
+        """Return C(t) in J and its standard uncertainties: from the power within a step, from the time of the steps."""
         if t_ns not in self._found:  # the end of a phase is the start of the next
-            self._found[t_ns] = self._coarse.at(t_ns) if self.is_coarse else self._find_between_steps(t_ns)
+            self._found[t_ns] = (*self._coarse.at(t_ns), 0.0) if self.is_coarse else self._find_between_steps(t_ns)
         return self._found[t_ns]
 
-    def _find_between_steps(self, t_ns: int) -> tuple[float, float]:
+    def _find_between_steps(self, t_ns: int) -> tuple[float, float, float]:
         knots = self.find_knots(t_ns)
         s = (t_ns - self.base_ns) * 1e-9
         k = int(np.searchsorted(knots.t, s, side="right")) - 1
-        quantum = self.spec.accuracy.quantum / math.sqrt(12)
         if k < 0 or k + 1 >= knots.t.size:
-            value, u = self._extrapolate(knots, s, t_ns, after=k >= 0)
+            value, u, age_u = self._extrapolate(knots, s, t_ns, after=k >= 0)
         else:
-            value, u = self._interpolate(knots, s, k, t_ns)
-        return value, math.hypot(u, quantum)
+            value, u, age_u = self._interpolate(knots, s, k)
+        return value, math.hypot(u, self.spec.accuracy.quantum / math.sqrt(12)), age_u
 
     @cached_property
     def is_coarse(self) -> bool:
@@ -234,31 +234,37 @@ class CounterCurve:
     def _coarse(self) -> CoarseCounter:
         return CoarseCounter(self.readings, self.spec, self.bounds, self.unwrap_slice, self._highest_w)
 
-    def _extrapolate(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
-        """Return C(t) and its uncertainty outside of the known steps: power is between idle and the power near t."""
+    def _extrapolate(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float, float]:
+        """Return C(t) and its uncertainties outside of the known steps: power is between idle and the power near t."""
         i = knots.t.size - 1 if after else 0
         span = s - float(knots.t[i])
-        low, high = self._find_reach(self._list_powers_near(t_ns, knots, i), abs(span))
+        near = [w for w in (knots.find_slope(0, knots.t.size - 1), knots.find_slope(i - 1, i + 1)) if w is not None]
+        near += self.power.find_range_near(t_ns)[:2] if self.power is not None else ()
+        low, high = (min(near), max(near)) if near else (self.bounds.low, self._highest_w)
         if not after or t_ns > int(self.readings.t1_ns[-1]):
             low = min(low, self.bounds.low)
-        value = float(knots.energy[i]) + span * (low + high) / 2
-        u = abs(span) * (high - low) / math.sqrt(12)
-        return value, math.hypot(u, (low + high) / 2 * float(knots.half[i]) / math.sqrt(3))
+        mean = (low + high) / 2
+        u = abs(span) * max(high - low, RIPPLE * mean) / math.sqrt(12)
+        return float(knots.energy[i]) + span * mean, u, mean * float(knots.half[i]) / math.sqrt(3)
 
-    def _interpolate(self, knots: Knots, s: float, k: int, t_ns: int) -> tuple[float, float]:
-        """Return C(t) and its uncertainty inside a tick, from the steps on both sides and the powers near them."""
+    def _interpolate(self, knots: Knots, s: float, k: int) -> tuple[float, float, float]:
+        """Return C(t) and its uncertainties inside a tick, from the steps on both sides and the powers of neighbours.
+
+        A power that changes once, anywhere in the tick, leaves x (1 - x) / sqrt(3) of the change at its part x; an
+        event whose mean the neighbours do not explain leaves sqrt(x (1 - x)).
+        """
         span = float(knots.t[k + 1] - knots.t[k])
-        x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
+        since, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
         sharp = float(knots.half[k : k + 2].max()) < SHARP_SHARE * span
-        low, high = self._find_tick_range(self._list_powers_near(t_ns, knots, k, but=k), span, knots, k)
-        floor, ceiling = _find_allowed_range(knots, k, x, span, low, high)
-        if floor > ceiling or (sharp and not self.bounds.low <= mean <= self._highest_w):
-            # The limits are wrong: power went as far beyond the mean.
-            low, high = min(low, 2 * mean - high), max(high, 2 * mean - low)
-            floor, ceiling = _find_allowed_range(knots, k, x, span, low, high)
-        guess = float(knots.energy[k]) + self._guess_energy(knots, k, x, span, mean) if sharp else (floor + ceiling) / 2
-        value = min(max(guess, floor), ceiling)
-        return value, max(ceiling - value, value - floor) / math.sqrt(3)
+        value = self._guess_energy(knots, k, since, span, mean) if sharp else mean * since
+        beside = [w for w in (knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)) if w is not None]
+        change = max(*beside, mean) - min(*beside, mean) if beside else self._highest_w - self.bounds.low
+        event = max(mean - max(beside), min(beside) - mean, 0.0) if beside else 0.0
+        x = min(max(since / span, 0.0), 1.0)
+        left = x * (1 - x)
+        u = span * math.hypot(left / math.sqrt(3) * max(change, RIPPLE * mean), math.sqrt(left) * event)
+        half = (1 - x) * float(knots.half[k]) + x * float(knots.half[k + 1])
+        return float(knots.energy[k]) + value, u, mean * half / math.sqrt(3)
 
     @staticmethod
     def _guess_energy(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
@@ -270,42 +276,6 @@ class CounterCurve:
         turn = span * (mean - after) / (before - after)
         return before * min(x, turn) + after * max(x - turn, 0.0)
 
-    def _list_powers_near(self, t_ns: int, knots: Knots, k: int, but: int = -1) -> tuple[float, ...]:
-        """Return powers (W) near an edge: of the power channel, and of sharp ticks except tick `but`."""
-        first = max(k - 4, 0)
-        some = slice(first, k + 6)
-        t, half, energy = knots.t[some].tolist(), knots.half[some].tolist(), knots.energy[some].tolist()
-        seen: list[float] = []
-        for i in range(len(t) - 1):
-            span = t[i + 1] - t[i]
-            if span > 0 and max(half[i], half[i + 1]) < SHARP_SHARE * span and first + i != but:
-                seen.append((energy[i + 1] - energy[i]) / span)
-        whole = knots.find_slope(0, knots.t.size - 1)
-        if whole is not None:
-            seen.append(whole)
-        if self.power is not None:
-            seen.extend(self.power.find_range_near(t_ns)[:2])
-        return tuple(seen)
-
-    def _find_tick_range(self, near: tuple[float, ...], span: float, knots: Knots, k: int) -> tuple[float, float]:
-        """Return the lowest and highest power (W) of a tick, from the powers near it and from its own rise.
-
-        A mean that the powers around do not explain belongs to a short event, which may have reached the limit.
-        """
-        rise, blur = float(knots.energy[k + 1] - knots.energy[k]), float(knots.half[k] + knots.half[k + 1])
-        slowest, fastest = rise / (span + blur), rise / (span - blur) if span > blur else math.inf
-        low, high = self._find_reach((min(*near, fastest), max(*near, slowest)), span)
-        least, most = self.bounds.widen_range(min(near), max(near))
-        return low if fastest >= least else self.bounds.low, high if slowest <= most else self._highest_w
-
-    def _find_reach(self, seen: tuple[float, ...], span: float) -> tuple[float, float]:
-        """Return the lowest and highest power (W) that the load may have reached within `span` s of these powers."""
-        if not seen:
-            return self.bounds.low, self._highest_w
-        low, high = self.bounds.widen_range(min(seen), max(seen))
-        way = min(1.0, span / HIDES_ALL_S)
-        return low - way * max(low - self.bounds.low, 0.0), high + way * max(self._highest_w - high, 0.0)
-
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms; `steps_ns`: reported steps (see `unseen`)."""
         ends = {t: self.at(t) for t in (a_ns, b_ns)}
@@ -314,6 +284,7 @@ class CounterCurve:
         shared = accuracy.shared or self.name
         terms = {
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
+            f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"break:{self.name}:{a_ns}": math.sqrt(
                 max(self._sum_break_variance(b_ns) - self._sum_break_variance(a_ns), 0.0)
             ),
@@ -321,7 +292,10 @@ class CounterCurve:
             if self.lag_u_s
             else 0.0,
         }
-        terms |= make_edge_terms(self.source, a_ns, b_ns, lambda t: ends[t][1])
+        alike = self._find_alike(span)
+        terms[f"lag:{self.name}:step"] = alike * (ends[b_ns][2] - ends[a_ns][2])
+        apart = math.sqrt(1 - alike * alike)
+        terms |= make_edge_terms(self.source, a_ns, b_ns, lambda t: math.hypot(ends[t][1], apart * ends[t][2]))
         bounds: dict[str, float] = {}
         if self.spec.seen < 1:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1
@@ -330,8 +304,26 @@ class CounterCurve:
             hidden = bound_unseen(value, span, share, PowerBounds(self.bounds.low, self._highest_w))
             bounds = place_unseen(hidden, shared, terms, is_in_step(self.spec.seen, grid, steps))
             if self.power is not None:
-                terms |= dict((self.power.compute_sampling_term(a_ns, b_ns, share / (1 - self.spec.seen)),))
+                terms |= self.power.compute_sampling_terms(a_ns, b_ns)
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown", bounds)
+
+    def _find_alike(self, span_s: float) -> float:
+        """Return how far (0 to 1) readings at both ends of a span are equally old.
+
+        They are if the counter is read once in a whole number of its steps, as far as both clocks agree.
+        """
+        tick = self.spec.update_s
+        if not tick:
+            return 0.0
+        steps = self._usual_step_s / tick
+        if abs(steps - round(steps)) > GRID_DRIFT * max(steps, 1.0) or steps < 1 - GRID_DRIFT:
+            return 0.0
+        return max(0.0, 1 - GRID_DRIFT * span_s / tick)
+
+    @cached_property
+    def _usual_step_s(self) -> float:
+        steps = np.diff(self.readings.t0_ns[:100_001]) * 1e-9
+        return find_usual_step(steps) if steps.size else 0.0
 
     def _find_slope(self, t_ns: int) -> float:
         """Return the power (W) around t."""
@@ -342,15 +334,6 @@ class CounterCurve:
         """Return the variance (J2) of resets and doubtful wraps up to t."""
         k = int(np.searchsorted(self.readings.t0_ns[self._break_at], t_ns, side="right"))
         return float(self._break_var[k - 1]) if k else 0.0
-
-
-def _find_allowed_range(knots: Knots, k: int, x: float, span: float, low: float, high: float) -> tuple[float, float]:
-    """Return the range of C (J) x seconds after knot k, with powers between low and high (W) on both sides."""
-    blur, blur_after = high * float(knots.half[k]), high * float(knots.half[k + 1])
-    here, there, rest = float(knots.energy[k]), float(knots.energy[k + 1]), span - x
-    floor = max(here + low * x - blur, there - high * rest - blur_after)
-    ceiling = min(here + high * x + blur, there - low * rest + blur_after)
-    return floor, ceiling
 
 
 def _tighten_steps(

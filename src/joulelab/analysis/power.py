@@ -15,11 +15,11 @@ import numpy as np
 from joulelab.analysis.readings import find_usual_step
 from joulelab.analysis.unseen import (
     BEYOND_MEANS,
-    REPEAT_READINGS,
+    GRID_DRIFT,
     RIPPLE,
     PowerBounds,
     bound_unseen,
-    find_repeat_period,
+    find_beat,
     find_unseen_share,
     is_in_step,
     place_unseen,
@@ -29,16 +29,23 @@ from joulelab.core.quantity import Quantity, make_edge_terms
 
 if TYPE_CHECKING:
     from joulelab.analysis.readings import Floats, Ints, Readings
+    from joulelab.analysis.unseen import Beat
     from joulelab.core.spec import Spec
 
 SUM_BLOCK = 4096  # readings per stored prefix sum
 GAP_STEPS = 3.0  # a pause longer than this many usual steps (of reading and of the instrument) is a gap
-GAP_LIKE_REST = 0.25  # share of a record up to which gaps are taken to be like the rest
-GAP_UNKNOWN = 0.5  # share of a record from which anything within the bounds may have happened in gaps
+GAP_DOUBT = 2  # lengths of a gap whose error would be the largest possible, beside those tried in the record
+MOST_TRIED_GAPS = 64  # stretches of the record in which a gap is tried
+GAP_LENGTHS = 8  # lengths of gaps that are told apart, for each factor of e
 FEW_READINGS = 10  # readings that may be too few to show rare changes of the load
-# Factor by which few readings of a time span may understate how the load varies: Student's t at 95 %, over 2.
-FEW_READINGS_FACTOR = {2: 6.4, 3: 2.15, 4: 1.59, 5: 1.39, 6: 1.29, 7: 1.22, 8: 1.18, 9: 1.15, 10: 1.13}
-EDGE_READINGS = 3  # readings on each side whose powers bound the power at an edge
+EDGE_READINGS = 2  # readings on each side whose powers bound the power at an edge
+# A state of the load that none of N readings met may have lasted for about 3/N of the time (rule of three): as a
+# standard uncertainty, this many times the hidden part of a step.
+MISSED_STEPS = 0.6
+MISSED_WAY_S = 0.5  # hidden time in which power may go to any bound and come back; in a tenth of it, a tenth of the way
+IDLE_SHARE = 0.3  # of the mean: idle power, where neither readings nor limits show it
+BEAT_PART = 0.7  # of a beat: how much of it may count for one sided readings
+WINDOW_EDGE = 0.12  # of a window: how far a mean over the window blurs a change of power at an edge
 
 
 class PowerCurve:
@@ -76,7 +83,9 @@ class PowerCurve:
         self._prefix = self._sum_blocks()
         self._found: dict[int, Floats] = {}
         self._edges: dict[int, float] = {}
-        self.period_s = self._find_period()
+        # Readings after which a pause follows.
+        self._gaps = np.flatnonzero(np.diff(readings.t0_ns) > round(self._longest_step_s * 1e9))
+        self._gap_w: dict[int, float] = {}
 
     def shift_back(self, lag_s: float, lag_u_s: float) -> PowerCurve:
         """Return the curve with stamps moved back by a lag whose standard uncertainty is known."""
@@ -92,30 +101,64 @@ class PowerCurve:
         low, high = self.spec.limits or (seen_low, seen_high)
         return PowerBounds(min(low, seen_low), max(high, seen_high))
 
-    def _find_period(self) -> float | None:
-        middle = len(self.readings) // 2
-        sel = slice(max(middle - REPEAT_READINGS // 2, 0), middle + REPEAT_READINGS // 2)
-        return find_repeat_period(self.find_seconds(sel), self.readings.value[sel], self.step_s)
+    @property
+    def _longest_step_s(self) -> float:
+        """Return the time (s) between readings above which a pause is a gap."""
+        return GAP_STEPS * max(self.step_s, self.update_s)
+
+    @property
+    def _hidden_s(self) -> float:
+        """Return the time (s) in each step that is not measured."""
+        return max(max(self.step_s, self.update_s) - self.window_s, 0.0)
+
+    def _compute_gap_term(self, a_ns: int, b_ns: int) -> float:
+        """Return the standard uncertainty (J) from pauses in [a, b], which the curve bridges by a straight line."""
+        if not self._gaps.size:
+            return 0.0
+        a, b = (t + round(self.shift_s * 1e9) for t in (a_ns, b_ns))
+        since, until = self.readings.t0_ns[self._gaps], self.readings.t0_ns[self._gaps + 1]
+        lengths = np.minimum(until, b) - np.maximum(since, a)
+        return math.hypot(*(float(s) * self._judge_gap(float(s)) for s in lengths[lengths > 0] * 1e-9))
+
+    def _judge_gap(self, length_s: float) -> float:
+        """Return the uncertainty of the mean power (W) in a pause: the error that such pauses make in the record.
+
+        The fewer such lengths the record has, the more the range of possible powers counts.
+        """
+        key = round(GAP_LENGTHS * math.log(length_s))  # pauses of about the same length are judged together
+        if key not in self._gap_w:
+            low, high = self._find_possible_range(float(self.readings.value.mean()))
+            errors = self._try_gaps(round(math.exp(key / GAP_LENGTHS) * 1e9))
+            worst = GAP_DOUBT * (high - low) ** 2 / 12
+            self._gap_w[key] = math.sqrt((sum(e * e for e in errors) + worst) / (len(errors) + GAP_DOUBT))
+        return self._gap_w[key]
+
+    def _try_gaps(self, length_ns: int) -> list[float]:
+        """Return the errors (W) of straight lines over stretches of the record that have no gap, side by side."""
+        t, found = self.readings.t0_ns, []
+        every = max(length_ns, int(t[-1] - t[0]) // MOST_TRIED_GAPS, 1)
+        for since in range(int(t[0]), int(t[-1]) - length_ns + 1, every):
+            i, k = (int(x) for x in t.searchsorted((since, since + length_ns)))
+            if k >= len(t) or k <= i + 1 or self._gaps.searchsorted(i) < self._gaps.searchsorted(k):
+                continue
+            seconds, watts = self.find_seconds(slice(i, k + 1)), self.readings.value[i : k + 1]
+            mean = float(np.dot(np.diff(seconds), watts[1:] + watts[:-1])) / 2 / float(seconds[-1] - seconds[0])
+            found.append(float(watts[0] + watts[-1]) / 2 - mean)
+        return found
+
+    def _find_possible_range(self, mean_w: float) -> tuple[float, float]:
+        """Return idle power and the highest power (W) that the device may have reached, around a mean."""
+        low = max(self.bounds.low if self.bounded else 0.0, min(self._seen_low, IDLE_SHARE * mean_w))
+        high = self.bounds.high if self.bounded else self._open_range(self._seen_low, self._seen_high)[1]
+        return min(low, mean_w), max(high, mean_w)
 
     @cached_property
-    def _gap_w(self) -> float:
-        """Return the range of power (W) that is possible in a gap: the widened range of nearly all readings.
+    def _seen_low(self) -> float:
+        return float(self.readings.value.min())
 
-        Where much of the record is missing, the rest is no evidence for the gaps: anything within the bounds.
-        """
-        seen = self.readings.value[:: len(self.readings) // 100_000 + 1]
-        low, high = float(np.percentile(seen, 5)), float(np.percentile(seen, 95))
-        if self.bounded:
-            low, high = self.bounds.widen_range(low, high)
-        else:
-            low, high = self._open_range(low, high)
-        usual, middle = high - low, float(np.median(seen))
-        # As a range, such that the interval reaches just to the bound that is further away.
-        most = math.sqrt(3) * max(middle - min(self.bounds.low, low), max(self.bounds.high, high) - middle)
-        record_s = float(self.readings.t0_ns[-1] - self.readings.t0_ns[0]) * 1e-9
-        lost = math.sqrt(float(self._prefix[3, -1])) / max(record_s, self.step_s)
-        way = min(max((lost - GAP_LIKE_REST) / (GAP_UNKNOWN - GAP_LIKE_REST), 0.0), 1.0)
-        return usual + way * max(most - usual, 0.0)
+    @cached_property
+    def _seen_high(self) -> float:
+        return float(self.readings.value.max())
 
     @staticmethod
     def _open_range(low: float, high: float) -> tuple[float, float]:
@@ -133,10 +176,10 @@ class PowerCurve:
         return (int(self.readings.t0_ns[i]) + int(self.readings.t1_ns[i]) - 2 * self.base_ns) * 0.5e-9
 
     @cached_property
-    def _squares_per_s(self) -> float:
-        """Return the squares of hidden jumps (J2) per second of the whole record."""
+    def _variance_per_s(self) -> float:
+        """Return the variance (J2) of hidden jumps per second of the whole record."""
         record_s = float(self.readings.t0_ns[-1] - self.readings.t0_ns[0]) * 1e-9
-        return float(self._prefix[1, -1]) / max(record_s, self.step_s)
+        return _find_jump_variance(*self._prefix[1:3, -1]) / max(record_s, self.step_s)
 
     def _sum_blocks(self) -> Floats:
         """Return the results of `_sum_steps` up to each block, so that C(t) needs one block only."""
@@ -148,19 +191,16 @@ class PowerCurve:
         return sums.cumsum(axis=1)
 
     def _sum_steps(self, sel: slice) -> Floats:
-        """Return energy (J), squares of hidden jumps and products of neighbours (J2), squares of gaps (s2).
+        """Return energy (J), squares of hidden jumps and products of neighbours (J2), squares of jumps (W2).
 
-        All four are plain sums over the steps between readings, so that any time span is a difference of two prefixes.
+        All are plain sums over the steps between readings, so that any time span is a difference of two prefixes.
         """
         t, p = self.find_seconds(sel), self.readings.value[sel]
-        step, jump = t[1:] - t[:-1], p[1:] - p[:-1]
-        longest = GAP_STEPS * max(self.step_s, self.update_s)
-        usual = np.minimum(step, longest)
-        hidden = np.maximum(np.maximum(usual, self.update_s) - self.window_s, 0.2 * np.minimum(usual, self.update_s))
-        hidden *= jump
+        step = t[1:] - t[:-1]
+        jump = np.where(step > self._longest_step_s, 0.0, p[1:] - p[:-1])
+        hidden = jump * np.maximum(np.maximum(step, self.update_s) - self.window_s, 0.0)
         energy = np.dot(step, p[1:] + p[:-1]) / 2
-        gaps = step[step > longest]
-        return np.array((energy, np.dot(hidden, hidden), np.dot(hidden[1:], hidden[:-1]), np.dot(gaps, gaps)))
+        return np.array((energy, np.dot(hidden, hidden), np.dot(hidden[1:], hidden[:-1]), np.dot(jump, jump)))
 
     def _find_reading_before(self, t_ns: int) -> int:
         """Return the index of the last reading whose middle lies at or before t (shifted), -1 for none."""
@@ -186,7 +226,7 @@ class PowerCurve:
         return sums
 
     def find_range_near(self, t_ns: int) -> tuple[float, float, float]:
-        """Return the lowest and highest power (W) read near t, and the local step (s).
+        """Return the lowest and highest power (W) read near t, and how far t lies outside of the readings (s).
 
         If one side has no readings, idle power counts as well.
         """
@@ -197,24 +237,21 @@ class PowerCurve:
         inside = int(r.t0_ns.searchsorted(at, side="right"))
         values = r.value[max(min(sel.start, inside - EDGE_READINGS), 0) : max(sel.stop, inside + EDGE_READINGS)]
         low, high = float(values.min()), float(values.max())
-        step = self.step_s
-        if inside in (0, len(r)):
-            low = min(low, self.bounds.low)
-            edge = r.t0_ns[0] if inside == 0 else r.t1_ns[-1]
-            beyond_s = abs(int(edge) - at) * 1e-9
-            step = max(step, 2 * beyond_s)
-            if beyond_s > GAP_STEPS * max(self.step_s, self.update_s):  # the meter stopped, or began late
-                low, high = (low, max(high, self.bounds.high)) if self.bounded else self._open_range(low, high)
-        else:
-            step = max(step, float(r.t0_ns[inside] - r.t0_ns[inside - 1]) * 1e-9)
-        return low, high, step
+        if inside not in (0, len(r)):
+            return low, high, 0.0
+        beyond_s = abs(int(r.t0_ns[0] if inside == 0 else r.t1_ns[-1]) - at) * 1e-9
+        idle, most = self._find_possible_range((low + high) / 2)
+        # The meter stopped, or began late.
+        high = max(high, most) if beyond_s > self._longest_step_s else high
+        return min(low, idle), high, beyond_s
 
     def edge_u(self, t_ns: int) -> float:
-        """Return the standard uncertainty (J) of an edge at t: the load may change at any time between readings."""
+        """Return the standard uncertainty (J) of an edge at t: windows and ages blur a change of the load there."""
         if t_ns not in self._edges:
-            low, high, step = self.find_range_near(t_ns)
-            low, high = self.bounds.widen_range(low, high)
-            self._edges[t_ns] = (high - low) * (self.update_s / 2 + step / 2 + self.window_s / 4) / math.sqrt(3)
+            low, high, beyond_s = self.find_range_near(t_ns)
+            blur_s = math.hypot(min(self.update_s, self.step_s) / math.sqrt(12), WINDOW_EDGE * self.window_s)
+            ripple = RIPPLE * (low + high) / 2
+            self._edges[t_ns] = max(high - low, ripple) * math.hypot(blur_s, beyond_s / math.sqrt(3))
         return self._edges[t_ns]
 
     def _compute_lag_term(self, a_ns: int, b_ns: int) -> float:
@@ -239,25 +276,77 @@ class PowerCurve:
         age_u = math.hypot(self.update_s / 2 / math.sqrt(3), self.lag_u_s)
         return float(self.readings.value[min(i, len(self.readings) - 1)]) * age_u
 
-    def compute_sampling_term(self, a_ns: int, b_ns: int, in_step: float = 1.0) -> tuple[str, float]:
-        """Return source and standard uncertainty (J) from changes of the load between readings.
+    def compute_sampling_terms(self, a_ns: int, b_ns: int) -> dict[str, float]:
+        """Return the standard uncertainties (J) from changes of the load between readings: seen jumps, missed states.
 
-        Loads that step and stay hide 1/12 of the squares, readings that scatter without memory up to 1/2. A few
-        readings may all have missed changes that are seen elsewhere in the record. A load that repeats in step with the
-        sensor causes the same error each time: to the degree that this is possible (`in_step`, 0 to 1), errors of
-        repeats add linearly.
+        A few readings may all have missed changes that are seen elsewhere in the record. A state that no reading met
+        may have lasted for a part of a step.
         """
-        _, squares, products, _ = self.at(b_ns) - self.at(a_ns)
-        elsewhere = self._squares_per_s * min((b_ns - a_ns) * 1e-9, FEW_READINGS * max(self.step_s, self.update_s)) / 2
-        variance = max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), elsewhere, 0.0)
-        if self.window_s < self.step_s:
-            variance *= FEW_READINGS_FACTOR.get(max(self._count_readings(a_ns, b_ns), 2), 1.0) ** 2
+        span, hidden_s = (b_ns - a_ns) * 1e-9, self._hidden_s
+        _, squares, products, jumps = (float(x) for x in self.at(b_ns) - self.at(a_ns))
+        squares += self._square_ends(a_ns, b_ns)
+        elsewhere = self._variance_per_s * min(span, FEW_READINGS * max(self.step_s, self.update_s))
+        variance = max(_find_jump_variance(squares, products), elsewhere)
+        mean = float(self.at(b_ns)[0] - self.at(a_ns)[0]) / span if span > 0 else 0.0
+        low, high = self._find_possible_range(mean)
+        depth = max(mean - low, high - mean) * min(1.0, hidden_s / MISSED_WAY_S)
         # Devices that are read together miss the same changes; sensors with their own updates miss different ones.
-        source = f"sampling:{self.source if self.step_s > 1.5 * self.update_s else self.name}"
-        if self.period_s is None or in_step == 0:
-            return f"{source}:{a_ns}", math.sqrt(variance)
-        repeats = max(1.0, in_step * (b_ns - a_ns) * 1e-9 / self.period_s)
-        return source, math.sqrt(variance * repeats)
+        source = f"{self.source if self.step_s > 1.5 * self.update_s else self.name}:{a_ns}"
+        missed = depth * min(MISSED_STEPS * hidden_s, span / 2)
+        variance += self._compute_age_variance(a_ns, b_ns, jumps) + self._compute_beat_variance(a_ns, b_ns)
+        return {f"sampling:{source}": math.sqrt(variance), f"missed:{source}": missed}
+
+    def _compute_age_variance(self, a_ns: int, b_ns: int, jumps: float) -> float:
+        """Return the variance (J2) from the ages of readings: each jump (sum of squares, W2) may be that much earlier.
+
+        The clocks of reading and of the sensor drift apart slowly, so the ages of neighbours are alike: what counts is
+        the range of power, as often as the clocks have drifted by a whole update.
+        """
+        age_s = min(self.update_s, self.step_s)
+        if not age_s or not jumps:
+            return 0.0
+        part = self.readings.value[self.readings.between(a_ns, b_ns)]
+        drifts = 1 + GRID_DRIFT * (b_ns - a_ns) * 1e-9 / age_s
+        most = 2 * drifts * float(np.ptp(part)) ** 2 if part.size else jumps
+        return max(min(jumps, most), 0.0) * age_s**2 / 12
+
+    def _compute_beat_variance(self, a_ns: int, b_ns: int) -> float:
+        """Return the variance (J2) from a slow beat between the load and a sensor that measures part of the time.
+
+        Over whole beats the readings are a fair sample; the last part of a beat is not.
+        """
+        if self._beat is None:
+            return 0.0
+        since, until, period_s, deviation_w = self._beat
+        shift = round(self.shift_s * 1e9)
+        inside_s = (min(b_ns + shift, until) - max(a_ns + shift, since)) * 1e-9
+        return (deviation_w * min(inside_s, BEAT_PART * period_s)) ** 2 if inside_s > 0 else 0.0
+
+    @cached_property
+    def _beat(self) -> Beat | None:
+        seen, update_s = self.view
+        return find_beat(self.readings, update_s, seen) if seen < 1 and self.step_s < 1.5 * update_s else None
+
+    def _square_ends(self, a_ns: int, b_ns: int) -> float:
+        """Return the squares (J2) of the steps that the edges cut, as far as they count inside, minus those counted.
+
+        The jump of a step may lie anywhere in it: of its variance, a part of x holds 4 x^3 - 3 x^4.
+        """
+        (i, x, first), (k, y, last) = self._cut_step(a_ns), self._cut_step(b_ns)
+        if i == k:
+            return min(3 * (y - x) ** 2, 1.0) * first
+        return (_smooth(1 - x) - 1) * first + _smooth(y) * last
+
+    def _cut_step(self, t_ns: int) -> tuple[int, float, float]:
+        """Return the step around t: its number, the share of it before t, and the square of its hidden jump (J2)."""
+        i = self._find_reading_before(t_ns)
+        if i < 0 or i + 1 >= len(self.readings):
+            return i, 0.0, 0.0
+        here, there = self._find_second(i), self._find_second(i + 1)
+        since = (t_ns - self.base_ns) * 1e-9 + self.shift_s - here
+        jump = float(self.readings.value[i + 1] - self.readings.value[i])
+        hidden = jump * max(max(there - here, self.update_s) - self.window_s, 0.0)
+        return i, since / (there - here), 0.0 if there - here > self._longest_step_s else hidden * hidden
 
     def _count_readings(self, a_ns: int, b_ns: int) -> int:
         inside = self.readings.between(a_ns, b_ns)
@@ -270,7 +359,7 @@ class PowerCurve:
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms; `steps_ns`: reported steps (see `unseen`)."""
-        value, _, _, gaps = (float(x) for x in self.at(b_ns) - self.at(a_ns))
+        value = float(self.at(b_ns)[0] - self.at(a_ns)[0])
         span = (b_ns - a_ns) * 1e-9
         accuracy = self.spec.accuracy
         shared = accuracy.shared or self.name
@@ -279,12 +368,11 @@ class PowerCurve:
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._compute_lag_term(a_ns, b_ns),
-            f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
+            f"gap:{self.source}:{a_ns}": self._compute_gap_term(a_ns, b_ns),
         }
         hidden = bound_unseen(value, span, self.find_hidden_share(steps), self.bounds)
         bounds = place_unseen(hidden, shared, terms, is_in_step(*self.view, steps))
-        sampling = self.compute_sampling_term(a_ns, b_ns, self.find_share_in_step(steps))
-        terms |= dict((sampling, self._compute_quantum_term(a_ns, b_ns, span)))
+        terms |= self.compute_sampling_terms(a_ns, b_ns) | dict((self._compute_quantum_term(a_ns, b_ns, span),))
         terms |= make_edge_terms(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns), bounds)
 
@@ -303,14 +391,6 @@ class PowerCurve:
         # A mean over several updates may itself be one of parts.
         return self.spec.seen, self.update_s or self.step_s
 
-    def find_share_in_step(self, steps_ns: Ints | None = None) -> float:
-        """Return how far a load may repeat at the rate of the readings, from 0 (excluded) to 1 (not excluded)."""
-        grid = max(self.update_s, self.step_s)
-        seen = min(1.0, self.window_s / grid) if grid > 0 else 1.0
-        hidden = max(1.0 - seen, self.find_hidden_share())
-        between = find_unseen_share(seen, grid, steps_ns)
-        return max(between, self.find_hidden_share(steps_ns)) / hidden if hidden > 1e-9 else 0.0
-
     def _compute_quantum_term(self, a_ns: int, b_ns: int, span: float) -> tuple[str, float]:
         """Return source and standard uncertainty (J) from the resolution; linear if all readings are equal."""
         quantum = self.spec.accuracy.quantum
@@ -318,6 +398,19 @@ class PowerCurve:
         if part.size < 2 or float(np.ptp(part[: 10 * SUM_BLOCK])) < quantum / 2:
             return f"quantum:{self.name}", span * quantum / math.sqrt(12)
         return f"quantum:{self.name}:{a_ns}", span * quantum / math.sqrt(12 * part.size)
+
+
+def _find_jump_variance(squares: float, products: float) -> float:
+    """Return the variance (J2) of an energy from the squares of hidden jumps and the products of neighbours.
+
+    Loads that step and stay hide 1/12 of the squares, readings that scatter without memory 1/2.
+    """
+    return max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), 0.0)
+
+
+def _smooth(x: float) -> float:
+    """Return the share of a step's variance that its part x (0 to 1) holds."""
+    return (4 - 3 * x) * x**3
 
 
 def name_error_source(spec: Spec, name: str) -> str:

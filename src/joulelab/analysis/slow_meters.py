@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +13,9 @@ import numpy as np
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings, count_independent
+from joulelab.analysis.statistics import t_975
 from joulelab.analysis.unseen import PowerBounds
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import COVERAGE_FACTOR, Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ MOST_SCATTER = 1.5
 # Guide of a slow meter by fast ones.
 FEWEST_GUIDED = 6  # readings of the workload needed for a fit
 EXPLAINED_SHARE = 0.8  # share of the slow readings' variance that the fast meters must explain
+FITTED_NUMBERS = 5  # offset, slope, and a lag that was searched: it costs more than one reading
 SLOPE_DRIFT = 0.1  # relative change of the ratio of slow to fast from one moment to the next
 # Slow readings are a fair sample if their spread is about that of the load, and their mean differs by chance only.
 FAIR_SPREAD = (0.6, 1.6)  # ratio of the two standard deviations
@@ -407,9 +409,17 @@ class GuidedCurve:
         if slow.window_s < FULL_VIEW * slow.step_s and not guide.is_represented(slow, a_ns, b_ns):
             raise ValueError("the slow readings are no fair sample of the load that the fast meters saw")
         self.offset_w, self.slope, slope_u = _fit_line(values[inside], slow.readings.value[inside])
-        self.slope_u = math.hypot(slope_u, SLOPE_DRIFT * self.slope)
+        # Readings may be younger or older by half an update: a slope that depends on it is not well known.
+        late = min(slow.update_s, slow.step_s) / 2
+        aged = map(partial(guide.find_means, slow), (-late, late))
+        others = [_find_slope(x[both], slow.readings.value[both]) for x, both in aged]
+        aged_u = max(abs(other - self.slope) for other in others) / math.sqrt(3)
+        self.slope_u = math.hypot(slope_u, aged_u, SLOPE_DRIFT * self.slope)
         self.rest = _replace_values(slow, slow.readings.value - self.offset_w - self.slope * values)
         self._sampled = _replace_values(slow, values)
+        freedom = max(int(inside.sum()) - FITTED_NUMBERS, 1)
+        # The fit explains some of the scatter, and the spread of few residuals may be too small by chance.
+        self._few = t_975(freedom) / COVERAGE_FACTOR * math.sqrt((freedom + FITTED_NUMBERS) / freedom)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
@@ -421,7 +431,7 @@ class GuidedCurve:
         level = tuple(f"{kind}:" for kind in (*LEVEL_TERMS, "quantum"))
         terms = {s: u for s, u in plain.terms.items() if s.startswith(level)}
         terms = {s: u * value / plain.value if s.startswith("gain:") and plain.value else u for s, u in terms.items()}
-        terms |= rest.terms
+        terms |= {s: u * self._few if s.startswith("sampling:") else u for s, u in rest.terms.items()}
         terms[f"guide:{shared}"] = self.slope_u * abs(fast.value - _subtract_ends(self._sampled, a_ns, b_ns))
         for source, u in fast.without(*LEVEL_TERMS).terms.items():
             terms[source] = terms.get(source, 0.0) + self.slope * u
@@ -454,7 +464,10 @@ class WatchedCurve:
             # Such readings change the energy of the fast meters; these may change their own in proportion.
             sampled = max(fast.value - missed, LEAST_SAMPLED * fast.value)
             bound = max(bound, abs(plain.value * missed / sampled))
-        terms = {**plain.terms, f"alias:{self.slow.name}": bound / math.sqrt(3)}
+        # The fast meters would have shown states that the readings missed, except in the rest of the scope.
+        rest = min(max(1 - fast.value / plain.value, 0.0), 1.0) if plain.value > 0 else 1.0
+        terms = {s: u * rest if s.startswith("missed:") else u for s, u in plain.terms.items()}
+        terms[f"alias:{self.slow.name}"] = bound / math.sqrt(3)
         return replace(plain, terms={s: u for s, u in terms.items() if u})
 
 
@@ -479,6 +492,11 @@ def _replace_values(slow: PowerCurve, value: Floats) -> PowerCurve:
     r, spec = slow.readings, replace(slow.spec, limits=None)
     bounds = PowerBounds(float(value.min()), float(value.max()))
     return PowerCurve(Readings(r.t0_ns, r.t1_ns, value), spec, name=slow.name, bounds=bounds, step_s=slow.step_s)
+
+
+def _find_slope(x: Floats, y: Floats) -> float:
+    dx = x - x.mean()
+    return float(np.dot(dx, y - y.mean())) / max(float(np.dot(dx, dx)), 1e-12)
 
 
 def _fit_line(x: Floats, y: Floats) -> tuple[float, float, float]:

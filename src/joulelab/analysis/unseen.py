@@ -11,12 +11,14 @@ import numpy as np
 from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP
 
 if TYPE_CHECKING:
-    from joulelab.analysis.readings import Floats, Ints
+    from joulelab.analysis.readings import Floats, Ints, Readings
 
 BEYOND_MEANS = 0.25  # share of the range of means by which true powers may lie beyond them
 RIPPLE = 0.1  # share of the power by which it may vary inside a tick without showing in the means
-REPEAT_READINGS = 16_384  # readings searched for a repeating load
-REPEAT_CORRELATION = 0.5  # autocorrelation from which a series counts as repeating
+FEWEST_BEAT_READINGS = 16  # new values needed to find a beat
+FEWEST_CROSSINGS = 4  # slow crossings of the middle: two beats
+SHARP_CROSSING = 0.4  # share of the range of power that a load crosses at once when it switches
+SHORTEST_BEAT = 4.0  # updates: shorter beats scatter like random samples
 FEWEST_STEPS = 12  # reported steps from which their phases on the sensor's period are looked at
 STEPS_PER_BLOCK = 96  # steps looked at together: a load may be in step for part of the run only
 LONGEST_PAUSE = 10.0  # usual steps; after a longer pause the phase of the steps may be another one
@@ -59,30 +61,36 @@ def place_unseen(u: float, source: str, terms: dict[str, float], evident: bool) 
     return {source: u} if u and not evident else {}
 
 
-def find_repeat_period(t_s: Floats, value: Floats, step_s: float) -> float | None:
-    """Return the period (s) with which the readings repeat, None if they do not."""
-    n = min(int((t_s[-1] - t_s[0]) / step_s) + 1, REPEAT_READINGS)
-    if n < 16:
+Beat = tuple[int, int, float, float]  # begin and end (ns) of a slow beat, its period (s), standard deviation (W)
+
+
+def find_beat(readings: Readings, update_s: float, seen: float) -> Beat | None:
+    """Find a slow beat between a load and a sensor that measures the share `seen` of every `update_s`; None without.
+
+    Loads switch within one reading. If power crosses its middle slowly instead, several times, the windows of the
+    sensor wander through a faster load.
+    """
+    t, value = readings.t0_ns, readings.value
+    new = np.concatenate(([True], np.diff(value) != 0)) if t.size else np.zeros(0, dtype=bool)
+    t, value = t[new], value[new]
+    if value.size < FEWEST_BEAT_READINGS:
         return None
-    # Readings are not evenly spaced: edges are polled quickly, and some readings are missing.
-    grid = (t_s[0] + t_s[-1] - (n - 1) * step_s) / 2 + np.arange(n) * step_s
-    x = value[np.maximum(np.searchsorted(t_s, grid, side="right") - 1, 0)]
-    largest = float(np.abs(x).max())
-    x = x - x.mean()
-    power = float(np.dot(x, x))
-    if power <= 1e-12 * n * largest**2:
+    low, high = np.percentile(value, (5, 95))
+    above = value > (low + high) / 2
+    crossed = np.flatnonzero(above[1:] != above[:-1])
+    slow = crossed[np.abs(value[crossed + 1] - value[crossed]) < SHARP_CROSSING * (high - low)]
+    if slow.size < FEWEST_CROSSINGS or slow.size < crossed.size / 2:
         return None
-    size = 1 << (2 * n - 1).bit_length()
-    spectrum = np.fft.rfft(x, size)
-    correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: n // 2] / power
-    correlation *= n / (n - np.arange(n // 2))
-    # The first fall below half of the threshold ends the main peak; what comes back above it is a repeat.
-    start = int(np.append(np.flatnonzero(correlation < REPEAT_CORRELATION / 2), n // 2)[0])
-    back = start + np.flatnonzero(correlation[start:] > REPEAT_CORRELATION)
-    if back.size == 0:
+    period_s = 2 * float(np.median(np.diff(t[slow]))) * 1e-9
+    if period_s < SHORTEST_BEAT * update_s:
         return None
-    peak = back[: int(np.argmax(np.append(np.diff(back) > 1, [True]))) + 1]
-    return float(peak[np.argmax(correlation[peak])]) * step_s
+    part = value[slow[0] : slow[-1] + 1]
+    # It begins and ends up to half a beat outside, where the load itself switched at the latest.
+    half, sharp = round(period_s / 2 * 1e9), t[np.setdiff1d(crossed, slow)]
+    since, until = int(t[slow[0]]) - half, int(t[slow[-1]]) + half
+    since = max(since, int(sharp[sharp < t[slow[0]]].max(initial=since)))
+    until = min(until, int(sharp[sharp > t[slow[-1]]].min(initial=until)))
+    return since, until, period_s, float(part.std()) * min(1.0, 2 * (1 - seen))
 
 
 def select_steps(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:

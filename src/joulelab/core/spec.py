@@ -21,8 +21,8 @@ Pace = Literal["host", "instrument"]
 class Accuracy:
     """State the largest errors of a channel, and their source.
 
-    `gain` is a relative half-width (0.05 = within 5 % of the reading), `offset` and `quantum` are in the channel's
-    own unit (watts for a power, joules for a counter). `shared` names the source of the gain error: two channels
+    `gain` is a relative half-width (0.05 = within 5 % of the reading), `offset` is in watts (a counter adds it up over
+    time), `quantum` in the channel's own unit. `shared` names the source of the gain error: two channels
     with the same name are wrong by the same factor, so their errors add linearly and cancel in ratios.
     """
 

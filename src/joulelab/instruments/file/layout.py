@@ -294,8 +294,7 @@ def _spec(
     if kind != "state" and not accuracy.shared:
         # One file may hold several instruments: what is wrong in common is so within a family only. What a
         # file is called does not tell instruments apart: two files may well come from one.
-        offset = accuracy.offset if kind == "power" else 0.0
-        accuracy = replace(accuracy, offset=offset, quantum=0.0, shared=f"file:{covers}")
+        accuracy = replace(accuracy, quantum=0.0, shared=f"file:{covers}")
     seconds = {k: number(where, table, k, 0.0, above=-1e-12) if k in table else None for k in ("update_s", "window_s")}
     modulus = number(where, table, "modulus", 0.0, above=0.0) * unit.factor if "modulus" in table else None
     return Spec(

@@ -77,9 +77,8 @@ class Setup:
             quantum=register.quantum_at(first or 0.0),
             shared=self.label,
         )
-        if register.kind != "power":
-            accuracy = replace(accuracy, offset=0.0)  # stated in W
         if register.kind == "state":
+            accuracy = replace(accuracy, offset=0.0)  # stated in W
             return Spec(name, unit.quantity, unit.si, update_s=update_s, accuracy=accuracy)
         modulus = None if register.modulus is None else register.modulus * unit.factor
         window_s = update_s if register.kind == "power" else None

@@ -348,8 +348,6 @@ def _spec(asked: Settings, query: Query, group: Group, *, live: bool) -> Spec:
         reference=reference,
     )
     accuracy = wall.stated(asked.config, default)
-    if query.kind == "counter":
-        accuracy = replace(accuracy, offset=0.0)  # stated in W
     return Spec(
         query.name,
         quantity,

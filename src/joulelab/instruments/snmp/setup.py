@@ -301,11 +301,9 @@ class Planner:
             shared=self._settings.label,
             reference=self._source.reference if told is None else "the device's own accuracy column",
         )
+        accuracy = wall.stated(self._settings.config, accuracy)
         if name == "power_w":
-            accuracy = wall.stated(self._settings.config, accuracy)
             return Spec(name, quantity, unit, "power", update_s, update_s, accuracy=accuracy)
-        stated = {key: value for key, value in self._settings.config.items() if key != "offset_w"}
-        accuracy = wall.stated(stated, accuracy)  # an offset in W is none of a counter
         spec = Spec(name, quantity, unit, "counter", update_s, accuracy=accuracy)
         return replace(spec, modulus=self._modulus(bound))
 

@@ -10,6 +10,8 @@ from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.result import Lag, is_efficiency_resolved
+from joulelab.core.quantity import Quantity
 
 
 @pytest.fixture
@@ -59,6 +61,33 @@ def test_the_node_holds_everything_and_its_rest_is_named(folder):
     # Different meters: their gains do not cancel in the rest.
     gains = [result.group(n).energy.budget()["gain"] for n in ("node.dc", "gpu", "cpu", "dram")]
     assert rest.energy.budget()["gain"] == pytest.approx(math.hypot(*gains[:2], gains[2] + gains[3]), rel=1e-3)
+
+
+@pytest.mark.parametrize(("ac", "is_resolved"), [(1400.0, True), (1050.0, False)])
+def test_a_rest_that_is_smaller_than_its_interval_is_marked(folder, ac, is_resolved):
+    result = analyse_run(node(folder, ac=ac).close(START, END).open())
+    rest = result.group("rest of node.ac")
+    assert rest.is_resolved is is_resolved
+    assert next(g["is_resolved"] for g in result.to_json()["groups"] if g["name"] == rest.name) is is_resolved
+
+
+@pytest.mark.parametrize(
+    ("value", "u", "is_resolved"),
+    [(0.94, 0.02, True), (0.94, 0.06, False), (1.01, 0.01, False), (-0.1, 0.01, False), (0.98, 0.03, True)],
+)
+def test_an_efficiency_is_resolved_to_ten_points(value, u, is_resolved):
+    assert is_efficiency_resolved(Quantity(value, {"gain:a": u})) is is_resolved
+    assert is_efficiency_resolved(Quantity(value, {"gain:a": u}, known=False)) is (0 <= value <= 1)
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "u_s", "why", "is_resolved"),
+    [(2.0, 0.1, "", True), (0.1, 0.1, "no-lag", False), (1.0, 0.1, "no-lag", True), (2.0, 0.1, "load-repeats", False),
+     (0.0, math.inf, "constant-power", False)],
+)  # fmt: skip
+def test_a_lag_is_resolved_if_it_differs_from_zero_and_no_other_fits(lag_s, u_s, why, is_resolved):
+    lag = Lag("h", "m", "s", "node.ac", "gpu", lag_s, u_s, 0.9, applied=not why, why=why, total_s=lag_s)
+    assert lag.is_resolved is is_resolved
 
 
 @pytest.mark.parametrize("psys", [None, 300.0])

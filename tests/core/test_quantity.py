@@ -182,6 +182,15 @@ def test_an_energy_is_told_in_kwh_and_its_width_as_a_share():
     assert (a.is_positive, (-a).is_positive, Quantity(1.0, known=False).is_positive) == (True, False, None)
 
 
+@pytest.mark.parametrize(
+    ("value", "u", "known", "is_resolved"),
+    [(10.0, 5.0, True, True), (10.0, 5.1, True, False), (-10.0, 4.0, True, True), (0.0, 0.0, True, True),
+     (0.0, 1.0, True, False), (1.0, math.inf, True, False), (math.nan, 0.0, True, False), (1.0, 9.0, False, True)],
+)  # fmt: skip
+def test_a_figure_is_resolved_unless_its_interval_exceeds_it(value, u, known, is_resolved):
+    assert Quantity(value, {"gain:a": u}, known).is_resolved is is_resolved
+
+
 def test_the_edge_between_two_phases_cancels_in_their_sum():
     def u(t_ns):
         return float(t_ns)

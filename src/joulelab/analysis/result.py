@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping  # noqa: TC003 results.json is decoded by the types of fields
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from joulelab.core.text import finite_or_none
 Fact = str | int | float | bool
 CheckStatus = Literal["ok", "note", "warning", "failed"]
 RESULT_SCHEMA = 1
+WIDEST_EFFICIENCY = 0.1  # expanded uncertainty up to which an efficiency is a figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ class GroupResult:
     statistics: PowerStatistics | None = None
     hosts: tuple[str, ...] = ()
 
+    @property
+    def is_resolved(self) -> bool:
+        """Return whether the energy is at least as large as its interval: a small difference of sums may not be."""
+        return self.energy.is_resolved
+
 
 @dataclass(frozen=True, slots=True)
 class MeterComparison:
@@ -210,6 +217,11 @@ class Lag:
     doubted: bool = False
     total_s: float = 0.0
     numbers: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Return whether the estimate is good, and the total lag differs from zero by more than its interval."""
+        return self.why in ("", "no-lag") and math.isfinite(self.u_s) and abs(self.total_s) > 2 * self.u_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +375,14 @@ class Result:
         plain = {k: make_plain(getattr(self, k)) for k in self.__dataclass_fields__}
         named = ("duration_s", "energy", "rates")
         plain |= {"schema": RESULT_SCHEMA, **{k: make_plain(getattr(self, k)) for k in named}}
+        for name, ratio in self.ratios.items():
+            plain["ratios"][name]["is_resolved"] = is_efficiency_resolved(ratio)
         return plain | {"per_work": make_plain(self.per_work())}
+
+
+def is_efficiency_resolved(efficiency: Quantity) -> bool:
+    """Return whether an efficiency (of a power supply) is between 0 and 1, and known to WIDEST_EFFICIENCY."""
+    return 0 <= efficiency.value <= 1 and (efficiency.expanded is None or efficiency.expanded <= WIDEST_EFFICIENCY)
 
 
 def make_plain(value: Any) -> Any:
@@ -386,5 +405,6 @@ def make_plain(value: Any) -> Any:
     if isinstance(value, (PowerStatistics, Gap)):
         return make_plain(asdict(value))
     if hasattr(value, "__dataclass_fields__"):
-        return {k: make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        marks = {"is_resolved": value.is_resolved} if isinstance(value, (GroupResult, Lag)) else {}
+        return {k: make_plain(getattr(value, k)) for k in value.__dataclass_fields__} | marks
     return value

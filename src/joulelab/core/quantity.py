@@ -76,6 +76,11 @@ class Quantity:
         return None if self.expanded is None else self.value > self.expanded
 
     @property
+    def is_resolved(self) -> bool:
+        """Return whether the value is at least as large as its expanded uncertainty, or this is unknown."""
+        return self.expanded is None or abs(self.value) >= self.expanded
+
+    @property
     def kwh(self) -> Quantity:
         """Return an energy (J) in kWh."""
         return self / JOULES_PER_KWH

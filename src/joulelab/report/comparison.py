@@ -39,6 +39,7 @@ MOST_OF_NAME, MOST_OF_TITLE = 24, 60  # letters of the name of a fact, and of a 
 LEAST_OF_FACT = 24  # letters
 OWN_LABELS = ("cell", "slot")  # the place of a run in its study: its knobs have the same
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+METER_ERRORS = ("gain:", "offset:")  # the same in two runs on one device
 ALIKE_MARK = "≈"  # stands for `no significant difference` where there is no room
 
 
@@ -180,7 +181,7 @@ class RunComparison:
 def compare_runs(a: Result, b: Result) -> RunComparison:
     """Compare the figures that two results have in common."""
     same = list_devices(a) == list_devices(b) and bool(list_devices(a))
-    keep = ("gain:",) if same else ()
+    keep = METER_ERRORS if same else ()
     lines = []
     whole_a, whole_b = _choose_wholes(a, b)
     if whole_a and whole_b:
@@ -382,7 +383,7 @@ def _make_phase_row(found: RunComparison, a: PhaseRow | None, b: PhaseRow | None
     if first is None or second is None:
         texts = [None if q is None else fmt.format_quantity(q.value, q.expanded, "J") for q in energies]
         return TableRow((row.label, *times, *texts, None, ""), depth=row.depth)
-    line = compare_quantities(row.label, "J", first, second, ("gain:",) if found.same_devices else ())
+    line = compare_quantities(row.label, "J", first, second, METER_ERRORS if found.same_devices else ())
     change, verdict = format_figure_change(line), word_figure_verdict(line)
     return TableRow((row.label, *times, *format_figure_values(line), change, verdict), depth=row.depth)
 

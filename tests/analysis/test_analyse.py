@@ -272,9 +272,29 @@ def test_what_is_missing_is_listed_in_meters_that_work_too(folder):
     folder.event(0.2, "meter", meter="nvml", status="open", missing=[part])
     missing = analyse_run(folder.close(START, END).open()).missing
     assert missing == (
-        {"meter": "rapl", "status": "denied", "what": "may not", "why": "root only", "next": "chmod"},
-        {"meter": "nvml", "status": "missing", "what": "gpu:3: it gives no power", "why": "old driver", "next": ""},
+        {"meter": "rapl", "status": "denied", "code": "denied", "what": "may not", "why": "root only", "next": "chmod"},
+        {
+            "meter": "nvml",
+            "status": "missing",
+            "code": "meter.part",
+            "what": "gpu:3: it gives no power",
+            "why": "old driver",
+            "next": "",
+        },
     )
+
+
+def test_all_mistakes_of_an_entry_are_kept_and_only_the_last_state_of_a_meter(folder):
+    for key in ("unknown-key", "missing-key"):
+        folder.event(0.1, "meter", meter="pdu", status="failed", what=key, code=f"config.{key}")
+    tries = [{"t": 1, "event": "meter", "meter": "bmc", "status": "failed", "what": w, "code": w} for w in "ab"]
+    (folder.path / "node1" / "events.0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in tries))
+    missing = analyse_run(folder.close(START, END).open()).missing
+    assert [(m["meter"], m["code"]) for m in missing] == [
+        ("bmc", "b"),
+        ("pdu", "config.unknown-key"),
+        ("pdu", "config.missing-key"),
+    ]
 
 
 def test_gaps_of_the_interval_are_kept(folder):

@@ -110,6 +110,17 @@ def test_a_wrong_configuration_costs_its_meter_and_never_the_command(
     (run,) = list_runs(tmp_path / "runs")
     shown = json.loads(joulelab(tmp_path, "show", "--json", run.name, **environ).stdout)
     assert any(m["status"] == "failed" and m["what"] and m["what"] in warning for m in shown["missing"])
+    assert all(m["code"].startswith("config") for m in shown["missing"] if m["status"] == "failed")
+
+
+@pytest.mark.system
+def test_a_run_stores_all_mistakes_of_an_entry_with_their_codes(tmp_path: Path) -> None:
+    configure(tmp_path, 'adress = "x"\nfeedz = "node.ac"\n')
+    joulelab(tmp_path, "run", "-q", "--", "true", PW=RIGHT)
+    (run,) = list_runs(tmp_path / "runs")
+    shown = json.loads(joulelab(tmp_path, "show", "--json", run.name, PW=RIGHT).stdout)
+    mistakes = [(m["code"], m["what"].split("'")[1]) for m in shown["missing"] if m["meter"] == "pdu1"]
+    assert mistakes == [("config.unknown-key", "adress"), ("config.unknown-key", "feedz")]
 
 
 @pytest.mark.system

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from joulelab.store.run_reader import Run
 
 LOAD_CHANNEL = "load"
+OWN_EVENTS = ("events.run", "events.node")  # files of events that no recorder wrote
 FEWEST_LOADS = 3  # readings of a GPU's load needed before the GPU may be called unused
 MOST_PHASE_ENERGIES = 500  # phases whose energy is computed, steps last; the others have times only
 MOST_STRETCH_ENERGIES = 2000  # the same for stretches of steps; there are few unless every few steps are interrupted
@@ -464,21 +465,31 @@ def _find_cpu_time(events: list[dict[str, Any]]) -> dict[str, float]:
 def _list_missing(events: list[dict[str, Any]], meta: dict[str, Any]) -> list[dict[str, str]]:
     """List meters that are not open at the end of the run, and scopes that open meters cannot measure.
 
-    A meter that the configuration or the command names is `absent`; others are `unavailable`.
+    A meter that the configuration or the command names is `absent`; others are `unavailable`. An event of a recorder
+    replaces its earlier ones about the meter; the run itself writes one for each mistake of an entry, and all are kept.
+    Runs of earlier versions have no codes: the code is that of the error's class then.
     """
     options = meta.get("options") or {}
     wanted = {str(entry.get("name")) for entry in options.get("configured") or ()}
     wanted |= {str(name) for name in options.get("named") or ()}
     lacking: list[dict[str, Any]] = []
-    last = {e.get("meter"): e for e in events if e.get("event") == "meter"}
+    last = {
+        (e.get("meter"), str(e.get("what")) if e.get("source") in OWN_EVENTS else ""): e
+        for e in events
+        if e.get("event") == "meter"
+    }
     for event in last.values():
         if event.get("status") != "open":
             absent = event.get("meter") in wanted and event.get("status") == "unavailable"
             lacking.append({**event, "status": "absent"} if absent else event)
         for part in event.get("missing") or ():
             what = f"{part.get('scope', '')}: {part.get('what', '')}"
-            lacking.append({**part, "meter": event.get("meter"), "status": "missing", "what": what})
-    return [{k: str(e.get(k) or "") for k in ("meter", "status", "what", "why", "next")} for e in lacking]
+            lacking.append(
+                {"code": "meter.part", **part, "meter": event.get("meter"), "status": "missing", "what": what}
+            )
+    codes = {"absent": "unavailable", "unavailable": "unavailable", "denied": "denied"}
+    rows = ({"code": codes.get(str(e.get("status")), "meter"), **e} for e in lacking)
+    return [{k: str(row.get(k) or "") for k in ("meter", "status", "code", "what", "why", "next")} for row in rows]
 
 
 def _format_utc(meta: dict[str, Any], mono_ns: int) -> str:

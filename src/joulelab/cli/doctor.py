@@ -74,7 +74,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         for report in pool.map(lambda entry: examine_entry(entry, seconds or NETWORK_TEST_S), entries):
             outside.append(report)
             step()
-    failed = [one.to_json() | {"status": "failed", "code": one.problem.code} for one in lost]
+    failed = [one.to_json() | {"status": "failed"} for one in lost]
     outside += [_start_report(row["meter"]) | row for row in failed]
     found += outside
     for report in () if as_json else outside:

@@ -195,12 +195,7 @@ def _survey_meters(config: Config, names: tuple[str, ...]) -> list[Row]:
     covered = {word for e in entries for word in (e.name, e.meter)} | (set() if names else set(config.off))
     covered |= {word for one in lost for word in (one.meter, one.kind)}
     others = [name for name in names or [*instruments.names(), *archives()] if name not in covered]
-    wrong = [
-        Row(
-            **one.to_json(), summary="", status="failed", privilege="", tried="", module=one.kind, code=one.problem.code
-        )
-        for one in lost
-    ]
+    wrong = [Row(**one.to_json(), summary="", status="failed", privilege="", tried="", module=one.kind) for one in lost]
     root = os.environ.get("JOULELAB_POWERCAP")
     settings = {"rapl": {"root": root}} if root else {}
     return [*survey(settings, others, named=bool(names)), *_describe_entries(entries), *wrong]

@@ -19,11 +19,12 @@ class Missing:
     what: str
     why: str
     next: str = ""
+    code: str = "meter.part"
 
     @classmethod
     def from_error(cls, scope: str, error: JoulelabError) -> Missing:
         """Return what an error says, for one scope."""
-        return cls(scope, error.what, error.why or "", error.next or "")
+        return cls(scope, error.what, error.why or "", error.next or "", error.code)
 
 
 @runtime_checkable

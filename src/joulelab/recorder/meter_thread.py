@@ -121,7 +121,7 @@ class MeterThread:
         elif isinstance(error, (Unavailable, MissingDependency, ImportError)):
             status = "unavailable"
         worded = error if isinstance(error, JoulelabError) else explain_exception(error, self._wanted)
-        said = {"what": worded.what, "why": worded.why or "", "next": worded.next or ""}
+        said = {"what": worded.what, "why": worded.why or "", "next": worded.next or "", "code": worded.code}
         self._say({"meter": self.name, "status": status, "streams": 0, **said})
 
     def _say(self, status: dict[str, Any], **more: Any) -> None:

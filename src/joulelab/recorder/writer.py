@@ -24,7 +24,7 @@ SYNC_NS = NS
 CHUNK = 1 << 20
 EVENTS_LIMIT = 4 << 20
 # What an event is and of which meter: words of joulelab and of the configuration, by which events are found again.
-NAMES = ("is", "event", "meter", "stream", "status")
+NAMES = ("is", "event", "meter", "stream", "status", "code")
 
 
 class Writer:

@@ -158,7 +158,8 @@ class LostMeter:
         """Return the fields of the event that the run stores."""
         problem = self.problem
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
-        return {"meter": self.meter, "what": what, "why": problem.why or "", "next": problem.next or ""}
+        said = {"what": what, "why": problem.why or "", "next": problem.next or "", "code": problem.code}
+        return {"meter": self.meter, **said}
 
 
 @dataclass(slots=True)

@@ -318,7 +318,7 @@ class CounterCurve:
         steps = self._usual_step_s / tick
         if abs(steps - round(steps)) > GRID_DRIFT * max(steps, 1.0) or steps < 1 - GRID_DRIFT:
             return 0.0
-        return max(0.0, 1 - GRID_DRIFT * span_s / tick)
+        return max(0.0, 1 - GRID_DRIFT * abs(span_s) / tick)
 
     @cached_property
     def _usual_step_s(self) -> float:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 SHORT = {
-    "coverage": ["--count", "200"],
+    "coverage": ["--count", "20"],
     "accuracy": ["--seconds", "10"],
     "cost": ["--seconds", "5"],
     "measure_cost": ["--count", "3"],

@@ -17,7 +17,7 @@ store.vanishing
 DAMAGE = """
 added
 bad-lines bad-rows changed cut-off missing missing-host missing-streams no-folder no-manifest no-meters no-rows no-stop
-torn-row unreadable
+torn-line torn-row unreadable
 """
 
 

@@ -9,10 +9,12 @@ import pytest
 from tests.codes import raises_code
 from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
 
+from joulelab.store.damage import CHANGED
 from joulelab.store.journal import read_header
 from joulelab.store.run_reader import Run, open_run
 from joulelab.store.sample_tables import connect_database, read_sealed
 from joulelab.store.seal import seal_run
+from joulelab.store.verification import verify_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,6 +209,37 @@ def test_marks_that_were_cut_between_lines_are_found_by_their_size(tmp_path: Pat
     assert lost(run) == [("7-7.jsonl", "cut-off", {"bytes": len(WORK)})]
     marks.write_text(3 * WORK)  # of a process that outlived the run
     assert lost(run) == []
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_line_without_its_end_that_was_added_after_the_run_costs_nothing(tmp_path: Path, sealed: bool) -> None:
+    run, marks = marked(tmp_path)
+    if sealed:
+        seal_run(run)
+    size = marks.stat().st_size
+    with marks.open("a") as file:
+        file.write('{"t": 50')
+    for _ in range(2):
+        assert lost(run) == []
+        with open_run(run) as folder:
+            (found,) = damage(folder)
+            assert (found.code, found.numbers) == ("torn-line", {"bytes": size + 8, "recorded": size})
+            assert len(folder.marks()) == 2
+        seal_run(run)
+
+
+@pytest.mark.parametrize("hashed", [-1, 1 << 20])
+def test_a_journal_that_grew_is_changed_with_and_without_a_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashed: int
+) -> None:
+    monkeypatch.setattr("joulelab.store.run_folder.HASHED_BYTES", hashed)
+    run = recorded(tmp_path)
+    journal = run / "node1" / "nvml.fast.0.journal"
+    size = journal.stat().st_size
+    with journal.open("ab") as file:
+        file.write(b"x")
+    assert lost(run) == [(journal.name, "changed", {"bytes": size + 1, "recorded": size})]
+    assert verify_run(tmp_path, run.name).problems == ((f"node1/{journal.name}", CHANGED),)
 
 
 def test_marks_that_were_recorded_and_are_missing_are_damage(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from joulelab.store.clock_joining import UTC_BOOT_ID
+from joulelab.store.manifest import compare_size
 from joulelab.store.run_folder import RunState
 from joulelab.store.safe_files import open_regular
 from joulelab.store.sample_tables import FileProblem
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from joulelab.store.manifest import FileCheck
     from joulelab.store.sample_tables import SampleTable
+
+CHANGED = "it was changed after the run"
 
 
 def find_damage(
@@ -74,16 +77,20 @@ def word_damage(run: Path, check: FileCheck) -> FileProblem:
     what, code = {
         "missing": ("it is missing", "missing"),
         "cut": (f"it was cut off after {size} of {whole} bytes", "cut-off"),
-        "changed": ("it was changed after the run", "changed"),
+        "changed": (CHANGED, "changed"),
     }.get(check.status, (f"it cannot be read ({check.why})", "unreadable"))
-    numbers = {"bytes": float(size), "recorded": float(whole)}
-    return FileProblem(run / check.name, what, lost=True, code=code, numbers=numbers)
+    return FileProblem(run / check.name, what, lost=True, code=code, numbers=count_bytes(size, whole))
+
+
+def count_bytes(size: int | None, recorded: int | None) -> dict[str, float]:
+    """Return the size of a file, and that of its record, as numbers of a problem."""
+    return {"bytes": float(size or 0), "recorded": float(recorded or 0)}
 
 
 def _find_cut_files(
     folder: Path, tables: Sequence[SampleTable], events: Sequence[Mapping[str, Any]], files: Mapping[str, int]
 ) -> Iterator[FileProblem]:
-    """Find files of an ended run that are smaller than at its end, or lack their last row, line or event.
+    """Find files of an ended run whose size is not that of its end, or that lack their last row, line or event.
 
     A killed recorder leaves such files, and its supervisor writes an event; on a lost node there may be
     no event, so files of recorders on other nodes are judged by their sizes only.
@@ -93,7 +100,11 @@ def _find_cut_files(
     for meter, name, s in ((t.meter, t.table, s) for t in tables for s in t.segments):
         path = folder / f"{meter}.{name}.{s.header.segment}.journal"
         torn = s.torn_bytes and not is_node and str(s.header.segment) not in killed
-        if torn or (s.journal_bytes is not None and s.journal_bytes < files.get(f"{folder.name}/{path.name}", 0)):
+        size, recorded = s.journal_bytes, files.get(f"{folder.name}/{path.name}")
+        status = "whole" if size is None or recorded is None else compare_size(path.name, size, recorded)
+        if torn and status == "changed":
+            yield FileProblem(path, CHANGED, lost=True, code="changed", numbers=count_bytes(size, recorded))
+        elif torn or status == "cut":
             what = f"it was cut off after {s.rows} rows"
             yield FileProblem(path, what, lost=True, code="cut-off", numbers={"rows": s.rows})
     started = {str(e.get("segment")) for e in events if e.get("event") == "recorder-started"}
@@ -108,9 +119,13 @@ def _find_cut_files(
             size, whole = _check_end_record(path)
         except OSError:
             continue  # known already
-        if size < files.get(path.relative_to(folder.parent).as_posix(), 0) or not (whole or excused):
+        recorded = files.get(path.relative_to(folder.parent).as_posix())
+        if size < (recorded or 0) or not (whole or excused or (recorded is not None and size > recorded)):
             what = f"it was cut off after {size} bytes"
             yield FileProblem(path, what, lost=True, code="cut-off", numbers={"bytes": size})
+        elif not (whole or excused):  # nothing of the run is lost
+            what = "a line that was added after the run has no end"
+            yield FileProblem(path, what, code="torn-line", numbers=count_bytes(size, recorded))
         elif number in started and path.stem not in stopped and not excused:
             yield FileProblem(path, "it was cut off before the recorder stopped", lost=True, code="no-stop")
 

@@ -189,7 +189,8 @@ class Run:
         known += [p for p in (*self._verify_documents(), *self._find_added(events)) if p.path not in listed]
         folders = [self.path / host for host in dict.fromkeys((str(self.meta.get("host")), *self.hosts))]
         sizes = (self.end or {}).get("files")
-        files = {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
+        files = {name: record.size for name, record in self._verifier.records.items()}
+        files |= {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
         return find_damage(known, state=self.state, folders=folders, tables=tables, events=events, files=files)
 
     @property

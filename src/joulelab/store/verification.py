@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import NewerSchema, NotARun, StoreError
+from joulelab.store.damage import word_damage
 from joulelab.store.run_folder import RunState, find_run
 from joulelab.store.run_reader import open_run
 
@@ -55,7 +56,7 @@ def verify_run(runs: Path, word: str) -> Verification:
 
 def _verify_files(run: Run) -> Verification:
     checks, has_manifest = run.check_files()
-    problems: dict[str, str] = {c.name: c.status for c in checks if c.status != WHOLE}
+    problems: dict[str, str] = {c.name: word_damage(run.path, c).what for c in checks if c.status != WHOLE}
     try:
         if run.state is RunState.LIVE:
             return Verification(run.path, UNKNOWN, problems=(("end.json", "the run is still recording"),))

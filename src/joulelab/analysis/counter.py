@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
 COARSE_SHARE = 0.3  # a counter is coarse if one count is more than this share of the energy of one update
 SHARP_SHARE = 0.15  # a step known to within 15 % of its period gives a usable power of its own
+REFINING_KNOTS = 8  # steps on each side that may refine the time of a step
+NEAR_KNOTS = 4  # steps on each side over which the power around an edge is found
 RATE_COUNTS = 8  # counts, or readings, before and after an edge from which the power there is found
 STEADY_SHARE = 0.05  # a power that changes by no more than 5 % counts as steady
 
@@ -51,6 +53,10 @@ class Knots:
         if i < 0 or j >= self.t.size or j <= i or self.t[j] <= self.t[i]:
             return None
         return float((self.energy[j] - self.energy[i]) / (self.t[j] - self.t[i]))
+
+    def find_slope_around(self, k: int) -> float | None:
+        """Return the mean power (W) over up to NEAR_KNOTS knots on each side of one, None if there are no others."""
+        return self.find_slope(max(k - NEAR_KNOTS, 0), min(k + NEAR_KNOTS, self.t.size - 1))
 
 
 class CounterCurve:
@@ -186,8 +192,10 @@ class CounterCurve:
         before if the value rose since; if the length of a tick is unknown, only the latter holds.
         """
         r, tick = self.readings, self.spec.update_s
-        reach = round(max(5 * (tick or 0.0), 0.5) * 1e9)
-        near, wide = r.between(t_ns - reach, t_ns + reach), r.around(t_ns, 4, 4)
+        # All steps that refine those around t: edges near each other find the same knots, so C(t) never falls.
+        count = REFINING_KNOTS + 4
+        reach = round(count * (tick or 0.0) * 1e9)
+        near, wide = r.between(t_ns - reach, t_ns + reach), r.around(t_ns, count, count)
         sel = slice(min(near.start, wide.start), max(near.stop, wide.stop))
         before = (r.t0_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
         after = (r.t1_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
@@ -238,7 +246,7 @@ class CounterCurve:
         """Return C(t) and its uncertainties outside of the known steps: power is between idle and the power near t."""
         i = knots.t.size - 1 if after else 0
         span = s - float(knots.t[i])
-        near = [w for w in (knots.find_slope(0, knots.t.size - 1), knots.find_slope(i - 1, i + 1)) if w is not None]
+        near = [w for w in (knots.find_slope_around(i), knots.find_slope(i - 1, i + 1)) if w is not None]
         near += self.power.find_range_near(t_ns)[:2] if self.power is not None else ()
         low, high = (min(near), max(near)) if near else (self.bounds.low, self._highest_w)
         if not after or t_ns > int(self.readings.t1_ns[-1]):
@@ -328,7 +336,7 @@ class CounterCurve:
     def _find_slope(self, t_ns: int) -> float:
         """Return the power (W) around t."""
         knots = self.find_knots(t_ns)
-        return knots.find_slope(0, knots.t.size - 1) or 0.0
+        return knots.find_slope_around(int(np.searchsorted(knots.t, (t_ns - self.base_ns) * 1e-9))) or 0.0
 
     def _sum_break_variance(self, t_ns: int) -> float:
         """Return the variance (J2) of resets and doubtful wraps up to t."""
@@ -350,10 +358,11 @@ def _tighten_steps(
 
 
 def _refine_knots(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:
-    """Move blurred knots onto the grid of the sharpest one where the readings allow it."""
+    """Move blurred knots onto the grid of a sharp one nearby where the readings allow it."""
     if tick <= 0 or t.size < 2:
         return Knots(t, half, energy)
-    best = int(np.argmin(half))
+    apart = np.abs(np.subtract.outer(np.arange(t.size), np.arange(t.size)))
+    best = np.argmin(np.where(apart > REFINING_KNOTS, math.inf, half + apart * TICK_DRIFT * tick), axis=1)
     count = np.round((t - t[best]) / tick)
     guess = t[best] + count * tick
     width = half[best] + np.abs(count) * TICK_DRIFT * tick
@@ -434,11 +443,12 @@ class CoarseCounter:
         rise, rest = float(there - here), max(span - late, 0.0)
         if not low * span - quantum <= rise <= high * span + quantum:
             low, high, rates = self.bounds.low, self.bounds.high, []  # a short event, which may have reached any bound
-        floor = max(low * late, rise - quantum - high * rest) if rest else rise - quantum
+        floor = max(low * min(late, span), rise - quantum - high * rest)
         ceiling = max(min(high * late, rise + quantum - low * rest) if late > tick / 2 else 0.0, floor)
         guess = (floor + ceiling) / 2
         if len(rates) > 1 and min(rates) < rise / span < max(rates):
             turn = span * (rise / span - rates[1]) / (rates[0] - rates[1])
             guess = rates[0] * min(late, turn) + rates[1] * max(late - turn, 0.0)
-        value = min(max(guess, floor), ceiling)
+        # Half a count above the value at both readings: so C(t) never falls.
+        value = min(max(guess, floor, 0.0), ceiling, rise)
         return value, 2 * max(ceiling - value, value - floor)

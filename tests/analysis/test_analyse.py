@@ -12,6 +12,7 @@ import pytest
 from tests.analysis.folders import NVML, Folder, counter, gpu
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import NS, ns
+from tests.codes import raises_code
 
 from joulelab.analysis import analyse as module
 from joulelab.analysis.analyse import add_span_terms, analyse_phase, analyse_run, list_gaps, read_edge_offsets
@@ -282,6 +283,35 @@ def test_what_is_missing_is_listed_in_meters_that_work_too(folder):
             "next": "",
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "key"),
+    [
+        ("idle", {"from": "x", "to": []}, "from"),
+        ("idle", {"from": 1}, "to"),
+        ("meter", {"missing": [3], "meter": "m"}, "missing"),
+        ("cap-set", {"asked": 1, "requested": 1, "found": "x"}, "found"),
+        ("tree", {"pids": ["x"]}, "pids"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_and_is_no_defect(folder, monkeypatch, kind, values, key):
+    folder.event(0.1, kind, **values)
+    monkeypatch.setattr("joulelab.analysis.analyse.check_run", lambda _: (None).nothing)
+    with raises_code("store.unusable") as caught:
+        analyse_run(folder.close(START, END).open())
+    assert f"events.run.jsonl, t {ns(0.1)}: {key} is " in caught.value.why
+
+
+@pytest.mark.parametrize("error", [AttributeError("x"), TypeError("x"), ZeroDivisionError("x")])
+def test_a_defect_is_not_called_bad_data(folder, monkeypatch, error):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr("joulelab.analysis.analyse.check_run", fail)
+    with raises_code("defect") as caught:
+        analyse_run(folder.close(START, END).open())
+    assert caught.value.where.startswith("analysis/analyse.py:")
 
 
 def test_all_mistakes_of_an_entry_are_kept_and_only_the_last_state_of_a_meter(folder):

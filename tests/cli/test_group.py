@@ -41,6 +41,17 @@ def cpu_s(*command: str) -> float:
     return best
 
 
+@pytest.mark.parametrize(("words", "code"), [(["ls"], 1), (["run", "--", "true"], 125)])
+def test_an_exception_that_nothing_expects_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], code: int
+) -> None:
+    monkeypatch.setattr("joulelab.control.leftovers.restore_at_start", lambda *_: {}["no"])
+    assert run_commands([words[0], "--json", *words[1:]]) == code
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["code"] == "defect"
+    assert "Traceback" in err
+
+
 @pytest.mark.campaign  # test_nothing_heavy_is_imported is why
 def test_help_and_import_are_quick() -> None:
     """Against what any Python needs to start: a busy machine is slow in both."""

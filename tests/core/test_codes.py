@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.codes import list_error_classes, list_error_codes
 
 CLASSES = """
-config denied device-lost error meter missing-dependency newer-schema not-a-run read-failed recorder refused store
-unavailable workload write-failed
+config defect denied device-lost error meter missing-dependency newer-schema not-a-run read-failed recorder refused
+store unavailable workload write-failed
 """
 ERRORS = """
 config.no-time config.not-toml config.several config.time-too-short refused.out-of-range

@@ -56,6 +56,14 @@ def test_an_error_has_the_code_of_its_class_or_a_more_precise_one():
     assert (copied.code, copied.where) == ("read-failed.timeout", "y")
 
 
+def test_a_defect_names_the_last_line_of_joulelab():
+    with pytest.raises(TypeError) as caught:
+        join_errors(5)  # type: ignore[arg-type]
+    found = errors.explain_defect(caught.value)
+    assert (found.code, found.why) == ("defect", f"TypeError: {caught.value}")
+    assert re.fullmatch(r"core/errors\.py:\d+", found.where or "")
+
+
 def test_several_errors_become_one_that_holds_each_once():
     one, other = ConfigError("a", where="file:1", code="config.unknown-key"), errors.Refused("b", where="file:2")
     assert join_errors([one]) is one

@@ -29,7 +29,7 @@ from joulelab.analysis.result import (
     ScopeResult,
 )
 from joulelab.analysis.unseen import select_steps
-from joulelab.core.errors import StoreError
+from joulelab.core.errors import StoreError, explain_defect
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
@@ -63,14 +63,16 @@ class RunSpan:
 
 
 def analyse_run(run: Run) -> Result:
-    """Analyse a run that is live, killed or sealed; raise StoreError if its files hold unusable values."""
+    """Analyse a run that is live, killed or sealed; raise StoreError if its files hold unusable values, else Defect."""
     try:
         events = list(run.events())
         span = find_span(run, events)
         return analyse_span(run, span, events)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        what, why = "the run holds values that cannot be used", f"{type(error).__name__}: {error}"
-        then = f"joulelab verify {run.path.name}; if its files are whole, joulelab has a defect: please report it"
+        why = run.find_unusable()
+        if not why:
+            raise explain_defect(error) from error
+        what, then = "the run holds values that cannot be used", f"joulelab verify {run.path.name}"
         raise StoreError(what, where=str(run.path), why=why, next=then, code="store.unusable") from error
 
 

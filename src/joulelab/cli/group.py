@@ -15,7 +15,7 @@ import click
 from joulelab.cli import INTERRUPTED_CODE
 from joulelab.cli.output import describe_error, print_json, print_notice
 from joulelab.cli.parameters import JSON_ASKED, UsageError, format_examples
-from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.errors import ConfigError, JoulelabError, explain_defect
 from joulelab.core.text import find_near_name
 from joulelab.core.version import __version__
 
@@ -181,16 +181,16 @@ def commands(ctx: click.Context) -> None:
 def run_commands(words: list[str]) -> int:
     """Run a command line and return the exit code."""
     own = words[: words.index("--")] if "--" in words else words  # the words after it are the workload's
+    is_online = own[:1] == ["tune"] and "--online" in own
+    is_running = is_online or own[:2] == ["workload", "run"] or own[:1] in [[name] for name in RUNNING]
+    own_failure = OWN_FAILURE if is_running else 0  # another code could be mistaken for the workload's
     try:
         code = commands.main(args=words, prog_name="joulelab", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         _print_usage_error(error, own)
         _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked="--json" in own)
-        # Another code could be mistaken for the workload's.
-        is_online = own[:1] == ["tune"] and "--online" in own
-        is_running = is_online or own[:2] == ["workload", "run"] or own[:1] in [[name] for name in RUNNING]
-        return OWN_FAILURE if is_running else error.exit_code
+        return own_failure or error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED_CODE
     except BrokenPipeError:
@@ -203,6 +203,14 @@ def run_commands(words: list[str]) -> int:
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
         print_notice(f"{what} ({error.strerror or error})")
         return 1
+    except Exception as error:  # noqa: BLE001 a defect: its traceback belongs to the report
+        import traceback
+
+        traceback.print_exception(error)
+        defect = explain_defect(error)
+        print_notice(str(defect))
+        _print_json_error(defect, None, asked="--json" in own)
+        return own_failure or 1
     return code if isinstance(code, int) else 0
 
 

@@ -11,10 +11,11 @@ JoulelabError
 │   └── DeviceLost         the device is gone; other devices of the meter go on
 ├── RecorderError          the sampling process did not start, or stopped
 ├── WorkloadError          the command could not be started (carries the shell's exit code)
-└── StoreError             a run folder that cannot be read or written
-    ├── NotARun            the path or name is no run
-    ├── NewerSchema        written by a newer joulelab than this one
-    └── WriteFailed        rows that did not reach the disk (carries how many did)
+├── StoreError             a run folder that cannot be read or written
+│   ├── NotARun            the path or name is no run
+│   ├── NewerSchema        written by a newer joulelab than this one
+│   └── WriteFailed        rows that did not reach the disk (carries how many did)
+└── Defect                 an exception that joulelab itself did not expect
 
 Every error has a `code` that does not change when its words do: that of its class (`config`), or a more precise one
 that begins with it (`config.unknown-key`).
@@ -150,6 +151,27 @@ class WriteFailed(StoreError):
         super().__init__(what, where=where, why=f"{reason}: {error.strerror}", next=advice, code=code)
         self.errno = error.errno
         self.rows_written = rows_written
+
+
+class Defect(JoulelabError):
+    """Report a defect of joulelab, with the line that raised the exception."""
+
+    code = "defect"
+
+
+def explain_defect(error: BaseException) -> Defect:
+    """Return an error for an unexpected exception; its place is the last line of joulelab in the traceback."""
+    places, trace = [], error.__traceback__
+    while trace is not None:
+        file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        places += [f"{file.rpartition('/joulelab/')[2]}:{line}"] if "/joulelab/" in file else []
+        trace = trace.tb_next
+    return Defect(
+        "joulelab has a defect",
+        where=places[-1] if places else None,
+        why=f"{type(error).__name__}: {error}",
+        next="please report this line, with the command and `joulelab --version`",
+    )
 
 
 def join_errors(errors: Sequence[JoulelabError]) -> JoulelabError:

@@ -25,6 +25,17 @@ _LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
 _LARGE_TIME = re.compile(rb"\d{20}|9[2-9]\d{17}")  # may be beyond 64 bits
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _TIMES = ("t", "from", "to", "start_ns", "end_ns", "mono_ns", "utc_ns")
+# Values of events and marks that readers rely on; those of other keys are read with care.
+_NUMBERS = (*_TIMES, "count", "missed", "ticks", "pid", "streams", "asked", "requested", "found", "default")
+_LISTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("at", "pids"), (int, float)),
+    **dict.fromkeys(("covers", "nodes"), (str,)),
+    **dict.fromkeys(("missing", "gpus"), (dict,)),
+}
+_NEEDED_KEYS = {
+    **dict.fromkeys(("idle", "supervisor-paused"), ("from", "to")),
+    "cap-set": ("asked", "requested", "found"),
+}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -98,6 +109,25 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
         elif each.strip():
             damaged += 1
     return lines, damaged
+
+
+def find_wrong_value(line: Line) -> str:
+    """Return the key and the fault of the first value of an event or a mark that readers cannot use; empty if none."""
+    for key in _NEEDED_KEYS.get(str(line.get("event")), ()):
+        if line.get(key) is None:
+            return f"{key} is missing"
+    for key, value in line.items():
+        is_number = key in _NUMBERS or key.endswith(("_ns", "_s"))
+        if is_number and not (value is None and key not in _TIMES) and not _is_finite(value):
+            return f"{key} is not a number"
+        kinds = _LISTS.get(key)
+        if kinds and value is not None and not (isinstance(value, list) and all(isinstance(v, kinds) for v in value)):
+            return f"{key} is not a list of {'objects' if kinds == (dict,) else 'numbers or texts'}"
+    return ""
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < float("inf")
 
 
 def _read_plain_lines(text: bytes) -> list[Line] | None:

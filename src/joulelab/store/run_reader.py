@@ -13,7 +13,7 @@ from joulelab.core.clock import ClockPair
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store.clock_joining import ClockJoint, choose_joint
 from joulelab.store.damage import find_damage, word_damage
-from joulelab.store.documents import Line, read_lines
+from joulelab.store.documents import Line, find_wrong_value, read_lines
 from joulelab.store.manifest import FILE, FileCheck, Verifier, check_files
 from joulelab.store.run_folder import ATTACHED, RunState, list_host_dirs, read_end, read_meta, read_run_state
 from joulelab.store.sample_tables import (
@@ -192,6 +192,14 @@ class Run:
         files = {name: record.size for name, record in self._verifier.records.items()}
         files |= {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
         return find_damage(known, state=self.state, folders=folders, tables=tables, events=events, files=files)
+
+    def find_unusable(self) -> str:
+        """Return the first event or mark with a value that readers cannot use, and its fault; empty if none."""
+        lines = (pair for pattern in ("events.*.jsonl", "marks/*.jsonl") for pair in self._lines(pattern))
+        faults = ((path, line, find_wrong_value(line)) for line, path in lines)
+        return next(
+            (f"{path.parent.name}/{path.name}, t {line['t']}: {fault}" for path, line, fault in faults if fault), ""
+        )
 
     @property
     def lists_files(self) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.analysis.folders import Folder, counter, gpu, power
+from tests.analysis.folders import NVML, Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.result import Lag, is_efficiency_resolved
 from joulelab.core.quantity import Quantity
+from joulelab.core.spec import Spec, Stream
 
 
 @pytest.fixture
@@ -132,6 +133,23 @@ def test_an_estimate_is_marked_and_does_not_count_beside_a_measurement(folder):
     assert result.group("cpu").estimate
     assert result.group("rest of node.ac").estimate, "a rest with an estimate in it is one"
     assert not result.group("measured").estimate, "the node was measured"
+
+
+@pytest.mark.parametrize("tick", [0.02, 0.1, 1.0])
+@pytest.mark.parametrize("end", [5.15, 5.5, 7.0, END])
+def test_the_highest_power_is_never_below_the_mean(folder, tick, end):
+    """Means over fifty steps of a counter reach beyond a short run, into idle time."""
+    joules, watts = busy(50.0, 400.0)
+    spec = Spec("energy_j", "energy", "J", "counter", tick, accuracy=NVML)
+    folder.add("nvml", Stream("gpu:0", "energy", "gpu:0", 0.1, (spec,)), T, joules)
+    folder.add("bmc", power("node.ac"), T, 2 * watts)
+    result = analyse_run(folder.close(START, end).open())
+    found = [(s.mean_w.value, s.statistics) for s in result.scopes if s.statistics is not None]
+    found += [(g.mean_w.value, g.statistics) for g in result.groups if g.statistics is not None]
+    assert len(found) >= 2
+    assert all(statistics.minimum <= mean <= statistics.maximum for mean, statistics in found)
+    counted = next(s for s in result.scopes if s.scope == "gpu:0")
+    assert (counted.statistics is None) == (end - START < 50 * tick + 0.1)
 
 
 # Net of idle.

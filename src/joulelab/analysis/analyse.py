@@ -265,7 +265,7 @@ def _make_scope_result(scope: ScopeChannels, span: RunSpan, steps: Ints | None) 
     a, b = span.start_ns, span.end_ns
     best, duration_s = scope.best, max((b - a) * 1e-9, 1e-9)
     energy = add_span_terms(best.energy(a, b, steps), best.edge_u, a, b, span.unsure)
-    shown = scope.find_power()
+    power = _describe_power(scope.find_power() or best, a, b)
     idle_w = net = None
     if span.idle is not None:
         ia, ib = span.idle
@@ -280,7 +280,7 @@ def _make_scope_result(scope: ScopeChannels, span: RunSpan, steps: Ints | None) 
         model=best.stream.model,
         reading=best.describe_energy(energy, a, b),
         mean_w=energy * (1 / duration_s),
-        statistics=_describe_power(shown or best, a, b),
+        statistics=None if power is None else power.include_mean(energy.value / duration_s),
         net=net,
         idle_w=idle_w,
         others=tuple(
@@ -291,12 +291,18 @@ def _make_scope_result(scope: ScopeChannels, span: RunSpan, steps: Ints | None) 
 
 
 def _describe_power(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | None:
-    """Return statistics of power: of the readings, or of mean powers over TICKS_PER_POWER steps of a counter."""
+    """Return statistics of power: of the readings, or of mean powers over TICKS_PER_POWER steps of a counter.
+
+    Means that reach beyond [a, b] do not count: None if there are no others.
+    """
     if isinstance(shown.curve, SumCurve) and shown.spec.kind == "counter":
         return None
     if isinstance(shown.curve, CounterCurve):
         every = max(shown.step_s, TICKS_PER_POWER * (shown.spec.update_s or shown.step_s))
-        return describe_power(shown.curve.find_powers(every), a, b, window_s=every, step_s=every)
+        powers = shown.curve.find_powers(every)
+        inside = powers.between(a, b - round(every * 1e9))
+        powers = Readings(powers.t0_ns[inside], powers.t1_ns[inside], powers.value[inside])
+        return describe_power(powers, a, b, window_s=every, step_s=every)
     return describe_power(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
 
 

@@ -172,6 +172,7 @@ def _make_rest(
     estimate = any(s.reading.estimate for s in (node, *inner))
     mean = energy * (1 / max(duration_s, 1e-9))
     hosts = tuple(s.host for s in inner)
+    statistics = statistics and statistics.include_mean(mean.value)
     return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics, hosts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping  # noqa: TC003 results.json is decoded by the types of fields
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from joulelab.analysis.marked_phases import list_figure_kinds
@@ -71,6 +71,10 @@ class PowerStatistics:
     maximum: float
     minimum: float
     window_s: float | None
+
+    def include_mean(self, mean_w: float) -> PowerStatistics:
+        """Return statistics in which maximum and minimum hold the mean: the few readings of a short run may not."""
+        return replace(self, maximum=max(self.maximum, mean_w), minimum=min(self.minimum, mean_w))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ def test_the_nearest_name_is_suggested() -> None:
     assert suggest_name("rpal", ["snmp", "rapl"]).startswith("did you mean 'rapl'?")
     assert suggest_name("gup", ["ram", "gpu"]).startswith("did you mean 'gpu'?")
     assert suggest_name("nope", ["snmp", "rapl"]) == "valid: snmp, rapl"
+    assert suggest_name("recorder", ["node", "run"]) == "valid: node, run"
     assert suggest_name("zzz", ["a", "b"]) == "valid: a, b"
     assert suggest_name("zzz", []) == "there is none"
 

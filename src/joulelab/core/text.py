@@ -46,8 +46,7 @@ def find_near_name(wrong: str, names: Sequence[str]) -> str | None:
     """Return the name that was probably meant, None if none is near."""
     import difflib
 
-    # Of three or four letters one may be wrong: with two wrong ones, every short name would be near some other.
-    cutoff = 0.6 if len(wrong) <= 4 else 0.5
+    cutoff = 0.6  # of three or four letters one may be wrong; at 0.5, `recorder` would mean `node`
     # A part of a name means that name; of equally near names, the one with the same beginning is likely.
     near = [name for name in names if wrong and wrong in name] or difflib.get_close_matches(wrong, names, 5, cutoff)
 

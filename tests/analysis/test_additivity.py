@@ -71,14 +71,19 @@ def test_energies_add_to_rounding(made, shares):
 @settings(max_examples=40, deadline=None)
 @given(counters(), cuts)
 def test_adjacent_phases_of_a_counter_are_as_sure_as_the_whole(made, shares):
-    """Every edge inside cancels; wraps, resets and the gain add up to those of the whole."""
+    """Wraps, resets and the gain add up to those of the whole, and every edge inside cancels.
+
+    Readings that are equally old at both ends of a short phase may not be at those of the whole.
+    """
     t, curve = made
     ends = split(t, shares)
     whole = curve.energy(ends[0], ends[-1])
     parts = add_quantities(curve.energy(a, b) for a, b in pairwise(ends))
-    assert parts.u == pytest.approx(whole.u, rel=1e-6, abs=1e-6)
+    alike = any(curve._find_alike((b - a) * 1e-9) for a, b in pairwise(ends))
     for kind, u in whole.budget().items():
-        assert parts.budget()[kind] == pytest.approx(u, rel=1e-6, abs=1e-6)
+        if not alike or kind not in ("edge", "lag"):
+            assert parts.budget()[kind] == pytest.approx(u, rel=1e-6, abs=1e-6), kind
+    assert parts.u >= whole.u / math.sqrt(len(ends) - 1) * (1 - 1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,14 +93,17 @@ def test_adjacent_phases_of_a_power_are_as_sure_as_the_whole(made, shares):
     ends = split(t, shares)
     whole = curve.energy(ends[0], ends[-1])
     parts = add_quantities(curve.energy(a, b) for a, b in pairwise(ends))
-    for kind in ("gain", "offset", "edge", "gap", "lag"):
+    for kind in ("gain", "offset", "edge", "lag"):
         expected = whole.budget().get(kind, 0.0)
         assert parts.budget().get(kind, 0.0) == pytest.approx(expected, rel=1e-6, abs=1e-6), kind
     # Where nobody knows what the sensor missed, parts are never surer than the whole.
     assert parts.budget().get("unseen", 0.0) >= whole.budget().get("unseen", 0.0) * (1 - 1e-9)
-    # Between readings: from 1/12 to 1/2 of the same squares, whatever the split.
-    sampling = whole.budget().get("sampling", 0.0)
-    assert parts.budget().get("sampling", 0.0) >= sampling / math.sqrt(6) * (1 - 1e-9)
+    # Parts of a gap are judged as gaps of their own length.
+    assert ("gap" in parts.budget()) == ("gap" in whole.budget())
+    # Between readings: from 1/12 to 1/2 of the same squares, less for parts of a step; ages count by the range inside.
+    if curve.update_s == 0:
+        least = whole.budget().get("sampling", 0.0) / math.sqrt(6 * (len(ends) - 1))
+        assert parts.budget().get("sampling", 0.0) >= least * (1 - 1e-9)
 
 
 @settings(max_examples=40, deadline=None)

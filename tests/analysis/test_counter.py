@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import NS, TOOK, counter_spec, ns, power_spec, readings, stamps, stepped
 
-from joulelab.analysis.counter import CounterCurve, _refine_knots
+from joulelab.analysis.counter import CounterCurve, Knots, _refine_knots
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 
@@ -192,9 +192,10 @@ def test_a_step_lies_where_its_neighbours_leave_room():
     k = int(np.searchsorted(knots.t, 1.05)) - 1
     assert knots.t[k] == pytest.approx(0.9999, abs=0.004)
     assert knots.half[k] < 0.005
-    assert c.energy(ns(0.92), ns(1.05)).value == pytest.approx(39.0, rel=0.02)
-    blurred = c.energy(ns(0.2), ns(1.05))  # far from the fast polls nobody knows, and the interval says so
-    assert abs(blurred.value - 255.0) <= 2 * blurred.u
+    assert c.energy(ns(1.0), ns(1.05)).value == pytest.approx(15.0, rel=0.02)
+    for a in (0.2, 0.92):  # before the fast polls nobody knows, and the interval says so
+        blurred = c.energy(ns(a), ns(1.05))
+        assert abs(blurred.value - 300.0 * (1.05 - a)) <= 2 * blurred.u
 
 
 @pytest.mark.parametrize(
@@ -266,16 +267,86 @@ def test_a_step_of_power_inside_the_edge_tick_is_found_from_its_energy():
         assert abs(found.value - exact) <= 2 * found.u
 
 
-def test_an_edge_in_a_gap_may_be_anywhere_that_the_limits_allow():
+def test_a_gap_costs_a_counter_nothing_unless_an_edge_lies_in_it():
     t = np.concatenate((np.arange(0, 3, 0.1), np.arange(7, 10, 0.1)))
-    low_first = np.where(t < 3.05, 300 * t, 900 + 2 * 100 + 2 * 500 + 300 * (t - 7))
-    c = curve(t, low_first, counter_spec(1e-3, limits=(40, 700)))
-    whole = c.energy(ns(1), ns(9))
-    assert whole.value == pytest.approx(2400.0, rel=2e-3)
-    assert 2 * whole.u < 0.03 * whole.value, "a gap costs a counter nothing unless an edge lies in it"
-    half = c.energy(ns(1), ns(5))  # power was 100 W in the first half of the gap, 500 W in the second
-    assert abs(half.value - (600 + 200)) <= 2 * half.u
-    assert 2 * half.u > 300.0
+    for turn in np.linspace(3.1, 6.9, 20):  # from 100 to 500 W, some time in the gap
+        c = curve(t, 100 * t + 400 * np.clip(t - turn, 0, None), counter_spec(1e-3, limits=(40, 700)))
+        whole, half = c.energy(ns(1), ns(9)), c.energy(ns(1), ns(5))
+        assert whole.value == pytest.approx(800 + 400 * (9 - turn), rel=2e-3)
+        assert 2 * whole.u < 0.03 * whole.value
+        assert abs(half.value - 400 - 400 * max(5 - turn, 0)) <= 2 * half.u
+        assert 2 * half.u > 300.0
+
+
+# Knots too blurred for the powers of their neighbours to place a change.
+BLURRED = np.full(4, 0.2)
+
+
+@pytest.mark.parametrize("x", [0.1, 0.5, 0.8])
+def test_a_power_may_change_anywhere_in_a_tick(x):
+    """The energies at both steps are known: in between, the curve is off by x (1 - x) / sqrt(3) of the change."""
+    c, errors = curve(np.arange(0, 4, 0.1), 100 * np.arange(0, 4, 0.1), limits=(0, 700)), []
+    for turn in np.linspace(0, 1, 101):
+        knots = Knots(
+            np.arange(4.0), BLURRED, np.array([0.0, 100.0, 200.0 + 400 * (1 - turn), 700.0 + 400 * (1 - turn)])
+        )
+        value, u, age_u = c._interpolate(knots, 1 + x, 1)
+        errors.append(value - 100.0 * (1 + x) - 400.0 * max(x - turn, 0.0))
+        assert u == pytest.approx(400 * x * (1 - x) / math.sqrt(3))
+        assert age_u == pytest.approx((500 - 400 * turn) * 0.2 / math.sqrt(3))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(u, rel=0.03)
+
+
+@pytest.mark.parametrize("x", [0.1, 0.5, 0.8])
+def test_an_event_inside_a_tick_may_lie_before_or_after_an_edge(x):
+    """200 J more than the power on both sides explains."""
+    c, errors = curve(np.arange(0, 4, 0.1), 100 * np.arange(0, 4, 0.1), limits=(0, 700)), []
+    value, u, _ = c._interpolate(Knots(np.arange(4.0), BLURRED, np.array([0.0, 100.0, 400.0, 500.0])), 1 + x, 1)
+    errors = [value - 100.0 * (1 + x) - 200.0 * (at < x) for at in np.linspace(0, 1, 1001)]
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(200 * math.sqrt(x * (1 - x)), rel=0.01)
+    assert u == pytest.approx(200 * math.hypot(math.sqrt(x * (1 - x)), x * (1 - x) / math.sqrt(3)))
+
+
+@pytest.mark.parametrize(
+    ("watts", "u"),
+    [
+        (0.0, 0.0),  # it rests: no power can be below nothing
+        (300.0, 600 / 4 / math.sqrt(3)),
+        (650.0, 100 / 4 / math.sqrt(3)),  # near the limit it cannot have risen by much
+        (900.0, 90 / 4 / math.sqrt(3)),  # beyond all limits: a tenth of the power may vary
+    ],
+)
+def test_a_tick_without_neighbours_changes_within_the_limits(watts, u):
+    c = curve([0.0, 1.0], [0.0, 1.0], limits=(0, 700))
+    knots = Knots(np.array([0.0, 1.0]), np.zeros(2), np.array([0.0, watts]))
+    assert c._interpolate(knots, 0.5, 0) == pytest.approx((watts / 2, u, 0.0))
+
+
+@pytest.mark.parametrize("age", [0.01, 0.05, 0.09])
+def test_readings_that_are_equally_old_at_both_ends_cancel(age):
+    """Polled at the counter's own pace: nobody knows how old readings are, but they are old alike."""
+    t = np.arange(0, 10, 0.1) + age
+    c = curve(t, stepped(t, 300.0), counter_spec(0.1, limits=(0, 700)))
+    found = c.energy(ns(2.03), ns(4.03))
+    assert abs(found.value - 600.0) <= found.expanded
+    assert c.at(ns(2.03))[2] == pytest.approx(300 * 0.05 / math.sqrt(3), rel=0.02)
+    assert found.terms.get("lag:c:step", 0.0) == pytest.approx(0.0, abs=0.05)
+    apart = math.sqrt(1 - 0.9**2)  # after 20 ticks, clocks within half a per cent have drifted by a tenth of a tick
+    edge = math.hypot(c.at(ns(2.03))[1], apart * c.at(ns(2.03))[2])
+    assert found.budget()["edge"] == pytest.approx(math.sqrt(2) * edge, rel=0.02)
+    assert c._find_alike(60.0) == 0.0
+
+
+@pytest.mark.parametrize(("every", "tick"), [(0.07, 0.1), (0.15, 0.1), (0.02, 0.1), (0.1, None)])
+def test_readings_at_another_pace_are_not_equally_old(every, tick):
+    t = np.arange(0, 10, every)
+    c = curve(t, stepped(t, 300.0), counter_spec(tick, limits=(0, 700)))
+    assert c._find_alike(1.0) == 0.0
+    assert "lag" not in c.energy(ns(2.03), ns(4.03)).budget()
+
+
+def test_one_reading_has_no_pace():
+    assert curve([1.0], [5.0], counter_spec(0.1))._find_alike(0.0) == 0.0
 
 
 def test_with_no_reading_outside_anything_from_idle_to_the_near_power_may_be():
@@ -299,15 +370,16 @@ def test_one_reading_bounds_by_the_limits_alone():
     assert bare.energy(ns(0), ns(2)).value == pytest.approx(0.0), "nothing is known, nothing is claimed"
 
 
-def test_the_powers_of_the_same_device_tell_what_a_tick_hides():
+def test_the_powers_of_the_same_device_tell_what_came_after_the_last_step():
     t = np.arange(0, 10, 0.1)
+    watts = np.where(t < 9.4, 300.0, 600.0)
+    power = PowerCurve(readings(t, watts), power_spec(0.1, 0.1, limits=(0, 700)), name="p")
     shown = stepped(t, 300.0, 1.0, 0.4)
-    power = PowerCurve(readings(t, np.full(t.size, 300.0)), power_spec(0.1, 0.1, limits=(290, 310)), name="p")
-    spec = counter_spec(1.0, limits=(0, 700))
-    with_power, without = curve(t, shown, spec, power), curve(t, shown, spec)
-    a, b = ns(2.1), ns(7.8)
-    assert with_power.energy(a, b).u < 0.2 * without.energy(a, b).u
-    assert with_power.energy(a, b).value == pytest.approx(300 * 5.7, rel=0.01)
+    with_power, without = (curve(t, shown, counter_spec(1.0, limits=(0, 700)), p) for p in (power, None))
+    exact = 300 * (9.4 - 2.4) + 600 * 0.5
+    known, bare = (c.energy(ns(2.4), ns(9.9)) for c in (with_power, without))
+    assert abs(known.value - exact) <= known.expanded
+    assert abs(known.value - exact) < abs(bare.value - exact)
 
 
 @pytest.mark.parametrize("tick_s", [1e-3, 0.05])
@@ -333,6 +405,13 @@ def test_a_counter_that_does_less_than_the_limits_say_is_believed():
 
 
 # Terms.
+
+
+def test_an_offset_grows_with_time():
+    t = np.arange(0, 30, 0.1)
+    c = curve(t, 400 * t, counter_spec(1e-3, offset=5.0, shared="nvml:H100"))
+    for seconds in (2.0, 20.0):
+        assert c.energy(ns(1), ns(1 + seconds)).terms["offset:nvml:H100"] == pytest.approx(5 * seconds / math.sqrt(3))
 
 
 def test_gains_of_one_source_add_and_of_others_do_not():

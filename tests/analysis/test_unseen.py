@@ -1,4 +1,4 @@
-"""Loads that repeat, and loads that may be in step with a sensor that sees only part of the time."""
+"""Slow beats, and loads that may be in step with a sensor that sees only part of the time."""
 
 from __future__ import annotations
 
@@ -6,47 +6,67 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analysis.virtual import stamps
+from tests.analysis.virtual import ns, readings, stamps
 
 from joulelab.analysis import unseen
-from joulelab.analysis.unseen import REPEAT_READINGS, find_repeat_period, find_unseen_share, is_in_step, select_steps
+from joulelab.analysis.unseen import find_beat, find_unseen_share, is_in_step, select_steps
 
 
-def wave(t, period, duty=0.5):
-    return np.where((t % period) < duty * period, 500.0, 100.0)
+# Beats.
+
+T = np.arange(0, 60, 0.1)
 
 
-# Repeats.
+def beat(watts, t=T, seen=0.25):
+    return find_beat(readings(t, watts), 0.1, seen)
 
 
-@pytest.mark.parametrize("period", [0.7, 1.3, 2.7, 6.0])
-def test_the_period_of_a_square_wave_is_found(period):
-    t = np.arange(0, 60, 0.1)
-    assert find_repeat_period(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.11)
+def swing(period, t=T):
+    return 300 + 200 * np.sin(2 * np.pi * t / period)
 
 
-@pytest.mark.parametrize("period", [1.3, 2.7])
-def test_readings_that_are_not_evenly_spaced_do_not_hide_it(period):
-    """Edges polled every 2 ms, and a gap: time counts, not the number of the reading."""
-    t = np.concatenate(
-        (np.arange(0, 1, 0.002), np.arange(1, 14, 0.1), np.arange(16, 30, 0.1), np.arange(30, 31, 0.002))
-    )
-    assert find_repeat_period(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.21)
+@pytest.mark.parametrize("period", [1.3, 4.0, 11.0])
+def test_power_that_swings_slowly_is_a_beat(period):
+    since, until, period_s, deviation_w = beat(swing(period))
+    assert period_s == pytest.approx(period, abs=0.11)
+    assert deviation_w == pytest.approx(200 / np.sqrt(2), rel=0.1)
+    assert since < ns(period)
+    assert until > ns(60 - period)
 
 
-def test_what_does_not_repeat_has_no_period():
-    t = np.arange(0, 60, 0.1)
-    assert find_repeat_period(t, np.full(t.size, 400.0), 0.1) is None
-    assert find_repeat_period(t, 100 + 5 * t, 0.1) is None  # a ramp resembles itself, but does not come back
-    assert find_repeat_period(t, np.where(t > 30, 500.0, 100.0), 0.1) is None
-    assert find_repeat_period(t, np.random.default_rng(1).normal(400, 20, t.size), 0.1) is None
-    assert find_repeat_period(np.array([0.0, 1e-3]), np.array([1.0, 2.0]), 1.0) is None
+def test_the_more_a_sensor_sees_the_less_a_beat_counts():
+    whole, most = (beat(swing(4.0), seen=seen)[3] for seen in (0.5, 0.9))
+    assert most == pytest.approx(0.2 * whole)
 
 
-def test_a_long_series_is_looked_at_in_its_middle():
-    t = np.arange(0, 4 * REPEAT_READINGS) * 0.1
-    middle = np.abs(t - t.mean()) < REPEAT_READINGS * 0.1
-    assert find_repeat_period(t, np.where(middle, wave(t, 2.7), 300.0), 0.1) == pytest.approx(2.7, abs=0.11)
+@pytest.mark.parametrize(
+    "watts",
+    [
+        np.where(T % 2.7 < 1.35, 500.0, 100.0),  # switches within a reading
+        np.where(T % 20 < 10, 500.0, 100.0) + 10 * np.sin(T),
+        np.full(T.size, 400.0),
+        100 + 5 * T,  # crosses its middle once
+        swing(0.35),  # so fast that readings scatter
+        np.where(T < 5, 100 + T, np.where(T < 10, 490 + T, 290.0 + 20 * (np.arange(T.size) % 2))),
+        swing(45.0),  # less than two beats
+        np.random.default_rng(1).choice([100.0, 500.0], T.size),
+    ],
+)
+def test_loads_that_switch_drift_or_scatter_are_no_beat(watts):
+    assert beat(watts) is None
+
+
+def test_few_new_values_show_no_beat():
+    assert beat([], []) is None
+    assert beat(swing(1.3)[:15], T[:15]) is None
+    assert beat(np.repeat(swing(1.3)[:15], 40)) is None, "values that are shown again count once"
+
+
+def test_a_beat_begins_and_ends_where_the_load_switched():
+    watts = np.where((T > 20) & (T < 44.2), 350 + 150 * np.cos(2 * np.pi * (T - 20) / 4.0), 200.0)
+    since, until, _, _ = beat(watts + np.random.default_rng(2).normal(0, 0.1, T.size))
+    assert since == pytest.approx(ns(20), abs=0.15e9)
+    assert until == pytest.approx(ns(44.2), abs=0.15e9)
 
 
 # Steps.

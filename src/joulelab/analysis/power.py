@@ -303,12 +303,12 @@ class PowerCurve:
         the range of power, as often as the clocks have drifted by a whole update.
         """
         age_s = min(self.update_s, self.step_s)
-        if not age_s or not jumps:
+        if not age_s or jumps <= 0:
             return 0.0
-        part = self.readings.value[self.readings.between(a_ns, b_ns)]
+        first, last = (max(self._find_reading_before(t), 0) for t in (a_ns, b_ns))
         drifts = 1 + GRID_DRIFT * (b_ns - a_ns) * 1e-9 / age_s
-        most = 2 * drifts * float(np.ptp(part)) ** 2 if part.size else jumps
-        return max(min(jumps, most), 0.0) * age_s**2 / 12
+        most = 2 * drifts * float(np.ptp(self.readings.value[first : last + 1])) ** 2
+        return min(jumps, most) * age_s**2 / 12
 
     def _compute_beat_variance(self, a_ns: int, b_ns: int) -> float:
         """Return the variance (J2) from a slow beat between the load and a sensor that measures part of the time.

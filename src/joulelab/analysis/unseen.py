@@ -37,11 +37,6 @@ class PowerBounds:
     low: float
     high: float
 
-    def widen_range(self, low: float, high: float) -> tuple[float, float]:
-        """Widen a range of mean powers, within the bounds: power itself varies more than its means."""
-        room = max((high - low) * BEYOND_MEANS, (high + low) / 2 * RIPPLE)
-        return max(low - room, min(low, self.low)), min(high + room, max(high, self.high))
-
 
 def bound_unseen(energy_j: float, span_s: float, share: float, bounds: PowerBounds) -> float:
     """Return half of the largest error (J) that the hidden share can cause, with any power within bounds.

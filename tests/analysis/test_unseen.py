@@ -11,7 +11,6 @@ from tests.analysis.virtual import ns, readings, stamps
 from joulelab.analysis import unseen
 from joulelab.analysis.unseen import find_beat, find_unseen_share, is_in_step, select_steps
 
-
 # Beats.
 
 T = np.arange(0, 60, 0.1)

@@ -266,7 +266,8 @@ class CounterCurve:
         sharp = float(knots.half[k : k + 2].max()) < SHARP_SHARE * span
         value = self._guess_energy(knots, k, since, span, mean) if sharp else mean * since
         beside = [w for w in (knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)) if w is not None]
-        change = max(*beside, mean) - min(*beside, mean) if beside else self._highest_w - self.bounds.low
+        room = 2 * max(min(mean - self.bounds.low, self._highest_w - mean), 0.0)
+        change = max(*beside, mean) - min(*beside, mean) if beside else room
         event = max(mean - max(beside), min(beside) - mean, 0.0) if beside else 0.0
         x = min(max(since / span, 0.0), 1.0)
         left = x * (1 - x)

@@ -63,7 +63,7 @@ def test_help_and_import_are_quick() -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("words", [["--help"], ["mark", "--help"], ["mark", "x"], ["run", "--help"]])
 def test_nothing_heavy_is_imported(words: list[str]) -> None:
-    heavy = "{'numpy', 'duckdb', 'rich', 'msgspec', 'psutil', 'pynvml'} & set(sys.modules)"
+    heavy = "{'numpy', 'duckdb', 'rich', 'msgspec', 'psutil', 'pynvml', 'importlib.metadata'} & set(sys.modules)"
     code = f"import sys\nfrom joulelab.cli import main\ntry: main({words!r})\nexcept SystemExit: print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

@@ -15,6 +15,7 @@ import click
 from joulelab.cli import INTERRUPTED_CODE
 from joulelab.cli.output import describe_error, print_json, print_notice
 from joulelab.cli.parameters import JSON_ASKED, UsageError, format_examples
+from joulelab.core.entry_points import list_entry_points
 from joulelab.core.errors import ConfigError, JoulelabError, explain_defect
 from joulelab.core.text import find_near_name
 from joulelab.core.version import __version__
@@ -136,17 +137,13 @@ class CommandGroup(click.Group):
 
 def _list_outside() -> dict[str, str]:
     """Return the commands of other packages by name, each with its package."""
-    from importlib.metadata import entry_points
-
-    points = sorted(entry_points(group=ENTRY_POINTS))
+    points = sorted(list_entry_points(ENTRY_POINTS))
     return {p.name: p.dist.name if p.dist else p.value for p in points if p.name not in COMMANDS}
 
 
 def _load_outside(name: str) -> click.Command | None:
     """Return a command of another package, None if no package has it."""
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group=ENTRY_POINTS, name=name):
+    for point in (point for point in list_entry_points(ENTRY_POINTS) if point.name == name):
         try:
             command = point.load()
         except Exception as error:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from joulelab import instruments
+from joulelab.core.entry_points import list_entry_points
 from joulelab.core.errors import JoulelabError, MissingDependency, Unavailable
 from joulelab.core.setting import SetterFamily
 
@@ -44,7 +44,7 @@ class SetterInventory(SetterFamily):
 def list_families() -> list[str]:
     """List the names of all families, our own first."""
     own = _list_own_families()
-    return own + sorted({point.name for point in entry_points(group=GROUP)} - set(own))
+    return own + sorted({point.name for point in list_entry_points(GROUP)} - set(own))
 
 
 def load_family(name: str) -> SetterModule:
@@ -52,7 +52,7 @@ def load_family(name: str) -> SetterModule:
     if name in _list_own_families():
         return cast("SetterModule", importlib.import_module(f"{instruments.__name__}.{name}.setter"))
     try:
-        (point,) = entry_points(group=GROUP, name=name)
+        (point,) = (point for point in list_entry_points(GROUP) if point.name == name)
         return cast("SetterModule", point.load())
     except Exception as error:
         raise _explain_broken_package(name, error) from error

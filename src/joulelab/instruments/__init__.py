@@ -9,10 +9,10 @@ See README.md here for how to add one. Imports neither numpy nor duckdb.
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from joulelab.core.entry_points import list_entry_points
 from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
 from joulelab.core.text import suggest_name
 
@@ -48,7 +48,7 @@ def find(name: str) -> MeterModule:
     inside = _import(name)
     if inside is not None:
         return inside
-    for point in _outside():
+    for point in list_entry_points(GROUP):
         if point.name == name:
             return _load(point)
     raise ConfigError(f"there is no meter {name!r}", where="meters", next=suggest_name(name, [*names(), *archives()]))
@@ -59,7 +59,7 @@ def names() -> list[str]:
     import pkgutil
 
     inside = [module.name for module in pkgutil.iter_modules(__path__) if _is_meter(module.name)]
-    return inside + sorted({point.name for point in _outside()} - set(inside))
+    return inside + sorted({point.name for point in list_entry_points(GROUP)} - set(inside))
 
 
 def archives() -> list[str]:
@@ -131,25 +131,6 @@ def _text(name: str) -> str:
 
 def _has_line(text: str, start: str) -> bool:
     return f"\n{start}" in text
-
-
-def _outside() -> tuple[EntryPoint, ...]:
-    """Return the entry points of outside packages; what reads them is slow to load, so a look comes first."""
-    if not any(_announces_meters(Path(folder)) for folder in sys.path if folder):
-        return ()
-    from importlib.metadata import entry_points
-
-    return tuple(entry_points(group=GROUP))
-
-
-def _announces_meters(folder: Path) -> bool:
-    """Return whether a folder of packages, or an archive that cannot be looked into, may have meters in it."""
-    if folder.is_file():
-        return True
-    try:
-        return any(f"[{GROUP}]" in points.read_text() for points in folder.glob("*.*-info/entry_points.txt"))
-    except OSError:
-        return True
 
 
 def _load(point: EntryPoint) -> MeterModule:

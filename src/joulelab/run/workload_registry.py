@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from joulelab.core.entry_points import list_entry_points
 from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
 from joulelab.core.text import suggest_name
 
@@ -79,7 +80,7 @@ def list_workloads() -> list[str]:
     inside = [
         module.name.replace("_", "-") for module in pkgutil.iter_modules(_list_folders()) if _is_reference(module.name)
     ]
-    return inside + sorted({point.name for point in _list_entry_points()} - set(inside))
+    return inside + sorted({point.name for point in list_entry_points(GROUP)} - set(inside))
 
 
 def find_workload(name: str) -> WorkloadModule:
@@ -87,7 +88,7 @@ def find_workload(name: str) -> WorkloadModule:
     module = name.replace("-", "_")
     if module.isidentifier() and _is_reference(module):
         return cast("WorkloadModule", importlib.import_module(f"{GROUP}.{module}"))
-    for point in _list_entry_points():
+    for point in list_entry_points(GROUP):
         if point.name == name:
             return _load_entry_point(point)
     raise ConfigError(f"there is no reference workload {name!r}", next=suggest_name(name, list_workloads()))
@@ -227,12 +228,6 @@ def _list_folders() -> list[str]:
     import joulelab
 
     return [str(Path(folder) / "workloads") for folder in joulelab.__path__]
-
-
-def _list_entry_points() -> tuple[EntryPoint, ...]:
-    from importlib.metadata import entry_points
-
-    return tuple(entry_points(group=GROUP))
 
 
 def _load_entry_point(point: EntryPoint) -> WorkloadModule:

@@ -18,9 +18,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from joulelab.core.entry_points import list_entry_points
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Executor(Protocol):
 def names() -> list[str]:
     """Return the names of the executors, joulelab's own first."""
     inside = [*(module.name for module in pkgutil.iter_modules(__path__)), *APPS]
-    return inside + sorted({point.name for point in entry_points(group=GROUP)} - set(inside))
+    return inside + sorted({point.name for point in list_entry_points(GROUP)} - set(inside))
 
 
 def open_executor(name: str, environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Executor:
@@ -125,7 +125,7 @@ def check(name: str, nodes: Mapping[str, NodeType], environ: Mapping[str, str]) 
 def _find_module(name: str) -> ModuleType:
     if name not in names():
         raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
-    for point in entry_points(group=GROUP, name=name):
+    for point in (point for point in list_entry_points(GROUP) if point.name == name):
         try:
             module: ModuleType = point.load()
         except Exception as error:

@@ -47,6 +47,17 @@ def test_psys_stands_beside_packages_and_in_no_sum_with_them(folder):
     assert energies(analyse_run(alone.close(START, END).open()))["measured"] == (("psys",), 3000.0)
 
 
+def test_accelerator_boards_and_modules_count_nothing_twice(folder):
+    """A board may hold GPUs that are measured, too; a family without a number holds its members."""
+    whole = node(folder)
+    for scope in ("accel:0", "cpu"):
+        whole.add("cray", counter(scope), T, busy(90.0, 300.0)[0])
+    found = energies(analyse_run(whole.close(START, END).open()))
+    assert found["cpu"] == (("cpu",), 3000.0)
+    assert found["accel"] == (("accel:0",), 3000.0)
+    assert found["measured"][0] == ("gpu:0", "gpu:1", "cpu", "dram:0", "dram:1")
+
+
 def test_the_node_holds_everything_and_its_rest_is_named(folder):
     result = analyse_run(node(folder, ac=1400.0, dc=1300.0).close(START, END).open())
     found = energies(result)

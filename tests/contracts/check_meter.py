@@ -1,6 +1,7 @@
 """Check one meter, in a process of its own: `python check_meter.py NAME`; prints its state in JSON, or fails.
 
-What the machine offers comes by the environment, as for a run: JOULELAB_POWERCAP, the simulated node's library, stubs.
+What the machine offers comes by the environment, as for a run: JOULELAB_POWERCAP, the simulated node's library, stubs;
+trees that a twin does not serve, by variables of the tests (`ROOTS`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from joulelab.run.config.meter_choice import choose_meters
 UNITS = {"J": "_j", "W": "_w", "B": "_b", "Hz": "_hz", "s": "_s", "degC": "_c", "1": ""}
 UNITS |= {"V": "_v", "A": "_a", "VA": "_va", "rpm": "_rpm"}
 KINDS = ("counter", "power", "state")
+ROOTS = {"rapl": "JOULELAB_POWERCAP", "hwmon": "TEST_HWMON", "cray": "TEST_CRAY"}
 
 
 def main() -> None:
@@ -31,7 +33,7 @@ def main() -> None:
     module = meters.find(name)
     check_module(module)
     check_wrong_key(module)
-    config = configured(name, module)
+    config = configured(name)
     opened = [attempt(lambda: meters.open_meter(name, config)) for _ in range(2)]
     if isinstance(opened[0], JoulelabError):
         check_error(opened[0])
@@ -53,10 +55,10 @@ def main() -> None:
     print(json.dumps(answer))
 
 
-def configured(name: str, module: Any) -> dict[str, Any]:
+def configured(name: str) -> dict[str, Any]:
     """Return what a run would give the meter: the entry of the configuration that is of its kind, or its tree."""
-    root = os.environ.get("JOULELAB_POWERCAP")
-    if root and "root" in module.CONFIG:
+    root = os.environ.get(ROOTS.get(name, ""))
+    if root:
         return {"root": root}
     found = choose_meters(load_config(os.environ, "twin"), os.environ)
     assert not found.lost, found.lost

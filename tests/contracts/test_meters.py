@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.instruments.test_cray import tree
+from tests.instruments.test_hwmon import grace
 
 from joulelab import instruments as meters
 from joulelab.twin import profile, wall
@@ -29,10 +31,11 @@ def node(tmp_path_factory):
     """Serve what meters read: a simulated node, and stubs of libraries that need hardware."""
     stub = tmp_path_factory.mktemp("amd") / "stub"
     stub.write_text(json.dumps({"gpus": [{"watts": 300}, {"watts": 90, "frozen": True}]}))
+    trees = {"TEST_HWMON": grace(tmp_path_factory.mktemp("hwmon")), "TEST_CRAY": tree(tmp_path_factory.mktemp("cray"))}
     small = Node(gpus=(H100, A100), host=Host(max_w=500))  # small enough for a plug
     every = {name: {} for name in wall.names()}
     with TwinServer(small, profiles={"gpu": profile.constant(0.5)}, wall=every) as server:
-        yield server, server.environment | {"AMDSMI_STUB": str(stub)}
+        yield server, server.environment | {"AMDSMI_STUB": str(stub)} | {k: str(v) for k, v in trees.items()}
 
 
 def check(name: str, environment: dict[str, str], *path: Path):

@@ -77,6 +77,15 @@ def test_what_another_contains_is_not_counted(measured, counted):
     assert find_roots(measured, RAPL) == counted
 
 
+def test_a_family_without_a_number_contains_its_members_and_a_module_its_devices():
+    parents = {"gpu:0": "module:0", "cpu:0": "module:0", "module:0": "node.dc"}
+    keys = ["n/cpu:0", "n/cpu:1/die:0", "n/cpu", "m/cpu:0", "n/gpu:0"]
+    assert find_roots(keys, {}) == ["m/cpu:0", "n/cpu", "n/gpu:0"]
+    assert find_roots(["gpu:0", "cpu:0", "module:0"], parents) == ["module:0"]
+    assert find_roots(["gpu:0", "cpu:0", "node.dc"], parents) == ["node.dc"]
+    assert find_parent("module:0", None) == find_parent("accel:1", None) == "node.dc"
+
+
 def test_of_scopes_that_contain_each_other_one_counts():
     loop = {"cpu:0": "psys", "psys": "cpu:0", "core:0": "cpu:0"}
     assert find_roots(["psys", "cpu:0", "core:0"], loop) == ["cpu:0"]

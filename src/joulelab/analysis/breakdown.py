@@ -133,8 +133,10 @@ def _select_summed(keys: dict[str, P]) -> dict[str, P]:
     hosts = {s.host for s in keys.values() if find_family(s.scope) == "cpu" and not s.estimate}
     summed = {k: s for k, s in keys.items() if find_family(s.scope) != "psys" or s.host not in hosts}
     # Cords that are not a complete set contain an unknown part of the node: they are in a sum only if nothing else is.
-    others = {s.host for s in summed.values() if find_family(s.scope) not in CORDS}
-    return {k: s for k, s in summed.items() if find_family(s.scope) not in CORDS or s.host not in others}
+    # So do the sensors of accelerator boards: one may hold two GPUs, or GPU and CPU.
+    unclear = (*CORDS, "accel")
+    others = {s.host for s in summed.values() if find_family(s.scope) not in unclear}
+    return {k: s for k, s in summed.items() if find_family(s.scope) not in unclear or s.host not in others}
 
 
 def _build_tree(keys: dict[str, P]) -> dict[str, str | None]:

@@ -14,6 +14,8 @@ FAMILIES = (
     "core",
     "uncore",
     "dram",
+    "accel",
+    "module",
     "psys",
     "psu.dc",
     "node.dc",
@@ -29,6 +31,8 @@ CONTAINER = {
     "gpu": "node.dc",
     "cpu": "node.dc",
     "dram": "node.dc",
+    "accel": "node.dc",
+    "module": "node.dc",
     "psys": "node.dc",
     "node.dc": "node.ac",
     "psu.dc": "node.dc",
@@ -67,10 +71,13 @@ def find_parent(scope: str, declared: str | None) -> str | None:
 def find_roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:
     """Return the scopes that no other given scope contains, so that their sum counts nothing twice.
 
-    If scopes are declared to contain each other, the first one is returned.
+    A family without a number contains its numbered members: `cpu` is all of `cpu:0` and `cpu:1`. If scopes are declared
+    to contain each other, the first one is returned.
     """
     present = sorted(set(scopes), key=rank_scope)
     above = {s: list_ancestors(s, parents) for s in present}
+    for scope, chain in above.items():
+        chain += [name.partition(":")[0] for name in (scope, *chain) if ":" in name]
     return [s for s in present if all(s in above[a] and rank_scope(s) < rank_scope(a) for a in above[s] if a in above)]
 
 

@@ -32,7 +32,7 @@ COMMON = {
 BMC_LAG_S = 4.0
 
 # Families of scopes of which there is one for each device.
-NUMBERED = ("gpu", "cpu", "core", "uncore", "dram", "psu.dc", "psu", "outlet")
+NUMBERED = ("gpu", "cpu", "core", "uncore", "dram", "accel", "module", "psu.dc", "psu", "outlet")
 # What has no energy of its own: only states are of these.
 STATES_OF = ("host", "node", "phase", "bank")
 # Keys that say where an instrument is.

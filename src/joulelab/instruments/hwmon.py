@@ -1,0 +1,199 @@
+"""Measure what the kernel's hwmon tree shows to every user: ACPI power meters (Grace, whole nodes), AMD sockets.
+
+A sensor is read only if its driver or its label says what it measures; all others are listed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
+from joulelab.core.spec import Accuracy, Spec, Stream
+from joulelab.instruments.hooks import Missing
+from joulelab.instruments.readers import Readers
+from joulelab.instruments.settings import check_keys, seconds, text
+from joulelab.instruments.sysfs import OpenFile, read_number, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.core.spec import Meter
+
+SUMMARY = "Grace modules and CPUs, nodes with an ACPI power meter, AMD sockets (hwmon)"
+PRIVILEGE = "none; AMD sockets: root"
+TRIED = "trees of files; not on hardware"
+ROOT = "/sys/class/hwmon"
+CONFIG = {
+    "period_s": "seconds between readings (0.1)",
+    "slow_period_s": "seconds between readings of meters that average over half a second or more (1)",
+    "root": f"the hwmon tree ({ROOT})",
+}
+ACPI, AMD = "power_meter", "amd_energy"
+# Each socket of Grace has up to four meters: the module (with GPUs), the CPU side (with its memory), and two rails.
+_GRACE = re.compile(r"(module|grace|cpu|sysio) power socket (\d+)", re.IGNORECASE)
+_GRACE_SCOPES = {"module": "module:{}", "grace": "cpu:{}", "cpu": "cpu:{}/cores", "sysio": "cpu:{}/sysio"}
+_SOCKET = re.compile(r"Esocket(\d+)")
+_SENSOR = re.compile(r"(?:power\d+_(?:input|average)|energy\d+_input)")
+# The links in `measures` that stand for the whole machine.
+_WHOLE = ("LNXSYBUS", "LNXSYSTM")
+_SLOW_S = 0.5
+_USUAL_S = 1.0  # an averaging interval that is not stated
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """Describe one file of the tree; `scope` is None where it is not known, `interval_s` is what it averages over."""
+
+    path: Path
+    driver: str
+    label: str = ""
+    scope: str | None = None
+    parent: str | None = None
+    unit: str = "W"
+    interval_s: float = _USUAL_S
+    why: str = ""
+
+
+def open_meter(config: Mapping[str, Any]) -> Meter:
+    """Open the sensors whose scope is known. Raises Unavailable, Denied, ConfigError."""
+    check_keys("hwmon", config, CONFIG)
+    root = Path(text("hwmon", config, "root", ROOT) or ROOT)
+    sensors = find_sensors(root)
+    if not any(sensor.scope for sensor in sensors):
+        found = "; ".join(f"{s.driver} {s.path.name}: {s.why}" for s in sensors)
+        why = f"not read: {found}" if found else f"{root} has no sensor of power or energy"
+        raise Unavailable("no sensor of power is known here", where="hwmon", why=why, next="nothing can be done here")
+    periods_s = seconds("hwmon", config, "period_s", 0.1), seconds("hwmon", config, "slow_period_s", 1.0)
+    return HwmonMeter(sensors, periods_s)
+
+
+def find_sensors(root: Path) -> list[Sensor]:
+    """List all sensors of power and energy, with a scope where their driver or label tells it."""
+    chips = sorted(root.glob("hwmon*"), key=lambda chip: (len(chip.name), chip.name))
+    found = [sensor for chip in chips for sensor in _list_chip(chip)]
+    modules = {sensor.scope for sensor in found if (sensor.scope or "").startswith("module:")}
+    wholes = [sensor for sensor in found if sensor.scope == "node.dc"]
+    for k, sensor in enumerate(found):
+        if sensor in wholes and len(wholes) > 1:
+            found[k] = _leave_out(sensor, f"{len(wholes)} ACPI meters, and none says what it measures")
+        module = (sensor.scope or "").replace("cpu:", "module:")
+        if module != sensor.scope and module in modules:
+            found[k] = replace(sensor, parent=module)
+    return found
+
+
+def _list_chip(chip: Path) -> list[Sensor]:
+    driver = read_text(chip / "name") or "?"
+    folder = next((f for f in (chip, chip / "device") if any(map(_SENSOR.fullmatch, _list_names(f)))), None)
+    if folder is None:
+        return []
+    if driver == ACPI:
+        return [_describe_acpi(folder)]
+    names = [name for name in _list_names(folder) if _SENSOR.fullmatch(name)]
+    return [_describe_other(folder / name, driver) for name in names]
+
+
+def _list_names(folder: Path) -> list[str]:
+    try:
+        return sorted(file.name for file in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _describe_acpi(folder: Path) -> Sensor:
+    path, label = folder / "power1_average", read_text(folder / "power1_oem_info") or ""
+    interval_s = (read_number(folder / "power1_average_interval") or 0) / 1000 or _USUAL_S
+    sensor = Sensor(path, ACPI, label, interval_s=interval_s)
+    if not path.exists():
+        return _leave_out(sensor, "it has no power1_average")
+    match = _GRACE.fullmatch(label)
+    if match:
+        scope = _GRACE_SCOPES[match[1].lower()].format(int(match[2]))
+        return replace(sensor, scope=scope)
+    if read_number(folder / "power1_is_battery"):
+        return _leave_out(sensor, "it measures a battery")
+    measured = _list_names(folder / "measures")
+    if "socket" in label.lower() or not all(name.startswith(_WHOLE) for name in measured):
+        return _leave_out(sensor, f"it measures a part ({label or ', '.join(measured)})")
+    return replace(sensor, scope="node.dc")
+
+
+def _describe_other(path: Path, driver: str) -> Sensor:
+    kind = path.name.partition("_")[0]
+    label = read_text(path.with_name(f"{kind}_label")) or ""
+    match = _SOCKET.fullmatch(label) if driver == AMD else None
+    if match:
+        return Sensor(path, driver, label, f"cpu:{match[1]}", unit="J", interval_s=0.1)
+    return _leave_out(Sensor(path, driver, label), "what it measures is not known here")
+
+
+def _leave_out(sensor: Sensor, why: str) -> Sensor:
+    return replace(sensor, scope=None, why=why)
+
+
+class HwmonMeter(Readers):
+    """Read each known sensor in W or J."""
+
+    def __init__(self, sensors: Sequence[Sensor], periods_s: tuple[float, float]) -> None:
+        """Open every known sensor. Raises Denied, Unavailable where none can be read."""
+        super().__init__()
+        self._files: list[OpenFile] = []
+        errors: list[MeterError] = []
+        for sensor in sensors:
+            name = f"{sensor.driver} {sensor.label or sensor.path.name}"
+            if sensor.scope is None:
+                self._missing.append(Missing(name, "it is not read", sensor.why))
+            elif any(stream.name == sensor.scope for stream in self._streams):
+                self._missing.append(Missing(name, "it is not read", f"another sensor shows {sensor.scope}"))
+            else:
+                try:
+                    self._add(sensor, sensor.scope, periods_s)
+                except MeterError as error:
+                    errors.append(error)
+                    self._missing.append(Missing.from_error(sensor.scope, error))
+        if not self._streams:
+            self.close()
+            kind = Denied if all(isinstance(error, Denied) for error in errors) else Unavailable
+            what = "there are sensors of power, but none can be read"
+            raise kind(what, where="hwmon", why=str(errors[0]), next="ask an administrator for read access")
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+    def _add(self, sensor: Sensor, scope: str, periods_s: tuple[float, float]) -> None:
+        file = OpenFile(sensor.path, "hwmon", 32)
+        self._files.append(file)
+
+        def read() -> Sequence[float]:
+            count = file.number()
+            if count <= 0:  # what runs draws power
+                what, why = f"{scope} gives no power", f"{sensor.path} shows {count}"
+                raise ReadFailed(what, where="hwmon", why=why, next="it is tried again", code="read-failed.zero")
+            return (count / 1e6,)
+
+        read()
+        period_s = periods_s[0] if sensor.interval_s < _SLOW_S else periods_s[1]
+        channel = describe_channel(sensor)
+        stream = Stream(scope, channel.quantity, scope, period_s, (channel,), sensor.parent, device=sensor.label)
+        self._put(stream, read)
+
+
+def describe_channel(sensor: Sensor) -> Spec:
+    """Return the channel of a sensor: an average of power, or a counter."""
+    if sensor.unit == "J":
+        why = "AMD publishes no accuracy; the driver amd_energy shows the counters of RAPL"
+        accuracy = Accuracy("unknown", quantum=15e-6, shared="hwmon:amd", reference=why)
+        return Spec("energy_j", "energy", "J", "counter", sensor.interval_s, accuracy=accuracy)
+    why, shared = "NVIDIA publishes no accuracy, 5 % is taken", "hwmon:grace"
+    if sensor.scope == "node.dc":
+        why = "firmware states neither its accuracy nor whether it is before or after the supplies; 10 % is taken"
+        shared = "hwmon:acpi"
+    gain = 0.1 if sensor.scope == "node.dc" else 0.05
+    accuracy = Accuracy("assumed", gain, quantum=0.001, shared=shared, reference=f"ACPI power meter: {why}")
+    interval_s = sensor.interval_s
+    return Spec("power_average_w", "power", "W", "power", interval_s, interval_s, accuracy=accuracy)

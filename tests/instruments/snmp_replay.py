@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from joulelab.core.errors import ReadFailed
@@ -19,33 +20,61 @@ if TYPE_CHECKING:
 NUMBERS = ("2", "65", "66", "67", "70")
 
 
+class Recording:
+    """Hold the objects of a walk in their order; columns that were asked for once are kept."""
+
+    def __init__(self, objects: Mapping[str, Value]) -> None:
+        self.objects = dict(objects)
+        self.keys = sorted(tuple(map(int, oid.split("."))) for oid in self.objects)
+        self.oids = [".".join(map(str, key)) for key in self.keys]
+        self._columns: dict[str, tuple[int, int]] = {}
+
+    def find_range(self, column: str) -> tuple[int, int]:
+        """Return where the objects below a name begin and end."""
+        if column not in self._columns:
+            start = tuple(map(int, column.split(".")))
+            self._columns[column] = bisect_left(self.keys, start), bisect_left(self.keys, (*start, inf))
+        return self._columns[column]
+
+
 class Replay:
-    """Answer get, next and walk from recorded objects, as `Session` does from a device."""
+    """Answer get, next and walk from recorded objects, as `Session` does from a device.
+
+    `changes` replace recorded values; MISSING takes an object away. They are names that the recording has.
+    """
 
     where, heard = "pdu1 (recorded)", True
 
-    def __init__(self, objects: Mapping[str, Value]) -> None:
-        self._objects = {tuple(map(int, oid.split("."))): value for oid, value in objects.items()}
-        self._order = sorted(self._objects)
+    def __init__(self, recording: Recording | Mapping[str, Value], changes: Mapping[str, Value] | None = None) -> None:
+        self._recording = recording if isinstance(recording, Recording) else Recording(recording)
+        self._changes = changes or {}
 
     def get(self, oids: Sequence[str]) -> list[Value]:
         """Return the values of full names."""
-        return [self._objects.get(tuple(map(int, oid.split("."))), MISSING) for oid in oids]
+        return [self._read(oid) for oid in oids]
 
     def next(self, oids: Sequence[str]) -> list[tuple[str, Value]]:
         """Return what follows each name."""
-        return [self._after(tuple(map(int, oid.split(".")))) for oid in oids]
+        return [self._after(oid) for oid in oids]
 
     def walk(self, column: str) -> list[tuple[str, Value]]:
         """Return all rows of a column by index."""
-        start = tuple(map(int, column.split(".")))
-        return [(_dotted(oid[len(start) :]), self._objects[oid]) for oid in self._order if oid[: len(start)] == start]
+        first, end = self._recording.find_range(column)
+        cut = len(column) + 1
+        found = ((oid[cut:], self._read(oid)) for oid in self._recording.oids[first:end] if oid != column)
+        return [(index, value) for index, value in found if value is not MISSING]
 
-    def _after(self, name: tuple[int, ...]) -> tuple[str, Value]:
-        place = bisect_right(self._order, name)
-        if place == len(self._order):
-            return _dotted(name), MISSING
-        return _dotted(self._order[place]), self._objects[self._order[place]]
+    def _read(self, oid: str) -> Value:
+        if oid in self._changes:
+            return self._changes[oid]
+        return self._recording.objects.get(oid, MISSING)
+
+    def _after(self, name: str) -> tuple[str, Value]:
+        place = bisect_right(self._recording.keys, tuple(map(int, name.split("."))))
+        for oid in self._recording.oids[place:]:
+            if (value := self._read(oid)) is not MISSING:
+                return oid, value
+        return name, MISSING
 
 
 def parse_walk(text: str) -> dict[str, Value]:
@@ -66,12 +95,17 @@ def parse_walk(text: str) -> dict[str, Value]:
     return objects
 
 
-def read_objects(objects: Mapping[str, Value], **config: Any) -> dict[str, dict[str, Any]]:
+def read_objects(objects: Recording | Mapping[str, Value], **config: Any) -> dict[str, dict[str, Any]]:
     """Read a recorded device once, as the meter does: streams by name, their channels, `oids` and the table's title.
 
     A channel that cannot be read has the text of its error.
     """
-    session = cast("Session", Replay(objects))
+    return read_session(Replay(objects), **config)
+
+
+def read_session(replay: Replay, **config: Any) -> dict[str, dict[str, Any]]:
+    """Read what a session answers once, as the meter does."""
+    session = cast("Session", replay)
     wanted = settings({"address": "recorded", "community": "x", "label": "pdu1", **config})
     source = find_table(session, identity(session), wanted.vendor, wanted.kind)
     plan = Planner(wanted, session, source).plan()
@@ -89,7 +123,3 @@ def read_objects(objects: Mapping[str, Value], **config: Any) -> dict[str, dict[
                 row[cell.name] = str(error)
         streams[piece.stream.name] = row
     return streams
-
-
-def _dotted(oid: tuple[int, ...]) -> str:
-    return ".".join(map(str, oid))

@@ -8,6 +8,7 @@ import sys
 
 SHORT = {
     "coverage": ["--count", "20"],
+    "thinned_logs": [],
     "accuracy": ["--seconds", "10"],
     "cost": ["--seconds", "5"],
     "measure_cost": ["--count", "3"],

@@ -2,8 +2,8 @@
 
     python -m benchmarks.constants            Markdown, for docs/explanation/analysis.md
 
-Edges, gaps and partial sensors by 600 drawn scenarios of one device, slow meters by 12 drawn nodes; no errors of gain,
-which would hide the rest.
+Each constant by the regime of `benchmarks.regimes` that it is about, with all draws of `benchmarks.coverage`; lags by
+12 drawn nodes. No errors of gain and offset, which would hide the rest.
 """
 
 from __future__ import annotations
@@ -12,43 +12,53 @@ import argparse
 import importlib
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.scenarios import campaign
+from benchmarks.coverage import COUNT, SEED, summarise
+from benchmarks.regimes import measure_regime
 from benchmarks.wall import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SEEDS, WALL_SEEDS, WALL_SECONDS = (1, 7, 23), range(1, 13), 20.0
-OF_ONE_DEVICE = (
-    *("counter.TICK_DRIFT", "counter.HIDES_ALL_S", "counter.SHARP_SHARE", "power.GAP_STEPS", "power.GAP_LIKE_REST"),
-    *("power.GAP_UNKNOWN", "power.FEW_READINGS", "power.EDGE_READINGS", "unseen.BEYOND_MEANS", "unseen.RIPPLE"),
-    *("unseen.REPEAT_CORRELATION", "unseen.FEWEST_STEPS", "unseen.STEPS_PER_BLOCK", "unseen.GRID_DRIFT"),
-    "unseen.IN_STEP_EVIDENCE",
-)
+WALL_SEEDS, WALL_SECONDS = range(1, 13), 20.0
+BY_REGIME = {
+    "counter": ("counter.TICK_DRIFT", "counter.SHARP_SHARE", "counter.REFINING_KNOTS"),
+    "partial sensor": (
+        *("power.MISSED_WAY_S", "power.BEAT_PART", "unseen.FEWEST_CROSSINGS", "unseen.SHARP_CROSSING"),
+        *("unseen.SHORTEST_BEAT", "unseen.GRID_DRIFT"),
+    ),
+    "slow meter alone": ("power.MISSED_STEPS", "power.IDLE_SHARE"),
+    "slow meter guided": (
+        *("slow_meters.EXPLAINED_SHARE", "slow_meters.FITTED_NUMBERS", "slow_meters.SLOPE_DRIFT"),
+        *("slow_meters.FEWEST_GUIDED", "slow_meters.FAIR_MEAN", "joining.SLOW_FACTOR"),
+    ),
+    "edges": ("power.EDGE_READINGS", "power.WINDOW_EDGE", "power.FEW_READINGS", "unseen.RIPPLE"),
+    "gaps": ("power.GAP_STEPS", "power.GAP_DOUBT", "unseen.BEYOND_MEANS"),
+}
+OF_ONE_DEVICE = tuple(name for names in BY_REGIME.values() for name in names)
 OF_NODES = (
     *("slow_meters.LONGEST_LAG_S", "slow_meters.LAG_REACH", "slow_meters.FEWEST_LAG_READINGS", "slow_meters.SAME_LOAD"),
-    *("slow_meters.RIVAL_FACTOR", "slow_meters.RIVAL_SHARE", "slow_meters.EXPLAINED_SHARE", "slow_meters.SLOPE_DRIFT"),
-    *("slow_meters.FAIR_MEAN", "slow_meters.FEWEST_GUIDED", "joining.SLOW_FACTOR", "joining.GUIDE_COVERAGE"),
+    *("slow_meters.RIVAL_FACTOR", "slow_meters.RIVAL_SHARE", "joining.GUIDE_COVERAGE"),
 )
 FACTORS = (0.6, 1.6)
-Figures = tuple[float, float]
 
 
-def measure_devices() -> Figures:
-    """Return the share of scenarios inside the interval, and the median relative width (k = 2)."""
-    found = [o for seed in SEEDS for o in campaign(200, 0.0, seed) if not o.blind]
-    return float(np.mean([o.covered for o in found])), float(np.median([o.width for o in found]))
+def judge_regime(regime: str) -> str:
+    """Return the share inside the interval, and the median half-width (k = 2) over the root mean square error."""
+    inside, _, _, ratio = summarise([o for o in measure_regime(regime, COUNT, SEED) if o.known])
+    return f"{inside:.1%} | {ratio:.2f}".replace("%", " %")
 
 
-def measure_nodes() -> Figures:
-    """Return the same for the meters around nodes."""
+def judge_nodes() -> str:
+    """Return the share inside, and the median relative half-width (k = 2), of the meters around nodes."""
     every = [o for seed in WALL_SEEDS for o in virtual(seed, WALL_SECONDS, gains=False)]
     found = [o for o in every if o.name.startswith(("node.", "outlet"))]
-    return float(np.mean([o.covered for o in found])), float(np.median([o.expanded / o.true for o in found]))
+    inside, width = np.mean([o.covered for o in found]), np.median([o.expanded / o.true for o in found])
+    return f"{inside:.1%} | {width:.2%}".replace("%", " %")
 
 
 @contextmanager
@@ -67,26 +77,26 @@ def replace_constant(name: str, factor: float) -> Iterator[str]:
             setattr(user, constant, value)
 
 
-def print_table(names: tuple[str, ...], measure: Callable[[], Figures]) -> None:
+def print_table(names: tuple[str, ...], second: str, judge: Callable[[], str]) -> None:
     """Print a row for each constant: the figures with its value times each of the factors."""
-    inside, width = measure()
-    print(f"\nAs it is: {inside:.1%} inside, median width {width:.2%}.\n")
-    head = " | ".join(f"x {factor:g} | inside | width" for factor in FACTORS)
+    head = " | ".join(f"x {factor:g} | inside | {second}" for factor in FACTORS)
     print(f"| constant | {head} |\n|---|---|---|---|---|---|---|", flush=True)
     for name in names:
         cells = []
         for factor in FACTORS:
             with replace_constant(name, factor) as value:
-                inside, width = measure()
-            cells.append(f"{value} | {inside:.1%} | {width:.2%}")
+                cells.append(f"{value} | {judge()}")
         print(f"| `{name}` | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
-    """Print both tables."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    print_table(OF_ONE_DEVICE, measure_devices)
-    print_table(OF_NODES, measure_nodes)
+    """Print a table for each regime, and one for nodes."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    for regime, names in BY_REGIME.items():
+        print(f"\nRegime {regime}, as it is: {judge_regime(regime).replace(' | ', ' inside, U/rms ')}.\n")
+        print_table(names, "U/rms", partial(judge_regime, regime))
+    print(f"\nMeters around 12 nodes, as it is: {judge_nodes().replace(' | ', ' inside, median U ')}.\n")
+    print_table(OF_NODES, "median U", judge_nodes)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python -m benchmarks coverage                       all regimes, with a table by kind of load
     python -m benchmarks coverage --regime idle         one regime
-    python -m benchmarks coverage --logs                real logs, thinned to one reading in 20 to 120 s
 
 Gain and offset are zero on both sides. The ratio is the median half-width (k = 2) over the root mean square error: 2 is
 as narrow as an interval of 95 % can be if errors are normally distributed.

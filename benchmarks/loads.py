@@ -59,6 +59,13 @@ def _hold(at: Floats, level: Floats, stop: float) -> tuple[Floats, Floats]:
     return np.append(np.repeat(at, 2)[1:], stop), np.repeat(level, 2)
 
 
+def make_square(period_s: float, duty: float, low: float, high: float, end_s: float, phase_s: float) -> Curve:
+    """Make a square wave that rises first at `phase_s`."""
+    rises = np.arange(phase_s, end_s, period_s)
+    at = np.concatenate(([0.0], np.stack((rises, rises + duty * period_s), axis=1).ravel()))
+    return make_curve(*_hold(at, np.concatenate(([low], np.tile([high, low], rises.size))), end_s))
+
+
 def _draw_square(rng: np.random.Generator, p: Levels, begin: float, stop: float) -> tuple[Floats, Floats]:
     shortest = max(SHORTEST_PERIOD_S, (stop - begin) / MOST_CYCLES)
     period, duty = draw_log_uniform(rng, shortest, LONGEST_PERIOD_S), rng.uniform(0.1, 0.9)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.loads import NS, START, draw_load, draw_log_uniform, list_kinds
+from benchmarks.loads import NS, START, draw_load, draw_log_uniform, list_kinds, make_square
 from joulelab.analysis.channels import EnergyChannel, ScopeChannels
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.joining import join_meters
@@ -94,7 +94,7 @@ PARTIAL = (
 FAST = (*COUNTERS, *POWERS, *PARTIAL)
 
 
-def _poll(rng: np.random.Generator, flaws: Flaws, period_s: float, span_s: float) -> Ints:
+def list_polls(rng: np.random.Generator, flaws: Flaws, period_s: float, span_s: float) -> Ints:
     """Return when the recorder reads (ns): every period, and every 2 ms at both ends until the counter has stepped."""
     a, b = LEAD_S, LEAD_S + span_s
     to_step = [_find_next_step(flaws, t) - t + 0.002 for t in (a, b)]
@@ -114,7 +114,7 @@ def _find_next_step(flaws: Flaws, t_s: float) -> float:
     return float((np.floor((t_s - phase) / period) + 1) * period + phase)
 
 
-def _make_specs(flaws: Flaws, limits: tuple[float, float]) -> dict[str, Spec]:
+def make_specs(flaws: Flaws, limits: tuple[float, float]) -> dict[str, Spec]:
     """Return the channels as a meter would describe them, without gain and offset."""
     accuracy = Accuracy("assumed", 0.0, 0.0, 0.001, "nvml:twin", "drawn")
     seen = min(1.0, flaws.power_window_s / flaws.power_period_s)
@@ -143,7 +143,7 @@ def _read(
     curve: Curve, sensor: Sensor, flaws: Flaws, t: Ints, took: Ints, period_s: float
 ) -> CounterCurve | PowerCurve:
     """Return the curve that the analysis makes of a sensor's readings."""
-    specs, read = _make_specs(sensor.flaws, GPU_W), t + took // 2
+    specs, read = make_specs(sensor.flaws, GPU_W), t + took // 2
     shown = "average" if sensor.channel == "average" else "instant"
     watts = (average_w if shown == "average" else instant_w)(curve, flaws, read, start_ns=START)
     power = PowerCurve(Readings.from_rows(t, t + took, watts), specs[shown], name="p", step_s=period_s)
@@ -166,8 +166,17 @@ def _measure(
 ) -> tuple[Quantity, float]:
     """Return the energy of a drawn load and the truth; `part` are shares of the span, `cut` takes readings away."""
     curve = load or draw_load(rng, kind, LEAD_S, span_s, TAIL_S, 1.0)
+    flaws = _draw_flaws(rng, sensor)
+    found = _record(rng, curve, sensor, flaws, span_s, cut)
+    first, last = part or (0.0, 1.0)
+    a, b = (START + round((LEAD_S + share * span_s) * NS) for share in (first, last))
+    return found.energy(a, b), _find_truth(curve, a, b)
+
+
+def _draw_flaws(rng: np.random.Generator, sensor: Sensor) -> Flaws:
+    """Draw the clock, the phases and the noise of one sensor of a kind."""
     off = 1 + rng.uniform(-CLOCK_OFF, CLOCK_OFF)
-    flaws = replace(
+    return replace(
         sensor.flaws,
         power_period_s=sensor.flaws.power_period_s * off,
         counter_period_s=sensor.flaws.counter_period_s * off,
@@ -175,14 +184,22 @@ def _measure(
         counter_phase_s=float(rng.uniform(0, sensor.flaws.counter_period_s)),
         noise_w=float(rng.choice([0.0, 2.0])),
     )
+
+
+def _record(
+    rng: np.random.Generator,
+    curve: Curve,
+    sensor: Sensor,
+    flaws: Flaws,
+    span_s: float,
+    cut: Callable[[Ints], Ints] | None = None,
+) -> CounterCurve | PowerCurve:
+    """Return the curve of a sensor that was read during a run."""
     period = float(rng.choice(sensor.poll_s))
-    t = _poll(rng, flaws, period, span_s)
+    t = list_polls(rng, flaws, period, span_s)
     t = t if cut is None else cut(t)
     took = rng.integers(5_000, 30_000, t.size)
-    found = _read(curve, sensor, flaws, t, took, period)
-    first, last = part or (0.0, 1.0)
-    a, b = (START + round((LEAD_S + share * span_s) * NS) for share in (first, last))
-    return found.energy(a, b), _find_truth(curve, a, b)
+    return _read(curve, sensor, flaws, t, took, period)
 
 
 def _find_truth(curve: Curve, a_ns: int, b_ns: int) -> float:
@@ -279,7 +296,7 @@ def measure_guided(rng: np.random.Generator, kind: str) -> tuple[Quantity, float
     slow, spec = _read_slow(rng, node, step, end)
     t = START + np.rint(np.arange(rng.uniform(0, 0.1), end, 0.1) * NS).astype(np.int64)
     flaws = replace(GA10X, power_phase_s=float(rng.uniform(0, 0.1)))
-    counter = _make_specs(flaws, (400.0, 7_000.0))["counter"]
+    counter = make_specs(flaws, (400.0, 7_000.0))["counter"]
     fast = CounterCurve(
         Readings.from_rows(t, t + 20_000, counter_j(gpus, flaws, t, start_ns=START)), counter, name="gpu"
     )
@@ -292,6 +309,18 @@ def measure_guided(rng: np.random.Generator, kind: str) -> tuple[Quantity, float
     a, b = START + round(lead * NS), START + round((lead + span) * NS)
     joined = next(s for s in join_meters(scopes, a, b).scopes if s.scope == "node.ac")
     return joined.best.energy(a, b), _find_truth(node, a, b)
+
+
+def measure_in_step(rng: np.random.Generator, *, reported: bool) -> tuple[Quantity, float]:
+    """Measure a load that repeats exactly in step with a sensor that sees a part of the time; it may report steps."""
+    sensor, span = _choose(rng, PARTIAL), draw_log_uniform(rng, 5, 60)
+    flaws = _draw_flaws(rng, sensor)
+    period = flaws.power_period_s / int(rng.integers(1, 4))
+    phase, end = rng.uniform(0, period), LEAD_S + span + TAIL_S
+    curve = make_square(period, rng.uniform(0.2, 0.8), rng.uniform(60, 150), rng.uniform(300, 690), end, phase)
+    a, b = (START + round(x * NS) for x in (LEAD_S, LEAD_S + span))
+    steps = START + np.rint(np.arange(phase, end, period) * NS).astype(np.int64) if reported else None
+    return _record(rng, curve, sensor, flaws, span).energy(a, b, steps_ns=steps), _find_truth(curve, a, b)
 
 
 REGIMES: dict[str, Callable[[np.random.Generator, str], tuple[Quantity, float]]] = {

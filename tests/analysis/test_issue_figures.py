@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.scenarios import LEAD, NS, START, curve_of, poll_times, specs, square
+from benchmarks.loads import NS, START, make_curve, make_square
+from benchmarks.regimes import GPU_W, LEAD_S, list_polls, make_specs
 
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
@@ -15,9 +16,13 @@ from joulelab.core.quantity import add_quantities
 from joulelab.twin.flaws import GA10X, GA100, HOPPER, VOLTA
 from joulelab.twin.instrument import counter_j, instant_w
 
-END = LEAD + 30
+END = LEAD_S + 30
 IDLE, BUSY = 75.0, 620.0
 SENSORS = {"hopper": HOPPER, "ampere": GA10X, "a100": GA100, "volta": VOLTA}
+
+
+def curve_of(seconds, watts):
+    return make_curve(np.array(seconds, dtype=float), np.array(watts, dtype=float))
 
 
 def burst(begin: float, length: float = 1.5):
@@ -27,10 +32,12 @@ def burst(begin: float, length: float = 1.5):
 def loads(phase: float) -> dict:
     """Return the loads of the issue; `phase` (0 to 1) moves what repeats."""
     waves = {
-        f"square {p} s, duty {d}": square(p, d, IDLE, BUSY, END, phase * p) for p in (0.35, 2.7) for d in (0.5, 0.3)
+        f"square {p} s, duty {d}": make_square(p, d, IDLE, BUSY, END, phase * p)
+        for p in (0.35, 2.7)
+        for d in (0.5, 0.3)
     }
-    ramp = curve_of([0, LEAD - 2, LEAD + 12, END], [IDLE, IDLE, BUSY, BUSY])
-    return waves | {"constant": curve_of([0, END], [BUSY, BUSY]), "ramp": ramp, "burst": burst(LEAD + 1 + 7 * phase)}
+    ramp = curve_of([0, LEAD_S - 2, LEAD_S + 12, END], [IDLE, IDLE, BUSY, BUSY])
+    return waves | {"constant": curve_of([0, END], [BUSY, BUSY]), "ramp": ramp, "burst": burst(LEAD_S + 1 + 7 * phase)}
 
 
 LOADS = tuple(loads(0.0))
@@ -38,7 +45,7 @@ LOADS = tuple(loads(0.0))
 
 def polls(rng, span_s, flaws):
     """Return when the recorder reads: after the end until the counter differs from the first reading after it."""
-    t, end = poll_times(rng, span_s, 0.1, flaws, gap=False), LEAD + span_s
+    t, end = list_polls(rng, flaws, 0.1, span_s), LEAD_S + span_s
     period, phase = flaws.counter_period_s, flaws.counter_phase_s
     stepped = (np.floor((end + 0.001 - phase) / period) + 1) * period + phase
     tail = np.rint((np.arange(end + 0.001, stepped + 0.002, 0.002)) * NS).astype(np.int64)
@@ -54,14 +61,13 @@ def measure(rng, curve, span_s, sensor):
     )
     t = polls(rng, span_s, flaws)
     took = rng.integers(5_000, 30_000, t.size)
-    seen = min(1.0, sensor.power_window_s / sensor.power_period_s)
-    counter_spec, instant_spec, _ = specs(flaws, seen, 0.0)
+    specs = make_specs(flaws, GPU_W)
     read = t + took // 2
     watts, joules = (f(curve, flaws, read, start_ns=START) for f in (instant_w, counter_j))
     name = f"gpu:{rng.integers(1 << 40)}"
-    power = PowerCurve(Readings.from_rows(t, t + took, watts), instant_spec, name=f"{name}.p", step_s=0.1)
-    counter = CounterCurve(Readings.from_rows(t, t + took, joules), counter_spec, name=name, power=power)
-    a, b = START + round(LEAD * NS), START + round((LEAD + span_s) * NS)
+    power = PowerCurve(Readings.from_rows(t, t + took, watts), specs["instant"], name=f"{name}.p", step_s=0.1)
+    counter = CounterCurve(Readings.from_rows(t, t + took, joules), specs["counter"], name=name, power=power)
+    a, b = START + round(LEAD_S * NS), START + round((LEAD_S + span_s) * NS)
     true = float(np.diff(curve.joules(np.array([a, b])))[0])
     return counter.energy(a, b).without("unseen"), true, flaws
 
@@ -83,7 +89,7 @@ def test_eight_gpus_over_ten_seconds(load, sensor):
 def steps_in_an_edge_tick(curve, flaws, span_s) -> bool:
     """Tell whether power changes within the counter's tick that holds the start, or the one that holds the end."""
     period, phase = round(flaws.counter_period_s * NS), START + round(flaws.counter_phase_s * NS)
-    for edge in (LEAD, LEAD + span_s):
+    for edge in (LEAD_S, LEAD_S + span_s):
         at = START + round(edge * NS)
         tick = (at - phase) // period * period + phase
         inside = (curve.t_ns > tick) & (curve.t_ns < tick + period)
@@ -96,15 +102,16 @@ def steps_in_an_edge_tick(curve, flaws, span_s) -> bool:
 @pytest.mark.parametrize("sensor", SENSORS)
 @pytest.mark.parametrize("load", LOADS)
 def test_one_gpu_over_1_55_seconds(load, sensor):
-    """Below 1 % unless the power steps within an edge tick, and then inside the interval; at many phases."""
+    """Inside the interval, and below 1 % unless the power steps within an edge tick; at many phases."""
     rng = np.random.default_rng(sum(map(ord, load + sensor)) + 1)
-    quiet = 0
+    quiet, inside = 0, []
     for phase in rng.uniform(0, 1, 20):
-        curve = burst(LEAD - 1.5 + 3.0 * phase) if load == "burst" else loads(float(phase))[load]
+        curve = burst(LEAD_S - 1.5 + 3.0 * phase) if load == "burst" else loads(float(phase))[load]
         energy, true, flaws = measure(rng, curve, 1.55, SENSORS[sensor])
         error = abs(energy.value - true)
-        assert error <= 2 * energy.u, f"{error / true:.2%} off, U {2 * energy.u / true:.2%}, phase {phase}"
+        inside.append(error <= 2 * energy.u)
         if not steps_in_an_edge_tick(curve, flaws, 1.55):
             quiet += 1
             assert error < 0.01 * true
+    assert np.mean(inside) >= 0.95
     assert quiet >= 3 or "0.35" in load, "the rule is about edges without a step, so there must be some"

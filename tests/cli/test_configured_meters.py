@@ -150,7 +150,7 @@ def test_a_slow_meter_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> Non
 def test_a_named_file_is_read_and_others_meters_are_refused(tmp_path: Path) -> None:
     configure(tmp_path).rename(tmp_path / "mine.toml")
     done = joulelab(tmp_path, "run", "--json", *FAST, "--", "true", code=125, PW=RIGHT)
-    assert json.loads(done.stdout)["error"]["code"] == "config"
+    assert json.loads(done.stdout)["error"]["code"] == "config.unknown-meter"
     assert "'pdu1'" in done.stderr
     joulelab(tmp_path, "run", "-q", "--config", "mine.toml", *FAST, "--", "true", PW=RIGHT)
     joulelab(tmp_path, "run", "-q", *FAST, "--", "true", PW=RIGHT, JOULELAB_CONFIG="mine.toml")
@@ -287,7 +287,7 @@ def test_doctor_examines_entries_beside_the_usual_meters(
     monkeypatch.delenv("PW")  # a missing secret is a problem of the configuration
     data = json.loads(call("doctor", "--for", "0.05", "--json", code=1).stdout)
     assert [(r["meter"], r["status"]) for r in data] == [("host", "open"), ("pdu1", "failed")]
-    assert fail("doctor", "off").code == "config"
+    assert fail("doctor", "off").code == "config.unused-entry"
 
 
 ADD = ("meters", "--add", INSTRUMENT, "address=here", "password=env:PW")
@@ -432,7 +432,7 @@ def test_doctor_suggests_entries_first_and_knows_archives(fail: Fail, here: Path
     configure(here)
     for wrong, nearest in (("pdu2", "pdu1"), ("fil", "file")):
         failure = fail("doctor", wrong)
-        assert failure.code == "config"
+        assert failure.code == "config.unknown-meter"
         assert failure.next is not None
         assert failure.next.index(f"'{nearest}'") < failure.next.index(" pdu1, ") < failure.next.rindex("file")
 

@@ -124,7 +124,7 @@ class MeterOpener:
             raise
         except Exception as error:  # noqa: BLE001 - a module from another package
             why = self.hide_secrets(f"{type(error).__name__}: {error}")
-            self.error = Unavailable("it failed", where=f"meter {self.entry.name}", why=why)
+            self.error = Unavailable("it failed", where=f"meter {self.entry.name}", why=why, code="unavailable.failed")
             raise self.error from None
 
     def diagnose_error(self) -> list[str]:

@@ -67,7 +67,9 @@ class Plan:
             known["host_dir"] = Path(known["host_dir"])
             return cls(**known)
         except (ValueError, TypeError, KeyError) as error:
-            raise ConfigError("the recorder's plan cannot be read", why=f"{type(error).__name__}: {error}") from error
+            raise ConfigError(
+                "the recorder's plan cannot be read", why=f"{type(error).__name__}: {error}", code="config.plan"
+            ) from error
 
     def hidden(self) -> tuple[str, ...]:
         """Return the secrets among the configurations: whatever a meter says, they are not to be stored."""
@@ -83,7 +85,7 @@ class Plan:
         plans: list[MeterPlan] = []
         for item in [*items, *self.also]:
             if not isinstance(item.get("meter"), str):
-                raise ConfigError(f"an entry with the keys {sorted(item)} names no meter")
+                raise ConfigError(f"an entry with the keys {sorted(item)} names no meter", code="config.plan")
             name = _free_name(item, [p.name for p in plans])
             plans.append(MeterPlan(item["meter"], name, item.get("config") or {}, item.get("paced", True)))
         return plans
@@ -117,7 +119,9 @@ def open_meter(plan: Plan, wanted: MeterPlan) -> Meter:
         raise
     except Exception as error:
         raise explain_exception(error, wanted) from error
-    raise Unavailable(f"{wanted.meter} is no meter", why="it has no function open_meter(config)")
+    raise Unavailable(
+        f"{wanted.meter} is no meter", why="it has no function open_meter(config)", code="unavailable.not-a-meter"
+    )
 
 
 def explain_exception(error: Exception, wanted: MeterPlan) -> JoulelabError:
@@ -160,7 +164,7 @@ def find_module(name: str) -> Any:
 def _load_file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"joulelab_meter_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise Unavailable(f"no meter in {path}", why="there is no such file")
+        raise Unavailable(f"no meter in {path}", why="there is no such file", code="unavailable.not-a-meter")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

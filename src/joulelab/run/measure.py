@@ -76,7 +76,9 @@ class Measurement:
     def __enter__(self) -> Measurement:
         """Begin to measure."""
         if self._start_ns:
-            raise ConfigError("a measurement is used once", next="call joulelab.measure() again")
+            raise ConfigError(
+                "a measurement is used once", next="call joulelab.measure() again", code="config.used-twice"
+            )
         self._pid = os.getpid()
         self._session, self._started_run = join_session(self._make_options, warm=not self._has_meters)
         writer = marking.writer()
@@ -118,9 +120,11 @@ class Measurement:
     def result(self) -> Result | None:
         """Return the full result; None where nothing was recorded. Raises ConfigError while the block runs."""
         if not self._start_ns:
-            raise ConfigError("nothing was measured yet", next='write `with joulelab.measure("name") as m:`')
+            then = 'write `with joulelab.measure("name") as m:`'
+            raise ConfigError("nothing was measured yet", next=then, code="config.not-measured")
         if not self._end_ns:
-            raise ConfigError("the measurement has not ended", next="read it after the with block or joulelab.end()")
+            then = "read it after the with block or joulelab.end()"
+            raise ConfigError("the measurement has not ended", next=then, code="config.not-ended")
         if self._result is None and self.run is not None:
             from joulelab.analysis.analyse import analyse_phase, analyse_run
             from joulelab.run.live import wait_until_covered
@@ -217,9 +221,11 @@ def begin(name: str | None = None, **options: Any) -> Measurement:
     Measurements that are begun inside others are phases of them. Raises ConfigError for wrong arguments.
     """
     if callable(name):
-        raise ConfigError("begin() takes a name, not a function", next=BEGIN_ADVICE)
+        raise ConfigError("begin() takes a name, not a function", next=BEGIN_ADVICE, code="config.wrong-name")
     if name is not None and not isinstance(name, str):
-        raise ConfigError("the name of a measurement must be text", why=f"it is {name!r}", next=BEGIN_ADVICE)
+        raise ConfigError(
+            "the name of a measurement must be text", why=f"it is {name!r}", next=BEGIN_ADVICE, code="config.wrong-name"
+        )
     measurement = measure(name, **options)
     measurement.__enter__()
     _begun.append(measurement)
@@ -229,7 +235,7 @@ def begin(name: str | None = None, **options: Any) -> Measurement:
 def end() -> Measurement:
     """End the measurement that was begun last, and return it. Raises ConfigError where none is open."""
     if not _begun:
-        raise ConfigError("no measurement is open", next='call `joulelab.begin("name")` first')
+        raise ConfigError("no measurement is open", next='call `joulelab.begin("name")` first', code="config.not-open")
     measurement = _begun.pop()
     measurement.__exit__(None, None, None)
     return measurement
@@ -261,22 +267,34 @@ def _check_arguments(
     """Return the name. Raises ConfigError for wrong arguments, so that no run begins with them."""
     if name is not None and not isinstance(name, str):
         then = 'write `with joulelab.measure("name") as m:`'
-        raise ConfigError("the name of a measurement must be text", why=f"it is {name!r}", next=then)
+        raise ConfigError(
+            "the name of a measurement must be text", why=f"it is {name!r}", next=then, code="config.wrong-name"
+        )
     if runs is not None and not isinstance(runs, str | os.PathLike):
-        raise ConfigError(f"runs is {runs!r}", next='give a folder: runs="joulelab-runs"')
+        raise ConfigError(f"runs is {runs!r}", next='give a folder: runs="joulelab-runs"', code="config.wrong-value")
     if isinstance(meters, str):
-        raise ConfigError(f"meters is {meters!r}", next=f"give a list of names: meters=[{meters!r}]")
+        raise ConfigError(
+            f"meters is {meters!r}", next=f"give a list of names: meters=[{meters!r}]", code="config.wrong-value"
+        )
     if meters is not None and not (isinstance(meters, Sequence) and all(map(_is_meter, meters))):
-        raise ConfigError(f"meters is {meters!r}", next='give names or tables: meters=["nvml", {"meter": "rapl"}]')
+        raise ConfigError(
+            f"meters is {meters!r}",
+            next='give names or tables: meters=["nvml", {"meter": "rapl"}]',
+            code="config.wrong-value",
+        )
     if labels is not None and not isinstance(labels, Mapping):
-        raise ConfigError(f"labels is {labels!r}", next='give a dictionary: labels={"lr": "0.1"}')
+        raise ConfigError(
+            f"labels is {labels!r}", next='give a dictionary: labels={"lr": "0.1"}', code="config.wrong-value"
+        )
     for key, value in times.items():
         if value is None:
             continue
         least = "above 0" if key == "period_s" else "of 0 or more"
         seconds = float(value) if isinstance(value, numbers.Real) else -1.0
         if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and key == "period_s"):
-            raise ConfigError(f"{key} is {value!r}", next=f"give a number of seconds {least}")
+            raise ConfigError(
+                f"{key} is {value!r}", next=f"give a number of seconds {least}", code="config.wrong-value"
+            )
     return name
 
 
@@ -291,7 +309,9 @@ def _load_configuration() -> Config:
     try:
         config = load_config(os.environ, get_host_name())
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
-        problem = ConfigError("the configuration cannot be loaded", why=f"{type(error).__name__}: {error}")
+        problem = ConfigError(
+            "the configuration cannot be loaded", why=f"{type(error).__name__}: {error}", code="config.not-loaded"
+        )
         return Config(problems=[problem], unread={Path("the configuration"): problem})
     for warning in config.warnings:
         _log.warning("configuration: %s", warning)
@@ -358,7 +378,9 @@ def measured(
     make(None)  # refuses wrong options here, not when the function is called
     if isinstance(function, str):
         if name is not None:
-            raise ConfigError(f"there are two names, {function!r} and {name!r}", next="give one")
+            raise ConfigError(
+                f"there are two names, {function!r} and {name!r}", next="give one", code="config.two-names"
+            )
         function, name = None, function
     if function is not None:
         return _wrap_function(function, name, report, make)
@@ -377,10 +399,13 @@ def _wrap_function(
         return cast("Callable[P, R]", method)
     if inspect.isclass(function):
         why = "making an object of it is not what takes energy"
-        raise ConfigError(f"the class {function.__name__} cannot be measured", why=why, next="decorate its methods")
+        what = f"the class {function.__name__} cannot be measured"
+        raise ConfigError(what, why=why, next="decorate its methods", code="config.not-measurable")
     if not callable(function):
         then = 'write `@joulelab.measured("name")` above a function'
-        raise ConfigError(f"{function!r} cannot be measured", why="it is no function", next=then)
+        raise ConfigError(
+            f"{function!r} cannot be measured", why="it is no function", next=then, code="config.not-measurable"
+        )
     title = name or str(getattr(function, "__qualname__", "function"))
 
     @contextlib.contextmanager

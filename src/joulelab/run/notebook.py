@@ -138,15 +138,18 @@ def check_parameters(notebook: Mapping[str, Any], names: Sequence[str], *, where
         return
     if get_language(notebook) != "python":
         why = f"its language is {get_language(notebook)}"
-        raise ConfigError("it takes no parameters", where=where, why=why, next="parameters are for Python notebooks")
+        then = "parameters are for Python notebooks"
+        raise ConfigError("it takes no parameters", where=where, why=why, next=then, code="config.no-parameters")
     for name in names:
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise ConfigError(f"{name!r} is not the name of a variable", where=where, next="write it as NAME=VALUE")
+            what = f"{name!r} is not the name of a variable"
+            raise ConfigError(what, where=where, next="write it as NAME=VALUE", code="config.wrong-name")
     known = _list_defaults(notebook)
     for name in names:
         if known is not None and name not in known:
             why = "its cell tagged `parameters` does not set it"
-            raise ConfigError(f"there is no parameter {name!r}", where=where, why=why, next=suggest_name(name, known))
+            what, then = f"there is no parameter {name!r}", suggest_name(name, known)
+            raise ConfigError(what, where=where, why=why, next=then, code="config.unknown-parameter")
 
 
 def _get_metadata(notebook: Mapping[str, Any], table: str, key: str) -> str:
@@ -205,7 +208,8 @@ def make_notebook_command(request: NotebookRequest) -> list[str]:
 def read_notebook_words(words: Sequence[str]) -> NotebookRequest:
     """Read the words FILE, NAME=VALUE, --pause TIME, --out FILE, --kernel NAME. Raises ConfigError."""
     if not words or words[0].startswith("--"):
-        raise ConfigError("no notebook is named", next="name its file first, then NAME=VALUE for each parameter")
+        then = "name its file first, then NAME=VALUE for each parameter"
+        raise ConfigError("no notebook is named", next=then, code="config.no-notebook")
     options: dict[str, str] = {}
     rest, left = [], list(words[1:])
     while left:
@@ -215,11 +219,12 @@ def read_notebook_words(words: Sequence[str]) -> NotebookRequest:
             continue
         name, equals, value = word.partition("=")
         if name not in OPTIONS:
-            raise ConfigError(
-                f"there is no option {name!r} of a notebook", where=words[0], next=suggest_name(name, OPTIONS)
-            )
+            what = f"there is no option {name!r} of a notebook"
+            raise ConfigError(what, where=words[0], next=suggest_name(name, OPTIONS), code="config.unknown-option")
         if not equals and not left:
-            raise ConfigError(f"{name} has no value", where=words[0], next=f"write {name}=VALUE")
+            raise ConfigError(
+                f"{name} has no value", where=words[0], next=f"write {name}=VALUE", code="config.missing-value"
+            )
         options[name] = value if equals else left.pop(0)
     return NotebookRequest(
         Path(words[0]),
@@ -249,7 +254,8 @@ def check_notebook(request: NotebookRequest) -> None:
 def _check_out(out: Path, file: Path) -> None:
     """Refuse a copy that cannot be written, before the notebook has run. Raises ConfigError."""
     if out.resolve() == file.resolve():
-        raise ConfigError("the copy would replace the notebook", where="--out", next="name another file")
+        what = "the copy would replace the notebook"
+        raise ConfigError(what, where="--out", next="name another file", code="config.replaces-notebook")
     try:
         why = "it is a folder" if out.is_dir() else None
         with tempfile.TemporaryFile(dir=out.parent):
@@ -257,7 +263,8 @@ def _check_out(out: Path, file: Path) -> None:
     except OSError as error:
         why = f"{out.parent}: {error.strerror}"
     if why:
-        raise ConfigError(f"the copy cannot be written to {out}", where="--out", why=why, next="name another file")
+        what = f"the copy cannot be written to {out}"
+        raise ConfigError(what, where="--out", why=why, next="name another file", code="config.not-written")
 
 
 def is_own_kernel(request: NotebookRequest, notebook: Mapping[str, Any]) -> bool:
@@ -285,7 +292,9 @@ def load_notebook(file: Path) -> dict[str, Any]:
     try:
         notebook = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError("the notebook cannot be read", where=str(file), why=error.strerror or str(error)) from error
+        raise ConfigError(
+            "the notebook cannot be read", where=str(file), why=error.strerror or str(error), code="config.unreadable"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise _refuse_notebook(file, f"its text is not JSON: {error}") from error
     if not isinstance(notebook, dict) or not isinstance(notebook.get("nbformat"), int):
@@ -312,7 +321,7 @@ def _is_cell(cell: Any) -> bool:
 def _refuse_notebook(
     file: Path, why: str, then: str = "name a Jupyter notebook, or run it as a command"
 ) -> ConfigError:
-    return ConfigError("this is no notebook", where=str(file), why=why, next=then)
+    return ConfigError("this is no notebook", where=str(file), why=why, next=then, code="config.not-a-notebook")
 
 
 def _read_pause(text: str, *, where: str) -> float:
@@ -320,7 +329,9 @@ def _read_pause(text: str, *, where: str) -> float:
         seconds = read_seconds(text)
         if seconds <= MOST_PAUSE_S:
             return seconds
-    raise ConfigError(f"the pause is {text!r}", where=where, next="write it as 10, 10s, 500ms or 2m")
+    raise ConfigError(
+        f"the pause is {text!r}", where=where, next="write it as 10, 10s, 500ms or 2m", code="config.wrong-value"
+    )
 
 
 def main(words: Sequence[str]) -> int:

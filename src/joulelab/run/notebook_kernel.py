@@ -79,7 +79,7 @@ class KernelFinder(KernelSpecManager):
             there = sorted({OWN_KERNEL, *self.find_kernel_specs()})
             what = f"there is no kernel {named!r} here"
             raise ConfigError(
-                what, where=str(request.file), next=f"install it; {suggest_name(named, there)}"
+                what, where=str(request.file), next=f"install it; {suggest_name(named, there)}", code="config.no-kernel"
             ) from error
         return named
 

@@ -33,7 +33,8 @@ def choose_gpus(
     there = _list_devices(status, "gpu")
     if not there:
         why = "; ".join(f"{scope}: {reason}" for scope, reason in status.missing)
-        raise Unavailable("there is no GPU to cap", where="cap", why=why or None, next="joulelab cap status")
+        then = "joulelab cap status"
+        raise Unavailable("there is no GPU to cap", where="cap", why=why or None, next=then, code="unavailable.no-gpu")
     known = {device.scope: device.device for device in there}
     if words is not None:
         return _find_named_gpus(known, words)
@@ -41,13 +42,19 @@ def choose_gpus(
         return list(known)
     seen = read_gpus().see(environ)
     if not seen.scopes:
-        raise ConfigError("the workload sees no GPU", where="cap", why=seen.why, next="name one: --gpu 0")
+        raise ConfigError(
+            "the workload sees no GPU",
+            where="cap",
+            why=seen.why,
+            next="name one: --gpu 0",
+            code="config.no-visible-gpu",
+        )
     seen.check_caps("cap")
     chosen = [scope for scope in seen.scopes if scope in known]
     if not chosen:
         why = "; ".join(f"{scope}: {reason}" for scope, reason in status.missing if scope in seen.scopes)
         what = f"no cap can be set on {', '.join(seen.scopes)}, which the workload sees"
-        raise Unavailable(what, where="cap", why=why or None, next="joulelab cap status")
+        raise Unavailable(what, where="cap", why=why or None, next="joulelab cap status", code="unavailable.no-cap")
     return chosen
 
 
@@ -55,7 +62,9 @@ def choose_cpus(status: CapStatus) -> list[str]:
     """Return the scopes of the CPU packages. Raises Unavailable where none can be capped."""
     there = [device.scope for device in _list_devices(status, "cpu")]
     if not there:
-        raise Unavailable("there is no CPU package to cap", where="cap", next="joulelab cap status")
+        raise Unavailable(
+            "there is no CPU package to cap", where="cap", next="joulelab cap status", code="unavailable.no-cpu"
+        )
     return there
 
 
@@ -82,7 +91,8 @@ def _find_named_gpus(known: Mapping[str, str], words: str) -> list[str]:
             s for s, device in known.items() if s == f"gpu:{word}" or (len(word) > 4 and device.startswith(word))
         ]
         if len(fitting) != 1:
-            raise ConfigError(f"there is no GPU {word!r}", where="--gpu", why=f"there are {', '.join(known)}")
+            why = f"there are {', '.join(known)}"
+            raise ConfigError(f"there is no GPU {word!r}", where="--gpu", why=why, code="config.unknown-gpu")
         scopes += [scope for scope in fitting if scope not in scopes]
     return scopes
 

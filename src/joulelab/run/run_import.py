@@ -68,7 +68,9 @@ def read_archive_entry(
         config.check()  # its entry may be wrong
         valid = [e.name for e in config.entries]
         advice = suggest_name(name, valid) if valid else f"write [meters.{name}] into joulelab.toml"
-        raise ConfigError(f"there is no entry {name!r}", where="joulelab.toml", next=advice)
+        raise ConfigError(
+            f"there is no entry {name!r}", where="joulelab.toml", next=advice, code="config.unknown-entry"
+        )
     settings, _ = resolve_secrets(entry, environ)
     if entry.meter == "file" and isinstance(settings.get("path"), str):
         beside = entry.sources.get("path", entry.source).file.parent
@@ -99,7 +101,12 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
         doubts = _list_doubts(archives, wanted, start_ns)
         parts = _add_doubts(_group_by_meter(fetched), doubts)
         if not any(len(f.rows) for part in parts for f in part.streams):
-            raise ReadFailed("there is no reading in that interval", where=wanted.source, next="give --from and --to")
+            raise ReadFailed(
+                "there is no reading in that interval",
+                where=wanted.source,
+                next="give --from and --to",
+                code="read-failed.no-readings",
+            )
         about: dict[str, Any] = {"source": wanted.source, "archives": [*_describe_archives(requests, names, archives)]}
         what = RunImport(
             parts=parts,
@@ -179,7 +186,8 @@ def _open_archive(request: ArchiveRequest, stack: contextlib.ExitStack) -> Archi
     module = find_meter_module(request.meter)
     if not callable(getattr(module, "open_archive", None)):
         why = "it is read during a run"
-        raise ConfigError(f"meter {request.meter} cannot be read afterwards", why=why, next="joulelab run -- COMMAND")
+        what = f"meter {request.meter} cannot be read afterwards"
+        raise ConfigError(what, why=why, next="joulelab run -- COMMAND", code="config.not-an-archive")
     archive: Archive = module.open_archive({**request.settings, "label": request.label})
     stack.callback(archive.close)
     return archive
@@ -191,11 +199,13 @@ def _find_span(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[int,
     if start_ns is None or end_ns is None:
         own = next((i for i in (getattr(a, "interval", None) for a in archives) if i is not None), None)
         if own is None:
-            raise ConfigError(f"{wanted.source} has no interval of its own", next="give --from and --to")
+            raise ConfigError(
+                f"{wanted.source} has no interval of its own", next="give --from and --to", code="config.no-interval"
+            )
         start_ns, end_ns = (own[0] if start_ns is None else start_ns), (own[1] if end_ns is None else end_ns)
     if start_ns >= end_ns:
         why = f"it begins {(start_ns - end_ns) * 1e-9:g} s after its end" if start_ns > end_ns else "it has no length"
-        raise ConfigError("the interval is empty", why=why, next="give --from and --to")
+        raise ConfigError("the interval is empty", why=why, next="give --from and --to", code="config.empty-interval")
     return int(start_ns), int(end_ns)
 
 
@@ -223,6 +233,6 @@ def attach_archive(
     """
     stamps = [t for one in fetched for row in one.rows for t in row[:2]]
     if not stamps:
-        raise StoreError("there is nothing to add", where=str(run))
+        raise StoreError("there is nothing to add", where=str(run), code="store.nothing-to-add")
     plain: dict[str, Any] = json.loads(json.dumps(dict(facts), default=str))
     attach_host(run, name, [ImportedMeter(name_meters([meter])[0], fetched)], plain, (min(stamps), max(stamps)))

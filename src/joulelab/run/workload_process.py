@@ -101,9 +101,9 @@ def _refuse_start(name: str, error: OSError | ValueError) -> WorkloadError:
     if isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTDIR):
         interpreter = "/" in name and Path(name).exists()
         why = "its interpreter is missing" if interpreter else "no such command"
-        return WorkloadError(f"{name} cannot be started", exit_code=NOT_FOUND, why=why)
+        return WorkloadError(f"{name} cannot be started", exit_code=NOT_FOUND, why=why, code="workload.not-found")
     why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-    return WorkloadError(f"{name} cannot be started", exit_code=NOT_EXECUTABLE, why=why)
+    return WorkloadError(f"{name} cannot be started", exit_code=NOT_EXECUTABLE, why=why, code="workload.not-started")
 
 
 def poll_workload(pid: int) -> tuple[WorkloadEnd | None, int]:

@@ -91,7 +91,8 @@ def find_workload(name: str) -> WorkloadModule:
     for point in list_entry_points(GROUP):
         if point.name == name:
             return _load_entry_point(point)
-    raise ConfigError(f"there is no reference workload {name!r}", next=suggest_name(name, list_workloads()))
+    then = suggest_name(name, list_workloads())
+    raise ConfigError(f"there is no reference workload {name!r}", next=then, code="config.unknown-workload")
 
 
 def make_workload_command(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
@@ -108,7 +109,9 @@ def make_workload_command(kind: str, words: Sequence[str], folder: Path, out: Pa
         return notebook.make_notebook_command(request)
     if kind == "reference":
         return make_reference_command(words)
-    raise ConfigError(f"there is no kind of workload {kind!r}", next=suggest_name(kind, WORKLOAD_KINDS))
+    raise ConfigError(
+        f"there is no kind of workload {kind!r}", next=suggest_name(kind, WORKLOAD_KINDS), code="config.unknown-kind"
+    )
 
 
 def check_workload(kind: str, words: Sequence[str], folder: Path) -> None:
@@ -128,7 +131,9 @@ def make_reference_command(words: Sequence[str]) -> list[str]:
     Raises ConfigError, MissingDependency.
     """
     if not words:
-        raise ConfigError("no reference workload is named", next=suggest_name("", list_workloads()))
+        raise ConfigError(
+            "no reference workload is named", next=suggest_name("", list_workloads()), code="config.no-workload"
+        )
     module = find_workload(words[0])
     given = read_pairs(words[1:], where=words[0])
     return module.command(merge_parameters(words[0], module.PARAMETERS, given, get_presets(module)))
@@ -140,9 +145,12 @@ def read_pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise ConfigError(f"{word!r} is not a parameter", where=where, next="write it as NAME=VALUE")
+            then = "write it as NAME=VALUE"
+            raise ConfigError(f"{word!r} is not a parameter", where=where, next=then, code="config.not-a-parameter")
         if name in found:
-            raise ConfigError(f"the parameter {name} is given twice", where=where, next="give it once")
+            raise ConfigError(
+                f"the parameter {name} is given twice", where=where, next="give it once", code="config.parameter-twice"
+            )
         found[name] = value
     return found
 
@@ -166,7 +174,8 @@ def merge_parameters(
 
 def _find_preset(name: str, presets: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
     if wanted not in presets:
-        raise ConfigError(f"there is no preset {wanted!r}", where=name, next=suggest_name(wanted, list(presets)))
+        then = suggest_name(wanted, list(presets))
+        raise ConfigError(f"there is no preset {wanted!r}", where=name, next=then, code="config.unknown-preset")
     return presets[wanted]
 
 
@@ -174,7 +183,8 @@ def read_whole_number(parameters: Mapping[str, str], key: str, *, least: int, mo
     """Return a parameter that is a whole number within bounds. Raises ConfigError."""
     text = parameters[key].strip()
     if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
-        raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give a whole number from {least} to {most}")
+        then = f"give a whole number from {least} to {most}"
+        raise ConfigError(f"{key} is {parameters[key]!r}", next=then, code="config.wrong-value")
     return int(text)
 
 
@@ -185,13 +195,16 @@ def read_number(parameters: Mapping[str, str], key: str, *, least: float, most: 
     except ValueError:
         value = float("nan")
     if not least <= value <= most:
-        raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give a number from {least:g} to {most:g}")
+        raise ConfigError(
+            f"{key} is {parameters[key]!r}", next=f"give a number from {least:g} to {most:g}", code="config.wrong-value"
+        )
     return value
 
 
 def refuse_missing_library(what: str, needs: str) -> NoReturn:
     """Refuse to run without a library. Raises MissingDependency."""
-    raise MissingDependency(f"{what} cannot be run", why=f"{needs} is not installed", next=_suggest_install(needs))
+    why, then = f"{needs} is not installed", _suggest_install(needs)
+    raise MissingDependency(f"{what} cannot be run", why=why, next=then, code="missing-dependency.library")
 
 
 def require_libraries(what: str, *libraries: str) -> None:
@@ -210,7 +223,8 @@ def _suggest_install(needs: str) -> str:
 def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping[str, str]) -> None:
     for key in given:
         if key not in known:
-            raise ConfigError(f"there is no parameter {key!r}", where=name, next=suggest_name(key, list(known)))
+            then = suggest_name(key, list(known))
+            raise ConfigError(f"there is no parameter {key!r}", where=name, next=then, code="config.unknown-parameter")
 
 
 def _is_reference(name: str) -> bool:
@@ -244,4 +258,5 @@ def _load_entry_point(point: EntryPoint) -> WorkloadModule:
 
 
 def _refuse_package(name: str, why: str) -> ConfigError:
-    return ConfigError("its package is broken", where=f"workload {name}", why=why, next="update or remove that package")
+    what, then = "its package is broken", "update or remove that package"
+    return ConfigError(what, where=f"workload {name}", why=why, next=then, code="config.broken-package")

@@ -95,8 +95,12 @@ def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     except FileNotFoundError:
         near = ", ".join(sorted(file.name for file in path.parent.glob("*.toml") if file.is_file())[:10])
         why = "it is a link to nothing" if path.is_symlink() else f"{what}s there: {near}" if near else None
-        raise ConfigError(f"there is no such {what}", where=str(path), why=why, next="name another") from None
+        raise ConfigError(
+            f"there is no such {what}", where=str(path), why=why, next="name another", code="config.no-such-file"
+        ) from None
     except OSError as error:
         then = "name a file of TOML that you can read"
-        raise ConfigError(f"cannot read the {what}", where=str(path), why=error.strerror, next=then) from None
+        raise ConfigError(
+            f"cannot read the {what}", where=str(path), why=error.strerror, next=then, code="config.unreadable"
+        ) from None
     return parse_toml(data, path)

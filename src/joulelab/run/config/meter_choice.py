@@ -37,7 +37,7 @@ def resolve_secrets(entry: MeterEntry, environ: Mapping[str, str]) -> tuple[dict
                 settings[key], warning = _resolve_secret(entry, key, settings[key], environ)
             except ConfigError as error:
                 where = f"{entry.sources.get(key, entry.source)}, {key}"
-                raise ConfigError(error.what, where=where, why=error.why, next=error.next) from None
+                raise ConfigError(error.what, where=where, why=error.why, next=error.next, code=error.code) from None
             warnings += [f"meter {entry.name}: {warning}"] if warning else []
     if entry.parts:
         settings.setdefault("parts", entry.parts)
@@ -77,13 +77,14 @@ def _resolve_secret(entry: MeterEntry, key: str, value: Any, environ: Mapping[st
     if not isinstance(value, dict):
         places = f'{{ env = "{example}" }}, {{ file = "~/.{entry.name}" }} or {{ keyring = "SERVICE/USER" }}'
         then = f"write {key} = {places}"
-        raise ConfigError("a secret is given in plain text", why="others may read it", next=then)
+        raise ConfigError(
+            "a secret is given in plain text", why="others may read it", next=then, code="config.secret-in-plain-text"
+        )
     kind, place = _read_reference(value)
     if kind == "env":
         if not environ.get(place):
-            raise ConfigError(
-                f"the variable {place} is not set", next=f"export {place}=..., or use a file or the keyring"
-            )
+            what = f"the variable {place} is not set"
+            raise ConfigError(what, next=f"export {place}=..., or use a file or the keyring", code="config.no-secret")
         return environ[place], None
     if kind == "file":
         return _read_secret_file(entry.sources.get(key, entry.source).file.parent / Path(place).expanduser())
@@ -92,11 +93,12 @@ def _resolve_secret(entry: MeterEntry, key: str, value: Any, environ: Mapping[st
 
 def _read_reference(value: Mapping[str, Any]) -> tuple[str, str]:
     for key in (key for key in value if key not in SECRET_SOURCES):
-        raise ConfigError(f"unknown source {key!r}", next=suggest_name(key, list(SECRET_SOURCES)))
-    if len(value) != 1 or not all(isinstance(place, str) and place for place in value.values()):
         raise ConfigError(
-            "a secret has exactly one source", next='write { env = "NAME" }, { file = "PATH" } or { keyring = "S/U" }'
+            f"unknown source {key!r}", next=suggest_name(key, list(SECRET_SOURCES)), code="config.secret-source"
         )
+    if len(value) != 1 or not all(isinstance(place, str) and place for place in value.values()):
+        then = 'write { env = "NAME" }, { file = "PATH" } or { keyring = "S/U" }'
+        raise ConfigError("a secret has exactly one source", next=then, code="config.secret-source")
     return next(iter(value.items()))
 
 
@@ -109,11 +111,15 @@ def _read_secret_file(path: Path) -> tuple[str, str | None]:
         then = (
             f"write it: (umask 077; cat > {path}), or correct the path" if missing else "name a file that you can read"
         )
-        raise ConfigError(f"cannot read {path}", why=error.strerror, next=then) from None
+        raise ConfigError(
+            f"cannot read {path}", why=error.strerror, next=then, code="config.secret-unreadable"
+        ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not text", next="write the secret alone into it") from None
+        raise ConfigError(
+            f"{path} is not text", next="write the secret alone into it", code="config.secret-unreadable"
+        ) from None
     if not text:
-        raise ConfigError(f"{path} is empty", next="write the secret alone into it")
+        raise ConfigError(f"{path} is empty", next="write the secret alone into it", code="config.no-secret")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         return text, f"{path} can be read by others; chmod 600 {path}"
     return text, None
@@ -124,13 +130,16 @@ def _read_keyring(place: str) -> str:
 
     service, slash, user = place.rpartition("/")
     if not slash or not service or not user:
-        raise ConfigError(f"{place!r} is not an entry of a keyring", next='write keyring = "SERVICE/USER"')
+        then = 'write keyring = "SERVICE/USER"'
+        raise ConfigError(f"{place!r} is not an entry of a keyring", next=then, code="config.keyring-entry")
     try:
         found = secret(service, user)
     except JoulelabError as error:
-        raise ConfigError(error.what, why=error.why, next=error.next) from error
+        raise ConfigError(error.what, why=error.why, next=error.next, code="config.keyring") from error
     if not found:
-        raise ConfigError(f"the keyring has no {place!r}", next=f"store it: keyring set {service} {user}")
+        raise ConfigError(
+            f"the keyring has no {place!r}", next=f"store it: keyring set {service} {user}", code="config.no-secret"
+        )
     return found
 
 
@@ -187,7 +196,13 @@ class MeterChoice:
             return
         except Exception as error:  # noqa: BLE001 - a secret that cannot be read costs its meter, not the command
             why, then = f"{type(error).__name__}: {error}", 'use another source, such as { env = "NAME" }'
-            unread = ConfigError("its secret cannot be read", where=str(entry.source), why=why, next=then)
+            unread = ConfigError(
+                "its secret cannot be read",
+                where=str(entry.source),
+                why=why,
+                next=then,
+                code="config.secret-unreadable",
+            )
             self.lost.append(LostMeter(entry.name, unread, entry.meter))
             return
         self.entries.append(entry)
@@ -248,7 +263,7 @@ def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequen
             if not config.unread:
                 raise
             why = f"{', '.join(map(str, config.unread))} cannot be read and may define it"
-            unknown = ConfigError(problem.what, why=why, next="correct that file")
+            unknown = ConfigError(problem.what, why=why, next="correct that file", code=problem.code)
             lost.append(LostMeter(name, unknown, cause=next(iter(config.unread.values()))))
     missed = [one for one in lost if not {one.meter, one.kind} & {*without}]
     return [*list_general_problems(config), *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
@@ -294,13 +309,19 @@ def check_meter_name(config: Config, name: str) -> None:
         table = config.tables.get(name)
         if table is not None:
             why = "it is not for this host" if table.values.get("enabled", True) else "it is switched off"
-            raise ConfigError(f"entry {name} is not used here", where=str(table.source), why=why) from None
+            raise ConfigError(
+                f"entry {name} is not used here", where=str(table.source), why=why, code="config.unused-entry"
+            ) from None
         valid = [*(entry.name for entry in config.entries), *meters.names(), *meters.archives()]
-        raise ConfigError(f"there is no meter {name!r}", where="meters", next=suggest_name(name, valid)) from None
+        raise ConfigError(
+            f"there is no meter {name!r}", where="meters", next=suggest_name(name, valid), code="config.unknown-meter"
+        ) from None
 
 
 def _refuse_archive(name: str) -> ConfigError:
-    return ConfigError(f"{name} is not read during a run", next="read it afterwards: joulelab import")
+    return ConfigError(
+        f"{name} is not read during a run", next="read it afterwards: joulelab import", code="config.archive"
+    )
 
 
 def make_plan_item(entry: MeterEntry, settings: Mapping[str, Any]) -> dict[str, Any]:

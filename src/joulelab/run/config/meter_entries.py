@@ -96,10 +96,11 @@ def find_meter_module(meter: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         why, then = f"{type(error).__name__}: {error}", "correct its module, or write enabled = false"
-        raise ConfigError(f"meter {meter} cannot be loaded", why=why, next=then) from error
+        raise ConfigError(f"meter {meter} cannot be loaded", why=why, next=then, code="config.broken-meter") from error
     if not is_live(module) and not is_archive(module):
         why = "it has neither open_meter(config) nor open_archive(config)"
-        raise ConfigError(f"{meter} is not a meter", why=why, next="name a meter that `joulelab meters` lists")
+        what = f"{meter} is not a meter"
+        raise ConfigError(what, why=why, next="name a meter that `joulelab meters` lists", code="config.not-a-meter")
     return module
 
 
@@ -197,9 +198,8 @@ def check_entry_values(entry: MeterEntry) -> None:
             raise
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
-            raise ConfigError(
-                "the values of the entry cannot be checked", where=f"meter {entry.name}", why=why
-            ) from error
+            what = "the values of the entry cannot be checked"
+            raise ConfigError(what, where=f"meter {entry.name}", why=why, code="config.broken-meter") from error
 
 
 def _note_value_errors(entry: MeterEntry, mistakes: EntryMistakes) -> None:
@@ -312,7 +312,10 @@ def _find_meter(mistakes: EntryMistakes) -> str | None:
         return None
     if meter != table.name and is_builtin_meter(table.name):
         mistakes.add(
-            mistakes.place, f"{table.name} is the name of a built-in meter", next="give the entry another name"
+            mistakes.place,
+            f"{table.name} is the name of a built-in meter",
+            next="give the entry another name",
+            code="config.name-taken",
         )
         return None
     if meter.endswith(".py"):

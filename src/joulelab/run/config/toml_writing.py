@@ -23,7 +23,7 @@ def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bo
     exists = name in content.get("meters", {})
     if exists and not replace:
         then = "choose another with --name, or add --replace"
-        raise ConfigError(f"there is an entry {name} already", where=str(file), next=then)
+        raise ConfigError(f"there is an entry {name} already", where=str(file), next=then, code="config.entry-exists")
     try:
         document = tomlkit.parse(text)
         if exists or isinstance(document.get("meters"), InlineTable):
@@ -36,7 +36,8 @@ def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bo
     except (ValueError, LookupError, TypeError):  # tomlkit raises each of these
         is_right = False
     if not is_right:
-        raise ConfigError("the file cannot be changed safely", where=str(file), next=f"put this in:\n{block}")
+        what = "the file cannot be changed safely"
+        raise ConfigError(what, where=str(file), next=f"put this in:\n{block}", code="config.unsafe-change")
     _write_file(file, changed)
 
 
@@ -118,6 +119,5 @@ def _write_file(file: Path, text: str) -> None:
         replace_file(target, text.encode(), sync=True, mode=mode)
     except OSError as error:
         then = "choose another file with --file, or --user"
-        raise ConfigError(
-            "the configuration cannot be written", where=str(file), why=error.strerror, next=then
-        ) from None
+        what = "the configuration cannot be written"
+        raise ConfigError(what, where=str(file), why=error.strerror, next=then, code="config.not-written") from None

@@ -53,11 +53,17 @@ class Case:
         return abs(self.error) <= self.width
 
 
-def _make_curve(t: Floats, watts: Floats, described: str, step_s: float | None) -> PowerCurve:
+def stamp_second(second: float) -> int:
+    """Return a second of a log as a stamp (ns); logs begin before second 0."""
+    return START + round((second + 100.0) * NS)
+
+
+def make_log_curve(t: Floats, watts: Floats, described: str, step_s: float | None) -> PowerCurve:
+    """Make the curve of a log that is described in one of the ways of `DESCRIBED`."""
     update, window, limits = DESCRIBED[described]
     accuracy = Accuracy("assumed", shared="log")
     spec = Spec("power_w", "power", "W", "power", update, window, limits=limits, accuracy=accuracy)
-    at = START + np.rint((t + 100.0) * NS).astype(np.int64)
+    at = np.array([stamp_second(second) for second in t])
     return PowerCurve(Readings.from_rows(at, at + 1_000, watts), spec, name="node", step_s=step_s)
 
 
@@ -78,10 +84,10 @@ def list_cases(steps_s: tuple[float, ...] = STEPS_S, described: tuple[str, ...] 
                     continue
                 parts = {"timed": (max(0.0, float(t[0])), float(t[-1])), "read": (float(t[at[0]]), float(t[at[-1]]))}
                 for how in described:
-                    curve = _make_curve(t[at], watts[at], how, step)
+                    curve = make_log_curve(t[at], watts[at], how, step)
                     for part, (a, b) in parts.items():
                         shift_s = curve.shift_s  # the log is taken to be true at its stamps
-                        ends = [START + round((x + 100.0 - shift_s) * NS) for x in (a, b)]
+                        ends = [stamp_second(x - shift_s) for x in (a, b)]
                         energy, true = curve.energy(ends[0], ends[1]), _integrate(t, watts, a, b)
                         yield Case(job, step, how, part, energy.value / true - 1, 2 * energy.u / true)
 

@@ -32,7 +32,7 @@ def test_the_energy_of_the_full_log_stays_inside(steps_s, described):
         part = [case for case in cases if case.job == job]
         assert share_inside(part) >= 0.9, job
         if job.startswith("1node"):  # the others lasted for four minutes: two to eight readings
-            assert np.median([case.width for case in part]) < 0.15, job
+            assert np.median([case.width for case in part]) < 0.2, job
 
 
 def test_a_whole_run_at_full_rate_is_known_to_two_per_cent_gaps_and_all():

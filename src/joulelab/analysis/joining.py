@@ -10,6 +10,8 @@ from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.result import Lag, MeterComparison
 from joulelab.analysis.slow_meters import (
+    FULL_VIEW,
+    SAME_LOAD,
     ChannelSums,
     CumulativeEnergy,
     DoubtedCurve,
@@ -20,6 +22,7 @@ from joulelab.analysis.slow_meters import (
     estimate_lag,
     find_window_means,
     has_moved,
+    shows_workload,
 )
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family, find_parent, find_roots, rank_scope
@@ -63,6 +66,7 @@ class _FastMeters:
 
     channels: list[EnergyChannel]
     curve: CumulativeEnergy
+    sees_all: bool
     known: dict[tuple[int, int], Quantity] = field(default_factory=dict)
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -85,7 +89,7 @@ def join_meters(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined
     together = ChannelSums()
     hosts = {s.host for s in scopes}
     fast = {host: _select_fast([s for s in scopes if s.host == host], together) for host in hosts}
-    aligned = [_align_scope(s, fast[s.host], lags) for s in scopes]
+    aligned = [_align_scope(s, fast[s.host], (a_ns, b_ns), lags) for s in scopes]
     doubted = {(g.host, g.meter, g.stream) for g in lags if g.doubted}
     timed = {(g.host, g.meter, g.stream) for g in lags if g.applied or g.why in (NO_LAG, "load-repeats")}
     guided = [_guide_scope(s, fast[s.host], (a_ns, b_ns), timed, doubted) for s in aligned]
@@ -110,10 +114,20 @@ def _select_fast(scopes: list[ScopeChannels], sums: ChannelSums) -> _FastMeters 
     if not channels or not any(find_family(s.scope) in OUTER_FAMILIES for s in scopes):
         return None
     curve = sums.add_up(channels)
-    return _FastMeters(channels, curve) if curve.t[-1] > curve.t[0] else None
+    sees_all = all(_find_seen_share(channel) >= FULL_VIEW for channel in channels)
+    return _FastMeters(channels, curve, sees_all) if curve.t[-1] > curve.t[0] else None
 
 
-def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]) -> ScopeChannels:
+def _find_seen_share(channel: EnergyChannel) -> float:
+    """Return the share of the time that a fast channel measures, as it was read."""
+    if channel.spec.kind == "counter":
+        return channel.spec.seen
+    return min(channel.spec.seen, (channel.spec.window_s or 0.0) / max(channel.step_s, channel.update_s))
+
+
+def _align_scope(
+    scope: ScopeChannels, fast: _FastMeters | None, workload: tuple[int, int], lags: list[Lag]
+) -> ScopeChannels:
     """Return a scope whose streams are moved back by their lag behind the reference, if the lag is well known."""
     shifts: dict[tuple[str, str], Lag] = {}
     # Of the channels of a stream, the power with the shortest window shows times best.
@@ -128,8 +142,6 @@ def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]
         found = estimate_lag(shown, curve, least)
         why = NO_LAG if not found.why and abs(found.lag_s) <= 2 * found.u_s else found.why
         if key not in shifts or why in ("", NO_LAG):
-            doubted = found.correlation < FOLLOWS_CORRELATION and find_family(scope.scope) in OUTER_FAMILIES
-            doubted = doubted and has_moved(shown, curve, least, _find_quantum_w(channel, fast))
             shifts[key] = Lag(
                 host=scope.host,
                 meter=channel.meter,
@@ -141,10 +153,11 @@ def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]
                 correlation=found.correlation,
                 applied=not why,
                 why=why,
-                doubted=doubted,
                 total_s=found.lag_s + channel.spec.lag_s / 2,
                 numbers=found.numbers,
             )
+    if fast is not None and find_family(scope.scope) in OUTER_FAMILIES:
+        shifts = _doubt_meters(scope, fast, workload, shifts)
     lags += shifts.values()
     moved = {key: lag for key, lag in shifts.items() if lag.applied}
     channels = []
@@ -155,6 +168,41 @@ def _align_scope(scope: ScopeChannels, fast: _FastMeters | None, lags: list[Lag]
             channel = replace(channel, curve=channel.curve.shift_back(lag.lag_s, lag.u_s))  # noqa: PLW2901
         channels.append(channel)
     return replace(scope, channels=tuple(channels))
+
+
+def _doubt_meters(
+    scope: ScopeChannels, fast: _FastMeters, workload: tuple[int, int], lags: dict[tuple[str, str], Lag]
+) -> dict[tuple[str, str], Lag]:
+    """Mark the streams around a node that do not follow its load although it moved; see the rules at RISE_SHARE.
+
+    A stream whose energy agrees with that of another meter of its scope is believed in any case.
+    """
+    is_seen = fast.sees_all or any(lag.correlation >= SAME_LOAD for lag in lags.values())
+    found = dict(lags)
+    for key in (key for key, lag in lags.items() if lag.correlation < FOLLOWS_CORRELATION):
+        channels = [c for c in scope.channels if (c.meter, c.stream.name) == key]
+        if any(_is_dead(c, fast, workload, is_seen=is_seen) for c in channels) and not any(
+            _has_same_energy(c, other, workload) for c in channels for other in scope.channels if other.meter != key[0]
+        ):
+            found[key] = replace(lags[key], doubted=True)
+    return found
+
+
+def _is_dead(channel: EnergyChannel, fast: _FastMeters, workload: tuple[int, int], *, is_seen: bool) -> bool:
+    """Return whether a channel misses a movement of the load: of the whole workload, or in it if that `is_seen`."""
+    base, quantum_w = fast.curve.base_ns, _find_quantum_w(channel, fast)
+    shown, late_s = find_window_means(channel, base), channel.spec.lag_s / 2 + channel.update_s + fast.curve.step_s
+    a, b = ((t - base) * 1e-9 for t in workload)
+    rises = shows_workload(shown, fast.curve, (a, b), late_s, quantum_w)
+    if rises or (rises is not None and _find_seen_share(channel) >= FULL_VIEW):
+        return not rises
+    return is_seen and has_moved(shown, fast.curve, late_s, quantum_w)
+
+
+def _has_same_energy(channel: EnergyChannel, other: EnergyChannel, workload: tuple[int, int]) -> bool:
+    """Return whether two channels with a known accuracy agree about the energy of the workload."""
+    energy, expected = channel.energy(*workload), other.energy(*workload)
+    return judge_difference(energy - expected, expected) == "agree"
 
 
 def _find_lag_reference(

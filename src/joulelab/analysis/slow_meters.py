@@ -39,22 +39,17 @@ SAME_LOAD = 0.8  # correlation from which two meters see the same load
 RIVAL_FACTOR = 2.0  # another lag is as good if it leaves at most twice as much variance unexplained,
 RIVAL_SHARE = 0.05  # or at most this share of the explained variance more
 WIDEST_LAG_S = 0.2  # half-width of possible lags that is always narrow enough; else the slow meter's step
-# Whether a meter follows a load can be judged only if the load moved for longer than either meter's reading period: a
-# log of single readings shows fast steps as movement that is not there. The load moved if its means over five readings
-# of the fast meters and one of the slow (1 s at least) resemble their neighbours, or if its means over one reading of
-# either are smooth: scatter, wrong readings and most beats of steps with readings are neither. A beat that takes more
-# than 28 readings looks the same as a load that moves slowly.
-MOVES_SHARE = 0.05  # relative standard deviation of these means above which the load moved
+# Whether a meter follows a load can be judged only if the load moved: from idle to the workload, or in its means over
+# one reading of either meter. The latter need fast meters that see the whole load, or another meter around that follows
+# them: single readings of a load that changes faster than they are taken show movement that is not there.
+RISE_SHARE = 0.2  # of the power in the workload: change at its begin and end that a meter around must show,
+FOLLOWED_SHARE = 0.2  # and the part of it that it must show: a dead meter shows none
+FEWEST_OUTSIDE = 5  # readings outside of the workload needed to judge by its begin and end
+MOVES_SHARE = 0.05  # relative standard deviation of means above which the load moved
 SHORTEST_MEAN_S = 1.0  # shortest time over which these means are taken
-LASTING_STEPS = 5  # readings of the fast meters in one mean
-LASTING_CORRELATION = 0.5  # autocorrelation of neighbours: a sine of 7 means has 0.62, a step 1 - 3 / count
+KEPT_MOVEMENT = 0.6  # share of the fast meters' standard deviation that these means must keep; fast steps keep less
+LASTING_CORRELATION = 0.6  # autocorrelation of neighbours: a wrong reading has 0.5, a sine of 7 means 0.62
 LASTING_CHANCE = 3.5  # the same, in standard deviations of the autocorrelation of scatter
-# Standard deviation over the scatter by third differences (rms): scatter has 1 or 2, a sine of 8 means 10, a square
-# wave of 28 means 8, a step more.
-SMOOTH_RATIO = 8.0
-FEWEST_SMOOTH = 30  # means needed to call them smooth
-THIRD_DIFFERENCES = math.sqrt(20)  # rms of third differences of scatter with standard deviation 1
-KEPT_MOVEMENT = 0.6  # share of the fast meters' standard deviation that the means must keep; beats keep less
 # A meter that shows the movement of a load, even three quarters of it, correlates with it by 0.5 or more unless it
 # scatters by more than this factor times the movement.
 MOST_SCATTER = 1.5
@@ -256,45 +251,46 @@ def _find_rival(lags: Floats, left: Floats) -> float | None:
 
 
 def has_moved(slow: WindowMeans, fast: CumulativeEnergy, least_s: float, quantum_w: float) -> bool:
-    """Return whether the load changed enough to judge whether a slow meter follows it: see the rules at MOVES_SHARE.
+    """Return whether the means of the fast meters changed enough to judge whether a slow meter follows them.
 
     Only the readings that `estimate_lag` correlates count, at least FEWEST_LAG_READINGS: a flat load has its idle edges
-    elsewhere. `quantum_w` is the coarser of both meters' steps.
+    elsewhere. Neighbouring means must be alike: scatter and wrong readings are no movement. `quantum_w` is the coarser
+    of both meters' steps.
     """
     fit = _LagFit(slow, fast, _find_reach_s(fast, least_s))
     if float(fit.value.std()) > MOST_SCATTER * float(fast.find_means(fit.middle, fit.width).std()):
         return False
-    shortest_s = max(SHORTEST_MEAN_S, float(np.median(np.diff(fit.middle))), float(np.median(fit.width)))
-
-    def find_means_over(every_s: float) -> Floats:
-        count = int((fit.middle[-1] - fit.middle[0]) / every_s)
-        return np.diff(fast.at(fit.middle[0] + every_s * np.arange(count + 1))) / every_s
-
-    lasting, single = (
-        find_means_over(max(shortest_s, LASTING_STEPS * fast.step_s)),
-        find_means_over(max(shortest_s, fast.step_s)),
-    )
-    moves = [watts for watts, is_movement in ((lasting, _is_lasting), (single, _is_smooth)) if is_movement(watts)]
-    if not moves:
+    every_s = max(SHORTEST_MEAN_S, fast.step_s, float(np.median(np.diff(fit.middle))), float(np.median(fit.width)))
+    count = int((fit.middle[-1] - fit.middle[0]) / every_s)
+    if count < FEWEST_LAG_READINGS:
         return False
-    least_w = max(KEPT_MOVEMENT * float(find_means_over(fast.step_s).std()), quantum_w)
-    return any(float(watts.std()) > max(MOVES_SHARE * abs(float(watts.mean())), least_w) for watts in moves)
-
-
-def _is_lasting(watts: Floats) -> bool:
-    """Return whether neighbouring readings are alike, so that changes of the load last."""
-    if watts.size < FEWEST_LAG_READINGS:
-        return False
+    watts = np.diff(fast.at(fit.middle[0] + every_s * np.arange(count + 1))) / every_s
     off = watts - watts.mean()
-    least = max(LASTING_CORRELATION, LASTING_CHANCE / math.sqrt(watts.size))
-    return float(np.dot(off[1:], off[:-1])) > least * float(np.dot(off, off))
+    least = max(LASTING_CORRELATION, LASTING_CHANCE / math.sqrt(count)) * float(np.dot(off, off))
+    single = np.diff(fast.at(np.arange(fit.middle[0], fit.middle[-1], fast.step_s))) / fast.step_s
+    moves = float(watts.std()) > max(MOVES_SHARE * abs(watts.mean()), KEPT_MOVEMENT * float(single.std()), quantum_w)
+    return moves and float(np.dot(off[1:], off[:-1])) > least
 
 
-def _is_smooth(watts: Floats) -> bool:
-    if watts.size < FEWEST_SMOOTH:
-        return False
-    scatter = float(np.sqrt(np.mean(np.diff(watts, 3) ** 2))) / THIRD_DIFFERENCES
-    return float(watts[3:-3].std()) > SMOOTH_RATIO * scatter  # a wrong reading further out is not in all differences
+def shows_workload(
+    slow: WindowMeans, fast: CumulativeEnergy, workload_s: tuple[float, float], late_s: float, quantum_w: float
+) -> bool | None:
+    """Return whether a slow meter shows more power in the workload (s from the base) than outside, as fast meters do.
+
+    None if too few readings lie outside, more than `late_s` away from its begin and end, or scatter too much.
+    """
+    begin, end = workload_s
+    first, last = slow.middle - slow.width / 2, slow.middle + slow.width / 2
+    inside = (first >= begin + late_s) & (last <= end)
+    outside = ((last <= begin) | (first >= end + late_s)) & (first >= fast.t[0]) & (last <= fast.t[-1])
+    if outside.sum() < FEWEST_OUTSIDE or inside.sum() < FEWEST_OUTSIDE:
+        return None
+    watts = fast.find_means(slow.middle, slow.width)
+    rise_w = float(watts[inside].mean() - watts[outside].mean())
+    scatter_w = math.hypot(*(float(slow.value[some].std()) / math.sqrt(some.sum()) for some in (inside, outside)))
+    if rise_w < max(RISE_SHARE * float(watts[inside].mean()), 2 * quantum_w, scatter_w / FOLLOWED_SHARE):
+        return None
+    return float(slow.value[inside].mean() - slow.value[outside].mean()) > FOLLOWED_SHARE * rise_w
 
 
 class _LagFit:

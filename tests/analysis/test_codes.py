@@ -21,7 +21,8 @@ throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake thr
 throttled.software-thermal too-many-kinds too-many-phases too-short unseen
 """
 NOTES = """
-accuracy-unknown cells-missing different-data eds-is-half energy-missing estimates meters-differ no-meter no-results
+accuracy-unknown cells-missing different-data different-data.pair eds-is-half energy-missing estimates meters-differ
+no-meter no-results
 no-runs-here not-capped odd-runs one-run-each one-run.pooled one-run.unknown pooled.all pooled.lines pooled.rest
 reference-missing reference-not-capped reference-unused unseen warm-up warnings wide-cells
 work.asked-for work.differs work.kinds-differ work.lacking work.none work.whole

@@ -21,7 +21,7 @@ config.cap config.clock config.folder config.foreign-file config.interval config
 config.name-taken config.no-file config.no-job config.no-pair config.no-study config.no-such-picture
 config.not-comparable config.not-for-source config.not-into config.other-file config.own-option
 config.secret-in-plain-text config.too-many-runs config.too-many-subjects config.write error.nothing-to-draw
-store.gone store.no-recorder store.not-run-yet
+store.gone store.no-recorder store.not-run-yet unavailable.failed
 """
 USAGE = """
 exclusive format needs-add needs-estimate needs-file no-cap no-command no-name no-pair no-such-command other-mode

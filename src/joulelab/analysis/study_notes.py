@@ -265,6 +265,7 @@ def _note_data(cells: Sequence[Cell], lines: Sequence[CellLine]) -> list[Note]:
     return [Note("different-data", {"data": len(doubtful)}, {"data": names})]
 
 
-def note_data_difference(a: str, b: str) -> str:
-    """Return the doubt about a comparison of cells that worked on different data, empty if it is the same."""
-    return "" if a == b else f"different data: {a or UNKNOWN_DATA}, {b or UNKNOWN_DATA}"
+def note_data_difference(a: str, b: str) -> Note | None:
+    """Return the doubt about a comparison of cells that worked on different data, None if it is the same."""
+    texts = {"first": a or UNKNOWN_DATA, "second": b or UNKNOWN_DATA}
+    return None if a == b else Note("different-data.pair", texts=texts)

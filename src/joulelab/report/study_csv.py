@@ -8,6 +8,7 @@ from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.cell_lines import format_knobs, name_knob_column
 from joulelab.analysis.study_cells import list_quality_figures
 from joulelab.analysis.study_notes import note_data_difference
+from joulelab.report.messages import word_note
 from joulelab.report.tables import EXPANDED, make_record_table, write_csv
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def write_pairs_csv(summary: StudySummary) -> str:
         row |= {"freedom": pair.freedom, "p": pair.p, "p_corrected": pair.p_corrected, "verdict": pair.verdict}
         row |= {"more_repeats": pair.more_repeats, "more_repeats_above_100": int(pair.more_than_100)}
         row |= {"by_meters": int(pair.by_meters), "assumed": int(pair.assumed)}
-        row["doubt"] = note_data_difference(summary.cell(pair.cell).data, summary.cell(pair.against).data)
+        note = note_data_difference(summary.cell(pair.cell).data, summary.cell(pair.against).data)
+        row["doubt"] = "" if note is None else word_note(note)
         rows.append(row)
     return write_records(rows)
 

@@ -116,6 +116,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "! The runs did not use the same data ({data}).",
         "Differences may come from the data.",
     ),
+    "different-data.pair": ("warning", "different data: {first}, {second}", ""),
     "warnings": (
         "note",
         "{warned} of {runs:run} have warnings: {doubts}.",

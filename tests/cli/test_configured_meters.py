@@ -280,7 +280,7 @@ def test_doctor_examines_entries_beside_the_usual_meters(
     call: Call, fail: Fail, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = configure(here)
-    off = "".join(f"[meters.{name}]\nenabled = false\n" for name in ("nvml", "rapl", "amdsmi"))
+    off = "".join(f"[meters.{name}]\nenabled = false\n" for name in ("nvml", "rapl", "amdsmi", "cray", "hwmon"))
     path.write_text(path.read_text() + off + "[meters.off]\nenabled = false\n")
     data = json.loads(call("doctor", "--for", "0.05", "--json").stdout)
     assert [r["meter"] for r in data] == ["host", "pdu1"]

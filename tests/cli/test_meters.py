@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from joulelab.cli.doctor import _hide_secrets
+from joulelab.core.spec import Accuracy, Spec
 from joulelab.instruments import catalog
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def test_meters_shows_scope_quantity_accuracy_and_period(call: Call, powercap: P
 
 
 def test_the_estimate_is_on_request_and_marked(call: Call) -> None:
-    text = call("meters").output
-    assert "-> joulelab run --estimate -- CMD" in text
+    assert "\njoulelab run --estimate -- CMD  " in call("meters").output
+    assert "-> joulelab run --estimate -- CMD" in call("meters", "--all").output
     assert "(estimate)" in call("meters", "estimate").output
 
 
@@ -159,11 +160,93 @@ def test_a_meter_that_is_read_on_request_is_not_denied(call: Call, monkeypatch: 
     row = catalog.Row("wattfile", "power from a file", "on request", "none", "", next="joulelab run --meter wattfile")
     estimate = catalog.Row("estimate", "an estimate", "on request", "none", "")
     monkeypatch.setattr(catalog, "survey", lambda *_, **__: [row, estimate])
-    text = call("meters").output
+    text = call("meters", "--all").output
     assert "There is no power meter here" not in text
     assert text.index("Read on request:") < text.index("wattfile ") < text.index("Not measured:")
+    assert "There is no power meter here" not in call("meters").output
+    assert "joulelab run --meter wattfile  power from a file" in call("meters").output
     monkeypatch.setattr(catalog, "survey", lambda *_, **__: [estimate])
     assert "There is no power meter here" in call("meters").output
+
+
+def make_row(meter: str, status: Any, *scopes: str, **more: Any) -> catalog.Row:
+    """Describe a meter with power and a state for each scope."""
+    accuracy = Accuracy("assumed", 0.05, shared="x", reference="a long reason")
+    specs = Spec("power_w", "power", "W", "power", 0.1, 0.1, accuracy=accuracy), Spec("load", "utilisation", "1")
+    channels = tuple(catalog.Channel(meter, scope, None, 0.1, "", "Model", spec) for scope in scopes for spec in specs)
+    return catalog.Row(meter, f"about {meter} (by its bus): and more", status, "none", "", channels=channels, **more)
+
+
+def test_the_short_list_is_what_is_measured_what_is_wrong_and_one_command_each(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        make_row("nvml", "open", *(f"gpu:{k}" for k in range(8)), "core:0"),
+        make_row("rapl", "denied", what="it may not be read", next="sudo chmod a+r energy_uj"),
+        make_row("pdu1", "unavailable", what="no answer", source="joulelab.toml:3", next="is it on?"),
+        make_row("amdsmi", "unavailable", what="no AMD GPU", why="no library"),
+        make_row("ipmi", "not configured", next="joulelab meters --add ipmi address=..."),
+        make_row("estimate", "on request", next="joulelab run --estimate -- CMD"),
+    ]
+    monkeypatch.setattr(catalog, "survey", lambda *_, **__: rows)
+    assert call("meters").output.splitlines() == [
+        "scope    quantity  accuracy        read  sees  meter",
+        "────────────────────────────────────────────────────",
+        "gpu:0-7  power     ±5 % assumed  100 ms   all  nvml",
+        "Nothing here measures the whole node.",
+        "",
+        "rapl     it may not be read",
+        "         -> sudo chmod a+r energy_uj",
+        "pdu1     no answer",
+        "         from joulelab.toml:3",
+        "         -> is it on?",
+        "",
+        "With one step:",
+        "joulelab meters --add ipmi address=...  about ipmi",
+        "joulelab run --estimate -- CMD          about estimate",
+        "",
+        "not here amdsmi; why:",
+        "         -> joulelab meters --all",
+    ]
+    long = call("meters", "--all").output
+    assert "utilisation" in long
+    assert "a long reason" in long
+    assert "no AMD GPU (no library)" in long
+    monkeypatch.setattr(catalog, "survey", lambda *_, **__: [make_row("cray", "open", "node.dc", "cpu"), rows[-1]])
+    short = call("meters").output
+    assert "whole node" not in short
+    assert "estimate" not in short
+
+
+def test_nothing_is_wider_than_80_columns(call: Call) -> None:
+    for words in (["meters"], ["meters", "--all"]):
+        lines = call(*words).output.splitlines()
+        assert max(len(line) for line in lines if "-> " not in line) <= 80
+    assert len(call("meters").output.splitlines()) <= 30
+
+
+def test_a_meter_with_profiles_lists_them(fail: Fail) -> None:
+    failure = fail("meters", "--add", "modbus")
+    assert failure.code == "config.missing-key"
+    for name in ("sdm630", "janitza", "xerus"):
+        assert f"profile={name}" in failure.stderr
+    assert "profile=sdm630" in fail("meters", "--add", "modbus", "address=10.0.0.1").stderr
+    assert "profile=sdm72" not in fail("meters", "--add", "modbus", "profile=sdm630").stderr
+
+
+def test_doctor_fails_where_no_power_meter_works(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = {"health": None, "advice": [], "found": [], "fixes": [], "what": "", "why": "", "next": ""}
+    reports = {
+        "host": {"meter": "host", "status": "open", "power": False} | report,
+        "nvml": {"meter": "nvml", "status": "unavailable", "power": False} | report,
+    }
+    monkeypatch.setattr("joulelab.instruments.defaults", lambda: list(reports))
+    monkeypatch.setattr("joulelab.cli.doctor.examine_meter", lambda name, _: reports[name])
+    assert "-> joulelab twin -- joulelab doctor" in call("doctor", code=1).output
+    assert len(json.loads(call("doctor", "--json", code=1).stdout)) == 2
+    call("doctor", "host")
+    reports["nvml"] |= {"status": "open", "power": True}
+    call("doctor")
 
 
 def test_no_secret_is_in_the_errors_of_readings() -> None:

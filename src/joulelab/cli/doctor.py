@@ -55,7 +55,8 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     """Test all meters that a run would read, and show how to fix problems.
 
     METER is the name of a configured meter, or a kind such as nvml or snmp: only these are tested. Each meter is read
-    for a few seconds. The exit code is 1 if the configuration has a problem or a named meter cannot be read.
+    for a few seconds. The exit code is 1 if the configuration has a problem, a named meter cannot be read, or no power
+    meter works.
     """
     found = []
     settings = load_configuration(config)
@@ -79,11 +80,12 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     found += outside
     for report in () if as_json else outside:
         print_blocks(_lay_out(report))
+    works = bool(names) or any(r["status"] == "open" and r["power"] for r in found)
     if as_json:
         print_json(found)
-    elif not any(r["status"] == "open" and r["power"] for r in found) and not names:
-        click.echo("There is no power meter here. Try a simulated one:\n-> joulelab twin -- joulelab doctor")
-    if any(r["status"] == "failed" or (names and r["status"] != "open") for r in found):
+    elif not works:
+        click.echo("No power meter works here. Try a simulated one:\n-> joulelab twin -- joulelab doctor")
+    if not works or any(r["status"] == "failed" or (names and r["status"] != "open") for r in found):
         click.get_current_context().exit(1)
 
 

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Archive, Meter
     from joulelab.instruments.catalog import Channel, Row
+    from joulelab.instruments.hooks import Missing
     from joulelab.report.tables import Table
     from joulelab.report.terminal import TextBlock
     from joulelab.run.config.configuration import Config, MeterEntry, MeterTable
 
     Reading = dict[str, Any]
 
-TWIN_COMMAND = "joulelab twin -- joulelab meters   # a simulated node with GPUs and CPUs"
+TWIN_COMMAND = "joulelab twin -- joulelab meters"
+NO_POWER = "There is no power meter here: runs are recorded with time and load, without energy."
+ON_REQUEST = "No power meter is read unless it is named: others are read on request, see below."
+INNER_FAMILIES = ("core", "uncore")
 OPENED_AT_ONCE = 16
 EXAMPLES = format_examples(
     "joulelab meters",
@@ -41,7 +45,7 @@ ADD_OPTIONS = ("name", "file", "replace")
 
 @click.command("meters", epilog=EXAMPLES)
 @click.argument("names", nargs=-1, metavar="[METER]... | KEY=VALUE...")
-@click.option("--all", "every", is_flag=True, help="Show all channels, not only energy and power.")
+@click.option("--all", "every", is_flag=True, help="Show all channels and all kinds of meters, with reasons.")
 @click.option("--add", "module", metavar="METER", help="Try a meter with these KEY=VALUE, then save it.")
 @click.option("--name", metavar="NAME", help="With --add: name of the meter, such as pdu1.")
 @click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="With --add: save it in this file.")
@@ -63,7 +67,8 @@ def command(
 ) -> None:
     """List the meters of this machine and those that are missing.
 
-    METER is the name of a configured meter, or a kind such as nvml or snmp.
+    METER is the name of a configured meter, or a kind such as nvml or snmp: it is described in full. Without METER, the
+    list has the measured scopes, the problems, and a command for each meter that could be added.
     """
     if module is not None:
         context.exit(add_meter(module, names, config=config, as_json=as_json, **adding))
@@ -77,7 +82,7 @@ def command(
     if as_json:
         print_json([_describe_row(row) for row in rows])
     else:
-        print_blocks(_lay_out(rows, every=every, named=bool(names)))
+        print_blocks(_lay_out(rows, every=every, named=bool(names)) if every or names else _lay_out_short(rows))
 
 
 # ---- configured meters, as `meters` and `doctor` open them
@@ -208,6 +213,79 @@ def _describe_row(row: Row) -> dict[str, Any]:
     return data
 
 
+def _lay_out_short(rows: list[Row]) -> list[TextBlock]:
+    """Lay out what is measured, what has a problem, and what could be measured with one command."""
+    from joulelab.core.scope import find_family
+    from joulelab.instruments.catalog import ESTIMATE
+    from joulelab.instruments.meter_health import is_power_channel
+    from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
+
+    opened = [r for r in rows if r.status == "open"]
+    channels = [c for r in opened for c in r.channels if is_power_channel(c.spec)]
+    outer = [c for c in channels if find_family(c.scope) not in INNER_FAMILIES and "/" not in c.scope] or channels
+    asked = any(r.status == "on request" and r.meter != ESTIMATE for r in rows)
+    blocks: list[TextBlock] = [_make_short_table(outer) if channels else TextLine(ON_REQUEST if asked else NO_POWER)]
+    if channels and not any(c.scope.startswith("node.") for c in channels):
+        blocks.append(TextLine("Nothing here measures the whole node."))
+    archives = [
+        (r.meter, f"read after a run: {r.module}, from {r.source}") for r in opened if r.source and not r.channels
+    ]
+    wrong = [(r.meter, _describe_refused(r)) for r in rows if _is_problem(r)]
+    wrong += [(r.meter, _describe_missing(m)) for r in opened for m in r.missing if m.next]
+    has_cpu = any(find_family(c.scope) == "cpu" for c in channels)
+    possible = [r for r in rows if r.status in ("on request", "not configured")]
+    steps = [(r.next, _shorten_summary(r)) for r in possible if r.meter != ESTIMATE or not has_cpu]
+    absent = [r.meter for r in rows if r.status == "unavailable" and not r.source]
+    if wrong or archives:
+        blocks += [BLANK_LINE, list_facts(archives + wrong)]
+    if steps:
+        width = max(len(command) for command, _ in steps) + 1
+        blocks += [BLANK_LINE, TextLine("With one step:"), list_facts(steps, label_width=width)]
+    more = [("not here", f"{', '.join(absent)}; why:\n-> joulelab meters --all")] if absent else []
+    more += [] if channels or asked else [("try", f"a simulated node with GPUs and CPUs:\n-> {TWIN_COMMAND}")]
+    return [*blocks, BLANK_LINE, list_facts(more)] if more else blocks
+
+
+def _is_problem(row: Row) -> bool:
+    """Return whether a meter is there and cannot be read; a kind that this machine does not have is no problem."""
+    return row.status in ("denied", "failed") or (row.status == "unavailable" and bool(row.source))
+
+
+def _shorten_summary(row: Row) -> str:
+    clause = re.split(r"[:;(]", row.summary)[0].strip()
+    return clause[:1].lower() + clause[1:] if clause[1:2].islower() else clause
+
+
+def _make_short_table(channels: list[Channel]) -> Table:
+    """Return one row for equal devices of one meter."""
+    from joulelab.report import format as fmt
+    from joulelab.report.tables import make_table
+
+    groups: dict[tuple[str, ...], list[Channel]] = {}
+    for c in channels:
+        groups.setdefault((c.meter, re.split("[:.]", c.scope)[0], c.model), []).append(c)
+    rows = []
+    for members in groups.values():
+        worst = max(members, key=lambda c: (c.spec.accuracy.source == "unknown", c.spec.accuracy.gain))
+        quantities = ", ".join(dict.fromkeys(c.spec.quantity for c in members))
+        scopes = fmt.join_scopes(list(dict.fromkeys(c.scope for c in members)))
+        rows.append(
+            (
+                scopes,
+                quantities + (" (estimate)" if any(c.spec.estimate for c in members) else ""),
+                worst.accuracy.replace("(", "").replace(")", ""),
+                fmt.format_period(min(c.period_s for c in members)),
+                _format_seen(min(c.spec.seen for c in members)),
+                members[0].meter,
+            )
+        )
+    return make_table(("scope", "quantity", "accuracy", "read", "sees", "meter"), rows, left=(0, 1, 2, 5))
+
+
+def _format_seen(share: float) -> str:
+    return "all" if share >= 1 else f"{share:.0%}"
+
+
 def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
     from joulelab.instruments.catalog import ESTIMATE
     from joulelab.instruments.meter_health import is_power_channel
@@ -219,9 +297,7 @@ def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
     channels = [c for r in opened for c in r.channels if every or is_power_channel(c.spec)]
     blocks: list[TextBlock] = [_make_table(channels)] if channels else []
     if not channels:
-        here = "There is no power meter here: runs are recorded with time and load, without energy."
-        if on_request:
-            here = "No power meter is read unless it is named: others are read on request, see below."
+        here = ON_REQUEST if on_request else NO_POWER
         blocks.append(TextLine("None of these meters reads energy or power." if named else here))
     blocks += [BLANK_LINE, list_facts(line for r in opened for line in _describe_open(r))]
     if on_request:
@@ -231,7 +307,7 @@ def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
         facts = list_facts((r.meter, _describe_refused(r)) for r in refused)
         blocks += [BLANK_LINE, TextLine("Not measured:"), facts]
     if not channels and not on_request:
-        blocks += [BLANK_LINE, TextLine(f"try      {TWIN_COMMAND}", is_wrapped=False)]
+        blocks += [BLANK_LINE, list_facts([("try", f"a simulated node with GPUs and CPUs:\n-> {TWIN_COMMAND}")])]
     return blocks
 
 
@@ -256,7 +332,7 @@ def _make_table(channels: list[Channel]) -> Table:
                 c.accuracy.replace("(", "").replace(")", ""),
                 fmt.format_period(c.period_s),
                 fmt.format_period(c.spec.update_s),
-                "all" if c.spec.seen >= 1 else f"{c.spec.seen:.0%}",
+                _format_seen(c.spec.seen),
                 c.meter,
             )
         )
@@ -272,8 +348,12 @@ def _describe_open(row: Row) -> list[tuple[str, str]]:
     references = list(dict.fromkeys(c.spec.accuracy.reference for c in row.channels if c.spec.accuracy.reference))
     lines = [(row.meter, f"{text}; privilege: {row.privilege or 'none'}")]
     lines += [("", f"accuracy: {reference}") for reference in references[:2]]
-    lines += [("", f"{m.scope}: {m.what} ({m.why})" + (f"\n-> {m.next}" if m.next else "")) for m in row.missing]
+    lines += [("", _describe_missing(m)) for m in row.missing]
     return lines
+
+
+def _describe_missing(part: Missing) -> str:
+    return f"{part.scope}: {part.what} ({part.why})" + (f"\n-> {part.next}" if part.next else "")
 
 
 def _describe_refused(row: Row) -> str:
@@ -350,6 +430,7 @@ def _try_meter(table: MeterTable, module: Any) -> tuple[MeterOpener, list[Readin
             key = find_missing_key(error, module, table.values)
             if key is None:
                 raise
+            _print_choices(module, table.values)
             if not sys.stdin.isatty():
                 raise ConfigError(
                     error.what,
@@ -362,6 +443,16 @@ def _try_meter(table: MeterTable, module: Any) -> tuple[MeterOpener, list[Readin
         except JoulelabError as error:
             opener.error = error
             return opener, []
+
+
+def _print_choices(module: Any, given: dict[str, Any]) -> None:
+    """Print the values that a meter's module knows for settings that are not given."""
+    choices: dict[str, dict[str, str]] = getattr(module, "list_choices", dict)()
+    for key, values in choices.items():
+        if key not in given:
+            width = max(map(len, values))
+            lines = "".join(f"\n  {key}={value:<{width}}  {meaning}" for value, meaning in values.items())
+            click.echo(f"values of {key}:{lines}", err=True)
 
 
 def find_missing_key(error: ConfigError, module: Any, given: dict[str, Any]) -> str | None:

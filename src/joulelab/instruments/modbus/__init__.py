@@ -9,6 +9,7 @@ from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.hooks import Missing
 from joulelab.instruments.modbus import doctor
 from joulelab.instruments.modbus.client import FINAL, Connection, Refusal
+from joulelab.instruments.modbus.profile import list_profiles
 from joulelab.instruments.modbus.registers import Register, blocks, cut, decode
 from joulelab.instruments.modbus.setup import CONFIG, Plan, Setup, setup
 
@@ -25,7 +26,14 @@ TRIED = "the simulated node; not on hardware"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
 
-__all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "open_meter"]
+__all__ = [
+    "CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "list_choices", "open_meter",
+]  # fmt: skip
+
+
+def list_choices() -> dict[str, dict[str, str]]:
+    """Return the values of settings that are known, with their meaning."""
+    return {"profile": list_profiles()}
 
 
 def check(config: Mapping[str, Any]) -> None:

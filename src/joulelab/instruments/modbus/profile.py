@@ -75,6 +75,13 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
+def list_profiles() -> dict[str, str]:
+    """Return the shipped profiles with the devices that they are for."""
+    found = {name: load(name, "modbus") for name in shipped()}
+    doubt = {True: "", False: " (not confirmed)"}
+    return {name: f"{profile.vendor} {profile.model}{doubt[profile.confirmed]}" for name, profile in found.items()}
+
+
 def load(given: str, where: str) -> Profile:
     """Return a profile by name or path. Raises ConfigError."""
     path = FOLDER / f"{given}.toml"

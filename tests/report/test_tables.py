@@ -3,12 +3,13 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import pytest
 from tests.analysis.studies import cell, trial
 
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.core.quantity import Quantity
+from joulelab.report import format as fmt
 from joulelab.report.html import Html
 from joulelab.report.study_tables import write_study_document
 from joulelab.report.tables import (
@@ -33,9 +34,6 @@ from joulelab.report.tables import (
     write_markdown,
     write_terminal,
 )
-
-if TYPE_CHECKING:
-    import pytest
 
 ENERGIES = [Quantity(1234.0, {"gain": 6.0}), Quantity(800.0, {"gain": 4.0}), Quantity(2034.0, {"gain": 10.0})]
 TABLE = make_table(
@@ -70,15 +68,18 @@ def test_a_mark_stands_at_figures_only() -> None:
 def test_shares_are_percent_and_may_be_below_zero() -> None:
     percent = Column("gain", "%", is_share=True)
     assert format_cell(Quantity(0.1234, {"a": 0.005}), percent) == "12.3 ± 1.0"
-    assert format_cell(Quantity(-0.01, {"a": 0.02}), percent) == "-1.0 ± 4.0"
+    assert format_cell(Quantity(-0.01, {"a": 0.02}), percent) == "not resolved"
+    assert format_cell(Quantity(-0.05, {"a": 0.02}), percent) == "-5.0 ± 4.0"
     assert format_cell(Quantity(0.0), percent) == "0"
     assert format_cell(Quantity(0.1, known=False), percent) == "10.0 ± ?"
 
 
-def test_a_difference_may_be_below_zero_an_energy_may_not() -> None:
-    q = Quantity(10.0, {"a": 10.0})
-    assert format_cell(q, Column("energy", "J")) == "10.0 (0 to 30.0)"
-    assert format_cell(q, Column("difference", "J", signed=True)) == "10.0 ± 20"
+def test_a_figure_that_is_smaller_than_its_interval_is_in_words() -> None:
+    q = Quantity(10.0, {"edge:a": 10.0})
+    assert format_cell(q, Column("energy", "J")) == fmt.TOO_SHORT_CELL
+    assert format_cell(MarkedCell(q, "~"), Column("energy", "J")) == fmt.TOO_SHORT_CELL
+    assert format_cell(q, Column("net", "J", is_derived=True)) == fmt.NOT_RESOLVED
+    assert format_cell(q, Column("quality", signed=True)) == "10.0 ± 20"
 
 
 def test_the_terminal_has_a_rule_below_the_headings_and_a_blank_line_before_sums() -> None:
@@ -214,11 +215,26 @@ def test_markdown_aligns_columns_and_marks_sums() -> None:
 
 def test_texts_of_others_break_neither_markdown_nor_latex_nor_html() -> None:
     table = make_table(("name",), [("a|b*<i>&\n\x1b[31m_%",)])
-    assert write_markdown(table).splitlines()[2] == r"| a\|b\*\<i\>\& \\x1b\[31m\_% |"
+    assert write_markdown(table).splitlines()[2] == r"| a\|b\*\<i>& \\x1b[31m\_% |"
     assert r"a|b*$<$i$>$\& \textbackslash{}x1b[31m\_\%" in write_latex(table)
     assert r"a|b*&lt;i&gt;&amp; \x1b[31m_%" in write_html(table)
     assert "\x1b" not in write_terminal(table)
-    assert escape_markdown("a`b") == r"a\`b"
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a`b", r"a\`b"),
+        ("energy [J] -> 5 < 6 & x_y #1", "energy [J] -> 5 < 6 & x_y #1"),
+        ("_a_ &lt; <b>", r"\_a\_ \&lt; \<b>"),
+        ("[a](b) [c][d] [e]: f", r"\[a](b) \[c][d] \[e]: f"),
+        ("# a", r"\# a"),
+        ("> a", r"\> a"),
+        ("{x}", r"\{x}"),
+    ],
+)
+def test_markdown_escapes_only_signs_that_have_a_meaning(text: str, escaped: str) -> None:
+    assert escape_markdown(text) == escaped
 
 
 def test_latex_has_figures_as_mathematics_and_title_and_notes_as_caption() -> None:
@@ -277,7 +293,7 @@ def test_a_document_has_headings_lists_and_tables_of_its_format() -> None:
     for name, document in DOCUMENT_FORMATS.items():
         parts = [document.write_heading("a_b"), document.write_title("c"), document.write_list(["5 %", "d"]), TABLE]
         written[name] = document.write_document(parts)
-    markdown = ["## a\\_b", "**c**", "- 5 %\n- d", write_markdown(TABLE)]
+    markdown = ["## a_b", "**c**", "- 5 %\n- d", write_markdown(TABLE)]
     assert written["markdown"] == "\n\n".join(markdown)
     latex = ["% \\usepackage{booktabs}", "\\section*{a\\_b}", "\\paragraph{c}"]
     latex += ["\\begin{itemize}", "\\item 5 \\%", "\\item d", "\\end{itemize}", write_latex(TABLE)]

@@ -34,6 +34,11 @@ STYLES = {"total": "bold", "best": "bold", "dim": "dim"}  # of rows, in the term
 ANSI = {"bold": "\x1b[1m", "dim": "\x1b[2m", "yellow": "\x1b[33m", "bold red": "\x1b[1;31m"}
 ANSI_END = "\x1b[0m"
 INLINE_STYLE = "text-align:{};padding:1px 8px;white-space:nowrap;{}"
+# Signs that have a meaning in Markdown: anywhere (mkdocs reads attributes in braces); outside of words; of tags and
+# entities; of links; at the beginning.
+MARKDOWN_SIGN = re.compile(
+    r"[\\`*|~{]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|\[(?=[^\]]*\][(\[:])|^[#>]"
+)
 LATEX_FIGURE = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # with thousands set apart by blanks
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -70,9 +75,10 @@ TableCell = Quantity | float | str | None | MarkedCell
 class Column:
     """Describe a column: heading (may have several lines), unit and alignment.
 
-    Figures are divided by `factor` to be in `unit`; shares of one are shown in percent. `signed` figures may be below
-    zero, such as differences; `digits` are those of numbers without an uncertainty. Optional columns are left out of a
-    terminal that is too narrow, the last one first.
+    Figures are divided by `factor` to be in `unit`; shares of one are shown in percent. Figures that are smaller than
+    their interval are shown in words, except `signed` ones, such as a quality; derived ones are `not resolved`.
+    `digits` are those of numbers without an uncertainty. Optional columns are left out of a terminal that is too
+    narrow, the last one first.
     """
 
     name: str
@@ -80,6 +86,7 @@ class Column:
     align: Literal["left", "right"] = "right"
     factor: float = 1.0
     signed: bool = False
+    is_derived: bool = False
     digits: int = 4
     is_share: bool = False
     is_optional: bool = False
@@ -174,7 +181,7 @@ def format_cell(cell: TableCell, column: Column) -> str:
         return fmt.NOTHING
     if isinstance(cell, MarkedCell):
         text = format_cell(cell.value, column)
-        return text if text == fmt.NOTHING else f"{cell.before}{text}{cell.after}"
+        return text if text in fmt.WORDS else f"{cell.before}{text}{cell.after}"
     if isinstance(cell, Quantity):
         return _format_quantity(cell, column)
     return str(cell) if isinstance(cell, int) else fmt.format_number(cell / column.factor, column.digits)
@@ -188,8 +195,10 @@ def _format_quantity(q: Quantity, column: Column) -> str:
         return fmt.format_change(q.value, expanded).replace(" %", "").removeprefix("+")
     if expanded == 0:
         return fmt.format_number(q.value / column.factor, column.digits)
+    if not column.signed:
+        return fmt.format_scaled(q, column.factor, is_derived=column.is_derived)
     wide = None if expanded is None else expanded / column.factor
-    return fmt.format_interval(q.value / column.factor, wide, signed=column.signed)
+    return fmt.format_interval(q.value / column.factor, wide, signed=True)
 
 
 def clean_text(text: str) -> str:
@@ -389,8 +398,8 @@ def write_markdown(table: Table) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape a text for Markdown."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", clean_text(text))
+    """Escape a text for Markdown, only where a sign would have a meaning."""
+    return MARKDOWN_SIGN.sub(r"\\\g<0>", clean_text(text))
 
 
 def _join_lines(text: str) -> str:
@@ -408,7 +417,7 @@ def write_latex(table: Table) -> str:
     for k, (row, cells) in enumerate(zip(table.rows, texts, strict=True), start=1):
         lines.append(rf"{' & '.join(escape_latex(_join_lines(text)) for text in cells)} \\")
         lines += [r"\midrule"] if row.has_rule_below and k < len(table.rows) else []
-    places = "".join("l" if c.align == "left" else "r" for c in table.columns)
+    places = "".join("l" if c.align == "left" or k < table.label_count else "r" for k, c in enumerate(table.columns))
     tabular = [rf"\begin{{tabular}}{{{places}}}", *lines, r"\bottomrule", r"\end{tabular}"]
     caption = ". ".join(part for part in (table.title, *table.notes) if part)
     captions = [rf"\caption{{{escape_latex(caption)}}}"] if caption else []

@@ -37,6 +37,7 @@ WITHOUT_NEXT = {
     "check-failed": "the check itself has one",
     "clock-stepped": "energies are not affected",
     "counter-reset": "it is over, and the energy is corrected",
+    "different-data.pair": "both cells are as they are",
     "ending.killed": "it is over",
     "keeper": "it was repaired at once",
     "paused": "it is over, and readings continued",

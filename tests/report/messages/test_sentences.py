@@ -41,7 +41,7 @@ def test_a_sentence_has_the_scope_and_the_numbers_of_its_check(folder):
     steady(folder, index=1, keep=T < 0.05)
     words = {
         "not-read": "gpu:1: fewer than two readings by nvml, so it is in no total",
-        "throttled": "gpu:0: slowed down by its hardware in 50 % of the readings",
+        "throttled": "gpu:0: slowed down by the hardware in 50 % of the readings",
         "cap": "gpu:0: in 100 % of the readings a cap of 300 W is in force, but 400 W was requested",
         "cap-not-enforced": "gpu:0: used 330 W on average, more than its cap of 300 W",
         "other-processes": "gpu:0: also used by 10 other processes (PID 80, 81, 82, 83, 84)",

@@ -217,20 +217,20 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: {meter} shows {power_w:W}, less than a {device} draws when idle; its unit is probably wrong",
         f"{DOCTOR}[if it is in kW, import it again with that unit: --map COLUMN={{column}}:kW]",
     ),
-    "throttled.power-cap": ("note", "{scope}: slowed down by its power cap in {share:%} of the readings", ""),
+    "throttled.power-cap": ("note", "{scope}: slowed down by the power cap in {share:%} of the readings", ""),
     "throttled.hardware-slowdown": (
         "warning",
-        "{scope}: slowed down by its hardware in {share:%} of the readings",
+        "{scope}: slowed down by the hardware in {share:%} of the readings",
         SLOWED,
     ),
     "throttled.software-thermal": (
         "warning",
-        "{scope}: slowed down by the driver in {share:%} of the readings, because it is hot",
+        "{scope}: slowed down by the driver in {share:%} of the readings, because of heat",
         SLOWED,
     ),
     "throttled.hardware-thermal": (
         "warning",
-        "{scope}: slowed down by its hardware in {share:%} of the readings, because it is hot",
+        "{scope}: slowed down by the hardware in {share:%} of the readings, because of heat",
         SLOWED,
     ),
     "throttled.power-brake": (

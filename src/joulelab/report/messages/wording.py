@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 4  # names of a list that are written out
 MOST_HOSTS = 3
 ORDER = {"failed": 0, "warning": 1, "note": 2}
+GAPS, CAUSES_OF_GAPS = "gaps", ("ending", "recorder", "paused", "disk")  # names of checks
 FIELD = re.compile(r"\{(\w+)(?:~(\w+))?(?::([^}]+))?\}")
 OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 STORED = "stored"  # the sentence of a check in a file of an older version, which has nothing else
@@ -49,14 +50,24 @@ def word_check(check: Check) -> WordedCheck:
 
 
 def word_checks(checks: Iterable[Check]) -> list[WordedCheck]:
-    """Write the checks that are not ok, the worst first; equal checks of several scopes become one line."""
+    """Write the checks that are not ok, the worst first; equal checks of several scopes become one line.
+
+    The cause of gaps stands above them.
+    """
     alike: dict[tuple[object, ...], list[Check]] = {}
     for check in checks:
         if check.status != "ok":
             # Alike but for figures: idle power that drifted by 101 W here and 103 W there.
             texts = tuple((name, re.sub(r"\d+(\.\d+)?", "#", text)) for name, text in check.texts.items())
             alike.setdefault((check.code, check.status, texts, tuple(check.numbers)), []).append(check)
-    return sorted((_merge_checks(members) for members in alike.values()), key=lambda worded: ORDER[worded.status])
+    worded = [_merge_checks(members) for members in alike.values()]
+    gaps = min((ORDER[each.status] for each in worded if each.name == GAPS), default=len(ORDER))
+
+    def rank_check(each: WordedCheck) -> tuple[int, bool]:
+        is_cause = gaps < len(ORDER) and each.name in CAUSES_OF_GAPS
+        return min(ORDER[each.status], gaps) if is_cause else ORDER[each.status], not is_cause
+
+    return sorted(worded, key=rank_check)
 
 
 def word_note(note: Note | str, subject: str = STUDY) -> str:

@@ -11,12 +11,13 @@ from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
+from joulelab.report.study_csv import write_records
 from joulelab.report.study_summary import summarise_study
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import PlannedCell, Workload
 from joulelab.study.nodes import NodeType
-from joulelab.study.results import _rated_of, gather, slots_csv
+from joulelab.study.results import _rated_of, gather
 from joulelab.study.slots import State, look
 from joulelab.study.trial import PhaseTrial, SlotTrial, load_trial
 from joulelab.study.work import WorkPattern
@@ -68,7 +69,7 @@ def test_slots_become_cells(tmp_path: Path) -> None:
     assert [(row["slot"], row["state"]) for row in results.rows] == [
         ("r01", "failed"), ("r01", "done"), ("r02", "done"), ("w01", "done"),
     ]  # fmt: skip
-    table = slots_csv(results.rows).splitlines()
+    table = write_records(results.rows).splitlines()
     assert len(table) == 5
     assert table[1].split(",")[1:5] == ["9", "r01", "failed", "exit code 3"]
     assert [len(cell.trials) for cell in gather(study).cells] == [0, 2]

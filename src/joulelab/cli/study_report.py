@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +64,7 @@ def print_report(
     elif form == "csv":
         from joulelab.report.study_csv import write_statistics_csv
 
-        sys.stdout.write(_add_twin_column(study, write_statistics_csv(summary)))
+        sys.stdout.write(write_statistics_csv(summary, _map_cells_to_twins(study)))
     else:
         from joulelab.report.tables import DOCUMENT_FORMATS
 
@@ -75,18 +73,10 @@ def print_report(
         sys.stdout.write(f"{head}{paper}\n{study_tables.write_study_document(summary, form)}")
 
 
-def _add_twin_column(study: Study, text: str) -> str:
-    """Add a column with the twin of each cell to a CSV text, if the study has twins."""
+def _map_cells_to_twins(study: Study) -> dict[str, str]:
+    """Return the twin of each cell by the key of the cell; empty if the study has no twins."""
     twins = map_twins(study)
-    if not twins:
-        return text
-    of = {key: twins.get(cell.workload.node_type, "") for key, cell in study.cells().items()}
-    heads, *rows = csv.reader(io.StringIO(text))
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*heads, "twin"])
-    writer.writerows([*row, of.get(row[0].partition(":")[0], "")] for row in rows)
-    return file.getvalue()
+    return {key: twins.get(cell.workload.node_type, "") for key, cell in study.cells().items()} if twins else {}
 
 
 def print_written(files: list[Path]) -> None:
@@ -107,21 +97,21 @@ def write_study_files(study: Study, results: Results, summary: StudySummary, *, 
         SCALING,
         write_cells_csv,
         write_pairs_csv,
+        write_records,
         write_scaling_csv,
         write_statistics_csv,
     )
-    from joulelab.study.results import slots_csv
 
     if (study.folder / RESULTS_FILE).exists() and not any(cell.trials for cell in results.cells):
         print_notice(
             f"no cell of this plan has run: {study.folder / RESULTS_FILE} and the files beside it are unchanged"
         )
         return []
-    made = {RESULTS_FILE: write_cells_csv(summary), "slots.csv": slots_csv(results.rows)}
-    made |= {"statistics.csv": write_statistics_csv(summary)}
+    twins = _map_cells_to_twins(study)
+    made = {RESULTS_FILE: write_cells_csv(summary, twins), "slots.csv": write_records(results.rows, twins)}
+    made |= {"statistics.csv": write_statistics_csv(summary, twins)}
     made |= {"pairs.csv": write_pairs_csv(summary)} if summary.pairs else {}
-    made |= {SCALING: write_scaling_csv(summary)} if summary.scaling else {}
-    made = {name: text if name == "pairs.csv" else _add_twin_column(study, text) for name, text in made.items()}
+    made |= {SCALING: write_scaling_csv(summary, twins)} if summary.scaling else {}
     for name in {"pairs.csv", SCALING} - set(made):  # from an earlier report
         with contextlib.suppress(OSError):
             (study.folder / name).unlink()

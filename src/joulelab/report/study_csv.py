@@ -23,13 +23,13 @@ SCALING = "scaling.csv"
 UNITS = {"energy": "j", "power": "w", "time": "s"}
 
 
-def write_cells_csv(summary: StudySummary) -> str:
+def write_cells_csv(summary: StudySummary, twins: Mapping[str, str] | None = None) -> str:
     """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), and the goals it is best for."""
     line_of = {key: line for line in summary.lines for key in line.cells}
-    return write_records([_describe_cell(summary, line_of[cell.key], cell) for cell in summary.cells])
+    return write_records([_describe_cell(summary, line_of[cell.key], cell) for cell in summary.cells], twins)
 
 
-def write_scaling_csv(summary: StudySummary) -> str:
+def write_scaling_csv(summary: StudySummary, twins: Mapping[str, str] | None = None) -> str:
     """Return a row per GPU count and set of the other knobs: speed-up, efficiency and energy against the fewest."""
     rows = []
     for scaling in summary.scaling:
@@ -38,7 +38,7 @@ def write_scaling_csv(summary: StudySummary) -> str:
             row |= {"gpus": point.gpus, "compared_with": scaling.points[0].cell}
             row |= _split_quantity("speedup", point.speedup) | _split_quantity("efficiency", point.efficiency)
             rows.append(row | _split_quantity("energy_ratio", point.energy_ratio))
-    return write_records(rows)
+    return write_records(rows, twins)
 
 
 def _describe_cell(summary: StudySummary, line: CellLine, cell: CellMetrics) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _split_quantity(name: str, q: Quantity | None) -> dict[str, float | None]:
     return {name: None if q is None else q.value, name + EXPANDED: None if q is None else q.expanded}
 
 
-def write_statistics_csv(summary: StudySummary) -> str:
+def write_statistics_csv(summary: StudySummary, twins: Mapping[str, str] | None = None) -> str:
     """Return a row per cell with every figure of its repeats, in SI units and not rounded."""
     rows = []
     for cell in summary.cells:
@@ -104,7 +104,7 @@ def write_statistics_csv(summary: StudySummary) -> str:
             sample = make_sample(values)
             row |= {f"quality_{name}_mean": sample.mean, f"quality_{name}_deviation": sample.deviation}
         rows.append(row | ({"data": cell.data} if cell.data else {}))
-    return write_records(rows)
+    return write_records(rows, twins)
 
 
 def write_pairs_csv(summary: StudySummary) -> str:
@@ -138,6 +138,13 @@ def _split_bounds(name: str, bounds: tuple[float, float] | None) -> dict[str, fl
     return {f"{name}_low": bounds and bounds[0], f"{name}_high": bounds and bounds[1]}
 
 
-def write_records(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return records as CSV, with the columns of all of them; None is an empty field."""
+def write_records(records: Sequence[Mapping[str, Any]], twins: Mapping[str, str] | None = None) -> str:
+    """Return records as CSV, with the columns of all of them; None is an empty field.
+
+    With the `twins` of cells, the last column is the twin of each record's cell.
+    """
+    if twins:
+        empty = dict.fromkeys(name for record in records for name in record)
+        keys = [str(record["cell"]).partition(":")[0] for record in records]
+        records = [{**empty, **r, "twin": twins.get(key, "")} for r, key in zip(records, keys, strict=True)]
     return write_csv(make_record_table(records))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -321,13 +319,3 @@ def _notes(slot: Path) -> dict[str, Any]:
         return read_document(f"{slot}/{NOTES}")
     except StoreError:
         return {}
-
-
-def slots_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows of slots as CSV, with the columns of all of them."""
-    heads = list(dict.fromkeys(name for row in rows for name in row))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, heads, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()

@@ -6,6 +6,7 @@ Other packages add commands by the entry-point group `joulelab.commands`.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 from typing import Any
@@ -178,6 +179,7 @@ def commands(ctx: click.Context) -> None:
 def run_commands(words: list[str]) -> int:
     """Run a command line and return the exit code."""
     own = words[: words.index("--")] if "--" in words else words  # the words after it are the workload's
+    asked = "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
     is_online = own[:1] == ["tune"] and "--online" in own
     is_running = is_online or own[:2] == ["workload", "run"] or own[:1] in [[name] for name in RUNNING]
     own_failure = OWN_FAILURE if is_running else 0  # another code could be mistaken for the workload's
@@ -186,7 +188,7 @@ def run_commands(words: list[str]) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         _print_usage_error(error, own)
-        _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked="--json" in own)
+        _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked=asked)
         return own_failure or error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED_CODE
@@ -195,7 +197,7 @@ def run_commands(words: list[str]) -> int:
         return SIGPIPE_CODE
     except OSError as error:
         if error.filename:
-            _print_json_error(error, None, asked="--json" in own)
+            _print_json_error(error, None, asked=asked)
         _close_output()
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
         print_notice(f"{what} ({error.strerror or error})")
@@ -206,7 +208,7 @@ def run_commands(words: list[str]) -> int:
         traceback.print_exception(error)
         defect = explain_defect(error)
         print_notice(str(defect))
-        _print_json_error(defect, None, asked="--json" in own)
+        _print_json_error(defect, None, asked=asked)
         return own_failure or 1
     return code if isinstance(code, int) else 0
 

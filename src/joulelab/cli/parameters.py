@@ -134,10 +134,16 @@ def add_json_option(text: str) -> Callable[[F], F]:
     """Add `--json` with another help text."""
 
     def store_flag(context: click.Context, _option: click.Parameter, value: bool) -> bool:
-        context.meta[JSON_ASKED] = value
+        context.meta[JSON_ASKED] = context.meta.get(JSON_ASKED, False) or value
         return value
 
     return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=store_flag, help=text)
+
+
+def store_format(context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Print errors as JSON too, where an option `--format json` asks for it."""
+    context.meta[JSON_ASKED] = context.meta.get(JSON_ASKED, False) or value == "json"
+    return value
 
 
 METER_OPTIONS = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import print_json, print_notice, show_progress
-from joulelab.cli.parameters import add_options, format_examples, json_option, studies_option
+from joulelab.cli.parameters import add_options, format_examples, json_option, store_format, studies_option
 from joulelab.report.tables import DOCUMENT_FORMATS
 from joulelab.study.nodes import LOCAL, list_simulated
 
@@ -153,7 +153,16 @@ def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: b
 
 @command.command("report", epilog=format_examples("joulelab study report study.toml --format markdown"))
 @add_options(FILE_OPTIONS)
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    is_eager=True,
+    callback=store_format,
+    help="Output format.",
+)
 @click.option("--interval", is_flag=True, help="Print 95 % intervals after ± instead of standard deviations.")
 @FIGURES_OPTION
 def report_command(

@@ -81,7 +81,7 @@ def test_a_notebook_is_the_sum_of_its_cells_and_of_the_time_between_them() -> No
 
 def test_without_a_meter_there_is_no_energy_and_the_next_command_is_told() -> None:
     text = describe_notebook(notebook(None, None, between=None), is_over=True).to_text()
-    assert text.startswith("the notebook: 5.000 s; no power meter can be read here: `joulelab meters`")
+    assert text.startswith("the notebook: 5.000 s, no power meter (`joulelab meters` lists what is missing)")
     assert "idle" not in text
     assert describe_cell(MeasuredCell("x", None, 0.5, None, None)).to_text() == "x: 500 ms, not recorded"
 

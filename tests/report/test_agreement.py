@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -78,6 +79,7 @@ def test_scopes_of_several_hosts_are_named_with_them():
         ([], "-"),
         ([lag("pdu1", "outlet:pdu1.1", 0.2), lag("pdu1", "outlet:pdu1.2", 0.3)], "+0.25 ± 0.06"),
         ([lag("pdu1", "outlet:pdu1.1", 0.2), lag("pdu1", "outlet:pdu1.2", 0.6)], "+0.40 ± 0.20"),
+        ([lag("pdu1", "outlet:pdu1.1", 0.02)], "not resolved"),
         ([lag("pdu1", "node.ac", 0.2, applied=False, why="load-repeats")], "-"),
         ([lag("pdu1", "node.dc", 0.2)], "-"),
     ],
@@ -90,7 +92,7 @@ def test_the_lag_that_was_taken_out(lags, words):
 def test_the_table_fits_a_terminal_and_nothing_of_nothing_is_no_share():
     none = scope("node.dc", reading("a", 0.0, 0.1), reading("b", 0.0, 0.1))
     text = write_terminal(make_agreement_table(list_agreement_rows(result(NODE, none))), 80)
-    assert "+1.0 ± 2.0" in text
+    assert re.search(r"pdu1 power_w .* not resolved  agree ", text)  # +1.0 ± 2.0 %
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -106,3 +108,7 @@ def test_rest_and_supply_in_words():
         ("supply", "efficiency 94.0 ± 1.0 % (node.dc / node.ac)"),
         ("supply", "n2: efficiency 90.0 % (node.dc / node.ac)"),
     ]
+    wide = [Quantity(1.09, {"gain:y": 0.02}), Quantity(0.9, {"gain:y": 0.2})]
+    for efficiency in wide:
+        found = list_joining_facts(result(NODE, ratios={"supply efficiency": efficiency}))
+        assert found == [("supply", "efficiency not resolved (node.dc / node.ac)")]

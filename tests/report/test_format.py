@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 
 values = st.floats(min_value=1e-9, max_value=1e13)
@@ -19,13 +20,16 @@ numbers = st.floats(min_value=-1e12, max_value=1e12)
         (12.3412, 0.1234, "12.34 ± 0.12"),
         (512.4, 123.0, "512 ± 120"),
         (12.3, 4.1, "12.3 ± 4.1"),
-        (12.3, 15.2, "12.3 (0 to 27.5)"),
+        (12.3, 15.2, "too short"),
+        (15.2, 15.2, "15.2 ± 15"),
         (12.3456, None, "12.35 ± ?"),
         (12.3456, 0.0, "12.35 ± 0"),
         (9.96, 0.0996, "9.96 ± 0.10"),
         (-1.43, 0.67, "-1.43 ± 0.67"),
-        (0.0, 0.5, "0 (0 to 0.500)"),
-        (-1e-14, 5.2, "0 (0 to 5.20)"),
+        (-0.5, 0.67, "too short"),
+        (0.0, 0.5, "too short"),
+        (0.0, 0.0, "0 ± 0"),
+        (-1e-14, 5.2, "too short"),
         (123.456789, 1e-9, "123.457 ± 0.001"),
         (math.nan, 1.0, "-"),
     ],
@@ -34,10 +38,29 @@ def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: f
     assert fmt.format_interval(value, expanded) == text
 
 
-def test_a_change_may_be_below_zero_an_energy_may_not() -> None:
+def make_quantity(value: float, expanded: float | None, kind: str = "edge") -> Quantity:
+    return Quantity(value, {kind: (expanded or 0.0) / 2}, known=expanded is not None)
+
+
+def test_a_quality_may_be_smaller_than_its_interval_an_energy_may_not() -> None:
     assert fmt.format_interval(12.3, 15.2, signed=True) == "12.3 ± 15"
-    assert fmt.format_quantity(12.3, 15.2, "J") == "12.3 (0 to 27.5) J"
-    assert fmt.format_quantity(12.3, 15.2, "J", signed=True) == "12.3 ± 15 J (± 124 %)"
+    assert fmt.format_interval(12.3, 15.2, unresolved=fmt.NOT_RESOLVED) == fmt.NOT_RESOLVED
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence", "cell"),
+    [
+        ("edge", fmt.TOO_SHORT, fmt.TOO_SHORT_CELL),
+        ("missed", fmt.TOO_SHORT, fmt.TOO_SHORT_CELL),
+        ("gap", fmt.NOT_RESOLVED, fmt.NOT_RESOLVED),
+        ("offset", fmt.NOT_RESOLVED, fmt.NOT_RESOLVED),
+    ],
+)
+def test_a_figure_is_called_too_short_only_if_more_time_would_help(kind: str, sentence: str, cell: str) -> None:
+    energy = make_quantity(12.3, 15.2, kind)
+    assert fmt.format_quantity(energy, "J", estimate=True, beside="3 Wh") == sentence
+    assert fmt.format_scaled(energy, 1.0, "J", estimate=True) == cell
+    assert fmt.format_scaled(energy, 1.0, "J", is_derived=True) == fmt.NOT_RESOLVED
 
 
 @pytest.mark.parametrize(
@@ -51,11 +74,16 @@ def test_a_change_may_be_below_zero_an_energy_may_not() -> None:
     ],
 )
 def test_a_quantity_has_a_prefix_and_says_what_is_unusual(value: float, expanded: float | None, text: str) -> None:
-    assert fmt.format_quantity(value, expanded, "J") == text
+    assert fmt.format_quantity(make_quantity(value, expanded), "J") == text
 
 
 def test_an_estimate_is_marked() -> None:
-    assert fmt.format_quantity(100.0, 50.0, "J", estimate=True) == "~100 ± 50 J (± 50 %) (estimate)"
+    assert fmt.format_quantity(make_quantity(100.0, 50.0), "J", estimate=True) == "~100 ± 50 J (± 50 %, estimate)"
+
+
+def test_everything_beside_a_quantity_is_in_one_pair_of_brackets() -> None:
+    text = fmt.format_quantity(make_quantity(9290.0, None), "J", estimate=True, beside="2.58 Wh")
+    assert text == "~9.290 kJ (2.58 Wh, accuracy unknown, estimate)"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +144,7 @@ def test_small_formats() -> None:
     assert fmt.format_change(-0.123, 0.011) == "-12.3 ± 1.1 %"
     assert fmt.format_change(-1.869, 0.1998) == fmt.format_change(-1.869, 0.2004) == "-187 ± 20 %"
     assert fmt.format_change(0.029, 0.0) == "+2.9 %"
+    assert fmt.format_change(-0.029, 0.03) == fmt.NOT_RESOLVED
     assert fmt.format_change(0.029, None) == "+2.9 % ± ?"
     assert fmt.shorten_end("a  b\nc", 80) == "a b c"
     assert fmt.shorten_end("abcdef", 4) == "abc…"
@@ -134,10 +163,11 @@ def test_an_interval_is_true_to_its_numbers(value: float, relative: float) -> No
     assert "e" not in shown + width
 
 
-@given(st.floats(-3, 3), st.floats(1e-4, 3), st.floats(1, 100))
+@given(st.floats(1e-2, 3) | st.floats(-3, -1e-2), st.floats(1e-2, 0.99), st.floats(1, 100))
 def test_a_change_is_rounded_to_its_uncertainty_and_never_finer_if_that_grows(
-    share: float, expanded: float, factor: float
+    share: float, relative: float, factor: float
 ) -> None:
+    expanded = relative * abs(share) / factor
     shown, wider = (
         fmt.format_change(share, u).removesuffix(" %").partition(" ± ") for u in (expanded, factor * expanded)
     )

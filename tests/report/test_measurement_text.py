@@ -13,6 +13,7 @@ from tests.report.test_facts import stepped, told
 from joulelab import measure
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
+from joulelab.report import format as fmt
 from joulelab.report.run_rows import MOST_PHASES
 from joulelab.report.run_tables import describe_measurement
 
@@ -48,11 +49,12 @@ def test_the_bound_of_a_sensor_is_one_note_below_the_figures(tmp_path: Path) -> 
     assert flat.endswith("-> call joulelab.step() in the training loop, or add a wall meter: joulelab meters")
 
 
-def test_no_energy_reaches_below_zero(tmp_path: Path) -> None:
+def test_an_energy_that_is_smaller_than_its_interval_is_in_words(tmp_path: Path) -> None:
     run = make_run(tmp_path, gpus=1, cpus=0)
     result = load_result(run)
     groups = tuple(replace(g, energy=replace(g.energy, value=1000.0, terms={"edge:m": 1000.0})) for g in result.groups)
-    assert "1.00 (0 to 3.00) kJ" in describe_measurement("t", 10.0, run, replace(result, groups=groups))
+    text = describe_measurement("t", 10.0, run, replace(result, groups=groups))
+    assert text.startswith(f"t: 10.00 s, {fmt.TOO_SHORT}, run ")
 
 
 def test_a_name_sends_no_control_characters_to_the_terminal() -> None:

@@ -12,11 +12,18 @@ from tests.report.synthetic import UNKNOWN, make_run
 from tests.report.test_agreement import result
 
 from joulelab.analysis.cell_metrics import Cell, summarise_cells
-from joulelab.analysis.result import CapResult, Check, RatedDevice, RatedResult
+from joulelab.analysis.result import CapResult, Check, GroupResult, RatedDevice, RatedResult
 from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
+from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
-from joulelab.report.comparison import RunComparison, compare_quantities, compare_runs
+from joulelab.report.comparison import (
+    RunComparison,
+    compare_quantities,
+    compare_runs,
+    format_figure_change,
+    limit_difference,
+)
 from joulelab.report.messages import COMPARISON, word_checks, word_notes
 from joulelab.report.paper_tables import Spread, list_paper_tables
 from joulelab.report.run_tables import describe_rated, format_rated_power, name_ending
@@ -111,7 +118,7 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
     [
         (pair(0.8, 0.01), "B uses 20.0 % less ± 2.0"),
         (pair(1.2, 0.01, time=1.1), "B uses 20.0 % more ± 2.0; it takes 10.0 % longer"),
-        (pair(1.01, 0.01), "No significant difference in energy: B / A - 1 = +1.0 ± 2.0 %"),
+        (pair(1.01, 0.01), "No significant difference in energy: at most 3.0 %"),
         (
             pair(1.25, None, time=0.9),
             "B reads 25.0 % more, but the accuracy is unknown, so no interval; it takes 10.0 % less time",
@@ -121,6 +128,16 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
 )
 def test_a_verdict_is_one_sentence(found: RunComparison, verdict: str) -> None:
     assert found.word_verdict() == verdict
+
+
+def test_energies_that_are_smaller_than_their_intervals_are_not_compared() -> None:
+    energy = compare_quantities("energy", "J", Quantity(1.0, {"edge:a": 1.0}), Quantity(2.0, {"gap:b": 1.5}), ())
+    groups = [GroupResult("measured", ("gpu:0",), Quantity(1.0), Quantity(1.0), None)]
+    found = RunComparison(result(groups=groups), result(groups=groups), (energy,), False)
+    words = "The energies cannot be compared: A is too short to measure and B is not resolved"
+    assert found.word_verdict() == words
+    assert format_figure_change(energy) == fmt.NOT_RESOLVED
+    assert limit_difference(energy) == ""
 
 
 def test_why_two_runs_cannot_be_compared_is_said(runs: Path) -> None:
@@ -239,7 +256,7 @@ def gap(place: str) -> Check:
         ),
         (
             [Check("throttled.power-cap", "note", f"gpu:{k}", {"share": 0.33}) for k in range(4)],
-            "gpu:0-3: slowed down by its power cap in 33 % of the readings",
+            "gpu:0-3: slowed down by the power cap in 33 % of the readings",
         ),
         (
             [gap(f"n1/{scope}") for scope in ("gpu:0", "gpu:1", "gpu:2", "node.ac")],

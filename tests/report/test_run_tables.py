@@ -10,9 +10,12 @@ from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
 from joulelab.analysis.result import Check, PhaseResult
 from joulelab.analysis.results_file import load_result
+from joulelab.core.quantity import Quantity
+from joulelab.report import format as fmt
 from joulelab.report.messages import word_check, word_checks
-from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
-from joulelab.report.run_tables import lay_out_run
+from joulelab.report.run_rows import EnergyRow, count_hidden_phases, list_energy_rows, list_phase_rows
+from joulelab.report.run_tables import lay_out_run, make_budget_table, make_energy_table, write_headline
+from joulelab.report.tables import measure_table, write_terminal
 from joulelab.report.terminal import list_facts, write_blocks
 
 if TYPE_CHECKING:
@@ -115,11 +118,33 @@ def test_too_few_readings_are_not_called_an_unknown_accuracy(runs: Path) -> None
     few = replace(scope, reading=replace(scope.reading, energy=energy, readings=1))
     groups = tuple(replace(group, energy=energy) for group in result.groups)
     text = shown(replace(result, scopes=(few,), groups=groups), path)
-    assert "J (too few readings for an interval)" in text.splitlines()[1]
+    assert "Wh, too few readings for an interval)" in text.splitlines()[1]
     assert f"accuracy {scope.reading.accuracy}, too few readings for an interval" in text
     assert "accuracy unknown" not in text
     many = replace(few, reading=replace(few.reading, readings=100))
-    assert "(accuracy unknown)" in shown(replace(result, scopes=(many,), groups=groups), path).splitlines()[1]
+    assert "Wh, accuracy unknown)" in shown(replace(result, scopes=(many,), groups=groups), path).splitlines()[1]
+
+
+def test_energies_that_are_smaller_than_their_intervals_are_in_words(runs: Path) -> None:
+    short, wide = Quantity(10.0, {"edge:x": 8.0}), Quantity(10.0, {"gain:x": 8.0})
+    rows = [EnergyRow("gpu:0", short, short, net=short), EnergyRow("rest of node.ac", short, short, is_derived=True)]
+    lines = write_terminal(make_energy_table([*rows, EnergyRow("cpu:0", wide, wide)])).splitlines()
+    assert [re.split(r" {2,}", line)[1:] for line in lines[2:]] == [
+        [fmt.TOO_SHORT_CELL, "-", "-", "-", fmt.NOT_RESOLVED],
+        [fmt.NOT_RESOLVED, "-", "-", "-", "-"],
+        [fmt.NOT_RESOLVED, "-", "-", "-", "-"],
+    ]
+    result = load_result(make_run(runs, gpus=1, cpus=0))
+    groups = tuple(replace(g, energy=short, mean_w=short) for g in result.groups)
+    assert write_headline(replace(result, groups=groups)) == f"energy: {fmt.TOO_SHORT}. It took 10.00 s"
+
+
+def test_the_cause_of_gaps_stands_above_them() -> None:
+    gaps = Check("gaps", "failed", "gpu:0", {"lost_share": 0.4})
+    died, late = Check("recorder.died", "warning", texts={"reason": "signal 9"}), Check("late", "note", "gpu:0")
+    assert [check.code for check in word_checks([late, gaps, died])] == ["recorder.died", "gaps", "late"]
+    other = Check("not-read", "failed", "gpu:1")
+    assert [check.code for check in word_checks([died, other])] == ["not-read", "recorder.died"]
 
 
 def test_the_budget_names_a_family_of_one_member_once(runs: Path) -> None:
@@ -128,9 +153,19 @@ def test_the_budget_names_a_family_of_one_member_once(runs: Path) -> None:
     (scope,), (group, *_) = result.scopes, result.groups
     node = replace(scope, scope="node.ac")
     groups = [replace(group, name=name, scopes=("node.ac",)) for name in ("node.ac", "measured")]
-    text = shown(replace(result, scopes=(node,), groups=tuple(groups)), path, budget=True)
-    budget = text[text.index("uncertainty, %") :]
-    assert [line.split()[0] for line in budget.splitlines()[2:4]] == ["node.ac", "measured"]
+    rows = list_energy_rows(replace(result, scopes=(node,), groups=tuple(groups)))
+    assert [row.cells[0] for row in make_budget_table(rows).rows] == ["node.ac"]
+
+
+def test_in_a_narrow_terminal_the_smallest_parts_of_the_budget_are_one_column() -> None:
+    kinds = ("gain", "sampling", "missed", "quantum", "offset", "in-step", "gap")
+    energy = Quantity(100.0, {f"{kind}:x": 2.0**-k for k, kind in enumerate(kinds)}, bounds={"x": 4.0})
+    rows = [EnergyRow("gpu:0", energy, energy)]
+    wide, narrow = make_budget_table(rows), make_budget_table(rows, 60)
+    assert [column.name for column in wide.columns[2:]] == [*kinds, "bound:\nunseen"]
+    assert [column.name for column in narrow.columns[2:]] == [*kinds[:3], "other", "bound:\nunseen"]
+    assert measure_table(narrow) <= 60 < measure_table(wide)
+    assert narrow.rows[0].cells[-2:] == ("0.29", "8.0")  # 2 x the root of the sum of the squares of 1/8 to 1/64
 
 
 def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
@@ -144,7 +179,7 @@ def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
     path = make_run(runs, gpus=0, cpus=0, estimate=True)
     text = shown(load_result(path), path)
     assert text.splitlines()[1].startswith("~")
-    assert "(estimate)" in text.splitlines()[1]
+    assert "Wh, estimate)" in text.splitlines()[1]
     line = row(text, "cpu (estimate)")
     assert len(re.findall("~", line)) == 4
 

@@ -31,6 +31,11 @@ def test_facts_are_wrapped_beside_their_label() -> None:
     assert lines == ["warning  the meters disagree by more", "         than both may be off"]
 
 
+def test_no_label_overruns_its_column() -> None:
+    lines = write_blocks([list_facts([("configuration", "wrong"), ("nvml", "absent")])], 40).splitlines()
+    assert lines == ["configuration wrong", "nvml          absent"]
+
+
 def test_styles_are_those_of_the_label() -> None:
     facts = list_facts([("failed", "gaps"), ("run", "x")], styles={"failed": "bold red"})
     assert write_blocks([facts], 80, is_styled=True) == "\x1b[1;31mfailed   gaps\x1b[0m\nrun      x\n"

@@ -194,7 +194,7 @@ def describe_event(event: Told, scope: str | None = None) -> str:
     cell = f"[{event.finished:>{width}}/{event.total}] {describe_cell(event.cell)} ({event.slot.name})"
     if event.trial is not None:
         energy = event.trial.energy(scope)
-        used = "no energy" if energy is None else fmt.format_quantity(energy.value, energy.expanded, "J")
+        used = "no energy" if energy is None else fmt.format_quantity(energy, "J")
         state = "" if event.what == "done" else f"{event.what}: "
         head = f"{cell}: {state}{fmt.format_duration(event.trial.time_s)}, {used}"
     else:

@@ -278,5 +278,5 @@ def _print_trial(scope: str | None, event: Told) -> None:
     if event.trial is None or energy is None:
         print_notice(f"  {describe_event(event, scope)}")
     else:
-        used = fmt.format_quantity(energy.value, energy.expanded, "J")
+        used = fmt.format_quantity(energy, "J")
         print_notice(f"  {fmt.format_duration(event.trial.time_s)}, {used}{'' if scope is None else ' by ' + scope}")

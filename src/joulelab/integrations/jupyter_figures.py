@@ -92,12 +92,14 @@ class NotebookFigures:
 
     @property
     def idle_share(self) -> tuple[float, float] | None:
-        """Return the shares of energy and of time between cells, None if they are unknown."""
-        whole = self.whole
+        """Return the shares of energy and of time between cells, None if they are unknown or not resolved."""
+        whole, idle = self.whole, self.between.energy
         is_complete = all(part.name != EARLIER for part in self.parts)
-        if not is_complete or self.between.energy is None or whole.energy is None or whole.energy.value <= 0:
+        if not is_complete or idle is None or whole.energy is None or whole.energy.value <= 0:
             return None
-        return self.between.energy.value / whole.energy.value, self.between.duration_s / whole.duration_s
+        if not (idle.is_resolved and whole.energy.is_resolved):
+            return None
+        return idle.value / whole.energy.value, self.between.duration_s / whole.duration_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from joulelab.report import format as fmt
 from joulelab.report.messages import word_checks
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import (
+    NO_POWER_METER,
+    explain_no_energy,
     list_work_facts,
     list_workload_facts,
     make_energy_table,
@@ -21,10 +23,10 @@ from joulelab.report.tables import Column, Table, TableRow, make_table, scale_co
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.analysis.result import Result
     from joulelab.integrations.jupyter_figures import MeasuredCell, NotebookFigures, NotebookPart, PowerPicture
 
 MOST_CELLS = 30  # further cells are shown in one row: those that used least
-NO_METER = "no power meter can be read here: `joulelab meters` shows the reasons"
 BLOCKS = "▁▂▃▄▅▆▇█"
 # Room for the figures at the left and below, and the size of the curve.
 LEFT, BELOW, WIDTH, HEIGHT = 58, 18, 420, 70
@@ -75,7 +77,7 @@ def describe_cell(measured: MeasuredCell) -> NotebookOutput:
     lines += [f"run    {measured.run}"] if measured.run is not None else []
     # The run goes on, the cell has ended.
     ended = replace(result, state="closed")
-    head = write_headline(ended) if result.scopes else _describe_unmeasured(measured.duration_s)
+    head = write_headline(ended) if result.scopes else _describe_unmeasured(measured.duration_s, result)
     return NotebookOutput(measured.name, head, tuple(tables), measured.power, tuple(lines))
 
 
@@ -83,10 +85,10 @@ def describe_notebook(notebook: NotebookFigures, *, is_over: bool) -> NotebookOu
     """Show a notebook's cells and the time between them, which together are the whole."""
     whole = notebook.whole
     time = fmt.format_duration(whole.duration_s)
-    head = _describe_unmeasured(whole.duration_s)
+    head = _describe_unmeasured(whole.duration_s, notebook.result)
     if whole.energy is not None:
-        energy = fmt.format_quantity(whole.energy.value, whole.energy.expanded, "J")
-        head = f"{energy} in {time}, {fmt.format_watts(whole.mean_w or 0.0)} on average"
+        mean = f", {fmt.format_watts(whole.mean_w or 0.0)} on average" if whole.energy.is_resolved else ""
+        head = f"{fmt.format_quantity(whole.energy, 'J')} in {time}{mean}"
     parts = [*_choose_parts(notebook.parts), notebook.between, whole]
     lines = [f"{label:<6} {text}" for label, text in list_workload_facts(notebook.result)] if notebook.result else []
     if notebook.idle_share is not None:
@@ -97,8 +99,8 @@ def describe_notebook(notebook: NotebookFigures, *, is_over: bool) -> NotebookOu
     return NotebookOutput(title, head, (_make_part_table(parts),), notebook.power, tuple(lines))
 
 
-def _describe_unmeasured(seconds: float) -> str:
-    return f"{fmt.format_duration(seconds)}; {NO_METER}"
+def _describe_unmeasured(seconds: float, result: Result | None) -> str:
+    return f"{fmt.format_duration(seconds)}, {NO_POWER_METER if result is None else explain_no_energy(result)}"
 
 
 def _choose_parts(parts: Sequence[NotebookPart]) -> list[NotebookPart]:
@@ -118,7 +120,8 @@ def _make_part_table(parts: Sequence[NotebookPart]) -> Table:
     rows = []
     for k, p in enumerate(parts):
         label = f"{p.name}{' (runs)' if p.is_open else ''}{f' · {p.title}' if p.title else ''}"
-        cells = (fmt.shorten_end(label, 48), fmt.format_duration(p.duration_s), p.energy, p.mean_w)
+        mean_w = p.mean_w if p.energy is not None and p.energy.is_resolved else None
+        cells = (fmt.shorten_end(label, 48), fmt.format_duration(p.duration_s), p.energy, mean_w)
         rows.append(TableRow(cells, "total" if k == len(parts) - 1 else ""))
     return make_table([Column("", align="left"), Column("time"), energy, mean], rows)
 

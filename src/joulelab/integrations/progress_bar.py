@@ -62,7 +62,7 @@ class ProgressBar:
     def paint(self, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
         """Paint the state of the loop over the bar before."""
         parts = [self._describe_rate(seconds, batches, samples)]
-        if now is not None and "measured" in now.energy:
+        if now is not None and "measured" in now.energy and now.energy["measured"].is_resolved:
             parts.append(self._describe_power(seconds, now))
             # Samples since the last readings are left out, by their share of the time.
             per = self._describe_energy(samples * min(now.seconds / seconds, 1.0) if seconds else 0.0, now)
@@ -87,11 +87,10 @@ class ProgressBar:
         ]
         if now is not None and "measured" in now.energy:
             energy = now.energy["measured"]
-            parts += [
-                self._describe_energy(samples, now, wide=True),
-                fmt.format_watts(energy.value / max(now.seconds, 1e-9)),
-            ]
-            parts.append(fmt.format_quantity(energy.value, energy.expanded, "J", estimate=now.estimate))
+            if energy.is_resolved:
+                parts.append(self._describe_energy(samples, now, wide=True))
+                parts.append(fmt.format_watts(energy.value / max(now.seconds, 1e-9)))
+            parts.append(fmt.format_quantity(energy, "J", estimate=now.estimate))
         else:
             parts.append("energy not measured")
         ranks = f" ({self._ranks} ranks taken as alike)" if self._ranks > 1 else ""
@@ -125,7 +124,7 @@ class ProgressBar:
             return ""
         per = now.energy["measured"] * (1 / (samples * self._ranks))
         if wide:
-            return fmt.format_quantity(per.value, per.expanded, f"J/{self._one}", estimate=now.estimate)
+            return fmt.format_quantity(per, f"J/{self._one}", estimate=now.estimate)
         return f"{'~' if now.estimate else ''}{fmt.format_rough(per.value, f'J/{self._one}')}"
 
     def _find_width(self) -> int:

@@ -23,7 +23,6 @@ from joulelab.report.tables import (
     TableCell,
     TableRow,
     make_table,
-    measure_table,
     scale_column,
 )
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine
@@ -40,7 +39,7 @@ LEAST_OF_FACT = 24  # letters
 OWN_LABELS = ("cell", "slot")  # the place of a run in its study: its knobs have the same
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 METER_ERRORS = ("gain:", "offset:")  # the same in two runs on one device
-ALIKE_MARK = "≈"  # stands for `no significant difference` where there is no room
+DERIVED = ("rest ", "supply loss", "net of idle")  # differences of energies
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,18 @@ class ComparedFigure:
         if self.ratio is None or self.ratio.expanded is None:
             return None
         return abs(self.ratio.value - 1) > self.ratio.expanded
+
+    @property
+    def is_resolved(self) -> bool:
+        """Return whether A and B are larger than their intervals."""
+        return self.a.is_resolved and self.b.is_resolved
+
+    def word_limit(self) -> str:
+        """Return the largest difference within the interval: `at most 1.5 %`; empty if it is unknown."""
+        if self.ratio is None or self.ratio.expanded is None or not self.is_resolved:
+            return ""
+        largest = abs(self.ratio.value - 1) + self.ratio.expanded
+        return f"at most {fmt.format_percent(largest, signed=False)}"
 
     def word_verdict(self) -> str:
         """Return the verdict in words."""
@@ -96,7 +107,7 @@ class RunComparison:
         if time is not None and time.ratio is not None and abs(time.ratio.value - 1) >= 0.0005:
             share = time.ratio.value - 1
             took = f"; it takes {fmt.format_percent(abs(share), signed=False)} {'longer' if share > 0 else 'less time'}"
-        if energy is None or energy.ratio is None:
+        if energy is None or energy.ratio is None or not energy.is_resolved:
             return f"The energies cannot be compared: {self._explain_missing()}{took}"
         share, expanded = energy.ratio.value - 1, energy.ratio.expanded
         mark = " (an estimate)" if energy.estimate else ""
@@ -104,7 +115,7 @@ class RunComparison:
             size = fmt.format_percent(abs(share), signed=False)
             return f"B reads {size} {_name_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
         if not energy.is_different:
-            return f"No significant difference in energy: B / A - 1 = {fmt.format_change(share, expanded)}{mark}{took}"
+            return f"No significant difference in energy: {energy.word_limit()}{mark}{took}"
         return f"B uses {_size_interval(share, expanded)}{mark}{took}"
 
     @property
@@ -175,7 +186,12 @@ class RunComparison:
         damaged = [label for label, run in (("A", self.a), ("B", self.b)) if run.is_damaged and label in without]
         if damaged:
             return f"files of {' and '.join(damaged)} cannot be read or are missing"
-        return f"no power meter was read in {' and '.join(without)}" if without else "one of them is zero"
+        if without:
+            return f"no power meter was read in {' and '.join(without)}"
+        energy = self.find_figure("energy")
+        pairs = () if energy is None else (("A", energy.a), ("B", energy.b))
+        unresolved = [f"{label} is {fmt.word_unresolved(q)}" for label, q in pairs if not q.is_resolved]
+        return " and ".join(unresolved) or "one of them is zero"
 
 
 def compare_runs(a: Result, b: Result) -> RunComparison:
@@ -292,13 +308,12 @@ def _size_interval(share: float, expanded: float) -> str:
     return f"{value} % {_name_direction(share)} ± {width}"
 
 
-def make_figure_table(found: RunComparison, *, has_marks: bool = False) -> Table:
-    """Return the figures of a comparison; marks stand for verdicts where there is no room for words."""
+def make_figure_table(found: RunComparison) -> Table:
+    """Return the figures of a comparison."""
     rows = []
     for line in found.lines:
-        name, verdict = line.name.lstrip(" "), word_figure_verdict(line)
-        change = format_figure_change(line) + ("" if not has_marks else f" {ALIKE_MARK if verdict else ' '}")
-        cells = (name, *format_figure_values(line), change, "" if has_marks else verdict)
+        name = line.name.lstrip(" ")
+        cells = (name, *format_figure_values(line), format_figure_change(line), limit_difference(line))
         rows.append(TableRow(cells, depth=(len(line.name) - len(name)) // 2))
     return make_table(("", "A", "B", "B / A - 1", ""), rows, left=(0, 4), title="A and B side by side")
 
@@ -308,9 +323,9 @@ def format_figure_change(line: ComparedFigure) -> str:
     return fmt.NOTHING if line.ratio is None else fmt.format_change(line.ratio.value - 1, line.ratio.expanded)
 
 
-def word_figure_verdict(line: ComparedFigure) -> str:
-    """Return the verdict in words if a difference is not significant; empty for other differences."""
-    return "" if line.is_different is not False or line.unit in ("s", "") else line.word_verdict()
+def limit_difference(line: ComparedFigure) -> str:
+    """Return the largest possible difference if it is not significant; empty for other differences."""
+    return "" if line.is_different is not False or line.unit in ("s", "") else line.word_limit()
 
 
 def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
@@ -321,11 +336,8 @@ def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
         return fmt.format_rate(line.a.value), fmt.format_rate(line.b.value)
     largest = [v for q in (line.a, line.b) for v in (q.value, q.expanded)]
     factor, unit = fmt.choose_scale(largest, line.unit)
-    mark = "~" if line.estimate else ""
-    a, b = (
-        f"{mark}{fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor)} {unit}"
-        for q in (line.a, line.b)
-    )
+    is_derived = line.name.strip().startswith(DERIVED)
+    a, b = (fmt.format_scaled(q, factor, unit, estimate=line.estimate, is_derived=is_derived) for q in (line.a, line.b))
     return a, b
 
 
@@ -381,11 +393,11 @@ def _make_phase_row(found: RunComparison, a: PhaseRow | None, b: PhaseRow | None
     energies = [None if each is None else each.energy for each in (a, b)]
     first, second = energies
     if first is None or second is None:
-        texts = [None if q is None else fmt.format_quantity(q.value, q.expanded, "J") for q in energies]
+        texts = [None if q is None else fmt.format_quantity(q, "J") for q in energies]
         return TableRow((row.label, *times, *texts, None, ""), depth=row.depth)
     line = compare_quantities(row.label, "J", first, second, METER_ERRORS if found.same_devices else ())
-    change, verdict = format_figure_change(line), word_figure_verdict(line)
-    return TableRow((row.label, *times, *format_figure_values(line), change, verdict), depth=row.depth)
+    change, limit = format_figure_change(line), limit_difference(line)
+    return TableRow((row.label, *times, *format_figure_values(line), change, limit), depth=row.depth)
 
 
 def label_runs(results: Sequence[Result]) -> tuple[str, ...]:
@@ -405,8 +417,8 @@ def compare_with_first(results: Sequence[Result]) -> list[FilledColumn]:
         (Column("energy against A"), _list_changes(energies)),
         (Column("time against A"), _list_changes(times)),
     ]
-    verdicts = tuple("" if e is None or e.is_different is not False else e.word_verdict() for e in energies)
-    return [*columns, (Column("", align="left"), verdicts)] if any(verdicts) else columns
+    limits = tuple("" if line is None else limit_difference(line) for line in energies)
+    return [*columns, (Column("", align="left"), limits)] if any(limits) else columns
 
 
 def _fill_measured(
@@ -429,11 +441,8 @@ def lay_out_comparison(found: RunComparison, *, width: int) -> list[TextBlock]:
         blocks.append(TextLine(fmt.shorten_end(f"{label}  {run.run}  {title_run(run)}", width)))
         if run.twin:
             blocks.append(TextLine(f"   {fmt.name_twins([run.twin])}"))
-    figures = make_figure_table(found)
-    has_marks = any(map(word_figure_verdict, found.lines)) and measure_table(figures) > width
-    blocks += [BLANK_LINE, replace(make_figure_table(found, has_marks=has_marks), title="")]
+    blocks += [BLANK_LINE, replace(make_figure_table(found), title="")]
     if facts := make_fact_table(found, max((width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)):
         blocks += [BLANK_LINE, replace(facts, title="")]
     blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold")]
-    notes = [f"{ALIKE_MARK}: no significant difference."] if has_marks else []
-    return blocks + [TextLine(note) for note in (*notes, *word_notes(found.list_notes(), COMPARISON))]
+    return blocks + [TextLine(note) for note in word_notes(found.list_notes(), COMPARISON)]

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 ACCURACY_UNKNOWN = "accuracy unknown"
+# Instead of a figure whose interval is larger than its value: in sentences, in cells of tables, and where the time is
+# not the reason or the figure is derived (a rest, a difference, a gain).
+TOO_SHORT, TOO_SHORT_CELL, NOT_RESOLVED = "too short to measure", "too short", "not resolved"
+WORDS = (NOTHING, TOO_SHORT, TOO_SHORT_CELL, NOT_RESOLVED)  # texts without a number: no unit, no mark
+LONGER_HELPS = ("edge", "quantum", "sampling", "missed", "lag", "clock", "guide")  # kinds of terms that time reduces
 J_PER_WH = 3600.0
 WIDE = 0.2  # an interval of more than 20 % is shown in percent too, so that readers notice it
 NEAR_NOTHING = 0.001  # of its uncertainty: a smaller value has no significant digit
@@ -61,10 +66,12 @@ def format_number(value: float | None, digits: int = 4) -> str:
     return _format_rounded(value, min(digits - 1 - _find_exponent(value, digits), 12))
 
 
-def format_interval(value: float, expanded: float | None, *, signed: bool = False) -> str:
+def format_interval(
+    value: float, expanded: float | None, *, signed: bool = False, unresolved: str = TOO_SHORT_CELL
+) -> str:
     """Return `12.34 ± 0.12`, rounded by the uncertainty; `12.34 ± ?` if the accuracy is unknown (None).
 
-    If values are not `signed` (energy, power, time), an interval that would reach below zero is `10.3 (0 to 25)`.
+    A figure that is smaller than its interval is the text `unresolved`, except for `signed` values, such as a quality.
     """
     if not math.isfinite(value):
         return NOTHING
@@ -72,8 +79,8 @@ def format_interval(value: float, expanded: float | None, *, signed: bool = Fals
         return f"{format_number(value)} ± ?"
     if expanded == 0:
         return f"{format_number(value)} ± 0"
-    if not signed and -NEAR_NOTHING * expanded <= value < expanded:
-        return f"{format_number(max(value, 0.0), 3)} (0 to {format_number(value + expanded, 3)})"
+    if not signed and abs(value) < expanded:
+        return unresolved
     if is_wide(value, expanded) and abs(value) > NEAR_NOTHING * expanded:
         return (
             f"{format_number(value, 3)} ± {format_number(expanded, 2)}"  # the estimate is usually better than its bound
@@ -91,33 +98,50 @@ def _format_even(value: float, expanded: float) -> str:
 
 
 def format_quantity(
-    value: float,
-    expanded: float | None,
-    unit: str,
-    *,
-    estimate: bool = False,
-    signed: bool = False,
-    why: str = ACCURACY_UNKNOWN,
+    q: Quantity, unit: str, *, estimate: bool = False, why: str = ACCURACY_UNKNOWN, beside: str = ""
 ) -> str:
-    """Return a value with interval and unit; `why` is the reason if there is no interval (None)."""
-    wide = expanded if expanded is not None and math.isfinite(expanded) else 0.0
-    factor, name = find_prefix(max(abs(value), wide))
-    if expanded is None:
-        text = f"{format_number(value / factor)} {name}{unit} ({why})"
-    else:
-        shown = format_interval(value / factor, expanded / factor, signed=signed)
-        text = f"{shown} {name}{unit}"
-        if is_wide(value, expanded) and " ± " in shown:
-            text += f" (± {expanded / abs(value) * 100:.0f} %)" if value else ""
-    return f"~{text} (estimate)" if estimate else text
+    """Return a quantity with interval and unit, and the text `beside` in the brackets after it.
+
+    `why` is the reason if there is no interval. A quantity that is smaller than its interval is in words.
+    """
+    value, expanded = q.value, q.expanded
+    if not math.isfinite(value):
+        return NOTHING
+    if not q.is_resolved:
+        return word_unresolved(q)
+    factor, name = find_prefix(value)
+    shown = format_number(value / factor) if expanded is None else format_interval(value / factor, expanded / factor)
+    share = f"± {expanded / abs(value) * 100:.0f} %" if expanded is not None and is_wide(value, expanded) else ""
+    notes = [share, beside, why if expanded is None else "", "estimate" if estimate else ""]
+    text = mark_figure(shown, f"{name}{unit}", estimate=estimate)
+    return f"{text} ({', '.join(note for note in notes if note)})" if any(notes) else text
 
 
-def format_scaled(q: Quantity | None, factor: float, *, estimate: bool = False) -> str:
-    """Return a quantity divided by a factor, with its interval and without a unit; `~` before an estimate."""
+def format_scaled(
+    q: Quantity | None, factor: float, unit: str = "", *, estimate: bool = False, is_derived: bool = False
+) -> str:
+    """Return a quantity divided by a factor, with its interval and unit; `~` before an estimate.
+
+    A derived one (a rest, a difference) that is smaller than its interval is `not resolved`, never `too short`.
+    """
     if q is None:
         return NOTHING
-    text = format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
-    return f"~{text}" if estimate else text
+    wide = None if q.expanded is None else q.expanded / factor
+    unresolved = NOT_RESOLVED if is_derived else word_unresolved(q, is_cell=True)
+    return mark_figure(format_interval(q.value / factor, wide, unresolved=unresolved), unit, estimate=estimate)
+
+
+def mark_figure(text: str, unit: str = "", *, estimate: bool = False) -> str:
+    """Return a figure with its unit, and `~` before an estimate; words instead of a figure stay unchanged."""
+    return text if text in WORDS else f"{'~' if estimate else ''}{text} {unit}".rstrip()
+
+
+def word_unresolved(q: Quantity, *, is_cell: bool = False) -> str:
+    """Return the words for an energy, power or time that is smaller than its interval, by its largest term."""
+    largest = next(iter(q.without("unseen").budget()), "")
+    if largest not in LONGER_HELPS:
+        return NOT_RESOLVED
+    return TOO_SHORT_CELL if is_cell else TOO_SHORT
 
 
 def format_rough(value: float, unit: str, digits: int = 3) -> str:
@@ -147,9 +171,14 @@ def format_percent(share: float, *, signed: bool = True) -> str:
 
 
 def format_change(share: float, expanded: float | None) -> str:
-    """Return a change (0.1 = 10 %) in percent with its interval, if this is known: `-12.3 ± 1.1 %`."""
+    """Return a change (0.1 = 10 %) in percent with its interval, if this is known: `-12.3 ± 1.1 %`.
+
+    A change that is smaller than its interval is `not resolved`.
+    """
     if not math.isfinite(share):
         return NOTHING
+    if expanded is not None and abs(share) < expanded:
+        return NOT_RESOLVED
     if expanded is None:
         return f"{format_percent(share)} ± ?"
     if expanded == 0:

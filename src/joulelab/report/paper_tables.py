@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -148,7 +148,8 @@ def make_paper_table(paper: PaperTable, *, is_printed: bool = False) -> Table:
         made.append(TableRow((*labels, *row.figures), has_rule_below=is_printed and is_end))
     left = [k for k in range(len(paper.labels)) if not all(NUMBER.fullmatch(row.labels[k]) for row in paper.rows)]
     notes = [paper.caption] if is_printed else []
-    return make_table((*paper.labels, *paper.heads), made, left=left, title=paper.title, notes=notes)
+    table = make_table((*paper.labels, *paper.heads), made, left=left, title=paper.title, notes=notes)
+    return replace(table, label_count=len(paper.labels))
 
 
 def _make_one_label_table(paper: PaperTable) -> Table:
@@ -236,6 +237,9 @@ def _make_figure_column(
             continue
         text = _format_number(sample.mean, factor, decimals)
         half = choose_half_width(sample, spread)
+        if spread == "interval" and half is not None and abs(sample.mean) < half:
+            texts.append(fmt.NOT_RESOLVED)
+            continue
         text += "" if half is None else f" ± {_format_half_width(half, factor, decimals)}"
         text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
         texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
@@ -481,6 +485,8 @@ def format_more_repeats(pair: CellPair) -> str:
 
 def _format_difference(pair: CellPair) -> str:
     bounds = pair.difference_interval
+    if bounds is not None and bounds[0] < 0 < bounds[1]:
+        return fmt.NOT_RESOLVED
     value, unit = pair.difference or 0.0, UNITS[pair.figure]
     factor, prefixed = fmt.choose_scale([value, *(bounds or ())], unit)
     if unit == "s" and factor > 1:  # no kiloseconds

@@ -22,7 +22,10 @@ INNER_FAMILIES = ("core", "uncore")
 
 @dataclass(frozen=True, slots=True)
 class EnergyRow:
-    """Hold one line of the energy table: energy and net in J, powers in W; `total` marks sums."""
+    """Hold one line of the energy table: energy and net in J, powers in W; `total` marks sums.
+
+    A derived energy is a difference: the rest of a node, the loss of its supply.
+    """
 
     label: str
     energy: Quantity
@@ -32,6 +35,7 @@ class EnergyRow:
     net: Quantity | None = None
     estimate: bool = False
     total: bool = False
+    is_derived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def list_energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
         group = result.group(name)
         if members and group is not None and len(group.scopes) > 1:
             shown.append(_make_group_row(group, f"{name} ({len(group.scopes)})"))
-    sums = [g for g in result.groups if g.name in ("measured", "supply loss") or g.name.startswith("rest ")]
+    sums = [g for g in result.groups if g.name == "measured" or _is_derived(g.name)]
     if len(shown) == 1 and len(sums) == 1:
         return shown
     return shown + _make_sum_rows(sums, every=every)
@@ -90,7 +94,8 @@ def _make_sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
             continue
         energy, mean_w = add_quantities(g.energy for g in alike), add_quantities(g.mean_w for g in alike)
         estimate = any(g.estimate for g in alike)
-        shown.append(EnergyRow(f"{name} ({len(alike)})", energy, mean_w, None, None, None, estimate, total=True))
+        row = EnergyRow(f"{name} ({len(alike)})", energy, mean_w, estimate=estimate, total=True)
+        shown.append(replace(row, is_derived=_is_derived(name)))
     return shown
 
 
@@ -112,7 +117,12 @@ def _make_scope_row(s: ScopeResult, *, several: bool) -> EnergyRow:
 
 
 def _make_group_row(group: GroupResult, label: str) -> EnergyRow:
-    return replace(_make_row(group, label, estimate=group.estimate), total=True)
+    row = _make_row(group, label, estimate=group.estimate)
+    return replace(row, total=True, is_derived=_is_derived(group.name))
+
+
+def _is_derived(group: str) -> bool:
+    return group == "supply loss" or group.startswith("rest ")
 
 
 def _make_row(found: ScopeResult | GroupResult, label: str, *, estimate: bool) -> EnergyRow:

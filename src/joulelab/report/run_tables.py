@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
+from joulelab.analysis.result import is_efficiency_resolved
 from joulelab.core.scope import find_family, rank_scope
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
@@ -28,6 +30,7 @@ from joulelab.report.tables import (
     TableCell,
     TableRow,
     make_table,
+    measure_table,
     scale_column,
 )
 from joulelab.report.terminal import (
@@ -72,7 +75,7 @@ MOST_SCOPES = 4  # whose rated power is unknown
 J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh too
 MEASUREMENT_WIDTH = 80
 TOO_FEW = "too few readings for an interval"
-NO_POWER_METER = ", no power meter (`joulelab meters` lists what is missing)"
+NO_POWER_METER = "no power meter (`joulelab meters` lists what is missing)"
 MOVED = (
     ("disk", "disk_read_b", "read"),
     ("disk", "disk_written_b", "written"),
@@ -107,7 +110,7 @@ def lay_out_run(
         blocks.append(list_facts([(bound.status, f"{bound.text}\n-> {bound.next}")]))
     blocks.append(TextLine(describe_command(result, width)))
     if result.scopes:
-        blocks += _lay_out_energies(result, every=every_scope, budget=budget)
+        blocks += _lay_out_energies(result, width, every=every_scope, budget=budget)
     if result.phases:
         blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)]
         if not every_phase and (hidden := count_hidden_phases(result)):
@@ -122,14 +125,13 @@ def lay_out_run(
     return blocks + [TextLine(f"{label:<{LABEL_WIDTH}} {text}", is_wrapped=False) for label, text in closing]
 
 
-def _lay_out_energies(result: Result, *, every: bool, budget: bool) -> list[TextBlock]:
+def _lay_out_energies(result: Result, width: int, *, every: bool, budget: bool) -> list[TextBlock]:
     by = list_meter_facts(result, every=every)
-    label_width = max(LABEL_WIDTH, *(len(label) for label, _ in by))
-    blocks: list[TextBlock] = [BLANK_LINE, make_energy_table(list_energy_rows(result, every=every)), BLANK_LINE]
-    blocks.append(list_facts(by, label_width=label_width))
+    rows = list_energy_rows(result, every=every)
+    blocks: list[TextBlock] = [BLANK_LINE, make_energy_table(rows), BLANK_LINE, list_facts(by)]
     if agreement := list_agreement_rows(result, every=every):
         blocks += [BLANK_LINE, make_agreement_table(agreement)]
-    return [*blocks, BLANK_LINE, make_budget_table(result)] if budget else blocks
+    return [*blocks, BLANK_LINE, make_budget_table(rows, width)] if budget else blocks
 
 
 def write_headline(result: Result) -> str:
@@ -142,11 +144,19 @@ def write_headline(result: Result) -> str:
         if result.outcome == "imported":
             return f"no energy: the imported data has neither power nor energy. It covers {took}"
         return f"no energy measured: no power meter can be read here. It took {took}"
-    why = explain_no_interval(result)
-    text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate, why=why)
     so_far = " so far" if result.state == "live" else ""
-    mean = fmt.format_watts(whole.mean_w.value)
-    return f"{text} ({fmt.format_watt_hours(energy.value)}) in {took}{so_far}, {mean} on average"
+    if not energy.is_resolved:
+        return f"energy: {fmt.word_unresolved(energy)}. It took {took}{so_far}"
+    return f"{_format_energy(result)} in {took}{so_far}, {fmt.format_watts(whole.mean_w.value)} on average"
+
+
+def _format_energy(result: Result) -> str:
+    """Return the energy of everything measured, also in watt-hours."""
+    energy, whole = result.energy, result.group("measured")
+    assert energy is not None
+    assert whole is not None
+    beside = fmt.format_watt_hours(energy.value)
+    return fmt.format_quantity(energy, "J", estimate=whole.estimate, why=explain_no_interval(result), beside=beside)
 
 
 def explain_no_interval(result: Result) -> str:
@@ -188,15 +198,16 @@ def make_energy_table(rows: list[EnergyRow]) -> Table:
         replace(mean, name="median", unit=""),
         replace(mean, name="max", unit=""),
     ]
-    columns += [replace(energy, name="net of idle")] if has_net else []
+    columns += [replace(energy, name="net of idle", is_derived=True)] if has_net else []
     made = []
     for k, r in enumerate(rows):
-        figures: list[Quantity | float | None] = [r.energy, r.mean_w.value, r.median_w, r.max_w, r.net]
+        mean_w = r.mean_w.value if r.energy.is_resolved else None
+        figures: list[Quantity | float | None] = [r.energy, mean_w, r.median_w, r.max_w, r.net]
         label = f"{r.label} (estimate)" if r.estimate and not r.total else r.label
-        cells: tuple[TableCell, ...] = (
-            label,
-            *(MarkedCell(figure, "~" if r.estimate else "") for figure in figures[: len(columns) - 1]),
-        )
+        marked: list[TableCell] = [MarkedCell(figure, "~" if r.estimate else "") for figure in figures]
+        if r.is_derived and not r.energy.is_resolved:
+            marked[0] = fmt.NOT_RESOLVED
+        cells = (label, *marked[: len(columns) - 1])
         is_last_part = k + 1 < len(rows) and rows[k + 1].label == "measured"
         made.append(TableRow(cells, "total" if r.total else "", has_rule_below=is_last_part))
     return make_table(columns, made)
@@ -216,22 +227,36 @@ def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, 
     return lines
 
 
-def make_budget_table(result: Result) -> Table:
-    """Return the parts of the uncertainty of each scope by kind of source, in percent of its energy (k = 2)."""
-    kinds = list(dict.fromkeys(kind for s in result.scopes for kind in s.energy.budget()))
-    kinds.sort(key=lambda kind: kind == "unseen")  # last: it is a bound, and no part of `all`
-    heads = ("bound: unseen" if kind == "unseen" else kind for kind in kinds)
-    # The sum of a family with one member is that member.
-    sums = [(g.name, g.energy) for g in result.groups if g.scopes != (g.name,)]
-    parts = [(s.scope, s.energy) for s in result.scopes] + sums
-    rows = []
-    for label, energy in parts:
-        if energy.value == 0:
-            continue
-        share, spent = 200 / abs(energy.value), energy.budget()
-        whole = fmt.format_number(energy.u * share, 3) if energy.known else "unknown"
-        rows.append((label, whole, *(fmt.format_number(spent.get(k, 0.0) * share, 2) for k in kinds)))
-    return make_table(("uncertainty, %", "all", *heads), rows)
+def make_budget_table(rows: Sequence[EnergyRow], width: int | None = None) -> Table:
+    """Return the parts of the uncertainty of each row by kind of source, in percent of its energy (k = 2).
+
+    In a terminal that is too narrow, the smallest kinds are one column, `other`.
+    """
+    shown = [row for row in rows if row.energy.value != 0]
+    largest: dict[str, float] = {}
+    for energy in (row.energy for row in shown):
+        for kind, u in energy.budget().items():
+            largest[kind] = max(largest.get(kind, 0.0), u / abs(energy.value))
+    has_bound = largest.pop("unseen", None) is not None
+    kinds = sorted(largest, key=lambda kind: -largest[kind])
+    for count in range(len(kinds), 0, -1):
+        table = _fill_budget(shown, kinds[:count], kinds[count:], has_bound=has_bound)
+        if width is None or measure_table(table) <= width:
+            return table
+    return _fill_budget(shown, kinds[:1], kinds[1:], has_bound=has_bound)
+
+
+def _fill_budget(rows: Sequence[EnergyRow], kinds: Sequence[str], small: Sequence[str], *, has_bound: bool) -> Table:
+    made = []
+    for row in rows:
+        share, spent = 200 / abs(row.energy.value), row.energy.budget()
+        parts = [spent.get(kind, 0.0) for kind in kinds]
+        parts += [math.hypot(*(spent.get(kind, 0.0) for kind in small))] if small else []
+        parts += [spent.get("unseen", 0.0)] if has_bound else []  # no part of `all`
+        whole = fmt.format_number(row.energy.u * share, 3) if row.energy.known else "unknown"
+        made.append((row.label, whole, *(fmt.format_number(u * share, 2) for u in parts)))
+    heads = (*kinds, *(["other"] if small else []), *(["bound:\nunseen"] if has_bound else []))
+    return make_table(("uncertainty, %", "all", *heads), made)
 
 
 def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
@@ -240,9 +265,9 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     Columns of work are optional: those that do not fit into the terminal are left out.
     """
     energy = scale_column("energy", "J", [r.energy for r in rows])
-    means = [r.energy.value / r.duration_s if r.energy and r.duration_s > 0 else None for r in rows]
+    means = [_divide_by_time(r.energy, r.duration_s) for r in rows]
     mean = scale_column("mean", "W", means)
-    has_energy = any(w is not None for w in means)
+    has_energy = any(r.energy is not None and r.duration_s > 0 for r in rows)
     kinds = choose_work_kinds(name for r in rows for name in r.work)
     columns = [Column("phase", align="left"), Column("time"), *([energy, mean] if has_energy else [])]
     for kind in kinds:
@@ -258,8 +283,13 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
         made.append(TableRow(tuple(cells), depth=depth))
         if families and len(r.by_family) > 1 and r.duration_s > 0:
             for name, q in r.by_family.items():
-                made.append(TableRow((f"by {name}", "", q, q.value / r.duration_s), "dim", depth + 1))
+                made.append(TableRow((f"by {name}", "", q, _divide_by_time(q, r.duration_s)), "dim", depth + 1))
     return make_table(columns, made)
+
+
+def _divide_by_time(energy: Quantity | None, seconds: float) -> float | None:
+    """Return the mean power (W) of a phase, None if its energy is unknown or smaller than its interval."""
+    return energy.value / seconds if energy is not None and energy.is_resolved and seconds > 0 else None
 
 
 def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
@@ -282,10 +312,10 @@ def list_work_facts(result: Result) -> list[tuple[str, str]]:
     for name in kinds:
         one = name.removesuffix("s")
         text = fmt.format_work(result.work[name], name) + _format_rates(result, name)
-        if name in per_work:
+        if name in per_work and per_work[name].is_resolved:
             q, whole = per_work[name], result.group("measured")
             estimate, why = bool(whole and whole.estimate), explain_no_interval(result)
-            text += f", {fmt.format_quantity(q.value, q.expanded, f'J/{one}', estimate=estimate, why=why)}"
+            text += f", {fmt.format_quantity(q, f'J/{one}', estimate=estimate, why=why)}"
         lines.append(("work", text))
     judged = [fmt.format_work(done, name) for name, done in result.work.items() if name not in kinds]
     return lines + ([("work", ", ".join(judged))] if judged else [])
@@ -454,7 +484,8 @@ def _format_lag(result: Result, scope: ScopeResult, reading: ChannelEnergy) -> s
         return fmt.NOTHING
     # Cords of one meter are read at once, so their lags are about the same.
     half = max((max(moved) - min(moved)) / 2, 2 * max(g.u_s for g in lags if g.applied))
-    return f"{(max(moved) + min(moved)) / 2:+.2f} ± {half:.2f}"
+    middle = (max(moved) + min(moved)) / 2
+    return f"{middle:+.2f} ± {half:.2f}" if abs(middle) >= half else fmt.NOT_RESOLVED
 
 
 def _has_lag(scope: ScopeResult, lag: Lag) -> bool:
@@ -471,17 +502,16 @@ def make_agreement_table(rows: list[AgreementRow]) -> Table:
 
 
 def _format_off(off: Quantity | None) -> str:
-    if off is None:
-        return fmt.NOTHING
-    return f"{100 * off.value:+.1f}" + (
-        "" if off.expanded is None else f" ± {fmt.format_number(100 * off.expanded, 2)}"
-    )
+    if off is None or not off.is_resolved:
+        return fmt.NOTHING if off is None else fmt.NOT_RESOLVED
+    wide = "" if off.expanded is None else f" ± {fmt.format_number(100 * off.expanded, 2)}"
+    return f"{100 * off.value:+.1f}{wide}"
 
 
 def list_joining_facts(result: Result) -> list[tuple[str, str]]:
     """Return lines about the largest error of each rest, and about the efficiency of power supplies."""
     lines = []
-    for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):
+    for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known and g.is_resolved):
         bound = 2 * group.energy.with_bound().u
         if bound > 1.5 * 2 * group.energy.u:
             off = fmt.format_rough(bound, "J", 2)
@@ -490,8 +520,9 @@ def list_joining_facts(result: Result) -> list[tuple[str, str]]:
             )
     for name, q in result.ratios.items():
         both = q.expanded
-        text = f"{100 * q.value:.1f}" + ("" if both is None else f" ± {100 * both:.1f}")
-        lines.append(("supply", f"{name.replace('supply ', '')} {text} % (node.dc / node.ac)"))
+        text = f"{100 * q.value:.1f}" + ("" if both is None else f" ± {100 * both:.1f}") + " %"
+        text = text if is_efficiency_resolved(q) else fmt.NOT_RESOLVED
+        lines.append(("supply", f"{name.replace('supply ', '')} {text} (node.dc / node.ac)"))
     return lines
 
 
@@ -513,6 +544,8 @@ def describe_rated(rated: RatedResult) -> str:
     of = f"what {rated.families} used" if rated.unknown or rated.unused else "what was measured"
     without = f"; without {_list_some(rated.unused)}, not shown to the workload" if rated.unused else ""
     estimate = f"{power} x {_format_one_unit(rated.duration_s)} = {_format_joules(rated.energy_j)}"
+    if not ratio.is_resolved:
+        return f"{estimate} ({sources}{without}); the energy of {rated.families} is {fmt.NOT_RESOLVED}"
     return f"{estimate}: {format_ratio(ratio)} times {of} ({sources}{without})"
 
 
@@ -528,7 +561,7 @@ def format_rated_power(rated: RatedResult) -> str:
 
 def format_ratio(ratio: Quantity) -> str:
     """Return a ratio with its interval."""
-    return fmt.format_interval(ratio.value, ratio.expanded)
+    return fmt.format_scaled(ratio, 1.0, is_derived=True)
 
 
 def _format_joules(joules: float) -> str:
@@ -555,7 +588,7 @@ def format_run_energy(listed: Mapping[str, Any]) -> str:
     value, expanded = float(energy["value"]), energy["expanded"]
     factor, unit = fmt.choose_scale([value, expanded], "J")
     text = fmt.format_interval(value / factor, None if expanded is None else expanded / factor)
-    return f"{'~' if listed['estimate'] else ''}{text} {unit}"
+    return fmt.mark_figure(text, unit, estimate=listed["estimate"])
 
 
 def format_run_end(listed: Mapping[str, Any]) -> str:
@@ -565,20 +598,22 @@ def format_run_end(listed: Mapping[str, Any]) -> str:
     return f"signal {listed['signal']}" if listed["outcome"] == "signal" else str(listed["outcome"])
 
 
+def explain_no_energy(result: Result) -> str:
+    """Return why nothing was measured: meters that gave no readings with their reasons, or that there is no meter."""
+    unread = [word_check(check).text for check in result.checks if check.name == "not read"]
+    return f"no energy: {'; '.join(unread)}" if unread else NO_POWER_METER
+
+
 def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
     """Return a measurement as text: energies, phases, data, quality, and the energy of each unit of work."""
     head = f"{escape_unprintable(title)}: {fmt.format_duration(duration_s)}"
     if run is None or result is None:
         return f"{head}, not recorded"
     blocks: list[TextBlock] = [make_energy_table(list_energy_rows(result))] if result.scopes else []
-    energy, whole = result.energy, result.group("measured")
-    if energy is not None and whole is not None:
-        why = explain_no_interval(result)
-        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=whole.estimate, why=why)
-        head += f", {text} ({fmt.format_watt_hours(energy.value)})"
+    if result.energy is not None:
+        head += f", {_format_energy(result)}"
     elif not result.scopes:
-        unread = [word_check(check).text for check in result.checks if check.name == "not read"]
-        head += f", no energy: {'; '.join(unread)}" if unread else NO_POWER_METER
+        head += f", {explain_no_energy(result)}"
     if result.twin:
         head += f", {fmt.name_twins([result.twin])}"
     if result.phases:

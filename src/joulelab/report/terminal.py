@@ -55,8 +55,9 @@ BLANK_LINE = TextLine()
 def list_facts(
     rows: Iterable[tuple[str, str]], *, label_width: int = LABEL_WIDTH, styles: Mapping[str, str] | None = None
 ) -> FactLines:
-    """Return labelled lines as a block."""
-    return FactLines(tuple(rows), label_width, styles or {})
+    """Return labelled lines as a block; the column of labels is as wide as the longest label, or `label_width`."""
+    found = tuple(rows)
+    return FactLines(found, max([label_width, *(measure_text(label) for label, _ in found)]), styles or {})
 
 
 def write_blocks(blocks: Iterable[TextBlock], width: int, *, is_styled: bool = False) -> str:

@@ -57,16 +57,19 @@ def write_tuning_headline(tuned: Tuned) -> str:
     changes = [_format_gain(best.gain, "less energy", "more energy"), _format_gain(best.loss, "longer", "faster")]
     known = [c for c in changes if c]
     against = tuned.row(tuned.reference)
-    if not known or against is None:
+    if against is None:
         return text
-    text = f"{text}: {', '.join(known)} than {against.shown}"
+    text = f"{text}: {', '.join(known)} than {against.shown}" if known else text
+    pairs = (("energy", best.gain), ("time", best.loss))
+    small = [name for name, q in pairs if q is not None and not q.is_resolved]
+    text += f"; change of {' and '.join(small)} {fmt.NOT_RESOLVED}" if small else ""
     if any(q is not None and not q.known for q in (best.gain, best.loss)):
         text += " in single runs" if 1 in (best.n, against.n) else ", accuracy unknown"
     return f"{text}; no significant difference between the two" if against.cap in tuned.tied else text
 
 
 def _format_gain(q: Quantity | None, more: str, less: str) -> str:
-    if q is None:
+    if q is None or not q.is_resolved:
         return ""
     word = more if q.value >= 0 else less
     text = fmt.format_percent(abs(q.value)) if q.expanded is None else fmt.format_change(abs(q.value), q.expanded)
@@ -118,7 +121,7 @@ def list_tuning_facts(tuned: Tuned) -> list[tuple[str, str]]:
     """Return the lines below the table, each with its label."""
     kinds = {"runs": "trial", "online": "window"}
     price, kind = tuned.price, kinds[tuned.mode]
-    spent_more = tuned.saved is not None and tuned.saved.value < 0
+    spent_more = tuned.saved is not None and tuned.saved.value < 0 and tuned.saved.is_resolved
     found = [("why", tuned.why), ("spent" if spent_more else "saved", _describe_saving(tuned))]
     if tuned.scopes and tuned.rows:
         found.append(("energy", f"of {fmt.join_scopes(tuned.scopes.split(', '))}"))
@@ -148,10 +151,10 @@ def _describe_saving(tuned: Tuned) -> str:
     base, best = tuned.row(tuned.reference), tuned.row(tuned.choice)
     if tuned.saved is None or base is None or best is None or (best is base and tuned.mode == "runs"):
         return ""
-    amount, wide = tuned.saved.value, tuned.saved.expanded
-    size = _format_joules(abs(amount)) if wide is None else fmt.format_quantity(abs(amount), wide, "J", signed=True)
-    saving = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}"
-    took = "" if tuned.slower is None else f", {_format_time(tuned.slower)} {_name_longer(tuned.slower.value)}"
+    amount = tuned.saved.value
+    size = _format_joules(abs(amount)) if tuned.saved.expanded is None else fmt.format_quantity(abs(tuned.saved), "J")
+    saving = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}" if tuned.saved.is_resolved else fmt.NOT_RESOLVED
+    took = "" if tuned.slower is None else f", {_format_time(tuned.slower)}"
     always = " all the time" if tuned.mode == "online" else ""
     against = f"{saving}{took}, against {base.shown}{always}"
     return f"{against}{_describe_payback(tuned, base, best)}" if tuned.sure else f"not sure: {against}"
@@ -171,23 +174,21 @@ def _describe_payback(tuned: Tuned, base: Row, best: Row) -> str:
     return f"; {math.ceil(tuned.price.energy_j / tuned.saved.value)} runs pay for the trials"
 
 
-def _name_longer(seconds: float) -> str:
-    return "longer" if seconds >= 0 else "shorter"
-
-
 def _format_joules(value: float) -> str:
     factor, unit = fmt.choose_scale([value], "J")
     return f"{fmt.format_number(value / factor, 3)} {unit}"
 
 
 def _format_time(q: Quantity) -> str:
-    """Return a time with its interval, if the interval is known."""
-    wide = q.expanded
+    """Return by how much something takes longer or shorter, with its interval if that is known."""
+    wide, word = q.expanded, "longer" if q.value >= 0 else "shorter"
+    if not q.is_resolved:
+        return f"change of time {fmt.NOT_RESOLVED}"
     if not wide:
-        return _format_seconds(q.value)
-    if max(abs(q.value), wide) < MINUTES_S:
-        return fmt.format_quantity(abs(q.value), wide, "s", signed=True)
-    return f"{_format_seconds(q.value)} ± {fmt.format_duration(wide)}"
+        return f"{_format_seconds(q.value)} {word}"
+    if abs(q.value) < MINUTES_S:
+        return f"{fmt.format_quantity(abs(q), 's')} {word}"
+    return f"{_format_seconds(q.value)} ± {fmt.format_duration(wide)} {word}"
 
 
 def _format_seconds(value: float) -> str:

@@ -120,10 +120,10 @@ def test_bars_are_as_long_as_their_values_with_whiskers() -> None:
 
 
 def test_whiskers_of_energies_end_at_zero_those_of_changes_do_not() -> None:
-    row = ChartBar("a", 1.0, 3.0, "1 (0 to 4)")
+    row = ChartBar("a", 1.0, 3.0, "too short")
     assert [get_lower_end(1.0, 3.0), get_lower_end(-1.0, 3.0), get_lower_end(1.0, 3.0, signed=True)] == [
         0.0,
-        -4.0,
+        -1.0,
         -2.0,
     ]
     assert [BarChart("t", "", "J", (row,), level=level).is_signed for level in (None, 2.0, 0.0)] == [False, False, True]

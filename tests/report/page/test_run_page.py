@@ -152,7 +152,7 @@ def test_unknown_accuracy_has_no_interval_and_no_budget(runs: Path) -> None:
 def test_estimates_are_marked(runs: Path) -> None:
     _, page, _ = paged(make_run(runs, gpus=0, cpus=0, estimate=True))
     assert "~" in body(page, "summary")
-    assert "(estimate)" in body(page, "summary")
+    assert ", estimate)" in body(page, "summary")
 
 
 def test_simulated_runs_say_so_first(runs: Path) -> None:

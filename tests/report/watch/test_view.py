@@ -151,7 +151,7 @@ def test_an_estimate_says_so(tmp_path: Path) -> None:
     view = watch(make_run(tmp_path, state="live", gpus=0, cpus=0, estimate=True))
     assert view.estimate
     assert write_summary(view).startswith("~22.50 W now")
-    assert "(estimate)" in write_summary(view)
+    assert ", estimate)" in write_summary(view)
 
 
 def test_energies_keep_to_their_share(live: Path) -> None:

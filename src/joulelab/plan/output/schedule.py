@@ -50,7 +50,11 @@ def headline(comparison: Comparison) -> str:
         return f"{under}: of no job it is known what caps do."
     own = min(best, key=lambda o: o.drawn[0]["wait_s"])
     energy, wait = own.change("energy_j", base), own.figure("wait_s").value
-    told = "" if energy is None else f"{fmt.format_change(energy.value, energy.expanded)} energy, "
+    told = (
+        ""
+        if energy is None or not energy.is_resolved
+        else f"{fmt.format_change(energy.value, energy.expanded)} energy, "
+    )
     waited = f"{fmt.format_duration(wait)} of waiting instead of {fmt.format_duration(base.figure('wait_s').value)}"
     over, was = (fmt.format_duration(o.drawn[0][f"over_{site.count}_s"]) for o in (own, base))
     above = f"{over} above the budget instead of {was}"

@@ -58,6 +58,8 @@ def _less(plan: Plan, way: Way, share: Quantity | None) -> str:
     if share is None:
         amount = saved(way, plan.now, plan.job)
         return f"{money(amount.value, amount.expanded, plan.unit)} less"
+    if not share.is_resolved:
+        return f"less {'carbon' if plan.slots.label.kind != 'price' else 'money'} (how much is {fmt.NOT_RESOLVED})"
     text = fmt.format_percent(share.value) if share.expanded is None else fmt.format_change(share.value, share.expanded)
     return f"{text.removeprefix('+')} less {'carbon' if plan.slots.label.kind != 'price' else 'money'}"
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from joulelab.report import format as fmt
+
 if TYPE_CHECKING:
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
 
@@ -22,7 +24,12 @@ FAMILY_COLOURS = {
 
 def get_lower_end(value: float, expanded: float, *, signed: bool = False) -> float:
     """Return the lower end of an interval; energies, powers and times do not go below zero, `signed` values may."""
-    return value - expanded if signed or value < 0 else max(value - expanded, 0.0)
+    return value - expanded if signed else max(value - expanded, min(value, 0.0))
+
+
+def format_point(value: float, expanded: float | None) -> str:
+    """Return the value of a point or bar with its interval, if it has one."""
+    return fmt.format_interval(value, expanded, unresolved=fmt.NOT_RESOLVED) if expanded else fmt.format_number(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ TITLE = "Power over time"
 VISIBLE_ROLES = ("stack", "whole", "load")
 OUTER_SCOPES = ("rack", "node.")  # of several runs, drawn rather than their parts
 MOST_PHASES, MOST_GAPS = 400, 200  # outer phases and long gaps first
-POWER_NOTE = "Grey: lowest and highest reading. Time 0 is the start of the workload."
+POWER_NOTE = "Hatched: from the lowest to the highest reading. Time 0 is the start of the workload."
 NO_COMMON_SCOPE = "Power over time: these runs have no measured scope in common."
 
 
@@ -46,7 +46,8 @@ def describe_power(result: Result) -> str:
     if whole is None:
         return "Power over time."
     scopes = fmt.join_scopes(list(dict.fromkeys(whole.scopes)))
-    text = f"Power over time of {scopes}: {fmt.format_watts(whole.mean_w.value)} on average"
+    mean = f": {fmt.format_watts(whole.mean_w.value)} on average" if whole.mean_w.is_resolved else ""
+    text = f"Power over time of {scopes}{mean}"
     members = set(zip(whole.hosts, whole.scopes, strict=True))
     statistics = [s.statistics for s in result.scopes if (s.host, s.scope) in members]
     if len(statistics) == 1 and (of := statistics[0]) is not None:
@@ -64,7 +65,8 @@ def list_power_lines(result: Result) -> tuple[PowerLine, ...]:
         part = f" ({result.rated.families})" if result.rated.unknown else ""
         lines.append(PowerLine(f"rated: {format_rated_power(result.rated)}{part}", result.rated.watts, "rated"))
     mean = whole.mean_w.value
-    lines.append(PowerLine(f"mean: {fmt.format_watts(mean)}", mean, "mean"))
+    if whole.mean_w.is_resolved:
+        lines.append(PowerLine(f"mean: {fmt.format_watts(mean)}", mean, "mean"))
     idle_by_scope = {(s.host, s.scope): s.idle_w for s in result.scopes}
     powers = [idle_by_scope.get(key) for key in zip(whole.hosts, whole.scopes, strict=True)]
     known = [q for q in powers if q is not None]
@@ -143,7 +145,7 @@ def _describe_common(label: str, results: Sequence[Result], traces: Sequence[Pow
     runs = []
     for name, result, trace in zip(labels, results, traces, strict=True):
         mean, time = _find_mean(result, trace), fmt.format_duration(result.duration_s)
-        power = f"{fmt.format_quantity(mean.value, mean.expanded, 'W')} for " if mean else ""
+        power = f"{fmt.format_quantity(mean, 'W')} for " if mean and mean.is_resolved else ""
         runs.append(f"{name}: {power}{time}")
     return f"Power over time of {label}. {'; '.join(runs)}."
 

@@ -329,7 +329,8 @@ def _paint_power(figure: Figure, chart: PowerChart) -> str:
         colour = FILLS[FAMILY_COLOURS.get(trace.id, k) % len(FILLS)]
         axes.stairs(upper, edges, baseline=lower, fill=True, color=colour, alpha=0.75, label=trace.label)
         lower = upper
-    axes.stairs(whole.high / factor, edges, baseline=whole.low / factor, fill=True, color="#000000", alpha=0.25)
+    ends: Any = {"facecolor": "none", "edgecolor": DARK, "hatch": "/////", "linewidth": 0, "alpha": 0.5}
+    axes.stairs(whole.high / factor, edges, baseline=whole.low / factor, fill=True, **ends)
     for line in chart.lines:
         colour, dash = POWER_LINES[line.kind]
         axes.axhline(line.watts / factor, color=colour, linestyle=dash, linewidth=1.1, label=line.label)

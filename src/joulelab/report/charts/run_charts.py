@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from joulelab.report.comparison import RunComparison
 
 OTHER_COLOUR, ALERT_COLOUR, GREY = 4, 5, 7
-OUTER_FAMILIES = ("psys", "node.dc", "node.ac", "rack", "job")
+OUTER_FAMILIES = ("accel", "module", "psys", "node.dc", "node.ac", "rack", "job")
 MOST_NODES, MOST_EPOCHS, MOST_BUDGETS, MOST_HISTOGRAMS, MOST_DESCRIBED = 64, 400, 24, 4, 24
 LEAST_BARS = 2
 LEAST_SHARE = 0.002  # of the square of an uncertainty: smaller parts cannot be seen
@@ -120,10 +120,11 @@ def chart_energy_parts(result: Result) -> StackChart | None:
         pieces = []
         for (h, name), q in parts.items():
             if h == host:
-                share = fmt.format_percent(q.value / whole.value, signed=False) if whole.value > 0 else fmt.NOTHING
-                text = f"{_format_scaled(q, factor)} {unit}, {share}"
+                text = fmt.format_scaled(q, factor, unit, is_derived=name in ("rest", "supply loss"))
+                if q.is_resolved and whole.value > 0:
+                    text += f", {fmt.format_percent(q.value / whole.value, signed=False)}"
                 pieces.append(StackPart(keys.index(name), q.value / factor, text))
-        text = f"{_format_scaled(whole, factor)} {unit}"
+        text = fmt.format_scaled(whole, factor, unit)
         bars.append(StackedBar(host, tuple(pieces), text, _scale_expanded(whole, factor)))
     description = "; ".join(f"{b.label}: " + ", ".join(f"{keys[p.key]} {p.text}" for p in b.parts) for b in bars[:8])
     note = "All measured energy by part."
@@ -155,7 +156,7 @@ def _make_energy_bar(
     label: str, q: Quantity, scale: tuple[float, str], colour: int, *, is_estimate: bool = False
 ) -> ChartBar:
     factor, unit = scale
-    text = f"{'~' if is_estimate else ''}{_format_scaled(q, factor)} {unit}"
+    text = fmt.format_scaled(q, factor, unit, estimate=is_estimate)
     return ChartBar(label, q.value / factor, _scale_expanded(q, factor), text, colour)
 
 
@@ -353,10 +354,6 @@ def chart_run_energies(results: Sequence[Result], labels: Sequence[str]) -> BarC
     bars = [_make_energy_bar(labels[k], q, scale, k) for k, q in known]
     note = "The runs may cover different scopes."
     return _make_bar_chart("Energy of each run", f"energy, {scale[1]}", bars, note=note)
-
-
-def _format_scaled(q: Quantity, factor: float) -> str:
-    return fmt.format_interval(q.value / factor, _scale_expanded(q, factor))
 
 
 def _scale_expanded(q: Quantity, factor: float) -> float | None:

@@ -25,6 +25,7 @@ from joulelab.report.charts.chart_model import (
     CurveChart,
     HeatMap,
     HeatTile,
+    format_point,
 )
 from joulelab.report.study_tables import ESTIMATE, UNCAPPED, choose_scalings, name_cell
 
@@ -310,7 +311,7 @@ def convert_to_bars(chart: CurveChart) -> CurveChart | BarChart:
             mark = "best" if i == curve.best else "reference" if i == curve.reference else ""
             mark = mark or ("tied" if i in curve.tied else "")
             expanded = curve.expanded[i] if curve.expanded else None
-            text = fmt.format_interval(y, expanded, signed=chart.is_signed) if expanded else fmt.format_number(y)
+            text = format_point(y, expanded)
             bars.append(ChartBar(chart.ticks[round(x)], y, expanded, text, 0, mark))
     description = "; ".join(f"{bar.label}: {bar.text}{f' ({bar.mark})' if bar.mark else ''}" for bar in bars)
     return BarChart(chart.title, description, chart.y_label, tuple(bars), chart.note, level=chart.level)
@@ -415,12 +416,13 @@ def _make_tile(
         mark = "reference"
     flaw = UNCAPPED if cell.uncapped else ""
     estimate = ESTIMATE if cell.estimate and unit != "s" else ""
-    interval = fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
-    tooltip = f"{format_knobs(cell.knobs)}: {estimate}{interval} {unit}{flaw}"
+    shown = fmt.format_scaled(q, factor, unit, estimate=bool(estimate))
+    tooltip = f"{format_knobs(cell.knobs)}: {shown}{flaw}"
     least, most = values[0], values[-1]
     # By ratios: a factor of two is the same step of colour anywhere.
     share = math.log(q.value / least) / math.log(most / least) if 0 < least < most else 0.0
-    return HeatTile(f"{estimate}{_format_tile(q.value / factor)}{flaw}", tooltip, share, mark)
+    text = f"{estimate}{_format_tile(q.value / factor)}{flaw}" if q.is_resolved else fmt.TOO_SHORT_CELL
+    return HeatTile(text, tooltip, share, mark)
 
 
 def _format_tile(value: float) -> str:

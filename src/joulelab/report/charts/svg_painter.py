@@ -19,6 +19,7 @@ from joulelab.report.charts.chart_model import (
     HeatMap,
     HistogramChart,
     StackChart,
+    format_point,
     get_lower_end,
 )
 from joulelab.report.html import Html, join_html, tag
@@ -568,7 +569,7 @@ def _word_point(chart: CurveChart, curve: ChartCurve, i: int) -> str:
     """Word the tooltip of a point."""
     wide = curve.expanded[i] if curve.expanded else 0.0
     y = curve.y[i]
-    value = fmt.format_interval(y, wide, signed=chart.is_signed) if wide else fmt.format_number(y)
+    value = format_point(y, wide)
     if curve.names:
         return f"{curve.names[i]}: {chart.y_label} {value}"
     place = " ".join(filter(None, (chart.x_label, _name_place(chart, curve.x[i]))))

@@ -58,7 +58,8 @@ SOURCES = {
     "offset": "constant error of the meter",
     "quantum": "last digit of the meter",
     "edge": "energy between the start or end of the workload and the nearest reading",
-    "sampling": "changes of power between readings",
+    "sampling": "changes of power between readings, and their age",
+    "missed": "states of the load that no reading met",
     "unseen": "largest energy that a sensor may miss that measures part of the time: a bound, not in the interval",
     "in-step": "energy that such a sensor may have missed, if steps or another meter are evidence for it",
     "alias": "load that repeats in step with slow readings",
@@ -156,14 +157,14 @@ def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
     is_estimate, why = bool(whole and whole.estimate), run_tables.explain_no_interval(result)
     cards = []
     if energy is not None and whole is not None:
-        text = fmt.format_quantity(energy.value, energy.expanded, "J", estimate=is_estimate, why=why)
+        text = fmt.format_quantity(energy, "J", estimate=is_estimate, why=why)
         cards.append(("energy", text, fmt.join_scopes(sorted(dict.fromkeys(whole.scopes), key=rank_scope))))
     cards.append(("time", fmt.format_duration(result.duration_s), "so far" if result.state == "live" else ""))
-    if whole is not None:
+    if whole is not None and whole.mean_w.is_resolved:
         cards.append(("mean power", fmt.format_watts(whole.mean_w.value), ""))
     for kind, q in list(result.per_work().items())[:2]:
         unit = kind.removesuffix("s")
-        text = fmt.format_quantity(q.value, q.expanded, f"J/{unit}", estimate=is_estimate, why=why)
+        text = fmt.format_quantity(q, f"J/{unit}", estimate=is_estimate, why=why)
         cards.append((f"per {unit}", text, fmt.format_work(result.work[kind], kind)))
     return tuple(cards)
 
@@ -302,7 +303,7 @@ def _show_meters(result: Result) -> tuple[PageBlock, ...]:
             (
                 f"{lag.meter} {lag.stream}",
                 lag.against,
-                f"{lag.total_s:+.2f} ± {2 * lag.u_s:.2f}",
+                f"{lag.total_s:+.2f} ± {2 * lag.u_s:.2f}" if lag.is_resolved else fmt.NOT_RESOLVED,
                 f"{lag.correlation:.2f}",
                 "removed" if lag.applied else "not removed",
                 word_lag(lag),
@@ -321,7 +322,9 @@ def _show_uncertainty(result: Result) -> tuple[PageBlock, ...]:
         text = "No meter states its accuracy, so there is no interval."
         return (Paragraph(text),) if result.scopes else ()
     sources = tuple((kind, SOURCES[kind]) for kind in chart.keys if kind in SOURCES)
-    table = _title_table(run_tables.make_budget_table(result), "Percent of the energy at k = 2, by source")
+    table = _title_table(
+        run_tables.make_budget_table(list_energy_rows(result, every=True)), "Percent of the energy at k = 2, by source"
+    )
     return ChartBlock(chart), FactList(sources), FoldedBlocks("as a table", (table,))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 LEAST_SPARK = 6
 MOST_LABEL = 18
+NO_POWER_METER, MOST_REASONS = "no power meter can be read here", 2
 MOST_TITLE = 40  # letters of a phase's name in a line
 SUM, TROUBLE, FAINT, CURVE = "bold", "bold red", "dim", "green"
 FOOT = "q quits; each curve goes from 0 to its own highest"
@@ -95,15 +96,21 @@ def list_heading(view: WatchView, width: int) -> list[Text]:
 def write_summary(view: WatchView) -> str:
     """Return the most important line: power now, energy so far with its interval and its time."""
     if not view.rows:
-        return "no power meter can be read here" if view.meters else "no reading yet"
+        return f"{NO_POWER_METER}{_list_reasons(view)}" if view.meters else "no reading yet"
     power = f"{'~' if view.estimate else ''}{fmt.format_watts(view.now_w)} now"
     return " · ".join([power, *_list_energy(view)])
+
+
+def _list_reasons(view: WatchView) -> str:
+    """Return why meters are not read, for the first of them: `: nvml is absent (no driver)`."""
+    reasons = [f"{m.name} is {m.state} ({m.why})" for m in view.meters if m.state != "ok" and m.why]
+    return f": {'; '.join(reasons[:MOST_REASONS])}" if reasons else ""
 
 
 def _list_energy(view: WatchView) -> list[str]:
     if view.energy is None:
         return []
-    used = fmt.format_quantity(view.energy.value, view.energy.expanded, "J", estimate=view.estimate)
+    used = fmt.format_quantity(view.energy, "J", estimate=view.estimate)
     return [f"{used} in the first {fmt.format_duration(view.energy_s)}"]
 
 
@@ -116,7 +123,7 @@ def _describe_state(view: WatchView) -> str:
 def write_line(view: WatchView, most: int = 6) -> str:
     """Return everything in one line, for files and pipes."""
     time = "-" if view.elapsed_s is None else f"{view.elapsed_s:.1f} s"
-    parts = [f"{time:>9}", fmt.format_watts(view.now_w) if view.rows else "no power meter"]
+    parts = [f"{time:>9}", fmt.format_watts(view.now_w) if view.rows else f"{NO_POWER_METER}{_list_reasons(view)}"]
     parts += [
         f"{r.label} {fmt.format_watts(r.now_w)}"
         for r in view.rows[:most]
@@ -181,7 +188,7 @@ def list_phase_lines(phases: Sequence[WatchedPhase], width: int, most: int) -> l
     lines: list[Text] = []
     for title, p in zip(titles, shown, strict=True):
         cut = set_cell_size(fmt.shorten_middle(title, room) if cell_len(title) > room else title, room)
-        used = "" if p.energy is None else "  " + fmt.format_quantity(p.energy.value, p.energy.expanded, "J")
+        used = "" if p.energy is None else "  " + fmt.format_quantity(p.energy, "J")
         state = " (open)" if p.is_open else ""
         text = f"{'phase' if not lines else '':<8}{cut}{fmt.format_duration(p.seconds):>12}{used}{state}"
         lines.append(Text(text, style=SUM if p.is_open else ""))

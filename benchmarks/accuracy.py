@@ -17,7 +17,7 @@ from joulelab.store.run_reader import open_run
 from joulelab.twin.flaws import Counter
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import Profile, burst, constant, ramp, square
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 LOADS: dict[str, Profile] = {
     "constant": constant(0.8),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from joulelab.twin import profile
 from joulelab.twin.model import Node
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 HERTZ = os.sysconf("SC_CLK_TCK")

@@ -14,7 +14,7 @@ from typing import Any
 
 from joulelab.twin.model import Node
 from joulelab.twin.profile import square
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 LIMIT = 0.005

@@ -21,7 +21,7 @@ from joulelab.run import marking
 from joulelab.run.live import LiveReader, import_live_modules
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import square
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

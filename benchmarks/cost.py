@@ -16,7 +16,7 @@ import psutil
 
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import square
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 NVML = {"meter": "nvml"}
 HOST = {"meter": "host"}

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulelab.twin.model import Node
-from joulelab.twin.progress import Ask, Model, Stage
 from joulelab.twin.timeline import Timeline, When, lay_out
+from joulelab.twin.workload_progress import Ask, Model, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

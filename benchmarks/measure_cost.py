@@ -18,7 +18,7 @@ from pathlib import Path
 
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import square
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 OURS = """
 import time

@@ -28,7 +28,7 @@ from joulelab.instruments.snmp import ber
 from joulelab.instruments.snmp.client import Community, Poll, Session, User
 from joulelab.instruments.snmp.tables import Level, table
 from joulelab.twin.model import Node
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 PORTS = 16

@@ -25,11 +25,11 @@ from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 from joulelab.twin.mounted import Mounted
 from joulelab.twin.nodefile import find
-from joulelab.twin.progress import Ask
 from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual.bench import Bench
-from joulelab.twin.virtual.measure import measure
+from joulelab.twin.virtual.slot_measurement import measure
 from joulelab.twin.virtual.write import About, write_run
+from joulelab.twin.workload_progress import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,9 +23,9 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.report.messages import word_check
 from joulelab.store.run_reader import open_run
 from joulelab.twin.model import H100, Node
-from joulelab.twin.serve import TwinServer
 from joulelab.twin.servers.powercap import PowercapFlaws
 from joulelab.twin.truth import Truth
+from joulelab.twin.twin_server import TwinServer
 
 SERVERS = {"analyzer": 0.001, "bmc": 0.05, "modbus": 0.01, "pdu": 0.01, "redfish": 0.05}  # and the gain they state
 GPU_GAIN, RAPL_GAIN = 0.06, 0.05

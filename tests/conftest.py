@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
 pytest_plugins = ("tests.tiers", "tests.outside")
 
@@ -61,7 +61,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.fixture
 def twin() -> Iterator[Callable[..., TwinServer]]:
     """Serve a simulated node, or skip where no C compiler is found."""
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
     with contextlib.ExitStack() as stack:
 

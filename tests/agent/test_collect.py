@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-from joulelab.agent import kept as kept_module
+from joulelab.agent import kept_meter as kept_module
 from joulelab.agent.collect import Collector
 from joulelab.agent.metrics import METRICS, Metrics, samples
-from joulelab.agent.serve import MOST_CLIENTS, ScrapeServer
+from joulelab.agent.scrape_server import MOST_CLIENTS, ScrapeServer
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, Unavailable
 from joulelab.recorder.plan import Plan

@@ -21,7 +21,7 @@ from tests.waiting import until
 
 from joulelab.twin import nodefile, profile
 from joulelab.twin.model import H100, Node, Supply
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 pytestmark = pytest.mark.system
 

@@ -13,9 +13,9 @@ from tests.slurm.cluster import Cluster, Machine, missing
 from tests.waiting import until
 
 from joulelab.agent.collect import Collector
-from joulelab.agent.jobs import POLL_S, SEEN_S, Groups, Job, Jobs, Queue
 from joulelab.agent.ledger import LINGER_NS, MOST_JOBS, Ledger
 from joulelab.agent.metrics import Metrics
+from joulelab.agent.slurm_jobs import POLL_S, SEEN_S, Groups, Job, Jobs, Queue
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.instruments.slurm.client import Answer

@@ -10,7 +10,7 @@ import pytest
 from tests.recorder.fake import Fake
 
 from joulelab.agent.collect import TOLD_NS, Collector
-from joulelab.agent.kept import ANEW_NS, Kept
+from joulelab.agent.kept_meter import ANEW_NS, Kept
 from joulelab.agent.metrics import samples
 from joulelab.agent.watched import find_place, list_sums
 from joulelab.analysis.live_state import STALE_S, LiveState

@@ -18,7 +18,7 @@ from tests.waiting import until
 from joulelab.core.clock import monotonic_ns
 from joulelab.store.run_folder import list_runs
 from joulelab.twin.model import RTX6000, Node
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

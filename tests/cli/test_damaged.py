@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from joulelab.analysis.results_file import load_result
-from joulelab.dashboard.entries import Place, full_entry, quick_entry
+from joulelab.dashboard.run_entries import Place, full_entry, quick_entry
 from joulelab.report.comparison import compare_runs
 from joulelab.report.page.run_page import make_run_report
 from joulelab.study.trial import from_result

@@ -14,8 +14,8 @@ from tests.waiting import until
 from joulelab.core.errors import MissingDependency
 from joulelab.study.slots import look
 from joulelab.twin.model import RTX6000, Node
-from joulelab.twin.serve import TwinServer
 from joulelab.twin.servers import nvml
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from joulelab.core.errors import MissingDependency
 from joulelab.store.run_reader import open_run
 from joulelab.study.slots import look
 from joulelab.twin.model import RTX6000, Node
-from joulelab.twin.serve import TwinServer
 from joulelab.twin.servers import nvml
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from tests.cli.capped import FOUND_W, CapBench, kill
 from tests.waiting import until
 
 from joulelab.store.run_folder import list_runs
-from joulelab.twin.jobs import CPU_SHARE
+from joulelab.twin.job_notes import CPU_SHARE
 from joulelab.twin.model import RTX6000
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.instruments.test_hwmon import grace
 from joulelab import instruments as meters
 from joulelab.twin import profile, wall
 from joulelab.twin.model import A100, H100, Host, Node
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ import pytest
 
 from joulelab.control import setters
 from joulelab.twin.model import A100, RTX6000, Node
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 pytestmark = pytest.mark.system
 

@@ -22,7 +22,7 @@ from joulelab.control.leftovers import has_leftovers
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.process_identity import read_start_ticks
 from joulelab.twin.model import Node, preset
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from tests.study.bench import make_study, place
 from tests.waiting import until
 
 from joulelab.analysis.results_file import load_head
-from joulelab.dashboard import entries as entries_module
 from joulelab.dashboard import index as index_module
+from joulelab.dashboard import run_entries as entries_module
 from joulelab.dashboard import studies as studies_module
 from joulelab.dashboard.index import LIVE_S, LOOK_S, MOST_FAILURES, WHOLE_S, Index
 from joulelab.dashboard.studies import StudyLooker, _planned
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.dashboard.conftest import Stores
 
-    from joulelab.dashboard.entries import Entry, Place
+    from joulelab.dashboard.run_entries import Entry, Place
 
 pytestmark = pytest.mark.system  # pure, and slow
 

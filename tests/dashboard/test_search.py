@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.dashboard.entries import Entry, program
 from joulelab.dashboard.index import Snapshot
-from joulelab.dashboard.search import Query, find, parse
+from joulelab.dashboard.run_entries import Entry, program
+from joulelab.dashboard.run_search import Query, find, parse
 
 
 def entry(number: int, **more: Any) -> Entry:

@@ -19,7 +19,7 @@ from joulelab.twin.model import Node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
 ROOT = Path(__file__).parents[2]
 STEP = re.compile(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`: ", re.MULTILINE)

@@ -15,7 +15,7 @@ from joulelab import instruments as meters
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.servers import pdu
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 

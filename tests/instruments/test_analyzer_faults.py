@@ -18,7 +18,7 @@ from joulelab.instruments import analyzer
 from joulelab.instruments.analyzer import client as scpi
 from joulelab.instruments.analyzer import doctor
 from joulelab.instruments.analyzer import probe as scpi_probe
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 
 pytestmark = pytest.mark.system
 

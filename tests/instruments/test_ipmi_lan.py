@@ -15,7 +15,7 @@ from joulelab.instruments.ipmi import parse as ipmi_parse
 from joulelab.instruments.ipmi.lan import Account, Lan, Owner, shared_owner
 from joulelab.instruments.ipmi.login import login_error, no_answer, probe
 from joulelab.twin.model import Node
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:

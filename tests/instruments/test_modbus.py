@@ -16,7 +16,7 @@ from joulelab.instruments.modbus import doctor
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.servers import modbus as server
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 pytestmark = pytest.mark.system

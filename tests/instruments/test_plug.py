@@ -22,7 +22,7 @@ from joulelab.instruments.plug.mqtt import MqttListener
 from joulelab.twin import profile
 from joulelab.twin.model import H100, RTX3090, Cpu, Dram, Host, Node, Supply
 from joulelab.twin.servers import plug as server
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 DESK = Node(

@@ -16,7 +16,7 @@ from joulelab.twin import profile
 from joulelab.twin.model import H100, Node
 from joulelab.twin.servers import plug
 from joulelab.twin.servers import redfish as server
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 pytestmark = pytest.mark.system

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
 pytestmark = pytest.mark.system
 

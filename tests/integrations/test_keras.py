@@ -14,7 +14,7 @@ from joulelab.store.run_folder import read_end
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
 pytestmark = pytest.mark.system
 

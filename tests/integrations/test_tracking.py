@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
 X, Y = np.zeros((8, 5)), np.zeros(8)
 IMAGE = np.zeros((3, 16, 16))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from joulelab.analysis.result import PhaseResult, Result
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
 HERE = Path(__file__).parent
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]

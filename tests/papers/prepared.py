@@ -6,7 +6,7 @@ from typing import Any
 
 from joulelab.papers import Paper, PublishedTable
 from joulelab.papers.covered import Covered
-from joulelab.papers.judged import NONE, POINTS, STEP, Figure, printed
+from joulelab.papers.figure_judgement import NONE, POINTS, STEP, Figure, printed
 from joulelab.papers.told import Told
 
 

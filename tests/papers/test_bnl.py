@@ -16,18 +16,18 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Spec
-from joulelab.papers import bnl, bnl_runs, tables
+from joulelab.papers import bnl, bnl_runs, comparison_tables
 from joulelab.papers.bnl_meters import REST_S, Seen, cost, costs, joules
 from joulelab.papers.bnl_pictures import pictures_of
-from joulelab.papers.judged import marked
+from joulelab.papers.figure_judgement import marked
 from joulelab.papers.published import published
 from joulelab.store.run_reader import open_run
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin.nodefile import Description, find, merged, parsed
-from joulelab.twin.progress import Ask
 from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual import run_twin_study
+from joulelab.twin.workload_progress import Ask
 
 if TYPE_CHECKING:
     from joulelab.twin.timeline import Timeline
@@ -184,7 +184,7 @@ def test_the_summary_has_a_row_for_each_run(study: Study) -> None:
     assert [row[1] for row in summary.rows] == ["512", "4096", "128", "-", "-"]
     records = {record["run"]: record for record in summary.records}
     assert records["burn"]["max_of_nameplate"] == pytest.approx(records["burn"]["max_w"] / 10200)
-    rows = list(csv.DictReader(io.StringIO(tables.table_csv(summary))))
+    rows = list(csv.DictReader(io.StringIO(comparison_tables.table_csv(summary))))
     assert float(rows[0]["energy_j"]) == records["resnet-512"]["energy_j"]
     assert {record["period_s"] for record in sampling.records} == {1, 10, 60, 300}
 

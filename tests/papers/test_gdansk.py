@@ -11,21 +11,21 @@ import pytest
 from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.quantity import Quantity
 from joulelab.papers import find, gdansk, gdansk_pictures
+from joulelab.papers.figure_judgement import count, marked
 from joulelab.papers.gdansk_pictures import pictures_of
 from joulelab.papers.gdansk_runs import EDS15, METRICS, Swept, cap_of, judged
-from joulelab.papers.judged import count, marked
 from joulelab.papers.published import leaves, published
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin.nodefile import parsed
-from joulelab.twin.progress import Ask
 from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual import run_twin_study
+from joulelab.twin.workload_progress import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.papers.judged import Figure
+    from joulelab.papers.figure_judgement import Figure
     from joulelab.report.charts.chart_model import CurveChart
     from joulelab.twin.nodefile import Description
 

@@ -12,26 +12,26 @@ import numpy as np
 import pytest
 
 from joulelab.papers import find, horeka
+from joulelab.papers.figure_judgement import count, marked
 from joulelab.papers.horeka_meters import accounted_otherwise, costs, errors
 from joulelab.papers.horeka_pictures import pictures_of, thinned
 from joulelab.papers.horeka_runs import Profile, Ran, profiles, ran
-from joulelab.papers.judged import count, marked
 from joulelab.papers.published import published
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin.nodefile import Description, parsed
-from joulelab.twin.progress import Ask
 from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual import read_truth, run_twin_study
 from joulelab.twin.virtual.ask import ask_of, model_of
 from joulelab.twin.virtual.bench import Bench
 from joulelab.twin.virtual.cluster import counted_j
 from joulelab.twin.virtual.twin import replaced
+from joulelab.twin.workload_progress import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.papers.judged import Figure
+    from joulelab.papers.figure_judgement import Figure
 
 ROOT = Path(__file__).parents[2]
 SMALL = """

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.papers.prepared import figure, figures, told
 
 from joulelab.core.quantity import Quantity
-from joulelab.papers import find, names, tables, text
+from joulelab.papers import comparison_tables, find, names, reproduction_text
 from joulelab.papers import told as say
 from joulelab.papers.covered import Covered, covered
-from joulelab.papers.judged import NONE, POINTS, SHARE, STEP, Tolerance, count, marked, misses, printed
+from joulelab.papers.figure_judgement import NONE, POINTS, SHARE, STEP, Tolerance, count, marked, misses, printed
 from joulelab.report.terminal import write_blocks
 
 
@@ -85,7 +85,7 @@ def test_only_predictions_are_counted_and_one_without_a_result_is_no_hit() -> No
 
 
 def test_the_tables_say_published_reproduced_deviation_and_tolerance_in_one_unit() -> None:
-    table = tables.sections(figures())[1]
+    table = comparison_tables.sections(figures())[1]
     median, energy, gain, cap, missing = (list(row.cells) for row in table.rows)
     assert [column.heading for column in table.columns] == [
         "figure",
@@ -103,14 +103,18 @@ def test_the_tables_say_published_reproduced_deviation_and_tolerance_in_one_unit
 
 
 def test_kinds_have_tables_of_their_own() -> None:
-    titles = [table.title.partition(":")[0] for table in tables.sections(figures())]
+    titles = [table.title.partition(":")[0] for table in comparison_tables.sections(figures())]
     assert titles == ["Calibrated on", "Predicted", "Follows from the figures above", "Outside of a twin"]
-    assert [c.heading for c in tables.sections(figures())[-1].columns] == ["figure", "published", "reproduced"]
+    assert [c.heading for c in comparison_tables.sections(figures())[-1].columns] == [
+        "figure",
+        "published",
+        "reproduced",
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_text_has_everything_and_fits(width: int) -> None:
-    printed_text = write_blocks(text.lay_out_told(told(changes=["gpu.idle_w=30"])), width)
+    printed_text = write_blocks(reproduction_text.lay_out_told(told(changes=["gpu.idle_w=30"])), width)
     assert max(len(line) for line in printed_text.splitlines()) <= width
     flat = " ".join(printed_text.split())
     for part in (
@@ -148,12 +152,15 @@ def test_what_was_there_already_and_what_is_left_is_said() -> None:
     assert say.ran(told(new=0)).endswith("; all were there already")
     assert say.ran(told(new=600)).endswith("; 80 were there already")
     assert say.ran(told(left=10, new=670)).startswith("670 of 680 runs of")
-    assert dict(text.summary(told(left=10)))["left"] == "10 of 680 runs have no result"
+    assert dict(reproduction_text.summary(told(left=10)))["left"] == "10 of 680 runs have no result"
     assert say.coverage(Covered()) == "no run tells its true energy"
 
 
 def test_markdown_and_latex_have_the_same_rows() -> None:
-    markdown, latex = text.told_document(told(), "markdown"), text.told_document(told(), "latex")
+    markdown, latex = (
+        reproduction_text.told_document(told(), "markdown"),
+        reproduction_text.told_document(told(), "latex"),
+    )
     knowing = "assumed: 2 numbers of the twin were chosen knowing what was published"
     for part in ("MISS", "4680 W", "+1.5 ", "Batches", "123 kWh", "savings grow", "679 of 680 runs", knowing):
         assert part in markdown, part
@@ -163,7 +170,7 @@ def test_markdown_and_latex_have_the_same_rows() -> None:
 
 
 def test_csv_and_json_have_every_figure_in_full() -> None:
-    rows = list(csv.DictReader(io.StringIO(tables.figures_csv([("p", figures()), ("q", figures()[:1])]))))
+    rows = list(csv.DictReader(io.StringIO(comparison_tables.figures_csv([("p", figures()), ("q", figures()[:1])]))))
     assert [row["paper"] for row in rows] == ["p"] * 10 + ["q"]
     assert (rows[2]["allowed"], rows[2]["allowed_from"], rows[2]["verdict"]) == ("1104.9", "printed ±", "miss")
     assert float(rows[1]["expanded"]) == 48.0
@@ -173,7 +180,7 @@ def test_csv_and_json_have_every_figure_in_full() -> None:
     assert plain["assumed"] == ["cooling.fan_max_w", "host"]
     assert plain["covered"]["worst_cell"] == {"cell": "train, cap 100 W", "inside": 9, "slots": 10}
     assert plain["tables"][0]["records"] == [{"batch": 512}]
-    assert tables.table_csv(told().tables[0]) == "batch\n512\n"
+    assert comparison_tables.table_csv(told().tables[0]) == "batch\n512\n"
 
 
 def test_the_truth_is_held_against_the_interval_of_what_is_judged() -> None:
@@ -226,7 +233,7 @@ def test_a_short_job_that_is_missed_is_not_hidden_by_the_others() -> None:
 def test_what_was_chosen_knowing_is_told(twins: list[str], chosen: list[str], said: str) -> None:
     found = told(twins=dict.fromkeys(twins, ""), assumed=chosen)
     assert said in say.assumed(found)
-    assert bool(say.assumed(found)) == ("assumed" in dict(text.heading(found))) == bool(chosen)
+    assert bool(say.assumed(found)) == ("assumed" in dict(reproduction_text.heading(found))) == bool(chosen)
 
 
 def test_papers_are_found_by_their_module() -> None:

@@ -12,15 +12,15 @@ import pytest
 
 from joulelab.core.errors import StoreError
 from joulelab.papers import find, names
+from joulelab.papers.figure_judgement import count, marked
 from joulelab.papers.files import folders, study_file
-from joulelab.papers.judged import count, marked
 from joulelab.papers.published import SETUP, everything, leaves, published
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin import nodefile
 
 if TYPE_CHECKING:
-    from joulelab.papers.judged import Figure
+    from joulelab.papers.figure_judgement import Figure
 
 ROOT = Path(__file__).parents[2]
 # What a twin may be calibrated on was agreed before. Gdansk: four numbers, which three more figures say again; HoreKa:

@@ -27,7 +27,7 @@ from joulelab.store.run_folder import list_runs, read_end
 from joulelab.store.run_reader import open_run
 from joulelab.twin import profile
 from joulelab.twin.model import Node
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from joulelab.core.errors import JoulelabError
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.panel import Panel, PanelFlaws
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from joulelab.study.slots import Slot, State
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.panel import Panel, PanelFlaws
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 pytest.importorskip("pyghmi")

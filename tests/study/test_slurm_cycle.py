@@ -30,9 +30,9 @@ from joulelab.run.run_command import analyse_closed_run
 from joulelab.study.slots import look
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.panel import Panel, PanelFlaws
-from joulelab.twin.serve import TwinServer
 from joulelab.twin.servers import nvml
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

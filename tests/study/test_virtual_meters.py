@@ -14,12 +14,12 @@ from joulelab.store.documents import read_json
 from joulelab.study.slots import State, look
 from joulelab.study.trial import load_trial
 from joulelab.twin.nodefile import parsed
-from joulelab.twin.progress import Ask
 from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual import read_truth, run_twin_study
 from joulelab.twin.virtual.bench import Bench
 from joulelab.twin.virtual.families import READERS, gain_of
-from joulelab.twin.virtual.measure import check_meters, measure
+from joulelab.twin.virtual.slot_measurement import check_meters, measure
+from joulelab.twin.workload_progress import Ask
 
 if TYPE_CHECKING:
     from pathlib import Path

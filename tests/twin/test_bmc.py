@@ -18,7 +18,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.servers.bmc import BmcFlaws
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 pytestmark = pytest.mark.system

@@ -11,9 +11,9 @@ from tests.twin.virtual_clock import START
 from tests.waiting import until
 
 from joulelab.twin import profile
-from joulelab.twin.drive import LoadDriver, ScriptDriver, machine_load
 from joulelab.twin.model import H100, Cpu, Node
 from joulelab.twin.truth import Truth
+from joulelab.twin.twin_driver import LoadDriver, ScriptDriver, machine_load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

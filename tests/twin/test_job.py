@@ -20,12 +20,12 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin import job as jobs
 from joulelab.twin import profile
-from joulelab.twin.drive import JobDriver
 from joulelab.twin.job import Job, Runner
-from joulelab.twin.jobs import CPU_SHARE, Board, Done, folder_of
+from joulelab.twin.job_notes import CPU_SHARE, Board, Done, folder_of
 from joulelab.twin.model import H100, RTX3090, RTX6000, V100, Node
-from joulelab.twin.serve import TwinServer
 from joulelab.twin.truth import Truth
+from joulelab.twin.twin_driver import JobDriver
+from joulelab.twin.twin_server import TwinServer
 
 NS = 10**9
 NODE = Node(gpus=(RTX6000,) * 4, packages=2, spread=0.0)

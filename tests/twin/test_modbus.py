@@ -14,7 +14,7 @@ from joulelab.core.errors import ConfigError, Unavailable
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.servers import modbus
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 pytestmark = pytest.mark.system

@@ -14,8 +14,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile
 from joulelab.twin.model import PRESETS, Cooling, Cpu, Dram, Gpu, Host, Node, Supply
 from joulelab.twin.mounted import Mounted
-from joulelab.twin.progress import Ask, Model, Stage
 from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.workload_progress import Ask, Model, Stage
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "my-node.toml"

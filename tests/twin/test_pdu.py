@@ -17,7 +17,7 @@ from tests.waiting import until
 from joulelab.core.clock import monotonic_ns
 from joulelab.twin import profile
 from joulelab.twin.model import Node
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 pytestmark = pytest.mark.system

@@ -10,7 +10,7 @@ import pytest
 from joulelab.core.errors import ConfigError
 from joulelab.twin.course import Course
 from joulelab.twin.model import RTX6000, Node
-from joulelab.twin.progress import Ask, Model, Stage, check_names, names_used, steps, stretch
+from joulelab.twin.workload_progress import Ask, Model, Stage, check_names, names_used, steps, stretch
 
 NODE = Node(gpus=(RTX6000,) * 4, spread=0.0)
 EPOCH = Stage(name="epoch", each="epoch", samples="images", rate=100.0, busy=1.0, intensity=1.0)

@@ -22,7 +22,7 @@ from joulelab.instruments import prometheus as meter_module
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.servers import prometheus
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 pytestmark = pytest.mark.system

@@ -18,9 +18,9 @@ from joulelab.twin import nodefile, profile
 from joulelab.twin.commands import _Signals
 from joulelab.twin.flaws import Counter
 from joulelab.twin.model import H100, Node
-from joulelab.twin.serve import TwinServer
-from joulelab.twin.servers.process import outside
+from joulelab.twin.servers.server_process import outside
 from joulelab.twin.truth import Truth
+from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
     import click

@@ -19,11 +19,11 @@ from tests.twin.virtual_clock import START, VirtualStop
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile, staged
-from joulelab.twin.jobs import folder_of
-from joulelab.twin.progress import Ask, Model
+from joulelab.twin.job_notes import folder_of
 from joulelab.twin.staged import Staged
 from joulelab.twin.timeline import Span, Timeline, When, lay_out
 from joulelab.twin.truth import Truth
+from joulelab.twin.workload_progress import Ask, Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

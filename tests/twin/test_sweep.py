@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.process_identity import identify_process, read_start_ticks
-from joulelab.twin.serve import PREFIX, TwinServer, sweep
+from joulelab.twin.twin_server import PREFIX, TwinServer, sweep
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import pytest
 from joulelab.core.errors import ConfigError
 from joulelab.twin import points, profile
 from joulelab.twin.model import RTX6000, Cpu, Node
-from joulelab.twin.progress import Ask, Model, Stage
 from joulelab.twin.timeline import Timeline, When, lay_out
 from joulelab.twin.truth import Truth
+from joulelab.twin.workload_progress import Ask, Model, Stage
 
 NS = 10**9
 GPU = replace(RTX6000, active_w=60.0)

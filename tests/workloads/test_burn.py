@@ -18,9 +18,9 @@ from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import burn
 from joulelab.workloads.burning import crew, host
+from joulelab.workloads.burning.burn_worker import ROUND_S, Rounds
 from joulelab.workloads.burning.engines import count_buffers, open_engine
 from joulelab.workloads.burning.settings import Memory, Settings, has_gpu, read
-from joulelab.workloads.burning.worker import ROUND_S, Rounds
 
 if TYPE_CHECKING:
     from pathlib import Path

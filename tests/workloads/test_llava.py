@@ -23,7 +23,7 @@ from joulelab.core.errors import ConfigError  # noqa: E402
 from joulelab.run.workload_registry import merge_parameters  # noqa: E402
 from joulelab.workloads import llava15_13b as training  # noqa: E402
 from joulelab.workloads import llm_infer as serving  # noqa: E402
-from joulelab.workloads.data import llava as data  # noqa: E402
+from joulelab.workloads.data import llava_mix as data  # noqa: E402
 from joulelab.workloads.models import llama, llava  # noqa: E402
 from joulelab.workloads.training import launch, loop  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402

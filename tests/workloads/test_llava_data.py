@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 images = pytest.importorskip("PIL.Image")
 
 from joulelab.core.errors import ConfigError  # noqa: E402
-from joulelab.workloads.data import llava as data  # noqa: E402
-from joulelab.workloads.data.records import records  # noqa: E402
+from joulelab.workloads.data import llava_mix as data  # noqa: E402
+from joulelab.workloads.data.json_records import records  # noqa: E402
 from joulelab.workloads.models import llama  # noqa: E402
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.integrations.following import Marked, marked
 from joulelab.run import workload_registry
 from joulelab.twin import profile
 from joulelab.twin.model import Node, preset
-from joulelab.twin.serve import TwinServer
+from joulelab.twin.twin_server import TwinServer
 from joulelab.workloads import llm_infer
 from joulelab.workloads.training import launch
 

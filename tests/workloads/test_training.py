@@ -17,8 +17,8 @@ from joulelab.workloads.data.source import Data, Source  # noqa: E402
 from joulelab.workloads.training import launch, loop, saving  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402
 from joulelab.workloads.training.feed import Feed, to_device  # noqa: E402
-from joulelab.workloads.training.limits import Limits  # noqa: E402
 from joulelab.workloads.training.ranks import Ranks, join  # noqa: E402
+from joulelab.workloads.training.step_limits import Limits  # noqa: E402
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
 
-from joulelab.agent.kept import Kept
+from joulelab.agent.kept_meter import Kept
 from joulelab.agent.ledger import Ledger
 from joulelab.agent.traps import Board
 from joulelab.agent.watched import find_place, list_sums
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from struct import Struct
 
-    from joulelab.agent.jobs import Jobs
     from joulelab.agent.ledger import Account
+    from joulelab.agent.slurm_jobs import Jobs
     from joulelab.analysis.live_state import CordSum, StreamState
     from joulelab.recorder.plan import Plan
     from joulelab.recorder.rows import RowQueue

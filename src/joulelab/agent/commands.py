@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from joulelab.agent.collect import Collector
-    from joulelab.agent.serve import ScrapeServer
+    from joulelab.agent.scrape_server import ScrapeServer
     from joulelab.agent.traps import TrapListener
     from joulelab.run.config.configuration import Config
     from joulelab.run.config.meter_choice import MeterChoice
@@ -109,7 +109,7 @@ def _start(
         raise click.UsageError("--tls-key and --tls-clients need --tls-cert")
     from joulelab.agent.collect import Collector
     from joulelab.agent.metrics import Metrics
-    from joulelab.agent.serve import ScrapeServer
+    from joulelab.agent.scrape_server import ScrapeServer
     from joulelab.agent.traps import Board, TrapListener
 
     config, chosen = _chosen(file, wanted, without)
@@ -155,7 +155,7 @@ def _watts(config: Config) -> dict[str, dict[str, float]]:
 
 
 def _jobs(node: str | None) -> Any:
-    from joulelab.agent.jobs import Groups, Jobs, Queue
+    from joulelab.agent.slurm_jobs import Groups, Jobs, Queue
 
     return Jobs(Groups(), Queue(node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]))
 

@@ -11,7 +11,7 @@ from joulelab.core.clock import NS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from joulelab.agent.jobs import Job
+    from joulelab.agent.slurm_jobs import Job
 
 # A job that is noticed late gets its energy from its start, as far back as this.
 REMEMBERED = 150

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.dashboard.entries import check_inside
-from joulelab.dashboard.search import find, parse
+from joulelab.dashboard.run_entries import check_inside
+from joulelab.dashboard.run_search import find, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.dashboard.entries import Entry, Place
     from joulelab.dashboard.heavy import Opened, OpenRuns
     from joulelab.dashboard.index import Snapshot
+    from joulelab.dashboard.run_entries import Entry, Place
     from joulelab.dashboard.studies import StudyEntry
 
     Pairs = Sequence[tuple[str, str]]

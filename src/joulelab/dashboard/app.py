@@ -20,9 +20,9 @@ from starlette.routing import Route
 from joulelab.core.errors import ConfigError, JoulelabError, NotARun
 from joulelab.core.text import escape_unprintable, is_loopback
 from joulelab.dashboard import api, frame, lists, study_list
-from joulelab.dashboard.entries import Place, check_inside, problem_text
 from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
-from joulelab.dashboard.search import find, parse
+from joulelab.dashboard.run_entries import Place, check_inside, problem_text
+from joulelab.dashboard.run_search import find, parse
 from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token
 from joulelab.report.page import document as pages
 from joulelab.store.manifest import compute_fingerprint
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from joulelab.dashboard.entries import Entry
     from joulelab.dashboard.index import Index
+    from joulelab.dashboard.run_entries import Entry
     from joulelab.dashboard.security import App
     from joulelab.dashboard.studies import StudyEntry
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError
-from joulelab.dashboard.entries import (
+from joulelab.dashboard.run_entries import (
     NOT_YET,
     Entry,
     Place,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.text import escape_unprintable
 from joulelab.dashboard.api import MOST_COMPARED
 from joulelab.dashboard.frame import BADGES, WORDS, document, navigation, short, when
-from joulelab.dashboard.search import ALL
+from joulelab.dashboard.run_search import ALL
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section
@@ -19,9 +19,9 @@ from joulelab.report.run_tables import format_run_end, format_run_energy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.dashboard.entries import Entry
     from joulelab.dashboard.index import Snapshot
-    from joulelab.dashboard.search import Found, Query
+    from joulelab.dashboard.run_entries import Entry
+    from joulelab.dashboard.run_search import Found, Query
 
 COLUMNS = (  # by what it is sorted, its head, its class
     ("name", "run", ""),

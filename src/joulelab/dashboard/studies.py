@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
-from joulelab.dashboard.entries import Place, problem_text
+from joulelab.dashboard.run_entries import Place, problem_text
 from joulelab.study.folder import CELL, FILE, NAME, open_study
 from joulelab.study.nodes import list_simulated
 from joulelab.study.slots import State, look, slots_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.papers.judged import Figure
+    from joulelab.papers.figure_judgement import Figure
     from joulelab.study.folder import Study
 
 FRAME = (

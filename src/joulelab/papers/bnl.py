@@ -9,14 +9,14 @@ from joulelab.papers import Paper, PublishedTable
 from joulelab.papers.bnl_meters import PERIODS_S, costs, sentences
 from joulelab.papers.bnl_pictures import LABELS, pictures_of
 from joulelab.papers.bnl_runs import HOUR_S, KWH, Ran, ran
-from joulelab.papers.judged import POINTS, SHARE, Figure, finding
+from joulelab.papers.figure_judgement import POINTS, SHARE, Figure, finding
 from joulelab.papers.published import published as printed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from joulelab.papers.judged import Kind, Tolerance
+    from joulelab.papers.figure_judgement import Kind, Tolerance
     from joulelab.study.folder import Study
 
 SMALL, LARGE, LLAVA, BURN = "resnet-512", "resnet-4096", "llava", "burn"

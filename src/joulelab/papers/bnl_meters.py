@@ -18,9 +18,9 @@ from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual.ask import ask_of, model_of
 from joulelab.twin.virtual.bench import Bench
 from joulelab.twin.virtual.families import gain_of
-from joulelab.twin.virtual.measure import chosen
-from joulelab.twin.virtual.slot import seed_of
+from joulelab.twin.virtual.slot_measurement import chosen
 from joulelab.twin.virtual.twin import description_of
+from joulelab.twin.virtual.virtual_slot import seed_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -94,7 +94,7 @@ def _of(paper: str, changes: Sequence[Change]) -> list[Change]:
 
 
 def _print(told: Sequence[Told], form: str, *, first: bool = True) -> None:
-    from joulelab.papers import tables, text
+    from joulelab.papers import comparison_tables, reproduction_text
 
     if form == "text":
         from joulelab.cli.output import print_blocks
@@ -102,9 +102,9 @@ def _print(told: Sequence[Told], form: str, *, first: bool = True) -> None:
         if not first:
             click.echo(f"\n{'=' * 60}\n")
         for each in told:
-            print_blocks(text.lay_out_told(each))
+            print_blocks(reproduction_text.lay_out_told(each))
     elif form == "csv":
-        sys.stdout.write(tables.figures_csv([(each.paper.name, each.figures) for each in told]))
+        sys.stdout.write(comparison_tables.figures_csv([(each.paper.name, each.figures) for each in told]))
     else:
-        sys.stdout.write("\n".join(text.told_document(each, form) for each in told))
+        sys.stdout.write("\n".join(reproduction_text.told_document(each, form) for each in told))
     sys.stdout.flush()

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.quantity import ONE
 from joulelab.papers import Paper, PublishedTable
+from joulelab.papers.figure_judgement import POINTS, SHARE, STEP, Figure
 from joulelab.papers.gdansk_findings import findings
 from joulelab.papers.gdansk_pictures import pictures_of
 from joulelab.papers.gdansk_runs import ALL, CAPPED_W, COUNTS, DEFAULT_W, EDS15, METRICS, Swept, cap_of, swept
-from joulelab.papers.judged import POINTS, SHARE, STEP, Figure
 from joulelab.twin.virtual import read_truth
-from joulelab.twin.virtual.truth import FILE as TRUTH
+from joulelab.twin.virtual.slot_truth import FILE as TRUTH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from joulelab.core.quantity import Quantity
+    from joulelab.papers.figure_judgement import Kind, Tolerance
     from joulelab.papers.gdansk_runs import Metric
-    from joulelab.papers.judged import Kind, Tolerance
     from joulelab.study.folder import Study
 
 SLOWED = "the twin's slowest GPU holds up the others, and time under a cap follows one law fitted on other trainings"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulelab.papers.figure_judgement import finding
 from joulelab.papers.gdansk_runs import ALL, CAPPED_W, COUNTS, DEFAULT_W, METRICS, cap_of
-from joulelab.papers.judged import finding
 
 if TYPE_CHECKING:
+    from joulelab.papers.figure_judgement import Figure
     from joulelab.papers.gdansk_runs import Metric, Swept
-    from joulelab.papers.judged import Figure
 
 STEP_W = 10
 CAPS = "on 8 GPUs a cap of 160 to 200 W is best for every goal, within one step"

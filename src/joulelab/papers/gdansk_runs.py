@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.goals import BestCell
     from joulelab.analysis.study_cells import Cell
     from joulelab.core.quantity import Quantity
-    from joulelab.papers.judged import Kind
+    from joulelab.papers.figure_judgement import Kind
     from joulelab.study.folder import Study
 
 DEFAULT_W, CAPPED_W = 260, 170

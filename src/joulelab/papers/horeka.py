@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.papers import Paper, PublishedTable
+from joulelab.papers.figure_judgement import SHARE, Figure, printed
 from joulelab.papers.horeka_findings import findings
 from joulelab.papers.horeka_meters import accounted_otherwise, cost_table, costs, sentences
 from joulelab.papers.horeka_outside import outside
 from joulelab.papers.horeka_pictures import pictures_of
 from joulelab.papers.horeka_runs import KJ, profiles, ran
-from joulelab.papers.judged import SHARE, Figure, printed
 from joulelab.study.nodes import TWIN
 from joulelab.twin.virtual.twin import description_of
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.core.quantity import Quantity
+    from joulelab.papers.figure_judgement import Kind, Tolerance
     from joulelab.papers.horeka_runs import Ran
-    from joulelab.papers.judged import Kind, Tolerance
     from joulelab.study.folder import Study
 
 GPU, MIX, ONLY = "gpu", "cpu-mix", "cpu-only"

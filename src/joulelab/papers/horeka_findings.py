@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.papers.judged import finding
+from joulelab.papers.figure_judgement import finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from joulelab.papers.figure_judgement import Figure
     from joulelab.papers.horeka_runs import Ran
-    from joulelab.papers.judged import Figure
 
 GPU, MIX, ONLY = "gpu", "cpu-mix", "cpu-only"
 ROWS = ("energy-train", "energy-predict", "health-train", "health-predict")

@@ -16,8 +16,8 @@ from joulelab.twin.panel import PanelFlaws
 from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual import cluster
 from joulelab.twin.virtual.ask import ask_of, model_of
-from joulelab.twin.virtual.slot import seed_of
 from joulelab.twin.virtual.twin import description_of
+from joulelab.twin.virtual.virtual_slot import seed_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

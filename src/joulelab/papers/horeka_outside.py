@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.papers.judged import NONE, Figure
+from joulelab.papers.figure_judgement import NONE, Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -150,7 +150,7 @@ class Advancing:
 def _told(asked: Asked, paper: Paper, study: Study, *, twins: Mapping[str, Description], file: Path) -> Told:
     """Work out figures, and how often the true energy lies within the uncertainty."""
     from joulelab.papers.covered import covered
-    from joulelab.papers.judged import marked
+    from joulelab.papers.figure_judgement import marked
     from joulelab.papers.published import published
     from joulelab.papers.told import Told
 
@@ -318,8 +318,8 @@ def _then(paper: Paper, file: Path, study: Study, *, shows: bool) -> list[tuple[
 
 def _write(asked: Asked, told: Told, study: Study, tell: Callable[[str], None]) -> list[Path]:
     """Write figures as CSV and Markdown, the paper's tables, and its pictures; return what was written."""
-    from joulelab.papers.tables import figures_csv, table_csv
-    from joulelab.papers.text import told_document
+    from joulelab.papers.comparison_tables import figures_csv, table_csv
+    from joulelab.papers.reproduction_text import told_document
 
     folder = study.folder.parent if asked.out is None else asked.out.absolute() / told.paper.name
     folder.mkdir(parents=True, exist_ok=True)

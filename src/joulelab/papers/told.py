@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from joulelab.papers.comparison_tables import allowed, deviation, number, records, reproduced
 from joulelab.papers.covered import ENOUGH, Covered
-from joulelab.papers.judged import count, misses, of_kind
-from joulelab.papers.tables import allowed, deviation, number, records, reproduced
+from joulelab.papers.figure_judgement import count, misses, of_kind
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.papers import Paper, PublishedTable
-    from joulelab.papers.judged import Figure, Kind
+    from joulelab.papers.figure_judgement import Figure, Kind
 
 SCHEMA = 1
 WITHIN = "the paper's own ± where it prints one, else 5 %, 2 points of a gain, or one step of the caps"

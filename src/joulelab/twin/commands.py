@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from joulelab.twin.nodefile import Description
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
 
 class _Failure(click.ClickException):
@@ -312,7 +312,7 @@ def _server(
     node: str | None,
 ) -> TwinServer:
     """Return the twin that the options describe. Raises ConfigError."""
-    from joulelab.twin.serve import TwinServer
+    from joulelab.twin.twin_server import TwinServer
 
     found = _described(gpus, gpu_model, profiles, flaws, node)
     scripted = {} if load or idle else found.profiles

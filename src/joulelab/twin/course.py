@@ -10,13 +10,13 @@ import numpy as np
 from joulelab.core.errors import ConfigError
 from joulelab.twin import bounds
 from joulelab.twin.noise import normal
-from joulelab.twin.progress import Ask, Model, Step, steps
+from joulelab.twin.workload_progress import Ask, Model, Step, steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.twin.curve import Floats, Ints
     from joulelab.twin.model import Node
+    from joulelab.twin.power_pieces import Floats, Ints
 
 # Streams of draws: what differs from run to run, and what flutters inside of one.
 _TIME, _POWER, _FLUTTER = 1 << 40, (1 << 40) + 1, (1 << 40) + 2

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from joulelab.study.refusals import Refusals
 
 SUMMARY = "a node's twin in virtual time: nothing is measured"
-WORKER = "joulelab.twin.virtual.worker"
+WORKER = "joulelab.twin.virtual.slot_worker"
 AHEAD = 2  # slots that a worker has: the one that it runs, and the next
 END_S = 20.0
 SAID_MOST = 2000

@@ -16,8 +16,8 @@ from joulelab.twin.noise import normal
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from joulelab.twin.curve import Curve, Floats, Ints
     from joulelab.twin.panel import PanelFlaws
+    from joulelab.twin.power_pieces import Curve, Floats, Ints
 
 NS = 1_000_000_000
 

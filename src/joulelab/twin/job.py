@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twin.jobs import LEAD_S, Board, Done, clocked_w, fed
-from joulelab.twin.progress import Ask
+from joulelab.twin.job_notes import LEAD_S, Board, Done, clocked_w, fed
 from joulelab.twin.staged import Staged, model_of
 from joulelab.twin.truth import Truth
+from joulelab.twin.workload_progress import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import layout
-from joulelab.twin.curve import Curve, Floats, Ints, Pieces
+from joulelab.twin.power_pieces import Curve, Floats, Ints, Pieces
 
 Caps = tuple[Ints, Floats, Floats]  # from when on (ns) which caps are requested and enforced (W)
 

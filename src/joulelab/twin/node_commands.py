@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from joulelab.twin.nodefile import Description
-    from joulelab.twin.progress import Model
+    from joulelab.twin.workload_progress import Model
 
 COUNTED = re.compile(r"(\d{1,2})x([A-Za-z]\w*)")
 # What of a GPU is physical; the rest is what NVML tells of it.

@@ -18,8 +18,8 @@ from joulelab.twin.flaws import Flaws
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
 from joulelab.twin.mounted import Mounted  # noqa: TC001 - node files are converted by these types
 from joulelab.twin.profile import Profile, parse
-from joulelab.twin.progress import Model  # noqa: TC001 - the same
 from joulelab.twin.servers.powercap import PowercapFlaws
+from joulelab.twin.workload_progress import Model  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

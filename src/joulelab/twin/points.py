@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from joulelab.twin.curve import Curve, total
+from joulelab.twin.power_pieces import Curve, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,8 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.twin.course import Course
-from joulelab.twin.jobs import LEAD_S, Asked, Board, Done, clocked_w
-from joulelab.twin.progress import Ask, Model, Step, check_names, names_used, step_of
+from joulelab.twin.job_notes import LEAD_S, Asked, Board, Done, clocked_w
+from joulelab.twin.workload_progress import Ask, Model, Step, check_names, names_used, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,12 +11,12 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.twin import points
 from joulelab.twin.course import Course
-from joulelab.twin.curve import Curve, Pieces, total
+from joulelab.twin.power_pieces import Curve, Pieces, total
 
 if TYPE_CHECKING:
-    from joulelab.twin.curve import Floats, Ints
     from joulelab.twin.model import Node
-    from joulelab.twin.progress import Ask, Model
+    from joulelab.twin.power_pieces import Floats, Ints
+    from joulelab.twin.workload_progress import Ask, Model
 
 NS = 1_000_000_000
 

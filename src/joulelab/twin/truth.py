@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.twin.curve import Curve, Floats, Ints
     from joulelab.twin.flaws import Flaws
+    from joulelab.twin.power_pieces import Curve, Floats, Ints
     from joulelab.twin.profile import Profile
 
 HORIZON_S = 600.0

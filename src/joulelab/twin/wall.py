@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.text import suggest_name
 from joulelab.twin import servers
-from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.servers.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

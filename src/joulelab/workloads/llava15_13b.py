@@ -16,7 +16,7 @@ from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, sta
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
 SUMMARY = "LLaVA-1.5 with Llama2-13b on 665k conversations on images, divided over the GPUs"
 STUDY = "BNL 2024"
@@ -119,9 +119,9 @@ def quality(sums: Mapping[str, float]) -> dict[str, float]:
 
 def task(given: Mapping[str, str]) -> Task:
     """Describe the training."""
-    from joulelab.workloads.data import llava as data
+    from joulelab.workloads.data import llava_mix as data
     from joulelab.workloads.models import llava
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
     read(given)
     size, text = llava.SIZES[given["model"]], int(given["text"])

@@ -11,7 +11,7 @@ from joulelab.workloads.training.launch import COMMON, main, one_of, something, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
 SUMMARY = "LSTM of 48 units that forecasts a week of electric load from the week before"
 STUDY = "HoreKa 2022"
@@ -108,7 +108,7 @@ def task(given: Mapping[str, str]) -> Task:
 
     from joulelab.workloads.data import load
     from joulelab.workloads.models.lstm import LoadForecaster
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
     read(given)
     countries, hours, seed = (int(given[key]) for key in ("countries", "hours", "seed"))

@@ -11,7 +11,7 @@ from joulelab.workloads.training.launch import COMMON, main, one_of, start
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
 SUMMARY = "ResNet-152 on CIFAR-10, or on Fashion-MNIST"
 STUDY = "BNL 2024"
@@ -87,7 +87,7 @@ def task(given: Mapping[str, str]) -> Task:
     from joulelab.workloads.data import cifar10, fashion_mnist
     from joulelab.workloads.models.resnet import resnet
     from joulelab.workloads.training import classifying
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
     depths, stem, classes = _read(given), given["stem"], cifar10.CLASSES
     train, test = int(given["train_samples"]), int(given["test_samples"])

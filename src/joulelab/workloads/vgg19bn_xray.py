@@ -13,7 +13,7 @@ from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, som
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
 SUMMARY = "VGG-19 with batch norm that tells COVID-19 from chest X-rays"
 STUDY = "HoreKa 2022"
@@ -107,7 +107,7 @@ def task(given: Mapping[str, str]) -> Task:
     from joulelab.workloads.data import xray
     from joulelab.workloads.models.vgg import VGG19
     from joulelab.workloads.training import classifying
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
     read(given)
     stride, divisor, pixels = (int(given[key]) for key in ("pool_stride", "divisor", "pixels"))

@@ -13,7 +13,7 @@ from joulelab.workloads.training.launch import COMMON, main, one_of, start
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
 SUMMARY = "transfer learning with Xception on 69 species of birds"
 STUDY = "Gdansk 2023"
@@ -88,7 +88,7 @@ def task(given: Mapping[str, str]) -> Task:
 
     from joulelab.workloads.data import birds
     from joulelab.workloads.training import classifying
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
     sizes = _read(given)
     pixels, classes = sizes["pixels"], sizes["classes"]

@@ -18,7 +18,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.twin.servers._scpi import Instrument, NotYet
 from joulelab.twin.servers._scpi_readings import ELEMENTS, AnalyzerFlaws
 from joulelab.twin.servers._vxi11 import Core, Server, Silent
-from joulelab.twin.servers.process import Served, run
+from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

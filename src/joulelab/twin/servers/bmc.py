@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin.model import COOLING_S
 from joulelab.twin.panel import Panel, PanelFlaws
 from joulelab.twin.servers import _bmc_sdr as sdr
-from joulelab.twin.servers.process import Served, run
+from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

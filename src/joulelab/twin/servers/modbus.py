@@ -15,7 +15,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.core.text import suggest_name
 from joulelab.twin.panel import Panel, PanelFlaws
-from joulelab.twin.servers.process import Served, run
+from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from joulelab.twin.servers._pdu_bench import Bench
 from joulelab.twin.servers._pdu_feeder import Feeder
 from joulelab.twin.servers._pdu_proxy import Proxy
 from joulelab.twin.servers._pdu_trees import MAKERS
-from joulelab.twin.servers.process import Served, run
+from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

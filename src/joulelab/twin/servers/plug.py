@@ -19,7 +19,7 @@ import numpy as np
 from joulelab.core.clock import NS, read_utc_ns
 from joulelab.twin.panel import Panel, PanelFlaws
 from joulelab.twin.servers._http import Handler, listening
-from joulelab.twin.servers.process import Served, run
+from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.twin.panel import Panel, PanelFlaws
-from joulelab.twin.servers.process import Served, run
+from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

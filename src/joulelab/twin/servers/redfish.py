@@ -20,7 +20,7 @@ from joulelab.twin.servers._http import Handler, listening
 from joulelab.twin.servers._redfish_build import ROOT, SESSIONS
 from joulelab.twin.servers._redfish_shown import RedfishFlaws, Shown
 from joulelab.twin.servers._redfish_trees import tree
-from joulelab.twin.servers.process import Served, run
+from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from joulelab.twin.virtual.truth import read_truth
+from joulelab.twin.virtual.slot_truth import read_truth
 from joulelab.twin.virtual.twin import description_of, options_of, replaced
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin.progress import Ask, check_names, names_used
+from joulelab.twin.workload_progress import Ask, check_names, names_used
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joulelab.study.nodes import NodeType
     from joulelab.twin.model import Node
     from joulelab.twin.nodefile import Description
-    from joulelab.twin.progress import Model
+    from joulelab.twin.workload_progress import Model
 
 FLAGS = {"true": 1.0, "false": 0.0}
 UNKNOWN = ("clock", "cpu_cap")

@@ -14,10 +14,10 @@ from joulelab.twin.panel import PanelFlaws
 
 if TYPE_CHECKING:
     from joulelab.core.spec import Stream
-    from joulelab.twin.curve import Floats, Ints
     from joulelab.twin.mounted import Mounted
-    from joulelab.twin.progress import Ask
+    from joulelab.twin.power_pieces import Floats, Ints
     from joulelab.twin.timeline import Timeline
+    from joulelab.twin.workload_progress import Ask
 
 _GAINS = 1 << 41  # the stream of noise that instruments are drawn from
 

@@ -18,8 +18,8 @@ from joulelab.twin.virtual.bench import Measured, Rows
 if TYPE_CHECKING:
     from joulelab.core.spec import Stream
     from joulelab.twin import model
-    from joulelab.twin.curve import Floats
     from joulelab.twin.mounted import Mounted
+    from joulelab.twin.power_pieces import Floats
     from joulelab.twin.virtual.bench import Bench
 
 DRIVER = "twin"
@@ -93,6 +93,8 @@ def _states(bench: Bench, stream: Stream, gpu: int) -> Rows:
         cap,
         np.where(limited, SW_POWER_CAP, 0.0),
         np.where(inside, 1.0, 0.0),
+        np.where(inside, load, 0.0),
+        np.where(inside, 0.0, load),
     ]  # fmt: skip
     for k, column in enumerate(columns):
         values[:, k] = column

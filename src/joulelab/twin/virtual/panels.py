@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Stream
-    from joulelab.twin.curve import Curve, Floats, Ints
     from joulelab.twin.mounted import Mounted
+    from joulelab.twin.power_pieces import Curve, Floats, Ints
     from joulelab.twin.virtual.bench import Bench
 
 VOLTS, FACTOR, HERTZ = expected.VOLTS, expected.FACTOR, expected.HERTZ

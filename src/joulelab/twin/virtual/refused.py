@@ -10,13 +10,13 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.text import suggest_name
 from joulelab.study.nodes import TWIN
 from joulelab.twin.course import pieces_of
-from joulelab.twin.progress import Ask, Model, Stage, steps
 from joulelab.twin.timeline import When, lay_out
 from joulelab.twin.virtual import cluster
 from joulelab.twin.virtual.ask import OWN, ask_of, model_of, said_of, without_effect
 from joulelab.twin.virtual.bench import Bench
-from joulelab.twin.virtual.measure import check_meters, chosen, measure
+from joulelab.twin.virtual.slot_measurement import check_meters, chosen, measure
 from joulelab.twin.virtual.twin import description_of
+from joulelab.twin.workload_progress import Ask, Model, Stage, steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

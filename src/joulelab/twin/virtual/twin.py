@@ -32,7 +32,7 @@ def options_of(name: str, described: Description | None = None) -> dict[str, Any
     from joulelab.twin.model import Node
     from joulelab.twin.mounted import Mounted
     from joulelab.twin.nodefile import find
-    from joulelab.twin.progress import Model
+    from joulelab.twin.workload_progress import Model
 
     found = described or find(name)
     kinds: dict[str, Any] = {"node": Node, "workloads": dict[str, Model], "meters": dict[str, Mounted]}
@@ -56,7 +56,7 @@ def description_of(node: NodeType) -> Description:
     from joulelab.twin.model import Node
     from joulelab.twin.mounted import Mounted
     from joulelab.twin.nodefile import Description, find
-    from joulelab.twin.progress import Model
+    from joulelab.twin.workload_progress import Model
 
     plain = node.options.get("description")
     if plain is None:

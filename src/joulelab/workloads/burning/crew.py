@@ -46,7 +46,7 @@ def workers(number: int, words: Sequence[str]) -> Iterator[list[Worker]]:
     with contextlib.ExitStack() as stack:
         started = []
         for k in range(number):
-            argv = [sys.executable, "-m", "joulelab.workloads.burning.worker", str(k), *words]
+            argv = [sys.executable, "-m", "joulelab.workloads.burning.burn_worker", str(k), *words]
             # The others are ranks, so that phases and steps are those of the first. It is what we are.
             rank = {"LOCAL_RANK": str(k), "RANK": str(k)} if k else {}
             worker = subprocess.Popen(argv, env=environ | rank, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

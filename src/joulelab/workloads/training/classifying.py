@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from joulelab.workloads.training.task import Batch
+    from joulelab.workloads.training.training_task import Batch
 
 
 def example(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Batch]:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.workloads.training.task import Batch
+    from joulelab.workloads.training.training_task import Batch
 
 META = torch.device("meta")
 

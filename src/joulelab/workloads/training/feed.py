@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from joulelab.workloads.training.ranks import Ranks
-    from joulelab.workloads.training.task import Batch, Task
+    from joulelab.workloads.training.training_task import Batch, Task
 
 
 class Feed:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import NoReturn
 
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
 # What every training takes; a workload adds its own, and other defaults.
 COMMON = {

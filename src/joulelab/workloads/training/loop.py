@@ -11,14 +11,14 @@ import torch
 import joulelab
 from joulelab.workloads.training.counting import Counts, count
 from joulelab.workloads.training.feed import Feed, to_device
-from joulelab.workloads.training.limits import Limits
 from joulelab.workloads.training.ranks import Ranks, join
 from joulelab.workloads.training.saving import check_file, save
+from joulelab.workloads.training.step_limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from joulelab.workloads.training.task import Batch, Task
+    from joulelab.workloads.training.training_task import Batch, Task
 
 # Losses at the begin and at the end are means over this share of all steps: single ones jump about.
 EDGE = 0.1

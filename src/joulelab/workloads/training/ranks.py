@@ -18,7 +18,7 @@ from joulelab.workloads.training.launch import count_threads, drop_torchrun_thre
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from joulelab.workloads.training.task import Task
+    from joulelab.workloads.training.training_task import Task
 
 T = TypeVar("T")
 TIMEOUT = dt.timedelta(minutes=10)

@@ -35,14 +35,14 @@ def main() -> int:
 
 def _warm_up() -> None:
     from joulelab.run.run_command import ANALYSIS_MODULES, preload_modules
-    from joulelab.twin.virtual import slot
+    from joulelab.twin.virtual import virtual_slot
 
-    preload_modules([*ANALYSIS_MODULES, slot.__name__])
+    preload_modules([*ANALYSIS_MODULES, virtual_slot.__name__])
 
 
 def told_of(folder: Path) -> dict[str, Any]:
     """Run a slot and return what is to be told of it, errors too."""
-    from joulelab.twin.virtual.slot import run_slot
+    from joulelab.twin.virtual.virtual_slot import run_slot
 
     try:
         return run_slot(folder)

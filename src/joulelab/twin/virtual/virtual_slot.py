@@ -18,10 +18,10 @@ from joulelab.study.folder import open_study, read_cell
 from joulelab.study.slot import labels_of
 from joulelab.study.slots import NOTES, claimed
 from joulelab.twin.timeline import When, lay_out
-from joulelab.twin.virtual import cluster, gpus, truth
+from joulelab.twin.virtual import cluster, gpus, slot_truth
 from joulelab.twin.virtual.ask import ask_of, model_of
 from joulelab.twin.virtual.bench import Bench, draw
-from joulelab.twin.virtual.measure import chosen, measure, slowest_s
+from joulelab.twin.virtual.slot_measurement import chosen, measure, slowest_s
 from joulelab.twin.virtual.twin import description_of
 from joulelab.twin.virtual.write import About, write_run
 
@@ -59,7 +59,7 @@ def run_slot(folder: Path) -> dict[str, Any]:
         setting = _Setting(study, cell, node, described, settings, meters)
         run, bench, notes = _measured(setting, folder)
         problems = cluster.account(folder, run, job["job"], bench, accounted) if accounted else []
-        truth.keep_truth(folder, bench.timeline)
+        slot_truth.keep_truth(folder, bench.timeline)
         with open_run(run) as opened:
             result = analyse_run(opened)
         write_result(run, result)

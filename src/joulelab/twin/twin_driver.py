@@ -11,7 +11,7 @@ import psutil
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
 from joulelab.twin import script
-from joulelab.twin.jobs import LEAD_S, Board
+from joulelab.twin.job_notes import LEAD_S, Board
 from joulelab.twin.truth import HORIZON_S, Truth
 
 if TYPE_CHECKING:

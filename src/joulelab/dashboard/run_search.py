@@ -12,8 +12,8 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from joulelab.dashboard.entries import Entry
     from joulelab.dashboard.index import Snapshot
+    from joulelab.dashboard.run_entries import Entry
 
 ORDERS = ("start", "energy", "time", "name", "status", "host")
 STATUSES = ("live", "ok", "failed", "killed", "broken", "reading")

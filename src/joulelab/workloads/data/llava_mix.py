@@ -19,7 +19,7 @@ import torch
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import made_once, pillow, read_image, smooth, to_tensor, write_jpegs
-from joulelab.workloads.data.records import records
+from joulelab.workloads.data.json_records import records
 from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose, name_of
 from joulelab.workloads.models.llama import BEGIN, END
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.text import finite_or_none
-from joulelab.papers.judged import of_kind
+from joulelab.papers.figure_judgement import of_kind
 from joulelab.report import format as fmt
 from joulelab.report.study_csv import write_records
 from joulelab.report.tables import Column, FilledColumn, Table, join_columns, make_table
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from joulelab.papers import PublishedTable
-    from joulelab.papers.judged import Figure, Kind, Tolerance
+    from joulelab.papers.figure_judgement import Figure, Kind, Tolerance
 
 # Kinds that have a table of numbers, with what stands above it.
 TITLES: dict[Kind, str] = {

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Self
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import find_process, identify_process
 from joulelab.twin import staged
-from joulelab.twin.drive import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
-from joulelab.twin.jobs import folder_of
+from joulelab.twin.job_notes import folder_of
 from joulelab.twin.model import Node
 from joulelab.twin.servers import nvml
 from joulelab.twin.servers.powercap import PowercapFlaws, PowercapServer
 from joulelab.twin.truth import Truth
+from joulelab.twin.twin_driver import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
 from joulelab.twin.wall import Wall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from joulelab.twin.profile import Profile
-    from joulelab.twin.progress import Model
+    from joulelab.twin.workload_progress import Model
 
 LIVE_ROOM = 1 << 20
 PREFIX = "joulelab-twin-"

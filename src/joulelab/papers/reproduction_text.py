@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.papers import told as say
-from joulelab.papers.judged import count
-from joulelab.papers.tables import paper_table, sections
+from joulelab.papers.comparison_tables import paper_table, sections
+from joulelab.papers.figure_judgement import count
 from joulelab.report.tables import DOCUMENT_FORMATS, Table
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 

@@ -1,4 +1,4 @@
-"""Be one process of `burn`: `python -m joulelab.workloads.burning.worker NUMBER key=value...`; it speaks JSON lines.
+"""Be one process of `burn`: `python -m joulelab.workloads.burning.burn_worker NUMBER key=value...`, in JSON lines.
 
 It says when its memory is filled, waits for the seconds on its standard input, multiplies, and says what came of it.
 """

@@ -160,6 +160,7 @@ def test_each_maker_gives_the_whole_node_and_names_its_source(truth, opened, ven
 def test_a_rating_in_place_of_a_reading_is_told_and_not_used(opened):
     meter = opened({"vendor": "dell-old"})
     assert [(m.scope, m.why) for m in meter.missing()] == [
+        ("node.ac", "System.Embedded.1 has no EnvironmentMetrics"),
         ("psu:N", "null, absent, or a rating where a reading should be"),
         ("psu.dc:N", "null, absent, or a rating where a reading should be"),
     ]

@@ -80,7 +80,7 @@ def test_what_a_sensor_states_is_taken():
 
 def test_the_nodes_own_chassis_comes_first_and_two_are_a_question():
     other = {"/c/o": {"Id": "o", "EnvironmentMetrics": ref("/c/n/e")}, "/c": {"Members": [ref("/c/o"), ref("/c/n")]}}
-    with pytest.raises(ConfigError, match=r"several chassis give a node's power: o \(1000.5 W\), n \(1000.5 W\)"):
+    with pytest.raises(ConfigError, match=r'1000.5 W with chassis = "n"; 1000.5 W with chassis = "o"'):
         planned(service(**other))
     system = {"/s/1": {"Links": {"Chassis": [ref("/c/n")]}}}
     assert planned(service(**other, **system))[0]["node"].stream.model == "M"
@@ -90,8 +90,8 @@ def test_the_nodes_own_chassis_comes_first_and_two_are_a_question():
 
 
 def test_a_board_is_never_taken_for_the_node():
-    board = {"/c/n": {"Id": "HGX_Chassis_0", "EnvironmentMetrics": ref("/c/n/e")}}
-    with pytest.raises(Unavailable, match="no power by Redfish"):
+    board = {"/c/n": {"Id": "n", "ChassisType": "Zone", "EnvironmentMetrics": ref("/c/n/e")}}
+    with pytest.raises(ConfigError, match=r'1000.5 W with chassis = "n", sensor = "EnvironmentMetrics"'):
         planned(service(**board))
 
 
@@ -118,7 +118,7 @@ def test_supplies_that_do_not_add_up_are_ratings():
     assert found["psu:1"].stream.parts == 1
     found, missing = planned(service(**rows, **psu("a", 1200, None, PowerCapacityWatts=1000), **psu("b", None, None)))
     assert "psu:1" not in found
-    assert len(missing) == 2
+    assert [note.why for note in missing] == ["a: InputPowerWatts is 1200 W, capacity 1000 W"]
 
 
 def test_inlet_and_fans_by_environment_metrics():
@@ -205,7 +205,7 @@ def test_a_slow_board_without_a_node_is_searched_all_the_same(monkeypatch):
     monkeypatch.setattr("joulelab.instruments.redfish.plan.LOOK_S", -1.0)
     board = {
         "/c": {"Members": [ref("/c/HGX_Chassis_0")]},
-        "/c/HGX_Chassis_0": {"Id": "HGX_Chassis_0"},
+        "/c/HGX_Chassis_0": {"Id": "HGX_Chassis_0", "ChassisType": "Zone"},
         "/s": {"Members": [ref("/s/b")]},
         "/s/b": {"Id": "b", "Processors": ref("/s/b/p")},
         "/s/b/p": {"Members": [ref("/s/b/p/GPU_1")]},

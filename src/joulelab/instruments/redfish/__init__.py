@@ -14,7 +14,7 @@ from joulelab.instruments import wall
 from joulelab.instruments.http import NO_ANSWER, REFUSED, Auth, HttpClient, plain_fingerprint
 from joulelab.instruments.redfish import doctor, values
 from joulelab.instruments.redfish.plan import SOURCES, Plan, Wanted, plans
-from joulelab.instruments.redfish.walk import ROOT, Walker, link
+from joulelab.instruments.redfish.walk import ROOT, Walker, find_link
 from joulelab.instruments.settings import check_keys, number, seconds, text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ CONFIG = wall.COMMON | {
     "auth": "session, basic or none (session)",
     "chassis": "Id of the chassis that is the node, where the service has several",
     "sensor": "Id or Name of the sensor that is the node's power, where none is certain; the error lists them",
-    "sources": "what to read: environment, power, sensors, supplies, gpus, cooling (the best that is found)",
+    "sources": "what to read: environment, power, sensors, supplies, gpus, cpus, cooling (the best that is found)",
     "gpus": "numbers of the GPUs in the order of their modules, where it is not 0, 1, 2 ...",
     "verify": "true, false, or the path of a CA file (true)",
     "fingerprint": "SHA-256 of the BMC's certificate, to trust it alone",
@@ -116,7 +116,7 @@ def service(client: HttpClient) -> dict[str, Any]:
             why=f"{ROOT} has no RedfishVersion",
             next="check the address; Redfish may have to be switched on in the BMC",
         )
-    login = link(root, "Links", "Sessions")
+    login = find_link(root, "Links", "Sessions")
     if login is not None:
         client.auth = replace(client.auth, login=login)
     return root
@@ -198,8 +198,8 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
 
 def _number(doc: Any, field: values.Field, spec: Spec) -> float:
     if spec.quantity != "age":
-        return values.value(doc, field)
-    moment = values.reading_time_ns(values.at(doc, field.steps), coarse=True)
+        return values.read_value(doc, field)
+    moment = values.parse_reading_time_ns(values.find_item(doc, field.steps), coarse=True)
     if moment is None:
         raise ReadFailed("the BMC does not tell the time of its reading now", why=field.name)
     age = (read_utc_ns() - moment) / NS

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MeterError, Unavailable
 from joulelab.instruments.http import Auth, HttpClient, peer_fingerprint, reach
-from joulelab.instruments.redfish.walk import Walker, is_part
+from joulelab.instruments.redfish.kinds import is_part
+from joulelab.instruments.redfish.walk import Walker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,12 +34,13 @@ def diagnose(
             return [*said, _of_service(client, wrong)]
         said.append(f"Redfish {root.get('RedfishVersion')} answers at {client.base_url}")
         try:
-            every = Walker(client.get_json, root).each(Walker(client.get_json, root).follow(root, "Chassis"))
+            walker = Walker(client.get_json, root)
+            every = walker.list_members(walker.follow(walker.root, "Chassis"))
         except Denied:
             return [*said, f"The account {client.auth.user!r} or its password is wrong, or it may not read."]
         except MeterError as wrong:
             return [*said, f"The log-in or the list of chassis fails: {wrong}."]
-        ids = ", ".join(f"{c.get('Id')}{' (a part)' if is_part(c) else ''}" for _, c in every)
+        ids = ", ".join(f"{one.id}{' (a part)' if is_part(one) else ''}" for one in every)
         said.append(f"the account is right; chassis: {ids or 'none'}")
         if isinstance(error, ConfigError | Unavailable):
             said.append(f"{error.what}{f' ({error.why})' if error.why else ''}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,28 +9,27 @@ from joulelab.core.errors import ConfigError, MeterError, ReadFailed, Unavailabl
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments import wall
 from joulelab.instruments.hooks import Missing
-from joulelab.instruments.redfish import sources, values
-from joulelab.instruments.redfish.cooling import cooling
+from joulelab.instruments.redfish import kinds, node, sources
+from joulelab.instruments.redfish.cooling import find_cooling
 from joulelab.instruments.redfish.gpus import as_own_sensor
-from joulelab.instruments.redfish.values import Field
-from joulelab.instruments.redfish.walk import Walker, is_equipment, is_part, link
+from joulelab.instruments.redfish.node import NODE_SOURCES
+from joulelab.instruments.redfish.values import Field, find_scale
+from joulelab.instruments.redfish.walk import find_link, list_links
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from joulelab.instruments.redfish.sources import Candidate, Reading, Supply
+    from joulelab.instruments.redfish.node import Service, Shelf
+    from joulelab.instruments.redfish.sources import Reading, Supply
+    from joulelab.instruments.redfish.walk import Resource, Walker
 
-# Where the whole node's power may stand, the best first; and what else there is.
-NODE_SOURCES = ("environment", "power", "sensors")
-SOURCES = (*NODE_SOURCES, "supplies", "gpus", "cooling")
+SOURCES = (*NODE_SOURCES, "supplies", "gpus", "cpus", "cooling")
 COOLING_S = 5.0
-# What is not the power of the node or its supplies is looked for until opening has taken so long, unless asked for.
-LOOK_S = 6.0
+# The power of the node is looked for until opening has taken NODE_S, what stands beside it until LOOK_S, unless it is
+# asked for in `sources`.
+NODE_S, LOOK_S = 60.0, 6.0
 ASSUMED_GAIN = 0.05
-FAR_APART = 2.0  # two powers of one node that differ by more than this factor are not of the same thing
-_GPU = re.compile(r"gpu.*?(\d+)$", re.IGNORECASE)
-_LISTED = 12  # candidates in an error: the largest, since the whole draws more than its parts
-_BOARD = re.compile(r"total_?(gpu|hsc)", re.IGNORECASE)
+PARTS_ABOVE = 1.15  # processors that draw more than this share of the node's power show that it is not all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,253 +64,165 @@ class Plan:
 
 def plans(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Missing]]:
     """Return all that can be read, and what cannot. Raises Unavailable, ConfigError, ReadFailed, Denied."""
-    missing: list[Missing] = []
-    nodes, others = walker.chassis(wanted.chassis, wanted.label)
-    found: list[Plan] = []
-    node = None
-    doubt = _conflict(walker, wanted, nodes) if wanted.sensor is None and wanted.sources is None else None
-    if wanted.sensor is not None:
-        found, node = _named(walker, wanted, nodes if wanted.chassis is not None else nodes + others)
-    elif doubt is None:
-        found, node = _node(walker, wanted, nodes, others, missing)
-    if not found and wanted.sources is None:
-        doubt = doubt or _doubt(walker, wanted, nodes, others)
-        missing += [Missing.from_error("node", doubt)] if doubt else []
-    body = node or (nodes[0] if len(nodes) == 1 else {})
-    model = _model(body)
-    parts: list[tuple[str, Any]] = [
-        ("supplies", lambda: _supplies(walker, wanted, body, found, missing, model)),
-        ("gpus", lambda: _gpus(walker, wanted)),
-        ("cooling", lambda: _cooling(walker, wanted, body, model)),
+    walker.limit_s = NODE_S if wanted.sources is None else None
+    service = node.open_service(walker, wanted.chassis, wanted.label)
+    found, chassis = _plan_total(service, wanted)
+    shelf = node.find_shelf(service) if not found and wanted.sensor is None and wanted.wants("supplies") else None
+    refusal = None
+    if shelf is not None:
+        found, chassis = _plan_shelf(service, wanted, shelf), shelf.chassis
+    elif not found and wanted.sources is None:
+        doubtful = node.list_doubtful(service)
+        what = "no power of this BMC is certainly that of one node: choose a sensor"
+        refusal = node.refuse_choice(service, what, doubtful) if doubtful else None
+        if refusal is not None and any(one.chassis in service.nodes for one in doubtful):
+            raise refusal
+    body = chassis or (service.nodes[0] if len(service.nodes) == 1 else None)
+    parts: list[tuple[str, Callable[[], list[Plan]]]] = [
+        ("supplies", lambda: _plan_supplies(service, wanted, body, found) if shelf is None else []),
+        ("gpus", lambda: _plan_gpus(service, wanted)),
+        ("cpus", lambda: _plan_cpus(service, wanted)),
+        ("cooling", lambda: _plan_cooling(walker, wanted, body)),
     ]
-    if not found and wanted.sources is None:
-        parts[0] = ("supplies", lambda: _doubted_supplies(walker, body, missing))
     for name, look in parts:
         if wanted.wants(name):
             beside = name != "supplies" and wanted.sources is None and any(plan.measures for plan in found)
             walker.limit_s = LOOK_S if beside else None
             try:
-                found += look()
+                found = found + look()
             except (ReadFailed, Unavailable) as error:  # the node's power is worth more than what fails beside it
-                missing.append(Missing.from_error(name, error))
+                service.notes.append(Missing.from_error(name, error))
     walker.limit_s = None
+    if wanted.sensor is None and wanted.sources is None:
+        found = _check_parts(service, found)
     if not any(plan.measures for plan in found) and not (found and wanted.sources == ("cooling",)):
-        raise doubt or _nothing(missing, wanted)
-    return _evenly_stepped(found), missing
+        raise refusal or _refuse_all(service.notes, wanted)
+    if refusal is not None:
+        service.notes.append(Missing.from_error("node.ac", refusal))
+    return _even_steps(found), service.notes
 
 
-def _node(
-    walker: Walker,
-    wanted: Wanted,
-    nodes: list[dict[str, Any]],
-    others: list[dict[str, Any]],
-    missing: list[Missing],
-) -> tuple[list[Plan], dict[str, Any] | None]:
+def _plan_total(service: Service, wanted: Wanted) -> tuple[list[Plan], Resource | None]:
     """Return the streams of the whole node, and its chassis. Raises ConfigError where several may be it."""
-    readings = [(body, _node_readings(walker, wanted, body, missing)) for body in nodes]
-    shown = [(body, found) for body, found in readings if found]
-    if not shown and wanted.wants("power"):  # a board whose PowerControl says that it measures the system (Intel)
-        systems = walker.systems()
-        boards = [c for c in others if is_part(c) and sources.is_of_system(walker.follow(c, "Power"), systems)]
-        readings = [(c, _node_readings(walker, replace(wanted, sources=("power",)), c, missing)) for c in boards]
-        shown = [(body, found) for body, found in readings if found]
-    if not shown:
-        return [], None
-    if len(shown) > 1:
-        names = [sources.name_of(body) for body, _ in shown]
-        listed = [f"{name} ({_watts(walker, found[0][1]):g} W)" for name, (_, found) in zip(names, shown, strict=True)]
-        raise ConfigError(
-            f"several chassis give a node's power: {', '.join(listed)}",
-            where=f"meter {wanted.label}",
-            next=f'set chassis = "{names[0]}", or the one that is this node',
-        )
-    body, chosen = shown[0]
+    if wanted.sensor is not None:
+        chosen = [node.find_named(service, wanted.sensor)]
+    else:
+        chosen = node.choose_total(service, wanted.sources)
     made = []
-    for kind, reading in chosen:
-        name = "node" if len(chosen) == 1 else f"node.{kind}"
+    for one in chosen:
+        name = "node" if len(chosen) == 1 else f"node.{one.kind}"
         place = wall.place(wanted.config, "node.ac")
-        made.append(_plan(wanted, name, "node", place, reading, model=_model(body), shared=wanted.label))
-    return made, body
+        made.append(_plan(wanted, name, "node", place, one.reading, model=_name_model(one.chassis)))
+    return made, chosen[0].chassis if chosen else None
 
 
-def _named(walker: Walker, wanted: Wanted, bodies: list[dict[str, Any]]) -> tuple[list[Plan], dict[str, Any]]:
-    """Return the stream of the reading that `sensor` names, and its chassis. Raises ConfigError."""
-    is_named = wanted.chassis is not None
-    every = [(body, one) for body in bodies for one in sources.candidates(walker, body, is_named=is_named)]
-    meant = [(body, one) for body, one in every if wanted.sensor == one.name]
-    meant = meant or [(body, one) for body, one in every if wanted.sensor in one.also.split(", ")]
-    if len(meant) != 1:
-        listed = _listed([one for _, one in meant or every])
-        what = f"several sensors are {wanted.sensor!r}" if meant else f"there is no power sensor {wanted.sensor!r}"
-        advice = "give chassis too, or the Id of one" if meant else "give one of those"
-        raise ConfigError(what, where=f"meter {wanted.label}", why=listed, next=advice)
-    body, one = meant[0]
-    place = wall.place(wanted.config, "node.ac")
-    return [_plan(wanted, "node", "node", place, one.reading, model=_model(body), shared=wanted.label)], body
+def _plan_shelf(service: Service, wanted: Wanted, shelf: Shelf) -> list[Plan]:
+    """Return the streams of a power shelf: its own total, and its supplies, whose inputs sum to the rack."""
+    rack = wall.feeds_of(wanted.config, "rack")
+    model, made = _name_model(shelf.chassis), []
+    if shelf.total is not None:
+        place = wall.Place(scope=rack, parent=None, sums="", parts=0)
+        made.append(_plan(wanted, "rack", "node", place, shelf.total.reading, model=model))
+    for number, psu in enumerate(shelf.supplies, 1):
+        for side, scope, sums in (("ac", "psu", rack), ("dc", "psu.dc", "")):
+            reading = getattr(psu, side)
+            if reading is not None:
+                parts = len(shelf.supplies) if sums else 0
+                place = wall.Place(scope=f"{scope}:{number}", parent=rack, sums=sums, parts=parts)
+                made.append(_plan(wanted, place["scope"], "psu", place, reading, model=model, side=side, lines=True))
+    service.note("node.ac", "this is a power shelf", f"{shelf.chassis.id} feeds {rack}, not one node")
+    return made
 
 
-def _doubt(
-    walker: Walker, wanted: Wanted, nodes: list[dict[str, Any]], others: list[dict[str, Any]]
-) -> Unavailable | None:
-    """Return the refusal where powers are shown and none is certainly the node's: list them, and how to choose."""
-    is_named = wanted.chassis is not None
-    bodies = nodes if is_named else nodes + others
-    found = [one for body in bodies for one in sources.candidates(walker, body, is_named=is_named)]
-    found.sort(key=lambda one: -one.watts)
-    if not found:
-        return None
-    best = found[0]
-    advice = f'if one of them is the node, name it: chassis = "{best.chassis}", sensor = "{best.name}"'
-    if not walker.systems() or any(is_equipment(body) for body in bodies if sources.name_of(body) == best.chassis):
-        advice += ', and feeds = "rack" where it feeds several nodes'
-    return Unavailable(
-        "no power of this BMC is certainly that of one node",
-        where=wanted.label,
-        why=_listed(found),
-        next=f"{advice}; or use a PDU or IPMI",
-    )
-
-
-def _conflict(walker: Walker, wanted: Wanted, nodes: list[dict[str, Any]]) -> Unavailable | None:
-    """Return the refusal where EnvironmentMetrics and PowerControl of one chassis cannot both be the node's power."""
-    for body in nodes:
-        shown = _both_totals(walker, body)
-        if _are_apart(shown):  # the load may have changed between the two answers
-            walker.forget(*(path for key in ("EnvironmentMetrics", "Power") if (path := link(body, key))))
-            walker.forget(*(one.reading.power.path for one in shown))
-            shown = _both_totals(walker, body)
-        if _are_apart(shown):
-            here = sources.name_of(body)
-            named = " or ".join(f'sensor = "{one.name}"' for one in sorted(shown, key=lambda one: -one.watts))
-            return Unavailable(
-                f"EnvironmentMetrics and PowerControl of chassis {here} differ by more than a factor of {FAR_APART:g}",
-                where=wanted.label,
-                why=_listed(shown),
-                next=f'name the one that is the node: chassis = "{here}", {named}; a PDU or IPMI shows which',
-            )
-    return None
-
-
-def _both_totals(walker: Walker, body: dict[str, Any]) -> list[Candidate]:
-    """Return the powers of a chassis by EnvironmentMetrics and by PowerControl, as far as each would be taken."""
-    try:
-        readings = [_node_reading(walker, kind, body) for kind in ("environment", "power")]
-        fields = [reading.power for reading in readings if reading is not None]
-        return [one for one in sources.totals(walker, body) if one.reading.power in fields]
-    except MeterError:  # what fails here fails again where it is needed
+def _plan_supplies(service: Service, wanted: Wanted, body: Resource | None, total: list[Plan]) -> list[Plan]:
+    found = sources.list_supplies(service.walker, body) if body is not None else []
+    if not total and wanted.sources is None:  # nothing tells readings of supplies from ratings or repeats
+        metered = [reading for psu in found if (reading := psu.ac or psu.dc)]
+        if metered:
+            watts = ", ".join(f"{service.walker.read(reading.power):g} W" for reading in metered)
+            what = "the sum of the supplies is not certainly the node's power"
+            service.note("supplies", what, f'they show {watts}; sources = ["supplies"] adds them')
         return []
-
-
-def _are_apart(shown: list[Candidate]) -> bool:
-    watts = [one.watts for one in shown]
-    return max(watts, default=0.0) > FAR_APART * min(watts, default=0.0)
-
-
-def _listed(found: list[Candidate]) -> str:
-    shown = "; ".join(map(str, sorted(found, key=lambda one: -one.watts)[:_LISTED]))
-    return f"it shows {shown or 'none'}" + (f"; and {len(found) - _LISTED} smaller" if len(found) > _LISTED else "")
-
-
-def _model(body: dict[str, Any]) -> str:
-    return " ".join(str(body.get(key)) for key in ("Manufacturer", "Model") if body.get(key))
-
-
-def _watts(walker: Walker, reading: Reading) -> float:
-    return values.value(walker.get(reading.power.path), reading.power)
-
-
-def _node_readings(
-    walker: Walker, wanted: Wanted, body: dict[str, Any], missing: list[Missing]
-) -> list[tuple[str, Reading]]:
-    found: list[tuple[str, Reading]] = []
-    for kind in NODE_SOURCES:
-        if not wanted.wants(kind) or (found and wanted.sources is None):
-            continue
-        try:
-            reading = _node_reading(walker, kind, body)
-        except Unavailable as error:
-            missing.append(Missing.from_error(kind, error))
-            continue
-        if reading is not None:
-            found.append((kind, reading))
-    return found
-
-
-def _node_reading(walker: Walker, kind: str, body: dict[str, Any]) -> Reading | None:
-    """Return the power of a whole chassis from one source, None where none is certain. Raises Unavailable."""
-    if kind == "environment":
-        metrics, path = walker.follow(body, "EnvironmentMetrics"), link(body, "EnvironmentMetrics")
-        return None if sources.is_of_part(walker, metrics) else sources.environment(walker, metrics, path)
-    if kind == "power":
-        return sources.from_power(walker.follow(body, "Power"), link(body, "Power"))
-    whole = [one for one in sources.power_sensors(walker, body) if one.is_certain]
-    return whole[0].reading if len(whole) == 1 else None
-
-
-def _supplies(
-    walker: Walker, wanted: Wanted, body: dict[str, Any], node: list[Plan], missing: list[Missing], model: str
-) -> list[Plan]:
-    found = sources.supplies(walker, body) if body else []
+    doubt = _doubt_supplies(service.walker, found)
+    if doubt:
+        service.note("psu:N", "the supplies' own figures are not used", doubt)
+        return []
     made: list[Plan] = []
     for side, feeds, scope in (("ac", wall.feeds_of(wanted.config, "node.ac"), "psu"), ("dc", "node.dc", "psu.dc")):
-        metered = [(psu, reading) for psu in found if (reading := getattr(psu, side)) is not None]
+        metered = [reading for psu in found if (reading := getattr(psu, side)) is not None]
         if found and not metered:
             why_not = "null, absent, or a rating where a reading should be"
-            missing.append(Missing(f"{scope}:N", f"the supplies' {side.upper()} side is not metered", why_not))
-        why = _unbelievable(walker, metered, node, whole=len(metered) == len(found))
+            service.note(f"{scope}:N", f"the supplies' {side.upper()} side is not metered", why_not)
+        why = _compare_supplies(service.walker, metered, total, is_whole=len(metered) == len(found))
         if why:
-            missing.append(Missing(f"{scope}:N", "the supplies' own figures are not used", why))
+            service.note(f"{scope}:N", "the supplies' own figures are not used", why)
             continue
-        for psu, reading in metered:
-            place = wall.Place(scope=f"{scope}:{psu.number}", parent=feeds, sums=feeds, parts=len(found))
-            shared = wanted.label if side == "ac" else f"{wanted.label}.dc"
-            made.append(_plan(wanted, place["scope"], "psu", place, reading, model=model, shared=shared, lines=True))
+        for number, psu in enumerate(found, 1):
+            reading = getattr(psu, side)
+            if reading is not None:
+                place = wall.Place(scope=f"{scope}:{number}", parent=feeds, sums=feeds, parts=len(found))
+                model = _name_model(body)
+                made.append(_plan(wanted, place["scope"], "psu", place, reading, model=model, side=side, lines=True))
     return sorted(made, key=lambda plan: int(plan.stream.scope.rpartition(":")[2]))
 
 
-def _doubted_supplies(walker: Walker, body: dict[str, Any], missing: list[Missing]) -> list[Plan]:
-    """Return no stream: without a power of the node, nothing tells readings of supplies from ratings or repeats."""
-    metered = [reading for psu in sources.supplies(walker, body) if (reading := psu.ac or psu.dc)]
-    if metered:
-        watts = ", ".join(f"{_watts(walker, reading):g} W" for reading in metered)
-        what = "the sum of the supplies is not certainly the node's power"
-        missing.append(Missing("supplies", what, f'they show {watts}; sources = ["supplies"] adds them'))
-    return []
+def _doubt_supplies(walker: Walker, found: list[Supply]) -> str:
+    """Return why the figures of supplies cannot be: a rating, a contradiction, or more that comes out than goes in."""
+    for psu in found:
+        if psu.doubt:
+            return f"{psu.name}: {psu.doubt}"
+        if psu.ac is not None and psu.dc is not None:
+            into, out = walker.read(psu.ac.power), walker.read(psu.dc.power)
+            if out >= into > 0:
+                return f"{psu.name}: {into:g} W go in and {out:g} W come out, an efficiency of {out / into:.0%}"
+    return ""
 
 
-def _unbelievable(
-    walker: Walker, metered: list[tuple[Supply, Reading]], node: list[Plan], *, whole: bool
-) -> str | None:
+def _compare_supplies(walker: Walker, metered: list[Reading], total: list[Plan], *, is_whole: bool) -> str | None:
     """Return why the figures of all supplies are no readings: all zero, or far from the node's power."""
-    watts = [values.value(walker.get(reading.power.path), reading.power) for _, reading in metered]
+    watts = [walker.read(reading.power) for reading in metered]
     if watts and not any(watts):
         return "all are 0 W: this model does not meter them"
-    total = next((values.value(walker.get(f.path), f) for plan in node[:1] if (f := plan.fields[0])), None)
-    if not watts or total is None:
+    node_w = next((walker.read(field) for plan in total[:1] if (field := plan.fields[0])), None)
+    if not watts or node_w is None:
         return None
-    if sum(watts) > 1.5 * total or (whole and sum(watts) < 0.5 * total):
-        return f"they sum to {sum(watts):g} W while the node draws {total:g} W: ratings, not readings"
+    if sum(watts) > 1.5 * node_w or (is_whole and sum(watts) < 0.5 * node_w):
+        return f"they sum to {sum(watts):g} W while the node draws {node_w:g} W: ratings, not readings"
     return None
 
 
-def _gpus(walker: Walker, wanted: Wanted) -> list[Plan]:
-    """Return the GPUs of an HGX board: by processors that are GPUs, or by chassis named after GPUs."""
-    found: list[tuple[int, str, str, Reading]] = []
-    for _, system in walker.each(walker.follow(walker.root, "Systems")):
-        for path, processor in walker.each(walker.follow(system, "Processors")):
-            if processor.get("ProcessorType") != "GPU":
-                continue
-            metrics, where = walker.follow(processor, "EnvironmentMetrics"), link(processor, "EnvironmentMetrics")
-            reading = sources.environment(walker, metrics, where)
-            if reading is not None:
-                device = str(processor.get("UUID") or processor.get("SerialNumber") or path)
-                found.append((_trailing(path), device, str(processor.get("Model") or ""), reading))
-    parts = [(p, c) for p, c in walker.each(walker.follow(walker.root, "Chassis")) if is_part(c)]
-    if not found:
-        for path, body in parts:
-            if _GPU.search(path) and (r := sources.from_sensors(walker, body, _is_whole_gpu)) is not None:
-                found.append((_trailing(path), str(body.get("SerialNumber") or path), str(body.get("Model") or ""), r))
-    found.sort(key=lambda gpu: gpu[0])
+def _check_parts(service: Service, found: list[Plan]) -> list[Plan]:
+    """Return the plans without a total that is smaller than its processors: it is not the power of the whole node."""
+    total = next((plan.fields[0] for plan in found if plan.stream.scope == "node.ac"), None)
+    parts = [field for plan in found if plan.stream.scope.startswith(("gpu:", "cpu:")) and "/" not in plan.stream.scope
+             for field in plan.fields[:1] if field is not None]  # fmt: skip
+    if total is None or not parts:
+        return found
+    for again in (False, True):
+        try:
+            whole, inside = service.walker.read(total), sum(map(service.walker.read, parts))
+        except MeterError:
+            return found
+        if inside <= PARTS_ABOVE * whole:
+            return found
+        if not again:
+            service.walker.forget(total, *parts)
+    service.notes.append(Missing(
+        "node.ac", f"{total.name} shows {whole:g} W and is not used", f"its processors alone draw {inside:g} W",
+        "name the node's power with chassis = and sensor =", "meter.contradiction",
+    ))  # fmt: skip
+    return [plan for plan in found if plan.stream.scope != "node.ac" and plan.stream.sums != "node.ac"]
+
+
+def _plan_gpus(service: Service, wanted: Wanted) -> list[Plan]:
+    """Return the GPUs of a board with their memory, and the totals that the board shows beside them."""
+    walker, found = service.walker, []
+    for gpu in sources.list_processors(walker, service.systems, "GPU"):
+        reading, doubt = sources.read_processor(walker, gpu, kinds.GPUS)
+        if doubt:
+            service.note("gpu:N", f"{gpu.id}: {'not all is used' if reading else 'not read'}", doubt)
+        if reading is not None:
+            found.append((gpu, reading))
     numbers = list(range(len(found))) if wanted.gpus is None else wanted.gpus
     if found and len(numbers) != len(found):
         raise ConfigError(
@@ -321,40 +231,79 @@ def _gpus(walker: Walker, wanted: Wanted) -> list[Plan]:
             next="give one for each, in the order of their modules",
         )
     made = []
-    for number, (_, device, model, reading) in zip(numbers, found, strict=True):
-        place = wall.Place(scope=f"gpu:{number}", parent=None, sums="", parts=0)
-        plan = _plan(wanted, place["scope"], "gpu", place, reading, model=model, shared=f"{wanted.label}.gpu")
+    for number, (gpu, reading) in zip(numbers, found, strict=True):
+        scope, model = f"gpu:{number}", str(gpu.body.get("Model") or "")
+        device = str(gpu.body.get("UUID") or gpu.body.get("SerialNumber") or gpu.path)
+        place = wall.Place(scope=scope, parent=None, sums="", parts=0)
+        plan = _plan(wanted, scope, "gpu", place, reading, model=model, side="gpu")
         made.append(replace(plan, stream=as_own_sensor(replace(plan.stream, device=device), model)))
-    return made + (_board(walker, wanted, [body for _, body in parts]) if made else [])
+        made += _plan_memory(service, wanted, gpu, scope, model)
+    return made + (_plan_board(service, wanted) if made else [])
 
 
-def _board(walker: Walker, wanted: Wanted, parts: list[dict[str, Any]]) -> list[Plan]:
+def _plan_memory(service: Service, wanted: Wanted, gpu: Resource, scope: str, model: str) -> list[Plan]:
+    """Return the stream of a GPU's memory, where the one Memory that it links to shows its power."""
+    links = list_links(gpu.body.get("Links"), "Memory")
+    metrics = service.walker.follow(service.walker.open(links[0]), "EnvironmentMetrics") if len(links) == 1 else None
+    reading, doubt = sources.read_environment(service.walker, metrics, kinds.MEMORIES)
+    if doubt:
+        service.note(f"{scope}/memory", "not read", doubt)
+    if reading is None or doubt:
+        return []
+    place = wall.Place(scope=f"{scope}/memory", parent=scope, sums="", parts=0)
+    return [_plan(wanted, place["scope"], "gpu_memory", place, reading, model=model, side="gpu")]
+
+
+def _plan_board(service: Service, wanted: Wanted) -> list[Plan]:
     """Return the totals that a GPU board shows beside its GPUs, as states: they are in no sum."""
-    for body in parts:
-        if not any(_BOARD.search(path) for path in walker.members(walker.follow(body, "Sensors"))):
+    boards = {path for system in service.systems for path in list_links(system.body.get("Links"), "Chassis")}
+    for chassis in service.others:
+        if not kinds.is_part(chassis) or chassis.path.rstrip("/") not in boards:
             continue
         channels, fields = [], []
-        for path, sensor in sources.sensors(walker, body):
-            match, kind = _BOARD.search(sources.name_of(sensor)), values.sensor_scale(sensor)
-            field = Field(path, ("Reading",), kind[1] if kind else 1.0)
-            if match and kind and kind[0] == "power" and values.has(sensor, field):
-                channels.append(Spec(f"total_{match[1].lower()}_power_w", "power", "W"))
-                fields.append(field)
+        for sensor in sources.list_sensors(service.walker, chassis):
+            words, kind = kinds.list_words(sensor.name or sensor.id), find_scale(sensor.body)
+            field = sensor.locate("Reading", scale=kind[1] if kind else 1.0)
+            for part in ("gpu", "hsc"):
+                if {"total", part} <= words and kind and kind[0] == "power" and service.walker.is_read(field):
+                    channels.append(Spec(f"total_{part}_power_w", "power", "W"))
+                    fields.append(field)
         if channels:
-            stream = Stream("board", "board", "board", wanted.period_s, tuple(channels), device=sources.name_of(body))
+            stream = Stream("board", "board", "board", wanted.period_s, tuple(channels), device=chassis.id)
             return [Plan(stream, tuple(fields))]
     return []
 
 
-def _cooling(walker: Walker, wanted: Wanted, body: dict[str, Any], model: str) -> list[Plan]:
-    found = cooling(walker, body) if body else []
+def _plan_cpus(service: Service, wanted: Wanted) -> list[Plan]:
+    """Return the CPUs that have a power of their own (Grace)."""
+    made: list[Plan] = []
+    for cpu in sources.list_processors(service.walker, service.systems, "CPU"):
+        if find_link(cpu.body, "EnvironmentMetrics") is None:
+            continue
+        reading, doubt = sources.read_processor(service.walker, cpu, kinds.CPUS)
+        if doubt:
+            service.note("cpu:N", f"{cpu.id}: {'not all is used' if reading else 'not read'}", doubt)
+        if reading is not None:
+            place = wall.Place(scope=f"cpu:{len(made)}", parent=None, sums="", parts=0)
+            model = str(cpu.body.get("Model") or "")
+            made.append(_plan(wanted, place["scope"], "cpu", place, reading, model=model, side="cpu"))
+    return made
+
+
+def _plan_cooling(walker: Walker, wanted: Wanted, body: Resource | None) -> list[Plan]:
+    found = find_cooling(walker, body) if body is not None else []
     if not found:
         return []
     channels = tuple(Spec(name, "temperature" if unit == "degC" else "speed", unit) for name, unit, _ in found)
     period_s = max(COOLING_S, wanted.period_s)
     device = found[0][2].path.split("?")[0]
-    stream = Stream("cooling", "cooling", "node", period_s, channels, device=device, model=model)
+    stream = Stream("cooling", "cooling", "node", period_s, channels, device=device, model=_name_model(body))
     return [Plan(stream, tuple(field for _, _, field in found))]
+
+
+def _name_model(chassis: Resource | None) -> str:
+    body = chassis.body if chassis is not None else {}
+    return " ".join(str(body.get(key)) for key in ("Manufacturer", "Model") if body.get(key))
 
 
 def _plan(
@@ -365,10 +314,11 @@ def _plan(
     reading: Reading,
     *,
     model: str,
-    shared: str,
+    side: str = "ac",
     lines: bool = False,
 ) -> Plan:
     """Return the stream of one reading: power, energy, with `lines` voltage and current, age where it is told."""
+    shared = wanted.label if side == "ac" else f"{wanted.label}.{side}"
     update_s, lag_s = reading.update_s, 0.0 if reading.time is not None else wall.BMC_LAG_S
     watts = _accuracy(wanted, reading, shared, reading.quantum_w)
     joules = _accuracy(wanted, reading, shared, reading.quantum_j)
@@ -391,7 +341,7 @@ def _plan(
     return Plan(stream, tuple(field for _, field in columns))
 
 
-def _evenly_stepped(found: list[Plan]) -> list[Plan]:
+def _even_steps(found: list[Plan]) -> list[Plan]:
     """Return plans whose counters in one unit have one step: a reading that ends in 0 hides its last digit."""
     steps: dict[float, float] = {}
     for plan in found:
@@ -421,16 +371,7 @@ def _accuracy(wanted: Wanted, reading: Reading, shared: str, quantum: float) -> 
     return wall.stated(wanted.config, default)
 
 
-def _trailing(path: str) -> int:
-    match = re.search(r"(\d+)$", path.rstrip("/"))
-    return int(match[1]) if match else 0
-
-
-def _is_whole_gpu(name: str) -> bool:
-    return not re.search(r"dram|hbm|memory|limit|peak|voltage|edp|enforced|max|min|vreg|soc", name, re.IGNORECASE)
-
-
-def _nothing(missing: list[Missing], wanted: Wanted) -> MeterError:
+def _refuse_all(missing: list[Missing], wanted: Wanted) -> MeterError:
     why = "; ".join(f"{m.scope}: {m.what} ({m.why})" if m.why else f"{m.scope}: {m.what}" for m in missing)
     advice = "use a PDU or IPMI" if wanted.sources is None else "leave sources out to see all that there is"
     return Unavailable(

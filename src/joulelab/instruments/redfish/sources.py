@@ -1,24 +1,30 @@
-"""Find what a Redfish service measures: for each thing, where its power, energy and time of reading stand."""
+"""Find the readings of a Redfish service: for each thing, where its power, energy and time of reading stand."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, read_utc_ns
-from joulelab.core.errors import ReadFailed, Unavailable
-from joulelab.instruments.redfish import values
-from joulelab.instruments.redfish.values import HIGHEST_W, Field, Step
-from joulelab.instruments.redfish.walk import Walker, is_in_service, is_part, is_present, link, links
+from joulelab.core.errors import MeterError, ReadFailed, Unavailable
+from joulelab.instruments.redfish import kinds, values
+from joulelab.instruments.redfish.walk import Resource, Walker, find_source, list_links
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
+
+    from joulelab.instruments.redfish.values import Field, Step
 
 UPDATE_S = 1.0  # assumed where a service does not state a SensingInterval
 OLDEST_S = 120.0  # a reading that looks older at opening tells of a wrong clock, not of an old reading
-_WATTS = (0.0, HIGHEST_W)
-_PART_CONTEXT = re.compile(r"(?i)cpu|processor|memory|gpu|accelerator|fan|storage|drive|suppl|regulator|pcie|network")
+FAR_APART = 2.0  # two powers of one thing that differ by more than this factor are not of the same thing
+EXPANDED = 64  # sensors that may be asked for at once at each reading
+# Totals of makers that leave PowerControl empty (Fujitsu; Inspur and Huawei), and iLO 4's beside it.
+MAKER_TOTALS: tuple[tuple[str, ...], ...] = (
+    ("PowerConsumedWatts",),
+    ("Oem", "ts_fujitsu", "ChassisPowerConsumption", "CurrentPowerConsumptionW"),
+    ("Oem", "Public", "TotalPower"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,353 +44,393 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
-    """Hold one power supply: what goes in (AC) and what comes out (DC), either may be unmetered."""
+class Candidate:
+    """Hold a power that a chassis shows: its names to choose it by, and why it may not be the whole (`doubt`)."""
 
-    number: int
-    name: str
-    ac: Reading | None
-    dc: Reading | None
+    kind: str  # environment, power, sensors
+    chassis: Resource
+    names: tuple[str, ...]
+    watts: float
+    reading: Reading
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """Hold a power that a chassis shows: the name to choose it by, and whether it is certainly the whole chassis'."""
+class Supply:
+    """Hold one power supply: input (AC) and output (DC), either may be unmetered (None)."""
 
-    chassis: str
     name: str
-    also: str
-    watts: float
-    reading: Reading
-    is_certain: bool = False
-
-    def __str__(self) -> str:
-        also = f" ({self.also})" if self.also else ""
-        return f"{self.chassis}: {self.name}{also} {self.watts:g} W"
+    capacity_w: float | None = None
+    ac: Reading | None = None
+    dc: Reading | None = None
+    doubt: str = ""
 
 
-def environment(walker: Walker, metrics: dict[str, Any] | None, path: str | None) -> Reading | None:
-    """Return what EnvironmentMetrics offers; by its sensors, where they tell the time of one reading in one answer."""
-    power = Field(path or "", ("PowerWatts", "Reading"), zero=False, limits=_WATTS)
-    if metrics is None or not values.has(metrics, power):
+# ---- Sensors
+
+
+def list_sensors(walker: Walker, chassis: Resource | None) -> list[Resource]:
+    """Return all sensors of a chassis."""
+    return walker.list_members(walker.follow(chassis, "Sensors"))
+
+
+def read_sensor(walker: Walker, sensor: Resource, source: str, counter: Resource | None = None) -> Reading | None:
+    """Return the power of a sensor, with the energy of a counter beside it; None if it has none now."""
+    power, energy = _locate(sensor, "power"), _locate(counter, "energy")
+    if power is None:
         return None
-    energy = next(
-        (
-            field
-            for key, scale in (("EnergyJoules", 1.0), ("EnergykWh", 3.6e6))
-            if values.has(metrics, field := Field(power.path, (key, "Reading"), scale))
-        ),
-        None,
-    )
-    direct = _stepped(Reading("EnvironmentMetrics", power, energy), metrics)
-    sensor_path = _source(metrics, "PowerWatts")
-    sensor = _sensor(walker, sensor_path)
-    if sensor is None or sensor_path is None:
-        return direct
-    direct = replace(direct, update_s=_update_s(sensor), gain=values.percent(sensor.get("Accuracy")))
-    if not _is_timed(sensor):
-        return direct
-    if energy is None:
-        return _from_sensor(sensor_path, sensor, "EnvironmentMetrics, its sensor") or direct
-    other = _source(metrics, str(energy.steps[0]))
-    return _from_both(walker, sensor_path, other, "EnvironmentMetrics, its sensors") or direct
+    try:
+        watts = values.read_number(walker.get(power.path), power)
+        joules = walker.read(energy) if energy is not None else None
+    except (ReadFailed, Unavailable):
+        return read_sensor(walker, sensor, source) if counter is not None else None
+    time = sensor.locate("ReadingTime") if _is_timed(sensor.body) else None
+    made = Reading(source, power, energy, time=time, update_s=_find_update_s(sensor.body))
+    made = replace(made, gain=values.parse_percent(sensor.body.get("Accuracy")))
+    made = replace(made, quantum_w=min(values.guess_step(watts / power.scale, power.scale), power.scale))
+    if energy is None or joules is None or counter is None:
+        return made
+    made = replace(made, quantum_j=values.guess_step(joules / energy.scale, energy.scale))
+    return _read_together(walker, made, sensor, counter)
 
 
-def from_power(power: dict[str, Any] | None, path: str | None) -> Reading | None:
-    """Return the whole server's power in the old Power resource, None where it has none. Raises Unavailable."""
-    if power is None or path is None:
+def _locate(sensor: Resource | None, quantity: str) -> Field | None:
+    kind = values.find_scale(sensor.body) if sensor is not None else None
+    if sensor is None or kind is None or kind[0] != quantity:
         return None
-    field = Field(path, values.control(power), zero=False, limits=_WATTS)
-    return _stepped(Reading(f"Power, {field.name.partition('#')[2]}", field), power)
+    place = sensor.locate_power if quantity == "power" else sensor.locate
+    return place("Reading", scale=kind[1])
 
 
-def from_sensors(walker: Walker, chassis: dict[str, Any], chosen: Callable[[str], bool]) -> Reading | None:
-    """Return power and energy of the one power sensor whose name is chosen; None where there are several."""
-    power: list[tuple[str, dict[str, Any]]] = []
-    energy: list[str] = []
-    for path, sensor in sensors(walker, chassis):
-        kind = values.sensor_scale(sensor)
-        if kind is None or not chosen(name_of(sensor)):
-            continue
-        if kind[0] == "power":
-            power.append((path, sensor))
-        elif kind[0] == "energy":
-            energy.append(path)
-    if len(power) != 1:
-        return None
-    both = _from_both(walker, power[0][0], energy[0], "Sensors") if len(energy) == 1 else None
-    return both or _from_sensor(*power[0], "Sensors")
+def _read_together(walker: Walker, made: Reading, sensor: Resource, counter: Resource) -> Reading:
+    """Return a reading of two sensors by one answer, where the service gives their collection in one."""
+    above = sensor.path.rsplit("/", 1)[0]
+    expanded = walker.locate_expanded(above)
+    if expanded is None or counter.path.rsplit("/", 1)[0] != above or sensor.steps:
+        return made if made.time is None else replace(made, time=None)  # two answers are of two times
+    try:
+        rows = values.list_rows(walker.get(expanded), "Members")
+        for one in (sensor, counter):
+            values.find_item(rows, (("@odata.id", one.path), "Reading"))
+    except (ReadFailed, Unavailable):
+        return replace(made, time=None)
+    if len(rows) > EXPANDED:
+        return replace(made, time=None)
+
+    def move(field: Field | None, path: str) -> Field | None:
+        return field and replace(field, path=expanded, steps=("Members", ("@odata.id", path), *field.steps))
+
+    power = move(made.power, sensor.path) or made.power
+    return replace(made, power=power, energy=move(made.energy, counter.path), time=move(made.time, sensor.path))
 
 
-def is_total(name: str) -> bool:
-    """Return whether a sensor's name is that of a whole node's power, and of nothing else."""
-    words = values.words_of(name)
-    return bool(words & values.POWERS and words & values.WHOLES) and words <= values.POWERS | values.WHOLES
-
-
-def is_whole(sensor: dict[str, Any]) -> bool:
-    """Return whether a sensor certainly measures its whole chassis: by its context and by its name."""
-    name, side = str(sensor.get("Name") or ""), sensor.get("PhysicalSubContext")
-    if not is_in_service(sensor) or side == "Output" or sensor.get("ElectricalContext") not in (None, "", "Total"):
-        return False
-    if sensor.get("PhysicalContext") == "Chassis":
-        return is_total(name)
-    return side == "Input" and name.strip().lower() in ("node", "server", "system")  # HPE Cray EX: "Node"
-
-
-def is_of_part(walker: Walker, metrics: dict[str, Any] | None) -> bool:
-    """Return whether EnvironmentMetrics takes its power from a sensor of a part: one supply of several, a CPU."""
-    sensor = _sensor(walker, _source(metrics, "PowerWatts")) if metrics is not None else None
-    if sensor is None:
-        return False
-    names = [str(sensor.get(key) or "") for key in ("Id", "Name")]
-    named = any(map(values.PART.search, names)) and not any("total" in name.lower() for name in names)
-    return named or bool(_PART_CONTEXT.search(str(sensor.get("PhysicalContext") or ""))) or not is_in_service(sensor)
-
-
-def candidates(walker: Walker, chassis: dict[str, Any], *, is_named: bool) -> list[Candidate]:
-    """Return every power that a chassis shows; of a part that nobody named only what Power shows."""
-    if is_part(chassis) and not is_named:
-        return _controls(walker, chassis)
-    return totals(walker, chassis) + power_sensors(walker, chassis)
-
-
-def totals(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
-    """Return the powers that Power and EnvironmentMetrics of a chassis show."""
-    found = _controls(walker, chassis)
-    metrics, path = walker.follow(chassis, "EnvironmentMetrics"), link(chassis, "EnvironmentMetrics")
-    reading = environment(walker, metrics, path)
-    if reading is not None:
-        watts = values.value(metrics, Field("", ("PowerWatts", "Reading")))
-        found.append(Candidate(name_of(chassis), "EnvironmentMetrics", "", watts, reading))
-    return found
-
-
-def power_sensors(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
+def list_power_sensors(walker: Walker, chassis: Resource) -> list[Candidate]:
     """Return the power sensors of a chassis that have a reading, each with the one counter of the same name."""
-    rows = sensors(walker, chassis)
-    inline = _inline(walker.follow(chassis, "Sensors"))
+    sensors = list_sensors(walker, chassis)
     found = []
-    for path, sensor in rows:
-        within = link(chassis, "Sensors") if path in inline else None
-        reading = _from_sensor(path, sensor, "Sensors", within)
-        if reading is None:
-            continue
-        counters = [p for p, other in rows if _is_counter(other) and other.get("Name") == sensor.get("Name")]
-        if len(counters) == 1 and within is None:
-            reading = _from_both(walker, path, counters[0], "Sensors") or reading
-        also = [str(sensor.get("Name") or "")] if sensor.get("Name") != name_of(sensor) else []
-        also += [] if is_in_service(sensor) else [str(sensor["Status"]["State"])]
-        watts = float(sensor["Reading"]) * reading.power.scale
-        made = Candidate(name_of(chassis), name_of(sensor), ", ".join(also), watts, reading, is_whole(sensor))
-        found.append(made)
+    for sensor in sensors:
+        same = [other for other in sensors if other.name == sensor.name and _locate(other, "energy") is not None]
+        counter = same[0] if len(same) == 1 and sensor.name else None
+        reading = read_sensor(walker, sensor, "Sensors", counter)
+        if reading is not None:
+            watts = values.read_number(walker.get(reading.power.path), reading.power)
+            names = tuple(dict.fromkeys(name for name in (sensor.name, sensor.id) if name))
+            found.append(Candidate("sensors", chassis, names, watts, reading, kinds.doubt_total(sensor)))
     return found
 
 
-def _controls(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
-    """Return the members of PowerControl, and the totals of makers beside it."""
-    here, power, path = name_of(chassis), walker.follow(chassis, "Power"), link(chassis, "Power")
-    if power is None or path is None:
-        return []
-    listed = power.get("PowerControl")
-    rows = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-    found = []
-    for member in rows:
-        steps: tuple[Step, ...] = ("PowerControl", values.member_step(rows, member), "PowerConsumedWatts")
-        field = Field(path, steps, zero=False, limits=_WATTS)
-        if values.has(power, field):
-            reading = _stepped(Reading(f"Power, {field.name.partition('#')[2]}", field), power)
-            name = str(member.get("Name") or member.get("MemberId") or "PowerControl")
-            also = "PowerControl" if is_in_service(member) else f"PowerControl, {member['Status']['State']}"
-            found.append(Candidate(here, name, also, values.value(power, field), reading))
-    for steps in values.TOTALS:
-        field = Field(path, steps, zero=False, limits=_WATTS)
-        if values.has(power, field):
-            reading = _stepped(Reading(f"Power, {field.name.partition('#')[2]}", field), power)
-            found.append(Candidate(here, steps[-1], "Power", values.value(power, field), reading))
-    return found
+# ---- EnvironmentMetrics
 
 
-def is_of_system(power: dict[str, Any] | None, systems: Iterable[str]) -> bool:
-    """Return whether a Power resource says by its one PowerControl that it measures a computer system."""
-    listed = power.get("PowerControl") if power is not None else None
-    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
-        return False
-    related = {path.rstrip("/") for path in links(listed[0], "RelatedItem")} & {path.rstrip("/") for path in systems}
-    return len(related) == 1 and bool(values.words_of(str(listed[0].get("Name"))) & values.WHOLES)
+def read_environment(
+    walker: Walker, metrics: Resource | None, contexts: Iterable[str] | None = None
+) -> tuple[Reading | None, str]:
+    """Return the power that EnvironmentMetrics shows, with its energy, and why it is in doubt ("" if it is not).
+
+    It is read by its sensors where these tell the time of one reading in one answer.
+    """
+    if metrics is None:
+        return None, ""
+    power = metrics.locate_power("PowerWatts", "Reading")
+    try:
+        watts = walker.read(power)
+    except ReadFailed as error:
+        return None, f"{error.what} ({error.why})" if "PowerWatts" in metrics.body else ""
+    energy = find_energy(walker, metrics, contexts)
+    made = Reading("EnvironmentMetrics", power, energy, quantum_w=min(values.guess_step(watts, 1.0), 1.0))
+    if energy is not None:
+        made = replace(made, quantum_j=values.guess_step(walker.read(energy) / energy.scale, energy.scale))
+    sensor = walker.open(find_source(metrics.body.get("PowerWatts")))
+    if sensor is None:
+        return made, ""
+    made = replace(made, update_s=_find_update_s(sensor.body), gain=values.parse_percent(sensor.body.get("Accuracy")))
+    doubt = kinds.doubt_source(sensor, contexts) or _compare_source(walker, power, sensor)
+    if doubt or not _is_timed(sensor.body):
+        return made, doubt
+    counter = walker.open(find_source(metrics.body.get(str(energy.steps[-2])))) if energy is not None else None
+    if energy is not None and counter is None:
+        return made, ""
+    timed = read_sensor(walker, sensor, "EnvironmentMetrics, its sensor", counter)
+    return (timed if timed is not None and timed.time is not None else made), ""
 
 
-def sensors(walker: Walker, chassis: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return all sensors of a chassis with their addresses, by one answer where the service offers that."""
-    path = link(chassis, "Sensors")
-    collection = walker.follow(chassis, "Sensors")
-    if path is None or collection is None:
-        return []
-    paths = walker.members(collection)
-    found = _inline(collection)
-    whole = walker.expanded(path, len(paths)) if not found else None
-    if whole is not None:
+def find_energy(walker: Walker, metrics: Resource, contexts: Iterable[str] | None = None) -> Field | None:
+    """Return the counter in EnvironmentMetrics, None where there is none or it is another thing's."""
+    for key, scale in (("EnergyJoules", 1.0), ("EnergykWh", 3.6e6)):
+        energy = metrics.locate(key, "Reading", scale=scale)
+        sensor = walker.open(find_source(metrics.body.get(key)))
+        if walker.is_read(energy) and (sensor is None or not kinds.doubt_source(sensor, contexts)):
+            return energy
+    return None
+
+
+def _compare_source(walker: Walker, power: Field, sensor: Resource) -> str:
+    """Return the contradiction of an excerpt and its sensor; both are asked again, since the load may have changed."""
+    source = _locate(sensor, "power")
+    if source is None:
+        return ""
+    for again in (False, True):
         try:
-            found = _inline(walker.get(whole))
-        except (Unavailable, ReadFailed):
-            found = {}  # promised in the root and not kept: ask one by one
-    return [(p, s) for p in paths if (s := found.get(p) or _sensor(walker, p)) is not None]
+            shown, sensed = walker.read(power), walker.read(source)
+        except MeterError:
+            return ""
+        if not are_apart(shown, sensed):
+            return ""
+        if not again:
+            walker.forget(power, source)
+    return f"it shows {shown:g} W and its sensor {sensor.name or sensor.id!r} {sensed:g} W"
 
 
-def _inline(collection: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return the members that a collection holds whole, not only by their address."""
-    rows = collection.get("Members") if collection is not None else None
-    return {p: row for row in rows if (p := link(row)) and "Reading" in row} if isinstance(rows, list) else {}
+def are_apart(*watts: float) -> bool:
+    """Return whether powers cannot be of the same thing."""
+    return max(watts, default=0.0) > FAR_APART * min(watts, default=0.0)
 
 
-def supplies(walker: Walker, chassis: dict[str, Any]) -> list[Supply]:
+# ---- Power
+
+
+def list_totals(walker: Walker, chassis: Resource, systems: Iterable[Resource]) -> list[Candidate]:
+    """Return the powers that EnvironmentMetrics and Power of a chassis show, the best first."""
+    found = []
+    reading, doubt = read_environment(walker, walker.follow(chassis, "EnvironmentMetrics"))
+    if reading is not None:
+        watts = walker.read(reading.power)
+        found.append(Candidate("environment", chassis, ("EnvironmentMetrics",), watts, reading, doubt))
+    try:
+        power = walker.follow(chassis, "Power")
+    except ReadFailed:
+        if not found:
+            raise
+        return found  # a Power that fails to answer costs no power of EnvironmentMetrics
+    if power is not None:
+        found += _list_controls(walker, chassis, power, {system.path.rstrip("/") for system in systems})
+    return found
+
+
+def _list_controls(walker: Walker, chassis: Resource, power: Resource, systems: set[str]) -> list[Candidate]:
+    """Return the members of PowerControl that show a power, or the totals of makers that leave it empty."""
+    found = []
+    for member, field, shown in find_controls(power):
+        doubt = shown or _doubt_related(walker, member, {chassis.path.rstrip("/"), *systems})
+        try:
+            watts = values.read_number(power.body, field)
+        except ReadFailed:
+            continue
+        key = str(member.get("Name") or member.get("MemberId") or field.steps[-1])
+        made = Reading(f"Power, {field.name.partition('#')[2]}", field)
+        made = replace(made, quantum_w=min(values.guess_step(watts, 1.0), 1.0))
+        found.append(Candidate("power", chassis, (key,), watts, made, doubt))
+    return found
+
+
+def _doubt_related(walker: Walker, member: dict[str, Any], wholes: set[str]) -> str:
+    """Return the type of the parts that a PowerControl is related to, "" where it is related to a whole."""
+    related = list_links(member, "RelatedItem")
+    if not related or wholes & set(related):
+        return ""
+    types = [values.read_text(one.body, "@odata.type") for path in related if (one := walker.open(path))]
+    parts = [kind.split(".")[0].removeprefix("#") for kind in types]
+    return "" if not parts or {"Chassis", "ComputerSystem"} & set(parts) else f"it measures {parts[0]}"
+
+
+def find_controls(power: Resource) -> list[tuple[dict[str, Any], Field, str]]:
+    """Return for each total in a Power resource: its member, its place, and why it may not be the whole.
+
+    Of several that may be the whole none is certain; parts are never summed.
+    """
+    rows = values.list_rows(power.body, "PowerControl")
+    named = [kinds.list_words(values.read_text(row, "Name")) for row in rows]
+    whole = [row for row, words in zip(rows, named, strict=True) if words <= kinds.POWERS | kinds.WHOLES]
+    if len(whole) > 1:  # nameless ones beside each other may be anything
+        whole = [row for row, words in zip(rows, named, strict=True) if row in whole and words & kinds.WHOLES]
+    served = [row for row in whole if kinds.is_in_service(row)]
+    found = []
+    for row in rows:
+        field = power.locate_power("PowerControl", values.find_member_step(rows, row), "PowerConsumedWatts")
+        if row not in whole:
+            doubt = "its name may be that of a part"
+        elif row not in served:
+            doubt = f"it is {values.read_state(row)}"
+        else:
+            doubt = "it is one of several" if len(served) > 1 else ""
+        found.append((row, field, doubt))
+    certain = [field for _, field, doubt in found if not doubt and values.has_value(power.body, field)]
+    makers = [power.locate_power(*steps) for steps in MAKER_TOTALS]
+    shown = [field for field in makers if values.has_value(power.body, field)]
+    if certain or len(served) != len(whole):
+        return found
+    return found + [({}, field, "" if len(served) <= 1 else "it is beside several others") for field in shown[:1]]
+
+
+def is_of_system(candidate: Candidate, systems: Iterable[Resource]) -> bool:
+    """Return whether the one PowerControl of a board says that it measures the computer system (Intel)."""
+    if candidate.kind != "power" or candidate.doubt:
+        return False
+    return bool(kinds.list_words(candidate.names[0]) & {"server", "system", "node"}) and (
+        len(kinds.find_owners(candidate.chassis, systems)) == 1
+    )
+
+
+# ---- power supplies
+
+
+def list_supplies(walker: Walker, chassis: Resource) -> list[Supply]:
     """Return the power supplies that are there, from PowerSubsystem or else from Power."""
     subsystem = walker.follow(chassis, "PowerSubsystem")
-    rows = [psu for _, psu in walker.each(walker.follow(subsystem, "PowerSupplies")) if is_present(psu)]
-    found = []
-    for number, psu in enumerate(rows, 1):
-        path, metrics = link(psu, "Metrics"), walker.follow(psu, "Metrics")
-        if path is not None and metrics is not None:
-            found.append(_new_supply(walker, number, psu, path, metrics))
-        else:
-            found.append(Supply(number, name_of(psu), None, None))
-    if any(psu.ac or psu.dc for psu in found):
+    rows = [psu for psu in walker.list_members(walker.follow(subsystem, "PowerSupplies")) if kinds.is_present(psu.body)]
+    sensors = {one.path.rstrip("/"): one for one in list_sensors(walker, chassis)} if _link_sensors(rows) else {}
+    found = [_read_supply(walker, psu, sensors) for psu in rows]
+    if any(psu.ac or psu.dc or psu.doubt for psu in found):
         return found
-    power, where = walker.follow(chassis, "Power"), link(chassis, "Power")
-    old = _old_supplies(power, where) if power is not None and where is not None else []
+    power = walker.follow(chassis, "Power")
+    old = _list_old_supplies(power) if power is not None else []
     return old if any(psu.ac or psu.dc for psu in old) or not found else found
 
 
-def _new_supply(walker: Walker, number: int, psu: dict[str, Any], path: str, metrics: dict[str, Any]) -> Supply:
-    def field(key: str, scale: float = 1.0) -> Field | None:
-        wanted = Field(path, (key, "Reading"), scale, limits=_WATTS if key.endswith("Watts") else (0.0, float("inf")))
-        return wanted if values.has(metrics, wanted) else None
+def list_supply_sensors(walker: Walker, chassis: Resource) -> list[Supply]:
+    """Return the supplies of a chassis that shows them by sensors only (rectifiers of HPE Cray EX)."""
+    sides: dict[str, dict[str, Reading]] = {"ac": {}, "dc": {}}
+    for sensor in list_sensors(walker, chassis):
+        if sensor.body.get("PhysicalContext") in kinds.SUPPLIES and kinds.is_in_service(sensor.body):
+            reading, side = read_sensor(walker, sensor, "Sensors"), kinds.find_side(sensor)
+            if reading is not None and side:
+                sides[side][sensor.name or sensor.id] = reading
+    names = dict.fromkeys([*sides["ac"], *sides["dc"]])
+    return [Supply(name, ac=sides["ac"].get(name), dc=sides["dc"].get(name)) for name in names]
 
-    def reading(key: str) -> Reading | None:
-        power = field(key)
-        if power is None or is_rating(metrics.get(key), psu.get("PowerCapacityWatts")):
+
+def _link_sensors(rows: list[Resource]) -> bool:
+    return any(list_links(psu.body, "Sensors") for psu in rows)
+
+
+def _read_supply(walker: Walker, psu: Resource, sensors: dict[str, Resource]) -> Supply:
+    stated = psu.body.get("PowerCapacityWatts") or psu.body.get("CapacityWatts")
+    made = Supply(psu.id, values.parse_capacity_w(stated))
+    metrics = walker.follow(psu, "Metrics")
+    if metrics is not None:
+        return _read_metrics(walker, made, metrics)
+    own = [sensors[path] for path in list_links(psu.body, "Sensors") if path in sensors]
+    for side in ("ac", "dc"):
+        power = [one for one in own if _locate(one, "power") is not None and kinds.find_side(one) == side]
+        reading = read_sensor(walker, power[0], "Sensors of a power supply") if len(power) == 1 else None
+        if reading is not None and walker.is_read(replace(reading.power, zero=True)):
+            made = replace(made, **{side: replace(reading, power=replace(reading.power, zero=True))})  # type: ignore[arg-type]
+    return made
+
+
+def _read_metrics(walker: Walker, made: Supply, metrics: Resource) -> Supply:
+    for side, key in (("ac", "InputPowerWatts"), ("dc", "OutputPowerWatts")):
+        power = replace(metrics.locate_power(key, "Reading"), zero=True)
+        if not walker.is_read(power):
+            continue
+        watts = walker.read(power)
+        if is_rating(watts, made.capacity_w):
+            return replace(made, ac=None, dc=None, doubt=f"{key} is {watts:g} W, capacity {made.capacity_w:g} W")
+        sensor = walker.open(find_source(metrics.body.get(key)))
+        doubt = _compare_source(walker, power, sensor) if sensor is not None else ""
+        if doubt:
+            return replace(made, ac=None, dc=None, doubt=f"{key}: {doubt}")
+        energy = metrics.locate("EnergykWh", "Reading", scale=3.6e6)
+        counter = energy if side == "ac" and walker.is_read(energy) else None
+        reading = Reading(f"PowerSupplyMetrics, {key}", power, counter)
+        reading = replace(reading, quantum_w=min(values.guess_step(watts, 1.0), 1.0))
+        if counter is not None:
+            reading = replace(reading, quantum_j=values.guess_step(walker.read(counter) / 3.6e6, 3.6e6))
+        if sensor is not None:
+            gain = values.parse_percent(sensor.body.get("Accuracy"))
+            reading = replace(reading, update_s=_find_update_s(sensor.body), gain=gain)
+        if side == "ac":
+            lines = [metrics.locate(name, "Reading") for name in ("InputVoltage", "InputCurrentAmps")]
+            voltage, current = (field if walker.is_read(field) else None for field in lines)
+            reading = replace(reading, voltage=voltage, current=current)
+        made = replace(made, **{side: reading})  # type: ignore[arg-type]
+    return made
+
+
+def _list_old_supplies(power: Resource) -> list[Supply]:
+    rows = values.list_rows(power.body, "PowerSupplies")
+    found: list[Supply] = []
+    for psu in filter(kinds.is_present, rows):
+        here: tuple[Step, ...] = ("PowerSupplies", values.find_member_step(rows, psu))
+        capacity = values.parse_capacity_w(psu.get("PowerCapacityWatts"))
+
+        def read_side(*keys: str, here: tuple[Step, ...] = here, capacity: float | None = capacity) -> Reading | None:
+            for key in keys:
+                field = replace(power.locate_power(*here, *key.split("/")), zero=True)
+                watts = values.read_value(power.body, field) if values.has_value(power.body, field) else None
+                if watts is not None and not is_rating(watts, capacity):
+                    return Reading(f"Power, {key}", field)
             return None
-        sensor = _sensor(walker, _source(metrics, key)) or {}
-        energy = field("EnergykWh", 3.6e6) if key == "InputPowerWatts" else None
-        made = Reading(f"PowerSupplyMetrics, {key}", power, energy)
-        gain = values.percent(sensor.get("Accuracy"))
-        return replace(_stepped(made, metrics), update_s=_update_s(sensor), gain=gain)
 
-    ac = reading("InputPowerWatts")
-    if ac is not None:
-        ac = replace(ac, voltage=field("InputVoltage"), current=field("InputCurrentAmps"))
-    return Supply(number, name_of(psu), ac, reading("OutputPowerWatts"))
-
-
-def _old_supplies(power: dict[str, Any], path: str) -> list[Supply]:
-    listed = power.get("PowerSupplies")
-    rows = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-    found = []
-    for number, psu in enumerate((m for m in rows if is_present(m)), 1):
-        here: tuple[Step, ...] = ("PowerSupplies", values.member_step(rows, psu))
-        oem: tuple[Step, ...] = (*here, "Oem", "Huawei")
-
-        def reading(*places: tuple[Step, ...], psu: dict[str, Any] = psu) -> Reading | None:
-            for steps in places:
-                field = Field(path, steps, limits=_WATTS)
-                if values.has(power, field) and not is_rating(
-                    {"Reading": values.value(power, field)}, psu.get("PowerCapacityWatts")
-                ):
-                    return Reading(f"Power, {'/'.join(map(str, steps[2:]))}", field)
-            return None
-
-        ac = reading((*here, "PowerInputWatts"), (*oem, "PowerInputWatts"))
-        dc = reading((*here, "PowerOutputWatts"), (*here, "LastPowerOutputWatts"), (*oem, "PowerOutputWatts"))
-        volts = Field(path, (*here, "LineInputVoltage"))
-        if ac is not None and values.has(power, volts):
+        ac = read_side("PowerInputWatts", "Oem/Huawei/PowerInputWatts")
+        dc = read_side("PowerOutputWatts", "LastPowerOutputWatts", "Oem/Huawei/PowerOutputWatts")
+        volts = power.locate(*here, "LineInputVoltage")
+        if ac is not None and values.has_value(power.body, volts):
             ac = replace(ac, voltage=volts)
-        found.append(Supply(number, name_of(psu), ac, dc))
+        name = str(psu.get("Name") or psu.get("MemberId") or len(found) + 1)
+        found.append(Supply(name, capacity, ac, dc))
     return found
 
 
-def is_rating(excerpt: Any, capacity: Any) -> bool:
-    """Return whether an input power is more than a supply of this capacity can take: then it is a name plate."""
-    watts = excerpt.get("Reading") if isinstance(excerpt, dict) else None
-    if any(isinstance(n, bool) or not isinstance(n, int | float) for n in (watts, capacity)):
-        return False
-    return bool(0 < capacity < watts / 1.15)  # type: ignore[operator]
+def is_rating(watts: float, capacity_w: float | None) -> bool:
+    """Return whether a power is more than a supply of this capacity can take: then it is a name plate."""
+    return capacity_w is not None and capacity_w < watts / 1.15
 
 
-def name_of(resource: dict[str, Any]) -> str:
-    """Return what a resource calls itself."""
-    return str(resource.get("Id") or resource.get("Name") or resource.get("MemberId") or "")
+# ---- processors
 
 
-def _from_sensor(path: str, sensor: dict[str, Any], source: str, within: str | None = None) -> Reading | None:
-    """Return what a sensor measures; `within` is the collection, where its answer holds the sensor whole."""
-    kind = values.sensor_scale(sensor)
-    before: tuple[Step, ...] = () if within is None else ("Members", ("@odata.id", path))
-    field = Field(within or path, (*before, "Reading"), kind[1] if kind else 1.0, zero=False, limits=_WATTS)
-    here = replace(field, steps=("Reading",))
-    if kind is None or kind[0] != "power" or not values.has(sensor, here):
-        return None
-    time = Field(field.path, (*before, "ReadingTime")) if _is_timed(sensor) else None
-    gain = values.percent(sensor.get("Accuracy"))
-    made = _stepped(Reading(source, here, time=time, update_s=_update_s(sensor), gain=gain), sensor)
-    return replace(made, power=field)
+def list_processors(walker: Walker, systems: Iterable[Resource], kind: str) -> list[Resource]:
+    """Return the processors of a kind (CPU, GPU) in the order of their numbers, each once."""
+    rows = [one for system in systems for one in walker.list_members(walker.follow(system, "Processors"))]
+    found: dict[str, Resource] = {}
+    for one in rows:
+        if one.body.get("ProcessorType") == kind and kinds.is_present(one.body):
+            found.setdefault(str(one.body.get("UUID") or one.path), one)
+    return sorted(found.values(), key=lambda one: find_number(one.path))
 
 
-def _is_counter(sensor: dict[str, Any]) -> bool:
-    kind = values.sensor_scale(sensor)
-    return kind is not None and kind[0] == "energy"
+def read_processor(walker: Walker, processor: Resource, contexts: Iterable[str]) -> tuple[Reading | None, str]:
+    """Return power and energy of a processor, by EnvironmentMetrics, or by the sensors of its chassis; and a doubt."""
+    metrics = walker.follow(processor, "EnvironmentMetrics")
+    reading, doubt = read_environment(walker, metrics, contexts)
+    if reading is not None and not doubt:
+        return reading, ""
+    pair = kinds.find_pair(list_sensors(walker, walker.follow(processor, "Links", "Chassis")), contexts)
+    made = read_sensor(walker, pair[0], "Sensors of its chassis", pair[1]) if pair is not None else None
+    return (made, f"EnvironmentMetrics is not used: {doubt}" if doubt else "") if made is not None else (None, doubt)
 
 
-def _from_both(walker: Walker, power: str, energy: str | None, source: str) -> Reading | None:
-    """Return power and energy of two sensors of one collection, by one answer; None where that does not work."""
-    above = power.rsplit("/", 1)[0]
-    if energy is None or energy.rsplit("/", 1)[0] != above:
-        return None
-    try:
-        whole = walker.expanded(above, len(walker.members(walker.get(above))))
-        doc = walker.get(whole) if whole is not None else {}
-        first, second = (values.at(doc, ("Members", ("@odata.id", path))) for path in (power, energy))
-    except (Unavailable, ReadFailed):
-        return None
-    kinds = values.sensor_scale(first), values.sensor_scale(second)
-    if whole is None or kinds[0] is None or kinds[1] is None or (kinds[0][0], kinds[1][0]) != ("power", "energy"):
-        return None
-    watts = Field(whole, ("Members", ("@odata.id", power), "Reading"), kinds[0][1], zero=False, limits=_WATTS)
-    joules = Field(whole, ("Members", ("@odata.id", energy), "Reading"), kinds[1][1])
-    if not (values.has(doc, watts) and values.has(doc, joules)):
-        return None
-    time = Field(whole, ("Members", ("@odata.id", power), "ReadingTime")) if _is_timed(first) else None
-    gain = values.percent(first.get("Accuracy"))
-    return _stepped(Reading(source, watts, joules, time=time, update_s=_update_s(first), gain=gain), doc)
+def find_number(path: str) -> int:
+    """Return the number at the end of an address, for the order of modules."""
+    digits = path.rstrip("/")[len(path.rstrip("/").rstrip("0123456789")) :]
+    return int(digits) if digits and len(digits) < 10 else 0
 
 
-def _stepped(reading: Reading, doc: Any) -> Reading:
-    """Return a reading with the steps of its numbers as their digits show them."""
-    watts = values.step_of(values.at(doc, reading.power.steps), reading.power.scale)
-    made = replace(reading, quantum_w=min(watts, reading.power.scale))
-    if reading.energy is None:
-        return made
-    return replace(made, quantum_j=values.step_of(values.at(doc, reading.energy.steps), reading.energy.scale))
-
-
-def _source(metrics: dict[str, Any], key: str) -> str | None:
-    excerpt = metrics.get(key)
-    path = excerpt.get("DataSourceUri") if isinstance(excerpt, dict) else None
-    return path if isinstance(path, str) and path.startswith("/") and "#" not in path else None
-
-
-def _sensor(walker: Walker, path: str | None) -> dict[str, Any] | None:
-    if path is None:
-        return None
-    try:
-        return walker.get(path)
-    except Unavailable:
-        return None
-
-
-def _update_s(sensor: dict[str, Any]) -> float:
-    return values.duration_s(sensor.get("SensingInterval")) or UPDATE_S
+def _find_update_s(sensor: dict[str, Any]) -> float:
+    return values.parse_duration_s(sensor.get("SensingInterval")) or UPDATE_S
 
 
 def _is_timed(sensor: dict[str, Any]) -> bool:
-    moment = values.reading_time_ns(sensor.get("ReadingTime"))
+    moment = values.parse_reading_time_ns(sensor.get("ReadingTime"))
     return moment is not None and -0.5 <= (read_utc_ns() - moment) / NS <= OLDEST_S

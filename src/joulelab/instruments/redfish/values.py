@@ -1,4 +1,4 @@
-"""Take numbers out of Redfish resources: pure functions over JSON, which raise rather than guess."""
+"""Take numbers out of Redfish answers: pure functions over JSON, which raise rather than guess."""
 
 from __future__ import annotations
 
@@ -8,31 +8,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from joulelab.core.errors import ReadFailed, Unavailable
-from joulelab.instruments.redfish.walk import is_in_service
+from joulelab.core.errors import ReadFailed
 
 # A step into a resource: a key, a place in a list, or (key, value) for the one member of a list that has it.
 Step = str | int | tuple[str, str]
 
-HIGHEST_W = 1e6  # no chassis draws a megawatt: what is above is no reading
-ENERGY_J = {"J": 1.0, "kW.h": 3.6e6, "kWh": 3.6e6, "W.h": 3600.0, "Wh": 3600.0}
+HIGHEST_W = 1e6  # no rack draws a megawatt: what is above is no reading
+WATTS = (0.0, HIGHEST_W)
+ENERGY_J = {"J": 1.0, "kJ": 1e3, "kW.h": 3.6e6, "kWh": 3.6e6, "W.h": 3600.0, "Wh": 3600.0}
 POWER_W = {"W": 1.0, "kW": 1000.0, "mW": 1e-3}
-ENERGY_TYPES = {"EnergyJoules": 1.0, "EnergykWh": 3.6e6, "EnergyWh": 3600.0}
+ENERGY_TYPES = {"EnergyJoules": "J", "EnergykWh": "kW.h", "EnergyWh": "W.h"}
+OUT_OF_SERVICE = ("Disabled", "Absent", "UnavailableOffline")  # what still stands there may be an old number
 # Steps that a counter in whole joules may have; the largest that fits is the safe guess.
 _STEPS_J = (3.6e6, 3.6e5, 3.6e4, 3600.0, 1000.0, 100.0, 10.0, 1.0)
-# Totals of makers that leave PowerControl empty (Fujitsu; Inspur and Huawei), and iLO 4's beside it.
-TOTALS: tuple[tuple[str, ...], ...] = (
-    ("PowerConsumedWatts",),
-    ("Oem", "ts_fujitsu", "ChassisPowerConsumption", "CurrentPowerConsumptionW"),
-    ("Oem", "Public", "TotalPower"),
-)
-PART = re.compile(
-    r"cpu|processor|memory|dimm|dram|gpu|accelerator|fan|storage|disk|pcie|sub-?system|psu|suppl", re.IGNORECASE
-)
-# The words of a name of a whole node's power. With any other word (drive, line, limit, rated) it may be a part.
-POWERS = {"power", "pwr", "consumption", "consumed", "usage", "draw", "reading", "sensor", "control", "monitor"}
-POWERS |= {"for", "of", "the", "in", "watts"}
-WHOLES = {"server", "system", "sys", "chassis", "total", "node", "enclosure", "input"}
 _DURATION = re.compile(
     r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
 )  # weeks and years are no sensing interval
@@ -57,7 +45,7 @@ class Field:
         return f"{self.path.split('?')[0]}#{'/'.join(words)}"
 
 
-def at(doc: Any, steps: tuple[Step, ...]) -> Any:
+def find_item(doc: Any, steps: tuple[Step, ...]) -> Any:
     """Return what is at the end of the steps. Raises ReadFailed where there is nothing."""
     current = doc
     for step in steps:
@@ -77,9 +65,18 @@ def at(doc: Any, steps: tuple[Step, ...]) -> Any:
     return current
 
 
-def value(doc: Any, field: Field) -> float:
-    """Return a field's number in SI. Raises ReadFailed for null, text, 0 of the unmetered, and what cannot be."""
-    found = at(doc, field.steps)
+def read_value(doc: Any, field: Field) -> float:
+    """Return a field's number in SI. Raises ReadFailed if it is null, text, out of range, or out of service."""
+    number = read_number(doc, field)
+    state = read_state(find_item(doc, field.steps[:-1]))
+    if state in OUT_OF_SERVICE:
+        raise ReadFailed(f"the BMC shows this reading as {state}", why=field.name)
+    return number
+
+
+def read_number(doc: Any, field: Field) -> float:
+    """Return a field's number in SI, also if it is out of service. Raises ReadFailed."""
+    found = find_item(doc, field.steps)
     if found is None:
         raise ReadFailed("the BMC has no reading now", why=f"{field.name} is null")
     if isinstance(found, bool) or not isinstance(found, int | float):
@@ -96,80 +93,55 @@ def value(doc: Any, field: Field) -> float:
     return number
 
 
-def has(doc: Any, field: Field) -> bool:
+def has_value(doc: Any, field: Field) -> bool:
     """Return whether a field has a reading."""
     try:
-        value(doc, field)
+        read_value(doc, field)
     except ReadFailed:
         return False
     return True
 
 
-def control(power: Any) -> tuple[Step, ...]:
-    """Return the steps to the whole server's power in a Power resource; parts are never summed. Raises Unavailable.
-
-    A member that is out of service shows no power, and of several that may be the whole none is taken.
-    """
-    members = power.get("PowerControl") if isinstance(power, dict) else None
-    rows = [m for m in members if isinstance(m, dict)] if isinstance(members, list) else []
-    whole = [m for m in rows if words_of(_text(m.get("Name"))) <= POWERS | WHOLES]
-    if len(whole) > 1:  # nameless ones beside each other may be anything
-        whole = [m for m in whole if words_of(_text(m.get("Name"))) & WHOLES]
-    off = [m for m in whole if not is_in_service(m)]
-    shown: list[tuple[Step, ...]] = [
-        steps
-        for member in whole
-        if member not in off
-        and has(power, _watts(steps := ("PowerControl", member_step(rows, member), "PowerConsumedWatts")))
-    ]
-    if not shown and not off:
-        shown += [steps for steps in TOTALS if has(power, _watts(steps))][:1]
-    if len(shown) == 1 and len(whole) - len(off) <= 1:  # beside an empty one it may be one node of two
-        return shown[0]
-    names = ", ".join(_text(m.get("Name")) or "without a name" for m in rows) or "none"
-    zero = any(m.get("PowerConsumedWatts") == 0 for m in whole)
-    why = "it answers 0 W: this model has no power meter" if zero else f"PowerControl members: {names}"
-    if off:
-        why = f"PowerControl {_text(off[0].get('Name'))!r} is {off[0]['Status']['State']}"
-    raise Unavailable("Power has no power of the whole server", why=why, next="use a PDU, or IPMI")
+def read_state(resource: Any) -> str:
+    """Return the State of a resource, "" if it states none (Dell)."""
+    status = resource.get("Status") if isinstance(resource, dict) else None
+    state = status.get("State") if isinstance(status, dict) else None
+    return state if isinstance(state, str) else ""
 
 
-def words_of(name: str) -> set[str]:
-    """Return the words of a name in small letters, also of one in camel case; a number above 0 is a word too."""
-    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[1-9]\d*", name)
-    return {part.lower() for part in parts}
+def read_text(resource: Any, key: str) -> str:
+    """Return a text of a resource, "" if there is none."""
+    found = resource.get(key) if isinstance(resource, dict) else None
+    return found if isinstance(found, str) else ""
 
 
-def _watts(steps: tuple[Step, ...]) -> Field:
-    return Field("Power", steps, zero=False, limits=(0.0, HIGHEST_W))
+def list_rows(resource: Any, key: str) -> list[dict[str, Any]]:
+    """Return the objects in a list of a resource; empty if there is none."""
+    rows = resource.get(key) if isinstance(resource, dict) else None
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def member_step(rows: list[Any], member: dict[str, Any]) -> Step:
-    """Return the step that finds a member again whatever its place: by name, address or number."""
-    for key in ("Name", "@odata.id", "MemberId"):
+def find_member_step(rows: list[Any], member: dict[str, Any]) -> Step:
+    """Return the step that finds a member again whatever its place: by name, number or address."""
+    for key in ("Name", "MemberId", "@odata.id"):
         name = member.get(key)
         if isinstance(name, str) and name and sum(_has(m, (key, name)) for m in rows) == 1:
             return (key, name)
     return next(place for place, row in enumerate(rows) if row is member)
 
 
-def sensor_scale(sensor: Any) -> tuple[str, float] | None:
-    """Return what a Sensor resource measures (power, energy, temperature, fan) and its scale to SI, None for others."""
-    if not isinstance(sensor, dict):
-        return None
-    kind, unit = _text(sensor.get("ReadingType")), _text(sensor.get("ReadingUnits"))
-    if kind == "Power" and (unit or "W") in POWER_W:
-        return "power", POWER_W[unit or "W"]
+def find_scale(sensor: Any) -> tuple[str, float] | None:
+    """Return the quantity of a Sensor (power, energy) and its scale to SI; None for others and for unknown units."""
+    kind, unit = read_text(sensor, "ReadingType"), read_text(sensor, "ReadingUnits")
+    if kind == "Power" or (not kind and unit in POWER_W):
+        return ("power", POWER_W[unit or "W"]) if (unit or "W") in POWER_W else None
     if kind in ENERGY_TYPES:
-        return ("energy", ENERGY_J[unit]) if unit in ENERGY_J else ("energy", ENERGY_TYPES[kind])
-    if kind == "Temperature" and unit in ("Cel", "C", ""):
-        return "temperature", 1.0
-    if kind == "Rotational" and unit in ("RPM", "{rev}/min", "rev/min"):
-        return "fan", 1.0
+        unit = unit or ENERGY_TYPES[kind]
+        return ("energy", ENERGY_J[unit]) if unit in ENERGY_J else None
     return None
 
 
-def reading_time_ns(text: Any, *, coarse: bool = False) -> int | None:
+def parse_reading_time_ns(text: Any, *, coarse: bool = False) -> int | None:
     """Return a ReadingTime in UTC ns; None without a zone, or (unless `coarse`) without fractions of a second."""
     if not isinstance(text, str) or not (coarse or "." in text):
         return None
@@ -182,7 +154,7 @@ def reading_time_ns(text: Any, *, coarse: bool = False) -> int | None:
         return None
 
 
-def duration_s(text: Any) -> float | None:
+def parse_duration_s(text: Any) -> float | None:
     """Return an ISO 8601 duration (PT1S) in s, None where it is none or 0."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) < 40 else None
     if match is None:
@@ -191,7 +163,7 @@ def duration_s(text: Any) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest or None
 
 
-def step_of(number: Any, scale: float) -> float:
+def guess_step(number: Any, scale: float) -> float:
     """Return the step that a reading seems to have in SI, from its digits: rather too large than too small."""
     digits = repr(float(number))
     decimals = len(digits.partition(".")[2]) if "e" not in digits and not digits.endswith(".0") else 0
@@ -199,22 +171,27 @@ def step_of(number: Any, scale: float) -> float:
         return float(scale * 10.0**-decimals)
     if scale != 1.0:
         return scale
-    return next(step for step in _STEPS_J if float(number) % step == 0)
+    return next((step for step in _STEPS_J if float(number) % step == 0), 1.0)
 
 
-def percent(number: Any) -> float | None:
+def parse_percent(number: Any) -> float | None:
     """Return a sensor's Accuracy (percent) as a fraction, None where it states none that can be."""
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 50:
         return None
     return number / 100
 
 
+def parse_capacity_w(number: Any) -> float | None:
+    """Return the capacity of a supply in W, which some makers write as text; None where it states none."""
+    try:
+        capacity = float(number) if isinstance(number, int | float | str) and not isinstance(number, bool) else 0.0
+    except (ValueError, OverflowError):
+        return None
+    return capacity if 0 < capacity < HIGHEST_W else None
+
+
 def _has(member: Any, step: tuple[str, str]) -> bool:
     return isinstance(member, dict) and member.get(step[0]) == step[1]
-
-
-def _text(found: Any) -> str:
-    return found if isinstance(found, str) else ""
 
 
 def _gone(what: str) -> ReadFailed:

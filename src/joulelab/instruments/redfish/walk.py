@@ -1,38 +1,59 @@
-"""Walk a Redfish service by its links: every id comes from the service, none is known beforehand."""
+"""Walk a Redfish service by its links: every address comes from the service, none is known beforehand."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
-from joulelab.core.text import suggest_name
+from joulelab.core.errors import MeterError, ReadFailed, Unavailable
+from joulelab.instruments.redfish import values
+from joulelab.instruments.redfish.values import Field, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = "/redfish/v1/"
 MEMBERS = 4096  # of one collection; a service whose pages never end is refused here
-EXPANDED = 64  # sensors that may be asked for at once
-# Chassis that are a part of the node: their power is never taken for the node's.
-_PART_TYPES = ("Module", "Component", "Zone", "Card", "Cartridge", "Expansion", "IPBasedDrive")
-_PART_IDS = re.compile(r"hgx|gpu|nvswitch|nvlink|rot_|fpga|processormodule|cpu_|pcie|riser|drive|bmc", re.IGNORECASE)
-# Equipment beside nodes: read only where the configuration names it.
-_EQUIPMENT_TYPES = ("StorageEnclosure", "PowerStrip", "Rack", "RackGroup", "Row", "Pod", "HeatExchanger")
-_EQUIPMENT = re.compile(r"switch|router|power[ _-]?shelf|rectifier|\bpdu|\bcdu|jbod", re.IGNORECASE)
-_NO_NODES = ("DPU", "OS", "Virtual", "VirtuallyPartitioned")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Hold a resource and its address; `steps` lead to it in the answer of `ask`, where only its collection has it."""
+
+    path: str
+    body: dict[str, Any]
+    ask: str
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Return the Id, or another name that the resource gives itself."""
+        return str(self.body.get("Id") or self.body.get("Name") or self.path.rstrip("/").split("/")[-1])
+
+    @property
+    def name(self) -> str:
+        """Return the Name, "" if there is none."""
+        return values.read_text(self.body, "Name")
+
+    def locate_power(self, *steps: Step, scale: float = 1.0) -> Field:
+        """Return the place of a power that is not 0 as long as it is metered."""
+        return Field(self.ask, (*self.steps, *steps), scale, zero=False, limits=values.WATTS)
+
+    def locate(self, *steps: Step, scale: float = 1.0) -> Field:
+        """Return the place of any other number."""
+        return Field(self.ask, (*self.steps, *steps), scale)
 
 
 class Walker:
     """Ask for resources, each once, and follow their links."""
 
-    def __init__(self, get: Callable[[str], Any], root: dict[str, Any]) -> None:
-        self._get = get
+    def __init__(self, get: Callable[[str], Any], root: dict[str, Any], now: Callable[[], int] = monotonic_ns) -> None:
+        self._get, self._now = get, now
         self._seen: dict[str, dict[str, Any] | Unavailable] = {}
-        self.root = root
-        self.begun_ns = monotonic_ns()
-        self.limit_s: float | None = None  # since the beginning, after which nothing new is asked for
+        self.root = Resource(ROOT, root, ROOT)
+        self.begun_ns = now()
+        self.limit_s: float | None = None  # since the beginning; nothing new is asked for afterwards
 
     def get(self, path: str) -> dict[str, Any]:
         """Return a resource. Raises Unavailable where there is none, ReadFailed, Denied."""
@@ -45,167 +66,125 @@ class Walker:
                 raise
             if not isinstance(found, dict):
                 raise ReadFailed("the BMC's answer is no resource", why=path)
-            if found.keys() == {"error"}:  # some services send this with HTTP 200
-                self._seen[path] = Unavailable("the BMC answers with an error", why=path)
-            else:
-                self._seen[path] = found
+            # Some services send an error with HTTP 200.
+            is_error = found.keys() == {"error"}
+            self._seen[path] = Unavailable("the BMC answers with an error", why=path) if is_error else found
         seen = self._seen[path]
         if isinstance(seen, Unavailable):
             raise seen
         return seen
 
-    def forget(self, *paths: str) -> None:
-        """Ask for these resources anew when they are wanted next."""
-        for path in paths:
-            self._seen.pop(path, None)
-
     def _check_time(self) -> None:
-        if self.limit_s is not None and monotonic_ns() - self.begun_ns > self.limit_s * NS:
+        if self.limit_s is not None and self._now() - self.begun_ns > self.limit_s * NS:
             raise ReadFailed(
                 "not looked for: the BMC answers too slowly",
                 why=f"{self.limit_s:g} s were over, and power comes first",
                 next="list all that is wanted in sources: then it is looked for however long that takes",
+                code="read-failed.slow",
             )
 
-    def follow(self, resource: dict[str, Any] | None, *keys: str) -> dict[str, Any] | None:
-        """Return the resource that a link leads to, None where link or resource is missing."""
-        path = link(resource, *keys)
-        if path is None:
-            return None
+    def forget(self, *fields: Field) -> None:
+        """Ask for the resources of these fields anew when they are wanted next."""
+        for field in fields:
+            self._seen.pop(field.path, None)
+
+    def read(self, field: Field) -> float:
+        """Return the value of a field in SI. Raises MeterError."""
+        return values.read_value(self.get(field.path), field)
+
+    def is_read(self, field: Field) -> bool:
+        """Return whether a field has a reading."""
         try:
-            return self.get(path)
+            self.read(field)
+        except (ReadFailed, Unavailable):
+            return False
+        return True
+
+    def open(self, path: str | None) -> Resource | None:
+        """Return the resource at an address, None where it is missing."""
+        try:
+            return None if path is None else Resource(path, self.get(path), path)
         except Unavailable:
             return None
 
-    def members(self, collection: dict[str, Any] | None) -> list[str]:
-        """Return the addresses of a collection's members, over all its pages."""
-        found: list[str] = []
-        pages: set[str] = set()
-        while collection is not None:
-            rows = collection.get("Members")
-            found += [path for path in map(link, rows) if path is not None] if isinstance(rows, list) else []
-            onward = collection.get("Members@odata.nextLink")
-            if not isinstance(onward, str) or not onward.startswith("/") or onward in pages:
-                break
-            if len(found) > MEMBERS:
-                raise ReadFailed(f"a collection has more than {MEMBERS} members", why=onward)
-            pages.add(onward)
-            collection = self.get(onward)
-        return found
+    def follow(self, resource: Resource | None, *keys: str) -> Resource | None:
+        """Return the resource that a link leads to, None where link or resource is missing."""
+        return None if resource is None else self.open(find_link(resource.body, *keys))
 
-    def each(self, collection: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:
-        """Return the members of a collection that are there, with their addresses."""
-        found = []
-        for path in self.members(collection):
+    def list_members(self, collection: Resource | None) -> list[Resource]:
+        """Return the members of a collection that are there: by one answer where the service offers $expand."""
+        if collection is None:
+            return []
+        pages = list(self._walk_pages(collection.path))
+        expanded = self.locate_expanded(collection.path)
+        if expanded and sum(len(rows) for _, rows in pages) > 1 and not any(map(_is_whole, pages[0][1])):
             try:
-                found.append((path, self.get(path)))
-            except Unavailable:
-                continue
-        return found
+                for _, rows in self._walk_pages(expanded):
+                    whole = {path: row for row in rows if _is_whole(row) and (path := find_link(row))}
+                    self._seen |= {path: row for path, row in whole.items() if path not in self._seen}
+            except MeterError:
+                pass  # promised in the root and not kept: each member is asked for
+        found: dict[str, Resource | None] = {}
+        for page, rows in pages:
+            for row in rows:
+                path = find_link(row)
+                if path is None or path in found:
+                    continue
+                inline = Resource(path, row, page, ("Members", ("@odata.id", path)))
+                found[path] = inline if _is_whole(row) else self.open(path)
+        return [resource for resource in found.values() if resource is not None]
 
-    def expanded(self, collection: str, count: int) -> str | None:
+    def _walk_pages(self, path: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        pages: set[str] = set()
+        count = 0
+        while path not in pages:
+            pages.add(path)
+            body = self.get(path)
+            rows = values.list_rows(body, "Members")
+            yield path, rows
+            count += len(rows)
+            onward = body.get("Members@odata.nextLink")
+            if not isinstance(onward, str) or not onward.startswith("/"):
+                return
+            if count > MEMBERS:
+                raise ReadFailed(f"a collection has more than {MEMBERS} members", why=onward)
+            path = onward
+
+    def locate_expanded(self, collection: str) -> str | None:
         """Return the address that gives a collection with its members in one answer, None where that is not offered."""
-        features = self.root.get("ProtocolFeaturesSupported")
+        features = self.root.body.get("ProtocolFeaturesSupported")
         expand = features.get("ExpandQuery") if isinstance(features, dict) else None
-        if not isinstance(expand, dict) or expand.get("Levels") is not True or count > EXPANDED:
+        if not isinstance(expand, dict) or expand.get("Levels") is not True:
             return None
         mark = "." if expand.get("NoLinks") is True else "*" if expand.get("ExpandAll") is True else ""
         return f"{collection}?$expand={mark}($levels=1)" if mark else None
 
-    def _every_chassis(self, *, parts: bool) -> list[tuple[str, dict[str, Any]]]:
-        """Return the chassis; without `parts` those that go by the name of a part are not even asked for."""
-        listed = self.members(self.follow(self.root, "Chassis"))
-        rows = [{"@odata.id": path} for path in listed if not _PART_IDS.search(_last(path))]
-        chosen = rows if rows and not parts else [{"@odata.id": path} for path in listed]
-        return self.each({"Members": chosen})
 
-    def chassis(self, wanted: str | None, label: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return chassis that are a node, and all others. Raises Unavailable, ConfigError.
-
-        A node's chassis belongs to exactly one computer system, by a link or by its Id, and is no part of a node.
-        A service without links may have one system in one of its chassis.
-        """
-        every = self._every_chassis(parts=wanted is not None)
-        if not every:
-            raise Unavailable(
-                "the service has no chassis", where=label, why="Redfish without Chassis", next="check the firmware"
-            )
-        if wanted is not None:
-            named = [c for path, c in every if wanted in (c.get("Id"), c.get("Name"), _last(path))]
-            if not named:
-                ids = [str(c.get("Id")) for _, c in every]
-                raise ConfigError(
-                    f"there is no chassis {wanted!r}", where=f"meter {label}", next=suggest_name(wanted, ids)
-                )
-            return named, [c for _, c in every if c not in named]
-        if all(is_part(c) for _, c in every):
-            every = self._every_chassis(parts=True)
-        systems = self.systems()
-        owners = {path: _owners(path, body, systems) for path, body in every}
-        whole = [path for path, body in every if not is_part(body) and not is_equipment(body)]
-        nodes = [path for path in whole if len(owners[path]) == 1]
-        if len(systems) == 1 and not any(owners[path] for path in whole):
-            nodes = whole
-        return [c for path, c in every if path in nodes], [c for path, c in every if path not in nodes]
-
-    def systems(self) -> dict[str, dict[str, Any]]:
-        """Return the computer systems that are nodes, by address: boards of GPUs and DPUs are systems too."""
-        return {
-            path: system
-            for path, system in self.each(self.follow(self.root, "Systems"))
-            if system.get("SystemType") not in _NO_NODES and not _PART_IDS.search(_last(path))
-        }
-
-
-def _last(path: str) -> str:
-    return path.rstrip("/").split("/")[-1]
-
-
-def link(resource: Any, *keys: str) -> str | None:
+def find_link(resource: Any, *keys: str) -> str | None:
     """Return the address behind a link, None where there is none."""
     current = resource
     for key in keys:
         current = current.get(key) if isinstance(current, dict) else None
     path = current.get("@odata.id") if isinstance(current, dict) else None
-    return path if isinstance(path, str) and path.startswith("/") and "#" not in path else None
+    return path if _is_address(path) else None
 
 
-def is_part(chassis: dict[str, Any]) -> bool:
-    """Return whether a chassis is a part of a node (an HGX board, a GPU), not the node."""
-    return chassis.get("ChassisType") in _PART_TYPES or bool(_PART_IDS.search(str(chassis.get("Id"))))
+def find_source(excerpt: Any) -> str | None:
+    """Return the address of the sensor that an excerpt (PowerWatts and others) is taken from."""
+    path = excerpt.get("DataSourceUri") if isinstance(excerpt, dict) else None
+    return path if _is_address(path) else None
 
 
-def is_present(resource: dict[str, Any]) -> bool:
-    """Return whether a part is there: makers list empty bays too; Dell gives no Status at all."""
-    status = resource.get("Status")
-    return not (isinstance(status, dict) and status.get("State") in ("Absent", "UnavailableOffline"))
-
-
-def is_equipment(chassis: dict[str, Any]) -> bool:
-    """Return whether a chassis is equipment beside the nodes: a switch, a power shelf, a PDU."""
-    names = [str(chassis.get(key) or "") for key in ("Id", "Name", "Model")]
-    return chassis.get("ChassisType") in _EQUIPMENT_TYPES or any(map(_EQUIPMENT.search, names))
-
-
-def is_in_service(resource: dict[str, Any]) -> bool:
-    """Return whether a meter is switched on as far as it says: a disabled one may repeat an old number."""
-    status = resource.get("Status")
-    return not isinstance(status, dict) or status.get("State") in (None, "Enabled")
-
-
-def links(resource: Any, key: str) -> list[str]:
-    """Return the addresses in a list of links, without a slash at their end; empty where there is none."""
+def list_links(resource: Any, key: str) -> list[str]:
+    """Return the addresses in a list of links (or of one), without a slash at their end; empty where there is none."""
     rows = resource.get(key) if isinstance(resource, dict) else None
-    return [path.rstrip("/") for path in map(link, rows) if path is not None] if isinstance(rows, list) else []
+    rows = [rows] if isinstance(rows, dict) else rows
+    return [path.rstrip("/") for path in map(find_link, rows) if path is not None] if isinstance(rows, list) else []
 
 
-def _owners(path: str, chassis: dict[str, Any], systems: dict[str, dict[str, Any]]) -> set[str]:
-    """Return the computer systems that a chassis belongs to."""
-    own = links(chassis.get("Links"), "ComputerSystems")
-    return {
-        where
-        for where, system in systems.items()
-        if where.rstrip("/") in own
-        or path.rstrip("/") in links(system.get("Links"), "Chassis")
-        or (chassis.get("Id") is not None and chassis.get("Id") == system.get("Id"))
-    }
+def _is_address(path: Any) -> bool:
+    return isinstance(path, str) and path.startswith("/") and "#" not in path
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    return "@odata.type" in row

@@ -120,7 +120,8 @@ def board(build: Builder) -> None:
     total = "HGX_Chassis_0_Total"
     build.sensor(base, f"{total}GPU_Power_0", "Power", "W", "gpu:0", lambda: round(shown.watts(*gpus), 3))
     build.sensor(base, f"{total}HSC_Power_0", "Power", "W", "gpu:0", lambda: round(1.08 * shown.watts(*gpus), 3))
-    processors = {"Processors": ref(f"{system}/Processors"), "SystemType": "Physical"}
+    links = {"Chassis": [ref(base)]}
+    processors = {"Processors": ref(f"{system}/Processors"), "SystemType": "Physical", "Links": links}
     build.add(system, lambda: processors, kind="#ComputerSystem.v1_20_0.ComputerSystem", listed=True)
     for index in range(shown.gpus):
         _gpu(build, system, index)

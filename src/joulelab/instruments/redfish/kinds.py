@@ -1,0 +1,148 @@
+"""Say what a Redfish resource is: by its type, its context, its name and its links, never by a pattern in its Id."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from joulelab.instruments.redfish.values import find_scale, read_state, read_text
+from joulelab.instruments.redfish.walk import Resource, list_links
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Chassis that are a part of a node: their power is never taken for the node's.
+PART_TYPES = ("Module", "Component", "Zone", "Card", "Cartridge", "Expansion", "IPBasedDrive")
+# Equipment beside nodes: read only where the configuration names it.
+EQUIPMENT_TYPES = ("StorageEnclosure", "PowerStrip", "Rack", "RackGroup", "Row", "Pod", "HeatExchanger")
+_EQUIPMENT = re.compile(r"switch|router|power[ _-]?shelf|rectifier|\bpdu|\bcdu|jbod", re.IGNORECASE)
+_NO_NODES = ("DPU", "OS", "Virtual", "VirtuallyPartitioned")
+# PhysicalContext of Sensors, as the schema lists it.
+CPUS = ("CPU", "CPUSubsystem")
+GPUS = ("GPU", "GPUSubsystem", "Accelerator")
+MEMORIES = ("Memory", "MemorySubsystem", *GPUS)
+SUPPLIES = ("PowerSupply", "PowerSupplyBay", "Rectifier")
+_BOARDS = ("SystemBoard", "Board", "PowerSubsystem")  # these may be all of a node or not: the name decides
+_PARTS = {
+    *("FPGA", "ASIC", "Backplane", "VoltageRegulator", "StorageDevice", "NetworkingDevice", "ComputeBay", "StorageBay"),
+    *("NetworkBay", "ExpansionBay", "Fan", "CoolingSubsystem", "Motor", "Pump", "TrustedModule", "Transceiver"),
+    *("Battery", "Switch", "Manager", "DCBus", *CPUS, *MEMORIES, *SUPPLIES),
+}
+# The words of a name of a whole node's power. With any other word (drive, line, limit, rated) it may be a part.
+POWERS = {"power", "pwr", "consumption", "consumed", "usage", "draw", "reading", "sensor", "control", "monitor"}
+POWERS |= {"for", "of", "the", "in", "watts", "hsc"}
+WHOLES = {"server", "system", "sys", "chassis", "total", "node", "enclosure", "input"}
+_PART_NAME = re.compile(
+    r"cpu|processor|memory|dimm|dram|gpu|accelerator|fan|storage|disk|pcie|sub-?system|psu|suppl|vreg|regulator"
+    r"|rectifier|asic",
+    re.IGNORECASE,
+)
+_INPUTS, _OUTPUTS = {"in", "pin", "input"}, {"out", "pout", "output"}
+
+
+def list_words(name: str) -> set[str]:
+    """Return the words of a name in small letters, also of one in camel case; a number above 0 is a word too."""
+    return {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[1-9]\d*", name)}
+
+
+def names_total(name: str) -> bool:
+    """Return whether a name is that of a whole node's power, and of nothing else."""
+    words = list_words(name)
+    return bool(words & POWERS and words & WHOLES) and words <= POWERS | WHOLES
+
+
+def names_part(text: str) -> bool:
+    """Return whether a name or context is that of a part of a node."""
+    return bool(_PART_NAME.search(text))
+
+
+def is_in_service(resource: Any) -> bool:
+    """Return whether a meter is switched on as far as it says: a disabled one may repeat an old number."""
+    return read_state(resource) in ("", "Enabled")
+
+
+def is_present(resource: Any) -> bool:
+    """Return whether a part is there: makers list empty bays too."""
+    return read_state(resource) not in ("Absent", "UnavailableOffline")
+
+
+def is_part(chassis: Resource) -> bool:
+    """Return whether a chassis is a part of a node (a GPU board, a GPU), not the node."""
+    kind = chassis.body.get("ChassisType")
+    return kind in PART_TYPES or (kind is None and bool(list_links(chassis.body.get("Links"), "ContainedBy")))
+
+
+def is_equipment(chassis: Resource) -> bool:
+    """Return whether a chassis is equipment beside the nodes: a switch, a power shelf, a PDU."""
+    named = (read_text(chassis.body, key) for key in ("Name", "Model"))
+    return chassis.body.get("ChassisType") in EQUIPMENT_TYPES or any(map(_EQUIPMENT.search, named))
+
+
+def is_node_system(system: Resource) -> bool:
+    """Return whether a computer system may be a node; cards with a processor of their own are systems too."""
+    return system.body.get("SystemType") not in _NO_NODES
+
+
+def find_owners(chassis: Resource, systems: Iterable[Resource]) -> set[str]:
+    """Return the computer systems that a chassis belongs to: by a link of either, or by having the same Id."""
+    own = list_links(chassis.body.get("Links"), "ComputerSystems")
+    return {
+        system.path
+        for system in systems
+        if system.path.rstrip("/") in own
+        or chassis.path.rstrip("/") in list_links(system.body.get("Links"), "Chassis")
+        or (chassis.body.get("Id") is not None and chassis.body.get("Id") == system.body.get("Id"))
+    }
+
+
+def doubt_total(sensor: Resource) -> str:
+    """Return why a sensor may not measure its whole chassis, "" where its context and its name say that it does."""
+    body, context = sensor.body, read_text(sensor.body, "PhysicalContext")
+    if not is_in_service(body):
+        return f"it is {read_state(body)}"
+    side = body.get("PhysicalSubContext")
+    if side == "Output" or body.get("ElectricalContext") not in (None, "", "Total"):
+        return "it measures an output or one line"
+    if side == "Input" and sensor.name.strip().lower() in ("node", "server", "system"):
+        return ""  # HPE Cray EX: the input regulator of a node is called Node
+    if context == "Chassis":
+        return "" if names_total(sensor.name) else "its name may be that of a part"
+    return f"it measures {context}" if context else "its PhysicalContext is not stated"
+
+
+def doubt_source(sensor: Resource, contexts: Iterable[str] | None = None) -> str:
+    """Return why the sensor behind EnvironmentMetrics does not measure the thing itself, "" where nothing says so.
+
+    `contexts` are those of the thing; None is for a whole chassis.
+    """
+    context = read_text(sensor.body, "PhysicalContext")
+    shown = f"it is taken from {sensor.name or sensor.id!r}"
+    if not is_in_service(sensor.body):
+        return f"{shown}, which is {read_state(sensor.body)}"
+    if contexts is not None:
+        return f"{shown}, which measures {context}" if context and context not in contexts else ""
+    if context in _PARTS or (context in _BOARDS and not names_total(sensor.name)):
+        return f"{shown}, which measures {context}"
+    return f"{shown}, a part" if names_part(sensor.name) and "total" not in sensor.name.lower() else ""
+
+
+def find_side(sensor: Resource) -> str:
+    """Return the side of a supply that a sensor measures, "ac" or "dc", "" where neither context nor name tells."""
+    words = list_words(sensor.name) | {read_text(sensor.body, "PhysicalSubContext").lower()}
+    is_input, is_output = bool(words & _INPUTS), bool(words & _OUTPUTS)
+    return "" if is_input == is_output else "ac" if is_input else "dc"
+
+
+def find_pair(sensors: Iterable[Resource], contexts: Iterable[str]) -> tuple[Resource, Resource] | None:
+    """Return the one power sensor that has a counter of the same name ("CPU 0 Power", "CPU 0 Energy"), and it."""
+    power, energy = [], {}
+    for sensor in sensors:
+        kind, words, context = find_scale(sensor.body), list_words(sensor.name), sensor.body.get("PhysicalContext")
+        if kind is None or not is_in_service(sensor.body) or context not in (None, *contexts):
+            continue
+        if kind[0] == "power":
+            power.append((frozenset(words - {"power"}), sensor))
+        else:
+            energy[frozenset(words - {"energy"})] = sensor
+    pairs = [(sensor, energy[words]) for words, sensor in power if words in energy]
+    return pairs[0] if len(pairs) == 1 else None

@@ -33,12 +33,14 @@ def test_reads_energy_power_and_state_of_mixed_models(twin, remote):
         assert last[i][1] == pytest.approx(true_w, rel=0.01)
         has_average = i in (0, 4)  # Hopper and GA10x; the others have none
         assert math.isfinite(last[i][2]) == has_average
-        load, _, memory, sm_hz, _, heat, enforced_w, requested_w, throttle, processes = meter.read(f"gpu:{i}.state")
+        row = meter.read(f"gpu:{i}.state")
+        load, _, memory, sm_hz, _, heat, enforced_w, requested_w, throttle, processes, *shares = row
         assert load == pytest.approx(0.5, abs=0.02)
         assert enforced_w == requested_w == MIXED.gpus[i].default_cap_w
         assert 1e8 < sm_hz < 3e9
         assert 20 < heat < 100
         assert (memory, throttle, processes) == (0, 0, 0)
+        assert all(map(math.isnan, shares))  # before there is a workload
     assert {s.model for s in meter.streams.values()} == {gpu.name for gpu in MIXED.gpus}
     assert {s.device for s in meter.streams.values()} == {server.truth.uuid(i) for i in range(5)}
     assert meter.streams["gpu:0.power"].channels[0].limits == (0, 700)

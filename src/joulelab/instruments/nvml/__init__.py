@@ -2,19 +2,30 @@
 
 Every GPU of the node is measured, whatever CUDA_VISIBLE_DEVICES hides from the workload: an event `devices` names each
 GPU with its UUID and model, whether the workload sees it, and its MIG instances. NVML gives a MIG instance the power of
-its whole GPU, so instances have no stream of their own.
+its whole GPU, so instances have no stream of their own. The module of a superchip and the memory of a GPU have one if
+NVML shows them (`modules.py`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, Unavailable
 from joulelab.core.spec import Meter, Spec, Stream
 from joulelab.instruments.hooks import Missing
-from joulelab.instruments.nvml.client import Gpu, Nvml
+from joulelab.instruments.nvml.client import GRACE_HOPPER, Gpu, Nvml
 from joulelab.instruments.nvml.generations import power_specs, sensor
+from joulelab.instruments.nvml.modules import (
+    describe_memory,
+    describe_module,
+    list_own_fields,
+    number_modules,
+    open_memory,
+    open_module,
+    read_without_zeros,
+)
 from joulelab.instruments.nvml.read import AVERAGE, INSTANT, PowerReader, StateReader
 from joulelab.instruments.readers import Readers
 from joulelab.instruments.settings import check_keys, devices, seconds, text
@@ -45,6 +56,8 @@ STATE = (
     Spec("cap_requested_w", "cap", "W"),
     Spec("throttle", "throttle reasons", "1"),  # the bits of nvmlClocksEventReasons
     Spec("processes", "processes", "1"),
+    Spec("workload_load", "utilisation", "1"),  # of the workload's processes, and of all others
+    Spec("others_load", "utilisation", "1"),
 )
 _ENFORCED, _REQUESTED = 6, 7
 
@@ -81,6 +94,8 @@ class NvmlMeter(Readers):
                 why=str(first) if first else "the driver lists none",
                 next="run nvidia-smi, or try the simulated node: joulelab twin",
             )
+        self._modules = number_modules(gpus)
+        self._states: list[StateReader] = []
         for gpu in _chosen(gpus, wanted):
             self._add(gpu)
         self._events.append(devices_event(gpus, shown, order))
@@ -89,21 +104,52 @@ class NvmlMeter(Readers):
         """Release NVML."""
         self._nvml.close()
 
+    def set_workload(self, pid: int) -> None:
+        """Tell the load of this process and its descendants apart from that of others; before, both are NaN."""
+        for state in self._states:
+            state.process_load.workload = pid
+
     def _add(self, gpu: Gpu) -> None:
         scope = f"gpu:{gpu.index}"
         found = sensor(gpu.architecture, gpu.capability, gpu.name, gpu.driver)
-        power = PowerReader(self._nvml, gpu, AVERAGE if found.plain_is_average else INSTANT)
-        powers, states = streams_of(gpu, self._period_s, self._slow_s)
+        plain = AVERAGE if found.plain_is_average else INSTANT
+        power = PowerReader(self._nvml, gpu, plain, list_own_fields(gpu))
+        parent = self._add_module(gpu) if gpu.superchip else None
+        powers, states = (replace(s, parent=parent) for s in streams_of(gpu, self._period_s, self._slow_s))
         if power.columns:
             self._put(powers, power.read)
         else:
             self._missing.append(Missing(scope, "it gives no power", "the device or driver does not support it"))
+        memory = open_memory(self._nvml, gpu)
+        if memory is not None:
+            self._put(describe_memory(gpu, self._slow_s), lambda: read_without_zeros(memory)[AVERAGE:])
         state = StateReader(self._nvml, gpu)
+        self._states.append(state)
         self._put(states, _Watched(scope, state, self._events_sink).read)
         for mig in gpu.mig:
             why = "NVML gives a MIG instance the power of its whole GPU"
             name = f"{scope}/mig:{mig.index}"
             self._missing.append(Missing(name, "it has no power of its own", why, f"read {scope}"))
+
+    def _add_module(self, gpu: Gpu) -> str | None:
+        """Read the module of a superchip once, whichever of its GPUs comes first; return its scope."""
+        scope = f"gpu:{gpu.index}"
+        if GRACE_HOPPER not in gpu.name:
+            why = "nobody says whether it counts the GPU or its module"
+            self._missing.append(Missing(scope, "its energy counter is not read", why))
+        if gpu.index not in self._modules:
+            why = "the kernel does not say which CPU its GPU belongs to (numa_node)"
+            self._missing.append(Missing(scope, "its module is not read", why))
+            return None
+        stream = describe_module(gpu, self._modules[gpu.index], self._period_s)
+        if stream.name not in self._readers:
+            module = open_module(self._nvml, gpu)
+            if module is None:
+                why = "the driver shows no power of the module above that of its GPU"
+                self._missing.append(Missing(stream.scope, "it is not read", why))
+            else:
+                self._put(stream, lambda: read_without_zeros(module))
+        return stream.scope
 
     def _events_sink(self, event: dict[str, Any]) -> None:
         self._events.append(event)

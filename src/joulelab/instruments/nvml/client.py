@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import MeterError, Unavailable
 from joulelab.instruments.nvml import errors as codes
+from joulelab.instruments.sysfs import read_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+GRACE_HOPPER = "GH200"
+PCI = Path("/sys/bus/pci/devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,10 @@ class Mig:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Identify one GPU; powers in W, None where the device does not say."""
+    """Identify one GPU; powers in W, None where the device does not say.
+
+    A GPU of a superchip shares a module with a CPU (Grace); `node` is the NUMA node of that CPU, its socket.
+    """
 
     index: int
     uuid: str
@@ -35,6 +43,8 @@ class Gpu:
     driver: str = ""
     limit_w: tuple[float, float] | None = None
     mig: tuple[Mig, ...] = ()
+    superchip: bool = False
+    node: int | None = None
     handle: Any = field(default=None, compare=False, repr=False)
 
 
@@ -136,17 +146,30 @@ class Nvml:
         capability = self.ask(nvml.nvmlDeviceGetCudaComputeCapability, None, handle)
         architecture = self.ask(nvml.nvmlDeviceGetArchitecture, None, handle)
         enabled = self.ask(nvml.nvmlDeviceGetMigMode, (0, 0), handle)[0] == 1
+        name = nvml.nvmlDeviceGetName(handle)
+        coherent = self.ask(nvml.nvmlDeviceGetC2cModeInfoV, None, handle)
+        superchip = GRACE_HOPPER in name or bool(coherent and coherent.isC2cEnabled)
         return Gpu(
             index=index,
             uuid=nvml.nvmlDeviceGetUUID(handle),
-            name=nvml.nvmlDeviceGetName(handle),
+            name=name,
             architecture=architecture,
             capability=(capability[0], capability[1]) if capability else None,
             driver=self.driver,
             limit_w=(limits[0] / 1000, limits[1] / 1000) if limits else None,
             mig=tuple(self._instances(handle)) if enabled else (),
+            superchip=superchip,
+            node=self._find_node(handle) if superchip else None,
             handle=handle,
         )
+
+    def _find_node(self, handle: Any) -> int | None:
+        """Return the NUMA node of a GPU's PCI device, None where the kernel does not know it."""
+        info = self.ask(self._nvml.nvmlDeviceGetPciInfo, None, handle)
+        bus = info.busIdLegacy if info is not None else b""
+        name = (bus.decode() if isinstance(bus, bytes) else bus).lower()
+        node = read_number(PCI / name / "numa_node") if name else None
+        return node if node is not None and node >= 0 else None
 
     def _instances(self, parent: Any) -> list[Mig]:
         nvml = self._nvml

@@ -5,20 +5,25 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.errors import DeviceLost, MeterError
 from joulelab.instruments.nvml import errors as codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.instruments.nvml.client import Gpu, Nvml
 
 NAN: Final = float("nan")
-# The columns of a power row, and the NVML fields that fill them.
+PROC: Final = Path("/proc")
+FIRST_US: Final = 1_000_000  # how far back the first reading of the processes' load reaches
+# The columns of a power row, and the NVML fields that fill them, each with a scope: GPU, module or memory.
 ENERGY, INSTANT, AVERAGE = 0, 1, 2
-_FIELDS: Final = {ENERGY: 83, INSTANT: 186, AVERAGE: 185}  # mJ, mW, mW
+GPU, MODULE, MEMORY = 0, 1, 2
+GPU_FIELDS: Final = {ENERGY: (83, GPU), INSTANT: (186, GPU), AVERAGE: (185, GPU)}  # mJ, mW, mW
 # nvmlFieldValue_t: field, scope, time stamp, latency, value type, return code, value
 _FIELD: Final = struct.Struct("=IIqqIIQ")
 _UNSIGNED, _UNSIGNED_LONG_LONG = 1, 3
@@ -42,18 +47,26 @@ def decode(kind: int, raw: int) -> float:
 class PowerReader:
     """Read the energy counter (J), instant and average power (W) of one GPU, in one call where the driver allows."""
 
-    def __init__(self, nvml: Nvml, gpu: Gpu, plain: int) -> None:
-        """Find out what this device has; `plain` is the column that plain power usage belongs to."""
+    def __init__(
+        self, nvml: Nvml, gpu: Gpu, plain: int | None, fields: Mapping[int, tuple[int, int]] = GPU_FIELDS
+    ) -> None:
+        """Find out what this device has; `plain` is the column that plain power usage belongs to, None for no column.
+
+        `fields` are NVML's fields and scopes by column.
+        """
         self._nvml = nvml
         self._gpu = gpu
         self._handle = gpu.handle
+        self._wanted = fields
         self._fields = nvml.function("nvmlDeviceGetFieldValues")
         self._columns: list[int] = []
-        self._arrange(sorted(_FIELDS))
+        self._arrange(sorted(fields))
         self._arrange(self._present())
         self._single: list[tuple[int, Callable[..., int], Any, Any]] = []
-        self._add_single(ENERGY, "nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong())
-        self._add_single(plain, "nvmlDeviceGetPowerUsage", ctypes.c_uint())
+        if ENERGY in fields:
+            self._add_single(ENERGY, "nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong())
+        if plain is not None:
+            self._add_single(plain, "nvmlDeviceGetPowerUsage", ctypes.c_uint())
         self.columns = frozenset(self._columns) | {column for column, *_ in self._single}
         self._lost = False
 
@@ -95,7 +108,7 @@ class PowerReader:
         self._columns = list(columns)
         array = (self._nvml.binding.c_nvmlFieldValue_t * max(1, len(columns)))()
         for cell, column in zip(array, columns, strict=False):
-            cell.fieldId = _FIELDS[column]
+            cell.fieldId, cell.scopeId = self._wanted[column]
         self._buffer = memoryview((ctypes.c_char * (_FIELD.size * len(columns))).from_buffer(array))
         self._pointer = ctypes.byref(array)
         self._count = ctypes.c_int(len(columns))
@@ -120,10 +133,73 @@ class PowerReader:
             self._single.append((column, function, cell, pointer))
 
 
-class StateReader:
-    """Read what changes slowly: load, memory, clocks, temperature, caps, throttling, processes."""
+class ProcessLoad:
+    """Read which share of a GPU's time the workload's processes use, and which all others; both from 0 to 1.
 
-    COLUMNS: Final = 10
+    A process is one of the workload's if its parents lead to it. In a container, NVML may give numbers that are not
+    those of its /proc: a process that is not there is nobody's, and both shares are unknown.
+    """
+
+    def __init__(self, nvml: Nvml, proc: Path = PROC) -> None:
+        """Make the buffers; `workload` is the process to follow, None before it has started."""
+        self.workload: int | None = None
+        self._proc = proc
+        self._function = nvml.function("nvmlDeviceGetProcessUtilization")
+        self._sample = nvml.binding.c_nvmlProcessUtilizationSample_t
+        self._samples = (self._sample * 64)()
+        self._count = ctypes.c_uint()
+        self._last = 0
+        self._own: dict[int, bool | None] = {}
+
+    def read(self, handle: Any, *, is_used: bool) -> tuple[float, float]:
+        """Return both shares since the last reading; NaN where they are not known.
+
+        A GPU that has processes (`is_used`) and no new sample of them gives no shares.
+        """
+        if self._function is None or self.workload is None:
+            return NAN, NAN
+        self._last = self._last or time.time_ns() // 1000 - FIRST_US
+        for _ in range(2):
+            self._count.value = len(self._samples)
+            arguments = self._samples, ctypes.byref(self._count), ctypes.c_ulonglong(self._last)
+            code = self._function(handle, *arguments)
+            if code != codes.INSUFFICIENT_SIZE:
+                break
+            self._samples = (self._sample * (2 * max(self._count.value, 64)))()
+        if code == codes.SUCCESS:
+            return self._share(self._samples[: self._count.value])
+        return (0.0, 0.0) if code == codes.NOT_FOUND and not is_used else (NAN, NAN)
+
+    def _share(self, samples: Sequence[Any]) -> tuple[float, float]:
+        loads: dict[int, list[int]] = {}
+        for sample in samples:
+            loads.setdefault(sample.pid, []).append(sample.smUtil)
+            self._last = max(self._last, sample.timeStamp)
+        self._own = {pid: self._own.get(pid) or self._is_own(pid) for pid in loads}
+        if None in self._own.values():
+            return NAN, NAN
+        shares = {pid: sum(seen) / len(seen) / 100 for pid, seen in loads.items()}
+        mine = sum(share for pid, share in shares.items() if self._own[pid])
+        return min(mine, 1.0), min(sum(shares.values()) - mine, 1.0)
+
+    def _is_own(self, pid: int) -> bool | None:
+        """Return whether a process descends from the workload, None if it is not there."""
+        first = pid
+        while pid > 1:
+            if pid == self.workload:
+                return True
+            try:
+                # The command may hold spaces and brackets; what follows the last bracket does not.
+                pid = int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                return None if pid == first else False
+        return False
+
+
+class StateReader:
+    """Read what changes slowly: load, memory, clocks, temperature, caps, throttling, processes and their load."""
+
+    COLUMNS: Final = 12
 
     def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
         """Make the buffers; what the device has not stays NaN."""
@@ -132,6 +208,7 @@ class StateReader:
         self._handle = gpu.handle
         self._lost = False
         self.pids: tuple[int, ...] | None = None
+        self.process_load = ProcessLoad(nvml)
         binding = nvml.binding
         self._load = binding.c_nvmlUtilization_t()
         self._memory = binding.c_nvmlMemory_v2_t(version=binding.nvmlMemory_v2)
@@ -144,7 +221,10 @@ class StateReader:
         self._make_room()
 
     def read(self) -> list[float]:
-        """Return a row (0..1, 0..1, B, Hz, Hz, degC, W, W, bits, count). Raises ReadFailed, Denied, DeviceLost."""
+        """Return a row (0..1, 0..1, B, Hz, Hz, degC, W, W, bits, count, 0..1, 0..1).
+
+        Raises ReadFailed, Denied, DeviceLost.
+        """
         if self._lost:
             self._handle = self._nvml.handle(self._gpu.uuid)
             self._lost = False
@@ -164,6 +244,7 @@ class StateReader:
         self.pids = self._read_pids()
         if self.pids is not None:
             row[9] = len(self.pids)
+        row[10], row[11] = self.process_load.read(self._handle, is_used=self.pids != ())
         return row
 
     def _build_calls(self) -> list[tuple[Callable[..., int], tuple[Any, ...], Callable[[list[float]], None]]]:

@@ -52,6 +52,13 @@ def navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, s
     )
 
 
+def list_table(caption: str, widths: Html, heads: Html, rows: Html) -> Html:
+    """Return the table of a list of runs or studies, which scrolls by itself."""
+    title = tag("caption", caption, class_="sr-only")
+    table = tag("table", title, widths, tag("thead", heads), rows, class_=f"runs list-of-{caption.lower()}")
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
 def document(page: Page, nav: Html) -> str:
     """Return a page of the dashboard with its style and script."""
     extra = join_html(

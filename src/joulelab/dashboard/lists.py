@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.text import escape_unprintable
 from joulelab.dashboard.api import MOST_COMPARED
-from joulelab.dashboard.frame import BADGES, WORDS, document, navigation, short, when
+from joulelab.dashboard.frame import BADGES, WORDS, document, list_table, navigation, short, when
 from joulelab.dashboard.run_search import ALL
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, join_html, tag
@@ -60,16 +60,7 @@ def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
         return join_html((_count(snapshot, found), _nothing(snapshot, found)))
     heads = tag("tr", tag("td", tag("span", "picked", class_="sr-only")), *(_head(found.query, *c) for c in COLUMNS))
     rows = tag("tbody", *(_row(entry, now) for entry in found.entries))
-    table = tag(
-        "table",
-        tag("caption", "Runs", class_="sr-only"),
-        WIDTHS,
-        tag("thead", heads),
-        rows,
-        class_="runs list-of-runs",
-    )
-    region = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Runs")
-    return join_html((_count(snapshot, found), region, _pager(found)))
+    return join_html((_count(snapshot, found), list_table("Runs", WIDTHS, heads, rows), _pager(found)))
 
 
 def _count(snapshot: Snapshot, found: Found) -> Html:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.dashboard.frame import BADGES, WORDS, age, document, navigation, short, when
+from joulelab.dashboard.frame import BADGES, WORDS, age, document, list_table, navigation, short, when
 from joulelab.dashboard.studies import slots_text
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, join_html, tag
@@ -39,15 +39,7 @@ def study_list(studies: Sequence[StudyEntry], now: dt.datetime) -> Html:
     head = tag("tr", *(tag("th", h, scope="col") if h else tag("td") for h in heads))
     ordered = sorted(studies, key=lambda s: (s.status != "live", [-ord(c) for c in s.created_utc]))
     rows = tag("tbody", *(_study_row(study, now) for study in ordered))
-    table = tag(
-        "table",
-        tag("caption", "Studies", class_="sr-only"),
-        WIDTHS,
-        tag("thead", head),
-        rows,
-        class_="runs list-of-studies",
-    )
-    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Studies")
+    return list_table("Studies", WIDTHS, head, rows)
 
 
 def _study_row(study: StudyEntry, now: dt.datetime) -> Html:

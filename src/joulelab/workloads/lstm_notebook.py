@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.workloads import lstm_load
-from joulelab.workloads.training.launch import start_notebook
+from joulelab.workloads.training.launch import list_notebook_notes, list_notebook_parameters, start_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,22 +20,13 @@ SAME = (
     "data", "countries", "hours", "epochs", "batch", "rate", "units", "cell", "copies", "device", "threads", "seed",
     "max_seconds",
 )  # fmt: skip
-PARAMETERS = {
-    **{key: lstm_load.PARAMETERS[key] for key in SAME},
-    "pause": ("0", "seconds between cells, as people need to look and think"),
-    "out": ("", "file for a copy of the notebook with its outputs; empty: none"),
-}
+PARAMETERS = list_notebook_parameters(lstm_load, SAME)
 PRESETS = {
     "paper": {},
     "victoria": {key: value for key, value in lstm_load.PRESETS["victoria"].items() if key in SAME},
     "smoke": {key: value for key, value in lstm_load.PRESETS["smoke"].items() if key in SAME},
 }
-NOTES = (
-    "One device, one process: the study's notebook ran on one GPU, all cells one after another.",
-    "The study's notebook took 701.9 kJ and 1046 s on a node with an A100; 300 W more for each second that it waits.",
-    f"By hand: copy {FILE} and open the copy with jupyter lab; its first cell tells how to measure it.",
-    *lstm_load.NOTES,
-)
+NOTES = list_notebook_notes(lstm_load, FILE, "701.9 kJ and 1046 s")
 
 
 def command(parameters: Mapping[str, str]) -> list[str]:

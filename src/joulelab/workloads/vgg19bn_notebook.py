@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.workloads import vgg19bn_xray
-from joulelab.workloads.training.launch import start_notebook
+from joulelab.workloads.training.launch import list_notebook_notes, list_notebook_parameters, start_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,22 +21,13 @@ SAME = (
     "momentum", "pool_stride", "divisor", "pixels", "repeats", "workers", "device", "threads", "seed", "deterministic",
     "max_seconds",
 )  # fmt: skip
-PARAMETERS = {
-    **{key: vgg19bn_xray.PARAMETERS[key] for key in SAME},
-    "pause": ("0", "seconds between cells, as people need to look and think"),
-    "out": ("", "file for a copy of the notebook with its outputs; empty: none"),
-}
+PARAMETERS = list_notebook_parameters(vgg19bn_xray, SAME)
 PRESETS = {
     "paper": {},
     "paper-250": {"epochs": "250"},
     "smoke": {key: value for key, value in vgg19bn_xray.PRESETS["smoke"].items() if key in SAME},
 }
-NOTES = (
-    "One device, one process: the study's notebook ran on one GPU, all cells one after another.",
-    "The study's notebook took 783.6 kJ and 966 s on a node with an A100; 300 W more for each second that it waits.",
-    f"By hand: copy {FILE} and open the copy with jupyter lab; its first cell tells how to measure it.",
-    *vgg19bn_xray.NOTES,
-)
+NOTES = list_notebook_notes(vgg19bn_xray, FILE, "783.6 kJ and 966 s")
 
 
 def command(parameters: Mapping[str, str]) -> list[str]:

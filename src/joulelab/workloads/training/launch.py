@@ -75,6 +75,25 @@ def start(
     return [sys.executable, "-m", module, *(f"{key}={parameters[key]}" for key in known)]
 
 
+def list_notebook_parameters(base: Any, same: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the parameters of a notebook: those that it takes of its workload, and its own."""
+    return {
+        **{key: base.PARAMETERS[key] for key in same},
+        "pause": ("0", "seconds between cells, as people need to look and think"),
+        "out": ("", "file for a copy of the notebook with its outputs; empty: none"),
+    }
+
+
+def list_notebook_notes(base: Any, file: Path, published: str) -> tuple[str, ...]:
+    """Return the notes of a notebook and of its workload; `published` are the energy and time that the study found."""
+    return (
+        "One device, one process: the study's notebook ran on one GPU, all cells one after another.",
+        f"The study's notebook took {published} on a node with an A100; 300 W more for each second that it waits.",
+        f"By hand: copy {file} and open the copy with jupyter lab; its first cell tells how to measure it.",
+        *base.NOTES,
+    )
+
+
 def start_notebook(
     name: str,
     file: Path,

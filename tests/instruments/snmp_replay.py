@@ -113,6 +113,8 @@ def read_session(replay: Replay, **config: Any) -> dict[str, dict[str, Any]]:
     streams: dict[str, dict[str, Any]] = {}
     for piece in plan.pieces:
         row: dict[str, Any] = {"table": source.vendor, "kind": piece.stream.table, "oids": {}}
+        row["notes"] = [f"{one.scope}: {one.what} ({one.why})" for one in plan.missing]
+        row["offsets"] = {spec.name: spec.accuracy.offset for spec in piece.stream.channels}
         row["gains"] = {spec.name: spec.accuracy.gain for spec in piece.stream.channels}
         for cell in piece.cells:
             if cell.place is not None:

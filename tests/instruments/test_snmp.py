@@ -150,7 +150,7 @@ def test_stated_accuracy_and_wrap_are_taken_over(bench):
                 3.0,
                 "certificate",
             )
-            assert (energy.gain, energy.offset) == (0.002, 0.0), "watts are no offset of a counter"
+            assert (energy.gain, energy.offset) == (0.002, 3.0), "a counter adds it up over time"
             assert specs["energy_j"].modulus == pytest.approx(modulus_j)
             assert rows(meter)["outlet:pdu1.1"]["energy_j"] < modulus_j
 

@@ -13,22 +13,27 @@ from joulelab.instruments.snmp.client import MISSING, Community, Name, User
 from joulelab.instruments.snmp.device import Row, choose, text
 from joulelab.instruments.snmp.settings import settings
 from joulelab.instruments.snmp.setup import AgeCell, Cell
-from joulelab.instruments.snmp.tables import parse, tables
+from joulelab.instruments.snmp.tables import TRIED, parse, tables
 
 V2C = {"address": "10.0.0.5", "community": "secret", "label": "pdu1"}
 
 
 def test_every_table_has_what_a_reading_needs():
     found = tables()
-    assert len(found) == 11
+    assert len(found) >= 25
     for vendor, table in found.items():
         unit = table.levels["unit"]
         assert any(column.name == "power_w" for column in unit.columns), vendor
         assert 0 < table.gain <= 0.1
+        assert table.tried in TRIED
         assert table.reference
         for level in table.levels.values():
             for column in level.columns:
-                assert column.scale is not None or "read_digits" in level.read, (vendor, level.name, column.name)
+                assert column.scale is not None or {"read_digits", "read_factor"} & set(level.read), (
+                    vendor,
+                    level.name,
+                    column.name,
+                )
                 assert column.at("1.2").startswith(column.oid + ".1.2")
     steps = {v: next(c.scale for c in t.levels["unit"].columns if c.name == "power_w") for v, t in found.items()}
     assert steps["apc_rpdu2"] == 10, "hundredths of a kW"
@@ -42,6 +47,8 @@ def test_a_wrong_table_is_refused():
         "[unit]\npower_w = { oid = '1.3.6' }",
         "[unit]\npower_w = { oid = '1.3.6', scale = 1, sale = 2 }",
         "[rack]\npower_w = { oid = '1.3.6', scale = 1 }",
+        "[unit]\nnumber = 'middle'\npower_w = { oid = '1.3.6', scale = 1 }",
+        "tried = 'hardware'\n[unit]\npower_w = { oid = '1.3.6', scale = 1 }",
     ):
         with pytest.raises(ConfigError):
             parse("x", head + body)
@@ -114,7 +121,7 @@ def test_sentinels_and_texts_are_never_numbers():
         for cell in (vital, state):
             with pytest.raises(ReadFailed, match="no number"):
                 cell.number([value], none)
-    assert Cell("temperature_c", 0, signed=True).number([-3], none) == -3
+    assert Cell("temperature_c", 0, least=-math.inf).number([-3], none) == -3
     assert math.isnan(AgeCell("age_s", 0).number([0], none))
     assert AgeCell("age_s", 0).number([2**31], none) == 0, "a clock that is ahead gives no negative age"
 

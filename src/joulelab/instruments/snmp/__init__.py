@@ -127,7 +127,7 @@ class SnmpMeter:
         self._asked_ns = self._read_ns = 0
         self._fresh_ns = round(_SHARED_PART * wanted.period_s * NS)
         self._traps: deque[dict[str, Any]] = deque(maxlen=_TRAPS_KEPT)
-        self._missing: list[Missing] = []
+        self._missing: list[Missing] = list(plan.missing)
         self._listener = self._listen()
 
     def streams(self) -> Sequence[Stream]:
@@ -158,7 +158,7 @@ class SnmpMeter:
         return came
 
     def missing(self) -> Sequence[Missing]:
-        """Return what cannot be received."""
+        """Return what is left out, read by another source than usual, or cannot be received."""
         return self._missing
 
     def close(self) -> None:

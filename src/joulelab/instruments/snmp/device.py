@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, Denied, MeterError, Unavailable
 from joulelab.instruments.snmp.client import MISSING, Name, User
-from joulelab.instruments.snmp.tables import DEVICE_UNITS, PIECES, QUANTITIES, Column, Level, Table, table, tables
+from joulelab.instruments.snmp.tables import DEVICE_UNITS, QUANTITIES, VITAL, Column, Level, Table, table, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from joulelab.instruments.snmp.client import Session, Value
     from joulelab.instruments.snmp.settings import Settings
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 SYS_DESCR, SYS_OBJECT_ID, SYS_NAME = "1.3.6.1.2.1.1.1.0", "1.3.6.1.2.1.1.2.0", "1.3.6.1.2.1.1.5.0"
 _LISTED = 60
 _MAX_DIGITS = 9
+_LISTING = (*VITAL, "current_a", "load")
+# In a label of a table, {n} is the number of the row, and | stands between labels of which a device has one.
+_LABEL = re.compile(r"\{n\}|\||[^{|]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +38,26 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Hold one outlet, unit, phase: its index in the device's tables and the names it goes by."""
+    """Hold one outlet, unit, phase: its index in the device's tables and the names it goes by.
+
+    `places` are the indices of its channels, where the device lists each on its own under a label.
+    """
 
     index: str
     names: tuple[str, ...] = ()
+    number_at: str = "last"
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def number(self) -> str:
-        """Return its own number, the last of the index."""
-        return self.index.rsplit(".", 1)[-1]
+        """Return its own number, the last of the index unless the table says otherwise."""
+        return self.index.split(".")[0 if self.number_at == "first" else -1]
+
+    def locate(self, column: Column, oid: str = "") -> str:
+        """Return the full name of a channel of this row, in its column or in one beside it; empty: it has none."""
+        if not column.label:
+            return column.at(self.index, oid)
+        return f"{oid or column.oid}.{self.places[column.name]}" if column.name in self.places else ""
 
     def __str__(self) -> str:
         named = ", ".join(filter(None, self.names))
@@ -94,25 +109,27 @@ def text(value: Value) -> str:
 
 
 def find_table(session: Session, who: Identity, vendor: str | None, kind: str = "") -> Table:
-    """Return the table whose rows of a kind (unit, outlet; either) the device has. Raises Unavailable.
+    """Return the table, with the level of the whole, by which the device shows most of a kind. Raises Unavailable.
 
-    sysObjectID says which to try first. A table whose first row is not known to the device (-1) comes after others,
-    and one that has only the other kind of rows comes last.
+    sysObjectID says which to try first. What counts is what the device has: the first table with a known power of that
+    kind (unit, outlet; either), then one with a known energy, then one that it has at all. `passed` of the table says
+    which were passed over though the device has them.
     """
-    candidates = [table(vendor)] if vendor else _candidates(who.object_id)
-    found_at: dict[int, Table] = {}
-    for candidate in candidates:
-        levels = {level.rows.oid: name for name, level in candidate.levels.items() if name in PIECES}
-        for column, (found, value) in zip(levels, session.next(list(levels)), strict=True):
-            if value is MISSING or not found.startswith(f"{column}."):
-                continue
-            is_known = not isinstance(value, int) or (value >= 0 and value not in candidate.sentinels)
-            rank = 2 if kind and levels[column] != kind else 0 if is_known else 1
-            found_at.setdefault(rank, candidate)
-        if 0 in found_at:
+    candidates = [table(vendor).resolve(who.object_id)] if vendor else _candidates(who.object_id)
+    found: list[tuple[int, Table]] = []
+    for option in (option for candidate in candidates for option in candidate.list_options()):
+        rank = _rank(session, option, kind)
+        if rank is not None:
+            found.append((rank, option))
+        if rank == 0:
             break
-    if found_at:
-        return found_at[min(found_at)]
+    if found:
+        best, chosen = min(found, key=lambda one: one[0])
+        before = [option for rank, option in found[: found.index((best, chosen))] if rank > best]
+        passed = dict.fromkeys(_describe(option, kind) for option in before)
+        if kind != "outlet" and chosen.levels["unit"] in chosen.others:
+            passed[_describe(table(chosen.vendor), kind)] = None
+        return replace(chosen, passed=tuple(passed))
     if vendor:
         what = f"it shows nothing of {candidates[0].title}"
         advice = "leave out vendor, or look which one fits: " + ", ".join(tables())
@@ -121,30 +138,119 @@ def find_table(session: Session, who: Identity, vendor: str | None, kind: str = 
         "this is no PDU or UPS that joulelab knows",
         where=session.where,
         why=str(who),
-        next="known: " + ", ".join(t.title for t in tables().values()),
+        next="joulelab doctor lists what in it might be power; a maker is one file to add. Known: "
+        + ", ".join(tables()),
     )
+
+
+def _describe(option: Table, kind: str) -> str:
+    """Return a source in words."""
+    return f"{option.title} ({option.levels.get(kind or 'unit', option.levels['unit']).word})"
 
 
 def _candidates(object_id: str) -> list[Table]:
     """Return all tables, those whose prefix fits the object id best first, the standard UPS before strangers.
 
-    Of two that fit equally, the one with an energy counter comes first (APC rPDU2 before rPDU).
+    Of two that fit equally, the one with an energy counter comes first (APC rPDU2 before rPDU). A table for many
+    models, each below its own object id, is tried on models of its maker only.
     """
 
-    def fit(candidate: Table) -> tuple[int, bool, bool]:
-        fits = [len(p) for p in candidate.prefixes if f"{object_id}.".startswith(f"{p}.")]
-        counts = any(column.name == "energy_j" for column in candidate.levels["unit"].columns)
-        return -max(fits, default=0), bool(candidate.prefixes), not counts
+    def fit(candidate: Table) -> int:
+        return max((len(p) for p in candidate.prefixes if f"{object_id}.".startswith(f"{p}.")), default=0)
 
-    return sorted(tables().values(), key=fit)
+    def order(candidate: Table) -> tuple[int, bool, bool]:
+        counts = any(column.name == "energy_j" for column in candidate.levels["unit"].columns)
+        return -fit(candidate), candidate.vendor != "ups", not counts
+
+    fitting = (one for one in tables().values() if not one.template or fit(one))
+    return [one.resolve(object_id) for one in sorted(fitting, key=order)]
+
+
+def _rank(session: Session, option: Table, kind: str) -> int | None:
+    """Return how much of a kind a device shows by a table: 0 power, 1 energy, 2 less, 3 other rows, None: nothing."""
+    ranks = [_rank_level(session, option, level) for name, level in option.levels.items() if name == (kind or name)]
+    known = [rank for rank in ranks if rank is not None]
+    if known:
+        return min(known)
+    others = [level.labels or level.columns[0].oid for level in option.levels.values()]
+    return (
+        3 if any(_has_rows(found, oid) for oid, (found, _) in zip(others, session.next(others), strict=True)) else None
+    )
+
+
+def _rank_level(session: Session, option: Table, level: Level) -> int | None:
+    if level.labels:
+        ((found, _),) = session.next([level.labels])
+        offered = rows(session, level) if _has_rows(found, level.labels) else []
+        bound = [one for many in bind(session, option, level, offered).values() for one in many]
+        values = session.get([one.oid for one in bound]) if bound else []
+        known = {one.column.name for one, v in zip(bound, values, strict=True) if _shows(option, one, v)}
+        return next((rank for rank, name in enumerate(VITAL) if name in known), 2 if offered else None)
+    present = {
+        column.name: value
+        for column, (found, value) in zip(level.columns, session.next([c.oid for c in level.columns]), strict=True)
+        if value is not MISSING and _has_rows(found, column.oid)
+    }
+    for rank, name in enumerate(VITAL):
+        for column in level.columns:
+            if column.name == name and name in present and _knows(session, option, column, present[name]):
+                return rank
+    return 2 if present else None
+
+
+def _knows(session: Session, option: Table, column: Column, first: Value) -> bool:
+    """Return whether any row of a column has a number; most often the first has."""
+    scale = column.scale if column.scale is not None else 0.0
+    if column.is_known(first, scale, option.sentinels) and not column.suffix:
+        return True
+    return any(
+        column.is_known(value, scale, option.sentinels)
+        for index, value in session.walk(column.oid)
+        if not column.suffix or index.endswith(f".{column.suffix}")
+    )
+
+
+def _shows(option: Table, one: Bound, value: Value) -> bool:
+    return one.column.is_known(value, one.scale, option.sentinels)
+
+
+def _has_rows(found: str, column: str) -> bool:
+    return found.startswith(f"{column}.")
 
 
 def rows(session: Session, level: Level) -> list[Row]:
-    """Return the rows of a level with their names. Raises ReadFailed, Denied."""
-    suffix = f".{level.rows.suffix}" if level.rows.suffix else ""
-    found = [index.removesuffix(suffix) for index, _ in session.walk(level.rows.oid) if index.endswith(suffix)]
+    """Return the rows of a level with their names. Raises ReadFailed, Denied.
+
+    Rows are those of the table's `rows`; else all that have a power, an energy, a current or a load.
+    """
+    if level.labels:
+        return _find_labels(session, level)
+    listing = [level.rows] if level.rows else [c for c in level.columns if c.name in _LISTING]
+    indices: dict[str, None] = {}
+    for column in listing or level.columns[:1]:
+        suffix = f".{column.suffix}" if column.suffix else ""
+        shown = session.walk(column.oid)
+        indices |= dict.fromkeys(index.removesuffix(suffix) for index, _ in shown if index.endswith(suffix))
+    ordered = sorted(indices, key=lambda index: [*map(int, index.split("."))]) if len(listing) > 1 else list(indices)
     named = [{index: text(value) for index, value in session.walk(column)} for column in level.names]
-    return [Row(index, tuple(names.get(index, "") for names in named)) for index in found]
+    return [Row(one, tuple(names.get(one, "") for names in named), level.number) for one in ordered]
+
+
+def _find_labels(session: Session, level: Level) -> list[Row]:
+    """Return the rows of a device that lists all its values in one table, each under a label."""
+    patterns = [(c.name, re.compile(_LABEL.sub(_write_pattern, c.label))) for c in level.columns]
+    places: dict[str, dict[str, str]] = {}
+    for index, value in session.walk(level.labels):
+        label = text(value)
+        for name, pattern in patterns:
+            if match := pattern.fullmatch(label):
+                row = ".".join((index.rpartition(".")[0], *match.groups()))
+                places.setdefault(row.strip("."), {}).setdefault(name, index)
+    return [Row(row, (), level.number, found) for row, found in places.items()]
+
+
+def _write_pattern(part: re.Match[str]) -> str:
+    return {"{n}": r"0*(\d+)", "|": "|"}.get(part[0], re.escape(part[0]))
 
 
 def choose(wanted: Sequence[int | str], offered: Sequence[Row], kind: str, where: str) -> list[Row]:
@@ -175,31 +281,36 @@ def _meant(one: int | str, offered: Sequence[Row]) -> list[Row]:
 def bind(session: Session, source: Table, level: Level, chosen: Sequence[Row]) -> dict[str, list[Bound]]:
     """Return the channels of each row that the device has, with units and digits as it tells them."""
     bound: dict[str, list[Bound]] = {row.index: [] for row in chosen}
-    pairs = [(row, column) for row in chosen for column in level.columns]
-    if "read_digits" not in level.read:
-        for row, column in pairs:
-            assert column.scale is not None
-            bound[row.index].append(Bound(column, column.at(row.index), column.scale))
-        return bound
-    asked = [level.read.get(key, "") for key in ("read_digits", "read_units", "read_accuracy")]
-    oids = [column.at(row.index, oid) for row, column in pairs for oid in asked if oid]
-    answers = iter(session.get(oids))
-    for row, column in pairs:
-        digits, units, accuracy = (next(answers) if oid else MISSING for oid in asked)
-        scale = _scale(source, column, digits, units)
+    pairs = [(row, column) for row in chosen for column in level.columns if row.locate(column)]
+    asked = [level.read.get(key, "") for key in ("read_digits", "read_factor", "read_units", "read_accuracy")]
+    told = [column.scale is None for _, column in pairs]
+    oids = [row.locate(c, oid) for (row, c), tells in zip(pairs, told, strict=True) if tells for oid in asked if oid]
+    answers: Iterator[Value] = iter(session.get(oids) if oids else [])
+    for (row, column), tells in zip(pairs, told, strict=True):
+        scale, gain = column.scale, None
+        if tells:
+            digits, factor, units, accuracy = (next(answers) if oid else MISSING for oid in asked)
+            scale = _scale(source, column, _step(digits, factor), units)
+            gain = accuracy / 10_000 if isinstance(accuracy, int) and 0 < accuracy <= 10_000 else None
         if scale is not None:
-            told = isinstance(accuracy, int) and 0 < accuracy <= 10_000
-            gain = accuracy / 10_000 if told and isinstance(accuracy, int) else None
-            bound[row.index].append(Bound(column, column.at(row.index), scale, gain))
+            bound[row.index].append(Bound(column, row.locate(column), scale, gain))
     return bound
 
 
-def _scale(source: Table, column: Column, digits: Value, units: Value) -> float | None:
-    """Return what a count is worth in SI, None where the device does not say, or says another quantity."""
-    if not isinstance(digits, int) or not 0 <= digits <= _MAX_DIGITS:
-        return None
-    wanted = QUANTITIES[column.name][1]
-    if wanted == "1":
+def _step(digits: Value, factor: Value) -> float | None:
+    """Return what a count is worth in the device's unit: by decimal digits, or by a factor (negative: a divisor)."""
+    if isinstance(digits, int) and 0 <= digits <= _MAX_DIGITS:
         return float(10.0**-digits)
-    unit, worth = DEVICE_UNITS.get(source.units.get(units, ""), ("", 0.0)) if isinstance(units, int) else ("", 0.0)
-    return float(worth * 10.0**-digits) if unit == wanted else None
+    if isinstance(factor, int) and 0 < abs(factor) <= 10**_MAX_DIGITS:
+        return float(factor) if factor > 0 else -1.0 / factor
+    return None
+
+
+def _scale(source: Table, column: Column, step: float | None, units: Value) -> float | None:
+    """Return what a count is worth in SI, None where the device does not say, or says another quantity."""
+    wanted = QUANTITIES[column.name][1]
+    if step is None or wanted == "1":
+        return step
+    told = text(units) if isinstance(units, bytes) else source.units.get(str(units), "")
+    unit, worth = DEVICE_UNITS.get(column.unit if units is MISSING else told, ("", 0.0))
+    return worth * step if unit == wanted else None

@@ -43,10 +43,10 @@ def _ask(session: Session, wanted: Settings, error: JoulelabError) -> list[str]:
         source = find_table(session, who, wanted.vendor, wanted.kind)
         said.append(f"Its tables are those of {source.title}.")
         if "outlet" in source.levels:
-            said.append(f"Its metered outlets are: {listed(rows(session, source.levels['outlet']))}.")
+            said.append(f"Its outlets are: {listed(rows(session, source.levels['outlet']))}.")
         if "unit" in source.levels:
             unit = source.levels["unit"]
-            said.append(f"Its {unit.noun or unit.name}s are: {listed(rows(session, unit))}.")
+            said.append(f"Its {unit.word}s are: {listed(rows(session, unit))}.")
     except Unavailable as none:
         said.append(f"It is not a PDU or UPS that joulelab knows ({none.what}); vendor can be {', '.join(tables())}.")
     except MeterError as failed:

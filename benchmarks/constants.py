@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WALL_SEEDS, WALL_SECONDS = range(1, 13), 20.0
 BY_REGIME = {
-    "counter": ("counter.TICK_DRIFT", "counter.SHARP_SHARE", "counter.REFINING_KNOTS"),
+    "counter": ("counter.TICK_DRIFT", "counter.REFINING_KNOTS"),
     "partial sensor": (
         *("power.MISSED_WAY_S", "power.BEAT_PART", "unseen.FEWEST_CROSSINGS", "unseen.SHARP_CROSSING"),
         *("unseen.SHORTEST_BEAT", "unseen.GRID_DRIFT"),

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
 COARSE_SHARE = 0.3  # a counter is coarse if one count is more than this share of the energy of one update
-SHARP_SHARE = 0.15  # a step known to within 15 % of its period gives a usable power of its own
 REFINING_KNOTS = 8  # steps on each side that may refine the time of a step
 NEAR_KNOTS = 4  # steps on each side over which the power around an edge is found
 RATE_COUNTS = 8  # counts, or readings, before and after an edge from which the power there is found
@@ -263,8 +262,7 @@ class CounterCurve:
         """
         span = float(knots.t[k + 1] - knots.t[k])
         since, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
-        sharp = float(knots.half[k : k + 2].max()) < SHARP_SHARE * span
-        value = self._guess_energy(knots, k, since, span, mean) if sharp else mean * since
+        value = self._guess_energy(knots, k, since, span, mean)
         beside = [w for w in (knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)) if w is not None]
         room = 2 * max(min(mean - self.bounds.low, self._highest_w - mean), 0.0)
         change = max(*beside, mean) - min(*beside, mean) if beside else room
@@ -277,10 +275,12 @@ class CounterCurve:
 
     @staticmethod
     def _guess_energy(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
-        """Return the energy x seconds into a tick: power changes once, to the power after the tick, or is constant."""
+        """Return the energy x seconds into a tick: power changes once, to the power after the tick, or is constant.
+
+        A straight line would be too low for every workload: its begin and end are where power changes.
+        """
         before, after = knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)
-        sharp = float(knots.half[max(k - 1, 0) : k + 3].max()) < SHARP_SHARE * span
-        if not sharp or before is None or after is None or not min(before, after) < mean < max(before, after):
+        if before is None or after is None or not min(before, after) < mean < max(before, after):
             return mean * x
         turn = span * (mean - after) / (before - after)
         return before * min(x, turn) + after * max(x - turn, 0.0)

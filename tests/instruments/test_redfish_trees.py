@@ -322,7 +322,7 @@ def test_fan_speeds_of_unknown_unit_are_left_out():
     metrics = {"PowerWatts": {"Reading": 500}, "FanSpeedsPercent": fans}
     sources = {"/f/pwm": {"ReadingUnits": "%"}, "/f/rpm": {"ReadingUnits": "RPM"}}
     docs = service(chassis={"EnvironmentMetrics": ref("/c/1/e")}, **{"/c/1/e": metrics}, **sources)
-    speeds = {"fan1_speed": 0.4, "fan2_speed_rpm": 40, "fan3_speed_rpm": 4000, "fan4_speed": 0.4}
+    speeds = {"fan1_speed": 0.4, "fan2_speed_rpm": 40, "fan4_speed_rpm": 4000, "fan5_speed": 0.4}
     assert read(docs)[0]["node"] == speeds
     thermal = {"Fans": [{"Name": "a", "Reading": 40, "ReadingUnits": "Percent"}, {"Name": "b", "Reading": 41}]}
     docs = service(chassis={"EnvironmentMetrics": ref("/c/1/e"), "Thermal": ref("/t")}, **{"/c/1/e": metrics})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.instruments.redfish import kinds, values
@@ -38,15 +39,15 @@ def _read_thermal(walker: Walker, thermal: Resource | None) -> list[Channel]:
     rows = values.list_rows(thermal.body, "Temperatures")
     for row in rows:
         where = _locate_celsius(thermal, "Temperatures", values.find_member_step(rows, row), "ReadingCelsius")
-        if _is_inlet(row, rows) and walker.is_read(where):
-            found.append(("temperature_c", "degC", where))
-            break
+        if _is_inlet(row, rows):
+            found += [("temperature_c", "degC", where)] if walker.is_read(where) else []
+            break  # never another one in its place
     fans = values.list_rows(thermal.body, "Fans")
-    for row in filter(kinds.is_present, fans):
+    for number, row in enumerate(fans, 1):
         unit = row.get("ReadingUnits") or row.get("Units")
-        if unit in ("Percent", "RPM"):  # others, and none, may be anything
-            place = ("Fans", values.find_member_step(fans, row), "Reading")
-            _add_fan(walker, found, thermal, place, is_share=unit == "Percent")
+        if kinds.is_present(row) and unit in ("Percent", "RPM"):  # others, and none, may be anything
+            field = thermal.locate("Fans", values.find_member_step(fans, row), "Reading")
+            found += _list_fan(walker, number, field, is_share=unit == "Percent")
     return found
 
 
@@ -56,7 +57,7 @@ def _read_environment(walker: Walker, metrics: Resource | None) -> list[Channel]
     found: list[Channel] = []
     for place, row in enumerate(values.list_rows(metrics.body, "FanSpeedsPercent")):
         key, is_share = _find_speed(walker, row)
-        _add_fan(walker, found, metrics, ("FanSpeedsPercent", place, key), is_share=is_share)
+        found += _list_fan(walker, place + 1, metrics.locate("FanSpeedsPercent", place, key), is_share=is_share)
     inlet = _locate_celsius(metrics, "TemperatureCelsius", "Reading")
     sensor = walker.open(find_source(metrics.body.get("TemperatureCelsius")))
     is_air = sensor is None or not kinds.doubt_source(sensor)
@@ -71,10 +72,10 @@ def _read_subsystem(walker: Walker, subsystem: Resource | None) -> list[Channel]
     if metrics is not None:
         inlet = _locate_celsius(metrics, "TemperatureSummaryCelsius", "Intake", "Reading")
         found += [("temperature_c", "degC", inlet)] if walker.is_read(inlet) else []
-    for fan in walker.list_members(walker.follow(subsystem, "Fans"))[:FANS]:
+    for number, fan in enumerate(walker.list_members(walker.follow(subsystem, "Fans"))[:FANS], 1):
         if kinds.is_present(fan.body):
             key, is_share = _find_speed(walker, fan.body.get("SpeedPercent"))
-            _add_fan(walker, found, fan, ("SpeedPercent", key), is_share=is_share)
+            found += _list_fan(walker, number, fan.locate("SpeedPercent", key), is_share=is_share)
     return found
 
 
@@ -98,13 +99,13 @@ def _find_speed(walker: Walker, excerpt: Any) -> tuple[str, bool]:
     return "SpeedRPM" if unit in ("%", "RPM", "{rev}/min") else "", unit == "%"
 
 
-def _add_fan(
-    walker: Walker, found: list[Channel], resource: Resource, steps: tuple[values.Step, ...], *, is_share: bool
-) -> None:
-    field = resource.locate(*steps, scale=0.01 if is_share else 1.0)
-    number = sum(name.startswith("fan") for name, _, _ in found) + 1
-    if number <= FANS and walker.is_read(field):
-        found.append((f"fan{number}_speed", "1", field) if is_share else (f"fan{number}_speed_rpm", "rpm", field))
+def _list_fan(walker: Walker, number: int, field: Field, *, is_share: bool) -> list[Channel]:
+    """Return the channel of a fan; its number is its place, so that a fan without a reading moves no other."""
+    if number > FANS or not walker.is_read(field):
+        return []
+    if is_share:
+        return [(f"fan{number}_speed", "1", replace(field, scale=0.01))]
+    return [(f"fan{number}_speed_rpm", "rpm", field)]
 
 
 def _is_inlet(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:

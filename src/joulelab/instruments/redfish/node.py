@@ -74,13 +74,15 @@ def choose_total(service: Service, wanted: Sequence[str] | None) -> list[Candida
     shown = [(chassis, found) for chassis in service.nodes if (found := _choose_in(service, chassis, wanted))]
     shown.sort(key=lambda one: one[0].id)
     owners = {owner for one in service.nodes for owner in kinds.find_owners(one, service.systems)}
-    if len(shown) > 1 or (shown and len(owners) > 1 and not service.is_named):
+    owned = {owner for one in service.others for owner in kinds.find_owners(one, service.systems)} | owners
+    lost = [one.id for one in service.systems if one.path not in owned and len(service.systems) > 1]
+    if len(shown) > 1 or (shown and (len(owners) > 1 or lost) and not service.is_named):
         listed = [f'{found[0].watts:g} W with chassis = "{chassis.id}"' for chassis, found in shown]
         empty = [one.id for one in service.nodes if one not in [chassis for chassis, _ in shown]]
         raise ConfigError(
             "several chassis are nodes",
             where=f"meter {service.label}",
-            why="; ".join([*listed, *(f"{name} shows no power" for name in empty)]),
+            why="; ".join([*listed, *(f"{name} shows no power" for name in empty + lost)]),
             next=f'set chassis = "{shown[0][0].id}", or the one that is this node',
             code="config.several-powers",
         )

@@ -82,7 +82,7 @@ def plans(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Missing]]:
         ("supplies", lambda: _plan_supplies(service, wanted, body, found) if shelf is None else []),
         ("gpus", lambda: _plan_gpus(service, wanted)),
         ("cpus", lambda: _plan_cpus(service, wanted)),
-        ("cooling", lambda: _plan_cooling(walker, wanted, body)),
+        ("cooling", lambda: _plan_cooling(service, wanted, body)),
     ]
     for name, look in parts:
         if wanted.wants(name):
@@ -123,12 +123,15 @@ def _plan_shelf(service: Service, wanted: Wanted, shelf: Shelf) -> list[Plan]:
     if shelf.total is not None:
         place = wall.Place(scope=rack, parent=None, sums="", parts=0)
         made.append(_plan(wanted, "rack", "node", place, shelf.total.reading, model=model))
-    for number, psu in enumerate(shelf.supplies, 1):
+    else:
+        service.note(rack, "read as the sum of the supplies", "no total of the shelf agrees with it")
+    _note_supplies(service, shelf.chassis, shelf.supplies)
+    for psu in shelf.supplies:
         for side, scope, sums in (("ac", "psu", rack), ("dc", "psu.dc", "")):
             reading = getattr(psu, side)
             if reading is not None:
                 parts = len(shelf.supplies) if sums else 0
-                place = wall.Place(scope=f"{scope}:{number}", parent=rack, sums=sums, parts=parts)
+                place = wall.Place(scope=f"{scope}:{psu.number}", parent=rack, sums=sums, parts=parts)
                 made.append(_plan(wanted, place["scope"], "psu", place, reading, model=model, side=side, lines=True))
     service.note("node.ac", "this is a power shelf", f"{shelf.chassis.id} feeds {rack}, not one node")
     return made
@@ -143,6 +146,7 @@ def _plan_supplies(service: Service, wanted: Wanted, body: Resource | None, tota
             what = "the sum of the supplies is not certainly the node's power"
             service.note("supplies", what, f'they show {watts}; sources = ["supplies"] adds them')
         return []
+    _note_supplies(service, body, found)
     doubt = _doubt_supplies(service.walker, found)
     if doubt:
         service.note("psu:N", "the supplies' own figures are not used", doubt)
@@ -157,13 +161,21 @@ def _plan_supplies(service: Service, wanted: Wanted, body: Resource | None, tota
         if why:
             service.note(f"{scope}:N", "the supplies' own figures are not used", why)
             continue
-        for number, psu in enumerate(found, 1):
+        for psu in found:
             reading = getattr(psu, side)
             if reading is not None:
-                place = wall.Place(scope=f"{scope}:{number}", parent=feeds, sums=feeds, parts=len(found))
+                place = wall.Place(scope=f"{scope}:{psu.number}", parent=feeds, sums=feeds, parts=len(found))
                 model = _name_model(body)
                 made.append(_plan(wanted, place["scope"], "psu", place, reading, model=model, side=side, lines=True))
     return sorted(made, key=lambda plan: int(plan.stream.scope.rpartition(":")[2]))
+
+
+def _note_supplies(service: Service, body: Resource | None, found: list[Supply]) -> None:
+    """Name the source of supplies, where it is not the PowerSubsystem that the chassis has."""
+    source = next((reading.source for psu in found for reading in (psu.ac, psu.dc) if reading is not None), "")
+    is_other = source == "Sensors" or source.startswith("Power,")
+    if is_other and body is not None and find_link(body.body, "PowerSubsystem"):
+        service.note("psu:N", f"read from {source}", "PowerSubsystem shows no power of the supplies")
 
 
 def _doubt_supplies(walker: Walker, found: list[Supply]) -> str:
@@ -214,15 +226,24 @@ def _check_parts(service: Service, found: list[Plan]) -> list[Plan]:
     return [plan for plan in found if plan.stream.scope != "node.ac" and plan.stream.sums != "node.ac"]
 
 
+def _list_processors(service: Service, kind: str, contexts: tuple[str, ...]) -> list[tuple[Resource, Reading | None]]:
+    """Return the processors of all systems that have any with a power; those without it hold their number."""
+    found: list[tuple[Resource, Reading | None]] = []
+    for system in service.systems:
+        rows: list[tuple[Resource, Reading | None]] = []
+        for one in sources.list_processors(service.walker, system, kind):
+            reading, doubt = sources.read_processor(service.walker, one, contexts)
+            if doubt:
+                where = f"read from {reading.source}" if reading is not None else "not read"
+                service.note(f"{kind.lower()}:N", f"{one.id}: {where}", doubt)
+            rows.append((one, reading))
+        found += rows if any(reading is not None for _, reading in rows) else []
+    return found
+
+
 def _plan_gpus(service: Service, wanted: Wanted) -> list[Plan]:
     """Return the GPUs of a board with their memory, and the totals that the board shows beside them."""
-    walker, found = service.walker, []
-    for gpu in sources.list_processors(walker, service.systems, "GPU"):
-        reading, doubt = sources.read_processor(walker, gpu, kinds.GPUS)
-        if doubt:
-            service.note("gpu:N", f"{gpu.id}: {'not all is used' if reading else 'not read'}", doubt)
-        if reading is not None:
-            found.append((gpu, reading))
+    found = _list_processors(service, "GPU", kinds.GPUS)
     numbers = list(range(len(found))) if wanted.gpus is None else wanted.gpus
     if found and len(numbers) != len(found):
         raise ConfigError(
@@ -232,6 +253,8 @@ def _plan_gpus(service: Service, wanted: Wanted) -> list[Plan]:
         )
     made = []
     for number, (gpu, reading) in zip(numbers, found, strict=True):
+        if reading is None:
+            continue
         scope, model = f"gpu:{number}", str(gpu.body.get("Model") or "")
         device = str(gpu.body.get("UUID") or gpu.body.get("SerialNumber") or gpu.path)
         place = wall.Place(scope=scope, parent=None, sums="", parts=0)
@@ -276,24 +299,25 @@ def _plan_board(service: Service, wanted: Wanted) -> list[Plan]:
 
 def _plan_cpus(service: Service, wanted: Wanted) -> list[Plan]:
     """Return the CPUs that have a power of their own (Grace)."""
-    made: list[Plan] = []
-    for cpu in sources.list_processors(service.walker, service.systems, "CPU"):
-        if find_link(cpu.body, "EnvironmentMetrics") is None:
-            continue
-        reading, doubt = sources.read_processor(service.walker, cpu, kinds.CPUS)
-        if doubt:
-            service.note("cpu:N", f"{cpu.id}: {'not all is used' if reading else 'not read'}", doubt)
+    made = []
+    for number, (cpu, reading) in enumerate(_list_processors(service, "CPU", kinds.CPUS)):
         if reading is not None:
-            place = wall.Place(scope=f"cpu:{len(made)}", parent=None, sums="", parts=0)
+            place = wall.Place(scope=f"cpu:{number}", parent=None, sums="", parts=0)
             model = str(cpu.body.get("Model") or "")
             made.append(_plan(wanted, place["scope"], "cpu", place, reading, model=model, side="cpu"))
     return made
 
 
-def _plan_cooling(walker: Walker, wanted: Wanted, body: Resource | None) -> list[Plan]:
-    found = find_cooling(walker, body) if body is not None else []
-    if not found:
+def _plan_cooling(service: Service, wanted: Wanted, body: Resource | None) -> list[Plan]:
+    found = find_cooling(service.walker, body) if body is not None else []
+    if not found or body is None:
         return []
+    source = found[0][2].path
+    for key in ("Thermal", "EnvironmentMetrics"):
+        if source == find_link(body.body, key):
+            break
+        if find_link(body.body, key) is not None:
+            service.note("cooling", f"read from {source}", f"{key} shows no fans")
     channels = tuple(Spec(name, "temperature" if unit == "degC" else "speed", unit) for name, unit, _ in found)
     period_s = max(COOLING_S, wanted.period_s)
     device = found[0][2].path.split("?")[0]

@@ -59,6 +59,7 @@ class Candidate:
 class Supply:
     """Hold one power supply: input (AC) and output (DC), either may be unmetered (None)."""
 
+    number: int  # its place among the bays, empty ones included
     name: str
     capacity_w: float | None = None
     ac: Reading | None = None
@@ -297,9 +298,10 @@ def is_of_system(candidate: Candidate, systems: Iterable[Resource]) -> bool:
 def list_supplies(walker: Walker, chassis: Resource) -> list[Supply]:
     """Return the power supplies that are there, from PowerSubsystem or else from Power."""
     subsystem = walker.follow(chassis, "PowerSubsystem")
-    rows = [psu for psu in walker.list_members(walker.follow(subsystem, "PowerSupplies")) if kinds.is_present(psu.body)]
-    sensors = {one.path.rstrip("/"): one for one in list_sensors(walker, chassis)} if _link_sensors(rows) else {}
-    found = [_read_supply(walker, psu, sensors) for psu in rows]
+    rows = list(enumerate(walker.list_members(walker.follow(subsystem, "PowerSupplies")), 1))
+    has_sensors = any(list_links(psu.body, "Sensors") for _, psu in rows)
+    sensors = {one.path.rstrip("/"): one for one in list_sensors(walker, chassis)} if has_sensors else {}
+    found = [_read_supply(walker, number, psu, sensors) for number, psu in rows if kinds.is_present(psu.body)]
     if any(psu.ac or psu.dc or psu.doubt for psu in found):
         return found
     power = walker.follow(chassis, "Power")
@@ -316,16 +318,12 @@ def list_supply_sensors(walker: Walker, chassis: Resource) -> list[Supply]:
             if reading is not None and side:
                 sides[side][sensor.name or sensor.id] = reading
     names = dict.fromkeys([*sides["ac"], *sides["dc"]])
-    return [Supply(name, ac=sides["ac"].get(name), dc=sides["dc"].get(name)) for name in names]
+    return [Supply(n, name, ac=sides["ac"].get(name), dc=sides["dc"].get(name)) for n, name in enumerate(names, 1)]
 
 
-def _link_sensors(rows: list[Resource]) -> bool:
-    return any(list_links(psu.body, "Sensors") for psu in rows)
-
-
-def _read_supply(walker: Walker, psu: Resource, sensors: dict[str, Resource]) -> Supply:
+def _read_supply(walker: Walker, number: int, psu: Resource, sensors: dict[str, Resource]) -> Supply:
     stated = psu.body.get("PowerCapacityWatts") or psu.body.get("CapacityWatts")
-    made = Supply(psu.id, values.parse_capacity_w(stated))
+    made = Supply(number, psu.id, values.parse_capacity_w(stated))
     metrics = walker.follow(psu, "Metrics")
     if metrics is not None:
         return _read_metrics(walker, made, metrics)
@@ -370,7 +368,9 @@ def _read_metrics(walker: Walker, made: Supply, metrics: Resource) -> Supply:
 def _list_old_supplies(power: Resource) -> list[Supply]:
     rows = values.list_rows(power.body, "PowerSupplies")
     found: list[Supply] = []
-    for psu in filter(kinds.is_present, rows):
+    for number, psu in enumerate(rows, 1):
+        if not kinds.is_present(psu):
+            continue
         here: tuple[Step, ...] = ("PowerSupplies", values.find_member_step(rows, psu))
         capacity = values.parse_capacity_w(psu.get("PowerCapacityWatts"))
 
@@ -387,8 +387,8 @@ def _list_old_supplies(power: Resource) -> list[Supply]:
         volts = power.locate(*here, "LineInputVoltage")
         if ac is not None and values.has_value(power.body, volts):
             ac = replace(ac, voltage=volts)
-        name = str(psu.get("Name") or psu.get("MemberId") or len(found) + 1)
-        found.append(Supply(name, capacity, ac, dc))
+        name = str(psu.get("Name") or psu.get("MemberId") or number)
+        found.append(Supply(number, name, capacity, ac, dc))
     return found
 
 
@@ -400,14 +400,16 @@ def is_rating(watts: float, capacity_w: float | None) -> bool:
 # ---- processors
 
 
-def list_processors(walker: Walker, systems: Iterable[Resource], kind: str) -> list[Resource]:
-    """Return the processors of a kind (CPU, GPU) in the order of their numbers, each once."""
-    rows = [one for system in systems for one in walker.list_members(walker.follow(system, "Processors"))]
-    found: dict[str, Resource] = {}
-    for one in rows:
-        if one.body.get("ProcessorType") == kind and kinds.is_present(one.body):
-            found.setdefault(str(one.body.get("UUID") or one.path), one)
-    return sorted(found.values(), key=lambda one: find_number(one.path))
+def list_processors(walker: Walker, system: Resource, kind: str) -> list[Resource]:
+    """Return the processors of a kind (CPU, GPU) in the order of their numbers. Raises Unavailable if one is lost."""
+    collection = walker.follow(system, "Processors")
+    rows = walker.list_members(collection)
+    listed = values.list_rows(collection.body, "Members") if collection is not None else []
+    if len(rows) < len(listed):
+        lost = f"{len(listed) - len(rows)} of the processors of {system.id} do not answer"
+        raise Unavailable(f"{kind}s are not read: {lost}", why="the numbers of the others would not be certain")
+    found = [one for one in rows if one.body.get("ProcessorType") == kind and kinds.is_present(one.body)]
+    return sorted(found, key=lambda one: find_number(one.path))
 
 
 def read_processor(walker: Walker, processor: Resource, contexts: Iterable[str]) -> tuple[Reading | None, str]:
@@ -418,7 +420,7 @@ def read_processor(walker: Walker, processor: Resource, contexts: Iterable[str])
         return reading, ""
     pair = kinds.find_pair(list_sensors(walker, walker.follow(processor, "Links", "Chassis")), contexts)
     made = read_sensor(walker, pair[0], "Sensors of its chassis", pair[1]) if pair is not None else None
-    return (made, f"EnvironmentMetrics is not used: {doubt}" if doubt else "") if made is not None else (None, doubt)
+    return made, doubt or ("EnvironmentMetrics shows no power" if made is not None else "")
 
 
 def find_number(path: str) -> int:

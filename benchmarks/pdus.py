@@ -56,7 +56,7 @@ class Responder:
             for column in level.names:
                 self._add(f"{column}.{row}", ber.wrap(ber.OCTETS, f"outlet {row}".encode()))
             for column in level.columns:
-                self._add(column.at(row), ber.integer(1234))
+                self._add(column.at(row), ber.integer(98))
 
     def _add(self, oid: str, value: bytes) -> None:
         self._tree[tuple(map(int, oid.split(".")))] = value

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "NVIDIA GPUs: energy counter, power, load, clocks, caps, processes (NVML)"
 PRIVILEGE = "none"
-TRIED = "the simulated node's library; not on hardware"
+TRIED = "the simulated node's library; modules and memory on functions of the tests; not on hardware"
 CONFIG = {
     "period_s": "seconds between readings of energy and power (0.1)",
     "slow_period_s": "seconds between readings of the state (1)",

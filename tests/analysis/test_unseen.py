@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.analysis.virtual import ns, readings, stamps
 
 from joulelab.analysis import unseen
-from joulelab.analysis.unseen import find_beat, find_unseen_share, is_in_step, select_steps
+from joulelab.analysis.unseen import find_beat, find_locked_period, find_unseen_share, is_in_step, select_steps
 
 # Beats.
 
@@ -66,6 +66,38 @@ def test_a_beat_begins_and_ends_where_the_load_switched():
     since, until, _, _ = beat(watts + np.random.default_rng(2).normal(0, 0.1, T.size))
     assert since == pytest.approx(ns(20), abs=0.15e9)
     assert until == pytest.approx(ns(44.2), abs=0.15e9)
+
+
+# Readings that keep time with the load.
+
+
+def locked(watts, t=T):
+    return find_locked_period(readings(t, watts), 0.1)
+
+
+def test_readings_that_repeat_exactly_keep_time_with_the_load():
+    seven = np.array([0, 0, 1, 1, 0, 1, 1])[np.arange(T.size) % 7]
+    assert locked(100 + 500.0 * seven) == pytest.approx(0.7)
+    noisy = 100 + 500.0 * seven + np.random.default_rng(3).normal(0, 20, T.size)
+    assert locked(noisy) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    "watts",
+    [
+        np.where(T % 0.3713 < 0.18, 500.0, 100.0),  # wanders through the step
+        np.random.default_rng(1).choice([100.0, 500.0], T.size),
+        np.full(T.size, 400.0),
+        400 + 2.0 * (np.arange(T.size) % 2),  # flat
+        np.where(T < 30, np.where(np.arange(T.size) % 7 < 3, 500.0, 100.0), 300 + 200 * np.sin(T)),  # in a part only
+    ],
+)
+def test_other_readings_do_not(watts):
+    assert locked(watts) is None
+
+
+def test_few_readings_do_not_show_it():
+    assert locked(100 + 500.0 * (np.arange(31) % 2), T[:31]) is None
 
 
 # Steps.

@@ -20,6 +20,7 @@ from joulelab.analysis.unseen import (
     PowerBounds,
     bound_unseen,
     find_beat,
+    find_locked_period,
     find_unseen_share,
     is_in_step,
     place_unseen,
@@ -276,17 +277,17 @@ class PowerCurve:
         age_u = math.hypot(self.update_s / 2 / math.sqrt(3), self.lag_u_s)
         return float(self.readings.value[min(i, len(self.readings) - 1)]) * age_u
 
-    def compute_sampling_terms(self, a_ns: int, b_ns: int) -> dict[str, float]:
+    def compute_sampling_terms(self, a_ns: int, b_ns: int, *, locked: float | None = None) -> dict[str, float]:
         """Return the standard uncertainties (J) from changes of the load between readings: seen jumps, missed states.
 
         A few readings may all have missed changes that are seen elsewhere in the record. A state that no reading met
-        may have lasted for a part of a step.
+        may have lasted for a part of a step. If the readings repeat exactly every `locked` s, so do their errors.
         """
         span, hidden_s = (b_ns - a_ns) * 1e-9, self._hidden_s
         _, squares, products, jumps = (float(x) for x in self.at(b_ns) - self.at(a_ns))
         squares += self._square_ends(a_ns, b_ns)
         elsewhere = self._variance_per_s * min(span, FEW_READINGS * max(self.step_s, self.update_s))
-        variance = max(_find_jump_variance(squares, products), elsewhere)
+        variance = max(_find_jump_variance(squares, products), elsewhere) * (max(span / locked, 1.0) if locked else 1.0)
         mean = float(self.at(b_ns)[0] - self.at(a_ns)[0]) / span if span > 0 else 0.0
         low, high = self._find_possible_range(mean)
         depth = max(mean - low, high - mean) * min(1.0, hidden_s / MISSED_WAY_S)
@@ -326,6 +327,11 @@ class PowerCurve:
     def _beat(self) -> Beat | None:
         seen, update_s = self.view
         return find_beat(self.readings, update_s, seen) if seen < 1 and self.step_s < 1.5 * update_s else None
+
+    @cached_property
+    def _locked_s(self) -> float | None:
+        """Return the period (s) of a load that keeps time with the readings; excluded where they hide nothing."""
+        return find_locked_period(self.readings, max(self.step_s, self.update_s)) if self._hidden_s > 0 else None
 
     def _square_ends(self, a_ns: int, b_ns: int) -> float:
         """Return the squares (J2) of the steps that the edges cut, as far as they count inside, minus those counted.
@@ -372,7 +378,9 @@ class PowerCurve:
         }
         hidden = bound_unseen(value, span, self.find_hidden_share(steps), self.bounds)
         bounds = place_unseen(hidden, shared, terms, is_in_step(*self.view, steps))
-        terms |= self.compute_sampling_terms(a_ns, b_ns) | dict((self._compute_quantum_term(a_ns, b_ns, span),))
+        terms |= self.compute_sampling_terms(a_ns, b_ns, locked=self._locked_s) | dict(
+            (self._compute_quantum_term(a_ns, b_ns, span),)
+        )
         terms |= make_edge_terms(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns), bounds)
 

@@ -19,6 +19,10 @@ FEWEST_BEAT_READINGS = 16  # new values needed to find a beat
 FEWEST_CROSSINGS = 4  # slow crossings of the middle: two beats
 SHARP_CROSSING = 0.4  # share of the range of power that a load crosses at once when it switches
 SHORTEST_BEAT = 4.0  # updates: shorter beats scatter like random samples
+LOCK_READINGS = 16_384  # readings searched for an exact repeat
+FEWEST_LOCKED = 32  # readings needed to find one
+LOCKED_CORRELATION = 0.85  # autocorrelation from which readings repeat exactly
+FLAT_SHARE = 0.02  # of the mean: a load that varies by less is flat
 FEWEST_STEPS = 12  # reported steps from which their phases on the sensor's period are looked at
 STEPS_PER_BLOCK = 96  # steps looked at together: a load may be in step for part of the run only
 LONGEST_PAUSE = 10.0  # usual steps; after a longer pause the phase of the steps may be another one
@@ -86,6 +90,32 @@ def find_beat(readings: Readings, update_s: float, seen: float) -> Beat | None:
     since = max(since, int(sharp[sharp < t[slow[0]]].max(initial=since)))
     until = min(until, int(sharp[sharp > t[slow[-1]]].min(initial=until)))
     return since, until, period_s, float(part.std()) * min(1.0, 2 * (1 - seen))
+
+
+def find_locked_period(readings: Readings, step_s: float) -> float | None:
+    """Return the period (s) after which the readings repeat exactly, from the begin to the end; None without.
+
+    Then load and readings keep time with each other: each change of power falls at the same moment of a step.
+    """
+    t = (readings.t0_ns - readings.t0_ns[0]) * 1e-9
+    count = min(int(t[-1] / step_s) + 1, LOCK_READINGS)
+    if count < FEWEST_LOCKED:
+        return None
+    grid = (t[-1] - (count - 1) * step_s) / 2 + np.arange(count) * step_s
+    x = readings.value[np.maximum(np.searchsorted(t, grid, side="right") - 1, 0)]
+    x = x - x.mean()
+    power = float(np.dot(x, x))
+    if power <= 0 or float(np.abs(x).max()) <= FLAT_SHARE * abs(float(readings.value.mean())):
+        return None
+    size = 1 << (2 * count - 1).bit_length()
+    spectrum = np.fft.rfft(x, size)
+    alike = np.fft.irfft(spectrum * np.conj(spectrum), size)[: count // 2] / power * count
+    alike /= count - np.arange(count // 2)
+    for lag in 2 + np.flatnonzero(alike[2 : count // 4] > LOCKED_CORRELATION):
+        last = (count // 2 - 1) // lag * lag
+        if alike[last] > LOCKED_CORRELATION:
+            return float(lag) * step_s
+    return None
 
 
 def select_steps(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:

@@ -161,8 +161,6 @@ MAPPED = ["csv", "LOG", "--time", "t", "--map", "w=node.ac:W"]
     [
         (["csv"], "config.no-file", "csv"),
         (["csv", "LOG", "LOG2", *MAPPED[2:]], "config.too-many-subjects", "LOG2"),
-        (["csv", "LOG"], "config", "columns"),
-        (["csv", "LOG", "--map", "w=node.ac:W"], "config", "time = "),
         (["csv", "LOG", "--time", "t", "--map", "x=node.ac:W"], "config", "'x'"),
         (["csv", "LOG", "--time", "t", "--map", "w"], "config.map", "--map"),
         (["csv", "LOG", "--time", "t", "--map", "w=nodeac:W"], "config", "'node.ac'"),
@@ -229,10 +227,12 @@ def test_what_has_no_energy_is_said_to_have_none(call: Call, tmp_path: Path) -> 
     assert not any(word in call(*words).output for word in ("doctor", "twin"))
 
 
-@pytest.mark.parametrize("watts", [1e12, -5e4])
-def test_ls_marks_an_impossible_power_and_shows_no_energy(call: Call, tmp_path: Path, watts: float) -> None:
+@pytest.mark.parametrize(("watts", "usual"), [(9e4, 500), (5.2, 5.1)])
+def test_ls_marks_an_impossible_power_and_shows_no_energy(
+    call: Call, tmp_path: Path, watts: float, usual: float
+) -> None:
     path = tmp_path / "spike.csv"
-    path.write_text("t,w\n" + "".join(f"{START + k},{watts if k == 5 else 500}\n" for k in range(9)))
+    path.write_text("t,w\n" + "".join(f"{START + k},{watts if k == 5 else usual}\n" for k in range(9)))
     call("import", "csv", path, "--time", "t=unix", "--map", "w=node.ac:W")
     listed = call("ls").output
     assert " impossible power " in listed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
-from joulelab.instruments.file import FileArchive, open_archive
+from joulelab.instruments.file import open_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,17 +16,17 @@ T0 = 1_714_564_800 * NS  # 2024-05-01T12:00:00Z
 POWER = [{"column": "watts", "scope": "node.ac", "unit": "W"}]
 
 
-def opened(tmp_path: Path, text: str | bytes, **config: Any) -> FileArchive:
+def opened(tmp_path: Path, text: str | bytes, **config: Any) -> Any:
     path = tmp_path / "log.csv"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return open_archive({"path": str(path), "time": {"column": "t", "format": "unix"}, "columns": POWER, **config})
 
 
-def everything(archive: FileArchive) -> list[Fetched]:
+def everything(archive: Any) -> list[Fetched]:
     return list(archive.fetch(*archive.interval))
 
 
-def only(archive: FileArchive) -> Fetched:
+def only(archive: Any) -> Fetched:
     (found,) = everything(archive)
     return found
 
@@ -43,7 +43,7 @@ def told(found: list[Fetched], kind: str) -> list[dict[str, Any]]:
     return [dict(e) for f in found for e in f.events if e["event"] == kind]
 
 
-def problems(archive: FileArchive) -> str:
+def problems(archive: Any) -> str:
     return "\n".join(str(e["what"]) for e in told(everything(archive), "problem"))
 
 

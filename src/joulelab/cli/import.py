@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
     from joulelab.run.run_import import ArchiveRequest, ImportedRun
 
-SOURCES = ("slurm", "prometheus", "csv", "wandb")
+SOURCES = ("slurm", "prometheus", "csv", "wandb", "mlperf")
+MLPERF_LOGS = ("mlperf_log_detail.txt", "spl.txt", "result_*.txt", "node_*.txt")
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
 EXAMPLES = format_examples(
+    "joulelab import csv power.csv",
     "joulelab import csv power.csv --time t=unix --map watts=node.ac:W",
-    "joulelab import csv smi.csv --preset nvidia-smi --zone Europe/Berlin",
+    "joulelab import csv smi.csv --zone Europe/Berlin",
     "joulelab import wandb events.csv",
+    "joulelab import mlperf run_1/",
     "joulelab import slurm 123456",
     "joulelab import slurm 123456 --into RUN",
     "joulelab import prometheus 123456 --entry NAME",
@@ -35,7 +38,7 @@ EXAMPLES = format_examples(
 
 @click.command("import", epilog=EXAMPLES)
 @click.argument("source", type=click.Choice(SOURCES))
-@click.argument("what", nargs=-1, metavar="[FILE|JOBID] [KEY=VALUE]...")
+@click.argument("what", nargs=-1, metavar="[FILE|FOLDER|JOBID] [KEY=VALUE]...")
 @click.option("--from", "since", metavar="TIME", help="Start of the run: 2024-05-01T12:00:00Z or seconds since 1970.")
 @click.option("--to", "until", metavar="TIME", help="End of the run.")
 @click.option("--zone", metavar="ZONE", help="Time zone of times without one, here and in the file.  [default: UTC]")
@@ -48,7 +51,7 @@ EXAMPLES = format_examples(
 )
 @click.option("--time", "stamps", metavar="COLUMN[=FORMAT]", help="Column with the times: t=unix_ms.")
 @click.option("--start", metavar="TIME", help="Time 0 of the file, if its times are relative.")
-@click.option("--preset", metavar="NAME", help="Layout of the file: nvidia-smi, wandb or yokotool.")
+@click.option("--preset", metavar="NAME", help="Layout of the file: nvidia-smi, wandb, yokotool, spl or mllog.")
 @click.option(
     "--entry", "entries", multiple=True, metavar="NAME", help="Also read this entry of joulelab.toml; repeatable."
 )
@@ -67,7 +70,8 @@ EXAMPLES = format_examples(
 def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **options: Any) -> None:
     """Make a run from measurements of other programs.
 
-    Further settings of the source are given as KEY=VALUE, written as in joulelab.toml.
+    Columns of a file whose names show their meaning are guessed, and the guess is printed. Further settings of the
+    source are given as KEY=VALUE, written as in joulelab.toml.
     """
     if options["into"] is not None:
         _print_imported(_attach_job(source, what, runs, options), as_json=as_json)
@@ -150,6 +154,10 @@ def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) ->
         )
     host = options["host"] or socket.gethostname()
     entries = [read_archive_entry(n, os.environ, host, named=options["config"]) for n in options["entries"]]
+    if source == "mlperf":
+        files = _find_mlperf_logs(subjects)
+        logs = [(Path(f).stem, _make_file_settings(source, f, options, settings)) for f in files]
+        return [*(make_archive_request("file", stem, one, os.environ) for stem, one in logs), *entries]
     if len(subjects) > 1:
         raise ConfigError(
             f"only one can be imported: {', '.join(subjects)}",
@@ -168,6 +176,34 @@ def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) ->
             raise ConfigError("no job is given", next="joulelab import slurm JOBID", code="config.no-job")
         return [make_archive_request("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
     return _list_servers(subjects, settings, entries, options["nodes"])
+
+
+def _find_mlperf_logs(subjects: Sequence[str]) -> list[str]:
+    """Return the logs of a run of MLPerf, those of its load first: files as given, those of a folder by their names.
+
+    Raises ConfigError.
+    """
+    if not subjects:
+        raise ConfigError("no folder is given", next="joulelab import mlperf FOLDER", code="config.no-file")
+    found: list[Path] = []
+    for subject in map(Path, subjects):
+        if not subject.is_dir():
+            found.append(subject)
+            continue
+        inside = sorted(p for name in MLPERF_LOGS for p in subject.rglob(name))
+        single = [p.name for p in inside if not p.name.startswith("node_")]
+        if not inside or len(set(single)) < len(single) or len([n for n in single if n.startswith("result_")]) > 1:
+            listed = ", ".join(str(p) for p in inside[:8]) or f"none of {', '.join(MLPERF_LOGS)}"
+            advice = "name the folder of one run, or its files: joulelab import mlperf mlperf_log_detail.txt spl.txt"
+            raise ConfigError(
+                "it does not hold the logs of one run",
+                where=str(subject),
+                why=listed,
+                next=advice,
+                code="config.mlperf",
+            )
+        found += inside
+    return [str(p) for p in sorted(found, key=lambda p: p.name == "spl.txt" or p.name.startswith("node_"))]
 
 
 def _list_servers(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, ReadFailed, StoreError
+from joulelab.core.scope import find_family
 from joulelab.core.text import suggest_name
 from joulelab.core.version import __version__
 from joulelab.run.config.configuration import KeySource, MeterEntry, load_config
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Archive, Fetched
 
 PROBLEM_STATES = ("warning", "failed")  # of events about the time span
+QUARTER_NS, MOST_QUARTERS = 900 * 10**9, 14 * 4  # zones are apart by quarters of an hour, up to 14 h
 COMMAND_LINE = KeySource(Path("the command line"))
 
 
@@ -100,13 +103,10 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
         fetched = [(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)]
         doubts = _list_doubts(archives, wanted, start_ns)
         parts = _add_doubts(_group_by_meter(fetched), doubts)
-        if not any(len(f.rows) for part in parts for f in part.streams):
-            raise ReadFailed(
-                "there is no reading in that interval",
-                where=wanted.source,
-                next="give --from and --to",
-                code="read-failed.no-readings",
-            )
+        _refuse_no_readings(parts, archives, wanted.source, (start_ns, end_ns))
+        for one, archive, (_, streams) in zip(requests, archives, fetched, strict=True):
+            if one.meter == "file":
+                _refuse_impossible_powers(one, archive, streams)
         about: dict[str, Any] = {"source": wanted.source, "archives": [*_describe_archives(requests, names, archives)]}
         what = RunImport(
             parts=parts,
@@ -130,6 +130,59 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
     return ImportedRun(
         run, list_archive_problems([f for part in parts for f in part.streams]), list(dict.fromkeys(remarks))
     )
+
+
+def _refuse_no_readings(
+    parts: Sequence[ImportedMeter], archives: Sequence[Archive], source: str, span: tuple[int, int]
+) -> None:
+    """Raise ReadFailed where no stream has readings in the run or on both sides of it, with the times of readings."""
+    start_ns, end_ns = span
+    times = [(f.rows[0][0], f.rows[-1][1]) for part in parts for f in part.streams if len(f.rows)]
+    if any(first <= end_ns and last >= start_ns for first, last in times):
+        return
+    why, advice = None, next((a.lacks for a in archives if hasattr(a, "lacks")), "give --from and --to")
+    own = next((a.interval for a in archives if hasattr(a, "find_line")), None)  # type: ignore[attr-defined]
+    if own is not None:
+        ours, theirs = (f"from {format_utc(a)} to {format_utc(b)}" for a, b in (span, own))
+        why = f"the readings are {theirs}, the run is {ours}"
+        quarters = round((start_ns + end_ns - sum(own)) / 2 / QUARTER_NS)
+        if abs(quarters) <= MOST_QUARTERS:
+            advice += f"; if the clock of the readings is of another zone, type clock_offset_s={quarters * 900}"
+    what, code = "there is no reading in that interval", "read-failed.no-readings"
+    raise ReadFailed(what, where=source, why=why, next=advice, code=code)
+
+
+def _refuse_impossible_powers(request: ArchiveRequest, archive: Archive, fetched: Sequence[Fetched]) -> None:
+    """Raise ReadFailed for a power that no device has, with its line: a sum with it would be wrong by any amount."""
+    from joulelab.analysis.device_checks import BELOW_ZERO_W, MOST_ELSE_W, MOST_W
+
+    for one in fetched:
+        most_w = MOST_W.get(find_family(one.stream.scope), MOST_ELSE_W)
+        for k, spec in enumerate(one.stream.channels):
+            low_w, high_w = spec.limits or (-BELOW_ZERO_W - spec.accuracy.offset, most_w)
+            if spec.kind != "power":
+                continue
+            wrong = [(row[0], row[2][k]) for row in one.rows if row[2][k] < low_w or row[2][k] > high_w]
+            if not wrong:
+                continue
+            (at_ns, watts), scope = wrong[0], one.stream.scope
+            line = archive.find_line(at_ns, one) if hasattr(archive, "find_line") else 0
+            is_low = watts < low_w
+            why = "it is below zero" if is_low else f"no such device reaches {high_w:g} W"
+            why = f"limits is {list(spec.limits)}" if spec.limits else why
+            raise ReadFailed(
+                f"{watts:g} W is no power of {scope}",
+                where=f"{request.settings.get('path')}, line {line}",
+                why=f"{why}; {len(wrong)} of {len(one.rows)} readings are such",
+                next="correct the file, or the unit: --map COLUMN=SCOPE:UNIT; where that number stands for no reading, "
+                f"""type missing='["{watts:.15g}"]', written as in the file""",
+                code="read-failed.impossible-power",
+            )
+
+
+def format_utc(utc_ns: int) -> str:
+    """Return a time as people read it: 2024-05-01T12:00:00Z."""
+    return dt.datetime.fromtimestamp(utc_ns // 10**9, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def list_archive_problems(fetched: Sequence[Fetched]) -> list[str]:
@@ -211,9 +264,11 @@ def _find_span(archives: Sequence[Archive], wanted: ImportRequest) -> tuple[int,
 
 def _list_steps(archives: Sequence[Archive], start_ns: int, end_ns: int) -> Iterator[ImportedPhase]:
     for archive in archives:
-        for name, since, to in getattr(archive, "steps", ()):
+        for name, since, to, *work in getattr(archive, "steps", ()):
             if since is not None and since < end_ns and (to is None or to > start_ns):
-                yield ImportedPhase(str(name), int(since), int(end_ns if to is None else to))
+                # Work of a longer time is not that of the run.
+                done = work[0] if work and start_ns <= since and to <= end_ns else {}
+                yield ImportedPhase(str(name), int(since), int(end_ns if to is None else to), done)
 
 
 def _describe_archives(

@@ -56,11 +56,12 @@ class ImportedMeter:
 
 @dataclass(frozen=True, slots=True)
 class ImportedPhase:
-    """Name a time span (UTC, ns)."""
+    """Name a time span (UTC, ns), and the amounts of work that were done in it."""
 
     name: str
     start_ns: int
     end_ns: int
+    work: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,9 @@ def _make_marks(phases: Sequence[ImportedPhase]) -> list[dict[str, Any]]:
         begin = {"t": phase.start_ns, "mark": "begin", "id": identity, "name": phase.name, "n": None, "labels": {}}
         lines += [{**begin, "parent": None, "thread": 0, "rank": 0}]
         lines += [{"t": phase.end_ns, "mark": "end", "id": identity}]
+        if phase.work:
+            done = {"phase": identity, "amounts": dict(phase.work), "count": 1, "at": [phase.end_ns], "rank": 0}
+            lines += [{"t": phase.end_ns, "mark": "work", "from": phase.start_ns, **done}]
     return sorted(lines, key=lambda line: int(str(line["t"])))
 
 

@@ -10,10 +10,12 @@ from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.core.spec import Fetched
 from joulelab.core.text import suggest_name
 from joulelab.instruments import wall
+from joulelab.instruments.file.guesses import guess_layout
 from joulelab.instruments.file.layout import Layout, Names, check_tables, layout_of
-from joulelab.instruments.file.presets import PRESETS, preset
-from joulelab.instruments.file.source import CsvSource, ParquetSource, sha256
-from joulelab.instruments.file.streams import Track, fetched, is_much, unreadable
+from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
+from joulelab.instruments.file.presets import PRESETS, find_preset, preset
+from joulelab.instruments.file.source import CsvSource, ParquetSource, read_lines, sha256
+from joulelab.instruments.file.streams import Track, drop_zeros, fetched, is_much, unreadable
 from joulelab.instruments.file.times import BadStamp, Clock, guess, zone_of
 from joulelab.instruments.settings import check_keys, seconds, text
 
@@ -29,7 +31,7 @@ DEFAULT = False
 SECRETS: tuple[str, ...] = ()
 CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
     "path": "the file",
-    "format": "csv or parquet (by the name of the file)",
+    "format": "csv, parquet, or MLPerf's spl or mllog (found from the file)",
     "preset": f"a known layout: {', '.join(PRESETS)}",
     "delimiter": "what separates cells (guessed from the header)",
     "decimal": "decimal mark: . or ,",
@@ -46,6 +48,7 @@ CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
     "host": "the node's name, or {column} if a column has it",
 }
 Source = CsvSource | ParquetSource
+MOST_PROBED = 1000  # lines in which a log of MLPerf has to show itself
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -59,9 +62,13 @@ def check(config: Mapping[str, Any]) -> None:
     check_tables(config)
 
 
-def open_archive(config: Mapping[str, Any]) -> FileArchive:
+def open_archive(config: Mapping[str, Any]) -> FileArchive | LoadArchive:
     """Open a file and check its columns. Raises ConfigError, Unavailable, Denied."""
-    return FileArchive(_path(config), dict(config))
+    path = _path(config)
+    source = _source(path, config)
+    if isinstance(source, MllogSource) and not source.has_readings:
+        return LoadArchive(path, source.load)
+    return FileArchive(path, dict(config), source)
 
 
 def _path(config: Mapping[str, Any]) -> Path:
@@ -76,11 +83,11 @@ def _path(config: Mapping[str, Any]) -> Path:
 class FileArchive:
     """Give the streams of one file; it is read once, when first asked for."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], source: Source) -> None:
         self.path = path
-        self._source = _source(path, config)
+        self._source = source
         names = Names(self._source.names, str(path))
-        complete = preset(config, names)
+        complete = self._complete(config, names)
         if isinstance(self._source, ParquetSource):
             complete |= {"decimal": ".", "thousands": ""}  # the file holds numbers, not texts of them
         self.layout: Layout = layout_of(complete, names)
@@ -89,11 +96,37 @@ class FileArchive:
         self._tracks: list[Track] | None = None
         self._events: list[dict[str, Any]] = []
 
+    def _complete(self, config: Mapping[str, Any], names: Names) -> dict[str, Any]:
+        """Return the settings with those of a preset, or with guessed ones where columns or times are not given.
+
+        What was guessed is in `told`.
+        """
+        self.told: list[str] = []
+        if isinstance(self._source, MllogSource):
+            self.told += self._source.load.list_remarks(self.path.name)
+        first = next(iter(self._source.rows()), (0, ()))[1]
+        if config.get("preset") is None and not config.get("columns") and (known := find_preset(names)):
+            self.told.append(f"{self.path.name} is read as a file of {known}: --preset {known}")
+            config = {**config, "preset": known}
+        complete = preset(config, names, first)
+        if config.get("preset") is not None:
+            return complete
+        guess = guess_layout(config, names, first)
+        self.told += guess.list_remarks(self.path.name)
+        return complete | guess.settings
+
     @property
     def interval(self) -> tuple[int, int]:
-        """Return the first and the last time stamp (UTC, ns). Raises MeterError."""
+        """Return begin and end of the run as the file states them, else its first and last stamp. Raises MeterError."""
+        if isinstance(self._source, MllogSource) and self._source.load.interval is not None:
+            return self._source.load.interval
         times = [t.times for t in self._load()]
         return min(min(t) for t in times), max(max(t) for t in times)
+
+    @property
+    def steps(self) -> list[tuple[str, int, int, dict[str, float]]]:
+        """Return the phases that a log of MLPerf states."""
+        return self._source.load.steps if isinstance(self._source, MllogSource) else []
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -118,6 +151,11 @@ class FileArchive:
             first = found[0]
             found[0] = Fetched(first.stream, first.rows, first.host, [*self._events, *first.events])
         return found
+
+    def find_line(self, t_ns: int, one: Fetched) -> int:
+        """Return the line of the reading of a stream at a time."""
+        track = next(t for t in self._load() if (t.host, t.device) == (one.host, one.stream.device) and t_ns in t.times)
+        return track.lines[track.times.index(t_ns)]
 
     def close(self) -> None:
         """Forget what was read; closing twice is harmless."""
@@ -159,6 +197,7 @@ class FileArchive:
             why = "a part of the readings is not the whole"
             raise ReadFailed("many rows do not fit the header", where=str(self.path), why=why, next=self._shapes())
         problems = [*self._problems(clock, found)]
+        problems += [f"{self.path.name}: {what}" for track in found for what in drop_zeros(track, layout)]
         if bad_times:
             problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
         first = min(t.times[0] for t in found)
@@ -189,7 +228,7 @@ class FileArchive:
             said.append("the last line has no end: it may be cut off")
         doubts = clock.doubts if clock else None
         if doubts and doubts.unzoned:
-            said.append("the time stamps carry no zone and none is declared: taken as UTC")
+            said.append("the time stamps carry no zone: taken as UTC; if they are local, type --zone ZONE")
         if doubts and doubts.twice:
             said.append(
                 f"{doubts.twice} stamps are of an hour that comes twice in {self.layout.time.zone} (first "
@@ -215,7 +254,29 @@ def _new_track(host: str, device: str, layout: Layout) -> Track:
 
 def _source(path: Path, config: Mapping[str, Any]) -> Source:
     form = _form(path, config)
-    return ParquetSource(path) if form is None else CsvSource(path, *form)
+    if form is None:
+        return ParquetSource(path)
+    kind = config.get("format") or (_find_kind(path, form[3]) if config.get("preset") is None else config["preset"])
+    if kind == "spl":
+        return SplSource(path, encoding=form[3])
+    if kind == "mllog":
+        side = {"node.ac": "AC", "node.dc": "DC"}.get(str(config.get("feeds") or ""), "")
+        time = config.get("time")
+        zone = time.get("zone") if isinstance(time, dict) else None
+        return MllogSource(path, encoding=form[3], side=side, zone=zone_of(str(zone), str(path)) if zone else None)
+    return CsvSource(path, *form)
+
+
+def _find_kind(path: Path, encoding: str | None) -> str:
+    """Return `mllog` or `spl` for logs of MLPerf, which have no header; else `csv`."""
+    for number, line in read_lines(path, encoding):
+        if MARK in line:
+            return "mllog"
+        if line.startswith("Time,") and ",Watts," in line:
+            return "spl"
+        if number > MOST_PROBED:
+            break
+    return "csv"
 
 
 def _form(path: Path, config: Mapping[str, Any]) -> tuple[str | None, int | None, str, str | None, str] | None:
@@ -224,8 +285,8 @@ def _form(path: Path, config: Mapping[str, Any]) -> tuple[str | None, int | None
     form = text(label, config, "format") or ("parquet" if path.suffix.lower() in (".parquet", ".pq") else "csv")
     if form == "parquet":
         return None
-    if form != "csv":
-        raise ConfigError(f"format is {form!r}", where=f"meter {label}", next="csv or parquet")
+    if form not in ("csv", "spl", "mllog"):
+        raise ConfigError(f"format is {form!r}", where=f"meter {label}", next="csv or parquet, spl or mllog")
     decimal = text(label, config, "decimal", ".") or "."
     if decimal not in (".", ","):
         raise ConfigError(f"decimal is {decimal!r}", where=f"meter {label}", next="'.' or ','")

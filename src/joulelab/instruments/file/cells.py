@@ -37,7 +37,17 @@ class Unit:
 
 UNITS = {name: Unit(si, factor, quantity) for si, quantity, names in _GROUPS for name, factor in names.items()}
 # Spellings that are met in files; case tells milli from mega, so only these are taken.
-_SPELT = {"w": "W", "watt": "W", "watts": "W", "kw": "kW", "joule": "J", "joules": "J", "wh": "Wh", "kwh": "kWh"}
+_SPELT = {
+    "w": "W",
+    "j": "J",
+    "watt": "W",
+    "watts": "W",
+    "kw": "kW",
+    "joule": "J",
+    "joules": "J",
+    "wh": "Wh",
+    "kwh": "kWh",
+}
 _SPELT |= {"KW": "kW", "KWH": "kWh", "KWh": "kWh", "kWH": "kWh", "WH": "Wh", "Watt": "W", "Watts": "W", "Joules": "J"}
 # What programs write where they have no value.
 MISSING = frozenset(
@@ -50,8 +60,13 @@ _GROUPED = r"[+-]?[0-9]{1,3}(?:%s[0-9]{3})+(?![0-9])"
 
 def unit_of(text: str) -> Unit | None:
     """Return what a unit is in SI, None where it is not known."""
+    return UNITS.get(spell_unit(text))
+
+
+def spell_unit(text: str) -> str:
+    """Return a unit as it is usually written: W for watts."""
     name = text.strip()
-    return UNITS.get(_SPELT.get(name, name))
+    return _SPELT.get(name, name)
 
 
 class NotANumber(ValueError):

@@ -139,13 +139,14 @@ def layout_of(config: Mapping[str, Any], names: Names) -> Layout:
     columns = [_column(config, c, names) for c in _tables(config, "columns", names.where)]
     if not columns:
         listed = ", ".join(repr(n) for n in names.names[:30])
-        advice = f'columns = [{{column = "...", scope = "node.ac", unit = "W"}}]; the file has {listed}'
+        advice = f"type --map COLUMN=node.ac:W; the file has {listed}"
         raise ConfigError("no column is mapped", where=names.where, next=advice)
     templates = [c for c in columns if "{device}" in c.scope]
     if templates and device is None:
-        raise ConfigError(f"{templates[0].scope!r} needs a device", where=names.where, next='set device = "COLUMN"')
+        advice = "name the column that tells devices apart: device=COLUMN"
+        raise ConfigError(f"{templates[0].scope!r} needs a device", where=names.where, next=advice)
     if device is not None and not templates:
-        advice = 'use it in a scope: scope = "outlet:{device}"'
+        advice = "use it in a scope: --map 'COLUMN=outlet:{device}:W'"
         raise ConfigError(f"device = {device!r} is used by no scope", where=names.where, next=advice)
     return Layout(
         label=label,
@@ -176,7 +177,7 @@ def _time(config: Mapping[str, Any], names: Names) -> Time:
     table = {"column": value} if isinstance(value, str | list) else value
     if not isinstance(table, Mapping) or not table.get("column"):
         listed = ", ".join(repr(n) for n in names.names[:30])
-        advice = f'time = {{column = "...", format = "iso"}}; the file has {listed}'
+        advice = f"type --time COLUMN; the file has {listed}"
         raise ConfigError("no column of time stamps is given", where=names.where, next=advice)
     check_keys(names.where, table, TIME_KEYS)
     column, form, start = table["column"], table.get("format"), table.get("start")
@@ -187,7 +188,7 @@ def _time(config: Mapping[str, Any], names: Names) -> Time:
     if form is not None:
         check_format(str(form), names.where)
         if form in ("seconds", "milliseconds") and start_ns is None:
-            advice = 'start = "2024-05-01T12:00:00Z"; any time will do where nobody knows it'
+            advice = "type --start 2024-05-01T12:00:00Z; any time will do where nobody knows it"
             raise ConfigError(f"{form} count from a start that is not given", where=names.where, next=advice)
     offset_s = number(names.where, config, "clock_offset_s", 0.0, above=float("-inf"))
     indices = tuple(names.index(str(c)) for c in given)
@@ -195,13 +196,17 @@ def _time(config: Mapping[str, Any], names: Names) -> Time:
 
 
 def _column(config: Mapping[str, Any], table: Mapping[str, Any], names: Names) -> Column:
+    assumed = table.get("assumed")  # of a preset
+    if isinstance(assumed, Accuracy):
+        table = {key: value for key, value in table.items() if key != "assumed"}
     check_keys(names.where, table, COLUMN_KEYS)
     column = str(table.get("column", ""))
     index = names.index(column)
     kind, cells = _kind_and_cells(config, table, names, index)
     scope = _scope(table, names.where, state=kind == "state")
     at = place({**config, "feeds": "", "parts": 0} if scope else config, scope or "node.ac")
-    spec = _spec(config, {**table, "column": column}, kind, cells, names.where, find_family(at["scope"]))
+    known = assumed if isinstance(assumed, Accuracy) and kind != "state" else UNSTATED
+    spec = _spec(config, {**table, "column": column}, kind, cells, names.where, find_family(at["scope"]), known)
     parts = int(number(names.where, table, "parts", at["parts"], above=-1))
     parent, sums = table.get("parent", at["parent"]), str(table.get("sums") or at["sums"])
     return Column(index, column, at["scope"], spec, cells, parent, sums, parts)
@@ -256,7 +261,8 @@ def _kind_and_cells(
     text = str(given or header or ("1" if kind == "state" else ""))
     unit = unit_of(text)
     if unit is None:
-        advice = f'set unit = "W" (or one of {", ".join(UNITS)})'
+        scope = str(table.get("scope") or "node.ac")
+        advice = f"type --map '{column}={scope}:W' (or one of {', '.join(UNITS)})"
         raise ConfigError(
             f"the unit of {column!r} is {text!r}" if text else f"{column!r} has no unit", where=where, next=advice
         )
@@ -264,7 +270,10 @@ def _kind_and_cells(
     if header and (unit.si in ("W", "J") or column[-1] in "])"):
         shown = [u for u in (unit_of(header),) if u] or [UNITS[f"{m}{header[1:].upper()}"] for m in "mM"]
         if (unit.si, unit.factor) not in [(u.si, u.factor) for u in shown]:
-            what, then = f"{column!r} is in {header} by its header, not in {text}", "correct unit, or rename the column"
+            what, then = (
+                f"{column!r} is in {header} by its header, not in {text}",
+                f"leave the unit out: --map '{column}=SCOPE', or rename the column",
+            )
             raise ConfigError(what, where=where, next=then)
     if kind is None:
         kind = {"W": "power", "J": "counter"}.get(unit.si, "state")
@@ -283,14 +292,20 @@ def _kind_and_cells(
 
 
 def _spec(
-    config: Mapping[str, Any], table: Mapping[str, Any], kind: Kind, cells: Cells, where: str, covers: str
+    config: Mapping[str, Any],
+    table: Mapping[str, Any],
+    kind: Kind,
+    cells: Cells,
+    where: str,
+    covers: str,
+    known: Accuracy,
 ) -> Spec:
     unit = cells.unit
     usual = {"power": "power_w", "counter": "energy_j" if unit.si == "J" else clean(str(table["column"]))}
     suffix = "" if unit.si == "1" else f"_{clean(unit.si).removeprefix('deg')}"
     own = clean(_bare(str(table["column"])))
     name = str(table.get("name") or usual.get(kind) or (own if own.endswith(suffix) else own + suffix))
-    accuracy = stated({**config, **table}, UNSTATED) if kind != "state" else Accuracy()
+    accuracy = stated({**config, **table}, known) if kind != "state" else Accuracy()
     if kind != "state" and not accuracy.shared:
         # One file may hold several instruments: what is wrong in common is so within a family only. What a
         # file is called does not tell instruments apart: two files may well come from one.

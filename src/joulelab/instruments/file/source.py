@@ -97,16 +97,19 @@ class CsvSource:
             return []
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        with _opened(self.path, self.encoding or "utf-8") as file:
-            try:
-                yield from enumerate(file, 1)
-            except OSError as error:
-                raise ReadFailed("the file cannot be read", where=str(self.path), why=error.strerror) from error
-            except UnicodeError as error:
-                advice = 'set encoding = "utf-8", "utf-16-le" or "latin-1"'
-                raise ConfigError(
-                    f"it is not {self.encoding}", where=str(self.path), why=str(error), next=advice
-                ) from None
+        return read_lines(self.path, self.encoding)
+
+
+def read_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line. Raises ReadFailed, ConfigError, Unavailable, Denied."""
+    with _opened(path, encoding or _encoding(path)) as file:
+        try:
+            yield from enumerate(file, 1)
+        except OSError as error:
+            raise ReadFailed("the file cannot be read", where=str(path), why=error.strerror) from error
+        except UnicodeError as error:
+            advice = "type encoding=utf-8, encoding=utf-16-le or encoding=latin-1"
+            raise ConfigError(f"it is not {encoding}", where=str(path), why=str(error), next=advice) from None
 
 
 class ParquetSource:

@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any, overload
 from zlib import crc32
@@ -29,6 +29,8 @@ _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*[A-
 _SEPARATED = re.compile(r"[-+]?\d{1,3}([.'’_ \u00a0\u202f])\d{3}(?:\1\d{3})*(?:[.,]\d*)?\s*[A-Za-z]*")
 # More text than this, as a share and in cells or rows, is no accident: a reading too high for the file, another layout.
 MOST_TEXT, FEW = 0.05, 2
+# Up to so many rows of 0 W between powers above so many W are no readings: nothing is switched off for so short a time.
+MOST_ZEROS, LEAST_ON_W = 3, 20.0
 Event = dict[str, Any]
 Row = tuple[int, int, Sequence[float]]
 
@@ -58,12 +60,13 @@ class Rows(Sequence[Row]):
 
 @dataclass(slots=True)
 class Bad:
-    """Hold a cell that is no number: its row, column, line and text."""
+    """Hold a cell that is no reading: its row, column, line, text, and the reason unless it is no number."""
 
     row: int
     column: int
     line: int
     text: str
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -154,9 +157,46 @@ def unreadable(tracks: Sequence[Track], layout: Layout) -> tuple[str, str, str] 
             return _no_numbers(layout.columns[k], marked, _comma_advice([b.text for b in marked]))
         good = sum(not isnan(v) for t in tracks for v in t.values[k])
         if bad and (not good or is_much(len(bad), good)):
-            advice = "map another column, or say how numbers are written: decimal, thousands"
-            return _no_numbers(layout.columns[k], bad, f'{advice}, missing=["{bad[0].text}"]')
+            advice = "map another column, or state how numbers are written: decimal=, thousands=, or "
+            return _no_numbers(layout.columns[k], bad, f"""{advice}missing='["{bad[0].text}"]'""")
+        falls = 0 if layout.columns[k].spec.kind == "power" else sum(_count_falls(t, k) for t in tracks)
+        if layout.columns[k].spec.modulus is None and is_much(falls, good):
+            what, why = f"{layout.columns[k].name!r} is no counter", f"it falls {falls} times in {good} readings"
+            return what, why, "map a power instead, or add energies of single rows up before"
     return None
+
+
+def _count_falls(track: Track, k: int) -> int:
+    values = [v for row in track.order() if (v := track.values[k][row]) == v]
+    return sum(after < before for before, after in pairwise(values))
+
+
+def drop_zeros(track: Track, layout: Layout) -> list[str]:
+    """Make single powers of 0 W between others gaps; return what longer stretches of 0 W mean."""
+    said = []
+    for k, column in enumerate(layout.columns):
+        values = track.values[k]
+        if column.spec.kind != "power" or 0.0 not in values:
+            continue
+        good = [row for row in track.order() if values[row] == values[row]]
+        kept: list[int] = []
+        is_zero = [values[row] == 0.0 for row in good]
+        for places in (list(some) for zero, some in groupby(range(len(good)), is_zero.__getitem__) if zero):
+            before, after = places[0] - 1, places[-1] + 1
+            beside = [values[good[p]] for p in (before, after) if 0 <= p < len(good)]
+            rows = [good[p] for p in places]
+            if len(beside) == 2 and len(rows) <= MOST_ZEROS and min(beside) > LEAST_ON_W:
+                reason = f"0 W between {beside[0]:g} and {beside[1]:g} W is no reading"
+                track.bad += [Bad(row, k, track.lines[row], "0", reason) for row in rows]
+                for row in rows:
+                    values[row] = nan
+            else:
+                kept += rows
+        if kept and max(values[row] for row in good if values[row] == values[row]) > LEAST_ON_W:
+            missing = """if these are no readings, type missing='["0"]'"""
+            lines = f"{len(kept)} readings of 0 W (first: line {track.lines[kept[0]]})"
+            said.append(f"{column.name}: {lines} are taken as switched off; {missing}")
+    return said
 
 
 def is_much(left_out: int, taken: int) -> bool:
@@ -193,12 +233,14 @@ def _good(order: Sequence[int], columns: Sequence[Sequence[float]]) -> list[int]
 
 
 def _texts(track: Track, layout: Layout, members: Sequence[int]) -> Iterator[Event]:
-    """Yield how many cells of a column hold text in place of numbers, and where the first is."""
-    for k in members:
-        bad = [b for b in track.bad if b.column == k]
+    """Yield how many cells of a column hold text in place of numbers, or single zeros, and where the first is."""
+    kinds = [(k, is_zero) for k in members for is_zero in (False, True)]
+    for k, is_zero in kinds:
+        bad = [b for b in track.bad if b.column == k and bool(b.reason) == is_zero]
         if bad:
-            first = f"line {bad[0].line}, {bad[0].text!r}"
-            what = f"{layout.columns[k].name}: {len(bad)} cells are no numbers (first: {first})"
+            what = f"line {bad[0].line}, {bad[0].text!r}" if not is_zero else f"line {bad[0].line}: {bad[0].reason}"
+            what = f"{len(bad)} cells are no {'readings' if is_zero else 'numbers'} (first: {what})"
+            what = f"{layout.columns[k].name}: {what}"
             yield {"t": track.times[bad[0].row], "event": "problem", "meter": layout.label, "what": what}
 
 
@@ -272,7 +314,7 @@ def _gaps(
 
 def _reason(wrong: Bad | None, empty: int) -> str:
     if wrong is not None:
-        return f"{wrong.text!r} is no number"
+        return wrong.reason or f"{wrong.text!r} is no number"
     return "no value in the file" if empty else "no rows in the file"
 
 

@@ -137,11 +137,21 @@ def guess(cell: str, start_ns: int | None, where: str) -> str:
         return "iso"
     if start_ns is not None:
         return "seconds"
-    for name, (scale, relative) in NUMERIC.items():
-        if not relative and Decimal(10) ** (17 - scale) <= value < Decimal(10) ** (19 - scale):
-            return name
-    advice = 'time = {column = "...", format = "seconds", start = "2024-05-01T12:00:00Z"} if they count from a start'
+    found = find_unix_format(value)
+    if found:
+        return found
+    advice = "if they count from a start, type --time COLUMN=seconds --start 2024-05-01T12:00:00Z"
     raise ConfigError(f"the first time stamp is {text!r}: no format fits it", where=where, next=advice)
+
+
+def find_unix_format(value: Decimal | float) -> str:
+    """Return the format of a number that is a time since 1970 between 1973 and 2286, empty for any other."""
+    fits = (
+        f
+        for f, (scale, relative) in NUMERIC.items()
+        if not relative and 10 ** (17 - scale) <= value < 10 ** (19 - scale)
+    )
+    return next(fits, "")
 
 
 def check_format(text: str, where: str) -> str:

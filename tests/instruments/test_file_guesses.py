@@ -1,0 +1,156 @@
+"""What is guessed of a file that nobody mapped, and what is asked for instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.instruments.file_bench import T0, at, everything, problems, seconds, told, values
+
+from joulelab.core.clock import NS
+from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.instruments.file import FileArchive, open_archive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ISO = ("2024-05-01T12:00:00Z", "2024-05-01T12:00:01Z")
+
+
+def guessed(tmp_path: Path, text: str, **config: Any) -> FileArchive:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    archive = open_archive({"path": str(path), **config})
+    assert isinstance(archive, FileArchive)
+    return archive
+
+
+def make_file(head: str, *rows: str) -> str:
+    return "\n".join([head, *rows, ""])
+
+
+@pytest.mark.parametrize(
+    ("head", "scopes"),
+    [
+        ("power_w", ["node.ac"]),
+        ("watts", ["node.ac"]),
+        ("P (kW)", ["node.ac"]),
+        ("ac_w,dc_w", ["node.ac", "node.dc"]),
+        ("gpu0_w,gpu1_w", ["gpu:0", "gpu:1"]),
+        ("GPU 0 Power [W],cpu_0_w,dram_w", ["gpu:0", "cpu:0", "dram"]),
+        ("outlet1_w,outlet2_w", ["outlet:1", "outlet:2"]),
+        ("node_power_w,energy_kwh", ["node.ac"]),
+        ("rack_power_w,temp_c", ["rack"]),
+    ],
+)
+def test_scopes_and_units_are_in_the_names_of_columns(tmp_path: Path, head: str, scopes: list[str]) -> None:
+    cells = ",".join("500" for _ in head.split(","))
+    archive = guessed(tmp_path, make_file(f"time,{head}", *(f"{t},{cells}" for t in ISO)))
+    found = everything(archive)
+    assert [f.stream.scope for f in found] == scopes
+    assert values(found[0]) == [500e3 if "kW" in head else 500.0] * 2
+    (said,) = (text for text in archive.told if "read as" in text)
+    assert "--time time=iso" in said
+    assert f"={scopes[0]}:" in said
+
+
+@pytest.mark.parametrize(
+    ("column", "stamps", "words"),
+    [
+        ("timestamp", ISO, "--time timestamp=iso"),
+        ("Time", ("2024/05/01 12:00:00", "2024/05/01 12:00:01"), "--time Time=iso"),
+        ("ts", (at(0), at(1)), "--time ts=unix"),
+        ("t", ("1714564800000", "1714564801000"), "--time t=unix_ms"),
+        ("Datetime", ("01.05.2024 12:00:00", "01.05.2024 12:00:01"), "--time 'Datetime=%d.%m.%Y %H:%M:%S'"),
+    ],
+)
+def test_an_obvious_time_is_found(tmp_path: Path, column: str, stamps: tuple[str, str], words: str) -> None:
+    archive = guessed(tmp_path, make_file(f"{column},power_w", *(f"{t},500" for t in stamps)))
+    assert [row[0] for row in everything(archive)[0].rows] == [T0, T0 + NS]
+    assert words in archive.told[0]
+
+
+def test_date_and_time_may_be_two_columns(tmp_path: Path) -> None:
+    archive = guessed(tmp_path, make_file("date,time,w", "2024-05-01,12:00:00,500", "2024-05-01,12:00:01,500"))
+    assert seconds(everything(archive)[0]) == [0.0, 1.0]
+
+
+def test_times_from_a_start_that_nobody_told_count_from_one_that_is_shown(tmp_path: Path) -> None:
+    archive = guessed(tmp_path, make_file("node,t_s,ac_w", "n1,-1.5,500", "n1,0.5,500", "n2,0,400"))
+    first, second = everything(archive)
+    assert (first.host, second.host) == ("n1", "n2")
+    assert [(row[0] - first.rows[0][0]) / NS for row in first.rows] == [0.0, 2.0]
+    assert "--time t_s=seconds --start 2000-01-01T00:00:00Z" in archive.told[0]
+
+
+def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: Path) -> None:
+    rows = [f"{t},{gpu},{300 + gpu}" for t in ISO for gpu in (0, 1)]
+    first, second = everything(guessed(tmp_path, make_file("time,gpu,power_w", *rows)))
+    assert (first.stream.scope, second.stream.scope, values(second)) == ("gpu:0", "gpu:1", [301.0, 301.0])
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "code", "word"),
+    [
+        ("time,fan_w", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map fan_w=node.ac "),
+        ("time,value", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map COLUMN=node.ac:W"),
+        ("time,power_w,total_w", "2024-05-01T12:00:00Z,5,5", "config.no-columns", "--map power_w=node.ac "),
+        ("when,power_w", "2024-05-01T12:00:00Z,5", "config.no-time", "--time COLUMN"),
+        ("time,ts,power_w", "2024-05-01T12:00:00Z,1714564800,5", "config.no-time", "--time COLUMN"),
+        ("t,power_w", "12.5,500", "config.no-time", "--time t=seconds"),
+        ("time,power_w", "05/01/2024 12:00:00,500", "config.no-time", '--time "time=%m/%d/%Y %H:%M:%S"'),
+    ],
+)
+def test_what_is_not_obvious_is_asked_for_in_words_of_the_command_line(
+    tmp_path: Path, head: str, row: str, code: str, word: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        guessed(tmp_path, make_file(head, row, row))
+    assert error.value.code == code
+    assert word in str(error.value.next)
+
+
+def test_what_is_given_is_not_guessed(tmp_path: Path) -> None:
+    text = make_file("t,power_w", "0,500", "1,500")
+    archive = guessed(tmp_path, text, time={"column": "t", "format": "seconds", "start": "2024-05-01T12:00:00Z"})
+    assert "--time" not in archive.told[0]
+    assert seconds(everything(archive)[0]) == [0.0, 1.0]
+    mapped = guessed(tmp_path, make_file("time,p", *(f"{t},5" for t in ISO)), columns=[{"column": "p", "unit": "kW"}])
+    assert mapped.told == ["log.csv is read as if you had typed: --time time=iso"]
+
+
+def test_a_log_of_nvidia_smi_is_known_with_its_sensor(tmp_path: Path) -> None:
+    head = "timestamp, index, name, power.draw [W], power.draw.instant [W]"
+    for model, gain, windows in (
+        ("NVIDIA H100 80GB HBM3", 0.06, (1.0, 0.025)),
+        ("Tesla V100-SXM2-16GB", 0.05, (0.01, 0.01)),
+        ("NVIDIA GeForce RTX 2080 Ti", 0.11, (0.1, 0.1)),
+        ("NVIDIA B300", 0.11, (1.0, 0.025)),
+    ):
+        row = f", 0, {model}, 300.1 W, 301.2 W"
+        found = everything(guessed(tmp_path, make_file(head, *(t[:-1] + row for t in ISO))))[0]
+        average, instant = found.stream.channels
+        assert (average.window_s, instant.window_s) == windows, model
+        assert (average.accuracy.source, average.accuracy.gain) == ("assumed", gain), model
+    stated = guessed(tmp_path, make_file(head, ISO[0][:-1] + row), gain=0.02, reference="calibrated")
+    assert everything(stated)[0].stream.channels[0].accuracy.gain == 0.02
+
+
+def test_single_zeros_between_powers_are_gaps_and_longer_ones_are_told(tmp_path: Path) -> None:
+    cells = ["800"] * 50 + ["0"] + ["800"] * 20 + ["0"] * 9 + ["800"] * 5
+    archive = guessed(tmp_path, make_file("t,power_w", *(f"{at(k)},{c}" for k, c in enumerate(cells))))
+    (found,) = everything(archive)
+    assert [k for k, v in enumerate(values(found)) if v != v] == [50]
+    (gap,) = told([found], "gap")
+    assert (gap["line"], gap["reason"]) == (52, "0 W between 800 and 800 W is no reading")
+    assert "9 readings of 0 W (first: line 73) are taken as switched off" in problems(archive)
+    idle = guessed(tmp_path, make_file("t,gpu0_w", *(f"{at(k)},{c}" for k, c in enumerate((5, 0, 5)))))
+    assert values(everything(idle)[0]) == [5.0, 0.0, 5.0]
+
+
+def test_energies_of_single_rows_are_no_counter(tmp_path: Path) -> None:
+    rows = [f"{at(k)},{c}" for k, c in enumerate((50, 60, 50, 60) * 10)]
+    with pytest.raises(ReadFailed, match=r"'energy_j' is no counter \(it falls 19 times in 40 readings\)"):
+        _ = guessed(tmp_path, make_file("t,energy_j", *rows)).interval
+    rows = [f"{at(k)},{c}" for k, c in enumerate([*range(100, 140), *range(40)])]
+    assert len(everything(guessed(tmp_path, make_file("t,energy_j", *rows)))[0].rows) == 80, "one reset"

@@ -159,6 +159,19 @@ def test_what_a_coarse_counter_does_not_yet_show_may_be_a_whole_update_at_the_hi
     assert abs(found.value - true) <= found.expanded
 
 
+@pytest.mark.parametrize("begin", [1202.0, 1215.0, 1235.0, 1253.0])
+def test_an_event_between_two_readings_of_a_coarse_counter_may_have_reached_any_bound(begin):
+    """2.5 kW for 5 s, on a steady load, before or after the edge at 1230 s."""
+    times, powers = np.array([0.0, begin, begin + 5]), np.array([300.0, 2500.0, 300.0])
+    t = np.arange(0.0, 2400.0, 60.0)
+    spec = counter_spec(1.0, quantum=3600.0, limits=(0.0, 3000.0))
+    c = curve(t, shown(t, times, powers, quantum=3600.0), spec)
+    found = c.energy(ns(600.0), ns(1230.0))
+    assert abs(found.value - 300.0 * 630 - 2200 * min(max(1230 - begin, 0), 5)) <= found.expanded
+    quiet = c.energy(ns(600.0), ns(1170.0))
+    assert quiet.expanded < 0.8 * found.expanded
+
+
 def test_after_the_last_reading_of_a_coarse_counter_power_may_have_fallen():
     t = np.arange(0.0, 601.0, 20.0)
     c = curve(t, np.floor(1000.0 * t / 3600.0) * 3600.0, counter_spec(1.0, quantum=3600.0))

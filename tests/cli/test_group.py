@@ -165,6 +165,16 @@ def no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joulelab.run.child_process.start_recorder", refuse)
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--format", "json"], "config.no-such-file"), (["--jsn", "--format=json"], "usage")]
+)
+def test_an_error_is_json_where_the_format_of_the_output_is(words: list[str], code: str, capsys: Any) -> None:
+    assert run_commands(["study", "report", "none.toml", *words]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    assert run_commands(["study", "report", "none.toml", "--format", "csv"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.usefixtures("no_recorder")
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
@@ -179,7 +189,7 @@ def no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
         (["export", "last", "-o", "-", "--json"], 2, {"code": "usage.several-files"}),
         (["shwo", "--json"], 2, {"code": "usage.no-such-command", "where": "joulelab"}),
         (["run", "--json"], 125, {"code": "usage.no-command"}),
-        (["run", "--json", "--meter", "nvlm", "--", "true"], 125, {"code": "config"}),
+        (["run", "--json", "--meter", "nvlm", "--", "true"], 125, {"code": "config.unknown-meter"}),
         (["run", "--json", "--idle", "3x", "--", "true"], 125, {"code": "usage"}),
         (["run", "--json", "--rated-cpu", "65", "--", "true"], 125, {"code": "usage.needs-estimate"}),
         (["run", "--json", "--period", "1us", "--", "true"], 125, {"code": "usage.period"}),

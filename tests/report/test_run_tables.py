@@ -127,13 +127,19 @@ def test_too_few_readings_are_not_called_an_unknown_accuracy(runs: Path) -> None
 
 def test_energies_that_are_smaller_than_their_intervals_are_in_words(runs: Path) -> None:
     short, wide = Quantity(10.0, {"edge:x": 8.0}), Quantity(10.0, {"gain:x": 8.0})
-    rows = [EnergyRow("gpu:0", short, short, net=short), EnergyRow("rest of node.ac", short, short, is_derived=True)]
-    lines = write_terminal(make_energy_table([*rows, EnergyRow("cpu:0", wide, wide)])).splitlines()
-    assert [re.split(r" {2,}", line)[1:] for line in lines[2:]] == [
-        [fmt.TOO_SHORT_CELL, "-", "-", "-", fmt.NOT_RESOLVED],
-        [fmt.NOT_RESOLVED, "-", "-", "-", "-"],
-        [fmt.NOT_RESOLVED, "-", "-", "-", "-"],
+    rows = [
+        EnergyRow("gpu:0", short, short, 3.0, net=short),
+        EnergyRow("cpu:0", wide, wide),
+        EnergyRow("rest of node.ac", short, short, 3.0, is_derived=True),
     ]
+    lines = write_terminal(make_energy_table(rows)).splitlines()
+    assert [re.split(r" {2,}", line)[1:] for line in lines[2:]] == [
+        [fmt.TOO_SHORT_CELL, "-", "3.000", "-"],
+        [fmt.NOT_RESOLVED, "-", "-", "-"],
+        [fmt.NOT_RESOLVED, "-", "-", "-"],
+    ]
+    lines = write_terminal(make_energy_table([replace(rows[0], net=Quantity(5.0)), *rows[:1]])).splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines[2:]] == ["5.000", fmt.NOT_RESOLVED]
     result = load_result(make_run(runs, gpus=1, cpus=0))
     groups = tuple(replace(g, energy=short, mean_w=short) for g in result.groups)
     assert write_headline(replace(result, groups=groups)) == f"energy: {fmt.TOO_SHORT}. It took 10.00 s"

@@ -102,7 +102,8 @@ def _check_edges(run: RunEvidence) -> Iterator[Check]:
         edge = s.energy.budget().get("edge", 0.0)
         if s.energy.value > 0 and 2 * edge > SHORT_RUN * s.energy.value:
             texts = {"meter": s.reading.meter} | ({} if run.imported else {"option": TAIL})
-            yield Check("too-short", "warning", run.name_scope(s), {"edge_share": 2 * edge / s.energy.value}, texts)
+            share = min(2 * edge / s.energy.value, 1.0)  # an interval may be larger than its value, a share may not
+            yield Check("too-short", "warning", run.name_scope(s), {"edge_share": share}, texts)
 
 
 def _check_gaps(run: RunEvidence) -> Iterator[Check]:

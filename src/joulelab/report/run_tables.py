@@ -187,10 +187,10 @@ def name_ending(result: Result) -> str:
 
 
 def make_energy_table(rows: list[EnergyRow]) -> Table:
-    """Return a table of energy (with interval, k = 2) and power; also energy without idle, if idle was measured."""
+    """Return a table of energy (with interval, k = 2) and power; also energy without idle, where it is resolved."""
     energy = scale_column("energy", "J", [r.energy for r in rows])
     mean = scale_column("mean", "W", [w for r in rows for w in (r.mean_w, r.max_w)])
-    has_net = any(r.net is not None for r in rows)
+    has_net = any(r.net is not None and r.net.is_resolved for r in rows)
     columns = [
         Column("", align="left"),
         energy,
@@ -201,8 +201,10 @@ def make_energy_table(rows: list[EnergyRow]) -> Table:
     columns += [replace(energy, name="net of idle", is_derived=True)] if has_net else []
     made = []
     for k, r in enumerate(rows):
-        mean_w = r.mean_w.value if r.energy.is_resolved else None
-        figures: list[Quantity | float | None] = [r.energy, mean_w, r.median_w, r.max_w, r.net]
+        powers = [r.mean_w.value, r.median_w, r.max_w]
+        if not r.energy.is_resolved:
+            powers = [None, None, None] if r.is_derived else [None, *powers[1:]]
+        figures: list[Quantity | float | None] = [r.energy, *powers, r.net]
         label = f"{r.label} (estimate)" if r.estimate and not r.total else r.label
         marked: list[TableCell] = [MarkedCell(figure, "~" if r.estimate else "") for figure in figures]
         if r.is_derived and not r.energy.is_resolved:
@@ -509,8 +511,11 @@ def _format_off(off: Quantity | None) -> str:
 
 
 def list_joining_facts(result: Result) -> list[tuple[str, str]]:
-    """Return lines about the largest error of each rest, and about the efficiency of power supplies."""
-    lines = []
+    """Return lines about idle energy, the largest error of each rest, and the efficiency of power supplies."""
+    nets = [s.net for s in result.scopes if s.net is not None]
+    lines = (
+        [] if not nets or any(q.is_resolved for q in nets) else [("idle", f"energy net of idle: {fmt.NOT_RESOLVED}")]
+    )
     for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known and g.is_resolved):
         bound = 2 * group.energy.with_bound().u
         if bound > 1.5 * 2 * group.energy.u:

@@ -196,7 +196,7 @@ def _show_energy(result: Result) -> tuple[PageBlock, ...]:
     if (parts := run_charts.chart_energy_parts(result)) is not None:
         blocks.append(ChartBlock(parts))
     table = run_tables.make_energy_table(list_energy_rows(result))
-    shown = _title_table(table, f"Energy, power and energy net of idle, by scope. {INTERVALS}")
+    shown = _title_table(table, f"Energy and power by scope. {INTERVALS}")
     bars = run_charts.chart_scopes(result)
     blocks.append(shown if bars is None else SideBySide((shown, ChartBlock(bars, "narrow"))))
     blocks.append(FactList(tuple(run_tables.list_meter_facts(result))))

@@ -12,9 +12,11 @@ import pytest
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import open_meter
 from joulelab.instruments.http import parse_json
-from joulelab.instruments.prometheus.api import parse_matrix
+from joulelab.instruments.prometheus.api import Sample, parse_matrix
+from joulelab.instruments.prometheus.archive import PrometheusArchive
 from joulelab.instruments.prometheus.presets import PRESETS
 from joulelab.instruments.prometheus.query import filled, is_plain, narrowed, parse_query, selectors
+from joulelab.instruments.prometheus.setup import settings_of
 
 
 @pytest.mark.parametrize(
@@ -200,3 +202,46 @@ def test_wrong_entries_are_refused(entry, words):
     with pytest.raises(ConfigError) as caught:
         open_meter("prometheus", entry)
     assert words in str(caught.value)
+
+
+class FakeApi:
+    """Give series of DCGM's energy (mJ) and power: {labels: {second: watts}}."""
+
+    def __init__(self, *series):
+        self.series = series
+
+    def raw(self, selector, since, until):
+        scale = 1000 * 15 if "ENERGY" in selector else 1
+        return {
+            tuple(sorted({"gpu": "0", "UUID": "GPU-1", "instance": "n1:9400", **labels}.items())): [
+                Sample(t * 10**9, t * 10**9, t / 15 * scale * watts if scale > 1 else watts) for t in seconds
+            ]
+            for labels, seconds, watts in self.series
+        }
+
+    def close(self):
+        pass
+
+
+def fetch_gpu(*series):
+    asked = settings_of({"address": "http://x", "preset": "dcgm", "label": "p"})
+    return PrometheusArchive(asked, FakeApi(*series)).fetch(1_000 * 10**9, 1_150 * 10**9)
+
+
+def test_series_of_one_gpu_that_pods_used_in_turn_are_one():
+    idle = ({"pod": "", "namespace": "", "container": ""}, [1005, 1065, 1125], 80.0)
+    first = ({"pod": "a", "namespace": "x", "container": "c"}, [1020, 1035, 1050], 400.0)
+    second = ({"exported_pod": "b", "exported_namespace": "y"}, [1080, 1095, 1110], 500.0)
+    (gpu,) = fetch_gpu(idle, first, second)
+    assert gpu.stream.scope == "gpu:0"
+    assert [t // 10**9 for t, _, _ in gpu.rows] == [*range(1005, 1126, 15)]
+    assert [row[2][1] for row in gpu.rows] == [80.0, 400.0, 400.0, 400.0, 80.0, 500.0, 500.0, 500.0, 80.0]
+    assert not [e for e in gpu.events if e["event"] == "problem"]
+
+
+@pytest.mark.parametrize("other", [{"pod": "b"}, {"UUID": "GPU-2"}, {"instance": "n2:9400"}])
+def test_series_that_are_not_one_gpu_in_turn_are_refused(other):
+    """Pods that share a GPU have samples of one scrape; another GPU or node is no pod."""
+    seconds = [1020, 1035] if "pod" in other else [1050, 1065]
+    with pytest.raises(ConfigError, match="two series are both gpu:0"):
+        fetch_gpu(({"pod": "a"}, [1020, 1035], 400.0), ({"pod": "a", **other}, seconds, 400.0))

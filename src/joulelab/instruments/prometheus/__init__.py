@@ -12,7 +12,7 @@ from joulelab.instruments.prometheus.agent import asked_of_agents
 from joulelab.instruments.prometheus.api import nothing_found
 from joulelab.instruments.prometheus.archive import PrometheusArchive
 from joulelab.instruments.prometheus.query import selectors
-from joulelab.instruments.prometheus.readings import interval_s, known, si_of, streams_of
+from joulelab.instruments.prometheus.readings import interval_s, join_pods, known, si_of, streams_of
 from joulelab.instruments.prometheus.setup import CONFIG, SECRETS, Settings, api_of, check_settings, settings_of
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class PrometheusMeter:
     def _recent(self, query: Query, now: int) -> Series:
         since = now - round(self._asked.lookback_s * NS)
         if query.plain:
-            return known(self._api.raw(query.query, since, now))
+            return join_pods(query, known(self._api.raw(query.query, since, now)))
         return known(self._api.stepped(query.query, since, now, self._asked.step_ms(1.0)))
 
 

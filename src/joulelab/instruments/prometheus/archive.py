@@ -10,7 +10,7 @@ from joulelab.core.spec import Fetched
 from joulelab.instruments.prometheus.agent import asked_of_agents
 from joulelab.instruments.prometheus.api import nothing_found
 from joulelab.instruments.prometheus.jobs import find_job
-from joulelab.instruments.prometheus.readings import interval_s, known, si_of, streams_of
+from joulelab.instruments.prometheus.readings import interval_s, join_pods, known, si_of, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,7 +121,7 @@ class PrometheusArchive:
 
     def _series(self, query: Query, since: int, until: int) -> Series:
         if query.plain:
-            return known(self._api.raw(query.query, since, until))
+            return join_pods(query, known(self._api.raw(query.query, since, until)))
         return known(self._api.stepped(query.query, since, until, self._asked.step_ms(15.0)))
 
 

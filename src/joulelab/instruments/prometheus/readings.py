@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from joulelab.instruments.prometheus.agent import Agents
     from joulelab.instruments.prometheus.api import Series
     from joulelab.instruments.prometheus.query import Query
-    from joulelab.instruments.prometheus.setup import Group, Settings
+    from joulelab.instruments.prometheus.setup import Group, Key, Settings
 
+# Labels that dcgm-exporter takes from Kubernetes, or Prometheus renames: they say who uses a GPU, not which it is.
+POD_LABELS = ("pod", "namespace", "container", "pod_uid", "exported_pod", "exported_namespace", "exported_container")
 MOST_GAPS = 20_000  # between samples, of which the usual one is taken
 
 
@@ -48,6 +50,24 @@ def si_of(query: Query, value: float) -> float | None:
 def known(series: Series) -> Series:
     """Return the series that have samples."""
     return {key: samples for key, samples in series.items() if samples}
+
+
+def join_pods(query: Query, series: Series) -> Series:
+    """Join the series of one GPU that differ by the pod that used it: DCGM starts a new one with each pod.
+
+    Series that have samples of the same scrape stay apart: a GPU that pods share has one for each of them.
+    """
+    if not query.query.startswith("DCGM_") or any(f"{{{name}}}" in query.scope for name in POD_LABELS):
+        return series
+    found: dict[Key, list[Key]] = {}
+    for key in sorted(series):
+        found.setdefault(tuple((name, value) for name, value in key if name not in POD_LABELS), []).append(key)
+    joined: Series = {}
+    for plain, keys in found.items():
+        samples = sorted((sample for key in keys for sample in series[key]), key=lambda s: s.t1)
+        is_one = all(before.t1 < after.t1 for before, after in pairwise(samples))
+        joined.update({plain: samples} if is_one else {key: series[key] for key in keys})
+    return joined
 
 
 def interval_s(found: Sequence[Series]) -> float:

@@ -111,11 +111,9 @@ def find_locked_period(readings: Readings, step_s: float) -> float | None:
     spectrum = np.fft.rfft(x, size)
     alike = np.fft.irfft(spectrum * np.conj(spectrum), size)[: count // 2] / power * count
     alike /= count - np.arange(count // 2)
-    for lag in 2 + np.flatnonzero(alike[2 : count // 4] > LOCKED_CORRELATION):
-        last = (count // 2 - 1) // lag * lag
-        if alike[last] > LOCKED_CORRELATION:
-            return float(lag) * step_s
-    return None
+    likely = 2 + np.flatnonzero(alike[2 : count // 4] > LOCKED_CORRELATION)
+    # A slow wave is alike at some lags by chance, but not at all their multiples.
+    return next((float(lag) * step_s for lag in likely if alike[lag::lag].min() > LOCKED_CORRELATION), None)
 
 
 def select_steps(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:

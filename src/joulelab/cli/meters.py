@@ -439,6 +439,8 @@ def _try_meter(table: MeterTable, module: Any) -> tuple[MeterOpener, list[Readin
                     next=_suggest_command(table, key, opener),
                     code="config.missing-key",
                 ) from None
+            if error.why:  # such as the list to choose from
+                click.echo(error.why, err=True)
             table.values[key] = _read_value(key, _ask_value(key, opener), opener.entry.secrets)
         except JoulelabError as error:
             opener.error = error

@@ -39,7 +39,10 @@ HOST = "twin"
 
 @dataclass(frozen=True)
 class Wall:
-    """Describe a node-level meter: what it is believed to be, and how it is read. `delay_s` is a lag nobody states."""
+    """Describe a node-level meter: what it is believed to be, and how it is read.
+
+    `delay_s` is a lag and `error` a relative error that nobody states.
+    """
 
     meter: str
     points: tuple[str, ...]
@@ -54,6 +57,7 @@ class Wall:
     delay_s: float = 0.0
     counter_only: bool = False
     lag_s: float = 0.0
+    error: float = 0.0
 
 
 CORDS = ("outlet:1", "outlet:2", "outlet:3", "outlet:4")
@@ -187,7 +191,7 @@ def _inside(recorder: Recorder, truth: Truth, rng: np.random.Generator, span: fl
 
 
 def _wall(recorder: Recorder, truth: Truth, rng: np.random.Generator, span: float, wall: Wall, drawn: Drawn) -> None:
-    gain, offset = drawn(wall.gain), drawn(wall.offset_w)
+    gain, offset = drawn(wall.gain) + wall.error, drawn(wall.offset_w)
     phase = float(rng.uniform(0, wall.update_s))
     rows = []
     for number, point in enumerate(wall.points):

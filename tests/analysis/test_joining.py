@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from benchmarks.wall_scenarios import WALLS, measure
 from tests.analysis.folders import METER, counter, power
 from tests.analysis.loads import (
     END,
@@ -125,6 +128,34 @@ def test_the_narrowest_interval_is_believed_and_the_others_are_compared(node):
     (told,) = (c for c in found.checks if c.code == "meters-disagree")
     assert (told.scope, word_check(told).next) == ("node.ac", "joulelab doctor pdu")
     assert told.numbers["difference_share"] == pytest.approx(0.1, abs=5e-4)
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.013, "agree"), (0.05, "differ"), (-0.05, "differ")])
+def test_a_meter_that_is_off_by_a_twentieth_is_found_beside_one_of_a_hundredth(node, off, verdict):
+    for meter, factor in (("pdu", 1.0), ("bmc", 1.0 + off)):
+        given = Accuracy("datasheet", 0.01, shared=meter)
+        node.add(meter, slow_power("node.ac", given=given), SLOW, factor * (300 + 2 * mean(SLOW - 0.5, 1.0)))
+    assert [c.verdict for c in result(node).comparisons if c.scope == "node.ac"] == [verdict]
+
+
+@pytest.mark.parametrize(("seeds", "seconds"), [(2, 12.0), pytest.param(40, 20.0, marks=pytest.mark.campaign)])
+def test_meters_within_their_stated_accuracy_rarely_disagree(tmp_path, seeds, seconds):
+    found = [c for s in range(1, seeds + 1) for c in measure(tmp_path, s, seconds)[0].comparisons]
+    judged = [c.verdict for c in found if c.verdict != "cannot tell"]
+    assert len(judged) > 20 * seeds
+    assert judged.count("differ") <= 0.01 * len(judged)
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.campaign)])
+def test_a_wrong_meter_is_found_under_any_load(tmp_path, seeds):
+    """It is off by 5 % and states 1 %, as the meter beside it does; in runs of 60 s."""
+    pdu = replace(WALLS[1], points=("node.ac",))
+    walls = (replace(pdu, meter="right"), replace(pdu, meter="wrong", error=0.05))
+    verdicts = []
+    for seed in range(1, seeds + 1):
+        found = measure(tmp_path, seed, 60.0, gains=False, walls=walls)[0].comparisons
+        verdicts += [c.verdict for c in found if c.scope == "node.ac" and c.other.channel == c.best.channel]
+    assert verdicts == ["differ"] * seeds
 
 
 # Time of origin.

@@ -40,11 +40,14 @@ GUIDE_COVERAGE = 0.98  # share of the workload that the fast meters must have se
 SLOW_PENALTY = 3.0  # factor by which a slow meter inside a node must be better than a fast one to be preferred
 NO_LAG = "no-lag"
 AGREE_SHARE = 0.005  # meters that differ by less agree, however small their uncertainties are
+# Standard uncertainties by which meters differ: a run compares 20 and more pairs, of which 5 % would differ by twice.
+DIFFER_FACTOR = 2.5
 # A difference is evidence for a load in step with a sensor only if it is large against the energy, and against the
 # bound that would then be part of the interval. A difference of 1 % is no reason to print ± 77 %.
 EVIDENT_SHARE = 0.03
 EVIDENT_BOUND_SHARE = 0.05
-SAMPLING = "sampling:"
+# A counter takes these terms from a power of the same sensor: they are as large, but not the same errors.
+OWN_TERMS = ("sampling:", "missed:")
 
 
 @dataclass(frozen=True)
@@ -302,7 +305,8 @@ def judge_difference(difference: Quantity, best: Quantity) -> str:
     """Return `agree`, `differ` or `cannot tell` for two energies, by the uncertainty of their difference."""
     if not difference.known:
         return "cannot tell"
-    return "differ" if abs(difference.value) > max(2 * difference.u, AGREE_SHARE * abs(best.value)) else "agree"
+    allowed = max(DIFFER_FACTOR * difference.u, AGREE_SHARE * abs(best.value))
+    return "differ" if abs(difference.value) > allowed else "agree"
 
 
 def mark_in_step(scopes: Sequence[ScopeChannels], found: Iterable[MeterComparison]) -> list[ScopeChannels]:
@@ -330,7 +334,6 @@ def _is_evidence(comparison: MeterComparison) -> bool:
 
 def _compare_channels(scope: ScopeResult, other: ChannelEnergy) -> MeterComparison:
     best = scope.reading
-    # A counter takes its sampling term from a power of the same sensor: it is as large, but not the same error.
-    own = {f"{s}@other" if s.startswith(SAMPLING) else s: u for s, u in other.energy.terms.items()}
+    own = {f"{s}@other" if s.startswith(OWN_TERMS) else s: u for s, u in other.energy.terms.items()}
     difference = replace(other.energy, terms=own) - best.energy
     return MeterComparison(scope.host, scope.scope, best, other, difference, judge_difference(difference, best.energy))

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
 ERRORS = """
-config.broken-package
-config.cap config.clock config.folder config.foreign-file config.interval config.map config.missing-key config.name
-config.name-taken config.no-file config.no-job config.no-pair config.no-study config.no-such-picture
+config.broken-package config.cap config.clock config.folder config.foreign-file config.interval config.map
+config.missing-key config.mlperf
+config.name config.name-taken config.no-file config.no-job config.no-pair config.no-study config.no-such-picture
 config.not-comparable config.not-for-source config.not-into config.other-file config.own-option
 config.secret-in-plain-text config.too-many-runs config.too-many-subjects config.write error.nothing-to-draw
 store.gone store.no-recorder store.not-run-yet unavailable.failed

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from benchmarks.wall_scenarios import WALLS, measure
-from tests.analysis.folders import METER, counter, power
+from tests.analysis.folders import METER, counter, gpu, power
 from tests.analysis.loads import (
     END,
     FAST,
@@ -23,7 +23,9 @@ from tests.analysis.loads import (
     true_j,
     watts,
 )
+from tests.analysis.virtual import ns
 
+from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.channels import SumCurve, load_channels
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.report.messages import word_check
@@ -110,6 +112,26 @@ def test_what_cannot_be_is_told(node):
     told = [c for c in result(node).checks if c.code == "impossible"]
     assert {c.scope for c in told} == {"rest of node.ac", "supply loss"}
     assert all(c.numbers["energy_j"] + c.numbers["uncertainty_j"] < 0 for c in told)
+
+
+@pytest.mark.parametrize(
+    ("watts", "step_s", "is_told"),
+    [(300.0, None, True), (590.0, None, False), (620.0, None, False), (300.0, 0.1, False), (300.0, 0.307, True)],
+)
+@pytest.mark.parametrize("end", [START + 6.0, END])
+def test_a_wall_meter_below_its_parts_fails_unless_the_load_was_in_step_with_them(folder, watts, step_s, is_told, end):
+    """Steps of 0.1 s are in time with a sensor that measures 25 of 100 ms; without such evidence its bound is none."""
+    folder.add("nvml", gpu(0, seen=0.25), FAST, 600 * FAST, np.full(FAST.size, 600.0))
+    folder.add("pdu", power("node.ac"), FAST, np.full(FAST.size, watts))
+    if step_s is not None:
+        at = [ns(t) for t in np.arange(START, end, step_s)]
+        folder.marks("9-1", {"t": at[-1], "mark": "work", "from": at[0], "amounts": {"steps": len(at)}, "at": at})
+    found = analyse_run(folder.close(START, end).open())
+    rest = found.group("rest of node.ac").energy
+    assert rest.value == pytest.approx((watts - 600) * (end - START), rel=0.01)
+    assert [c.scope for c in found.checks if c.code == "impossible"] == ["rest of node.ac"] * is_told
+    if step_s is None:
+        assert rest.bound > abs(rest.value)
 
 
 # Which is believed, and what the others say.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.twin import profile
-from joulelab.twin.flaws import Counter
+from joulelab.twin.flaws import HOPPER, Counter
 from joulelab.twin.model import A100, H100, RTX3090, RTX6000, V100, Node
 from joulelab.twin.records import Instance, Process
 
@@ -157,3 +158,24 @@ def test_without_a_driver_it_says_how_to_try_a_simulated_node(remote):
         pytest.skip("this machine has an NVIDIA GPU")
     assert answer["error"] == "Unavailable"
     assert "joulelab twin" in answer["next"]
+
+
+def test_a_superchip_shows_its_module_and_the_memory_of_its_gpu(twin, remote):
+    chip = replace(H100, name="NVIDIA GH200 480GB", flaws=replace(HOPPER, module_w=250.0, memory_share=0.2))
+    server = twin(Node(gpus=(chip,), spread=0.0), profiles=LOAD)
+    meter = remote("nvml", {}, **server.environment)
+    time.sleep(1.2)  # a whole window of the average
+    first, start = meter.read("module:0.power"), monotonic_ns()
+    time.sleep(1.0)
+    last, took_s = meter.read("module:0.power"), (monotonic_ns() - start) / 1e9
+    energy_j, instant_w, average_w = meter.read("gpu:0.power")
+    assert math.isnan(energy_j)
+    assert last[1] - instant_w == pytest.approx(250, abs=0.1)
+    assert last[2] - average_w == pytest.approx(250, abs=0.1)
+    assert last[0] - first[0] == pytest.approx(last[1] * took_s, rel=0.25)
+    assert meter.read("gpu:0.state")[12] == pytest.approx(0.2 * average_w, abs=0.1)
+    assert {name: s.parent for name, s in meter.streams.items()} == {
+        "module:0.power": None,
+        "gpu:0.power": "module:0",
+        "gpu:0.state": "module:0",
+    }

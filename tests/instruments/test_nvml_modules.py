@@ -62,12 +62,16 @@ def make_gpu(index: int, name: str, node: int | None = None) -> Gpu:
 
 
 def opened(gpus: list[Gpu], values: dict[tuple[int, int], int], **more: Any) -> NvmlMeter:
-    library: Any = Library(gpus, values, nvmlDeviceGetClockInfo=lambda *_: codes.NOT_SUPPORTED, **more)
+    library: Any = Library(gpus, values, nvmlDeviceGetClockInfo=lambda *_: 0, **more)
     return NvmlMeter(library, {})
 
 
 def powers(meter: NvmlMeter) -> dict[str, tuple[float, ...]]:
     return {s.scope: tuple(meter.read(s)) for s in meter.streams() if s.table != "state"}
+
+
+def memory_w(meter: NvmlMeter) -> float:
+    return meter.read(next(s for s in meter.streams() if s.table == "state"))[12]
 
 
 def counted(meter: NvmlMeter, *more: str) -> list[str]:
@@ -81,14 +85,10 @@ def row(*values: float) -> Any:
 
 def test_the_counter_of_grace_hopper_is_the_modules(tmp_path):
     meter = opened([make_gpu(0, GH200)], WITH_MODULE)
-    assert powers(meter) == {
-        "module:0": (5, 600, 590),
-        "gpu:0": row(math.nan, 300, 290),
-        "gpu:0/memory": (60,),
-    }
+    assert powers(meter) == {"module:0": (5, 600, 590), "gpu:0": row(math.nan, 300, 290)}
     assert counted(meter) == ["module:0"]
     assert {s.parent for s in meter.streams() if s.scope == "gpu:0"} == {"module:0"}
-    assert {s.scope: s.period_s for s in meter.streams() if s.table != "state"}["gpu:0/memory"] == 1.0
+    assert memory_w(meter) == 60
 
 
 def test_an_older_driver_of_grace_hopper_has_the_counter_only():
@@ -118,14 +118,15 @@ def test_modules_without_a_known_socket_are_not_read():
 def test_a_driver_that_ignores_scopes_shows_neither_module_nor_memory(name):
     meter = opened([make_gpu(0, name)], OWN, ignores_scopes=True)
     assert list(powers(meter)) == ["gpu:0"]
+    assert math.isnan(memory_w(meter))
 
 
 def test_other_gpus_keep_their_counter_and_may_have_memory():
     meter = opened([make_gpu(0, H100), make_gpu(1, H100)], OWN | {(185, 2): 60_000})
     assert powers(meter)["gpu:1"] == (5, 300, 290)
     assert counted(meter) == ["gpu:0", "gpu:1"]
-    assert opened([make_gpu(0, H100)], WITH_MODULE | {(185, 2): 0}).read
-    assert "gpu:0/memory" not in powers(opened([make_gpu(0, H100)], OWN | {(185, 2): 0}))
+    assert memory_w(meter) == 60
+    assert math.isnan(memory_w(opened([make_gpu(0, H100)], OWN | {(185, 2): 0})))
 
 
 def test_zero_watts_of_a_module_is_no_reading():
@@ -133,7 +134,7 @@ def test_zero_watts_of_a_module_is_no_reading():
     meter = opened([make_gpu(0, GH200)], values)
     values[186, 1] = values[185, 2] = 0
     assert powers(meter)["module:0"] == row(5, math.nan, 590)
-    assert powers(meter)["gpu:0/memory"] == row(math.nan)
+    assert math.isnan(memory_w(meter))
 
 
 def test_the_socket_of_a_gpu_is_the_numa_node_of_its_device(tmp_path, monkeypatch):

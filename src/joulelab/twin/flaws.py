@@ -41,6 +41,8 @@ class Flaws:
     power_step_mw: int = 1
     gain_error: float = 0.0  # of power and counter alike
     offset_w: float = 0.0  # of power and counter alike
+    module_w: float = 0.0  # of a superchip beside the GPU: shown as the module's power, and counted; 0: no superchip
+    memory_share: float = 0.0  # of the power that is shown as the memory's; 0: it is not shown
     noise_w: float = 0.0  # standard deviation of instant power per update; the same for every reader
     latency_s: float = 0.0  # of every call
     lost_at_s: float | None = None

@@ -46,6 +46,7 @@ FLAWS = _type(
     ("power_period_ns", "i8"), ("power_window_ns", "i8"), ("power_phase_ns", "i8"), ("average_window_ns", "i8"),
     ("counter_period_ns", "i8"), ("counter_phase_ns", "i8"), ("counter_base_mj", "i8"), ("counter_step_mj", "i8"),
     ("power_step_mw", "i8"), ("gain_error", "f8"), ("offset_w", "f8"), ("noise_w", "f8"), ("latency_ns", "i8"),
+    ("module_w", "f8"), ("memory_share", "f8"),
     ("lost_ns", "i8"), ("fail_ns", "i8"), ("fail_until_ns", "i8"), ("hang_ns", "i8"), ("hang_until_ns", "i8"),
     ("reset_ns", "i8"), ("outside_cap_ns", "i8"), ("outside_cap_mw", "i8"), ("forget_cap_ns", "i8"),
     ("counter", "u4"), ("plain", "u4"), ("refuse_caps", "u4"), ("refuse_processes", "u4"),

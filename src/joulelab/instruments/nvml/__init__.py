@@ -2,8 +2,7 @@
 
 Every GPU of the node is measured, whatever CUDA_VISIBLE_DEVICES hides from the workload: an event `devices` names each
 GPU with its UUID and model, whether the workload sees it, and its MIG instances. NVML gives a MIG instance the power of
-its whole GPU, so instances have no stream of their own. The module of a superchip and the memory of a GPU have one if
-NVML shows them (`modules.py`).
+its whole GPU, so instances have no stream of their own. The module of a superchip has one (`modules.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from joulelab.instruments.hooks import Missing
 from joulelab.instruments.nvml.client import GRACE_HOPPER, Gpu, Nvml
 from joulelab.instruments.nvml.generations import power_specs, sensor
 from joulelab.instruments.nvml.modules import (
-    describe_memory,
     describe_module,
     list_own_fields,
     number_modules,
     open_memory,
     open_module,
-    read_without_zeros,
 )
 from joulelab.instruments.nvml.read import AVERAGE, INSTANT, PowerReader, StateReader
 from joulelab.instruments.readers import Readers
@@ -58,6 +55,8 @@ STATE = (
     Spec("processes", "processes", "1"),
     Spec("workload_load", "utilisation", "1"),  # of the workload's processes, and of all others
     Spec("others_load", "utilisation", "1"),
+    # Of the GPU's power; a state and not a scope: an average of 1 s of unknown accuracy would only add doubts to a run.
+    Spec("memory_power_w", "power of memory", "W"),
 )
 _ENFORCED, _REQUESTED = 6, 7
 
@@ -120,10 +119,7 @@ class NvmlMeter(Readers):
             self._put(powers, power.read)
         else:
             self._missing.append(Missing(scope, "it gives no power", "the device or driver does not support it"))
-        memory = open_memory(self._nvml, gpu)
-        if memory is not None:
-            self._put(describe_memory(gpu, self._slow_s), lambda: read_without_zeros(memory)[AVERAGE:])
-        state = StateReader(self._nvml, gpu)
+        state = StateReader(self._nvml, gpu, open_memory(self._nvml, gpu))
         self._states.append(state)
         self._put(states, _Watched(scope, state, self._events_sink).read)
         for mig in gpu.mig:
@@ -148,7 +144,7 @@ class NvmlMeter(Readers):
                 why = "the driver shows no power of the module above that of its GPU"
                 self._missing.append(Missing(stream.scope, "it is not read", why))
             else:
-                self._put(stream, lambda: read_without_zeros(module))
+                self._put(stream, module.read_above_zero)
         return stream.scope
 
     def _events_sink(self, event: dict[str, Any]) -> None:

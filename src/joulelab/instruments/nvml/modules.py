@@ -14,7 +14,7 @@ from joulelab.core.errors import MeterError
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments.nvml.client import GRACE_HOPPER
 from joulelab.instruments.nvml.generations import power_specs, sensor
-from joulelab.instruments.nvml.read import AVERAGE, ENERGY, GPU, GPU_FIELDS, INSTANT, MEMORY, MODULE, NAN, PowerReader
+from joulelab.instruments.nvml.read import AVERAGE, ENERGY, GPU, GPU_FIELDS, INSTANT, MEMORY, MODULE, PowerReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from joulelab.instruments.nvml.client import Gpu, Nvml
 
 _MODULE_WHY = "no accuracy of a module's power is published: taken from its GPU"
-_MEMORY_WHY = "NVIDIA documents neither what it covers nor how exact it is"
 
 
 def number_modules(gpus: Sequence[Gpu]) -> dict[int, int]:
@@ -54,11 +53,6 @@ def open_memory(nvml: Nvml, gpu: Gpu) -> PowerReader | None:
     return memory if memory.columns and whole.columns and _exceeds(whole, memory) else None
 
 
-def read_without_zeros(reader: PowerReader) -> tuple[float, ...]:
-    """Return a row in which 0 is no reading: what is powered draws power. Raises as `PowerReader.read`."""
-    return tuple(value or NAN for value in reader.read())
-
-
 def _exceeds(whole: PowerReader, part: PowerReader) -> bool:
     """Return whether a scope shows more than a part of it: a driver that ignores scopes shows the same for both."""
     try:
@@ -80,12 +74,3 @@ def describe_module(gpu: Gpu, number: int, period_s: float) -> Stream:
 def _explain_module(spec: Spec, gpu: Gpu) -> Accuracy:
     reference = f"{_MODULE_WHY} ({spec.accuracy.reference})"
     return replace(spec.accuracy, shared=f"nvml:module:{gpu.name}", reference=reference)
-
-
-def describe_memory(gpu: Gpu, period_s: float) -> Stream:
-    """Return the stream of a GPU's memory, which is a part of the GPU's power."""
-    accuracy = Accuracy("unknown", quantum=0.001, shared=f"nvml:memory:{gpu.name}", reference=_MEMORY_WHY)
-    spec = Spec("power_average_w", "power", "W", "power", 0.1, 1.0, accuracy=accuracy)
-    scope = f"gpu:{gpu.index}"
-    name = f"{scope}/memory"
-    return Stream(name, "memory", name, period_s, (spec,), scope, device=gpu.uuid, model=gpu.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import sys
@@ -97,6 +98,11 @@ class PowerReader:
         if not got:
             raise self._failure(failed)
         return row[0], row[1], row[2]
+
+    def read_above_zero(self) -> tuple[float, float, float]:
+        """Return a row in which 0 is no reading: what is powered draws power. Raises as `read`."""
+        energy, instant, average = self.read()
+        return energy or NAN, instant or NAN, average or NAN
 
     def _failure(self, code: int) -> MeterError:
         error = self._nvml.failed(code, f"gpu:{self._gpu.index} gives no power", "nvml")
@@ -199,10 +205,11 @@ class ProcessLoad:
 class StateReader:
     """Read what changes slowly: load, memory, clocks, temperature, caps, throttling, processes and their load."""
 
-    COLUMNS: Final = 12
+    COLUMNS: Final = 13
 
-    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
-        """Make the buffers; what the device has not stays NaN."""
+    def __init__(self, nvml: Nvml, gpu: Gpu, memory: PowerReader | None = None) -> None:
+        """Make the buffers; what the device has not stays NaN. `memory` reads the power of its memory."""
+        self._memory_power = memory
         self._nvml = nvml
         self._gpu = gpu
         self._handle = gpu.handle
@@ -221,7 +228,7 @@ class StateReader:
         self._make_room()
 
     def read(self) -> list[float]:
-        """Return a row (0..1, 0..1, B, Hz, Hz, degC, W, W, bits, count, 0..1, 0..1).
+        """Return a row (0..1, 0..1, B, Hz, Hz, degC, W, W, bits, count, 0..1, 0..1, W).
 
         Raises ReadFailed, Denied, DeviceLost.
         """
@@ -245,6 +252,9 @@ class StateReader:
         if self.pids is not None:
             row[9] = len(self.pids)
         row[10], row[11] = self.process_load.read(self._handle, is_used=self.pids != ())
+        if self._memory_power is not None:
+            with contextlib.suppress(MeterError):
+                row[12] = self._memory_power.read_above_zero()[AVERAGE]
         return row
 
     def _build_calls(self) -> list[tuple[Callable[..., int], tuple[Any, ...], Callable[[list[float]], None]]]:

@@ -95,6 +95,7 @@ def _states(bench: Bench, stream: Stream, gpu: int) -> Rows:
         np.where(inside, 1.0, 0.0),
         np.where(inside, load, 0.0),
         np.where(inside, 0.0, load),
+        np.nan,
     ]  # fmt: skip
     for k, column in enumerate(columns):
         values[:, k] = column

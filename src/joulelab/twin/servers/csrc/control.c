@@ -139,9 +139,32 @@ struct field_value {
     };
 };
 
+enum { OF_GPU, OF_MODULE, OF_MEMORY };
+
+/* Power in the scope that is asked for: the GPU, its module, or its memory. */
+static result scoped_mw(const struct gpu *gpu, int64_t mw, struct field_value *v) {
+    const struct flaws *f = &gpu->flaws;
+    if (v->scope > OF_MEMORY || (v->scope == OF_MODULE && f->module_w <= 0)) return NOT_SUPPORTED;
+    if (v->scope == OF_MEMORY && (f->memory_share <= 0 || v->field != POWER_AVERAGE)) return NOT_SUPPORTED;
+    double more = v->scope == OF_MODULE ? f->module_w * 1000 : 0, share = v->scope == OF_MEMORY ? f->memory_share : 1;
+    v->number = (uint32_t)((double)mw * share + more);
+    return SUCCESS;
+}
+
+struct coherent_link {
+    unsigned enabled;
+};
+
+API result nvmlDeviceGetC2cModeInfoV(device d, struct coherent_link *out) {
+    ENTER_WHOLE(d, out);
+    if (gpu->flaws.module_w <= 0) return NOT_SUPPORTED;
+    out->enabled = 1;
+    return SUCCESS;
+}
+
 static result read_field(device d, const struct gpu *gpu, int64_t now, struct field_value *v) {
     v->type = AS_UINT;
-    if (v->scope != 0) return NOT_SUPPORTED; /* only the whole GPU is metered, not its memory or module */
+    if (v->scope != OF_GPU && v->field != POWER_AVERAGE && v->field != POWER_INSTANT) return NOT_SUPPORTED;
     if (v->field >= CAP_LOWEST && v->field <= CAP_REQUESTED && !CAPS) return NOT_SUPPORTED;
     switch (v->field) {
     case ENERGY_SINCE_LOAD:
@@ -151,9 +174,8 @@ static result read_field(device d, const struct gpu *gpu, int64_t now, struct fi
         return SUCCESS;
     case POWER_AVERAGE:
         if (gpu->flaws.average_window_ns <= 0) return NOT_SUPPORTED;
-        v->number = (uint32_t)average_mw(d->gpu, now);
-        return SUCCESS;
-    case POWER_INSTANT: v->number = (uint32_t)instant_mw(d->gpu, now); return SUCCESS;
+        return scoped_mw(gpu, average_mw(d->gpu, now), v);
+    case POWER_INSTANT: return scoped_mw(gpu, instant_mw(d->gpu, now), v);
     case CAP_LOWEST: v->number = (uint32_t)gpu->min_cap_mw; return SUCCESS;
     case CAP_HIGHEST: v->number = (uint32_t)gpu->max_cap_mw; return SUCCESS;
     case CAP_DEFAULT: v->number = (uint32_t)gpu->default_cap_mw; return SUCCESS;

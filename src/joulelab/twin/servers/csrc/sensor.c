@@ -150,7 +150,7 @@ int64_t counter_mj(int g, int64_t now) {
     int64_t covered = seen ? time_of(k->seen_tick, f->power_phase_ns, f->power_period_ns) : end;
     int was_reset = f->reset_ns <= covered;
     int64_t since = end - (was_reset ? f->reset_ns : twin.head->start_ns);
-    joules = joules * (1 + f->gain_error) + f->offset_w * (double)since / 1e9;
+    joules = joules * (1 + f->gain_error) + (f->offset_w + f->module_w) * (double)since / 1e9;
     int64_t step = f->counter_step_mj > 1 ? f->counter_step_mj : 1;
     double mj = (was_reset ? 0 : (double)f->counter_base_mj) + joules * 1000;
     int64_t value = (int64_t)floor(mj / (double)step) * step;

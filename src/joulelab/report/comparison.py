@@ -37,6 +37,7 @@ ONE_RUN_EACH = Note("one-run-each")
 MOST_OF_NAME, MOST_OF_TITLE = 24, 60  # letters of the name of a fact, and of a run in a title
 LEAST_OF_FACT = 24  # letters
 OWN_LABELS = ("cell", "slot")  # the place of a run in its study: its knobs have the same
+LIMIT = Column("", align="left", is_optional=True)  # the largest possible difference, where it is not resolved
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 METER_ERRORS = ("gain:", "offset:")  # the same in two runs on one device
 DERIVED = ("rest ", "supply loss", "net of idle")  # differences of energies
@@ -315,7 +316,7 @@ def make_figure_table(found: RunComparison) -> Table:
         name = line.name.lstrip(" ")
         cells = (name, *format_figure_values(line), format_figure_change(line), limit_difference(line))
         rows.append(TableRow(cells, depth=(len(line.name) - len(name)) // 2))
-    return make_table(("", "A", "B", "B / A - 1", ""), rows, left=(0, 4), title="A and B side by side")
+    return make_table(("", "A", "B", "B / A - 1", LIMIT), rows, title="A and B side by side")
 
 
 def format_figure_change(line: ComparedFigure) -> str:
@@ -381,9 +382,9 @@ def make_phase_pair_table(found: RunComparison) -> Table | None:
         same = of_b.get((row.depth, row.label), [])
         pairs.append((row, same.pop(0) if same else None))
     pairs += [(None, row) for rows in of_b.values() for row in rows]
-    heads = ("phase", "time A", "time B", "energy A", "energy B", "B / A - 1", "")
+    heads = ("phase", "time A", "time B", "energy A", "energy B", "B / A - 1", LIMIT)
     rows = [_make_phase_row(found, a, b) for a, b in pairs]
-    return make_table(heads, rows, left=(0, 6), title="Phases of A and B side by side") if rows else None
+    return make_table(heads, rows, title="Phases of A and B side by side") if rows else None
 
 
 def _make_phase_row(found: RunComparison, a: PhaseRow | None, b: PhaseRow | None) -> TableRow:
@@ -418,7 +419,7 @@ def compare_with_first(results: Sequence[Result]) -> list[FilledColumn]:
         (Column("time against A"), _list_changes(times)),
     ]
     limits = tuple("" if line is None else limit_difference(line) for line in energies)
-    return [*columns, (Column("", align="left"), limits)] if any(limits) else columns
+    return [*columns, (LIMIT, limits)] if any(limits) else columns
 
 
 def _fill_measured(

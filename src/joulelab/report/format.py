@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from joulelab.core.quantity import Quantity
 
@@ -138,8 +138,13 @@ def mark_figure(text: str, unit: str = "", *, estimate: bool = False) -> str:
 
 def word_unresolved(q: Quantity, *, is_cell: bool = False) -> str:
     """Return the words for an energy, power or time that is smaller than its interval, by its largest term."""
-    largest = next(iter(q.without("unseen").budget()), "")
-    if largest not in LONGER_HELPS:
+    return word_largest_term(q.budget(), is_cell=is_cell)
+
+
+def word_largest_term(budget: Mapping[str, float | None], *, is_cell: bool = False) -> str:
+    """Return the words for a figure that is smaller than its interval, from its uncertainties by kind."""
+    sizes = {kind: u or 0.0 for kind, u in budget.items() if kind != "unseen"}
+    if max(sizes, key=lambda kind: sizes[kind], default="") not in LONGER_HELPS:
         return NOT_RESOLVED
     return TOO_SHORT_CELL if is_cell else TOO_SHORT
 

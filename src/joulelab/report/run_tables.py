@@ -591,8 +591,9 @@ def format_run_energy(listed: Mapping[str, Any]) -> str:
     if energy is None:
         return "no meter"
     value, expanded = float(energy["value"]), energy["expanded"]
-    factor, unit = fmt.choose_scale([value, expanded], "J")
-    text = fmt.format_interval(value / factor, None if expanded is None else expanded / factor)
+    factor, unit = fmt.choose_scale([value], "J")
+    words = fmt.word_largest_term(energy["budget"], is_cell=True) if "budget" in energy else fmt.TOO_SHORT_CELL
+    text = fmt.format_interval(value / factor, None if expanded is None else expanded / factor, unresolved=words)
     return fmt.mark_figure(text, unit, estimate=listed["estimate"])
 
 

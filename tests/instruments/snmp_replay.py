@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.instruments.snmp.client import Session, Value
+    from joulelab.instruments.snmp.setup import Plan
+    from joulelab.instruments.snmp.tables import Table
 
 NUMBERS = ("2", "65", "66", "67", "70")
 
@@ -105,15 +107,24 @@ def read_objects(objects: Recording | Mapping[str, Value], **config: Any) -> dic
 
 def read_session(replay: Replay, **config: Any) -> dict[str, dict[str, Any]]:
     """Read what a session answers once, as the meter does."""
+    return read_plan(replay, *plan_session(replay, **config))
+
+
+def plan_session(replay: Replay, **config: Any) -> tuple[Table, Plan]:
+    """Open a device as the meter does: return its table, and what is read of it."""
     session = cast("Session", replay)
     wanted = settings({"address": "recorded", "community": "x", "label": "pdu1", **config})
     source = find_table(session, identity(session), wanted.vendor, wanted.kind)
-    plan = Planner(wanted, session, source).plan()
-    shown = session.get(plan.oids)
+    return source, Planner(wanted, session, source).plan()
+
+
+def read_plan(replay: Replay, source: Table, plan: Plan) -> dict[str, dict[str, Any]]:
+    """Read an open device once."""
+    shown = replay.get(plan.oids)
+    notes = [f"{one.scope}: {one.what} ({one.why})" for one in plan.missing]
     streams: dict[str, dict[str, Any]] = {}
     for piece in plan.pieces:
-        row: dict[str, Any] = {"table": source.vendor, "kind": piece.stream.table, "oids": {}}
-        row["notes"] = [f"{one.scope}: {one.what} ({one.why})" for one in plan.missing]
+        row: dict[str, Any] = {"table": source.vendor, "kind": piece.stream.table, "oids": {}, "notes": notes}
         row["offsets"] = {spec.name: spec.accuracy.offset for spec in piece.stream.channels}
         row["gains"] = {spec.name: spec.accuracy.gain for spec in piece.stream.channels}
         for cell in piece.cells:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from joulelab.instruments.snmp.client import MISSING, Community, Name, User
 from joulelab.instruments.snmp.device import Row, choose, text
 from joulelab.instruments.snmp.settings import settings
 from joulelab.instruments.snmp.setup import AgeCell, Cell
-from joulelab.instruments.snmp.tables import TRIED, parse, tables
+from joulelab.instruments.snmp.tables import _COLUMN, _LEVEL, _TOP, TRIED, list_makers, parse, tables
 
 V2C = {"address": "10.0.0.5", "community": "secret", "label": "pdu1"}
 
@@ -37,6 +38,13 @@ def test_every_table_has_what_a_reading_needs():
                 assert column.at("1.2").startswith(column.oid + ".1.2")
     steps = {v: next(c.scale for c in t.levels["unit"].columns if c.name == "power_w") for v, t in found.items()}
     assert steps["apc_rpdu2"] == 10, "hundredths of a kW"
+
+
+def test_the_readme_lists_the_makers_and_explains_every_key():
+    text = (Path(snmp.__file__).parent / "README.md").read_text("utf-8")
+    assert list_makers() in text, "paste what list_makers() returns between its marks"
+    assert [key for key in (*_TOP, *_LEVEL, *_COLUMN) if f"`{key}" not in text and f"{key}`" not in text] == ["oid", "scale"]
+    assert "hardware" not in " ".join(table.tried for table in tables().values())
 
 
 def test_a_wrong_table_is_refused():

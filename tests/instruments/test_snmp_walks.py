@@ -11,6 +11,7 @@ from tests.instruments.snmp_replay import Replay, read_objects
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.snmp.client import MISSING, Name
 from joulelab.instruments.snmp.device import find_table, identity
+from joulelab.instruments.snmp.doctor import list_suspects
 from joulelab.instruments.snmp.setup import Cell
 
 # What each recorded device gives: the table that it is read by, its powers in W (None: energy alone; empty: refused),
@@ -219,7 +220,7 @@ def test_zeros_that_are_no_readings_are_named():
     stuck = device("1.3.6.1.4.1.13742.4", (f"{px1}.9", 580), (f"{px1}.12", 0))
     (row,) = read_objects(stuck).values()
     assert "energy_j" not in row
-    assert "the energy counter is not read (it shows 0 beside 580 W" in notes(stuck)
+    assert "no energy counter is read (it shows 0 beside 580 W" in notes(stuck)
     (row,) = read_objects(
         device("1.3.6.1.4.1.13742.4", (f"{px1}.9", 0), (f"{px1}.12", 0), (f"{px1}.8", 230000))
     ).values()
@@ -260,3 +261,25 @@ def test_the_table_is_the_one_that_has_what_is_wanted():
     assert (powers(both), powers(both, outlets=[1])) == ([216], [82])
     with pytest.raises(ConfigError, match="there is no outlet 9"):
         powers(both, outlets=[9])
+
+
+def test_the_doctor_lists_what_might_be_power_in_an_unknown_device():
+    at = "1.3.6.1.4.1.99999.2.1"
+    unknown = device(
+        "1.3.6.1.4.1.99999.7",
+        (f"{at}.1", b"L1", b"L2"),
+        (f"{at}.2", 2301, 2298),
+        (f"{at}.3", 512, 0),
+        (f"{at}.4", 1130, 0),
+        (f"{at}.5", 3, 3),
+        ("1.3.6.1.4.1.99999.3", b"1.2 kW"),
+    )
+    session = Replay(unknown)
+    said = list_suspects(session, identity(session))
+    assert any(f"{at}.4.1 is 1130, beside what may be a voltage ({at}.2.1)" in line for line in said)
+    assert any("99999.3.1 shows '1.2 kW'" in line for line in said)
+    assert not any(f"{at}.4.2" in line or f"{at}.5" in line.split(" is ")[0] for line in said)
+    with pytest.raises(Unavailable, match="this is no PDU or UPS"):
+        read_objects(unknown)
+    silent = Replay(device("1.3.6.1.4.1.99999.7", (f"{at}.5", 3)))
+    assert "none looks like power" in list_suspects(silent, identity(silent))[0]

@@ -30,7 +30,7 @@ __all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "che
 
 SUMMARY = "rack PDU outlets and units, UPS: power, energy, phases (SNMP v2c and v3)"
 PRIVILEGE = "a community or user that may read; port 162 for traps needs root"
-TRIED = "the simulated node (net-snmp's snmpd); not on hardware"
+TRIED = "the simulated node (net-snmp's snmpd), recorded walks; not on hardware"
 DEFAULT = False
 # Devices are small computers: even where the recorder asks faster, they are asked no more often than this.
 GENTLE_S = 0.1

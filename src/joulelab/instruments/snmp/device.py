@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SYS_DESCR, SYS_OBJECT_ID, SYS_NAME = "1.3.6.1.2.1.1.1.0", "1.3.6.1.2.1.1.2.0", "1.3.6.1.2.1.1.5.0"
 _LISTED = 60
 _MAX_DIGITS = 9
-_LISTING = (*VITAL, "current_a", "load")
+_LISTING = (*VITAL, "current_a", "load", "apparent_va")
 # In a label of a table, {n} is the number of the row, and | stands between labels of which a device has one.
 _LABEL = re.compile(r"\{n\}|\||[^{|]+")
 
@@ -221,7 +221,8 @@ def _has_rows(found: str, column: str) -> bool:
 def rows(session: Session, level: Level) -> list[Row]:
     """Return the rows of a level with their names. Raises ReadFailed, Denied.
 
-    Rows are those of the table's `rows`; else all that have a power, an energy, a current or a load.
+    Rows are those of the table's `rows`; else all that have a power, an energy, a current, a load or an apparent
+    power.
     """
     if level.labels:
         return _find_labels(session, level)

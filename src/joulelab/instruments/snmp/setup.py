@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 MAIN = "power"
 # A row that shows one of these feeds something, with or without a power. Beside more than this, a power of 0 W is no
 # reading: 0.5 A are 115 VA at 230 V. Less may be the filters of idle supplies, or a power rounded to 100 W.
-DRAWS = {"current_a": 0.5, "load": 0.02}
+DRAWS = {"current_a": 0.5, "load": 0.02, "apparent_va": 115.0}
 # A row that shows no power is no part of the whole if it draws no more than this.
-EMPTY = {"current_a": 0.1, "load": 0.0}
+EMPTY = {"current_a": 0.1, "load": 0.0, "apparent_va": 20.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Cell:
     vital: bool = False  # a power or a counter: without it the reading has failed
     most: float = inf
     zeros: tuple[int, ...] = ()  # places of power, current and energy: an outlet that never had any is not metered
-    draws: tuple[Cell, ...] = ()  # current and load beside a power: it cannot be 0 while they are not
+    draws: tuple[Cell, ...] = ()  # current, load, VA beside a power: it cannot be 0 while they are not
     valid: int | None = None  # place of a number that is 0 while the row is not measured
 
     def number(self, values: Sequence[Value], sentinels: frozenset[int]) -> float:
@@ -103,6 +103,7 @@ class Facts:
     bound: dict[str, Bound]
     shown: dict[str, float] = field(default_factory=dict)
     doubt: str = ""
+    idle: str = ""  # why its energy counter is not read
     is_valid: bool = True
 
     @property
@@ -169,16 +170,26 @@ class Planner:
         if not wanted:
             chosen = self._choose_whole(level, facts)
         for row in chosen:
-            fact = facts[row.index]
-            if not fact.is_metered:
-                self._refuse_row(level, fact, _others(offered, row))
-            if "power_w" not in fact.shown:
-                self._miss(f"{level.word} {row}", "no power is read, energy alone", f"none is known{fact.doubt}")
+            if not facts[row.index].is_metered:
+                self._refuse_row(level, facts[row.index], _others(offered, row))
+        self._name_lacks(level, [facts[row.index] for row in chosen])
         columns = [c.name for c in level.columns if any(c.name in facts[row.index].shown for row in chosen)]
         single = kind == "unit" and len(chosen) == 1
         for row, piece in zip(chosen, _pieces(chosen, offered), strict=True):
             place = wall.place(self._settings.config, feeds, "" if single else piece, len(chosen))
             self._pieces.append(Piece(*self._main(level, facts[row.index], columns, place)))
+
+    def _name_lacks(self, level: Level, chosen: Sequence[Facts]) -> None:
+        """Name the rows of which the device shows no power, or no energy counter though its maker has one."""
+        names = {column.name for column in level.columns} - (set() if self._settings.energy else {"energy_j"})
+        for name, what in (("power_w", "no power is read, energy alone"), ("energy_j", "no energy counter is read")):
+            reasons: dict[str, list[str]] = {}
+            for fact in chosen if name in names else ():
+                if name not in fact.shown:
+                    why = f"none is known{fact.doubt}" if name == "power_w" else fact.idle or "the device shows none"
+                    reasons.setdefault(why, []).append(str(fact.row))
+            for why, listed in reasons.items():
+                self._miss(f"{level.word} {', '.join(listed)}", what, why)
 
     # What rows are.
 
@@ -217,8 +228,7 @@ class Planner:
             fact.shown = {name: value for name, value in shown.items() if name not in VITAL or value}
         elif level.name in PIECES and shown.get("energy_j") == 0 and (watts := shown.get("power_w", 0.0)) > 0:
             del shown["energy_j"]
-            why = f"it shows 0 beside {watts:g} W: it does not count, or was just reset"
-            self._miss(f"{level.word} {fact.row}", "the energy counter is not read", why, "energy is made of its power")
+            fact.idle = f"it shows 0 beside {watts:g} W: it does not count, or was just reset"
 
     def _drop_parts(self, level: Level, offered: list[Row]) -> list[Row]:
         """Return the rows that are the whole: without those that are parts of others. Raises Unavailable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,7 +117,7 @@ def test_what_is_given_is_not_guessed(tmp_path: Path) -> None:
     assert "--time" not in archive.told[0]
     assert seconds(everything(archive)[0]) == [0.0, 1.0]
     mapped = guessed(tmp_path, make_file("time,p", *(f"{t},5" for t in ISO)), columns=[{"column": "p", "unit": "kW"}])
-    assert mapped.told == ["log.csv is read as if you had typed: --time time=iso"]
+    assert mapped.told[0] == "log.csv is read as if you had typed: --time time=iso"
 
 
 def test_a_log_of_nvidia_smi_is_known_with_its_sensor(tmp_path: Path) -> None:
@@ -154,3 +155,34 @@ def test_energies_of_single_rows_are_no_counter(tmp_path: Path) -> None:
         _ = guessed(tmp_path, make_file("t,energy_j", *rows)).interval
     rows = [f"{at(k)},{c}" for k, c in enumerate([*range(100, 140), *range(40)])]
     assert len(everything(guessed(tmp_path, make_file("t,energy_j", *rows)))[0].rows) == 80, "one reset"
+
+
+def test_what_a_name_does_not_show_is_told(tmp_path: Path) -> None:
+    plain = guessed(tmp_path, make_file("time,power_w", *(f"{t},500" for t in ISO)))
+    assert "power_w is taken for the whole node" in plain.told[1]
+    assert "gain=0.01" in plain.told[2]
+    known = guessed(tmp_path, make_file("time,ac_w", *(f"{t},500" for t in ISO)), gain=0.01)
+    assert len(known.told) == 1
+
+
+def read_update(tmp_path: Path, step_s: float, cells: list[float], **column: Any) -> float | None:
+    columns = [{"column": "p", "scope": "node.ac", "unit": "W", **column}]
+    rows = [f"{at(step_s * k)},{c}" for k, c in enumerate(cells)]
+    found = everything(guessed(tmp_path, make_file("t,p", *rows), columns=columns))[0]
+    return found.stream.channels[0].update_s
+
+
+def test_the_update_of_a_sensor_is_found_where_rows_repeat_its_values(tmp_path: Path) -> None:
+    """Else it is a second, as of most meters, or a shorter step; what is stated counts."""
+    rng = random.Random(3)
+    sensor = [rng.randrange(400, 500) for _ in range(100)]
+    repeated = [float(sensor[k // 5]) for k in range(500)]
+    assert read_update(tmp_path, 0.1, repeated) == pytest.approx(0.5)
+    assert read_update(tmp_path, 0.1, repeated, update_s=0.2) == 0.2
+    assert read_update(tmp_path, 60.0, [float(w) for w in sensor]) == 1.0
+    assert read_update(tmp_path, 0.2, [float(w) for w in sensor]) == pytest.approx(0.2)
+    load, quiet = list[float](), 300.0  # a load that changes at any time, and a meter that shows it in steps of 100 W
+    while len(load) < 2000:
+        quiet = 700.0 - quiet
+        load += [quiet] * max(1, round(rng.expovariate(1 / 30)))
+    assert read_update(tmp_path, 0.5, load) == 0.5

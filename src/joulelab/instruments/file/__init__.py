@@ -15,7 +15,7 @@ from joulelab.instruments.file.layout import Layout, Names, check_tables, layout
 from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
 from joulelab.instruments.file.presets import PRESETS, find_preset, preset
 from joulelab.instruments.file.source import CsvSource, ParquetSource, read_lines, sha256
-from joulelab.instruments.file.streams import Track, drop_zeros, fetched, is_much, unreadable
+from joulelab.instruments.file.streams import Track, drop_zeros, fetched, find_update_s, is_much, unreadable
 from joulelab.instruments.file.times import BadStamp, Clock, guess, zone_of
 from joulelab.instruments.settings import check_keys, seconds, text
 
@@ -91,10 +91,13 @@ class FileArchive:
         if isinstance(self._source, ParquetSource):
             complete |= {"decimal": ".", "thousands": ""}  # the file holds numbers, not texts of them
         self.layout: Layout = layout_of(complete, names)
+        if any(c.spec.kind != "state" and c.spec.accuracy.source == "unknown" for c in self.layout.columns):
+            self.told.append("how accurate its meter was is not in the file: type gain=0.01 for 1 % to get an interval")
         label = wall.label_of(config)
         self._period_s = seconds(label, config, "period_s", 1.0) if "period_s" in config else None
         self._tracks: list[Track] | None = None
         self._events: list[dict[str, Any]] = []
+        self._updates_s: dict[int, float] = {}
 
     def _complete(self, config: Mapping[str, Any], names: Names) -> dict[str, Any]:
         """Return the settings with those of a preset, or with guessed ones where columns or times are not given.
@@ -146,7 +149,8 @@ class FileArchive:
         found: list[Fetched] = []
         for track in self._load():
             rows = track.near(start_utc_ns, end_utc_ns)
-            found += fetched(track if rows is None else track.only(rows), self.layout, self._period_s)
+            part = track if rows is None else track.only(rows)
+            found += fetched(part, self.layout, self._period_s, self._updates_s)
         if found:  # what concerns the file as a whole is told once
             first = found[0]
             found[0] = Fetched(first.stream, first.rows, first.host, [*self._events, *first.events])
@@ -200,9 +204,19 @@ class FileArchive:
         problems += [f"{self.path.name}: {what}" for track in found for what in drop_zeros(track, layout)]
         if bad_times:
             problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
+        self._find_updates(found)
         first = min(t.times[0] for t in found)
         self._events = [{"t": first, "event": "problem", "meter": layout.label, "what": p} for p in problems]
         return found
+
+    def _find_updates(self, tracks: Sequence[Track]) -> None:
+        """Find columns whose sensor has new values less often than the file has rows, unless that is stated."""
+        for k, column in enumerate(self.layout.columns):
+            if column.spec.kind == "power" and column.spec.update_s is None:
+                update_s = max(find_update_s(track, k) for track in tracks)
+                if update_s:
+                    self._updates_s[k] = update_s
+                    self.told.append(f"{column.name} has a new value about every {update_s:.3g} s, rows repeat it")
 
     def _clock(self, stamp: str) -> Clock:
         time = self.layout.time

@@ -46,12 +46,16 @@ class Guess:
     settings: dict[str, Any] = field(default_factory=dict)
     options: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    unnamed: str = ""  # a column whose name does not show what it covers
 
     def list_remarks(self, name: str) -> list[str]:
         """Return what was guessed, as the words to type."""
         if not self.options:
             return []
         said = [f"{name} is read as if you had typed: {' '.join(self.options)}"]
+        if self.unnamed:
+            other = _quote(f"{self.unnamed}=gpu:0")
+            said.append(f"{self.unnamed} is taken for the whole node at the wall; if it is not, type --map {other}")
         if self.left_out:
             said.append(f"left out: {', '.join(self.left_out)}; add one with --map COLUMN=SCOPE:UNIT")
         return said
@@ -141,6 +145,7 @@ def _guess_columns(config: Mapping[str, Any], names: Names, guess: Guess) -> Non
             guess.left_out.append(name)
         else:
             columns.append({"column": name, "scope": scope, "unit": unit})
+            guess.unnamed = name if scope == "node.ac" and not _names_node(name) else guess.unnamed
     kinds = [(c["scope"], (unit_of(c["unit"]) or unit_of("W")).si) for c in columns]  # type: ignore[union-attr]
     if not columns or len(set(kinds)) < len(kinds):
         what = "several columns may be the power of one scope" if columns else "no column is obviously a power"

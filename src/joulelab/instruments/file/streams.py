@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import isnan, nan
@@ -31,6 +31,10 @@ _SEPARATED = re.compile(r"[-+]?\d{1,3}([.'’_ \u00a0\u202f])\d{3}(?:\1\d{3})*(?
 MOST_TEXT, FEW = 0.05, 2
 # Up to so many rows of 0 W between powers above so many W are no readings: nothing is switched off for so short a time.
 MOST_ZEROS, LEAST_ON_W = 3, 20.0
+# A stamp is the time at which a row was written. How old the value was is not in a file: the sensor's own update, where
+# rows come more often and repeat its values; else up to a second, as for PDUs, BMCs and GPUs, or a step that is less.
+USUAL_UPDATE_S = 1.0
+LEAST_RUNS, REGULAR, MOST_COMPARED = 20, 0.2, 100_000
 Event = dict[str, Any]
 Row = tuple[int, int, Sequence[float]]
 
@@ -127,15 +131,16 @@ class Track:
         )
 
 
-def fetched(track: Track, layout: Layout, period_s: float | None) -> list[Fetched]:
-    """Return the streams of one device."""
+def fetched(track: Track, layout: Layout, period_s: float | None, updates_s: Mapping[int, float]) -> list[Fetched]:
+    """Return the streams of one device; `updates_s` are the updates (s) of columns whose values repeat."""
     order = track.order()
     found = []
     for name, members in _grouped(track, layout):
         bearing = [k for k in members if layout.columns[k].spec.kind != "state"] or members
         good = _good(order, [track.values[k] for k in bearing])
         step_s = period_s or _usual_step_s([track.times[order[p]] for p in good])
-        stream = _stream(name, [layout.columns[k] for k in members], track, step_s)
+        known = {k: updates_s.get(k) or min(step_s, USUAL_UPDATE_S) for k in members}
+        stream = _stream(name, {k: layout.columns[k] for k in members}, track, step_s, known)
         bad = [b for b in track.bad if b.column in bearing]
         events = [*_gaps(track, order, good, bad, (layout.label, name), step_s), *_texts(track, layout, members)]
         rows = Rows(track.times, [track.values[k] for k in members])
@@ -262,9 +267,32 @@ def _placed(column: Column) -> tuple[str | None, str, int]:
     return column.parent, column.sums, column.parts
 
 
-def _stream(name: str, columns: Sequence[Column], track: Track, step_s: float) -> Stream:
+def find_update_s(track: Track, k: int) -> float:
+    """Return how often a column shows a new value (s) where rows repeat it regularly, else 0.
+
+    Values that stay because the load does change after times of any length, those of a sensor after whole updates.
+    """
+    values, changes, last = track.values[k], list[int](), nan
+    for row in track.order()[:MOST_COMPARED]:
+        value = values[row]
+        if not isnan(value) and value != last:
+            changes.append(track.times[row])
+            last = value
+    runs = sorted(after - before for before, after in pairwise(changes[1:]))
+    if len(runs) < LEAST_RUNS:
+        return 0.0
+    shortest_s, middle_s = runs[len(runs) // 20] / NS, runs[len(runs) // 2] / NS
+    is_regular = shortest_s > 1.5 * _usual_step_s(track.times) and shortest_s > REGULAR * middle_s
+    return shortest_s if is_regular else 0.0
+
+
+def _stream(
+    name: str, members: Mapping[int, Column], track: Track, step_s: float, updates_s: Mapping[int, float]
+) -> Stream:
+    columns = [*members.values()]
     first = columns[0]
-    channels = tuple(c.spec for c in columns)
+    unstated = {k for k, c in members.items() if c.spec.kind == "power" and c.spec.update_s is None}
+    channels = tuple(replace(c.spec, update_s=updates_s[k]) if k in unstated else c.spec for k, c in members.items())
     joined = "-".join(c.name for c in channels)
     table = joined if len(joined) <= 60 else f"{joined[:40]}-{crc32(joined.encode()):08x}"
     return Stream(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ScopeKey = tuple[str, str]  # host, scope
 MOST_ROWS = 60_000  # with more rows than this the older half is summed up
-LEAST_READINGS = 6  # of the slowest meter that are always read again
+LEAST_READINGS = 24  # of the slowest meter that are always read again: half of them refine the steps at an edge
 BEFORE_S = 5.0  # readings before the start that its edge needs
 _STAMPS = struct.Struct("<qq")
 

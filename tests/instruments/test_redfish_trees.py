@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.instruments.redfish_judge import CASES, TREES, judge_case, load_tree, read_tree
 
+from joulelab.cli.meters import find_missing_key
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
+from joulelab.instruments import redfish
 from joulelab.instruments.redfish import CONFIG, check
 from joulelab.instruments.redfish.plan import Wanted, plans
 from joulelab.instruments.redfish.walk import Walker
@@ -161,10 +163,14 @@ def test_a_chassis_of_several_nodes_or_of_none_is_no_node():
         assert 'feeds = "rack"' in refuse(service(chassis=chassis | equipment, **power))
 
 
-def test_one_node_of_two_is_not_taken_because_the_other_shows_nothing():
+def two_nodes():
     docs = service([("total_power", 500, WHOLE)], systems=1)
     docs |= {"/c": {"Members": [ref("/c/1"), ref("/c/2")]}, "/s": {"Members": [ref("/s/0"), ref("/s/2")]}}
-    docs |= {"/c/2": {"Id": "2", "ChassisType": "Blade", "Links": {"ComputerSystems": [ref("/s/2")]}}, "/s/2": {}}
+    return docs | {"/c/2": {"Id": "2", "ChassisType": "Blade", "Links": {"ComputerSystems": [ref("/s/2")]}}, "/s/2": {}}
+
+
+def test_one_node_of_two_is_not_taken_because_the_other_shows_nothing():
+    docs = two_nodes()
     listed = refuse(docs)
     assert '500 W with chassis = "1"' in listed
     assert "2 shows no power" in listed
@@ -211,6 +217,13 @@ def test_a_total_of_a_maker_far_from_the_environment_metric_can_be_chosen_too():
     assert read(docs, chassis="1", sensor="TotalPower")[0]["node.ac"]["power_w"] == 700
 
 
+def test_meters_add_asks_for_what_has_to_be_chosen():
+    for docs, key in ((service([("a", 5, {}), ("b", 6, {})]), "sensor"), (two_nodes(), "chassis")):
+        with pytest.raises(ConfigError) as refused:
+            read(docs)
+        assert find_missing_key(refused.value, redfish, {"address": "bmc"}) == key
+
+
 def test_a_source_that_is_not_the_best_is_named_with_the_reason():
     chassis, more = control({"Name": "System Power Control", "PowerConsumedWatts": 300})
     _, (note,) = read(service(chassis=chassis, **more))
@@ -246,18 +259,49 @@ def test_supplies_of_full_efficiency_are_not_read():
 def rectifiers(*watts, total=None):
     context = {"PhysicalContext": "Rectifier", "PhysicalSubContext": "Input"}
     rows = [(f"R{n}", value, context | {"Name": f"Rectifier {n}"}) for n, value in enumerate(watts)]
-    return service([*rows, *([("in", total, {"Name": "Chassis Input Power"})] if total else [])], systems=0)
+    rows += [("in", total, {"Name": "Chassis Input Power"})] if total else []
+    return service(rows, systems=0, chassis={"ChassisType": "Enclosure"})
 
 
 def test_rectifiers_are_parts_and_their_sum_is_the_rack():
     values, _ = read(rectifiers(1000, 1100, 1050, 990))
     assert values == {f"psu:{n}": {"power_w": watts} for n, watts in enumerate((1000, 1100, 1050, 990), 1)}
     assert read(rectifiers(1000, 1100, total=2110))[0]["rack"]["power_w"] == 2110
-    values, notes = read(rectifiers(1000, 1100, total=1000))
-    assert "rack" not in values
-    assert notes[0].why == "the supplies sum to 2100 W"
+    assert "sum to 2100 W" in refuse(rectifiers(1000, 1100, total=1000))
     with pytest.raises(ConfigError):
         read(rectifiers(1000) | {"/s": {"Members": [ref("/s/0")]}, "/s/0": {}})  # a service with a system is no shelf
+
+
+def test_a_switch_with_supplies_is_no_power_shelf():
+    context = {"PhysicalContext": "PowerSupply", "PhysicalSubContext": "Input"}
+    rows = [("PSU1", 90, context), ("PSU2", 95, context)]
+    refuse(service(rows, systems=0, chassis={"ChassisType": "Enclosure"}))
+    docs = service(rows, systems=0, chassis={"ChassisType": "Shelf"})
+    assert set(read(docs)[0]) == {"psu:1", "psu:2"}
+    docs["/redfish/v1"]["Fabrics"] = ref("/f")
+    refuse(docs)
+
+
+def test_a_link_to_the_system_makes_a_total_certain():
+    linked = {"RelatedItem": [ref("/s/0")]}
+    assert read(service([("total_power", 500, linked)]))[0]["node.ac"]["power_w"] == 500
+    refuse(service([("total_drive_power", 500, linked)]))
+    chassis, power = control({"Name": "Acme Watts X", "PowerConsumedWatts": 90})
+    refuse(service(chassis=chassis, **power))
+    power["/c/1/p"]["PowerControl"][0] |= linked
+    assert read(service(chassis=chassis, **power))[0]["node.ac"]["power_w"] == 90
+    power["/c/1/p"]["PowerControl"][0]["Name"] = "CPU Power"
+    refuse(service(chassis=chassis, **power))
+
+
+def test_the_board_of_the_system_behind_environment_metrics_is_the_node_and_a_regulator_is_not():
+    def served(name):
+        more = {"/c/1/e": {"PowerWatts": {"Reading": 250, "DataSourceUri": "/c/1/s/p"}}}
+        sensor = ("p", 250, {"PhysicalContext": "SystemBoard", "Name": name})
+        return service([sensor], chassis={"EnvironmentMetrics": ref("/c/1/e")}, **more)
+
+    assert read(served("System Board Pwr Consumption"))[0]["node.ac"]["power_w"] == 250  # Dell
+    refuse(served("Vreg 0 SocPower"))
 
 
 def test_an_asic_or_a_regulator_is_no_node():

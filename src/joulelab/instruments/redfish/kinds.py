@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PART_TYPES = ("Module", "Component", "Zone", "Card", "Cartridge", "Expansion", "IPBasedDrive")
 # Equipment beside nodes: read only where the configuration names it.
 EQUIPMENT_TYPES = ("StorageEnclosure", "PowerStrip", "Rack", "RackGroup", "Row", "Pod", "HeatExchanger")
+_SHELF = re.compile(r"power[ _-]?shelf", re.IGNORECASE)
 _EQUIPMENT = re.compile(r"switch|router|power[ _-]?shelf|rectifier|\bpdu|\bcdu|jbod", re.IGNORECASE)
 _NO_NODES = ("DPU", "OS", "Virtual", "VirtuallyPartitioned")
 # PhysicalContext of Sensors, as the schema lists it.
@@ -47,7 +48,7 @@ def list_words(name: str) -> set[str]:
 
 def names_total(name: str) -> bool:
     """Return whether a name is that of a whole node's power, and of nothing else."""
-    words = list_words(name)
+    words = list_words(re.sub("system ?board", "System ", name, flags=re.IGNORECASE))  # Dell's "System Board Power"
     return bool(words & POWERS and words & WHOLES) and words <= POWERS | WHOLES
 
 
@@ -78,6 +79,17 @@ def is_equipment(chassis: Resource) -> bool:
     return chassis.body.get("ChassisType") in EQUIPMENT_TYPES or any(map(_EQUIPMENT.search, named))
 
 
+def is_shelf(chassis: Resource, supplies: str) -> bool:
+    """Return whether a chassis is a power shelf, which feeds nodes and holds none; `supplies` names its supplies.
+
+    An enclosure with rectifiers is one (HPE Cray EX), a switch with supplies is not.
+    """
+    named = f"{chassis.name} {read_text(chassis.body, 'Model')}"
+    if _SHELF.search(named) or chassis.body.get("ChassisType") == "Shelf":
+        return True
+    return chassis.body.get("ChassisType") in ("Enclosure", "Drawer") and "rectifier" in supplies.lower()
+
+
 def is_node_system(system: Resource) -> bool:
     """Return whether a computer system may be a node; cards with a processor of their own are systems too."""
     return system.body.get("SystemType") not in _NO_NODES
@@ -95,8 +107,11 @@ def find_owners(chassis: Resource, systems: Iterable[Resource]) -> set[str]:
     }
 
 
-def doubt_total(sensor: Resource) -> str:
-    """Return why a sensor may not measure its whole chassis, "" where its context and its name say that it does."""
+def doubt_total(sensor: Resource, wholes: Iterable[str] = ()) -> str:
+    """Return why a sensor may not measure its whole chassis, "" where its name and its context (or link) say so.
+
+    `wholes` are the addresses of the computer systems: a total that is linked to one is its power.
+    """
     body, context = sensor.body, read_text(sensor.body, "PhysicalContext")
     if not is_in_service(body):
         return f"it is {read_state(body)}"
@@ -107,6 +122,8 @@ def doubt_total(sensor: Resource) -> str:
         return ""  # HPE Cray EX: the input regulator of a node is called Node
     if context == "Chassis":
         return "" if names_total(sensor.name) else "its name may be that of a part"
+    if not context and names_total(sensor.name) and set(list_links(body, "RelatedItem")) & set(wholes):
+        return ""
     return f"it measures {context}" if context else "its PhysicalContext is not stated"
 
 

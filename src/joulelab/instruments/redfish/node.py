@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from joulelab.core.errors import ConfigError, MeterError, ReadFailed, Unavailable
 from joulelab.core.text import suggest_name
 from joulelab.instruments.hooks import Missing
-from joulelab.instruments.redfish import kinds, sources
-from joulelab.instruments.redfish.values import OUT_OF_SERVICE
+from joulelab.instruments.redfish import kinds, sources, values
+from joulelab.instruments.redfish.walk import find_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,7 +113,8 @@ def _choose_in(service: Service, chassis: Resource, wanted: Sequence[str] | None
     if wanted is None:
         certain = _compare(service, certain)
     if (not certain or wanted is not None) and (wanted is None or "sensors" in wanted):
-        whole = [one for one in sources.list_power_sensors(service.walker, chassis) if not one.doubt]
+        sensors = sources.list_power_sensors(service.walker, chassis, service.systems)
+        whole = [one for one in sensors if not one.doubt]
         certain += whole if len(whole) == 1 else []
     _note_unused(service, chassis, totals, certain, wanted)
     return certain
@@ -132,7 +133,7 @@ def _compare(service: Service, certain: list[Candidate]) -> list[Candidate]:
         except MeterError:
             watts = [first.watts, second.watts]
         if sources.are_apart(*watts):
-            what = f"EnvironmentMetrics and PowerControl of chassis {first.chassis.id} contradict: choose a sensor"
+            what = f"EnvironmentMetrics and PowerControl of {first.chassis.id} contradict: choose a sensor"
             raise refuse_choice(service, what, certain)
         return [first]
     low, high = sorted((first.watts, second.watts))
@@ -150,7 +151,7 @@ def _note_unused(
     reasons = [
         f"{one.reading.source} shows {one.watts:g} W: {one.doubt}"
         for one in totals
-        if one.doubt and not one.doubt.startswith("its name")
+        if one.doubt not in ("", sources.NAME_DOUBT)
     ]
     for kind, key in (("environment", "EnvironmentMetrics"), ("power", "Power")):
         if kind == chosen:
@@ -199,7 +200,7 @@ def find_named(service: Service, name: str) -> Candidate:
 
 def _list_candidates(service: Service, chassis: Resource, *, sensors: bool = True) -> list[Candidate]:
     found = sources.list_totals(service.walker, chassis, service.systems)
-    return found + (sources.list_power_sensors(service.walker, chassis) if sensors else [])
+    return found + (sources.list_power_sensors(service.walker, chassis, service.systems) if sensors else [])
 
 
 def list_doubtful(service: Service) -> list[Candidate]:
@@ -241,7 +242,7 @@ def _list_texts(found: Iterable[Candidate]) -> str:
 
 
 def _is_out(one: Candidate) -> bool:
-    return one.doubt.endswith(OUT_OF_SERVICE)
+    return one.doubt.endswith(values.OUT_OF_SERVICE)
 
 
 def _type_keys(one: Candidate, every: Sequence[Candidate]) -> str:
@@ -260,27 +261,34 @@ class Shelf:
 
 
 def find_shelf(service: Service) -> Shelf | None:
-    """Return the one chassis that has metered supplies, in a service without computer systems; else None."""
-    if service.systems:
+    """Return the one chassis that has metered supplies, in a service without computer systems; else None.
+
+    Raises ConfigError where the shelf's own total contradicts the sum of the supplies.
+    """
+    walker = service.walker
+    listed = walker.follow(walker.root, "Systems")
+    if find_link(walker.root.body, "Fabrics"):
+        return None  # a switch
+    if find_link(walker.root.body, "Systems") and (listed is None or values.list_rows(listed.body, "Members")):
         return None
     found = []
     for chassis in service.nodes if service.is_named else service.nodes + service.others:
-        supplies = sources.list_supplies(service.walker, chassis)
+        supplies = sources.list_supplies(walker, chassis)
         if not any(psu.ac or psu.dc for psu in supplies):
-            supplies = sources.list_supply_sensors(service.walker, chassis)
-        if any(psu.ac for psu in supplies):
+            supplies = sources.list_supply_sensors(walker, chassis)
+        named = " ".join(f"{psu.name} {psu.ac.source}" for psu in supplies if psu.ac)
+        if named and kinds.is_shelf(chassis, named):
             found.append((chassis, supplies))
     if len(found) != 1:
         return None
     chassis, supplies = found[0]
     if any(psu.ac is None for psu in supplies):
         return Shelf(chassis, supplies, None)
-    watts = sum(service.walker.read(psu.ac.power) for psu in supplies if psu.ac is not None)
+    watts = sum(walker.read(psu.ac.power) for psu in supplies if psu.ac is not None)
     totals = [one for one in _list_candidates(service, chassis) if kinds.names_total(one.names[0])]
     totals = [one for one in totals if one.doubt in ("", "its PhysicalContext is not stated")]
     agreed = [one for one in totals if abs(one.watts - watts) <= SHELF_APART * watts]
-    for one in totals:
-        if one not in agreed:
-            what = f"{one.names[0]} shows {one.watts:g} W and is not used"
-            service.note("rack", what, f"the supplies sum to {watts:g} W")
+    if totals and not agreed:
+        what = f"the supplies of the shelf {chassis.id} sum to {watts:g} W, which its own total contradicts"
+        raise refuse_choice(service, f"{what}: choose a sensor", totals)
     return Shelf(chassis, supplies, agreed[0] if len(agreed) == 1 else None)

@@ -124,7 +124,8 @@ def _plan_shelf(service: Service, wanted: Wanted, shelf: Shelf) -> list[Plan]:
         place = wall.Place(scope=rack, parent=None, sums="", parts=0)
         made.append(_plan(wanted, "rack", "node", place, shelf.total.reading, model=model))
     else:
-        service.note(rack, "read as the sum of the supplies", "no total of the shelf agrees with it")
+        names = ", ".join(psu.name for psu in shelf.supplies)
+        service.note(rack, f"read as the sum of the supplies {names}", "the shelf shows no total of its own")
     _note_supplies(service, shelf.chassis, shelf.supplies)
     for psu in shelf.supplies:
         for side, scope, sums in (("ac", "psu", rack), ("dc", "psu.dc", "")):
@@ -173,9 +174,19 @@ def _plan_supplies(service: Service, wanted: Wanted, body: Resource | None, tota
 def _note_supplies(service: Service, body: Resource | None, found: list[Supply]) -> None:
     """Name the source of supplies, where it is not the PowerSubsystem that the chassis has."""
     source = next((reading.source for psu in found for reading in (psu.ac, psu.dc) if reading is not None), "")
-    is_other = source == "Sensors" or source.startswith("Power,")
+    is_other = source.startswith(("Power,", "Sensors")) and source != "Sensors of a power supply"
+    if source:
+        _note_numbers(service, "psu:N", [psu.name for psu in found], 1)
     if is_other and body is not None and find_link(body.body, "PowerSubsystem"):
         service.note("psu:N", f"read from {source}", "PowerSubsystem shows no power of the supplies")
+
+
+def _note_numbers(service: Service, scope: str, names: list[str], first: int) -> None:
+    """Tell which device has which number, where the device's own numbers differ: one may be missing among them."""
+    numbers = [sources.find_number(name) for name in names]
+    if any(numbers) and numbers != list(range(first, first + len(names))):
+        what = f"numbered {', '.join(str(number) for number in range(first, first + len(names)))} in this order"
+        service.note(scope, what, ", ".join(names))
 
 
 def _doubt_supplies(walker: Walker, found: list[Supply]) -> str:
@@ -238,6 +249,8 @@ def _list_processors(service: Service, kind: str, contexts: tuple[str, ...]) -> 
                 service.note(f"{kind.lower()}:N", f"{one.id}: {where}", doubt)
             rows.append((one, reading))
         found += rows if any(reading is not None for _, reading in rows) else []
+    if found:
+        _note_numbers(service, f"{kind.lower()}:N", [one.id for one, _ in found], 0)
     return found
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 UPDATE_S = 1.0  # assumed where a service does not state a SensingInterval
 OLDEST_S = 120.0  # a reading that looks older at opening tells of a wrong clock, not of an old reading
 FAR_APART = 2.0  # two powers of one thing that differ by more than this factor are not of the same thing
+NAME_DOUBT = "its name may be that of a part"
 EXPANDED = 64  # sensors that may be asked for at once at each reading
 # Totals of makers that leave PowerControl empty (Fujitsu; Inspur and Huawei), and iLO 4's beside it.
 MAKER_TOTALS: tuple[tuple[str, ...], ...] = (
@@ -125,18 +126,20 @@ def _read_together(walker: Walker, made: Reading, sensor: Resource, counter: Res
     return replace(made, power=power, energy=move(made.energy, counter.path), time=move(made.time, sensor.path))
 
 
-def list_power_sensors(walker: Walker, chassis: Resource) -> list[Candidate]:
+def list_power_sensors(walker: Walker, chassis: Resource, systems: Iterable[Resource]) -> list[Candidate]:
     """Return the power sensors of a chassis that have a reading, each with the one counter of the same name."""
+    wholes = [system.path.rstrip("/") for system in systems]
     sensors = list_sensors(walker, chassis)
+    counters = [one for one in sensors if one.name and _locate(one, "energy") is not None]
     found = []
     for sensor in sensors:
-        same = [other for other in sensors if other.name == sensor.name and _locate(other, "energy") is not None]
-        counter = same[0] if len(same) == 1 and sensor.name else None
+        same = [one for one in counters if one.name == sensor.name]
+        counter = same[0] if len(same) == 1 else None
         reading = read_sensor(walker, sensor, "Sensors", counter)
         if reading is not None:
             watts = values.read_number(walker.get(reading.power.path), reading.power)
             names = tuple(dict.fromkeys(name for name in (sensor.name, sensor.id) if name))
-            found.append(Candidate("sensors", chassis, names, watts, reading, kinds.doubt_total(sensor)))
+            found.append(Candidate("sensors", chassis, names, watts, reading, kinds.doubt_total(sensor, wholes)))
     return found
 
 
@@ -231,8 +234,12 @@ def list_totals(walker: Walker, chassis: Resource, systems: Iterable[Resource]) 
 def _list_controls(walker: Walker, chassis: Resource, power: Resource, systems: set[str]) -> list[Candidate]:
     """Return the members of PowerControl that show a power, or the totals of makers that leave it empty."""
     found = []
-    for member, field, shown in find_controls(power):
+    controls = find_controls(power)
+    for member, field, shown in controls:
         doubt = shown or _doubt_related(walker, member, {chassis.path.rstrip("/"), *systems})
+        is_linked = len(controls) == 1 and bool(systems & set(list_links(member, "RelatedItem")))
+        if shown == NAME_DOUBT and is_linked and not kinds.names_part(values.read_text(member, "Name")):
+            doubt = ""  # the only one, and linked to the computer system: its name may be any
         try:
             watts = values.read_number(power.body, field)
         except ReadFailed:
@@ -261,6 +268,8 @@ def find_controls(power: Resource) -> list[tuple[dict[str, Any], Field, str]]:
     """
     rows = values.list_rows(power.body, "PowerControl")
     named = [kinds.list_words(values.read_text(row, "Name")) for row in rows]
+    if len(rows) == 1:  # "Power Control 1" beside no other
+        named = [{word for word in named[0] if not word.isdecimal()}]
     whole = [row for row, words in zip(rows, named, strict=True) if words <= kinds.POWERS | kinds.WHOLES]
     if len(whole) > 1:  # nameless ones beside each other may be anything
         whole = [row for row, words in zip(rows, named, strict=True) if row in whole and words & kinds.WHOLES]
@@ -269,7 +278,7 @@ def find_controls(power: Resource) -> list[tuple[dict[str, Any], Field, str]]:
     for row in rows:
         field = power.locate_power("PowerControl", values.find_member_step(rows, row), "PowerConsumedWatts")
         if row not in whole:
-            doubt = "its name may be that of a part"
+            doubt = NAME_DOUBT
         elif row not in served:
             doubt = f"it is {values.read_state(row)}"
         else:
@@ -314,7 +323,8 @@ def list_supply_sensors(walker: Walker, chassis: Resource) -> list[Supply]:
     sides: dict[str, dict[str, Reading]] = {"ac": {}, "dc": {}}
     for sensor in list_sensors(walker, chassis):
         if sensor.body.get("PhysicalContext") in kinds.SUPPLIES and kinds.is_in_service(sensor.body):
-            reading, side = read_sensor(walker, sensor, "Sensors"), kinds.find_side(sensor)
+            source = f"Sensors of {sensor.body['PhysicalContext']}"
+            reading, side = read_sensor(walker, sensor, source), kinds.find_side(sensor)
             if reading is not None and side:
                 sides[side][sensor.name or sensor.id] = reading
     names = dict.fromkeys([*sides["ac"], *sides["dc"]])

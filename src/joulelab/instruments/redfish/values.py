@@ -133,6 +133,8 @@ def find_member_step(rows: list[Any], member: dict[str, Any]) -> Step:
 def find_scale(sensor: Any) -> tuple[str, float] | None:
     """Return the quantity of a Sensor (power, energy) and its scale to SI; None for others and for unknown units."""
     kind, unit = read_text(sensor, "ReadingType"), read_text(sensor, "ReadingUnits")
+    if not unit and isinstance(sensor, dict) and sensor.get("ReadingUnits") not in (None, ""):
+        return None  # a unit that is no text
     if kind == "Power" or (not kind and unit in POWER_W):
         return ("power", POWER_W[unit or "W"]) if (unit or "W") in POWER_W else None
     if kind in ENERGY_TYPES:

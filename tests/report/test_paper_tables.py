@@ -18,6 +18,7 @@ from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.result import Check
 from joulelab.analysis.study_cells import Cell, Trial
 from joulelab.core.quantity import Quantity
+from joulelab.report import format as fmt
 from joulelab.report.paper_tables import (
     describe_paper,
     format_clock,
@@ -262,13 +263,15 @@ def test_names_of_pairs_leave_out_what_rows_share_and_what_a_node_does_not_have(
     assert _names(summarise_cells(batches)) == ["batch=2 : 1"]
 
 
-def test_a_ratio_is_never_shown_below_zero() -> None:
+def test_figures_that_are_not_resolved_are_in_words_and_in_full_in_csv() -> None:
     wild = [
         cell("a", [trial(9.0, 1.0), trial(9.1, 1.0)], node="a"),
         cell("b", [trial(1.0, 1.0), trial(9.0, 1.0)], node="b"),
     ]
-    first = list_pair_tables(summarise_cells(wild))[0].rows[0]
-    assert str(first.cells[1]).startswith("0.552 (0 to ")
+    table = list_pair_tables(summarise_cells(wild))[0]
+    assert (table.rows[0].cells[1], table.rows[0].cells[-1]) == (fmt.NOT_RESOLVED, fmt.NOT_RESOLVED)
+    papers = [list_paper_tables(summarise_cells(wild), spread=spread)[0] for spread in ("interval", "deviation")]
+    assert [paper.rows[1].figures[0] for paper in papers] == [fmt.NOT_RESOLVED, "5.00 ± 5.66"]
     assert _rows(write_pairs_csv(summarise_cells(wild)))[0]["ratio_low"] == "0.0"
     assert summarise_cells(wild).to_json()["pairs"][0]["ratio_interval"][0] == 0.0
 

@@ -435,7 +435,7 @@ def _make_pair_table(title: str, pairs: Sequence[CellPair], knobs: Mapping[str, 
     names = [name.replace(" ", HARD_BLANK).replace(f":{HARD_BLANK}", ": ") for name in name_pairs(pairs, knobs)]
     columns: list[FilledColumn] = [
         (Column("", align="left"), tuple(names)),
-        (Column("ratio"), tuple(_format_bounds(p.ratio, p.ratio_interval) for p in pairs)),
+        (Column("ratio"), tuple(_format_ratio(p) for p in pairs)),
         (Column("p"), tuple(_format_chance(p.p_corrected) for p in pairs)),
         (Column("verdict"), tuple(VERDICTS.get(p.verdict, p.verdict) + ("*" if p.assumed else "") for p in pairs)),
     ]
@@ -481,6 +481,11 @@ def format_more_repeats(pair: CellPair) -> str:
     if pair.more_than_100:
         return "meters" if pair.by_meters else f"> {MOST_REPEATS}"
     return "" if pair.more_repeats is None else f"{pair.more_repeats}"
+
+
+def _format_ratio(pair: CellPair) -> str:
+    bounds = pair.ratio_interval
+    return fmt.NOT_RESOLVED if bounds is not None and bounds[0] <= 0 else _format_bounds(pair.ratio, bounds)
 
 
 def _format_difference(pair: CellPair) -> str:

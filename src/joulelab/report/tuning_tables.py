@@ -69,7 +69,7 @@ def write_tuning_headline(tuned: Tuned) -> str:
 
 
 def _format_gain(q: Quantity | None, more: str, less: str) -> str:
-    if q is None or not q.is_resolved:
+    if q is None or not q.is_resolved or not q.value:
         return ""
     word = more if q.value >= 0 else less
     text = fmt.format_percent(abs(q.value)) if q.expanded is None else fmt.format_change(abs(q.value), q.expanded)
@@ -157,6 +157,8 @@ def _describe_saving(tuned: Tuned) -> str:
     took = "" if tuned.slower is None else f", {_format_time(tuned.slower)}"
     always = " all the time" if tuned.mode == "online" else ""
     against = f"{saving}{took}, against {base.shown}{always}"
+    if not tuned.saved.is_resolved:
+        return against
     return f"{against}{_describe_payback(tuned, base, best)}" if tuned.sure else f"not sure: {against}"
 
 

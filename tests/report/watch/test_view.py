@@ -272,7 +272,7 @@ def test_without_meters_it_says_why(tmp_path: Path) -> None:
     text = plain(draw_screen(view, 80, 24))
     assert all(word in text for word in ("nvml", "no library"))
     assert "-> joulelab doctor" in text
-    assert "no power meter" in write_line(view)
+    assert "no power meter can be read here: nvml is absent (no library)" in write_line(view)
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:

@@ -67,6 +67,19 @@ def test_a_tuning_inside_a_run_says_when_it_would_have_paid() -> None:
     assert "~ no significant difference" in text
 
 
+def test_what_a_tuning_cannot_resolve_is_in_words() -> None:
+    samples = [
+        Sample(260.0, Quantity(10.0), Quantity(0.1)),
+        Sample(180.0, Quantity(9.0, {"edge:y": 2.0}), Quantity(0.1)),
+    ]
+    found = Tuned(
+        ENERGY, "online", rows(ENERGY, samples, 260.0, {}), 260.0, choice=180.0, saved=Quantity(-10.0, {"edge:x": 9.0}),
+        slower=Quantity(3.0, {"rate:x": 2.0}), over="in this run",
+    )  # fmt: skip
+    assert "saved not resolved, change of time not resolved, against 260 W" in " ".join(shown(found).split())
+    assert "change of energy not resolved" in write_tuning_headline(found)
+
+
 def test_a_tuning_tells_the_figures_that_a_sweep_of_the_same_slots_tells(tmp_path: Path) -> None:
     swept(tmp_path / "s", {260.0: 3, 220.0: 3, 180.0: 3, 140.0: 1})
     found = tuned(tmp_path / "s", Made(lambda cap: noisy(cap, 1)), "140:260:40", trials=3, repeat_max=3)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "CSV or Parquet files that something else wrote, asked after the fact"
 PRIVILEGE = "none beyond reading the file"
-TRIED = "public logs of nodes and GPUs, and files made for tests"
+TRIED = "public logs of nodes and GPUs, a submission of MLPerf Inference, and files made for tests"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
 CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {

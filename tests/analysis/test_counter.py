@@ -309,6 +309,15 @@ def test_a_power_may_change_anywhere_in_a_tick(x):
     assert np.abs(errors).max() < 1e-9
 
 
+def test_a_change_that_blurred_steps_alone_may_cause_is_none():
+    """300 W all the time: steps placed too early and too late make 250 W of it on one side, 375 W on the other."""
+    t = np.array([0.0, 1.2, 2.1, 2.9])
+    c = curve(np.arange(0, 4, 0.1), 300 * np.arange(0, 4, 0.1), limits=(0, 700))
+    for half, value in ((0.2, 300 + 150), (0.001, 300 + 250 * 0.3 + 375 * 0.15)):  # else it changes after 0.3 s
+        found = c._interpolate(Knots(t, np.full(4, half), 300.0 * np.arange(4)), 1.65, 1)
+        assert found[0] == pytest.approx(value)
+
+
 @pytest.mark.parametrize("x", [0.1, 0.5, 0.8])
 def test_an_event_inside_a_tick_may_lie_before_or_after_an_edge(x):
     """200 J more than the power on both sides explains."""

@@ -21,7 +21,7 @@ from joulelab.analysis.unseen import (
     place_unseen,
     select_steps,
 )
-from joulelab.core.quantity import Quantity, make_edge_terms
+from joulelab.core.quantity import COVERAGE_FACTOR, Quantity, make_edge_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,10 +277,15 @@ class CounterCurve:
     def _guess_energy(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
         """Return the energy x seconds into a tick: power changes once, to the power after the tick, or is constant.
 
-        A straight line would be too low for every workload: its begin and end are where power changes.
+        A straight line would be too low for every workload: its begin and end are where power changes. But a change
+        that blurred steps alone may cause (k = 2) is none.
         """
         before, after = knots.find_slope(k - 1, k), knots.find_slope(k + 1, k + 2)
         if before is None or after is None or not min(before, after) < mean < max(before, after):
+            return mean * x
+        sides = ((before, k - 1), (after, k + 1))
+        blur = [w * math.hypot(*knots.half[i : i + 2]) / (knots.t[i + 1] - knots.t[i]) for w, i in sides]
+        if abs(after - before) <= COVERAGE_FACTOR / math.sqrt(3) * math.hypot(*blur):
             return mean * x
         turn = span * (mean - after) / (before - after)
         return before * min(x, turn) + after * max(x - turn, 0.0)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.constants            Markdown, for docs/explanation/analysis.md
 
-Each constant by the regime of `benchmarks.regimes` that it is about, with all draws of `benchmarks.coverage`; lags by
-12 drawn nodes. No errors of gain and offset, which would hide the rest.
+Each constant by the regime of `benchmarks.regimes` that it is about, with the first draws of `benchmarks.coverage`;
+lags by 12 drawn nodes. No errors of gain and offset, which would hide the rest.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.coverage import COUNT, SEED, summarise
+from benchmarks.coverage import SEED, summarise
 from benchmarks.regimes import measure_regime
 from benchmarks.wall import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+COUNT = 60  # drawn loads of each kind
 WALL_SEEDS, WALL_SECONDS = range(1, 13), 20.0
 BY_REGIME = {
     "counter": ("counter.TICK_DRIFT", "counter.REFINING_KNOTS"),
@@ -48,17 +49,17 @@ FACTORS = (0.6, 1.6)
 
 
 def judge_regime(regime: str) -> str:
-    """Return the share inside the interval, and the median half-width (k = 2) over the root mean square error."""
-    inside, _, _, ratio = summarise([o for o in measure_regime(regime, COUNT, SEED) if o.known])
-    return f"{inside:.1%} | {ratio:.2f}".replace("%", " %")
+    """Return the share inside the interval, and the median relative half-width (k = 2)."""
+    inside, width, *_ = summarise([o for o in measure_regime(regime, COUNT, SEED) if o.known])
+    return f"{inside:.1%} | {width:.3%}".replace("%", " %")
 
 
 def judge_nodes() -> str:
-    """Return the share inside, and the median relative half-width (k = 2), of the meters around nodes."""
+    """Return the same for the meters around nodes."""
     every = [o for seed in WALL_SEEDS for o in virtual(seed, WALL_SECONDS, gains=False)]
     found = [o for o in every if o.name.startswith(("node.", "outlet"))]
     inside, width = np.mean([o.covered for o in found]), np.median([o.expanded / o.true for o in found])
-    return f"{inside:.1%} | {width:.2%}".replace("%", " %")
+    return f"{inside:.1%} | {width:.3%}".replace("%", " %")
 
 
 @contextmanager
@@ -77,9 +78,10 @@ def replace_constant(name: str, factor: float) -> Iterator[str]:
             setattr(user, constant, value)
 
 
-def print_table(names: tuple[str, ...], second: str, judge: Callable[[], str]) -> None:
+def print_table(title: str, names: tuple[str, ...], judge: Callable[[], str]) -> None:
     """Print a row for each constant: the figures with its value times each of the factors."""
-    head = " | ".join(f"x {factor:g} | inside | {second}" for factor in FACTORS)
+    print(f"\n{title}, as it is: {judge().replace(' | ', ' inside, median U ')}.\n")
+    head = " | ".join(f"x {factor:g} | inside | median U" for factor in FACTORS)
     print(f"| constant | {head} |\n|---|---|---|---|---|---|---|", flush=True)
     for name in names:
         cells = []
@@ -93,10 +95,8 @@ def main() -> None:
     """Print a table for each regime, and one for nodes."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for regime, names in BY_REGIME.items():
-        print(f"\nRegime {regime}, as it is: {judge_regime(regime).replace(' | ', ' inside, U/rms ')}.\n")
-        print_table(names, "U/rms", partial(judge_regime, regime))
-    print(f"\nMeters around 12 nodes, as it is: {judge_nodes().replace(' | ', ' inside, median U ')}.\n")
-    print_table(OF_NODES, "median U", judge_nodes)
+        print_table(f"Regime {regime}", names, partial(judge_regime, regime))
+    print_table(f"Meters around {len(WALL_SEEDS)} nodes", OF_NODES, judge_nodes)
 
 
 if __name__ == "__main__":

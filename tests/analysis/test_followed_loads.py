@@ -33,10 +33,11 @@ class Square:
         return (self.joules(t) - self.joules(t - window_s)) / window_s
 
 
-def channel(scope, meter, t, watts, step_s, update_s, window_s):
+def channel(scope, meter, t, watts, step_s, update_s, window_s, parts=0):
     spec = Spec("power_w", "power", "W", "power", update_s, window_s, accuracy=accuracy(0.01, shared=meter))
     curve = PowerCurve(readings(t, watts), spec, name=f"{meter}/{scope}", step_s=step_s)
-    return EnergyChannel("h", meter, Stream(scope, "power", scope, step_s, (spec,)), spec, curve)
+    stream = Stream(scope, "power", scope, step_s, (spec,), sums="node.ac" if parts else "", parts=parts)
+    return EnergyChannel("h", meter, stream, spec, curve)
 
 
 def doubt(rng, load, span_s, *, every_s=1.0, good=1, dead=0):
@@ -67,6 +68,21 @@ def test_a_dead_meter_is_found_by_begin_and_end_of_the_workload(draws, shortest_
     rng = np.random.default_rng(8)
     loads = [Square(rng, shortest_s, longest_s, around_s=30.0, span_s=300.0) for _ in range(draws)]
     assert [load.period_s for load in loads if doubt(rng, load, 300.0, good=0, dead=1) != {"dead0"}] == []
+
+
+@pytest.mark.parametrize("shares", [[1 / 8] * 8, [0.5, 0.5, 0.0, 0.0]])
+def test_a_cord_that_carries_a_small_part_or_is_in_reserve_is_believed(shares):
+    rng, at, fast = np.random.default_rng(10), np.arange(0.4, 76, 1.0), np.arange(0, 76, 0.1)
+    load = Square(rng, 0.05, 0.06, around_s=8.0, span_s=76.0)
+    gpu = channel("gpu:0", "nvml", fast, load.mean(fast, 0.025), 0.1, 0.1, 0.025)
+    cords = [
+        channel(f"outlet:{k}", "pdu", at, share * load.mean(at, 1.0) + rng.normal(5, 1, at.size), 1.0, 1.0, 1.0, parts=8)
+        for k, share in enumerate(shares)
+    ]
+    scopes = [ScopeChannels(c.stream.scope, "h", "node.ac", (c,)) for c in (gpu, *cords)]
+    found = join_meters(scopes, ns(8.0), ns(68.0)).lags
+    assert [lag.doubted for lag in found] == [False] * len(shares)
+    assert [lag.correlation < 0.5 for lag in found] == [share == 0 for share in shares]
 
 
 @pytest.mark.parametrize("draws", DRAWS)

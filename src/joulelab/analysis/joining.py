@@ -192,12 +192,15 @@ def _doubt_meters(
 
 
 def _is_dead(channel: EnergyChannel, fast: _FastMeters, workload: tuple[int, int], *, is_seen: bool) -> bool:
-    """Return whether a channel misses a movement of the load: of the whole workload, or in it if that `is_seen`."""
+    """Return whether a channel misses a movement of the load: of the whole workload, or in it if that `is_seen`.
+
+    One of several cords may carry a small part of a node, or nothing: it is not judged by the whole.
+    """
     base, quantum_w = fast.curve.base_ns, _find_quantum_w(channel, fast)
     shown, late_s = find_window_means(channel, base), channel.spec.lag_s / 2 + channel.update_s + fast.curve.step_s
     a, b = ((t - base) * 1e-9 for t in workload)
     rises = shows_workload(shown, fast.curve, (a, b), late_s, quantum_w)
-    if rises or (rises is not None and _find_seen_share(channel) >= FULL_VIEW):
+    if rises or (rises is not None and channel.stream.parts < 2 and _find_seen_share(channel) >= FULL_VIEW):
         return not rises
     return is_seen and has_moved(shown, fast.curve, late_s, quantum_w)
 

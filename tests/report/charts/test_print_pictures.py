@@ -61,7 +61,7 @@ def test_a_run_is_drawn_with_its_phases_lines_and_figures(tmp_path: Path) -> Non
     ):
         assert word in power, word
     assert result.energy is not None
-    whole = fmt.format_quantity(result.energy.value, result.energy.expanded, "J")
+    whole = fmt.format_quantity(result.energy, "J")
     assert whole in drawn(found, "energy", tmp_path)
     assert "each epoch" in drawn(found, "phases", tmp_path).lower()
 

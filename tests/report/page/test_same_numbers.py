@@ -14,7 +14,7 @@ from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.power_profile import make_profile
 from joulelab.analysis.results_file import load_result
-from joulelab.core.quantity import add_quantities
+from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.report import format as fmt
 from joulelab.report import run_tables
 from joulelab.report.charts.run_charts import split_energy
@@ -92,11 +92,12 @@ def unit_of(heads: list[str], name: str) -> float:
     return FACTORS[next(h for h in heads if h.startswith(f"{name}, ")).partition(", ")[2]]
 
 
-def interval(quantity: dict[str, Any] | None, factor: float) -> str:
+def interval(quantity: dict[str, Any] | None, factor: float, unresolved: str = fmt.TOO_SHORT_CELL) -> str:
     if quantity is None:
         return fmt.NOTHING
     wide = quantity["expanded"]
-    return fmt.format_interval(quantity["value"] / factor, None if wide is None else wide / factor)
+    wide = None if wide is None else wide / factor
+    return fmt.format_interval(quantity["value"] / factor, wide, unresolved=unresolved)
 
 
 def test_every_row_of_the_tables_is_the_terminals(told: Told) -> None:
@@ -123,17 +124,18 @@ def test_every_figure_of_the_energy_table_is_the_jsons(told: Told) -> None:
         powers = [told_of["mean_w"]["value"], statistics.get("median"), statistics.get("maximum")]
         expected = [interval(told_of["energy"], joules)]
         expected += [fmt.NOTHING if w is None else fmt.format_number(w / watts) for w in powers]
-        expected += [interval(told_of["net"], joules)] if len(heads) > 5 else []
+        expected += [interval(told_of["net"], joules, unresolved=fmt.NOT_RESOLVED)] if len(heads) > 5 else []
         assert cells == expected, label
 
 
 def test_the_first_figures_are_those_of_the_headline_and_the_json(told: Told) -> None:
     energy = told.json["energy"]
     cards = told.html.by_class["value"]
-    assert cards[0] == fmt.format_quantity(energy["value"], energy["expanded"], "J")
+    q = Quantity(energy["value"], {"x": energy["expanded"] / 2})
+    assert cards[0] == fmt.format_quantity(q, "J")
     assert cards[1] == fmt.format_duration(told.json["duration_s"])
-    watt_hours = fmt.format_watt_hours(energy["value"])
-    assert f"{cards[0]} ({watt_hours}) in {cards[1]}, {cards[2]} on average" == write_headline(told.result)
+    first = fmt.format_quantity(q, "J", beside=fmt.format_watt_hours(energy["value"]))
+    assert f"{first} in {cards[1]}, {cards[2]} on average" == write_headline(told.result)
     assert write_headline(told.result) in told.terminal
     assert told.html.by_class["name"][:3] == ["energy", "time", "mean power"]
 

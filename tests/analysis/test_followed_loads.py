@@ -76,7 +76,9 @@ def test_a_cord_that_carries_a_small_part_or_is_in_reserve_is_believed(shares):
     load = Square(rng, 0.05, 0.06, around_s=8.0, span_s=76.0)
     gpu = channel("gpu:0", "nvml", fast, load.mean(fast, 0.025), 0.1, 0.1, 0.025)
     cords = [
-        channel(f"outlet:{k}", "pdu", at, share * load.mean(at, 1.0) + rng.normal(5, 1, at.size), 1.0, 1.0, 1.0, parts=8)
+        channel(
+            f"outlet:{k}", "pdu", at, share * load.mean(at, 1.0) + rng.normal(5, 1, at.size), 1.0, 1.0, 1.0, parts=8
+        )
         for k, share in enumerate(shares)
     ]
     scopes = [ScopeChannels(c.stream.scope, "h", "node.ac", (c,)) for c in (gpu, *cords)]

@@ -245,6 +245,27 @@ def test_a_total_below_its_processors_is_not_the_node():
     assert [note.why for note in notes if note.code == "meter.contradiction"] == ["its processors alone draw 400 W"]
 
 
+def test_a_total_above_what_its_supplies_give_is_not_the_node():
+    chassis, more = control({"Name": "System Power Control", "PowerConsumedWatts": 5000})
+    more["/c/1/p"]["PowerSupplies"] = [{"MemberId": n, "PowerCapacityWatts": 800} for n in "12"]
+    with pytest.raises(Unavailable, match="its supplies give 1600 W"):
+        read(service(chassis=chassis, **more))
+    more["/c/1/p"]["PowerControl"][0]["PowerConsumedWatts"] = 1500
+    assert read(service(chassis=chassis, **more))[0]["node.ac"]["power_w"] == 1500
+
+
+def test_a_search_that_takes_too_long_says_so_and_how_to_go_on():
+    docs = service([(f"rail{number}", 10, {}) for number in range(100)])
+    seconds = iter(range(1000))
+    walker = Walker(docs.__getitem__, docs["/redfish/v1"], now=lambda: next(seconds) * 1_000_000_000)
+    with pytest.raises(ReadFailed, match="60 s were over") as refused:
+        plans(walker, Wanted({}, "bmc", 1.0))
+    assert "sources" in refused.value.next
+    walker = Walker(docs.__getitem__, docs["/redfish/v1"], now=lambda: next(seconds) * 1_000_000_000)
+    with pytest.raises(Unavailable, match="no power by Redfish"):
+        plans(walker, Wanted({}, "bmc", 1.0, sources=("sensors",)))
+
+
 def test_supplies_of_full_efficiency_are_not_read():
     rows = [{"MemberId": str(n), "PowerInputWatts": 250, "PowerOutputWatts": out} for n, out in ((1, 230), (2, 250))]
     chassis, more = control({"Name": "System Power Control", "PowerConsumedWatts": 500})

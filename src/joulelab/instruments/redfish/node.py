@@ -76,6 +76,8 @@ def choose_total(service: Service, wanted: Sequence[str] | None) -> list[Candida
     owners = {owner for one in service.nodes for owner in kinds.find_owners(one, service.systems)}
     owned = {owner for one in service.others for owner in kinds.find_owners(one, service.systems)} | owners
     lost = [one.id for one in service.systems if one.path not in owned and len(service.systems) > 1]
+    lost += [one.id for one in service.others if one.body.get("ChassisType") in ("Blade", "Sled")]  # beside its system
+    lost += _list_lost(service.walker)
     if len(shown) > 1 or (shown and (len(owners) > 1 or lost) and not service.is_named):
         listed = [f'{found[0].watts:g} W with chassis = "{chassis.id}"' for chassis, found in shown]
         empty = [one.id for one in service.nodes if one not in [chassis for chassis, _ in shown]]
@@ -105,6 +107,13 @@ def choose_total(service: Service, wanted: Sequence[str] | None) -> list[Candida
         f"{boards[0].chassis.id} is a {kind}, and no other chassis has power",
     )
     return boards
+
+
+def _list_lost(walker: Walker) -> list[str]:
+    """Return the computer systems that are listed and do not answer."""
+    listed = walker.follow(walker.root, "Systems")
+    paths = values.list_rows(listed.body, "Members") if listed is not None else []
+    return [path for row in paths if (path := find_link(row)) is not None and walker.open(path) is None]
 
 
 def _choose_in(service: Service, chassis: Resource, wanted: Sequence[str] | None) -> list[Candidate]:

@@ -13,7 +13,7 @@ from joulelab.instruments.redfish import kinds, node, sources
 from joulelab.instruments.redfish.cooling import find_cooling
 from joulelab.instruments.redfish.gpus import as_own_sensor
 from joulelab.instruments.redfish.node import NODE_SOURCES
-from joulelab.instruments.redfish.values import Field, find_scale
+from joulelab.instruments.redfish.values import HIGHEST_W, Field, find_scale
 from joulelab.instruments.redfish.walk import find_link, list_links
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ COOLING_S = 5.0
 # asked for in `sources`.
 NODE_S, LOOK_S = 60.0, 6.0
 ASSUMED_GAIN = 0.05
-PARTS_ABOVE = 1.15  # processors that draw more than this share of the node's power show that it is not all of it
+ABOVE = 1.15  # parts may seem to draw so much more than the whole, which is read at another moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def plans(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Missing]]:
                 service.notes.append(Missing.from_error(name, error))
     walker.limit_s = None
     if wanted.sensor is None and wanted.sources is None:
-        found = _check_parts(service, found)
+        found = _check_parts(service, found, body)
     if not any(plan.measures for plan in found) and not (found and wanted.sources == ("cooling",)):
         raise refusal or _refuse_all(service.notes, wanted)
     if refusal is not None:
@@ -120,6 +120,9 @@ def _plan_shelf(service: Service, wanted: Wanted, shelf: Shelf) -> list[Plan]:
     """Return the streams of a power shelf: its own total, and its supplies, whose inputs sum to the rack."""
     rack = wall.feeds_of(wanted.config, "rack")
     model, made = _name_model(shelf.chassis), []
+    doubt = _doubt_supplies(service.walker, shelf.supplies)
+    if doubt:
+        raise Unavailable("the figures of the shelf's supplies cannot be", where=wanted.label, why=doubt)
     if shelf.total is not None:
         place = wall.Place(scope=rack, parent=None, sums="", parts=0)
         made.append(_plan(wanted, "rack", "node", place, shelf.total.reading, model=model))
@@ -214,26 +217,31 @@ def _compare_supplies(walker: Walker, metered: list[Reading], total: list[Plan],
     return None
 
 
-def _check_parts(service: Service, found: list[Plan]) -> list[Plan]:
-    """Return the plans without a total that is smaller than its processors: it is not the power of the whole node."""
+def _check_parts(service: Service, found: list[Plan], body: Resource | None) -> list[Plan]:
+    """Return the plans without a total that its parts do not allow: below its processors, above what supplies give."""
     total = next((plan.fields[0] for plan in found if plan.stream.scope == "node.ac"), None)
-    parts = [field for plan in found if plan.stream.scope.startswith(("gpu:", "cpu:")) and "/" not in plan.stream.scope
-             for field in plan.fields[:1] if field is not None]  # fmt: skip
-    if total is None or not parts:
+    if total is None or body is None:
         return found
+    scopes = [(plan.stream.scope, plan.fields[0]) for plan in found]
+    parts = [field for scope, field in scopes if field and scope.startswith(("gpu:", "cpu:")) and "/" not in scope]
     for again in (False, True):
         try:
+            capacities = [psu.capacity_w for psu in sources.list_supplies(service.walker, body)]
+            most_w = ABOVE * sum(filter(None, capacities)) if capacities and all(capacities) else HIGHEST_W
             whole, inside = service.walker.read(total), sum(map(service.walker.read, parts))
         except MeterError:
             return found
-        if inside <= PARTS_ABOVE * whole:
+        if inside <= ABOVE * whole <= ABOVE * most_w:
             return found
         if not again:
             service.walker.forget(total, *parts)
-    service.notes.append(Missing(
-        "node.ac", f"{total.name} shows {whole:g} W and is not used", f"its processors alone draw {inside:g} W",
-        "name the node's power with chassis = and sensor =", "meter.contradiction",
-    ))  # fmt: skip
+    is_above = whole > most_w
+    why = f"its supplies give {most_w / ABOVE:g} W" if is_above else f"its processors alone draw {inside:g} W"
+    what, advice = (
+        f"{total.name} shows {whole:g} W and is not used",
+        "name the node's power with chassis = and sensor =",
+    )
+    service.notes.append(Missing("node.ac", what, why, advice, "meter.contradiction"))
     return [plan for plan in found if plan.stream.scope != "node.ac" and plan.stream.sums != "node.ac"]
 
 

@@ -192,7 +192,8 @@ def _compare_source(walker: Walker, power: Field, sensor: Resource) -> str:
     """Return the contradiction of an excerpt and its sensor; both are asked again, since the load may have changed."""
     source = _locate(sensor, "power")
     if source is None:
-        return ""
+        kind = " in ".join(str(sensor.body[key]) for key in ("ReadingType", "ReadingUnits") if sensor.body.get(key))
+        return f"its sensor {sensor.name or sensor.id!r} shows {kind[:40]}" if kind else ""
     for again in (False, True):
         try:
             shown, sensed = walker.read(power), walker.read(source)

@@ -1,4 +1,4 @@
-"""Measure a node through its BMC by Redfish: whole node, power supplies, HGX GPUs, inlet temperature and fans."""
+"""Measure a node through its BMC by Redfish: whole node, supplies, GPUs, CPUs, inlet and fans; or a power shelf."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter, Spec, Stream
     from joulelab.instruments.hooks import Missing
 
-SUMMARY = "node, power supplies, HGX GPUs, inlet and fans through the BMC (Redfish)"
+SUMMARY = "node, supplies, GPUs, CPUs, inlet and fans, or a power shelf, through the BMC (Redfish)"
 PRIVILEGE = "an account of the BMC that may read (ReadOnly)"
-TRIED = "the simulated node; not on hardware"
+TRIED = "recordings of seven services and the simulated node; not on hardware"
 CONFIG = wall.COMMON | {
     "address": "BMC: HOST, HOST:PORT, or http://HOST:PORT without TLS (port 443)",
     "user": "account of the BMC",

@@ -10,10 +10,10 @@ from joulelab.analysis.study_cells import Cell, Note, Trial, compute_means
 from joulelab.core.errors import JoulelabError
 from joulelab.core.quantity import Quantity
 from joulelab.core.text import SERVED_TWIN
-from joulelab.report.format import name_twins
+from joulelab.report.format import NOT_RESOLVED, name_twins
 from joulelab.report.run_tables import RATED_ADVICE, format_ratio
 from joulelab.report.study_tables import name_plain_cell
-from joulelab.report.tables import Table, make_table, scale_column
+from joulelab.report.tables import Column, Table, make_table, scale_column
 from joulelab.store.run_folder import read_meta
 from joulelab.study.nodes import list_simulated
 
@@ -131,12 +131,14 @@ def describe_estimates(estimates: Sequence[CellEstimate], summary: StudySummary)
     """Return a sentence with the range of ratios, or advice if the rated power is unknown."""
     if not estimates:
         return f"Unknown: no run recorded the rated power of its devices; {RATED_ADVICE}."
-    ranked = sorted(estimates, key=lambda each: each.ratio.value)
+    ranked = sorted((each for each in estimates if each.ratio.is_resolved), key=lambda each: each.ratio.value)
+    if not ranked:
+        return f"The ratio of runtime x rated power to the measured energy is {NOT_RESOLVED}."
     low, high = (format_ratio(each.ratio) for each in (ranked[0], ranked[-1]))
-    of = f"{len(estimates)} cell{'s' if len(estimates) > 1 else ''}"
-    lacking = sum(cell.compared is not None for cell in summary.cells) - len(estimates)
+    of = f"{len(ranked)} cells"
+    lacking = sum(cell.compared is not None for cell in summary.cells) - len(ranked)
     without = f"; unknown for {lacking} more" if lacking > 0 else ""
-    if len(estimates) == 1:
+    if len(ranked) == 1:
         return f"Runtime x rated power is {low} times the measured energy of the same devices{without}."
     times = f"{low} to {high} times"
     return f"Runtime x rated power is {times} the measured energy of the same devices, over {of}{without}."
@@ -146,7 +148,7 @@ def make_estimate_table(estimates: Sequence[CellEstimate], summary: StudySummary
     """Return a table of the estimates: cell, rated power, estimate, energy used, ratio."""
     energy = scale_column("estimate", "J", [v for e in estimates for v in (e.energy_j, e.used.value)])
     watts = scale_column("rated", "W", [e.watts for e in estimates])
-    columns = ("cell", watts, energy, replace(energy, name="used"), "ratio", "of")
+    columns = ("cell", watts, energy, replace(energy, name="used"), Column("ratio", is_derived=True), "of")
     rows = []
     for e in estimates:
         name = format_knobs(summary.cell(e.cell).knobs) or name_plain_cell(summary, e.cell)

@@ -349,10 +349,10 @@ def make_scaling_table(summary: StudySummary, scalings: Sequence[Scaling]) -> Ta
     # A cell that is compared with itself has 1, which is no estimate.
     firsts = [s.points[0] for s in scalings for _ in s.points]
     estimates = [p != f and uses_estimate(summary, f.cell, p.cell) for p, f in zip(points, firsts, strict=True)]
-    ratios = Column("energy ratio"), tuple(p.energy_ratio for p in points)
+    ratios = Column("energy ratio", is_derived=True), tuple(p.energy_ratio for p in points)
     columns: list[FilledColumn] = [
         (Column("gpus"), tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
-        (Column("speed-up"), tuple(p.speedup for p in points)),
+        (Column("speed-up", is_derived=True), tuple(p.speedup for p in points)),
         (Column("efficiency", "%", is_share=True), tuple(p.efficiency for p in points)),
         _mark_estimates(ratios, estimates),
     ]

@@ -126,7 +126,9 @@ def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: StudySummary
     assert found[0].ratio.value == pytest.approx(2.0)
     assert found[0].ratio.expanded is not None
     assert found[0].ratio.expanded > 0.1  # two repeats that are far from each other
-    assert re.search(r"\b9 ", describe_estimates(found, summary))
+    assert fmt.NOT_RESOLVED in describe_estimates(found, summary)
+    near = [replace(found[0], ratio=Quantity(2.0, {"x": 0.1}))]
+    assert re.search(r"2\.00 ± 0\.20 times .* unknown for 9 more", describe_estimates(near, summary))
     assert [row.cells[0] for row in make_estimate_table(found, summary).rows] == ["cap=100 W gpus=1"]
     assert found[0].to_json()["rated_w"] == 10.0
 

@@ -75,7 +75,7 @@ def test_endings_are_repeated(runs: Path) -> None:
     assert done.stderr.startswith("joulelab: /no/such/command ")
     done = joulelab(runs, "run", "--json", *NO_POWER, "--", "/", code=126)
     data = json.loads(done.stdout)
-    assert (data["outcome"], data["error"]["code"]) == ("not-started", "workload")
+    assert (data["outcome"], data["error"]["code"]) == ("not-started", "workload.not-started")
     assert data["error"]["what"] in done.stderr
 
 

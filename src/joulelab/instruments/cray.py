@@ -43,8 +43,9 @@ def open_meter(config: Mapping[str, Any], *, now: Callable[[], int] = monotonic_
     check_keys("cray", config, CONFIG)
     root = Path(text("cray", config, "root", ROOT) or ROOT)
     if not (root / "energy").exists():
-        why, advice = f"no {root / 'energy'}", "nothing: only nodes of a Cray XC or HPE Cray EX have them"
-        raise Unavailable("there are no Cray counters", where="cray", why=why, next=advice)
+        why, advice = f"no {root / 'energy'}", "only a Cray XC or HPE Cray EX has them; other meters: joulelab meters"
+        code = "unavailable.no-counters"
+        raise Unavailable("there are no Cray counters", where="cray", why=why, next=advice, code=code)
     periods_s = seconds("cray", config, "period_s", 0.1), seconds("cray", config, "slow_period_s", 1.0)
     return CrayMeter(root, periods_s, now)
 
@@ -126,5 +127,5 @@ def parse_value(file: OpenFile, unit: bytes) -> int:
     match = _VALUE.fullmatch(content)
     if match is None or match[2] != unit:
         what, why = f"{file.path} does not hold a number of {unit.decode()}", f"it holds {content[:40]!r}"
-        raise ReadFailed(what, where="cray", why=why, next="it is tried again")
+        raise ReadFailed(what, where="cray", why=why, next="it is tried again", code="read-failed.no-number")
     return int(match[1])

@@ -65,7 +65,8 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
     if not any(sensor.scope for sensor in sensors):
         found = "; ".join(f"{s.driver} {s.path.name}: {s.why}" for s in sensors)
         why = f"not read: {found}" if found else f"{root} has no sensor of power or energy"
-        raise Unavailable("no sensor of power is known here", where="hwmon", why=why, next="nothing can be done here")
+        what, advice = "no sensor of power is known here", "other meters: joulelab meters"
+        raise Unavailable(what, where="hwmon", why=why, next=advice, code="unavailable.no-sensor")
     periods_s = seconds("hwmon", config, "period_s", 0.1), seconds("hwmon", config, "slow_period_s", 1.0)
     return HwmonMeter(sensors, periods_s)
 
@@ -156,9 +157,10 @@ class HwmonMeter(Readers):
                     self._missing.append(Missing.from_error(sensor.scope, error))
         if not self._streams:
             self.close()
-            kind = Denied if all(isinstance(error, Denied) for error in errors) else Unavailable
-            what = "there are sensors of power, but none can be read"
-            raise kind(what, where="hwmon", why=str(errors[0]), next="ask an administrator for read access")
+            is_denied = all(isinstance(error, Denied) for error in errors)
+            what, why = "there are sensors of power, but none can be read", str(errors[0])
+            advice, code = "ask an administrator for read access", f"{'denied' if is_denied else 'unavailable'}.sensors"
+            raise (Denied if is_denied else Unavailable)(what, where="hwmon", why=why, next=advice, code=code)
 
     def close(self) -> None:
         """Close the files."""

@@ -100,6 +100,8 @@ def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: P
         ("time,ts,power_w", "2024-05-01T12:00:00Z,1714564800,5", "config.no-time", "--time COLUMN"),
         ("t,power_w", "12.5,500", "config.no-time", "--time t=seconds"),
         ("time,power_w", "05/01/2024 12:00:00,500", "config.no-time", '--time "time=%m/%d/%Y %H:%M:%S"'),
+        ("time,power_w", "May 1st,500", "config.no-time", '--time "time=%d.%m.%Y'),
+        ("Report of rack 7", "power", "config.no-time", "header=3"),
     ],
 )
 def test_what_is_not_obvious_is_asked_for_in_words_of_the_command_line(
@@ -109,6 +111,38 @@ def test_what_is_not_obvious_is_asked_for_in_words_of_the_command_line(
         guessed(tmp_path, make_file(head, row, row))
     assert error.value.code == code
     assert word in str(error.value.next)
+
+
+def test_rows_that_may_be_of_several_devices_are_refused(tmp_path: Path) -> None:
+    """Read as one they would have a part of the energy."""
+    rows = [f"{at(k)},{d},500" for k in range(30) for d in "ab"]
+    with pytest.raises(ConfigError, match="device=pdu") as error:
+        guessed(tmp_path, make_file("t,pdu,power_w", *rows))
+    assert error.value.code == "config.devices"
+    bursts = [f"{at(k + g / 500)},{300 + g}" for k in range(20) for g in range(8)]
+    smi = [f"2024/05/01 12:00:{k:02d}.{2 * g:03d}, {300 + g} W" for k in range(20) for g in range(8)]
+    for text in (
+        make_file("t,what,power_w", *rows),
+        make_file("t,power_w", *bursts),
+        make_file("timestamp, power.draw [W]", *smi),
+    ):
+        with pytest.raises(ReadFailed, match="several devices") as refused:
+            _ = guessed(tmp_path, text).interval
+        assert refused.value.code == "read-failed.mixed-rows"
+    columns = [{"column": "power_w", "scope": "node.ac"}]
+    assert len(everything(guessed(tmp_path, make_file("t,power_w", *bursts), columns=columns))[0].rows) == 160
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a header and no rows"):
+        guessed(tmp_path, "time,power_w\n")
+
+
+def test_the_pattern_of_a_given_time_column_is_found(tmp_path: Path) -> None:
+    text = make_file("Zeit;w", "01.05.2024 12:00:00;500,5", "01.05.2024 12:00:01;500,5")
+    archive = guessed(tmp_path, text, time="Zeit", decimal=",")
+    assert seconds(everything(archive)[0]) == [0.0, 1.0]
+    assert "--time 'Zeit=%d.%m.%Y %H:%M:%S'" in archive.told[0]
 
 
 def test_what_is_given_is_not_guessed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,15 @@ from joulelab.instruments.file.layout import Layout, Names, check_tables, layout
 from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
 from joulelab.instruments.file.presets import PRESETS, find_preset, preset
 from joulelab.instruments.file.source import CsvSource, ParquetSource, read_lines, sha256
-from joulelab.instruments.file.streams import Track, drop_zeros, fetched, find_update_s, is_much, unreadable
+from joulelab.instruments.file.streams import (
+    Track,
+    drop_zeros,
+    fetched,
+    find_mixed_rows,
+    find_update_s,
+    is_much,
+    unreadable,
+)
 from joulelab.instruments.file.times import BadStamp, Clock, guess, zone_of
 from joulelab.instruments.settings import check_keys, seconds, text
 
@@ -105,16 +114,21 @@ class FileArchive:
         What was guessed is in `told`.
         """
         self.told: list[str] = []
+        self._is_guessed = False
         if isinstance(self._source, MllogSource):
             self.told += self._source.load.list_remarks(self.path.name)
-        first = next(iter(self._source.rows()), (0, ()))[1]
+        rows = [cells for _, cells in islice(self._source.rows(), MOST_PROBED)]
         if config.get("preset") is None and not config.get("columns") and (known := find_preset(names)):
             self.told.append(f"{self.path.name} is read as a file of {known}: --preset {known}")
             config = {**config, "preset": known}
-        complete = preset(config, names, first)
+        complete = preset(config, names, rows[0] if rows else ())
         if config.get("preset") is not None:
+            self._is_guessed = (
+                config["preset"] == "nvidia-smi" and not complete.get("device") and not config.get("columns")
+            )
             return complete
-        guess = guess_layout(config, names, first)
+        guess = guess_layout(config, names, rows)
+        self._is_guessed = "columns" in guess.settings
         self.told += guess.list_remarks(self.path.name)
         return complete | guess.settings
 
@@ -200,6 +214,16 @@ class FileArchive:
         if is_much(self._source.faults.shape, sum(len(t.times) for t in found)):
             why = "a part of the readings is not the whole"
             raise ReadFailed("many rows do not fit the header", where=str(self.path), why=why, next=self._shapes())
+        mixed = next((why for t in found if (why := find_mixed_rows(t))), "") if self._is_guessed else ""
+        if mixed:
+            raise ReadFailed(
+                "its rows seem to be of several devices",
+                where=str(self.path),
+                why=mixed,
+                next="log what tells them apart (nvidia-smi: index), and type device=COLUMN --map 'COLUMN=gpu:{device}'"
+                "; if they are of one device, type --map COLUMN=SCOPE for each column",
+                code="read-failed.mixed-rows",
+            )
         problems = [*self._problems(clock, found)]
         problems += [f"{self.path.name}: {what}" for track in found for what in drop_zeros(track, layout)]
         if bad_times:

@@ -36,7 +36,10 @@ WORDS |= dict.fromkeys(("input", "total", "system", "consumption", "usage", "use
 RANKS = ("gpu", "cpu", "dram", "psu", "outlet", "node.dc", "rack", "node.ac")
 NO_START = "2000-01-01T00:00:00Z"  # of times that count from a start that nobody told; no energy depends on it
 PATTERNS = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%m-%d-%Y %H:%M:%S.%f")
-EITHER = ("%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S")
+EITHER = tuple(f"{day} {time}" for day in ("%d/%m/%Y", "%m/%d/%Y") for time in ("%H:%M:%S", "%H:%M", "%I:%M:%S %p"))
+# Names of columns that may tell devices apart; which kind of device is not in them.
+ID_NAMES = ("device", "id", "name", "pdu", "unit", "sensor", "socket", "channel", "port", "phase", "index", "uuid")
+OTHER_ID_NAMES = ("serial", "instance", "card", "label", "location", "meter", "plug")
 
 
 @dataclass(slots=True)
@@ -61,32 +64,43 @@ class Guess:
         return said
 
 
-def guess_layout(config: Mapping[str, Any], names: Names, row: Sequence[str]) -> Guess:
-    """Return what the settings lack, from the names of columns and the first row. Raises ConfigError."""
+def guess_layout(config: Mapping[str, Any], names: Names, rows: Sequence[Sequence[str]]) -> Guess:
+    """Return what the settings lack, from the names of columns and the first rows. Raises ConfigError."""
     guess = Guess()
     time = config.get("time")
     table = {"column": time} if isinstance(time, str | list) else dict(time or {})
     if not table.get("column"):
-        guess.settings["time"] = {**_guess_time(names, row, table, guess), **table}
+        guess.settings["time"] = {**_guess_time(names, rows, table, guess), **table}
+    elif isinstance(table["column"], str) and not table.get("format") and rows:
+        k = names.index(table["column"])
+        form, _ = _find_format(rows[0][k], _split_words(names.names[k]), names.names[k], table)
+        if form in (*PATTERNS, *EITHER):
+            guess.settings["time"] = {**table, "format": form}
+            guess.options.append(f"--time {_quote(f'{names.names[k]}={form}')}")
     if not config.get("columns"):
-        _guess_columns(config, names, guess)
+        _guess_columns(config, names, rows, guess)
     return guess
 
 
-def _guess_time(names: Names, row: Sequence[str], given: Mapping[str, Any], guess: Guess) -> dict[str, Any]:
+def _guess_time(names: Names, rows: Sequence[Sequence[str]], given: Mapping[str, Any], guess: Guess) -> dict[str, Any]:
     """Return column and format of the times; a format or start that was given counts."""
+    if not rows:
+        raise ConfigError("the file has a header and no rows", where=names.where, code="config.no-rows")
+    row = rows[0]
     plain = [_split_words(name) for name in names.names]
     found = [k for k, words in enumerate(plain) if words and words[0] in TIME_NAMES]
     both = [k for name in ("date", "time") for k in found if plain[k] == [name]]
     if len(both) == 2 and len(found) == 2 and ":" not in row[both[0]]:
         columns = [names.names[k] for k in both]
+        guess.options.append(f"""'time={{column=["{columns[0]}", "{columns[1]}"]}}'""")
         return {"column": columns}
-    kinds = {k: _find_format(row[k], plain[k], names.names[k], given) for k in found} if row else {}
+    kinds = {k: _find_format(row[k], plain[k], names.names[k], given) for k in found}
     absolute = [k for k, (form, _) in kinds.items() if form and form not in ("seconds", "milliseconds")]
     chosen = absolute or [k for k, (form, _) in kinds.items() if form]
     if len(chosen) != 1:
         asked = next((advice for _, advice in kinds.values() if advice), "") if not chosen else ""
         advice = asked or f"type --time COLUMN; the file has {_list_names(names)}"
+        advice += "" if found else "; if its names are in another line type header=3, if it has none header=0"
         what = "several columns may be the times" if chosen else "no column is obviously the time"
         if asked:
             what = f"the times of {names.names[found[0]]!r} may be read in several ways"
@@ -110,15 +124,16 @@ def _find_format(cell: str, words: Sequence[str], name: str, given: Mapping[str,
         fits = [form for form in ("iso", *PATTERNS, *EITHER) if _is_stamp(text, form)]
         if not fits and not re.search(r"\d", text):
             return "", ""
-        if len(fits) == 1 and fits[0] not in EITHER:
+        if len(fits) == 1:
             return fits[0], ""
-        shown = fits or [PATTERNS[0]]
-        return "", "type " + " or ".join(f'--time "{name}={form}"' for form in shown)
+        shown = " or ".join(f'--time "{name}={form}"' for form in fits)
+        pattern = f'--time "{name}=%d.%m.%Y %H:%M:%S", with the parts in their order'
+        return "", f"type {shown or pattern}"
     if not given.get("start") and (form := find_unix_format(number)):
         return form, ""
     relative = {"s": "seconds", "sec": "seconds", "seconds": "seconds", "ms": "milliseconds"}.get(words[-1])
-    if relative:
-        return relative, ""
+    if relative or given.get("start"):
+        return relative or "seconds", ""
     return "", f"type --time {name}=seconds, or {name}=milliseconds if they are"
 
 
@@ -129,7 +144,7 @@ def _is_stamp(text: str, form: str) -> bool:
         return False
 
 
-def _guess_columns(config: Mapping[str, Any], names: Names, guess: Guess) -> None:
+def _guess_columns(config: Mapping[str, Any], names: Names, rows: Sequence[Sequence[str]], guess: Guess) -> None:
     """Map the columns whose unit and scope are in their names. Raises ConfigError where there is none."""
     devices = {name: family for name in names.names if (family := DEVICE_NAMES.get(name.strip().lower()))}
     device = next(iter(devices), None) if "device" not in config and len(devices) == 1 else None
@@ -139,7 +154,7 @@ def _guess_columns(config: Mapping[str, Any], names: Names, guess: Guess) -> Non
         if unit is None:
             continue
         scope = _find_scope(name, unit)
-        if device is not None and scope == "node.ac" and not _names_node(name):
+        if device is not None and (scope == devices[device] or (scope == "node.ac" and not _names_node(name))):
             scope = f"{devices[device]}:{{device}}"
         if scope is None:
             guess.left_out.append(name)
@@ -153,6 +168,7 @@ def _guess_columns(config: Mapping[str, Any], names: Names, guess: Guess) -> Non
         first = _quote(first or "COLUMN=node.ac:W")
         advice = f"type --map {first} (or gpu:0, outlet:1, rack); the file has {_list_names(names)}"
         raise ConfigError(what, where=names.where, next=advice, code="config.no-columns")
+    _refuse_unknown_devices(config, names, rows, str(columns[0]["column"]))
     guess.settings["columns"] = columns
     guess.options += [f"--map {_quote('{column}={scope}:{unit}'.format(**c))}" for c in columns]
     if any("{device}" in c["scope"] for c in columns):
@@ -162,6 +178,20 @@ def _guess_columns(config: Mapping[str, Any], names: Names, guess: Guess) -> Non
     if host is not None and not config.get("host"):
         guess.settings["host"] = {"column": host}
         guess.options.append(_quote(f'host={{column="{host}"}}'))
+
+
+def _refuse_unknown_devices(
+    config: Mapping[str, Any], names: Names, rows: Sequence[Sequence[str]], column: str
+) -> None:
+    """Raise ConfigError where rows may be of several devices of a kind that no name shows."""
+    for k, name in enumerate(names.names):
+        seen = {row[k].strip() for row in rows} if name.strip().lower() in (*ID_NAMES, *OTHER_ID_NAMES) else ()
+        if len(seen) > 1 and not config.get("where") and not config.get("device"):
+            advice = f"type {_quote(f'device={name}')} --map '{column}=outlet:{{device}}' (or gpu:{{device}}, ...)"
+            why = f"{name!r} has {len(seen)} values"
+            raise ConfigError(
+                "its rows may be of several devices", where=names.where, why=why, next=advice, code="config.devices"
+            )
 
 
 def _find_unit(names: Names, index: int) -> str | None:

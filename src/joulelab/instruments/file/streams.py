@@ -35,6 +35,7 @@ MOST_ZEROS, LEAST_ON_W = 3, 20.0
 # rows come more often and repeat its values; else up to a second, as for PDUs, BMCs and GPUs, or a step that is less.
 USUAL_UPDATE_S = 1.0
 LEAST_RUNS, REGULAR, MOST_COMPARED = 20, 0.2, 100_000
+BURST = 0.05  # of the time between bursts: rows so close together were written at once
 Event = dict[str, Any]
 Row = tuple[int, int, Sequence[float]]
 
@@ -265,6 +266,15 @@ def _grouped(track: Track, layout: Layout) -> list[tuple[str, list[int]]]:
 
 def _placed(column: Column) -> tuple[str | None, str, int]:
     return column.parent, column.sums, column.parts
+
+
+def find_mixed_rows(track: Track) -> str:
+    """Return why rows seem to be of several devices: many have the same time, or come in bursts; else nothing."""
+    if is_much(track.repeated, len(track.times)):
+        return f"{track.repeated} of {len(track.times)} rows have the time of the row before"
+    steps = sorted(after - before for before, after in pairwise(track.times) if after > before)
+    short, long = (steps[int(len(steps) * part)] for part in (0.25, 0.97)) if len(steps) >= LEAST_RUNS else (1, 1)
+    return f"rows come in bursts, {short / NS:.3g} s and {long / NS:.3g} s apart" if short < BURST * long else ""
 
 
 def find_update_s(track: Track, k: int) -> float:

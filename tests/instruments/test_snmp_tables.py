@@ -43,7 +43,8 @@ def test_every_table_has_what_a_reading_needs():
 def test_the_readme_lists_the_makers_and_explains_every_key():
     text = (Path(snmp.__file__).parent / "README.md").read_text("utf-8")
     assert list_makers() in text, "paste what list_makers() returns between its marks"
-    assert [key for key in (*_TOP, *_LEVEL, *_COLUMN) if f"`{key}" not in text and f"{key}`" not in text] == ["oid", "scale"]
+    keys = {*_TOP, *_LEVEL, *_COLUMN} - {"oid", "scale"}
+    assert [key for key in keys if f"`{key}" not in text and f"{key}`" not in text] == []
     assert "hardware" not in " ".join(table.tried for table in tables().values())
 
 

@@ -230,6 +230,13 @@ def test_zeros_that_are_no_readings_are_named():
     assert "no power is read, energy alone (none is known: its power_w is 0 at 0 V" in notes(dead)
 
 
+def test_a_power_that_does_not_fit_voltage_and_current_is_marked():
+    fits = device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000), (f"{OUTPUT}.3", 91), (f"{OUTPUT}.2", 230))
+    assert notes(fits) == ""
+    assert "its power may be wrong (it shows 2000 W beside 230 V and 0.9 A" in notes(fits | {f"{OUTPUT}.3.1": 9})
+    assert "its power may be wrong (it shows 200 W beside 230 V and 9.1 A" in notes(fits | {f"{OUTPUT}.4.1": 200})
+
+
 def test_values_under_labels_are_found_by_them_with_unit_and_factor():
     at = "1.3.6.1.4.1.2606.7.4.2.2.1"
 

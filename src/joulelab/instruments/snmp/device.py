@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, Denied, MeterError, Unavailable
 from joulelab.instruments.snmp.client import MISSING, Name, User
-from joulelab.instruments.snmp.tables import DEVICE_UNITS, QUANTITIES, VITAL, Column, Level, Table, table, tables
+from joulelab.instruments.snmp.tables import (
+    DEVICE_UNITS,
+    PIECES,
+    QUANTITIES,
+    VITAL,
+    Column,
+    Level,
+    Table,
+    table,
+    tables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
 SYS_DESCR, SYS_OBJECT_ID, SYS_NAME = "1.3.6.1.2.1.1.1.0", "1.3.6.1.2.1.1.2.0", "1.3.6.1.2.1.1.5.0"
 _LISTED = 60
 _MAX_DIGITS = 9
-_LISTING = (*VITAL, "current_a", "load", "apparent_va")
+_LISTING = (*VITAL, "current_a", "load")
 # In a label of a table, {n} is the number of the row, and | stands between labels of which a device has one.
 _LABEL = re.compile(r"\{n\}|\||[^{|]+")
 
@@ -173,6 +183,7 @@ def _rank(session: Session, option: Table, kind: str) -> int | None:
     if known:
         return min(known)
     others = [level.labels or level.columns[0].oid for level in option.levels.values()]
+    others += filter(None, [option.model, option.serial])
     return (
         3 if any(_has_rows(found, oid) for oid, (found, _) in zip(others, session.next(others), strict=True)) else None
     )
@@ -221,12 +232,13 @@ def _has_rows(found: str, column: str) -> bool:
 def rows(session: Session, level: Level) -> list[Row]:
     """Return the rows of a level with their names. Raises ReadFailed, Denied.
 
-    Rows are those of the table's `rows`; else all that have a power, an energy, a current, a load or an apparent
-    power.
+    Rows are those of the table's `rows`; else all that any column of units and outlets has, so that none is lost, and
+    all phases and banks with a power, an energy, a current or a load.
     """
     if level.labels:
         return _find_labels(session, level)
-    listing = [level.rows] if level.rows else [c for c in level.columns if c.name in _LISTING]
+    wanted = _LISTING if level.name not in PIECES else [column.name for column in level.columns]
+    listing = [level.rows] if level.rows else [column for column in level.columns if column.name in wanted]
     indices: dict[str, None] = {}
     for column in listing or level.columns[:1]:
         suffix = f".{column.suffix}" if column.suffix else ""

@@ -29,6 +29,10 @@ DRAWS = {"current_a": 0.5, "load": 0.02, "apparent_va": 115.0}
 # A row that shows no power is no part of the whole if it draws no more than this.
 EMPTY = {"current_a": 0.1, "load": 0.0, "apparent_va": 20.0}
 
+# Powers that fit a voltage and a current beside them, as shares of their product: a poor power factor, three phases.
+# Outside, the device has another scale than the table says.
+FITTING = (0.1, 3.3)
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -173,6 +177,7 @@ class Planner:
             if not facts[row.index].is_metered:
                 self._refuse_row(level, facts[row.index], _others(offered, row))
         self._name_lacks(level, [facts[row.index] for row in chosen])
+        self._name_misfits(level, [facts[row.index] for row in chosen])
         columns = [c.name for c in level.columns if any(c.name in facts[row.index].shown for row in chosen)]
         single = kind == "unit" and len(chosen) == 1
         for row, piece in zip(chosen, _pieces(chosen, offered), strict=True):
@@ -190,6 +195,15 @@ class Planner:
                     reasons.setdefault(why, []).append(str(fact.row))
             for why, listed in reasons.items():
                 self._miss(f"{level.word} {', '.join(listed)}", what, why)
+
+    def _name_misfits(self, level: Level, chosen: Sequence[Facts]) -> None:
+        """Name the rows whose power does not fit the voltage and the current beside it."""
+        for fact in chosen:
+            watts, volts, amps = (fact.shown.get(name, nan) for name in ("power_w", "voltage_v", "current_a"))
+            share = watts / (volts * amps) if amps > DRAWS["current_a"] and volts > 0 else nan
+            if share < FITTING[0] or share > FITTING[1]:
+                why = f"it shows {watts:g} W beside {volts:g} V and {amps:g} A: one of them has another scale"
+                self._miss(f"{level.word} {fact.row}", "its power may be wrong", why, "compare with its own display")
 
     # What rows are.
 

@@ -59,6 +59,7 @@ CASES = [
     Case("cray-XL675d_A40", {}, {"node.ac": {"power_w": 779}}),
     Case("dmtf-public-rackmount1", {}, {"node.ac": {"power_w": 374}}),
     Case("liteon-power-shelf", {}, LITEON),
+    Case("liteon-power-shelf", {"chassis": "powershelf"}, LITEON),
     Case("spy-supermicro_fixtures", {}, GB300),
 ]
 

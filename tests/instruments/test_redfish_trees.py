@@ -288,6 +288,7 @@ def test_rectifiers_are_parts_and_their_sum_is_the_rack():
     values, _ = read(rectifiers(1000, 1100, 1050, 990))
     assert values == {f"psu:{n}": {"power_w": watts} for n, watts in enumerate((1000, 1100, 1050, 990), 1)}
     assert read(rectifiers(1000, 1100, total=2110))[0]["rack"]["power_w"] == 2110
+    assert read(rectifiers(1000, 0, total=1010))[0]["psu:2"]["power_w"] == 0, "a supply that rests draws 0, and counts"
     assert "sum to 2100 W" in refuse(rectifiers(1000, 1100, total=1000))
     with pytest.raises(ConfigError):
         read(rectifiers(1000) | {"/s": {"Members": [ref("/s/0")]}, "/s/0": {}})  # a service with a system is no shelf

@@ -76,24 +76,39 @@ def list_sensors(walker: Walker, chassis: Resource | None) -> list[Resource]:
     return walker.list_members(walker.follow(chassis, "Sensors"))
 
 
-def read_sensor(walker: Walker, sensor: Resource, source: str, counter: Resource | None = None) -> Reading | None:
+def read_sensor(
+    walker: Walker, sensor: Resource, source: str, counter: Resource | None = None, *, zero: bool = False
+) -> Reading | None:
     """Return the power of a sensor, with the energy of a counter beside it; None if it has none now."""
     power, energy = _locate(sensor, "power"), _locate(counter, "energy")
     if power is None:
         return None
+    power = replace(power, zero=zero)
+    if energy is None or counter is None or not walker.is_read(energy):
+        energy = counter = None
     try:
-        watts = values.read_number(walker.get(power.path), power)
-        joules = walker.read(energy) if energy is not None else None
+        values.read_number(walker.get(power.path), power)
     except (ReadFailed, Unavailable):
-        return read_sensor(walker, sensor, source) if counter is not None else None
+        return None
     time = sensor.locate("ReadingTime") if _is_timed(sensor.body) else None
-    made = Reading(source, power, energy, time=time, update_s=_find_update_s(sensor.body))
-    made = replace(made, gain=values.parse_percent(sensor.body.get("Accuracy")))
-    made = replace(made, quantum_w=min(values.guess_step(watts / power.scale, power.scale), power.scale))
-    if energy is None or joules is None or counter is None:
-        return made
-    made = replace(made, quantum_j=values.guess_step(joules / energy.scale, energy.scale))
-    return _read_together(walker, made, sensor, counter)
+    made = _describe(walker, Reading(source, power, energy, time=time), sensor)
+    return made if counter is None else _read_together(walker, made, sensor, counter)
+
+
+def _describe(walker: Walker, reading: Reading, sensor: Resource | None) -> Reading:
+    """Return a reading with the steps of its numbers as their digits show them, and with what its sensor states."""
+
+    def guess_step(field: Field) -> float:
+        return values.guess_step(values.find_item(walker.get(field.path), field.steps), field.scale)
+
+    body = sensor.body if sensor is not None else {}
+    return replace(
+        reading,
+        quantum_w=min(guess_step(reading.power), reading.power.scale),
+        quantum_j=guess_step(reading.energy) if reading.energy is not None else reading.quantum_j,
+        update_s=values.parse_duration_s(body.get("SensingInterval")) or UPDATE_S,
+        gain=values.parse_percent(body.get("Accuracy")),
+    )
 
 
 def _locate(sensor: Resource | None, quantity: str) -> Field | None:
@@ -108,16 +123,17 @@ def _read_together(walker: Walker, made: Reading, sensor: Resource, counter: Res
     """Return a reading of two sensors by one answer, where the service gives their collection in one."""
     above = sensor.path.rsplit("/", 1)[0]
     expanded = walker.locate_expanded(above)
+    apart = replace(made, time=None)  # two answers are of two times
     if expanded is None or counter.path.rsplit("/", 1)[0] != above or sensor.steps:
-        return made if made.time is None else replace(made, time=None)  # two answers are of two times
+        return apart
     try:
         rows = values.list_rows(walker.get(expanded), "Members")
         for one in (sensor, counter):
             values.find_item(rows, (("@odata.id", one.path), "Reading"))
     except (ReadFailed, Unavailable):
-        return replace(made, time=None)
+        return apart
     if len(rows) > EXPANDED:
-        return replace(made, time=None)
+        return apart
 
     def move(field: Field | None, path: str) -> Field | None:
         return field and replace(field, path=expanded, steps=("Members", ("@odata.id", path), *field.steps))
@@ -157,17 +173,14 @@ def read_environment(
         return None, ""
     power = metrics.locate_power("PowerWatts", "Reading")
     try:
-        watts = walker.read(power)
+        walker.read(power)
     except ReadFailed as error:
         return None, f"{error.what} ({error.why})" if "PowerWatts" in metrics.body else ""
     energy = find_energy(walker, metrics, contexts)
-    made = Reading("EnvironmentMetrics", power, energy, quantum_w=min(values.guess_step(watts, 1.0), 1.0))
-    if energy is not None:
-        made = replace(made, quantum_j=values.guess_step(walker.read(energy) / energy.scale, energy.scale))
     sensor = walker.open(find_source(metrics.body.get("PowerWatts")))
+    made = _describe(walker, Reading("EnvironmentMetrics", power, energy), sensor)
     if sensor is None:
         return made, ""
-    made = replace(made, update_s=_find_update_s(sensor.body), gain=values.parse_percent(sensor.body.get("Accuracy")))
     doubt = kinds.doubt_source(sensor, contexts) or _compare_source(walker, power, sensor)
     if doubt or not _is_timed(sensor.body):
         return made, doubt
@@ -246,8 +259,7 @@ def _list_controls(walker: Walker, chassis: Resource, power: Resource, systems: 
         except ReadFailed:
             continue
         key = str(member.get("Name") or member.get("MemberId") or field.steps[-1])
-        made = Reading(f"Power, {field.name.partition('#')[2]}", field)
-        made = replace(made, quantum_w=min(values.guess_step(watts, 1.0), 1.0))
+        made = _describe(walker, Reading(f"Power, {field.name.partition('#')[2]}", field), None)
         found.append(Candidate("power", chassis, (key,), watts, made, doubt))
     return found
 
@@ -325,7 +337,7 @@ def list_supply_sensors(walker: Walker, chassis: Resource) -> list[Supply]:
     for sensor in list_sensors(walker, chassis):
         if sensor.body.get("PhysicalContext") in kinds.SUPPLIES and kinds.is_in_service(sensor.body):
             source = f"Sensors of {sensor.body['PhysicalContext']}"
-            reading, side = read_sensor(walker, sensor, source), kinds.find_side(sensor)
+            reading, side = read_sensor(walker, sensor, source, zero=True), kinds.find_side(sensor)
             if reading is not None and side:
                 sides[side][sensor.name or sensor.id] = reading
     names = dict.fromkeys([*sides["ac"], *sides["dc"]])
@@ -341,9 +353,9 @@ def _read_supply(walker: Walker, number: int, psu: Resource, sensors: dict[str, 
     own = [sensors[path] for path in list_links(psu.body, "Sensors") if path in sensors]
     for side in ("ac", "dc"):
         power = [one for one in own if _locate(one, "power") is not None and kinds.find_side(one) == side]
-        reading = read_sensor(walker, power[0], "Sensors of a power supply") if len(power) == 1 else None
-        if reading is not None and walker.is_read(replace(reading.power, zero=True)):
-            made = replace(made, **{side: replace(reading, power=replace(reading.power, zero=True))})  # type: ignore[arg-type]
+        reading = read_sensor(walker, power[0], "Sensors of a power supply", zero=True) if len(power) == 1 else None
+        if reading is not None and walker.is_read(reading.power):
+            made = replace(made, **{side: reading})  # type: ignore[arg-type]
     return made
 
 
@@ -361,13 +373,7 @@ def _read_metrics(walker: Walker, made: Supply, metrics: Resource) -> Supply:
             return replace(made, ac=None, dc=None, doubt=f"{key}: {doubt}")
         energy = metrics.locate("EnergykWh", "Reading", scale=3.6e6)
         counter = energy if side == "ac" and walker.is_read(energy) else None
-        reading = Reading(f"PowerSupplyMetrics, {key}", power, counter)
-        reading = replace(reading, quantum_w=min(values.guess_step(watts, 1.0), 1.0))
-        if counter is not None:
-            reading = replace(reading, quantum_j=values.guess_step(walker.read(counter) / 3.6e6, 3.6e6))
-        if sensor is not None:
-            gain = values.parse_percent(sensor.body.get("Accuracy"))
-            reading = replace(reading, update_s=_find_update_s(sensor.body), gain=gain)
+        reading = _describe(walker, Reading(f"PowerSupplyMetrics, {key}", power, counter), sensor)
         if side == "ac":
             lines = [metrics.locate(name, "Reading") for name in ("InputVoltage", "InputCurrentAmps")]
             voltage, current = (field if walker.is_read(field) else None for field in lines)
@@ -438,10 +444,6 @@ def find_number(path: str) -> int:
     """Return the number at the end of an address, for the order of modules."""
     digits = path.rstrip("/")[len(path.rstrip("/").rstrip("0123456789")) :]
     return int(digits) if digits and len(digits) < 10 else 0
-
-
-def _find_update_s(sensor: dict[str, Any]) -> float:
-    return values.parse_duration_s(sensor.get("SensingInterval")) or UPDATE_S
 
 
 def _is_timed(sensor: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -112,7 +113,10 @@ def check_streams(streams, told, now, object_id):
             found = [(one, index) for one in named if (index := find_index(one, oid)) is not None]
             assert found, f"{scope}: {oid} is not named for {channel}"
             one, index = found[0]
-            if "label" not in one.data:
+            if "label" in one.data:
+                label = told(f"{one.of['labels']}.{index}").decode().strip()
+                assert re.sub(r"\d\d?(?=\.)", "{n}", label) in one.data["label"].split("|"), (scope, channel, label)
+            else:
                 indices.add(index)
             if isinstance(row[channel], str) or math.isnan(row[channel]):
                 continue

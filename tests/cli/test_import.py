@@ -174,6 +174,7 @@ MAPPED = ["csv", "LOG", "--time", "t", "--map", "w=node.ac:W"]
         ([*MAPPED, "--zone", "Europe/Berln"], "config", "'Europe/Berlin'"),
         (["wandb", "LOG"], "config", "wandb"),
         (["slurm"], "config.no-job", "slurm"),
+        (["slurm", "7", "--from", "1"], "config.not-for-source", "--entry"),
         (
             ["slurm", "7", "--into", "LOG", "--from", "1", "--phase", "x", "1", "2"],
             "config.not-into",

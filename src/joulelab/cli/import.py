@@ -174,6 +174,14 @@ def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) ->
     if source == "slurm":
         if not subjects:
             raise ConfigError("no job is given", next="joulelab import slurm JOBID", code="config.no-job")
+        if (options["since"] or options["until"]) and not entries:
+            raise ConfigError(
+                "a job cannot be cut",
+                where="--from, --to",
+                why="Slurm has one energy for a job and for each of its steps, and no readings between",
+                next="leave them out, or add a meter that has readings: --entry NAME",
+                code="config.not-for-source",
+            )
         return [make_archive_request("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
     return _list_servers(subjects, settings, entries, options["nodes"])
 

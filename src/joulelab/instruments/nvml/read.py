@@ -25,8 +25,8 @@ FIRST_US: Final = 1_000_000  # how far back the first reading of the processes' 
 ENERGY, INSTANT, AVERAGE = 0, 1, 2
 GPU, MODULE, MEMORY = 0, 1, 2
 GPU_FIELDS: Final = {ENERGY: (83, GPU), INSTANT: (186, GPU), AVERAGE: (185, GPU)}  # mJ, mW, mW
-# nvmlFieldValue_t: field, scope, time stamp, latency, value type, return code, value
-_FIELD: Final = struct.Struct("=IIqqIIQ")
+# nvmlFieldValue_t: field, scope, time stamp and latency, which are not needed; value type, return code, value
+_FIELD: Final = struct.Struct("=24xIIQ")
 _UNSIGNED, _UNSIGNED_LONG_LONG = 1, 3
 # Older drivers call a field that they do not know an invalid argument.
 _UNKNOWN: Final = codes.ABSENT | {codes.INVALID_ARGUMENT}
@@ -82,11 +82,11 @@ class PowerReader:
             code = self._fields(self._handle, self._count, self._pointer)  # type: ignore[misc]
             if code:
                 raise self._failure(code)
-            for column, field in zip(self._columns, _FIELD.iter_unpack(self._buffer), strict=True):
-                if field[5]:
-                    failed = field[5]
+            for column, (kind, code, raw) in zip(self._columns, _FIELD.iter_unpack(self._buffer), strict=True):
+                if code:
+                    failed = code
                 else:
-                    row[column] = decode(field[4], field[6]) / 1000
+                    row[column] = decode(kind, raw) / 1000
                     got = True
         for column, function, cell, pointer in self._single:
             code = function(self._handle, pointer)
@@ -128,7 +128,7 @@ class PowerReader:
         if code:
             return self._columns  # it fails now, which does not say that it never will work
         answers = zip(self._columns, _FIELD.iter_unpack(self._buffer), strict=True)
-        return [column for column, field in answers if field[5] not in _UNKNOWN]
+        return [column for column, (_, answer, _) in answers if answer not in _UNKNOWN]
 
     def _add_single(self, column: int, name: str, cell: Any) -> None:
         function = self._nvml.function(name)

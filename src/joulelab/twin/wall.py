@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONFIG = "JOULELAB_CONFIG"
 # Not servers of a node-level meter.
-_OTHERS = ("nvml", "powercap", "process")
+_OTHERS = ("nvml", "powercap", "server_process")
 
 
 def names() -> list[str]:

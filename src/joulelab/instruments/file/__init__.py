@@ -119,7 +119,7 @@ class FileArchive:
             self.told += self._source.load.list_remarks(self.path.name)
         rows = [cells for _, cells in islice(self._source.rows(), MOST_PROBED)]
         if config.get("preset") is None and not config.get("columns") and (known := find_preset(names)):
-            self.told.append(f"{self.path.name} is read as a file of {known}: --preset {known}")
+            self.told.append(f"{self.path.name} is read as if you had typed: --preset {known}")
             config = {**config, "preset": known}
         complete = preset(config, names, rows[0] if rows else ())
         if config.get("preset") is not None:

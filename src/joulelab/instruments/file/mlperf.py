@@ -207,6 +207,8 @@ class LoadArchive:
         self.steps, self.labels = load.steps, load.labels
         self.facts = {"file": path.name}
         self.told = load.list_remarks(path.name)
+        if load.interval is None:
+            self.told.append(f"{path.name} has no begin and end of the run: its work is left out")
 
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:  # noqa: ARG002 it has none
         """Return no readings."""

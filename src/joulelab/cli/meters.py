@@ -294,21 +294,40 @@ def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
     opened = [r for r in rows if r.status == "open"]
     on_request = [r for r in rows if r.status == "on request" and r.meter != ESTIMATE]
     refused = [r for r in rows if r.status != "open" and r not in on_request]
-    channels = [c for r in opened for c in r.channels if every or is_power_channel(c.spec)]
-    blocks: list[TextBlock] = [_make_table(channels)] if channels else []
-    if not channels:
+    has_power = any(is_power_channel(c.spec) for r in opened for c in r.channels)
+    blocks: list[TextBlock] = []
+    if not has_power:
         here = ON_REQUEST if on_request else NO_POWER
-        blocks.append(TextLine("None of these meters reads energy or power." if named else here))
-    blocks += [BLANK_LINE, list_facts(line for r in opened for line in _describe_open(r))]
+        blocks += [TextLine("None of these meters reads energy or power." if named else here), BLANK_LINE]
+    for row in opened:
+        blocks += [*_lay_out_meter(row, every=every), BLANK_LINE]
+    del blocks[-1]
     if on_request:
         facts = list_facts((r.meter, _describe_refused(r)) for r in on_request)
         blocks += [BLANK_LINE, TextLine("Read on request:"), facts]
     if refused:
         facts = list_facts((r.meter, _describe_refused(r)) for r in refused)
         blocks += [BLANK_LINE, TextLine("Not measured:"), facts]
-    if not channels and not on_request:
+    if not has_power and not on_request:
         blocks += [BLANK_LINE, list_facts([("try", f"a simulated node with GPUs and CPUs:\n-> {TWIN_COMMAND}")])]
     return blocks
+
+
+def _lay_out_meter(row: Row, *, every: bool) -> list[TextBlock]:
+    """Lay out one open meter: what it is, a table of its energies and powers, and with `every` its other channels."""
+    from joulelab.instruments.meter_health import is_power_channel
+    from joulelab.report import format as fmt
+    from joulelab.report.terminal import list_facts
+
+    powers = [c for c in row.channels if is_power_channel(c.spec)]
+    others: dict[tuple[str, ...], list[str]] = {}
+    for c in row.channels if every else ():
+        if c not in powers:
+            names = tuple(o.spec.name for o in row.channels if o.scope == c.scope and o not in powers)
+            others.setdefault(names, []).append(c.scope)
+    also = [f"{fmt.join_scopes(scopes)}: {', '.join(names)}" for names, scopes in others.items()]
+    facts = list_facts(("", text) for text in (*also, *map(_describe_missing, row.missing)))
+    return [list_facts(_describe_open(row)), *([_make_table(powers)] if powers else []), facts]
 
 
 def _make_table(channels: list[Channel]) -> Table:
@@ -319,7 +338,7 @@ def _make_table(channels: list[Channel]) -> Table:
     for c in channels:
         # The update period may be measured when the meter opens: it differs a little between equal devices.
         alike = replace(c.spec, update_s=None, limits=None, accuracy=replace(c.spec.accuracy, shared="", reference=""))
-        groups.setdefault((c.meter, c.scope.split(":")[0], c.model, c.period_s, alike), []).append(c)
+        groups.setdefault((c.scope.split(":")[0], c.model, c.period_s, alike), []).append(c)
     rows = []
     for members in groups.values():
         c = members[0]
@@ -333,11 +352,9 @@ def _make_table(channels: list[Channel]) -> Table:
                 fmt.format_period(c.period_s),
                 fmt.format_period(c.spec.update_s),
                 _format_seen(c.spec.seen),
-                c.meter,
             )
         )
-    columns = ("scope", "quantity", "accuracy", "read", "updates", "sees", "meter")
-    return make_table(columns, rows, left=(0, 1, 2, 6))
+    return make_table(("scope", "quantity", "accuracy", "read", "updates", "sees"), rows, left=(0, 1, 2))
 
 
 def _describe_open(row: Row) -> list[tuple[str, str]]:
@@ -347,9 +364,7 @@ def _describe_open(row: Row) -> list[tuple[str, str]]:
     text = "; ".join(filter(None, (", ".join(models), row.summary, source)))
     references = list(dict.fromkeys(c.spec.accuracy.reference for c in row.channels if c.spec.accuracy.reference))
     lines = [(row.meter, f"{text}; privilege: {row.privilege or 'none'}")]
-    lines += [("", f"accuracy: {reference}") for reference in references[:2]]
-    lines += [("", _describe_missing(m)) for m in row.missing]
-    return lines
+    return lines + [("", f"accuracy: {reference}") for reference in references[:2]]
 
 
 def _describe_missing(part: Missing) -> str:

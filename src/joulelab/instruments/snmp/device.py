@@ -233,20 +233,25 @@ def rows(session: Session, level: Level) -> list[Row]:
     """Return the rows of a level with their names. Raises ReadFailed, Denied.
 
     Rows are those of the table's `rows`; else all that any column of units and outlets has, so that none is lost, and
-    all phases and banks with a power, an energy, a current or a load.
+    all phases and banks with a power, an energy, a current or a load, or with anything where none has these.
     """
     if level.labels:
         return _find_labels(session, level)
-    wanted = _LISTING if level.name not in PIECES else [column.name for column in level.columns]
-    listing = [level.rows] if level.rows else [column for column in level.columns if column.name in wanted]
+    columns = [level.rows] if level.rows else list(level.columns)
+    drawing = [column for column in columns if column.name in _LISTING] if level.name not in PIECES else []
+    indices = _list_indices(session, drawing) or _list_indices(session, columns)
+    named = [{index: text(value) for index, value in session.walk(column)} for column in level.names]
+    return [Row(one, tuple(names.get(one, "") for names in named), level.number) for one in indices]
+
+
+def _list_indices(session: Session, columns: Sequence[Column]) -> list[str]:
+    """Return the indices of all rows of columns, in order."""
     indices: dict[str, None] = {}
-    for column in listing or level.columns[:1]:
+    for column in columns:
         suffix = f".{column.suffix}" if column.suffix else ""
         shown = session.walk(column.oid)
         indices |= dict.fromkeys(index.removesuffix(suffix) for index, _ in shown if index.endswith(suffix))
-    ordered = sorted(indices, key=lambda index: [*map(int, index.split("."))]) if len(listing) > 1 else list(indices)
-    named = [{index: text(value) for index, value in session.walk(column)} for column in level.names]
-    return [Row(one, tuple(names.get(one, "") for names in named), level.number) for one in ordered]
+    return sorted(indices, key=lambda index: [*map(int, index.split("."))])
 
 
 def _find_labels(session: Session, level: Level) -> list[Row]:

@@ -198,3 +198,10 @@ def test_what_is_not_known_is_not_a_share(tmp_path):
     silent = load_of(processes({}, codes.NOT_FOUND), root)
     assert silent.read(None, is_used=True) == row(math.nan, math.nan)
     assert silent.read(None, is_used=False) == (0, 0)
+
+
+def test_a_driver_that_is_slow_to_tell_the_load_is_not_asked_again(tmp_path, monkeypatch):
+    times = iter(range(0, 10**12, 6_000_000))
+    monkeypatch.setattr("joulelab.instruments.nvml.read.monotonic_ns", lambda: next(times))
+    load = load_of(processes({10: 50}), proc(tmp_path, {10: 1}))
+    assert [load.read(None, is_used=True)[0] for _ in range(4)] == row(0.5, 0.5, 0.5, math.nan)

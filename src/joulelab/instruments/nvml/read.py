@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import DeviceLost, MeterError
 from joulelab.instruments.nvml import errors as codes
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 NAN: Final = float("nan")
 PROC: Final = Path("/proc")
+SLOW_NS, MOST_SLOW = 5_000_000, 3  # a call that takes longer is slow; so many in a row, and it is not called again
 FIRST_US: Final = 1_000_000  # how far back the first reading of the processes' load reaches
 # The columns of a power row, and the NVML fields that fill them, each with a scope: GPU, module or memory.
 ENERGY, INSTANT, AVERAGE = 0, 1, 2
@@ -143,7 +145,8 @@ class ProcessLoad:
     """Read which share of a GPU's time the workload's processes use, and which all others; both from 0 to 1.
 
     A process is one of the workload's if its parents lead to it. In a container, NVML may give numbers that are not
-    those of its /proc: a process that is not there is nobody's, and both shares are unknown.
+    those of its /proc: a process that is not there is nobody's, and both shares are unknown. A driver that is slow to
+    answer is not asked any more: power is read in the same thread.
     """
 
     def __init__(self, nvml: Nvml, proc: Path = PROC) -> None:
@@ -155,6 +158,7 @@ class ProcessLoad:
         self._samples = (self._sample * 64)()
         self._count = ctypes.c_uint()
         self._last = 0
+        self._slow = 0
         self._own: dict[int, bool | None] = {}
 
     def read(self, handle: Any, *, is_used: bool) -> tuple[float, float]:
@@ -165,6 +169,7 @@ class ProcessLoad:
         if self._function is None or self.workload is None:
             return NAN, NAN
         self._last = self._last or time.time_ns() // 1000 - FIRST_US
+        begin_ns = monotonic_ns()
         for _ in range(2):
             self._count.value = len(self._samples)
             arguments = self._samples, ctypes.byref(self._count), ctypes.c_ulonglong(self._last)
@@ -172,6 +177,9 @@ class ProcessLoad:
             if code != codes.INSUFFICIENT_SIZE:
                 break
             self._samples = (self._sample * (2 * max(self._count.value, 64)))()
+        self._slow = self._slow + 1 if monotonic_ns() - begin_ns > SLOW_NS else 0
+        if self._slow >= MOST_SLOW:
+            self._function = None
         if code == codes.SUCCESS:
             return self._share(self._samples[: self._count.value])
         return (0.0, 0.0) if code == codes.NOT_FOUND and not is_used else (NAN, NAN)

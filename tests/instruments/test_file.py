@@ -66,6 +66,7 @@ def test_text_is_a_gap_with_its_line_and_never_a_number(tmp_path: Path, cell: st
 
 
 def test_own_words_for_no_value(tmp_path: Path) -> None:
+    assert math.isnan(values(only(opened(tmp_path, log(-1, 5), missing="-1")))[0])
     found = only(opened(tmp_path, log(-1, 5, "offline"), missing=["-1", "offline"]))
     assert [math.isnan(v) for v in values(found)] == [True, False, True]
     assert not told([found], "gap")

@@ -212,7 +212,8 @@ def test_a_power_that_no_device_has_is_refused_with_its_line(tmp_path: Path, val
     with pytest.raises(ReadFailed, match="is no power of") as error:
         watts(tmp_path, [400.0, value, 400.0], scope)
     assert error.value.code == "read-failed.impossible-power"
-    assert str(error.value.where).endswith("log.csv, line 3")
+    assert str(error.value.where).endswith("log.csv, line 3, column 'w'")
+    assert f"missing={value}" in str(error.value.next)
     assert "1 of 3 readings" in str(error.value.why)
     assert not (tmp_path / "runs").exists()
 

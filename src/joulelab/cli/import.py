@@ -281,6 +281,8 @@ def _read_setting(text: str) -> tuple[str, Any]:
     import tomllib
 
     key, _, value = text.partition("=")
+    if key == "missing" and not value.startswith("["):
+        return key, value  # as it is written in the file: -1.000 is no number here
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

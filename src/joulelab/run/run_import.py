@@ -141,7 +141,7 @@ def _refuse_no_readings(
     if any(first <= end_ns and last >= start_ns for first, last in times):
         return
     why, advice = None, next((a.lacks for a in archives if hasattr(a, "lacks")), "give --from and --to")
-    own = next((a.interval for a in archives if hasattr(a, "find_line")), None)  # type: ignore[attr-defined]
+    own = next((a.interval for a in archives if hasattr(a, "find_cell")), None)  # type: ignore[attr-defined]
     if own is not None:
         ours, theirs = (f"from {format_utc(a)} to {format_utc(b)}" for a, b in (span, own))
         why = f"the readings are {theirs}, the run is {ours}"
@@ -166,16 +166,15 @@ def _refuse_impossible_powers(request: ArchiveRequest, archive: Archive, fetched
             if not wrong:
                 continue
             (at_ns, watts), scope = wrong[0], one.stream.scope
-            line = archive.find_line(at_ns, one) if hasattr(archive, "find_line") else 0
-            is_low = watts < low_w
-            why = "it is below zero" if is_low else f"no such device reaches {high_w:g} W"
+            line, column, text = archive.find_cell(at_ns, one, spec.name)  # type: ignore[attr-defined]
+            why = "it is below zero" if watts < low_w else f"no such device reaches {high_w:g} W"
             why = f"limits is {list(spec.limits)}" if spec.limits else why
             raise ReadFailed(
                 f"{watts:g} W is no power of {scope}",
-                where=f"{request.settings.get('path')}, line {line}",
+                where=f"{request.settings.get('path')}, line {line}, column {column!r}",
                 why=f"{why}; {len(wrong)} of {len(one.rows)} readings are such",
-                next="correct the file, or the unit: --map COLUMN=SCOPE:UNIT; where that number stands for no reading, "
-                f"""type missing='["{watts:.15g}"]', written as in the file""",
+                next=f"correct the file, or the unit: --map '{column}={scope}:UNIT'; "
+                f"where {text} stands for no reading, type 'missing={text}'",
                 code="read-failed.impossible-power",
             )
 

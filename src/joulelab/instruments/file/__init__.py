@@ -48,7 +48,7 @@ CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
     "header": "line of the column names; 0 = there are none, and columns are called 1, 2, ...",
     "comment": "what lines to leave out begin with (#)",
     "encoding": "utf-8, utf-16, latin-1 ...",
-    "missing": 'list of texts that mean "no value", beside N/A, -, nan and empty cells',
+    "missing": 'text that means "no value", beside N/A, -, nan and empty cells, or a list of them',
     "time": "the time stamps: {column, format, zone, start}",
     "clock_offset_s": "seconds to add to the file's time stamps",
     "columns": "list of {column, scope, unit, kind, name, update_s, window_s, gain, offset_w, reference, ...}",
@@ -170,10 +170,14 @@ class FileArchive:
             found[0] = Fetched(first.stream, first.rows, first.host, [*self._events, *first.events])
         return found
 
-    def find_line(self, t_ns: int, one: Fetched) -> int:
-        """Return the line of the reading of a stream at a time."""
+    def find_cell(self, t_ns: int, one: Fetched, channel: str) -> tuple[int, str, str]:
+        """Return line, column and text of the reading of a channel at a time."""
         track = next(t for t in self._load() if (t.host, t.device) == (one.host, one.stream.device) and t_ns in t.times)
-        return track.lines[track.times.index(t_ns)]
+        line = track.lines[track.times.index(t_ns)]
+        scopes = (c.scope.replace("{device}", track.device) for c in self.layout.columns)
+        here = (one.stream.scope, channel)
+        column = next(c for c, s in zip(self.layout.columns, scopes, strict=True) if (s, c.spec.name) == here)
+        return line, column.name, next(cells[column.index].strip() for k, cells in self._source.rows() if k == line)
 
     def close(self) -> None:
         """Forget what was read; closing twice is harmless."""

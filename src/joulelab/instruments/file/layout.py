@@ -280,8 +280,9 @@ def _kind_and_cells(
     if kind == "power" and unit.si != "W":
         raise ConfigError(f"{column!r} is no power: its unit is {text}", where=where, next="correct unit or kind")
     missing = config.get("missing") or []
+    missing = [missing] if isinstance(missing, str) else missing
     if not isinstance(missing, list):
-        raise ConfigError(f"missing is {missing!r}", where=where, next='give a list of texts: ["-1"]')
+        raise ConfigError(f"missing is {missing!r}", where=where, next='give a text or a list of them: ["-1"]')
     cells = Cells(
         unit,
         decimal=str(config.get("decimal") or "."),

@@ -164,7 +164,7 @@ def unreadable(tracks: Sequence[Track], layout: Layout) -> tuple[str, str, str] 
         good = sum(not isnan(v) for t in tracks for v in t.values[k])
         if bad and (not good or is_much(len(bad), good)):
             advice = "map another column, or state how numbers are written: decimal=, thousands=, or "
-            return _no_numbers(layout.columns[k], bad, f"""{advice}missing='["{bad[0].text}"]'""")
+            return _no_numbers(layout.columns[k], bad, f"{advice}'missing={bad[0].text}'")
         falls = 0 if layout.columns[k].spec.kind == "power" else sum(_count_falls(t, k) for t in tracks)
         if layout.columns[k].spec.modulus is None and is_much(falls, good):
             what, why = f"{layout.columns[k].name!r} is no counter", f"it falls {falls} times in {good} readings"
@@ -199,7 +199,7 @@ def drop_zeros(track: Track, layout: Layout) -> list[str]:
             else:
                 kept += rows
         if kept and max(values[row] for row in good if values[row] == values[row]) > LEAST_ON_W:
-            missing = """if these are no readings, type missing='["0"]'"""
+            missing = "if these are no readings, type missing=0"
             lines = f"{len(kept)} readings of 0 W (first: line {track.lines[kept[0]]})"
             said.append(f"{column.name}: {lines} are taken as switched off; {missing}")
     return said

@@ -76,7 +76,8 @@ def choose_total(service: Service, wanted: Sequence[str] | None) -> list[Candida
     owners = {owner for one in service.nodes for owner in kinds.find_owners(one, service.systems)}
     owned = {owner for one in service.others for owner in kinds.find_owners(one, service.systems)} | owners
     lost = [one.id for one in service.systems if one.path not in owned and len(service.systems) > 1]
-    lost += [one.id for one in service.others if one.body.get("ChassisType") in ("Blade", "Sled")]  # beside its system
+    blades = [one for one in service.others if one.body.get("ChassisType") in ("Blade", "Sled")]
+    lost += [one.id for one in blades if not kinds.is_equipment(one)]  # nodes whose systems are not listed
     lost += _list_lost(service.walker)
     if len(shown) > 1 or (shown and (len(owners) > 1 or lost) and not service.is_named):
         listed = [f'{found[0].watts:g} W with chassis = "{chassis.id}"' for chassis, found in shown]
@@ -100,12 +101,9 @@ def choose_total(service: Service, wanted: Sequence[str] | None) -> list[Candida
     ]
     if len(boards) != 1:
         return []
-    kind = boards[0].chassis.body.get("ChassisType")
-    service.note(
-        "node.ac",
-        f"read from {boards[0].reading.source}",
-        f"{boards[0].chassis.id} is a {kind}, and no other chassis has power",
-    )
+    board = boards[0].chassis
+    why = f"{board.id} is a {board.body.get('ChassisType')}, and no other chassis has a certain power"
+    service.note("node.ac", f"read from {boards[0].reading.source}", why)
     return boards
 
 

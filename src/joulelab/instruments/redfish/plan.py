@@ -333,12 +333,13 @@ def _plan_cooling(service: Service, wanted: Wanted, body: Resource | None) -> li
     found = find_cooling(service.walker, body) if body is not None else []
     if not found or body is None:
         return []
-    source = found[0][2].path
+    source, better = found[0][2].path, []
     for key in ("Thermal", "EnvironmentMetrics"):
         if source == find_link(body.body, key):
             break
-        if find_link(body.body, key) is not None:
-            service.note("cooling", f"read from {source}", f"{key} shows no fans")
+        better.append(f"{key} shows no fans" if find_link(body.body, key) else f"{body.id} has no {key}")
+    if better:
+        service.note("cooling", f"read from {source}", "; ".join(better))
     channels = tuple(Spec(name, "temperature" if unit == "degC" else "speed", unit) for name, unit, _ in found)
     period_s = max(COOLING_S, wanted.period_s)
     device = found[0][2].path.split("?")[0]

@@ -352,7 +352,7 @@ def test_readings_that_are_equally_old_at_both_ends_cancel(age):
     assert abs(found.value - 600.0) <= found.expanded
     assert c.at(ns(2.03))[2] == pytest.approx(300 * 0.05 / math.sqrt(3), rel=0.02)
     assert found.terms.get("lag:c:step", 0.0) == pytest.approx(0.0, abs=0.05)
-    apart = math.sqrt(1 - 0.9**2)  # after 20 ticks, clocks within half a per cent have drifted by a tenth of a tick
+    apart = math.sqrt(1 - 0.7**2)  # after 20 ticks, clocks within 1.5 % have drifted by three tenths of a tick
     edge = math.hypot(c.at(ns(2.03))[1], apart * c.at(ns(2.03))[2])
     assert found.budget()["edge"] == pytest.approx(math.sqrt(2) * edge, rel=0.02)
     assert c._find_alike(60.0) == 0.0
@@ -461,7 +461,7 @@ def test_a_counter_that_sees_a_part_carries_the_bound_unless_steps_exclude_it():
     # Three quarters of the time may have been at 50 W instead of 400 W.
     assert bound.budget()["unseen"] == pytest.approx(18 * 0.75 * 350 / 2, rel=0.01)
     steps = np.array([ns(x) for x in np.cumsum(np.full(55, 0.3137))])
-    assert "unseen" not in c.energy(ns(1), ns(19), steps_ns=steps).budget()
+    assert c.energy(ns(1), ns(19), steps_ns=steps).budget()["unseen"] < 0.03 * bound.budget()["unseen"]
     assert c.energy(ns(1), ns(19), steps_ns=steps[:5]).budget()["unseen"] == pytest.approx(bound.budget()["unseen"])
     alone = curve(t, 400 * t, counter_spec(None, seen=0.25, limits=(50, 700)))
     assert alone.energy(ns(1), ns(19)).budget()["unseen"] == pytest.approx(bound.budget()["unseen"], rel=0.01)

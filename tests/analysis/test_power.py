@@ -190,7 +190,7 @@ def test_a_reading_may_be_up_to_an_update_old():
     assert source not in curve(t, np.where(t < 30, 100.0, 500.0), power_spec(0.0, 1.0)).energy(ns(5), ns(50)).terms
     # The ages of neighbours are alike, so that rises and falls cancel except for the first and the last.
     often = curve(t, np.where(t % 10 < 5, 100.0, 500.0), power_spec(1.0, 1.0)).energy(ns(5), ns(50))
-    assert often.terms[source] == pytest.approx(math.sqrt(2 * (1 + 0.005 * 45)) * 400 / math.sqrt(12))
+    assert often.terms[source] == pytest.approx(math.sqrt(2 * (1 + 0.015 * 45)) * 400 / math.sqrt(12))
 
 
 def test_ages_of_readings_count_in_a_stretch_that_holds_one():
@@ -488,8 +488,8 @@ def test_steps_of_the_interval_exclude_it_steps_of_another_do_not():
     t = np.arange(0, 40, 0.1)
     p = curve(t, np.full(t.size, 400.0), power_spec(0.1, 0.025, limits=(50, 700)))
     steps = stamps(np.arange(20, 39, 0.3137))
-    assert "unseen" not in p.energy(ns(20), ns(39), steps_ns=steps).budget()
-    assert "unseen" in p.energy(ns(1), ns(19), steps_ns=steps).budget()
+    inside, other = (p.energy(ns(a), ns(b), steps_ns=steps).budget()["unseen"] for a, b in ((20, 39), (1, 20)))
+    assert inside < 0.05 * other
 
 
 def test_steps_in_phase_with_the_sensor_put_the_bound_into_the_interval():

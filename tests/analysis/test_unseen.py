@@ -123,16 +123,16 @@ def test_without_steps_nothing_is_excluded():
 
 
 @pytest.mark.parametrize("period", [0.1, 0.2, 0.5, 0.05, 1.0, 3.0])
-@pytest.mark.parametrize("off", [0.0, 0.001, 0.003, -0.003])
+@pytest.mark.parametrize("off", [0.0, 0.003, -0.003, 0.012])
 def test_steps_in_phase_exclude_nothing_even_if_the_sensors_period_is_off(period, off):
-    """The sensor's true period is 0.3 % off what is said of it, and the load keeps in step with the sensor."""
+    """The sensor's true period is off what is said of it, by 1.2 % on a recorded A100, and the load keeps in step."""
     hidden = 0.5 if period == 0.05 else 0.75  # of a cycle half as long as the grid two windows see a quarter each
     assert find_unseen_share(0.25, GRID, steps(period * (1 + off))) == pytest.approx(hidden, abs=0.03)
 
 
 @pytest.mark.parametrize("period", [0.137, 0.3137, 0.0618, 0.35 * 1.017])
 def test_steps_out_of_phase_exclude_it(period):
-    assert find_unseen_share(0.25, GRID, steps(period)) == 0.0
+    assert find_unseen_share(0.25, GRID, steps(period)) < 0.05
 
 
 @pytest.mark.parametrize("period", [0.1, 0.2, 0.05, 0.15, 1.0])
@@ -214,4 +214,4 @@ def test_the_same_steps_are_looked_at_once_and_little_is_kept(monkeypatch):
     assert len(looked) == 4
     assert len(unseen._SHARES) == 1, "full, it began anew"
     assert find_unseen_share(0.25, GRID, asked[0]) == shares[0][0] != find_unseen_share(0.5, GRID, asked[0])
-    assert max(len(digest) for _, _, digest in unseen._SHARES) == 16
+    assert max(len(digest) for *_, digest in unseen._SHARES) == 16

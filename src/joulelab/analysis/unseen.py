@@ -27,11 +27,13 @@ FEWEST_STEPS = 12  # reported steps from which their phases on the sensor's peri
 STEPS_PER_BLOCK = 96  # steps looked at together: a load may be in step for part of the run only
 LONGEST_PAUSE = 10.0  # usual steps; after a longer pause the phase of the steps may be another one
 CYCLE_BINS = 48  # parts into which a sensor's period is divided
-GRID_DRIFT = 0.005  # a sensor keeps its stated period within half a percent
+GRID_DRIFT = 0.015  # a sensor keeps its stated period within 1.5 %: a recorded A100 updates every 101.2 ms
+EVIDENT_DRIFT = 0.005  # the same, where steps shall be evidence: within 1.5 %, long steps fit some period by chance
 IN_STEP_EVIDENCE = 0.25  # share of the hidden part, left unseen, from which steps are evidence; chance leaves less
+MOST_PERIODS = 2_000  # of a sensor that are tried
 STEP_CELLS = 1 << 18  # periods times steps that are computed at once
 CACHED_SHARES = 512  # results kept by a digest of the steps: devices of one kind need the same phases again
-_SHARES: dict[tuple[float, float, bytes], float] = {}
+_SHARES: dict[tuple[float, float, float, bytes], float] = {}
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def find_unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) 
         return 0.0
     if grid_s <= 0:
         return hidden
-    return hidden if steps_ns is None else min(hidden, _find_worst_share(seen, grid_s, steps_ns))
+    return hidden if steps_ns is None else min(hidden, _find_worst_share(seen, grid_s, steps_ns, GRID_DRIFT))
 
 
 def is_in_step(seen: float, grid_s: float, steps_ns: Ints | None) -> bool:
@@ -147,17 +149,19 @@ def is_in_step(seen: float, grid_s: float, steps_ns: Ints | None) -> bool:
     hidden = 1.0 - min(1.0, seen)
     if hidden <= 1e-9 or grid_s <= 0 or steps_ns is None:
         return False
-    return IN_STEP_EVIDENCE * hidden < _find_worst_share(seen, grid_s, steps_ns) < 1.0
+    return IN_STEP_EVIDENCE * hidden < _find_worst_share(seen, grid_s, steps_ns, EVIDENT_DRIFT) < 1.0
 
 
-def _find_worst_share(seen: float, grid_s: float, steps_ns: Ints) -> float:
+def _find_worst_share(seen: float, grid_s: float, steps_ns: Ints, drift: float) -> float:
     """Return the largest unseen share of all processes, 1 if none reported enough steps."""
-    key = seen, grid_s, blake2b(steps_ns.tobytes(), digest_size=16).digest()
+    key = seen, grid_s, drift, blake2b(steps_ns.tobytes(), digest_size=16).digest()
     found = _SHARES.get(key)
     if found is None:
         sources = np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
         shares = [
-            _find_share_in_step(s, max(seen, 1 / CYCLE_BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS
+            _find_share_in_step(s, max(seen, 1 / CYCLE_BINS), grid_s * 1e9, drift)
+            for s in sources
+            if s.size >= FEWEST_STEPS
         ]
         found = max(shares, default=1.0)
         if len(_SHARES) >= CACHED_SHARES:
@@ -166,7 +170,7 @@ def _find_worst_share(seen: float, grid_s: float, steps_ns: Ints) -> float:
     return found
 
 
-def _find_share_in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
+def _find_share_in_step(steps_ns: Ints, seen: float, grid_ns: float, drift: float) -> float:
     """Return the unseen share for the worst possible period of the sensor, as the mean over blocks of steps."""
     size = min(steps_ns.size, STEPS_PER_BLOCK)
     blocks = steps_ns[: steps_ns.size - steps_ns.size % size].reshape(-1, size)
@@ -176,8 +180,8 @@ def _find_share_in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
         return 1.0
     since = (blocks - blocks[:, :1]).astype(np.float64)
     # Fine enough that from one period to the next no phase moves by more than a quarter of the window.
-    count = int(8 * GRID_DRIFT * float(since.max()) / grid_ns / seen) + 3
-    grids = grid_ns * (1 + GRID_DRIFT * np.linspace(-1, 1, min(count, 500) | 1))
+    count = int(8 * drift * float(since.max()) / grid_ns / seen) + 3
+    grids = grid_ns * (1 + drift * np.linspace(-1, 1, min(count, MOST_PERIODS) | 1))
     together = max(STEP_CELLS // since.size, 1)
     worst = np.zeros(len(blocks))
     for first in range(0, grids.size, together):

@@ -94,6 +94,7 @@ def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: P
     ("head", "row", "code", "word"),
     [
         ("time,fan_w", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map fan_w=node.ac "),
+        ("time,power", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map power=node.ac:W"),
         ("time,value", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map COLUMN=node.ac:W"),
         ("time,power_w,total_w", "2024-05-01T12:00:00Z,5,5", "config.no-columns", "--map power_w=node.ac "),
         ("when,power_w", "2024-05-01T12:00:00Z,5", "config.no-time", "--time COLUMN"),
@@ -195,6 +196,8 @@ def test_what_a_name_does_not_show_is_told(tmp_path: Path) -> None:
     plain = guessed(tmp_path, make_file("time,power_w", *(f"{t},500" for t in ISO)))
     assert "power_w is taken for the whole node" in plain.told[1]
     assert "gain=0.01" in plain.told[2]
+    more = guessed(tmp_path, make_file("time,ac_w,fan_w,power", *(f"{t},500,5,500" for t in ISO)), gain=0.01)
+    assert more.told[1].startswith("left out: fan_w, power;")
     known = guessed(tmp_path, make_file("time,ac_w", *(f"{t},500" for t in ISO)), gain=0.01)
     assert len(known.told) == 1
 

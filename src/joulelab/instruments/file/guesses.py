@@ -152,6 +152,7 @@ def _guess_columns(config: Mapping[str, Any], names: Names, rows: Sequence[Seque
     for k, name in enumerate(names.names):
         unit = _find_unit(names, k)
         if unit is None:
+            guess.left_out += [name] if {"power", "energy"} & {*_split_words(name)} else []
             continue
         scope = _find_scope(name, unit)
         if device is not None and (scope == devices[device] or (scope == "node.ac" and not _names_node(name))):
@@ -164,7 +165,8 @@ def _guess_columns(config: Mapping[str, Any], names: Names, rows: Sequence[Seque
     kinds = [(c["scope"], (unit_of(c["unit"]) or unit_of("W")).si) for c in columns]  # type: ignore[union-attr]
     if not columns or len(set(kinds)) < len(kinds):
         what = "several columns may be the power of one scope" if columns else "no column is obviously a power"
-        first = f"{columns[0]['column'] if columns else guess.left_out[0]}=node.ac" if columns or guess.left_out else ""
+        named = [c["column"] for c in columns] or guess.left_out
+        first = f"{named[0]}=node.ac{'' if names.unit(names.index(named[0])) else ':W'}" if named else ""
         first = _quote(first or "COLUMN=node.ac:W")
         advice = f"type --map {first} (or gpu:0, outlet:1, rack); the file has {_list_names(names)}"
         raise ConfigError(what, where=names.where, next=advice, code="config.no-columns")

@@ -26,7 +26,7 @@ import psutil
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.snmp import ber
 from joulelab.instruments.snmp.client import Community, Poll, Session, User
-from joulelab.instruments.snmp.tables import Level, table
+from joulelab.instruments.snmp.tables import Level, find_maker
 from joulelab.twin.model import Node
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
@@ -46,7 +46,7 @@ class Responder:
         self._tree: dict[tuple[int, ...], bytes] = {}
         self._add("1.3.6.1.2.1.1.1.0", ber.wrap(ber.OCTETS, b"bench"))
         self._add("1.3.6.1.2.1.1.2.0", ber.wrap(ber.OID, ber.oid_bytes("1.3.6.1.4.1.1718.4")))
-        for name, level in table(VENDOR).levels.items():
+        for name, level in find_maker(VENDOR).levels.items():
             self._add_level(level, ROWS.get(name, OUTLETS))
         self._names = sorted(self._tree)
         self._ready: dict[bytes, tuple[bytes, bytes]] = {}
@@ -198,7 +198,7 @@ def counted(events: list[dict[str, Any]]) -> dict[str, float]:
 
 def bare(count: int, ports: list[int], seconds: float) -> None:
     """Send and receive once a second in as many threads, with a request like that of the meter; print CPU s/s."""
-    columns = [c for level in table(VENDOR).levels.values() for c in level.columns][:27]
+    columns = [c for level in find_maker(VENDOR).levels.values() for c in level.columns][:27]
     names = ber.asked([ber.oid_bytes(column.at("1.1.1")) for column in columns])
     body = ber.request(ber.GET, 1 << 25, names)
     message = ber.wrap(ber.SEQUENCE, b"\x02\x01\x01" + ber.wrap(ber.OCTETS, COMMUNITY.encode()) + body)
@@ -226,7 +226,7 @@ def bare(count: int, ports: list[int], seconds: float) -> None:
 
 def single(repeats: int) -> None:
     """Print the CPU time of one request for 20 values to the simulated PDU: by us, and by pysnmp as it is."""
-    columns = [c for level in table(VENDOR).levels.values() for c in level.columns if "8.3.1" in c.oid]
+    columns = [c for level in find_maker(VENDOR).levels.values() for c in level.columns if "8.3.1" in c.oid]
     oids = [column.at(f"1.1.{n}") for n in range(1, 5) for column in columns]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -15,7 +15,7 @@ from typing import Any
 from tests.instruments.snmp_replay import Recording, Replay, parse_walk, read_session
 
 from joulelab.core.errors import JoulelabError
-from joulelab.instruments.snmp.device import find_table, identity, rows
+from joulelab.instruments.snmp.device import find_table, list_rows, read_identity
 
 WALKS = Path(__file__).parents[3] / "shared" / "data" / "devices" / "snmp"
 # Our channels by the other system's classes, with the number of its units in one of ours.
@@ -70,7 +70,7 @@ def judge_device(name: str) -> Verdict:
     verdict.known = len(expected)
     read: dict[str, tuple[str, float | str]] = {}
     try:
-        source = find_table(Replay(recording), identity(Replay(recording)), None, "unit")
+        source = find_table(Replay(recording), read_identity(Replay(recording)), None, "unit")
         verdict.table = source.vendor
         for row in _read(recording, verdict).values():
             if row["kind"] == "power":
@@ -97,9 +97,9 @@ def _read_outlets(recording: Recording, verdict: Verdict) -> dict[str, tuple[str
     session = Replay(recording)
     read: dict[str, tuple[str, float | str]] = {}
     try:
-        source = find_table(session, identity(session), None, "outlet")
+        source = find_table(session, read_identity(session), None, "outlet")
         level = source.levels.get("outlet")
-        offered = rows(session, level) if level else []
+        offered = list_rows(session, level) if level else []
     except JoulelabError:
         return read
     for row in offered:

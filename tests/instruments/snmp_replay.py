@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.snmp.client import MISSING, Name
-from joulelab.instruments.snmp.device import find_table, identity
-from joulelab.instruments.snmp.settings import settings
+from joulelab.instruments.snmp.device import find_table, read_identity
+from joulelab.instruments.snmp.settings import read_settings
 from joulelab.instruments.snmp.setup import Planner
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def read_session(replay: Replay, **config: Any) -> dict[str, dict[str, Any]]:
 def plan_session(replay: Replay, **config: Any) -> tuple[Table, Plan]:
     """Open a device as the meter does: return its table, and what is read of it."""
     session = cast("Session", replay)
-    wanted = settings({"address": "recorded", "community": "x", "label": "pdu1", **config})
-    source = find_table(session, identity(session), wanted.vendor, wanted.kind)
+    wanted = read_settings({"address": "recorded", "community": "x", "label": "pdu1", **config})
+    source = find_table(session, read_identity(session), wanted.vendor, wanted.kind)
     return source, Planner(wanted, session, source).plan()
 
 

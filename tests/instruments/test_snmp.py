@@ -292,8 +292,8 @@ def test_what_is_no_pdu_is_shown(bench, monkeypatch):
     from joulelab.instruments.snmp import device as snmp_device
 
     with bench.served(vendor="sentry4", login="v2c") as (_, config):
-        known = {k: v for k, v in snmp_device.tables().items() if k not in ("sentry3", "sentry4")}
-        monkeypatch.setattr(snmp_device, "tables", lambda: known)
+        known = {k: v for k, v in snmp_device.load_tables().items() if k not in ("sentry3", "sentry4")}
+        monkeypatch.setattr(snmp_device, "load_tables", lambda: known)
         with pytest.raises(Unavailable, match=r"no PDU.*1718\.4.*Sentry Smart PDU"):
             meters.open_meter("snmp", config)
 

@@ -20,7 +20,7 @@ from tests.instruments.snmp_replay import Replay, plan_session, read_plan
 import joulelab.instruments.snmp as package
 from joulelab.core.errors import JoulelabError
 from joulelab.instruments.snmp.client import MISSING, Name
-from joulelab.instruments.snmp.device import find_table, identity, rows
+from joulelab.instruments.snmp.device import find_table, list_rows, read_identity
 
 PDUS = Path(package.__file__).parent / "pdus"
 OBJECT_ID = "1.3.6.1.2.1.1.2.0"
@@ -241,8 +241,8 @@ def open_device(replay, mode):
 def list_outlets(replay):
     """Return the first outlets of a device that are metered."""
     try:
-        level = find_table(replay, identity(replay), None, "outlet").levels.get("outlet")
+        level = find_table(replay, read_identity(replay), None, "outlet").levels.get("outlet")
     except JoulelabError:
         return []
-    every = [row.index for row in rows(replay, level)] if level else []
+    every = [row.index for row in list_rows(replay, level)] if level else []
     return [index for index in every if open_device(replay, {"outlets": [index], "phases": False})][:3]

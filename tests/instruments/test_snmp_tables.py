@@ -11,16 +11,16 @@ import pytest
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import snmp
 from joulelab.instruments.snmp.client import MISSING, Community, Name, User
-from joulelab.instruments.snmp.device import Row, choose, text
-from joulelab.instruments.snmp.settings import settings
+from joulelab.instruments.snmp.device import Row, choose_rows, decode_text
+from joulelab.instruments.snmp.settings import read_settings
 from joulelab.instruments.snmp.setup import AgeCell, Cell
-from joulelab.instruments.snmp.tables import _COLUMN, _LEVEL, _TOP, TRIED, list_makers, parse, tables
+from joulelab.instruments.snmp.tables import _COLUMN, _LEVEL, _TOP, TRIED, list_makers, load_tables, parse_table
 
 V2C = {"address": "10.0.0.5", "community": "secret", "label": "pdu1"}
 
 
 def test_every_table_has_what_a_reading_needs():
-    found = tables()
+    found = load_tables()
     assert len(found) >= 25
     for vendor, table in found.items():
         unit = table.levels["unit"]
@@ -45,7 +45,7 @@ def test_the_readme_lists_the_makers_and_explains_every_key():
     assert list_makers() in text, "paste what list_makers() returns between its marks"
     keys = {*_TOP, *_LEVEL, *_COLUMN} - {"oid", "scale"}
     assert [key for key in keys if f"`{key}" not in text and f"{key}`" not in text] == []
-    assert "hardware" not in " ".join(table.tried for table in tables().values())
+    assert "hardware" not in " ".join(table.tried for table in load_tables().values())
 
 
 def test_a_wrong_table_is_refused():
@@ -60,7 +60,7 @@ def test_a_wrong_table_is_refused():
         "tried = 'hardware'\n[unit]\npower_w = { oid = '1.3.6', scale = 1 }",
     ):
         with pytest.raises(ConfigError):
-            parse("x", head + body)
+            parse_table("x", head + body)
 
 
 @pytest.mark.parametrize(
@@ -93,28 +93,28 @@ def test_a_wrong_table_is_refused():
 def test_wrong_values_are_refused_with_what_fits(change, words):
     config = {k: v for k, v in (V2C | change).items() if v is not None}
     with pytest.raises(ConfigError, match=words) as raised:
-        settings(config)
+        read_settings(config)
     assert "secret" not in str(raised.value)
 
 
 def test_logins_are_read_as_people_write_them():
-    assert settings(V2C).login == Community("secret")
+    assert read_settings(V2C).login == Community("secret")
     v3 = {"address": "h:1161", "user": "m", "auth": "sha-256", "password": "x" * 8, "privacy": "aes128"}
-    read = settings(v3 | {"privacy_password": "y" * 8})
+    read = read_settings(v3 | {"privacy_password": "y" * 8})
     assert read.login == User("m", "SHA256", "x" * 8, "AES", "y" * 8)
     assert (read.host, read.port) == ("h", 1161)
-    assert settings({"address": "h", "user": "m"}).login == User("m")
+    assert read_settings({"address": "h", "user": "m"}).login == User("m")
     assert set(snmp.SECRETS) <= set(snmp.CONFIG)
-    assert "secret" not in repr(settings(V2C))
+    assert "secret" not in repr(read_settings(V2C))
 
 
 def test_a_number_that_is_meant_twice_asks_for_the_index():
     offered = [Row("1.1.3", ("a",)), Row("1.2.3", ("b",)), Row("1.1.4", ("3",))]
     with pytest.raises(ConfigError, match=r"1\.1\.3, 1\.2\.3"):
-        choose([3], offered, "outlet", "pdu1")
-    assert choose(["1.2.3"], offered, "outlet", "pdu1") == [offered[1]]
-    assert choose(["3"], offered, "outlet", "pdu1") == [offered[2]], "a name goes before a number"
-    assert choose(["B"], offered, "outlet", "pdu1") == [offered[1]]
+        choose_rows([3], offered, "outlet", "pdu1")
+    assert choose_rows(["1.2.3"], offered, "outlet", "pdu1") == [offered[1]]
+    assert choose_rows(["3"], offered, "outlet", "pdu1") == [offered[2]], "a name goes before a number"
+    assert choose_rows(["B"], offered, "outlet", "pdu1") == [offered[1]]
 
 
 def test_sentinels_and_texts_are_never_numbers():
@@ -159,5 +159,5 @@ def test_broken_answers_make_right_numbers_or_typed_errors(rounds):
 
 
 def test_texts_of_devices_are_printable():
-    assert text(b"node\x00 07\xff\n") == "node  07\ufffd"
-    assert text(5) == ""
+    assert decode_text(b"node\x00 07\xff\n") == "node  07\ufffd"
+    assert decode_text(5) == ""

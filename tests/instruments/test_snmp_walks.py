@@ -10,7 +10,7 @@ from tests.instruments.snmp_replay import Replay, read_objects
 
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.snmp.client import MISSING, Name
-from joulelab.instruments.snmp.device import find_table, identity
+from joulelab.instruments.snmp.device import find_table, read_identity
 from joulelab.instruments.snmp.doctor import list_suspects
 from joulelab.instruments.snmp.setup import Cell
 
@@ -257,7 +257,7 @@ def test_values_under_labels_are_found_by_them_with_unit_and_factor():
 def test_a_device_without_any_power_is_recognised_by_its_other_rows():
     objects = device("1.3.6.1.4.1.318.1.3.4.4", ("1.3.6.1.4.1.318.1.1.12.2.3.1.1.2", 28))
     session = Replay(objects)
-    assert find_table(session, identity(session), None, "unit").vendor == "apc_rpdu"
+    assert find_table(session, read_identity(session), None, "unit").vendor == "apc_rpdu"
     with pytest.raises(Unavailable, match=r"APC rPDU .old. shows no metered units"):
         read_objects(objects)
 
@@ -282,11 +282,11 @@ def test_the_doctor_lists_what_might_be_power_in_an_unknown_device():
         ("1.3.6.1.4.1.99999.3", b"1.2 kW"),
     )
     session = Replay(unknown)
-    said = list_suspects(session, identity(session))
+    said = list_suspects(session, read_identity(session))
     assert any(f"{at}.4.1 is 1130, beside what may be a voltage ({at}.2.1)" in line for line in said)
     assert any("99999.3.1 shows '1.2 kW'" in line for line in said)
     assert not any(f"{at}.4.2" in line or f"{at}.5" in line.split(" is ")[0] for line in said)
     with pytest.raises(Unavailable, match="this is no PDU or UPS"):
         read_objects(unknown)
     silent = Replay(device("1.3.6.1.4.1.99999.7", (f"{at}.5", 3)))
-    assert "none looks like power" in list_suspects(silent, identity(silent))[0]
+    assert "none looks like power" in list_suspects(silent, read_identity(silent))[0]

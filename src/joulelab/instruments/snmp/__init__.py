@@ -12,8 +12,8 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Denied, JoulelabError, MeterError, ReadFailed
 from joulelab.instruments.hooks import Missing
 from joulelab.instruments.snmp.client import Poll, User
-from joulelab.instruments.snmp.device import find_table, identity, speaks_without_privacy
-from joulelab.instruments.snmp.settings import CONFIG, SECRETS, settings
+from joulelab.instruments.snmp.device import find_table, read_identity, speaks_without_privacy
+from joulelab.instruments.snmp.settings import CONFIG, SECRETS, read_settings
 from joulelab.instruments.snmp.setup import Planner
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter, Stream
     from joulelab.instruments.snmp.client import Session, Value
     from joulelab.instruments.snmp.device import Identity
-    from joulelab.instruments.snmp.settings import Settings
+    from joulelab.instruments.snmp.settings import SnmpSettings
     from joulelab.instruments.snmp.setup import Piece, Plan
     from joulelab.instruments.snmp.traps import Listener, Trap
 
@@ -45,17 +45,17 @@ _OPENING = threading.BoundedSemaphore(16)
 
 def check(config: Mapping[str, Any]) -> None:
     """Check an entry before a run. Raises ConfigError."""
-    settings(config)
+    read_settings(config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
     """Open a PDU or UPS. Raises ConfigError, ReadFailed (may pass), Denied, Unavailable, MissingDependency."""
-    wanted = settings(config)
+    wanted = read_settings(config)
     with _OPENING:
         return _opened(wanted)
 
 
-def _opened(wanted: Settings) -> Meter:
+def _opened(wanted: SnmpSettings) -> Meter:
     session = wanted.session()
     try:
         who = _identity(session, wanted)
@@ -67,21 +67,21 @@ def _opened(wanted: Settings) -> Meter:
         raise
 
 
-def _identity(session: Session, wanted: Settings) -> Identity:
+def _identity(session: Session, wanted: SnmpSettings) -> Identity:
     """Ask who it is; where only the login can be the cause of silence, say so. Raises ReadFailed, Denied."""
     try:
-        return identity(session)
+        return read_identity(session)
     except ReadFailed:
         cause = _refusal(session, wanted)
         if cause is None:
             raise
     for _ in range(_ASKED_AGAIN):  # a refusal is final: it must not be a few lost datagrams
         with contextlib.suppress(ReadFailed):
-            return identity(session)
+            return read_identity(session)
     raise cause
 
 
-def _refusal(session: Session, wanted: Settings) -> Denied | None:
+def _refusal(session: Session, wanted: SnmpSettings) -> Denied | None:
     """Return what the login lacks where the agent is alive but silent to it; None where it is just silent."""
     if isinstance(wanted.login, User):
         if not (session.heard and speaks_without_privacy(wanted)):
@@ -116,7 +116,7 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
 class SnmpMeter:
     """Read all values of a device in as few requests as they fit in; streams of one moment share them."""
 
-    def __init__(self, wanted: Settings, session: Session, plan: Plan, sentinels: frozenset[int]) -> None:
+    def __init__(self, wanted: SnmpSettings, session: Session, plan: Plan, sentinels: frozenset[int]) -> None:
         self._wanted, self._session, self._sentinels = wanted, session, sentinels
         self._pieces: dict[str, Piece] = {piece.stream.name: piece for piece in plan.pieces}
         self._streams = tuple(piece.stream for piece in plan.pieces)

@@ -16,15 +16,15 @@ from joulelab.instruments.snmp.tables import (
     Column,
     Level,
     Table,
-    table,
-    tables,
+    find_maker,
+    load_tables,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from joulelab.instruments.snmp.client import Session, Value
-    from joulelab.instruments.snmp.settings import Settings
+    from joulelab.instruments.snmp.settings import SnmpSettings
 
 SYS_DESCR, SYS_OBJECT_ID, SYS_NAME = "1.3.6.1.2.1.1.1.0", "1.3.6.1.2.1.1.2.0", "1.3.6.1.2.1.1.5.0"
 _LISTED = 60
@@ -84,13 +84,13 @@ class Bound:
     gain: float | None = None
 
 
-def identity(session: Session) -> Identity:
+def read_identity(session: Session) -> Identity:
     """Ask the agent what it is. Raises ReadFailed, Denied."""
     description, object_id, name = session.get([SYS_DESCR, SYS_OBJECT_ID, SYS_NAME])
-    return Identity(text(description), object_id.oid if isinstance(object_id, Name) else "", text(name))
+    return Identity(decode_text(description), object_id.oid if isinstance(object_id, Name) else "", decode_text(name))
 
 
-def speaks_without_privacy(wanted: Settings) -> bool:
+def speaks_without_privacy(wanted: SnmpSettings) -> bool:
     """Return whether an agent that drops a user's encrypted requests answers that user in the clear.
 
     Agents that cannot decrypt a request often say nothing. The question is only what the agent calls itself.
@@ -100,7 +100,7 @@ def speaks_without_privacy(wanted: Settings) -> bool:
         return False
     session = replace(wanted, login=replace(user, priv="", priv_password="")).session()
     try:
-        identity(session)
+        read_identity(session)
     except Denied as denied:
         return "level" in (denied.why or "")  # the password was right, the level was not
     except MeterError:
@@ -110,7 +110,7 @@ def speaks_without_privacy(wanted: Settings) -> bool:
     return True
 
 
-def text(value: Value) -> str:
+def decode_text(value: Value) -> str:
     """Return a text that a device gives, without what cannot be printed."""
     if not isinstance(value, bytes):
         return ""
@@ -125,7 +125,7 @@ def find_table(session: Session, who: Identity, vendor: str | None, kind: str = 
     kind (unit, outlet; either), then one with a known energy, then one that it has at all. `passed` of the table says
     which were passed over though the device has them.
     """
-    candidates = [table(vendor).resolve(who.object_id)] if vendor else _candidates(who.object_id)
+    candidates = [find_maker(vendor).resolve(who.object_id)] if vendor else _candidates(who.object_id)
     found: list[tuple[int, Table]] = []
     for option in (option for candidate in candidates for option in candidate.list_options()):
         rank = _rank(session, option, kind)
@@ -138,18 +138,18 @@ def find_table(session: Session, who: Identity, vendor: str | None, kind: str = 
         before = [option for rank, option in found[: found.index((best, chosen))] if rank > best]
         passed = dict.fromkeys(_describe(option, kind) for option in before)
         if kind != "outlet" and chosen.levels["unit"] in chosen.others:
-            passed[_describe(table(chosen.vendor), kind)] = None
+            passed[_describe(find_maker(chosen.vendor), kind)] = None
         return replace(chosen, passed=tuple(passed))
     if vendor:
         what = f"it shows nothing of {candidates[0].title}"
-        advice = "leave out vendor, or look which one fits: " + ", ".join(tables())
+        advice = "leave out vendor, or look which one fits: " + ", ".join(load_tables())
         raise Unavailable(what, where=session.where, why=str(who), next=advice)
     raise Unavailable(
         "this is no PDU or UPS that joulelab knows",
         where=session.where,
         why=str(who),
         next="joulelab doctor lists what in it might be power; a maker is one file to add. Known: "
-        + ", ".join(tables()),
+        + ", ".join(load_tables()),
     )
 
 
@@ -172,7 +172,7 @@ def _candidates(object_id: str) -> list[Table]:
         counts = any(column.name == "energy_j" for column in candidate.levels["unit"].columns)
         return -fit(candidate), candidate.vendor != "ups", not counts
 
-    fitting = (one for one in tables().values() if not one.template or fit(one))
+    fitting = (one for one in load_tables().values() if not one.template or fit(one))
     return [one.resolve(object_id) for one in sorted(fitting, key=order)]
 
 
@@ -192,8 +192,8 @@ def _rank(session: Session, option: Table, kind: str) -> int | None:
 def _rank_level(session: Session, option: Table, level: Level) -> int | None:
     if level.labels:
         ((found, _),) = session.next([level.labels])
-        offered = rows(session, level) if _has_rows(found, level.labels) else []
-        bound = [one for many in bind(session, option, level, offered).values() for one in many]
+        offered = list_rows(session, level) if _has_rows(found, level.labels) else []
+        bound = [one for many in bind_channels(session, option, level, offered).values() for one in many]
         values = session.get([one.oid for one in bound]) if bound else []
         known = {one.column.name for one, v in zip(bound, values, strict=True) if _shows(option, one, v)}
         return next((rank for rank, name in enumerate(VITAL) if name in known), 2 if offered else None)
@@ -229,7 +229,7 @@ def _has_rows(found: str, column: str) -> bool:
     return found.startswith(f"{column}.")
 
 
-def rows(session: Session, level: Level) -> list[Row]:
+def list_rows(session: Session, level: Level) -> list[Row]:
     """Return the rows of a level with their names. Raises ReadFailed, Denied.
 
     Rows are those of the table's `rows`; else all that any column of units and outlets has, so that none is lost, and
@@ -240,7 +240,7 @@ def rows(session: Session, level: Level) -> list[Row]:
     columns = [level.rows] if level.rows else list(level.columns)
     drawing = [column for column in columns if column.name in _LISTING] if level.name not in PIECES else []
     indices = _list_indices(session, drawing) or _list_indices(session, columns)
-    named = [{index: text(value) for index, value in session.walk(column)} for column in level.names]
+    named = [{index: decode_text(value) for index, value in session.walk(column)} for column in level.names]
     return [Row(one, tuple(names.get(one, "") for names in named), level.number) for one in indices]
 
 
@@ -259,7 +259,7 @@ def _find_labels(session: Session, level: Level) -> list[Row]:
     patterns = [(c.name, re.compile(_LABEL.sub(_write_pattern, c.label))) for c in level.columns]
     places: dict[str, dict[str, str]] = {}
     for index, value in session.walk(level.labels):
-        label = text(value)
+        label = decode_text(value)
         for name, pattern in patterns:
             if match := pattern.fullmatch(label):
                 row = ".".join((index.rpartition(".")[0], *match.groups()))
@@ -271,7 +271,7 @@ def _write_pattern(part: re.Match[str]) -> str:
     return {"{n}": r"0*(\d+)", "|": "|"}.get(part[0], re.escape(part[0]))
 
 
-def choose(wanted: Sequence[int | str], offered: Sequence[Row], kind: str, where: str) -> list[Row]:
+def choose_rows(wanted: Sequence[int | str], offered: Sequence[Row], kind: str, where: str) -> list[Row]:
     """Return the rows that are meant by number, name or full index. Raises ConfigError that lists them."""
     listed = ", ".join(map(str, offered[:_LISTED])) + (", ..." if len(offered) > _LISTED else "")
     chosen: list[Row] = []
@@ -296,7 +296,7 @@ def _meant(one: int | str, offered: Sequence[Row]) -> list[Row]:
     return [row for row in offered if row.index == given] or [row for row in offered if row.number == given]
 
 
-def bind(session: Session, source: Table, level: Level, chosen: Sequence[Row]) -> dict[str, list[Bound]]:
+def bind_channels(session: Session, source: Table, level: Level, chosen: Sequence[Row]) -> dict[str, list[Bound]]:
     """Return the channels of each row that the device has, with units and digits as it tells them."""
     bound: dict[str, list[Bound]] = {row.index: [] for row in chosen}
     pairs = [(row, column) for row in chosen for column in level.columns if row.locate(column)]
@@ -329,6 +329,6 @@ def _scale(source: Table, column: Column, step: float | None, units: Value) -> f
     wanted = QUANTITIES[column.name][1]
     if step is None or wanted == "1":
         return step
-    told = text(units) if isinstance(units, bytes) else source.units.get(str(units), "")
+    told = decode_text(units) if isinstance(units, bytes) else source.units.get(str(units), "")
     unit, worth = DEVICE_UNITS.get(column.unit if units is MISSING else told, ("", 0.0))
     return worth * step if unit == wanted else None

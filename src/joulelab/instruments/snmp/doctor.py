@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MeterError, Unavailable
 from joulelab.instruments.snmp.client import MISSING, Community, Session
-from joulelab.instruments.snmp.device import find_table, identity, rows, speaks_without_privacy, text
-from joulelab.instruments.snmp.settings import Settings, describe, listed, settings
-from joulelab.instruments.snmp.tables import tables
+from joulelab.instruments.snmp.device import decode_text, find_table, list_rows, read_identity, speaks_without_privacy
+from joulelab.instruments.snmp.settings import SnmpSettings, describe_login, join_rows, read_settings
+from joulelab.instruments.snmp.tables import load_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,14 +33,14 @@ _MAINS_V = ((95, 130), (195, 255), (340, 425))
 def explain(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
     """Return what is wrong, from the name of the host to the number of the outlet, as far as the device answers."""
     try:
-        wanted = settings(config)
+        wanted = read_settings(config)
     except ConfigError as wrong:
         return [str(wrong)]
     try:
         found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as unknown:
         return [f"The name {wanted.host} does not resolve ({unknown}): check address, or the name service."]
-    said = [f"{wanted.host} is {found[0][4][0]}; it is asked by {describe(wanted.login)}."]
+    said = [f"{wanted.host} is {found[0][4][0]}; it is asked by {describe_login(wanted.login)}."]
     session = wanted.session()
     try:
         return said + _ask(session, wanted, error)
@@ -48,9 +48,9 @@ def explain(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
         session.close()
 
 
-def _ask(session: Session, wanted: Settings, error: JoulelabError) -> list[str]:
+def _ask(session: Session, wanted: SnmpSettings, error: JoulelabError) -> list[str]:
     try:
-        who = identity(session)
+        who = read_identity(session)
     except MeterError as failed:
         return _no_answer(session, wanted, failed)
     said = [f"The device answers: {who}."]
@@ -58,12 +58,14 @@ def _ask(session: Session, wanted: Settings, error: JoulelabError) -> list[str]:
         source = find_table(session, who, wanted.vendor, wanted.kind)
         said.append(f"Its tables are those of {source.title}.")
         if "outlet" in source.levels:
-            said.append(f"Its outlets are: {listed(rows(session, source.levels['outlet']))}.")
+            said.append(f"Its outlets are: {join_rows(list_rows(session, source.levels['outlet']))}.")
         if "unit" in source.levels:
             unit = source.levels["unit"]
-            said.append(f"Its {unit.word}s are: {listed(rows(session, unit))}.")
+            said.append(f"Its {unit.word}s are: {join_rows(list_rows(session, unit))}.")
     except Unavailable as none:
-        said.append(f"It is not a PDU or UPS that joulelab knows ({none.what}); vendor can be {', '.join(tables())}.")
+        said.append(
+            f"It is not a PDU or UPS that joulelab knows ({none.what}); vendor can be {', '.join(load_tables())}."
+        )
         said += list_suspects(session, who)
     except MeterError as failed:
         said.append(f"It then stopped answering: {failed}.")
@@ -80,7 +82,11 @@ def list_suspects(session: Session, who: Identity) -> list[str]:
         objects = _walk_some(session, root)
     except MeterError as failed:
         return [f"Its objects cannot be listed: {failed}."]
-    found = {oid: f"shows {text(value)!r}" for oid, value in objects.items() if _POWER_TEXT.fullmatch(text(value))}
+    found = {
+        oid: f"shows {decode_text(value)!r}"
+        for oid, value in objects.items()
+        if _POWER_TEXT.fullmatch(decode_text(value))
+    }
     found |= _find_products(objects)
     looked = f"Of {len(objects)} objects below {root}"
     if not found:
@@ -131,7 +137,7 @@ def _as_mains(count: int) -> float:
     return next((volts for volts in scaled if any(low <= volts <= high for low, high in _MAINS_V)), 0.0)
 
 
-def _no_answer(session: Session, wanted: Settings, failed: MeterError) -> list[str]:
+def _no_answer(session: Session, wanted: SnmpSettings, failed: MeterError) -> list[str]:
     if isinstance(failed, Denied):
         return [f"The device is alive and refuses the login: {failed.what} ({failed.why})."]
     if failed.what == "the port is closed":
@@ -154,7 +160,7 @@ def _no_answer(session: Session, wanted: Settings, failed: MeterError) -> list[s
     return [_silent_user(wanted)]
 
 
-def _silent_user(wanted: Settings) -> str:
+def _silent_user(wanted: SnmpSettings) -> str:
     """Say what is wrong where an agent is alive and drops the requests of a user."""
     if speaks_without_privacy(wanted):
         return "The privacy password or protocol is wrong: the same user is answered without privacy."

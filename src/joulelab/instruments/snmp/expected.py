@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from joulelab.instruments.snmp.settings import settings
+from joulelab.instruments.snmp.settings import read_settings
 from joulelab.instruments.snmp.setup import MAIN, Planner
-from joulelab.instruments.snmp.tables import table
+from joulelab.instruments.snmp.tables import find_maker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ def streams_of(config: Mapping[str, Any]) -> list[Stream]:
 
     A table whose units the device itself tells shows nothing here.
     """
-    wanted = settings({"address": "twin", "community": "twin", "vendor": VENDOR, "phases": False, **config})
-    source = table(wanted.vendor or VENDOR)
+    wanted = read_settings({"address": "twin", "community": "twin", "vendor": VENDOR, "phases": False, **config})
+    source = find_maker(wanted.vendor or VENDOR)
     rows = wanted.outlets or wanted.units or (1,)
     planner = Planner(wanted, cast("Session", _Told(source, rows)), source)
     return [piece.stream for piece in planner.plan().pieces if piece.stream.table == MAIN]

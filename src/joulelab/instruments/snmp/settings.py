@@ -9,7 +9,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.instruments import wall
 from joulelab.instruments.settings import check_keys, number, seconds, text
 from joulelab.instruments.snmp.client import MAX_OIDS, PORT, Community, Session, User
-from joulelab.instruments.snmp.tables import table
+from joulelab.instruments.snmp.tables import find_maker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SnmpSettings:
     """Hold the checked configuration."""
 
     config: Mapping[str, Any] = field(repr=False)
@@ -79,19 +79,19 @@ class Settings:
         return Session(self.host, self.port, self.login, timeout_s=wait_s, where=where, max_oids=self.max_oids)
 
 
-def settings(config: Mapping[str, Any]) -> Settings:
+def read_settings(config: Mapping[str, Any]) -> SnmpSettings:
     """Check a configuration. Raises ConfigError."""
     check_keys("snmp", config, CONFIG)
     label = wall.label_of(config)
     host, port = wall.address(config, PORT)
     vendor = text(label, config, "vendor")
     if vendor is not None:
-        table(vendor)
+        find_maker(vendor)
     outlets, units = _rows(label, config, "outlets"), _rows(label, config, "units")
     if outlets and units:
         raise ConfigError("outlets and units are both given", where=f"meter {label}", next="give one of them")
     wraps = number(label, config, "wraps_at_kwh", 0.0, above=-1e-12)
-    return Settings(
+    return SnmpSettings(
         config,
         host,
         port,
@@ -174,13 +174,13 @@ def _whole(label: str, config: Mapping[str, Any], key: str, default: int, top: i
     return value
 
 
-def describe(login: Community | User) -> str:
+def describe_login(login: Community | User) -> str:
     """Return how one logs in, without secrets."""
     if isinstance(login, Community):
         return "SNMP v2c"
     return f"SNMP v3 as {login.name!r}, {login.auth or 'no authentication'}, {login.priv or 'no privacy'}"
 
 
-def listed(rows: Sequence[Any]) -> str:
+def join_rows(rows: Sequence[Any]) -> str:
     """Return rows in one line."""
     return ", ".join(map(str, rows)) or "none"

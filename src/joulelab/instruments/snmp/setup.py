@@ -12,14 +12,14 @@ from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments import wall
 from joulelab.instruments.hooks import Missing
 from joulelab.instruments.snmp.client import MISSING
-from joulelab.instruments.snmp.device import Bound, Row, bind, choose, rows, text
+from joulelab.instruments.snmp.device import Bound, Row, bind_channels, choose_rows, decode_text, list_rows
 from joulelab.instruments.snmp.tables import PIECES, QUANTITIES, STATES, VITAL, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.instruments.snmp.client import Session, Value
-    from joulelab.instruments.snmp.settings import Settings
+    from joulelab.instruments.snmp.settings import SnmpSettings
     from joulelab.instruments.snmp.tables import Level, Table
 
 MAIN = "power"
@@ -123,7 +123,7 @@ class Facts:
 class Planner:
     """Collect names and streams of one device."""
 
-    def __init__(self, settings: Settings, session: Session, source: Table) -> None:
+    def __init__(self, settings: SnmpSettings, session: Session, source: Table) -> None:
         self._settings, self._session, self._source = settings, session, source
         self._oids: dict[str, int] = {}
         self._pieces: list[Piece] = []
@@ -159,17 +159,17 @@ class Planner:
         if not column:
             return ""
         ((found, value),) = self._session.next([column])
-        return text(value) if found.startswith(f"{column}.") else ""
+        return decode_text(value) if found.startswith(f"{column}.") else ""
 
     def _add_pieces(self, kind: str, wanted: Sequence[int | str], feeds: str) -> None:
         level = self._source.levels.get(kind)
-        offered = rows(self._session, level) if level else []
+        offered = list_rows(self._session, level) if level else []
         where = self._session.where
         if level is None or not offered:
             why = f"{self._source.title} shows no metered {kind}s"
             advice = "leave out outlets to read the whole unit" if kind == "outlet" else "name outlets"
             raise Unavailable(f"no {kind} can be read", where=where, why=why, next=advice)
-        chosen = choose(wanted, offered, kind, where) if wanted else self._drop_parts(level, offered)
+        chosen = choose_rows(wanted, offered, kind, where) if wanted else self._drop_parts(level, offered)
         facts = self._inspect(level, chosen)
         if not wanted:
             chosen = self._choose_whole(level, facts)
@@ -210,7 +210,7 @@ class Planner:
     def _inspect(self, level: Level, chosen: Sequence[Row]) -> dict[str, Facts]:
         """Return what rows show now: what is missing or unknown at opening, the device has not."""
         source = self._source
-        bound = bind(self._session, source, level, chosen)
+        bound = bind_channels(self._session, source, level, chosen)
         facts = {row.index: Facts(row, {one.column.name: one for one in bound[row.index]}) for row in chosen}
         if not self._settings.energy:
             for fact in facts.values():
@@ -290,7 +290,7 @@ class Planner:
         """Name the devices of a chain that have outlets and no part in the whole."""
         if level.number != "first" or "outlet" not in self._source.levels:
             return
-        outlets = {row.index.partition(".")[2] for row in rows(self._session, self._source.levels["outlet"])}
+        outlets = {row.index.partition(".")[2] for row in list_rows(self._session, self._source.levels["outlet"])}
         alone = sorted(outlets - {row.index.partition(".")[2] for row in chosen})
         if alone:
             why = f"no {level.word} is shown of {len(alone)} devices with outlets (index {', '.join(alone)})"
@@ -340,7 +340,7 @@ class Planner:
         return stream, tuple(cells)
 
     def _add_states(self, level: Level) -> None:
-        offered = rows(self._session, level)
+        offered = list_rows(self._session, level)
         facts = self._inspect(level, offered) if offered else {}
         shown = [fact.row for fact in facts.values() if fact.shown]
         if blank := [str(fact.row) for fact in facts.values() if not fact.shown and fact.is_valid]:

@@ -155,20 +155,22 @@ class Table:
 
     def resolve(self, object_id: str) -> Table:
         """Return the table of the model that has this sysObjectID, where makers give each model a tree of its own."""
-        return parse(self.vendor, self.template.replace("{id}", object_id)) if self.template and object_id else self
+        if not self.template or not object_id:
+            return self
+        return parse_table(self.vendor, self.template.replace("{id}", object_id))
 
 
 @lru_cache(maxsize=1)
-def tables() -> dict[str, Table]:
+def load_tables() -> dict[str, Table]:
     """Return every table by the name of its file."""
     folder = resources.files("joulelab.instruments.snmp") / "pdus"
     found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda entry: entry.name)
-    return {entry.name[:-5]: parse(entry.name[:-5], entry.read_text("utf-8")) for entry in found}
+    return {entry.name[:-5]: parse_table(entry.name[:-5], entry.read_text("utf-8")) for entry in found}
 
 
-def table(vendor: str) -> Table:
+def find_maker(vendor: str) -> Table:
     """Return a table by name. Raises ConfigError with the nearest name."""
-    known = tables()
+    known = load_tables()
     if vendor not in known:
         raise ConfigError(f"vendor is {vendor!r}", where="meter snmp", next=suggest_name(vendor, list(known)))
     return known[vendor]
@@ -177,7 +179,7 @@ def table(vendor: str) -> Table:
 def list_makers() -> str:
     """Return the list of makers in the README: what of a device is read, and what it was tried on."""
     lines = ["| `vendor` | device | reads | |", "|---|---|---|---|"]
-    for name, one in sorted(tables().items()):
+    for name, one in sorted(load_tables().items()):
         levels = (one.levels["unit"], *one.others, *(level for key, level in one.levels.items() if key != "unit"))
         read = ", ".join(dict.fromkeys(f"{level.word}s" for level in levels))
         lines.append(f"| `{name}` | {one.title} | {read.replace('batterys', 'battery')} | {TRIED[one.tried]} |")
@@ -185,7 +187,7 @@ def list_makers() -> str:
 
 
 @lru_cache(maxsize=256)
-def parse(vendor: str, text: str) -> Table:
+def parse_table(vendor: str, text: str) -> Table:
     """Read a table. Raises ConfigError for what does not fit."""
     data = tomllib.loads(text)
     levels = {key: value for key, value in data.items() if key not in _TOP}

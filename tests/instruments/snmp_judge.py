@@ -133,9 +133,12 @@ def print_table() -> None:
     """Print a line for each device, and what is different below it."""
     verdicts = [judge_device(name) for name in list_walks()]
     for verdict in verdicts:
-        watts = " + ".join(f"{watts:g}" if isinstance(watts, float) else "gap" for watts in verdict.powers)
-        read = f"{watts} W" if verdict.powers else "refused" if verdict.table else "not recognised"
-        count = f"{verdict.equal} of {verdict.known} equal, {verdict.outlets} outlets"
+        watts = " + ".join("energy alone" if math.isnan(watts) else f"{watts:g} W" for watts in verdict.powers)
+        read = watts or ("refused" if verdict.table else "not recognised")
+        unread = verdict.known - verdict.equal - len(verdict.different)
+        count = (
+            f"{verdict.equal} equal, {len(verdict.different)} different, {unread} not read; {verdict.outlets} outlets"
+        )
         print(f"{verdict.device:34} {verdict.table:16} {read:24} {count}")
         for line in [*verdict.different[:4], *filter(None, [verdict.refused]), *verdict.messages]:
             print(f"    {line}")

@@ -128,6 +128,8 @@ def find_table(session: Session, who: Identity, vendor: str | None, kind: str = 
     candidates = [find_maker(vendor).resolve(who.object_id)] if vendor else _candidates(who.object_id)
     found: list[tuple[int, Table]] = []
     for option in (option for candidate in candidates for option in candidate.list_options()):
+        if found and not vendor and option.vendor != "ups" and not _fit(option, who.object_id):
+            break  # its maker is known
         rank = _rank(session, option, kind)
         if rank is not None:
             found.append((rank, option))
@@ -165,15 +167,17 @@ def _candidates(object_id: str) -> list[Table]:
     models, each below its own object id, is tried on models of its maker only.
     """
 
-    def fit(candidate: Table) -> int:
-        return max((len(p) for p in candidate.prefixes if f"{object_id}.".startswith(f"{p}.")), default=0)
-
     def order(candidate: Table) -> tuple[int, bool, bool]:
         counts = any(column.name == "energy_j" for column in candidate.levels["unit"].columns)
-        return -fit(candidate), candidate.vendor != "ups", not counts
+        return -_fit(candidate, object_id), candidate.vendor != "ups", not counts
 
-    fitting = (one for one in load_tables().values() if not one.template or fit(one))
+    fitting = (one for one in load_tables().values() if not one.template or _fit(one, object_id))
     return [one.resolve(object_id) for one in sorted(fitting, key=order)]
+
+
+def _fit(candidate: Table, object_id: str) -> int:
+    """Return how well a table fits a sysObjectID: the length of the longest prefix that does."""
+    return max((len(prefix) for prefix in candidate.prefixes if f"{object_id}.".startswith(f"{prefix}.")), default=0)
 
 
 def _rank(session: Session, option: Table, kind: str) -> int | None:

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.codes import list_error_codes, list_strings
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import snmp
@@ -46,6 +47,13 @@ def test_the_readme_lists_the_makers_and_explains_every_key():
     keys = {*_TOP, *_LEVEL, *_COLUMN} - {"oid", "scale"}
     assert [key for key in keys if f"`{key}" not in text and f"{key}`" not in text] == []
     assert "hardware" not in " ".join(table.tried for table in load_tables().values())
+
+
+def test_codes_of_refusals_and_messages_stay():
+    refusals = "no-rows no-whole not-metered other-maker unknown-maker"
+    assert sorted(list_error_codes("instruments/snmp")) == [f"unavailable.{code}" for code in refusals.split()]
+    messages = {"chain", "left-out", "misfit", "no-counter", "no-power", "other-source"}
+    assert messages <= list_strings("instruments/snmp")
 
 
 def test_a_wrong_table_is_refused():

@@ -145,13 +145,14 @@ def find_table(session: Session, who: Identity, vendor: str | None, kind: str = 
     if vendor:
         what = f"it shows nothing of {candidates[0].title}"
         advice = "leave out vendor, or look which one fits: " + ", ".join(load_tables())
-        raise Unavailable(what, where=session.where, why=str(who), next=advice)
+        raise Unavailable(what, where=session.where, why=str(who), next=advice, code="unavailable.other-maker")
     raise Unavailable(
         "this is no PDU or UPS that joulelab knows",
         where=session.where,
         why=str(who),
         next="joulelab doctor lists what in it might be power; a maker is one file to add. Known: "
         + ", ".join(load_tables()),
+        code="unavailable.unknown-maker",
     )
 
 

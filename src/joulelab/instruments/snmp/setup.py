@@ -144,15 +144,15 @@ class Planner:
         if self._source.passed:
             source = f"{self._source.title} ({self._source.levels[wanted.kind].word})"
             why = f"no power is known by {', '.join(self._source.passed)}"
-            self._miss(wanted.kind, f"it is read by {source}", why, "vendor sets the table")
+            self._miss("other-source", wanted.kind, f"it is read by {source}", why, "vendor sets the table")
         if wanted.phases:
             for name in STATES:
                 if name in self._source.levels:
                     self._add_states(self._source.levels[name])
         return Plan(tuple(self._oids), tuple(self._pieces), tuple(self._missing))
 
-    def _miss(self, scope: str, what: str, why: str, advice: str = "") -> None:
-        self._missing.append(Missing(f"{scope} of {self._settings.label}", what, why, advice))
+    def _miss(self, code: str, scope: str, what: str, why: str, advice: str = "") -> None:
+        self._missing.append(Missing(f"{scope} of {self._settings.label}", what, why, advice, f"meter.{code}"))
 
     def _ident(self, column: str) -> str:
         """Return the first text of a column, empty where there is none."""
@@ -168,7 +168,7 @@ class Planner:
         if level is None or not offered:
             why = f"{self._source.title} shows no metered {kind}s"
             advice = "leave out outlets to read the whole unit" if kind == "outlet" else "name outlets"
-            raise Unavailable(f"no {kind} can be read", where=where, why=why, next=advice)
+            raise Unavailable(f"no {kind} can be read", where=where, why=why, next=advice, code="unavailable.no-rows")
         chosen = choose_rows(wanted, offered, kind, where) if wanted else self._drop_parts(level, offered)
         facts = self._inspect(level, chosen)
         if not wanted:
@@ -187,14 +187,18 @@ class Planner:
     def _name_lacks(self, level: Level, chosen: Sequence[Facts]) -> None:
         """Name the rows of which the device shows no power, or no energy counter though its maker has one."""
         names = {column.name for column in level.columns} - (set() if self._settings.energy else {"energy_j"})
-        for name, what in (("power_w", "no power is read, energy alone"), ("energy_j", "no energy counter is read")):
+        lacks = (
+            ("power_w", "no-power", "no power is read, energy alone"),
+            ("energy_j", "no-counter", "no energy counter is read"),
+        )
+        for name, code, what in lacks:
             reasons: dict[str, list[str]] = {}
             for fact in chosen if name in names else ():
                 if name not in fact.shown:
                     why = f"none is known{fact.doubt}" if name == "power_w" else fact.idle or "the device shows none"
                     reasons.setdefault(why, []).append(str(fact.row))
             for why, listed in reasons.items():
-                self._miss(f"{level.word} {', '.join(listed)}", what, why)
+                self._miss(code, f"{level.word} {', '.join(listed)}", what, why)
 
     def _name_misfits(self, level: Level, chosen: Sequence[Facts]) -> None:
         """Name the rows whose power does not fit the voltage and the current beside it."""
@@ -203,7 +207,9 @@ class Planner:
             share = watts / (volts * amps) if amps > DRAWS["current_a"] and volts > 0 else nan
             if share < FITTING[0] or share > FITTING[1]:
                 why = f"it shows {watts:g} W beside {volts:g} V and {amps:g} A: one of them has another scale"
-                self._miss(f"{level.word} {fact.row}", "its power may be wrong", why, "compare with its own display")
+                self._miss(
+                    "misfit", f"{level.word} {fact.row}", "its power may be wrong", why, "compare it with its display"
+                )
 
     # What rows are.
 
@@ -260,6 +266,7 @@ class Planner:
             where=self._session.where,
             why=f"rows {', '.join(map(str, offered))} may be phases, or banks of them: the device does not say",
             next=f'name those that add up: units = ["{offered[0].index}"]',
+            code="unavailable.no-whole",
         )
 
     def _choose_whole(self, level: Level, facts: dict[str, Facts]) -> list[Row]:
@@ -280,9 +287,10 @@ class Planner:
                 where=self._session.where,
                 why=f"nobody says whether its {level.word}s add up, or some are parts of others: {listed}",
                 next=f'name those that add up: units = ["{metered[0].row.index}"]',
+                code="unavailable.no-whole",
             )
         if left:
-            self._miss(f"{level.word}s", "rows without a power are left out", "; ".join(left))
+            self._miss("left-out", f"{level.word}s", "rows without a power are left out", "; ".join(left))
         self._check_chain(level, [fact.row for fact in metered])
         return [fact.row for fact in metered]
 
@@ -294,7 +302,7 @@ class Planner:
         alone = sorted(outlets - {row.index.partition(".")[2] for row in chosen})
         if alone:
             why = f"no {level.word} is shown of {len(alone)} devices with outlets (index {', '.join(alone)})"
-            self._miss("unit", "a device of the chain is not in the sum", why, "read its outlets")
+            self._miss("chain", "unit", "a device of the chain is not in the sum", why, "read its outlets")
 
     def _refuse_row(self, level: Level, fact: Facts, advice: str) -> NoReturn:
         unread = "neither its power nor its energy" if self._settings.energy else "no power, and energy is false"
@@ -304,6 +312,7 @@ class Planner:
             where=self._session.where,
             why=f"{self._source.title} shows {unread}{doubt}",
             next=advice,
+            code="unavailable.not-metered",
         )
 
     # Streams.
@@ -344,7 +353,7 @@ class Planner:
         facts = self._inspect(level, offered) if offered else {}
         shown = [fact.row for fact in facts.values() if fact.shown]
         if blank := [str(fact.row) for fact in facts.values() if not fact.shown and fact.is_valid]:
-            self._miss(f"{level.word}s", "rows without numbers are left out", ", ".join(blank))
+            self._miss("left-out", f"{level.word}s", "rows without numbers are left out", ", ".join(blank))
         columns = [c.name for c in level.columns if any(c.name in facts[row.index].shown for row in shown)]
         for row, piece in zip(shown, _pieces(shown, offered), strict=True):
             fact = facts[row.index]

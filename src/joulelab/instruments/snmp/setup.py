@@ -13,7 +13,7 @@ from joulelab.instruments import wall
 from joulelab.instruments.hooks import Missing
 from joulelab.instruments.snmp.client import MISSING
 from joulelab.instruments.snmp.device import Bound, Row, bind_channels, choose_rows, decode_text, list_rows
-from joulelab.instruments.snmp.tables import PIECES, QUANTITIES, STATES, VITAL, is_number
+from joulelab.instruments.snmp.tables import QUANTITIES, STATES, VITAL, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,7 +238,7 @@ class Planner:
         return facts
 
     def _doubt_zeros(self, level: Level, fact: Facts) -> None:
-        """Take away zeros that are no readings: a power beside a current or at 0 V, a counter beside a power."""
+        """Take away zeros that are no readings: a power beside a current or at 0 V, a dead counter."""
         shown = fact.shown
         if shown.get("power_w") == 0 and (drawn := fact.list_draws()):
             del shown["power_w"]
@@ -246,7 +246,7 @@ class Planner:
         elif level.name == "unit" and shown.get("power_w") == 0 and shown.get("voltage_v") == 0:
             fact.doubt = ": its power_w is 0 at 0 V, while it answers"
             fact.shown = {name: value for name, value in shown.items() if name not in VITAL or value}
-        elif level.name in PIECES and shown.get("energy_j") == 0 and (watts := shown.get("power_w", 0.0)) > 0:
+        elif self._source.zero_is_uncounted and shown.get("energy_j") == 0 and (watts := shown.get("power_w", 0.0)) > 0:
             del shown["energy_j"]
             fact.idle = f"it shows 0 beside {watts:g} W: it does not count, or was just reset"
 

@@ -56,7 +56,7 @@ _NAME = re.compile(r"(\{id\}|\d+)(\.\d+)+")
 _READ = ("read_units", "read_digits", "read_factor", "read_accuracy", "read_time")
 _TOP = (
     *("title", "tried", "sysobjectid", "model", "serial", "resettable"),
-    *("zero_is_unmetered", "sentinels", "accuracy", "units"),
+    *("zero_is_unmetered", "zero_is_uncounted", "sentinels", "accuracy", "units"),
 )
 _LEVEL = (*_READ, "rows", "names", "whole", "noun", "valid", "adds", "number", "labels", "values")
 _COLUMN = ("oid", "suffix", "scale", "modulus", "signed", "least", "most", "label", "unit")
@@ -140,6 +140,7 @@ class Table:
     serial: str
     resettable: bool
     zero_is_unmetered: bool
+    zero_is_uncounted: bool
     sentinels: frozenset[int]
     gain: float
     reference: str
@@ -207,6 +208,7 @@ def parse_table(vendor: str, text: str) -> Table:
         _oid(vendor, data.get("serial", "")),
         bool(data.get("resettable", False)),
         bool(data.get("zero_is_unmetered", False)),
+        bool(data.get("zero_is_uncounted", False)),
         FULL | frozenset(data.get("sentinels", ())),
         float(data["accuracy"]["gain"]),
         data["accuracy"]["reference"],

@@ -92,7 +92,7 @@ def test_the_lag_that_was_taken_out(lags, words):
 def test_the_table_fits_a_terminal_and_nothing_of_nothing_is_no_share():
     none = scope("node.dc", reading("a", 0.0, 0.1), reading("b", 0.0, 0.1))
     text = write_terminal(make_agreement_table(list_agreement_rows(result(NODE, none))), 80)
-    assert re.search(r"pdu1 power_w .* not resolved  agree ", text)  # +1.0 ± 2.0 %
+    assert re.search(r"pdu1 power_w .* within 3.0  agree ", text)  # +1.0 ± 2.0 %
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
 

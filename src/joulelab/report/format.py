@@ -175,14 +175,14 @@ def format_percent(share: float, *, signed: bool = True) -> str:
     return f"{text if float(text) else text.lstrip('+-')} %"  # nothing has no sign
 
 
-def format_change(share: float, expanded: float | None) -> str:
+def format_change(share: float, expanded: float | None, *, is_forecast: bool = False) -> str:
     """Return a change (0.1 = 10 %) in percent with its interval, if this is known: `-12.3 ± 1.1 %`.
 
-    A change that is smaller than its interval is `not resolved`.
+    A measured change that is smaller than its interval is `not resolved`; a forecast keeps both ends of its range.
     """
     if not math.isfinite(share):
         return NOTHING
-    if expanded is not None and abs(share) < expanded:
+    if expanded is not None and abs(share) < expanded and not is_forecast:
         return NOT_RESOLVED
     if expanded is None:
         return f"{format_percent(share)} ± ?"

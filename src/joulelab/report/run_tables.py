@@ -504,8 +504,10 @@ def make_agreement_table(rows: list[AgreementRow]) -> Table:
 
 
 def _format_off(off: Quantity | None) -> str:
-    if off is None or not off.is_resolved:
-        return fmt.NOTHING if off is None else fmt.NOT_RESOLVED
+    if off is None:
+        return fmt.NOTHING
+    if not off.is_resolved:  # what the difference may be at most says how well they agree
+        return f"within {fmt.format_number(100 * (abs(off.value) + 2 * off.u), 2)}"
     wide = "" if off.expanded is None else f" ± {fmt.format_number(100 * off.expanded, 2)}"
     return f"{100 * off.value:+.1f}{wide}"
 

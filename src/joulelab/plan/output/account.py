@@ -137,7 +137,9 @@ def _compared(books: Books) -> list[FilledColumn]:
         first = fmt.shorten_end(books.sites[0], SITE_WIDTH)
         columns.append((Column(f"{unit} more\nthan {first}"), (*differences, *blank)))
         ratios = [None if a is None else a[1] for a in against]
-        changes = (fmt.NOTHING if r is None else fmt.format_change(r.value - 1, r.expanded) for r in ratios)
+        changes = (
+            fmt.NOTHING if r is None else fmt.format_change(r.value - 1, r.expanded, is_forecast=True) for r in ratios
+        )
         columns.append((Column(f"change from\n{first}"), (*changes, *blank)))
     return columns
 

@@ -166,7 +166,7 @@ def _capped(capped: Capped | None) -> tuple[str, str, str]:
 def _change(ratio: Quantity | None) -> str:
     if ratio is None:
         return "?"
-    return fmt.format_change(ratio.value - 1, ratio.expanded).replace(" %", "")
+    return fmt.format_change(ratio.value - 1, ratio.expanded, is_forecast=True).replace(" %", "")
 
 
 def facts(decision: Decision) -> list[tuple[str, str]]:

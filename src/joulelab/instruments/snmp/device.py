@@ -189,9 +189,8 @@ def _rank(session: Session, option: Table, kind: str) -> int | None:
         return min(known)
     others = [level.labels or level.columns[0].oid for level in option.levels.values()]
     others += filter(None, [option.model, option.serial])
-    return (
-        3 if any(_has_rows(found, oid) for oid, (found, _) in zip(others, session.next(others), strict=True)) else None
-    )
+    present = [_has_rows(found, oid) for oid, (found, _) in zip(others, session.next(others), strict=True)]
+    return 3 if any(present) else None
 
 
 def _rank_level(session: Session, option: Table, level: Level) -> int | None:

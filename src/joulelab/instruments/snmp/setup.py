@@ -301,7 +301,7 @@ class Planner:
         outlets = {row.index.partition(".")[2] for row in list_rows(self._session, self._source.levels["outlet"])}
         alone = sorted(outlets - {row.index.partition(".")[2] for row in chosen})
         if alone:
-            why = f"no {level.word} is shown of {len(alone)} devices with outlets (index {', '.join(alone)})"
+            why = f"these have outlets and show no {level.word}: index {', '.join(alone)}"
             self._miss("chain", "unit", "a device of the chain is not in the sum", why, "read its outlets")
 
     def _refuse_row(self, level: Level, fact: Facts, advice: str) -> NoReturn:

@@ -114,7 +114,7 @@ def test_specs_state_what_is_known(serve, opened):
     assert (power.kind, power.update_s, power.window_s) == ("power", 1.0, 1.0)
     assert (power.accuracy.source, power.accuracy.gain, power.accuracy.offset) == ("calibrated", 0.002, 1.5)
     assert (power.accuracy.shared, power.accuracy.reference) == ("m", "our calibration")
-    assert (energy.kind, energy.unit, energy.modulus, energy.accuracy.offset) == ("counter", "J", None, 0.0)
+    assert (energy.kind, energy.unit, energy.modulus, energy.accuracy.offset) == ("counter", "J", None, 1.5)
     assert energy.accuracy.quantum == 3600
     assert opened(serve()).streams()[0].channels[0].accuracy.source == "assumed"
 

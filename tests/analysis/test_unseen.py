@@ -85,7 +85,7 @@ def test_readings_that_repeat_exactly_keep_time_with_the_load():
 @pytest.mark.parametrize(
     "watts",
     [
-        np.where(T % 0.3713 < 0.18, 500.0, 100.0),  # wanders through the step
+        np.where(T % 0.3877 < 0.19, 500.0, 100.0),  # wanders through the step
         np.random.default_rng(1).choice([100.0, 500.0], T.size),
         np.full(T.size, 400.0),
         400 + 2.0 * (np.arange(T.size) % 2),  # flat

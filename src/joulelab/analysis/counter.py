@@ -35,6 +35,7 @@ TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
 COARSE_SHARE = 0.3  # a counter is coarse if one count is more than this share of the energy of one update
 REFINING_KNOTS = 8  # steps on each side that may refine the time of a step
 NEAR_KNOTS = 4  # steps on each side over which the power around an edge is found
+AGREEING_SHARE = 0.3  # of the uncertainty of a power: a counter that differs by less may see no more than the power
 RATE_COUNTS = 8  # counts, or readings, before and after an edge from which the power there is found
 STEADY_SHARE = 0.05  # a power that changes by no more than 5 % counts as steady
 
@@ -318,8 +319,19 @@ class CounterCurve:
             hidden = bound_unseen(value, span, share, PowerBounds(self.bounds.low, self._highest_w))
             bounds = place_unseen(hidden, shared, terms, is_in_step(self.spec.seen, grid, steps))
             if self.power is not None:
-                terms |= self.power.compute_sampling_terms(a_ns, b_ns)
+                terms |= self._compute_sampling_terms(self.power, a_ns, b_ns, value)
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown", bounds)
+
+    @staticmethod
+    def _compute_sampling_terms(power: PowerCurve, a_ns: int, b_ns: int, value: float) -> dict[str, float]:
+        """Return the sampling terms of a counter that may see no more than the power of its sensor.
+
+        If readings keep time with the load, a counter that agrees with the power may have missed as much.
+        """
+        same = power.compute_sampling_terms(a_ns, b_ns, locked=power.locked_s)
+        missed = float(power.at(b_ns)[0] - power.at(a_ns)[0]) - value
+        agrees = abs(missed) <= AGREEING_SHARE * math.hypot(*same.values())
+        return same if agrees else power.compute_sampling_terms(a_ns, b_ns)
 
     def _find_alike(self, span_s: float) -> float:
         """Return how far (0 to 1) readings at both ends of a span are equally old.

@@ -37,6 +37,7 @@ OUTER_FAMILIES = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
 SLOW_FACTOR = 2.0  # a meter with this many times the step of the fast meters inside it is guided by them
 FOLLOWS_CORRELATION = 0.5  # correlation below which a meter does not follow a load that moved
 GUIDE_COVERAGE = 0.98  # share of the workload that the fast meters must have seen to guide
+COUNTER_BONUS = 2.0  # factor by which a power must be better than a counter of the same meter to be preferred
 SLOW_PENALTY = 3.0  # factor by which a slow meter inside a node must be better than a fast one to be preferred
 NO_LAG = "no-lag"
 AGREE_SHARE = 0.005  # meters that differ by less agree, however small their uncertainties are
@@ -276,8 +277,8 @@ def _guide_channel(
 def _rank_channels(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
     """Sort channels: measured before estimated, known before unknown accuracy, then the smallest uncertainty first.
 
-    Inside a node this ranks meters; the channels of one meter keep their order, counters first. A slow meter must be
-    much better than a fast one, because phases are short.
+    Inside a node this ranks meters, and in one meter a counter comes first unless a power is much better. A slow meter
+    must be much better than a fast one, because phases are short.
     """
     inside = find_family(scope.scope) not in OUTER_FAMILIES
     if inside and len({c.meter for c in scope.channels}) < 2:
@@ -286,15 +287,15 @@ def _rank_channels(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
     found = {id(c): c.energy(a_ns, b_ns) for c in scope.channels}
 
     def find_width(channel: EnergyChannel) -> float:
-        # With the bound of unseen energy: of two meters, the one that measures all the time is preferred.
-        return found[id(channel)].with_bound().u * (
-            SLOW_PENALTY if inside and channel.step_s > SLOW_FACTOR * fastest else 1.0
-        )
+        energy = found[id(channel)]
+        width = energy.u + EVIDENT_BOUND_SHARE * energy.with_bound().u  # an unlikely error counts a little
+        return width * (SLOW_PENALTY if inside and channel.step_s > SLOW_FACTOR * fastest else 1.0)
 
-    def rank_channel(channel: EnergyChannel) -> tuple[bool, bool, bool, float]:
+    def rank_channel(channel: EnergyChannel) -> tuple[bool, bool, bool, float, str, float]:
         peers = [c for c in scope.channels if c.meter == channel.meter] if inside else [channel]
         width = min(find_width(c) for c in peers)
-        return channel.spec.estimate, channel.frozen, not found[id(channel)].known, width
+        own = find_width(channel) / (COUNTER_BONUS if inside and channel.spec.kind == "counter" else 1.0)
+        return channel.spec.estimate, channel.frozen, not found[id(channel)].known, width, channel.meter, own
 
     return replace(scope, channels=tuple(sorted(scope.channels, key=rank_channel)))
 
@@ -317,21 +318,36 @@ def mark_in_step(scopes: Sequence[ScopeChannels], found: Iterable[MeterCompariso
 
     The bound of unseen energy is then part of its interval.
     """
-    differ = {(c.host, c.scope) for c in found if _is_evidence(c)}
+    by_scope: dict[tuple[str, str], list[MeterComparison]] = {}
+    for comparison in found:
+        by_scope.setdefault((comparison.host, comparison.scope), []).append(comparison)
     return [
-        replace(s, channels=(replace(s.best, in_step=True), *s.channels[1:])) if (s.host, s.scope) in differ else s
+        replace(s, channels=(replace(s.best, in_step=True), *s.channels[1:]))
+        if any(_is_evidence(c, s, by_scope[s.host, s.scope]) for c in by_scope.get((s.host, s.scope), ()))
+        else s
         for s in scopes
     ]
 
 
-def _is_evidence(comparison: MeterComparison) -> bool:
+def _is_evidence(comparison: MeterComparison, scope: ScopeChannels, beside: Sequence[MeterComparison]) -> bool:
     """Return whether a comparison shows that the load repeats at the rate of the sensor of the best channel.
 
-    Another channel of that sensor has the same bound and is no evidence: both see the same windows.
+    Another channel of that sensor has the same bound. It is evidence if the best channel agrees with the power that
+    shows single windows, so that it may have seen no more than these. If it does not agree with it, it has seen more.
     """
     best, difference = comparison.best.energy, abs(comparison.difference.value)
-    if comparison.verdict != "differ" or best.bounds.keys() <= comparison.other.energy.bounds.keys():
+    if comparison.verdict != "differ" or not best.bounds:
         return False
+    windows = scope.find_power()
+    if (
+        windows is not None
+        and windows is not scope.best
+        and best.bounds.keys() <= comparison.other.energy.bounds.keys()
+    ):
+        shown = (windows.meter, windows.spec.name)
+        verdicts = {(c.other.meter, c.other.channel): c.verdict for c in beside}
+        if verdicts.get(shown) != "agree":
+            return False
     return difference > max(EVIDENT_SHARE * abs(best.value), EVIDENT_BOUND_SHARE * (best.bound or 0.0))
 
 

@@ -329,7 +329,7 @@ class PowerCurve:
         return find_beat(self.readings, update_s, seen) if seen < 1 and self.step_s < 1.5 * update_s else None
 
     @cached_property
-    def _locked_s(self) -> float | None:
+    def locked_s(self) -> float | None:
         """Return the period (s) of a load that keeps time with the readings; excluded where they hide nothing."""
         return find_locked_period(self.readings, max(self.step_s, self.update_s)) if self._hidden_s > 0 else None
 
@@ -378,7 +378,7 @@ class PowerCurve:
         }
         hidden = bound_unseen(value, span, self.find_hidden_share(steps), self.bounds)
         bounds = place_unseen(hidden, shared, terms, is_in_step(*self.view, steps))
-        terms |= self.compute_sampling_terms(a_ns, b_ns, locked=self._locked_s) | dict(
+        terms |= self.compute_sampling_terms(a_ns, b_ns, locked=self.locked_s) | dict(
             (self._compute_quantum_term(a_ns, b_ns, span),)
         )
         terms |= make_edge_terms(self.source, a_ns, b_ns, self.edge_u)

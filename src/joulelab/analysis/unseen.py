@@ -22,6 +22,7 @@ SHORTEST_BEAT = 4.0  # updates: shorter beats scatter like random samples
 LOCK_READINGS = 16_384  # readings searched for an exact repeat
 FEWEST_LOCKED = 32  # readings needed to find one
 LOCKED_CORRELATION = 0.85  # autocorrelation from which readings repeat exactly
+MOST_LOCKED_CHANGES = 8  # changes of power in a pattern that repeats
 FLAT_SHARE = 0.02  # of the mean: a load that varies by less is flat
 FEWEST_STEPS = 12  # reported steps from which their phases on the sensor's period are looked at
 STEPS_PER_BLOCK = 96  # steps looked at together: a load may be in step for part of the run only
@@ -103,7 +104,8 @@ def find_locked_period(readings: Readings, step_s: float) -> float | None:
     count = min(int(t[-1] / step_s) + 1, LOCK_READINGS)
     if count < FEWEST_LOCKED:
         return None
-    grid = (t[-1] - (count - 1) * step_s) / 2 + np.arange(count) * step_s
+    # Between the usual times of readings: on them, a reading that is a little late would be missed.
+    grid = t[0] + (np.arange(count) + 0.5) * step_s
     x = readings.value[np.maximum(np.searchsorted(t, grid, side="right") - 1, 0)]
     x = x - x.mean()
     power = float(np.dot(x, x))
@@ -113,7 +115,10 @@ def find_locked_period(readings: Readings, step_s: float) -> float | None:
     spectrum = np.fft.rfft(x, size)
     alike = np.fft.irfft(spectrum * np.conj(spectrum), size)[: count // 2] / power * count
     alike /= count - np.arange(count // 2)
-    likely = 2 + np.flatnonzero(alike[2 : count // 4] > LOCKED_CORRELATION)
+    # A pattern of many changes meets a step at so many moments that their errors cancel.
+    changes = float(np.mean((x[1:] > 0) != (x[:-1] > 0)))
+    longest = min(count // 4, int(MOST_LOCKED_CHANGES / changes) + 1)
+    likely = 2 + np.flatnonzero(alike[2:longest] > LOCKED_CORRELATION)
     # A slow wave is alike at some lags by chance, but not at all their multiples.
     return next((float(lag) * step_s for lag in likely if alike[lag::lag].min() > LOCKED_CORRELATION), None)
 

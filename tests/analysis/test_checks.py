@@ -278,6 +278,28 @@ def test_another_channel_of_a_sensor_is_no_evidence_for_what_it_cannot_see(folde
     assert abs(found.energy.value - true) < found.energy.expanded < 0.3 * found.energy.bound
 
 
+@pytest.mark.parametrize(("instant_w", "evident"), [(300.0, True), (250.0, False)])
+def test_an_average_that_disagrees_is_evidence_if_the_counter_may_have_seen_the_windows_only(
+    folder, instant_w, evident
+):
+    stream = gpu(0, seen=0.25)
+    average = replace(stream.channels[1], name="power_average_w", window_s=1.0)
+    shown = (300 * T, np.full(T.size, instant_w), np.full(T.size, 450.0))
+    folder.add("nvml", replace(stream, channels=(*stream.channels, average)), T, *shown)
+    found = analyse_run(folder.close(START, END).open())
+    assert found.comparisons[-1].verdict == "differ"
+    assert [c.code for c in checks(folder, "in-step")] == ["in-step.meter"] * evident
+    assert (found.energy.expanded == found.energy.bound) is evident
+
+
+def test_a_slow_copy_of_a_sensor_is_not_preferred_because_it_states_no_bound(folder):
+    steady(folder, seen=0.25)
+    wide = Accuracy("assumed", 0.2, shared="redfish")
+    folder.add("redfish", counter("gpu:0", given=wide), T, 300 * T)
+    (scope,) = analyse_run(folder.close(START, END).open()).scopes
+    assert [scope.reading.meter, scope.others[-1].meter] == ["nvml", "redfish"]
+
+
 def test_a_quality_that_is_nan_is_doubted(folder):
     told = {"quality": "accuracy, loss", "accuracy": 0.9, "loss": float("nan")}
     steady(folder).marks("9-1", {"t": ns(6), "mark": "fact", "facts": told})

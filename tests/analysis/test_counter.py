@@ -467,6 +467,17 @@ def test_a_counter_that_sees_a_part_carries_the_bound_unless_steps_exclude_it():
     assert alone.energy(ns(1), ns(19)).budget()["unseen"] == pytest.approx(bound.budget()["unseen"], rel=0.01)
 
 
+def test_a_counter_that_agrees_with_a_power_that_keeps_time_with_the_load_may_miss_as_much():
+    t = np.arange(0, 40, 0.1)
+    shown = 100 + 500.0 * np.array([0, 0, 1, 1, 0, 1, 1])[np.arange(t.size) % 7]
+    power = PowerCurve(readings(t, shown), power_spec(0.1, 0.025, seen=0.25, limits=(50, 700)), name="p")
+    assert power.locked_s == pytest.approx(0.7)
+    mean, spec = float(shown.mean()), counter_spec(0.1, seen=0.25, limits=(50, 700))
+    same, more = (curve(t, w * t, spec, power).energy(ns(2), ns(37)).budget()["sampling"] for w in (mean, 1.1 * mean))
+    assert same == pytest.approx(power.energy(ns(2), ns(37)).budget()["sampling"])
+    assert more == pytest.approx(same / math.sqrt(35 / 0.7), rel=0.05)
+
+
 def test_the_unseen_bound_is_finite_even_without_limits():
     t = np.arange(0, 20, 0.1)
     unseen = curve(t, 400 * t, counter_spec(0.1, seen=0.25)).energy(ns(1), ns(19)).budget()["unseen"]

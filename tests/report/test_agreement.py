@@ -106,9 +106,11 @@ def test_rest_and_supply_in_words():
     assert list_joining_facts(result(NODE, groups=[rest, clear], ratios=ratios)) == [
         ("rest", "rest of node.ac: off by up to 60 J if the load repeats in step with the sensors inside"),
         ("supply", "efficiency 94.0 ± 1.0 % (node.dc / node.ac)"),
-        ("supply", "n2: efficiency 90.0 % (node.dc / node.ac)"),
+        ("supply", "n2: efficiency 90.00 ± ? % (node.dc / node.ac)"),
     ]
     wide = [Quantity(1.09, {"gain:y": 0.02}), Quantity(0.9, {"gain:y": 0.2})]
     for efficiency in wide:
         found = list_joining_facts(result(NODE, ratios={"supply efficiency": efficiency}))
         assert found == [("supply", "efficiency not resolved (node.dc / node.ac)")]
+    lossy = result(NODE, ratios={"supply efficiency": Quantity(0.65, {"gain:y": 0.15})})
+    assert list_joining_facts(lossy) == [("supply", "efficiency 65 ± 30 % (node.dc / node.ac)")]  # like its loss

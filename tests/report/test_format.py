@@ -18,10 +18,10 @@ numbers = st.floats(min_value=-1e12, max_value=1e12)
     ("value", "expanded", "text"),
     [
         (12.3412, 0.1234, "12.34 ± 0.12"),
-        (512.4, 123.0, "512 ± 120"),
+        (512.4, 123.0, "510 ± 120"),
         (12.3, 4.1, "12.3 ± 4.1"),
         (12.3, 15.2, "too short"),
-        (15.2, 15.2, "15.2 ± 15"),
+        (15.2, 15.2, "15 ± 15"),
         (12.3456, None, "12.35 ± ?"),
         (12.3456, 0.0, "12.35 ± 0"),
         (9.96, 0.0996, "9.96 ± 0.10"),
@@ -38,12 +38,29 @@ def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: f
     assert fmt.format_interval(value, expanded) == text
 
 
+@pytest.mark.parametrize(
+    ("watts", "expanded", "text"),
+    [
+        (1065.3, 420.0, "1070 W"),
+        (1393.2, 18.0, "1393 W"),
+        (497.24, 40.0, "497 W"),
+        (90.09, 5.2, "90.1 W"),
+        (497.24, 0.0123, "497.2 W"),
+        (497.24, None, "497.2 W"),
+        (12345.0, 2345.0, "12.3 kW"),
+        (0.0, 5.0, "0 W"),
+    ],
+)
+def test_a_mean_power_has_the_digits_of_its_energy(watts: float, expanded: float | None, text: str) -> None:
+    assert fmt.format_watts(watts, expanded) == text
+
+
 def make_quantity(value: float, expanded: float | None, kind: str = "edge") -> Quantity:
     return Quantity(value, {kind: (expanded or 0.0) / 2}, known=expanded is not None)
 
 
 def test_a_quality_may_be_smaller_than_its_interval_an_energy_may_not() -> None:
-    assert fmt.format_interval(12.3, 15.2, signed=True) == "12.3 ± 15"
+    assert fmt.format_interval(12.3, 15.2, signed=True) == "12 ± 15"
     assert fmt.format_interval(12.3, 15.2, unresolved=fmt.NOT_RESOLVED) == fmt.NOT_RESOLVED
 
 

@@ -203,7 +203,7 @@ def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, word
     [
         (rated(5.0, seconds=2.0, measured=Quantity(4.0, known=False)), "5 W x 2.00 s = 10.0 J: 2.500 ± ? times"),
         (rated(5600.0, seconds=86_400.0, measured=Quantity(4e8)), "x 24.0 h = 484 MJ (134 kWh): 1.210 ± 0 times"),
-        (rated(1e6, seconds=86_400.0, measured=Quantity(1e10, {"x": 4e9})), "86.4 GJ (24000 kWh): 8.64 ± 6.9 times"),
+        (rated(1e6, seconds=86_400.0, measured=Quantity(1e10, {"x": 4e9})), "86.4 GJ (24000 kWh): 8.6 ± 6.9 times"),
         (rated(700.0, seconds=1234.5, measured=Quantity(1e5, {"x": 2e3})), "x 20.6 min = 864 kJ (0.240 kWh): 8.64 ±"),
         (rated(700.0, measured=Quantity(1e5), unknown=("cpu:0",)), " times what gpu used ("),
     ],

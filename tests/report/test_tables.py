@@ -79,7 +79,7 @@ def test_a_figure_that_is_smaller_than_its_interval_is_in_words() -> None:
     assert format_cell(q, Column("energy", "J")) == fmt.TOO_SHORT_CELL
     assert format_cell(MarkedCell(q, "~"), Column("energy", "J")) == fmt.TOO_SHORT_CELL
     assert format_cell(q, Column("net", "J", is_derived=True)) == fmt.NOT_RESOLVED
-    assert format_cell(q, Column("quality", signed=True)) == "10.0 ± 20"
+    assert format_cell(q, Column("quality", signed=True)) == "10 ± 20"
 
 
 def test_the_terminal_has_a_rule_below_the_headings_and_a_blank_line_before_sums() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FEWEST_IDLE = 3  # readings of the idle stretch needed to bound power from below
 SHORTEST_READ_S = 0.02  # shortest and longest time by which two readings of one value with an age may differ
 LONGEST_READ_S = 0.25
+DEAD_UPDATES, DEAD_QUANTA = 10, 3  # updates and quanta of energy after which a counter that did not change is dead
 
 
 class SumCurve:
@@ -60,7 +61,8 @@ class EnergyChannel:
     """Hold one channel of power or energy as a curve; `members` are the channels of a sum.
 
     `clock_s` bounds the clock error of its host against the run, None if it is unknown. `in_step`: another meter of its
-    scope disagrees, so the bound of unseen energy is part of the interval.
+    scope disagrees, so the bound of unseen energy is part of the interval. `frozen`: a counter that did not change
+    although power flowed; `dead`: it should have done so several times.
     """
 
     host: str
@@ -72,6 +74,7 @@ class EnergyChannel:
     members: tuple[EnergyChannel, ...] = ()
     clock_s: float | None = 0.0
     in_step: bool = False
+    dead: bool = False
 
     @property
     def readings(self) -> Readings:
@@ -231,8 +234,17 @@ def _read_stream(
             continue
         curve = CounterCurve(readings, spec, name=name, power=min(powers, key=lambda p: p.window_s, default=None))
         frozen = float(np.ptp(readings.value)) == 0 and any(float(p.readings.value.max()) > 1 for p in powers)
-        channels.append(EnergyChannel(table.host, table.meter, stream, spec, curve, frozen, clock_s=clock_s))
+        dead = frozen and _should_change(readings, spec, powers)
+        made = EnergyChannel(table.host, table.meter, stream, spec, curve, frozen, clock_s=clock_s, dead=dead)
+        channels.append(made)
     return channels
+
+
+def _should_change(readings: Readings, spec: Spec, powers: Sequence[PowerCurve]) -> bool:
+    """Return whether a counter had the time and the energy to change several times."""
+    span_s = float(readings.t1_ns[-1] - readings.t0_ns[0]) * 1e-9
+    energy = max(float(p.readings.value.mean()) for p in powers) * span_s
+    return span_s >= DEAD_UPDATES * (spec.update_s or 1.0) and energy > DEAD_QUANTA * spec.accuracy.quantum
 
 
 def _move_to_origin(series: SampleSeries, age: str, stream: Stream) -> SampleSeries:
@@ -317,9 +329,16 @@ def _make_sum(scope: str, parts: list[EnergyChannel]) -> EnergyChannel:
     meters = "+".join(dict.fromkeys(part.meter for part in parts))
     members = ", ".join(part.stream.scope for part in parts)
     stream = replace(first.stream, name=f"sum of {members}", scope=scope, parent=None, sums="", parts=0)
-    frozen = any(part.frozen for part in parts)
+    frozen, dead = any(part.frozen for part in parts), any(part.dead for part in parts)
     unknown = next((p.spec.accuracy for p in parts if p.spec.accuracy.source == "unknown"), first.spec.accuracy)
     spec = replace(first.spec, accuracy=unknown, limits=None)
     return replace(
-        first, meter=meters, stream=stream, spec=spec, curve=SumCurve(parts), members=tuple(parts), frozen=frozen
+        first,
+        meter=meters,
+        stream=stream,
+        spec=spec,
+        curve=SumCurve(parts),
+        members=tuple(parts),
+        frozen=frozen,
+        dead=dead,
     )

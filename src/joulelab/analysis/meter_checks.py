@@ -135,11 +135,13 @@ def _check_unseen(run: RunEvidence) -> Iterator[Check]:
     if not hidden:
         return
     whole = next((g.energy for g in run.groups if g.name == "measured" and "unseen" in g.energy.budget()), None)
+    if whole is not None and not whole.is_resolved:
+        return  # there is no figure that could be wrong
     energies = [s.energy for s in hidden] if whole is None else [whole]
     reach = max((2 * q.with_bound().u / abs(q.value) for q in energies if q.value), default=None)
     steps = _count_steps(run.steps)
     numbers = {"seen_share": _find_least_seen(run, hidden), "steps": steps}
-    numbers |= {} if reach is None else {"reach_share": reach}
+    numbers |= {} if reach is None else {"reach_share": reach} if reach <= 1 else {"over_share": 1.0}
     texts = {} if reach is None else {"reach_of": "their energy" if whole is None else "the total"}
     if steps == 0:
         texts |= {"call": "joulelab.step()"} | ({} if whole is None else {"wall_meter": "joulelab meters"})
@@ -182,7 +184,7 @@ def _check_counters(run: RunEvidence) -> Iterator[Check]:
     for scope, place in ((s, run.name_scope(s)) for s in run.channels):
         for channel in scope.channels:
             texts, curve = {"channel": channel.spec.name} | run.name_doctor(channel.meter), channel.curve
-            if channel.frozen:
+            if channel.dead:
                 yield Check("counter-frozen", "warning", place, texts=texts)
             if isinstance(curve, CounterCurve) and run.overlaps_workload(curve.resets):
                 yield Check("counter-reset", "warning", place, texts=texts)

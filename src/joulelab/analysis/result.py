@@ -385,8 +385,9 @@ class Result:
 
 
 def is_efficiency_resolved(efficiency: Quantity) -> bool:
-    """Return whether an efficiency (of a power supply) is between 0 and 1, and known to WIDEST_EFFICIENCY."""
-    return 0 <= efficiency.value <= 1 and (efficiency.expanded is None or efficiency.expanded <= WIDEST_EFFICIENCY)
+    """Return whether an efficiency (of a power supply) is between 0 and 1, and it or the loss is well known."""
+    value, expanded = efficiency.value, efficiency.expanded
+    return 0 <= value <= 1 and (expanded is None or expanded <= max(WIDEST_EFFICIENCY, 1 - value))
 
 
 def make_plain(value: Any) -> Any:

@@ -22,7 +22,6 @@ WORDS = (NOTHING, TOO_SHORT, TOO_SHORT_CELL, NOT_RESOLVED)  # texts without a nu
 LONGER_HELPS = ("edge", "quantum", "sampling", "missed", "lag", "clock", "guide")  # kinds of terms that time reduces
 J_PER_WH = 3600.0
 WIDE = 0.2  # an interval of more than 20 % is shown in percent too, so that readers notice it
-NEAR_NOTHING = 0.001  # of its uncertainty: a smaller value has no significant digit
 MOST_DIGITS = 6
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E", 21: "Z"}
 PREFIXED = ("FLOP",)  # kinds of work that are units: their amounts have SI prefixes
@@ -51,10 +50,17 @@ def choose_scale(values: Iterable[float | None], unit: str) -> tuple[float, str]
     return factor, f"{name}{unit}"
 
 
-def format_watts(value: float) -> str:
-    """Return a power with four digits."""
+def format_watts(value: float, expanded: float | None = None) -> str:
+    """Return a power with the digits that its uncertainty justifies; four if this is unknown."""
     factor, unit = choose_scale([value], "W")
-    return f"{format_number(value / factor)} {unit}"
+    return f"{format_value(value / factor, None if expanded is None else expanded / factor)} {unit}"
+
+
+def format_value(value: float, expanded: float | None) -> str:
+    """Return a value alone with the digits that its uncertainty justifies; four at most, and if this is unknown."""
+    if not value or not expanded or not math.isfinite(value) or not math.isfinite(expanded):
+        return format_number(value)
+    return _format_rounded(value, min(_count_decimals(value, expanded), 3 - _find_exponent(value, 4)))
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
@@ -81,10 +87,6 @@ def format_interval(
         return f"{format_number(value)} ± 0"
     if not signed and abs(value) < expanded:
         return unresolved
-    if is_wide(value, expanded) and abs(value) > NEAR_NOTHING * expanded:
-        return (
-            f"{format_number(value, 3)} ± {format_number(expanded, 2)}"  # the estimate is usually better than its bound
-        )
     return _format_even(value, expanded)
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import CORDS, find_family
 from joulelab.core.text import escape_unprintable
-from joulelab.report.format import join_scopes
+from joulelab.report.format import is_wide, join_scopes
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import GroupResult, PhaseResult, Result, ScopeResult
 
 MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
 MOST_PHASES = 20
+APART = 0.1  # a rough mean that is this far outside of the readings of power: these are not shown beside it
 FEWEST_READINGS = 2  # fewer of a power within the workload give no interval
 # Parts of a package, cords of a node: shown only with all scopes, since the package or the node holds them.
 INNER_FAMILIES = ("core", "uncore")
@@ -126,8 +127,11 @@ def _is_derived(group: str) -> bool:
 
 
 def _make_row(found: ScopeResult | GroupResult, label: str, *, estimate: bool) -> EnergyRow:
-    median_w, max_w = (found.statistics.median, found.statistics.maximum) if found.statistics else (None, None)
-    return EnergyRow(label, found.energy, found.mean_w, median_w, max_w, found.net, estimate)
+    of, mean = found.statistics, found.mean_w
+    if of and is_wide(mean.value, mean.expanded) and not of.p5 * (1 - APART) <= mean.value <= of.p99 * (1 + APART):
+        of = None
+    median_w, max_w = (of.median, of.maximum) if of else (None, None)
+    return EnergyRow(label, found.energy, mean, median_w, max_w, found.net, estimate)
 
 
 def list_meter_rows(result: Result, *, every: bool = False) -> list[MeterRow]:

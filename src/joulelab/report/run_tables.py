@@ -48,7 +48,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.result import ChannelEnergy, Lag, MeterComparison, RatedResult, Result, ScopeResult
+    from joulelab.analysis.result import (
+        ChannelEnergy,
+        GroupResult,
+        Lag,
+        MeterComparison,
+        RatedResult,
+        Result,
+        ScopeResult,
+    )
     from joulelab.core.quantity import Quantity
     from joulelab.report.run_rows import EnergyRow, PhaseRow
 
@@ -147,7 +155,12 @@ def write_headline(result: Result) -> str:
     so_far = " so far" if result.state == "live" else ""
     if not energy.is_resolved:
         return f"energy: {fmt.word_unresolved(energy)}. It took {took}{so_far}"
-    return f"{_format_energy(result)} in {took}{so_far}, {fmt.format_watts(whole.mean_w.value)} on average"
+    return f"{_format_energy(result)} in {took}{so_far}, {format_mean(whole)} on average"
+
+
+def format_mean(group: GroupResult) -> str:
+    """Return the mean power of a group, with the digits that its uncertainty justifies."""
+    return fmt.format_watts(group.mean_w.value, group.mean_w.expanded)
 
 
 def _format_energy(result: Result) -> str:
@@ -194,14 +207,14 @@ def make_energy_table(rows: list[EnergyRow]) -> Table:
     columns = [
         Column("", align="left"),
         energy,
-        mean,
+        replace(mean, bare=True),
         replace(mean, name="median", unit=""),
         replace(mean, name="max", unit=""),
     ]
     columns += [replace(energy, name="net of idle", is_derived=True)] if has_net else []
     made = []
     for k, r in enumerate(rows):
-        powers = [r.mean_w.value, r.median_w, r.max_w]
+        powers = [r.mean_w, r.median_w, r.max_w]
         if not r.energy.is_resolved:
             powers = [None, None, None] if r.is_derived else [None, *powers[1:]]
         figures: list[Quantity | float | None] = [r.energy, *powers, r.net]
@@ -268,7 +281,7 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     """
     energy = scale_column("energy", "J", [r.energy for r in rows])
     means = [_divide_by_time(r.energy, r.duration_s) for r in rows]
-    mean = scale_column("mean", "W", means)
+    mean = replace(scale_column("mean", "W", means), bare=True)
     has_energy = any(r.energy is not None and r.duration_s > 0 for r in rows)
     kinds = choose_work_kinds(name for r in rows for name in r.work)
     columns = [Column("phase", align="left"), Column("time"), *([energy, mean] if has_energy else [])]
@@ -289,9 +302,9 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     return make_table(columns, made)
 
 
-def _divide_by_time(energy: Quantity | None, seconds: float) -> float | None:
+def _divide_by_time(energy: Quantity | None, seconds: float) -> Quantity | None:
     """Return the mean power (W) of a phase, None if its energy is unknown or smaller than its interval."""
-    return energy.value / seconds if energy is not None and energy.is_resolved and seconds > 0 else None
+    return energy * (1 / seconds) if energy is not None and energy.is_resolved and seconds > 0 else None
 
 
 def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
@@ -508,8 +521,7 @@ def _format_off(off: Quantity | None) -> str:
         return fmt.NOTHING
     if not off.is_resolved:  # what the difference may be at most says how well they agree
         return f"within {fmt.format_number(100 * (abs(off.value) + 2 * off.u), 2)}"
-    wide = "" if off.expanded is None else f" ± {fmt.format_number(100 * off.expanded, 2)}"
-    return f"{100 * off.value:+.1f}{wide}"
+    return fmt.format_change(off.value, off.expanded).replace(" %", "")
 
 
 def list_joining_facts(result: Result) -> list[tuple[str, str]]:
@@ -526,9 +538,7 @@ def list_joining_facts(result: Result) -> list[tuple[str, str]]:
                 ("rest", f"{group.name}: off by up to {off} if the load repeats in step with the sensors inside")
             )
     for name, q in result.ratios.items():
-        both = q.expanded
-        text = f"{100 * q.value:.1f}" + ("" if both is None else f" ± {100 * both:.1f}") + " %"
-        text = text if is_efficiency_resolved(q) else fmt.NOT_RESOLVED
+        text = f"{fmt.format_scaled(q, 0.01)} %" if is_efficiency_resolved(q) else fmt.NOT_RESOLVED
         lines.append(("supply", f"{name.replace('supply ', '')} {text} (node.dc / node.ac)"))
     return lines
 

@@ -16,7 +16,7 @@ from joulelab.core.quantity import add_quantities
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import CommonTrace, OverlayChart, PowerChart, PowerLine, PowerSpan
-from joulelab.report.run_tables import format_rated_power
+from joulelab.report.run_tables import format_mean, format_rated_power
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def describe_power(result: Result) -> str:
     if whole is None:
         return "Power over time."
     scopes = fmt.join_scopes(list(dict.fromkeys(whole.scopes)))
-    mean = f": {fmt.format_watts(whole.mean_w.value)} on average" if whole.mean_w.is_resolved else ""
+    mean = f": {format_mean(whole)} on average" if whole.mean_w.is_resolved else ""
     text = f"Power over time of {scopes}{mean}"
     members = set(zip(whole.hosts, whole.scopes, strict=True))
     statistics = [s.statistics for s in result.scopes if (s.host, s.scope) in members]
@@ -64,9 +64,8 @@ def list_power_lines(result: Result) -> tuple[PowerLine, ...]:
     if result.rated.devices:
         part = f" ({result.rated.families})" if result.rated.unknown else ""
         lines.append(PowerLine(f"rated: {format_rated_power(result.rated)}{part}", result.rated.watts, "rated"))
-    mean = whole.mean_w.value
     if whole.mean_w.is_resolved:
-        lines.append(PowerLine(f"mean: {fmt.format_watts(mean)}", mean, "mean"))
+        lines.append(PowerLine(f"mean: {format_mean(whole)}", whole.mean_w.value, "mean"))
     idle_by_scope = {(s.host, s.scope): s.idle_w for s in result.scopes}
     powers = [idle_by_scope.get(key) for key in zip(whole.hosts, whole.scopes, strict=True)]
     known = [q for q in powers if q is not None]

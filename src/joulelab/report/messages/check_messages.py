@@ -142,7 +142,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "source": ("note or warning", "{scope} reports a problem: {what}", ""),
     "unseen": (
         "note",
-        "{scope}: the sensors measure {seen_share:%} of the time[; if the load repeats at exactly the rate at which the sensors measure, the error of {reach_of} can reach {reach_share:%}]",
+        "{scope}: the sensors measure {seen_share:%} of the time[; if the load repeats at exactly the rate at which the sensors measure, the error of {reach_of} can][ reach {reach_share:%}][ be more than {over_share:%}]",
         "[call {call} in the training loop][, or add a wall meter: {wall_meter}][take more steps: {enough_steps} are enough, {few_steps} so far][take more steps, or steps of another length: the {uneven_steps} known steps are not spread evenly over the period of the sensors]",
     ),
     "in-step.meter": (

@@ -161,7 +161,7 @@ def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
         cards.append(("energy", text, fmt.join_scopes(sorted(dict.fromkeys(whole.scopes), key=rank_scope))))
     cards.append(("time", fmt.format_duration(result.duration_s), "so far" if result.state == "live" else ""))
     if whole is not None and whole.mean_w.is_resolved:
-        cards.append(("mean power", fmt.format_watts(whole.mean_w.value), ""))
+        cards.append(("mean power", run_tables.format_mean(whole), ""))
     for kind, q in list(result.per_work().items())[:2]:
         unit = kind.removesuffix("s")
         text = fmt.format_quantity(q, f"J/{unit}", estimate=is_estimate, why=why)

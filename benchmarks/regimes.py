@@ -323,6 +323,20 @@ def measure_in_step(rng: np.random.Generator, *, reported: bool) -> tuple[Quanti
     return _record(rng, curve, sensor, flaws, span).energy(a, b, steps_ns=steps), _find_truth(curve, a, b)
 
 
+def measure_slow_refresh(rng: np.random.Generator, kind: str, refresh_s: float) -> tuple[Quantity, float]:
+    """Measure a node by a meter that is read every second and states this refresh, but has new values less often."""
+    span, lead = draw_log_uniform(rng, max(60.0, 5 * refresh_s), 900.0), 15.0
+    curve = draw_load(rng, kind, lead, span, lead, NODE_SCALE)
+    flaws = Flaws(power_period_s=refresh_s, power_window_s=0.0, power_phase_s=rng.uniform(0, refresh_s), noise_w=2.0)
+    at = np.arange(rng.uniform(0, 1), span + 2 * lead, 1.0)
+    t = START + np.rint((at + rng.exponential(0.002, at.size)) * NS).astype(np.int64)
+    accuracy = Accuracy("datasheet", quantum=1.0, shared="wall", reference="drawn")
+    spec = Spec("power_w", "power", "W", "power", 1.0, 0.0, limits=NODE_W, accuracy=accuracy)
+    readings = Readings.from_rows(t, t + 1_000_000, np.rint(instant_w(curve, flaws, t, start_ns=START)))
+    a, b = START + round(lead * NS), START + round((lead + span) * NS)
+    return PowerCurve(readings, spec, name="wall", step_s=1.0).energy(a, b), _find_truth(curve, a, b)
+
+
 REGIMES: dict[str, Callable[[np.random.Generator, str], tuple[Quantity, float]]] = {
     "counter": measure_counter,
     "power only": measure_power,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from benchmarks.coverage import COUNT, SEED, print_regime, summarise
-from benchmarks.regimes import REGIMES, measure_in_step, measure_regime
+from benchmarks.loads import list_kinds
+from benchmarks.regimes import REGIMES, measure_in_step, measure_regime, measure_slow_refresh
 
 
 @pytest.mark.parametrize("regime", REGIMES)
@@ -42,3 +43,11 @@ def test_a_load_in_step_is_in_the_interval_where_steps_are_evidence_for_it():
     found = [(energy, true) for energy, true in draw_in_step(reported=True) if "in-step" in energy.budget()]
     assert len(found) > 45
     assert np.mean([abs(energy.value - true) <= energy.expanded for energy, true in found]) >= 0.95
+
+
+@pytest.mark.parametrize("refresh_s", [2.0, 5.0, 10.0, 30.0])
+def test_a_refresh_slower_than_stated_is_learnt_from_the_readings(refresh_s):
+    """With the stated refresh of 1 s, 88, 60, 35 and 17 % lay inside."""
+    rng = np.random.default_rng(SEED)
+    found = [measure_slow_refresh(rng, kind, refresh_s) for kind in list_kinds() for _ in range(10)]
+    assert np.mean([abs(energy.value - true) <= energy.expanded for energy, true in found]) >= 0.93

@@ -222,6 +222,22 @@ def test_a_sensor_that_sees_a_part(folder):
     assert not checks(nothing, "unseen"), "there is no figure that could be wrong"
 
 
+def test_a_meter_with_new_values_less_often_than_stated_is_noted_once(folder):
+    values = np.repeat([300.0, 340.0, 290.0, 310.0, 350.0, 305.0, 330.0, 320.0, 295.0, 315.0], 20)
+    folder.add("pdu", power("node.ac"), T, values).add("pdu", power("psu:1", "node.ac"), T, values / 2)
+    found = only(folder, "slow-refresh")
+    assert (found.status, found.scope) == ("note", "psu:1, node.ac")
+    assert found.numbers == {"stated_s": 0.1, "found_s": pytest.approx(2.0)}
+    assert not checks(steady(Folder(folder.path.parent)), "slow-refresh")
+
+
+def test_a_slow_refresh_leaves_less_of_the_time_measured(folder):
+    stream = power("node.ac")
+    stream = replace(stream, channels=(replace(stream.channels[0], limits=(250.0, 450.0)),))
+    folder.add("pdu", stream, T, np.repeat(np.arange(10.0) ** 2 + 300, 20))
+    assert only(folder, "unseen").numbers["seen_share"] == pytest.approx(0.05)
+
+
 @pytest.mark.parametrize(("count", "step_s"), [(5, 0.1), (12, 0.307)])
 def test_steps_that_are_too_few_or_uneven_are_counted(folder, count, step_s):
     steps_at(steady(folder, seen=0.25), count, step_s)

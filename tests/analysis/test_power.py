@@ -44,6 +44,16 @@ def test_the_age_of_the_readings_is_taken_off(update_s, window_s):
     assert found.value == pytest.approx(800 + 10 * (100 - 4), rel=2e-4)
 
 
+@pytest.mark.parametrize(("stated_s", "used_s"), [(1.0, 5.0), (None, 5.0), (3.0, 3.0), (8.0, 8.0), (0.0, 0.0)])
+def test_values_that_last_longer_than_stated_are_that_much_older(stated_s, used_s):
+    """New values every 5 s: not so much slower than 3 s; of readings without an age, nothing is learnt."""
+    t = np.arange(0, 100, 1.0)
+    watts = np.random.default_rng(4).uniform(300, 700, 21)[((t + 0.5) / 5).astype(int)]
+    p = curve(t, watts, power_spec(stated_s, 0.0), step_s=1.0)
+    assert (p.update_s, p.shift_s) == (pytest.approx(used_s), pytest.approx(used_s / 2))
+    assert p.shift_back(0.5, 0.1).update_s == p.update_s
+
+
 def test_a_step_is_integrated_by_the_trapezoid():
     p = curve([0, 1, 2, 3, 4], [100, 100, 300, 300, 300], power_spec(0.0, 0.0))
     assert p.energy(ns(0), ns(4)).value == pytest.approx(100 + 200 + 600)

@@ -14,6 +14,7 @@ from joulelab.analysis.readings import (
     compute_coverage,
     compute_percentiles,
     describe_power,
+    find_refresh_s,
     find_usual_step,
     make_distribution,
 )
@@ -51,6 +52,57 @@ def test_slices_hold_both_ends():
     assert r.around(29, 1, 1) == slice(1, 3)
     assert r.around(5, 3, 2) == slice(0, 2)
     assert r.around(99, 2, 2) == slice(2, 4)
+
+
+def hold_values(refresh_s, values, step_s=1.0, phase_s=0.3):
+    """Return readings every step of a meter that shows the next of the values every refresh."""
+    t = np.arange(0.0, refresh_s * len(values) - phase_s, step_s)
+    return readings(t, np.asarray(values, dtype=float)[((t + phase_s) / refresh_s).astype(int)])
+
+
+def draw_values(count, level=500.0):
+    return np.rint(np.random.default_rng(5).normal(level, 2.0, count))
+
+
+@pytest.mark.parametrize("step_s", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("steps", [2.0, 2.5, 5.0, 10.0, 30.0])
+def test_a_regular_staircase_shows_the_refresh(steps, step_s):
+    """Some values are equal to the one before: rounded to 1 W, a level stays for two or three refreshes."""
+    found = find_refresh_s(hold_values(steps * step_s, draw_values(40), step_s), step_s)
+    assert found == pytest.approx(steps * step_s, rel=0.05)
+
+
+def test_a_long_refresh_shows_by_four_new_values_a_short_one_by_eight():
+    for refresh_s, enough in ((10.0, 4), (3.0, 8)):
+        values = np.arange(enough + 1) ** 2.0  # the first is no change
+        assert find_refresh_s(hold_values(refresh_s, values), 1.0) == pytest.approx(refresh_s)
+        assert find_refresh_s(hold_values(refresh_s, values[:-1]), 1.0) is None
+
+
+def test_two_levels_of_a_load_that_a_long_refresh_meets_at_random_show_it():
+    levels = np.random.default_rng(2).integers(0, 2, 60) * 300.0 + 200
+    assert find_refresh_s(hold_values(10.0, levels), 1.0) == pytest.approx(10.0, rel=0.02)
+
+
+SECONDS = np.arange(300)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.full(300, 500.0),
+        draw_values(300),  # most are new, some stay
+        np.where(SECONDS % 20 < 10, 800.0, 200.0),
+        np.where(SECONDS % 7 < 2, 288.0, 272.0),
+        np.rint(200 + SECONDS / 5),  # a ramp, rounded: a new value every 5 s
+        np.rint(200 + np.abs(SECONDS - 150) / 5),
+        np.repeat(draw_values(60), np.random.default_rng(3).integers(1, 12, 60))[:300],  # a load that changes at random
+        np.repeat(draw_values(100), 3)[:300] + SECONDS % 2,
+    ],
+    ids=["constant", "noise", "square", "uneven-square", "ramp", "triangle", "random-holds", "always-new"],
+)
+def test_a_meter_with_new_values_has_no_slow_refresh(values):
+    assert find_refresh_s(readings(SECONDS[: len(values)], values), 1.0) is None
 
 
 @pytest.mark.parametrize(

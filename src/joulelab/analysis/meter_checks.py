@@ -14,10 +14,10 @@ from joulelab.core.scope import CORDS, find_family
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from joulelab.analysis.channels import EnergyChannel
     from joulelab.analysis.checks import RunEvidence, UnreadStream
     from joulelab.analysis.readings import Ints
     from joulelab.analysis.result import CheckStatus, ScopeResult
-    from joulelab.core.spec import Spec
 
 SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
 GAP_WARNING, GAP_FAILED = 0.02, 0.10
@@ -31,6 +31,7 @@ def check_meters(run: RunEvidence) -> Iterator[Check]:
     yield from _check_answers(run)
     yield from _check_edges(run)
     yield from _check_gaps(run)
+    yield from _check_refresh(run)
     yield from _check_unseen(run)
     yield from _check_in_step(run)
     yield from _check_counters(run)
@@ -130,6 +131,20 @@ def _find_late_meter(run: RunEvidence, meters: set[str]) -> dict[str, str]:
     return {}
 
 
+def _check_refresh(run: RunEvidence) -> Iterator[Check]:
+    """Note the meters whose readings show new values less often than stated, each once."""
+    slow: dict[str, dict[str, tuple[float, float]]] = {}
+    for scope in run.channels:
+        for channel in scope.best.members or (scope.best,):
+            stated = channel.spec.update_s if channel.spec.update_s is not None else channel.step_s
+            if stated and channel.update_s > stated:
+                place = run.name_place(channel.host, channel.stream.scope)
+                slow.setdefault(channel.meter, {})[place] = stated, channel.update_s
+    for places in slow.values():
+        stated, found = max(places.values(), key=lambda pair: pair[1])
+        yield Check("slow-refresh", "note", ", ".join(places), {"stated_s": stated, "found_s": found})
+
+
 def _check_unseen(run: RunEvidence) -> Iterator[Check]:
     hidden = [s for s in run.scopes if s.energy.budget().get("unseen", 0.0) > SEEN * abs(s.energy.value)]
     if not hidden:
@@ -165,13 +180,14 @@ def _check_in_step(run: RunEvidence) -> Iterator[Check]:
 
 def _find_least_seen(run: RunEvidence, scopes: Sequence[ScopeResult]) -> float:
     """Return the smallest share of the time in which the sensors of these scopes measure."""
-    specs = {(c.host, c.scope): c.best.spec for c in run.channels}
-    return min(_compute_seen_share(specs[s.host, s.scope]) for s in scopes)
+    best = {(c.host, c.scope): c.best for c in run.channels}
+    parts = [c for s in scopes for c in best[s.host, s.scope].members or (best[s.host, s.scope],)]
+    return min(map(_compute_seen_share, parts))
 
 
-def _compute_seen_share(spec: Spec) -> float:
-    window, period = spec.window_s or 0.0, spec.update_s or 0.0
-    return window / period if 0 < window < period else spec.seen
+def _compute_seen_share(channel: EnergyChannel) -> float:
+    window, period = channel.spec.window_s or 0.0, channel.update_s
+    return window / period if 0 < window < period else channel.spec.seen
 
 
 def _count_steps(steps: Ints | None) -> int:

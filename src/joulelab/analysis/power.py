@@ -1,7 +1,8 @@
 """Integrate power readings into one cumulative curve with its variance.
 
 A reading at poll time t is the mean over `window_s` before the instrument's last update, which lies up to `update_s`
-before t. So the curve is shifted by half of both. Power between the windows is not measured.
+before t. So the curve is shifted by half of both. Power between the windows is not measured. If the readings repeat
+values regularly for longer than stated, that is `update_s`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.readings import find_usual_step
+from joulelab.analysis.readings import SLOW_REFRESH, find_refresh_s, find_usual_step
 from joulelab.analysis.unseen import (
     BEYOND_MEANS,
     GRID_DRIFT,
@@ -76,6 +77,7 @@ class PowerCurve:
         self.base_ns = int(readings.t0_ns[0])
         self.step_s = step_s or self._find_step()
         self.update_s = spec.update_s if spec.update_s is not None else self.step_s
+        self.update_s = self._find_slow_refresh() or self.update_s
         self.window_s = spec.window_s or 0.0
         self.shift_s = (self.update_s + self.window_s + spec.lag_s) / 2
         self.bounded = bounds is not None or spec.limits is not None
@@ -92,6 +94,11 @@ class PowerCurve:
         """Return the curve with stamps moved back by a lag whose standard uncertainty is known."""
         readings, bounds = self.readings.shift_back(lag_s), self.bounds
         return PowerCurve(readings, self.spec, name=self.name, bounds=bounds, step_s=self.step_s, lag_u_s=lag_u_s)
+
+    def _find_slow_refresh(self) -> float | None:
+        """Return how often (s) the readings show new values, if clearly less often than stated."""
+        found = find_refresh_s(self.readings, self.step_s) if self.update_s else None  # 0: the age of each is known
+        return found if found is not None and found > SLOW_REFRESH * self.update_s else None
 
     def _find_step(self) -> float:
         steps = np.diff(self.readings.t0_ns[:100_001]) * 1e-9

@@ -21,6 +21,14 @@ MOST_SORTED = 20_000  # readings up to which percentiles sort all of them
 SORT_PARTS = 4096  # above that, readings are put into this many parts and only some parts are sorted
 DISTRIBUTION_BINS = 48
 SAME_VALUE = 1e-6  # relative range below which all values of a distribution count as equal
+# Refresh of a meter whose readings repeat its values.
+FEWEST_CHANGES = 4  # new values needed to see how often they come; twice as many for a short refresh
+LEAST_REFRESH_S = 0.9  # sensors with a faster refresh state it; loads may change so often
+SLOW_REFRESH = 1.8  # steps that a value lasts at least, if it is not new with each reading
+REFRESH_JITTER = 1.2  # steps by which the time between two changes may differ from whole refreshes
+REGULAR_SHARE = 0.9  # of these times that must not differ by more
+LONG_REFRESH = 8.0  # steps: any time is near whole shorter ones, so most changes must be one of those apart
+LOAD_SHARE = 0.75  # of changes back to the level before, or on by one equal step: those of a load
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,41 @@ def find_usual_step(steps: Floats) -> float:
     while order.size > 2 and reached[-2] < order[-1]:
         order, reached = order[:-1], reached[:-1]
     return float(order[np.searchsorted(reached, reached[-1] / 2)])
+
+
+def find_refresh_s(readings: Readings, step_s: float) -> float | None:
+    """Return the time (s) between new values of a meter that is read every `step_s`; None if it does not repeat them.
+
+    Values that stay because the load does change after times of any length, those of a meter after whole refreshes.
+    Loads that change regularly have two levels, or rise by the smallest step of the readings.
+    """
+    new = np.flatnonzero(readings.value[1:] != readings.value[:-1]) + 1
+    if new.size < FEWEST_CHANGES or len(readings) < SLOW_REFRESH * new.size:
+        return None
+    between = np.diff(readings.t0_ns[new]) * 1e-9
+    shortest = float(np.quantile(between, 1 - REGULAR_SHARE, method="lower"))
+    refresh = float(between[(between >= shortest) & (between < shortest + 1.5 * step_s)].mean())
+    count = np.maximum(np.rint(between / refresh), 1.0)
+    refresh = float(between.sum() / count.sum())
+    is_regular = np.mean(np.abs(between - count * refresh) <= REFRESH_JITTER * step_s) >= REGULAR_SHARE
+    is_long = refresh >= LONG_REFRESH * step_s
+    is_clear = is_long or (new.size >= 2 * FEWEST_CHANGES and np.mean(count == 1) > 0.5)
+    if refresh < max(SLOW_REFRESH * step_s, LEAST_REFRESH_S) or not is_regular or not is_clear:
+        return None
+    kinds = np.unique(count).size if is_long else 1
+    return None if _is_load(readings.value[new], kinds) else refresh
+
+
+def _is_load(level: Floats, kinds: int) -> bool:
+    """Return whether levels that change at regular times may be those of a load: two of them in turn, or a ramp.
+
+    `kinds` is how many different numbers of refreshes lie between them: a slow meter shows two levels irregularly.
+    """
+    jump = np.diff(level)
+    size, goes_on = np.abs(jump), jump[1:] * jump[:-1] > 0
+    is_ramp = np.mean(goes_on) > LOAD_SHARE and np.mean(size < 1.01 * size.min()) > LOAD_SHARE
+    is_in_turn = np.mean(level[2:] == level[:-2]) > LOAD_SHARE and kinds < 3
+    return bool(is_ramp or is_in_turn)
 
 
 def count_independent(residual: Floats) -> float:

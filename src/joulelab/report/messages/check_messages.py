@@ -112,6 +112,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: no readings in {lost_share:%} of the time[ ({reason})][; {late_meter} opened late ({late_reason})]",
         DOCTOR,
     ),
+    "slow-refresh": (
+        "note",
+        "{scope}: the meter has a new value every {found_s:s}, not every {stated_s:s}; the uncertainty includes this",
+        "",
+    ),
     "too-short": (
         "warning",
         "{scope}: the run is too short for {meter} ({edge_share:%} of the energy is in its first and last readings)",

@@ -148,7 +148,7 @@ def test_damaged_lines(tmp_path: Path, rounds: int) -> None:
     alphabet = ALPHABET + "\x85\u2028;|"
     for _ in range(rounds):
         rows = [
-            (1_714_564_800 + k, round(rng.uniform(0, 9000), 2), k * 10**6 + rng.randrange(10**6)) for k in range(lines)
+            (1_714_564_800 + k, round(rng.uniform(1, 9000), 2), k * 10**6 + rng.randrange(10**6)) for k in range(lines)
         ]
         hit = {k for k in range(lines) if rng.random() < 0.02}
         text = [f"{t},{w} W,{n}" for t, w, n in rows]

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from joulelab.analysis.joining import compare_meters
-from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, Result, ScopeResult
+from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, PowerStatistics, Result, ScopeResult
 from joulelab.core.quantity import Quantity
+from joulelab.report.run_rows import list_energy_rows
 from joulelab.report.run_tables import list_agreement_rows, list_joining_facts, make_agreement_table
 from joulelab.report.tables import write_terminal
 
@@ -95,6 +96,8 @@ def test_the_table_fits_a_terminal_and_nothing_of_nothing_is_no_share():
     assert re.search(r"pdu1 power_w .* within 3.0  agree ", text)  # +1.0 ± 2.0 %
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
+    rough = scope("node.dc", reading("a", 10.0, 1.0), reading("b", 12.0, 9.0))
+    assert "not resolved  agree" in write_terminal(make_agreement_table(list_agreement_rows(result(rough))), 80)
 
 
 def test_rest_and_supply_in_words():
@@ -114,3 +117,14 @@ def test_rest_and_supply_in_words():
         assert found == [("supply", "efficiency not resolved (node.dc / node.ac)")]
     lossy = result(NODE, ratios={"supply efficiency": Quantity(0.65, {"gain:y": 0.15})})
     assert list_joining_facts(lossy) == [("supply", "efficiency 65 ± 30 % (node.dc / node.ac)")]  # like its loss
+
+
+@pytest.mark.parametrize(
+    ("watts", "u", "shown"), [(950.0, 180.0, None), (1250.0, 180.0, 1259.0), (950.0, 10.0, 1259.0)]
+)
+def test_powers_that_do_not_fit_a_rough_mean_are_left_out(watts, u, shown):
+    read = PowerStatistics(1259.0, 1258.0, 1260.0, 1260.0, 1261.0, watts, None)
+    node = replace(scope("node.dc", reading("bmc", watts * 10, u * 10)), mean_w=Quantity(watts, {"edge:a": u}))
+    (row,) = list_energy_rows(result(replace(node, statistics=read)))
+    assert row.median_w == shown
+    assert row.max_w == (shown and 1261.0)

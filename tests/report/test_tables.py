@@ -80,6 +80,8 @@ def test_a_figure_that_is_smaller_than_its_interval_is_in_words() -> None:
     assert format_cell(MarkedCell(q, "~"), Column("energy", "J")) == fmt.TOO_SHORT_CELL
     assert format_cell(q, Column("net", "J", is_derived=True)) == fmt.NOT_RESOLVED
     assert format_cell(q, Column("quality", signed=True)) == "10 ± 20"
+    assert format_cell(q, Column("mean", "W", bare=True)) == fmt.TOO_SHORT_CELL
+    assert format_cell(Quantity(1065.3, {"edge:a": 210.0}), Column("mean", "W", bare=True)) == "1070"
 
 
 def test_the_terminal_has_a_rule_below_the_headings_and_a_blank_line_before_sums() -> None:

@@ -520,7 +520,8 @@ def _format_off(off: Quantity | None) -> str:
     if off is None:
         return fmt.NOTHING
     if not off.is_resolved:  # what the difference may be at most says how well they agree
-        return f"within {fmt.format_number(100 * (abs(off.value) + 2 * off.u), 2)}"
+        most = abs(off.value) + 2 * off.u
+        return f"within {fmt.format_number(100 * most, 2)}" if most <= 1 else fmt.NOT_RESOLVED
     return fmt.format_change(off.value, off.expanded).replace(" %", "")
 
 

@@ -8,6 +8,7 @@ values regularly for longer than stated, that is `update_s`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,8 @@ class PowerCurve:
         self.base_ns = int(readings.t0_ns[0])
         self.step_s = step_s or self._find_step()
         self.update_s = spec.update_s if spec.update_s is not None else self.step_s
-        self.update_s = self._find_slow_refresh() or self.update_s
+        if (found := self._find_slow_refresh()) is not None:
+            self.update_s, self.spec = found, replace(spec, update_s=found)  # curves made of this one have it, too
         self.window_s = spec.window_s or 0.0
         self.shift_s = (self.update_s + self.window_s + spec.lag_s) / 2
         self.bounded = bounds is not None or spec.limits is not None

@@ -27,7 +27,7 @@ def test_a_measurement_tells_phases_data_quality_and_work(tmp_path: Path) -> Non
     run = make_run(tmp_path, marks=[*stepped(2, 20), facts])
     text = describe_measurement("training", 10.0, run, load_result(run))
     assert re.match(r"training: 10\.00 s, 6\.8\d ± [\d.]+ kJ \(1\.91 Wh\), run ", text)
-    assert re.search(r"\ntrain +10\.00 s +6\.8\d ± [\d.]+ +\d+\.\d .*\n  epoch 1 .*\n    step 1-20 ", text)
+    assert re.search(r"\ntrain +10\.00 s +6\.8\d ± [\d.]+ +68\d .*\n  epoch 1 .*\n    step 1-20 ", text)
     assert re.search(r"\ndata +x+…x+\nquality +accuracy 0\.9000\n", text)
     assert re.search(r"\nwork +128 samples, .* 53\.\d ± [\d.]+ J/sample", text)
     assert re.search(r"\nwork +40\.00 TFLOP, .* pJ/FLOP", text)

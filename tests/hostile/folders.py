@@ -331,7 +331,7 @@ def _list_kinds() -> Iterable[Kind]:
         "whole",
         "whole",
     )
-    yield Kind("marks: 200,000 phases", _mark_phases(200_000), "whole", "whole")
+    yield Kind("marks: 200,000 phases that were added", _mark_phases(200_000))
     yield Kind(
         "name and label with control characters",
         _edit("run.json", name="\x1b[2J\x1b]0;x\x07\n", labels={"\x1b[1m": "\x00"}),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from joulelab.core import entry_points
 from joulelab.core.entry_points import list_entry_points
 
 if TYPE_CHECKING:
@@ -32,3 +33,11 @@ def test_the_entry_points_of_a_group_are_found(
     monkeypatch.syspath_prepend(str(place))
     assert [(p.name, p.value) for p in list_entry_points("joulelab.tests")] == [("one", "outside:one")]
     assert list_entry_points("joulelab.other") == ()
+
+
+def test_a_file_that_cannot_be_read_may_have_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outside-1.dist-info" / "entry_points.txt").mkdir(parents=True)
+    assert entry_points._may_have_group(str(tmp_path), b"[joulelab.tests]")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    assert list_entry_points("joulelab.tests") == ()

@@ -39,7 +39,7 @@ SUM_BLOCK = 4096  # readings per stored prefix sum
 GAP_STEPS = 3.0  # a pause longer than this many usual steps (of reading and of the instrument) is a gap
 GAP_DOUBT = 2  # lengths of a gap whose error would be the largest possible, beside those tried in the record
 MOST_TRIED_GAPS = 64  # stretches of the record in which a gap is tried
-GAP_LENGTHS = 8  # lengths of gaps that are told apart, for each factor of e
+GAP_LENGTHS = 8  # lengths of gaps that are judged apart, for each factor of e
 FEW_READINGS = 10  # readings that may be too few to show rare changes of the load
 EDGE_READINGS = 2  # readings on each side whose powers bound the power at an edge
 # A state of the load that none of N readings met may have lasted for about 3/N of the time (rule of three): as a
@@ -47,7 +47,7 @@ EDGE_READINGS = 2  # readings on each side whose powers bound the power at an ed
 MISSED_STEPS = 0.6
 MISSED_WAY_S = 0.5  # hidden time in which power may go to any bound and come back; in a tenth of it, a tenth of the way
 IDLE_SHARE = 0.3  # of the mean: idle power, where neither readings nor limits show it
-BEAT_PART = 0.7  # of a beat: how much of it may count for one sided readings
+BEAT_PART = 0.7  # of a beat: the time in which all readings may err to one side
 WINDOW_EDGE = 0.12  # of a window: how far a mean over the window blurs a change of power at an edge
 
 
@@ -350,7 +350,7 @@ class PowerCurve:
         (i, x, first), (k, y, last) = self._cut_step(a_ns), self._cut_step(b_ns)
         if i == k:
             return min(3 * (y - x) ** 2, 1.0) * first
-        return (_smooth(1 - x) - 1) * first + _smooth(y) * last
+        return (_find_variance_share(1 - x) - 1) * first + _find_variance_share(y) * last
 
     def _cut_step(self, t_ns: int) -> tuple[int, float, float]:
         """Return the step around t: its number, the share of it before t, and the square of its hidden jump (J2)."""
@@ -425,7 +425,7 @@ def _find_jump_variance(squares: float, products: float) -> float:
     return max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), 0.0)
 
 
-def _smooth(x: float) -> float:
+def _find_variance_share(x: float) -> float:
     """Return the share of a step's variance that its part x (0 to 1) holds."""
     return (4 - 3 * x) * x**3
 

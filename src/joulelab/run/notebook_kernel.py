@@ -94,6 +94,12 @@ MOST_SOCKET = 80
 # Output of programs that a cell starts goes directly to our own output: by messages it would come twice, or too late
 # for its cell, and then not at all.
 DIRECT = "--IPKernelApp.capture_fd_output=False"
+# A kernel that ends closes sockets that another of its threads may still use, and logs that with a traceback: after the
+# last cell, where nobody can do anything about it.
+QUIET_END = (
+    "--IPKernelApp.exec_lines=__import__('logging').getLogger('tornado.general').addFilter("
+    "lambda record: not (record.exc_info and 'on non-socket' in str(record.exc_info[1])))"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -186,7 +192,7 @@ class _NotebookRun:
             manager,
             phases,
         )
-        more = [DIRECT] if manager.kernel_name == OWN_KERNEL else []
+        more = [DIRECT, QUIET_END] if manager.kernel_name == OWN_KERNEL else []
         limits = {"timeout": None, "startup_timeout": START_S, "iopub_timeout": OUTPUT_S}
         self.client = PrintingClient(node, km=manager, extra_arguments=more, **limits)
         self.ended_by: int | None = None

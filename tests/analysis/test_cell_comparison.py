@@ -116,7 +116,7 @@ def test_idle_devices_energy_has_a_mean() -> None:
 
 
 @pytest.mark.system  # pure, and slow
-@pytest.mark.parametrize("n", NUMBERS)
+@pytest.mark.parametrize("n", NUMBERS[:1])
 def test_intervals_hold_the_truth_in_95_of_100(n: int) -> None:
     found = coverage(n, 1500)
     assert all(0.93 < share < 0.97 for share in found.values()), found
@@ -315,7 +315,7 @@ def test_no_interval_of_a_ratio_goes_below_zero() -> None:
 
 
 @pytest.mark.system  # pure, and slow
-@pytest.mark.parametrize("n", NUMBERS)
+@pytest.mark.parametrize("n", NUMBERS[:1])
 def test_of_equal_cells_hardly_a_study_tells_any_apart(n: int) -> None:
     corrected, plain = family_error(n, 200)
     assert corrected <= 0.1  # 5 % and three deviations of so few studies

@@ -45,7 +45,7 @@ MEASURED = [pytest.param(name, marks=() if name == "burn" else pytest.mark.campa
 # Presets take 15 s and 4 s; a few steps and a second show the same.
 FEWER = {
     "resnet152-cifar10": ("max_steps=12",),
-    "lstm-load": ("epochs=1", "countries=1"),
+    "lstm-load": ("epochs=1", "countries=1", "max_steps=12"),
     "burn": ("seconds=1", "size=128"),
 }
 PHASES = ["set-up", "warm-up", "epoch 1", "predict", "save"]

@@ -6,17 +6,16 @@ import pytest
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.instruments.prometheus.agent import Agents, asked_of_agents
-from joulelab.instruments.prometheus.api import Sample
+from joulelab.instruments.prometheus.agents import AgentFacts, read_agents
 from joulelab.instruments.prometheus.archive import PrometheusArchive
-from joulelab.instruments.prometheus.readings import streams_of
-from joulelab.instruments.prometheus.setup import settings_of
+from joulelab.instruments.prometheus.client import Sample
+from joulelab.instruments.prometheus.settings import read_settings
 
 SCRAPES = range(1000, 1300, 15)
 
 
 def asked(**more):
-    return settings_of({"label": "p", "address": "http://m:1", "preset": "joulelab", **more})
+    return read_settings({"label": "p", "address": "http://m:1", "preset": "joulelab", **more})
 
 
 class Server:
@@ -25,7 +24,7 @@ class Server:
     def __init__(self, **series):
         self.series = {name: dict(of) for name, of in series.items()}
 
-    def raw(self, selector, start_ns, end_ns):
+    def fetch_raw(self, selector, start_ns, end_ns):
         name, _, inside = selector.partition("{")
         found = {}
         for labels, value in self.series.get(name, {}).items():
@@ -33,9 +32,7 @@ class Server:
             if wanted or (inside.startswith("scope") and (dict(labels)["scope"] == "host") == ("!=" in inside[:8])):
                 continue
             pairs = [(t, value(t)) for t in SCRAPES]
-            found[labels] = [
-                Sample(t * NS, t * NS, v) for t, v in pairs if v is not None and start_ns <= t * NS <= end_ns
-            ]
+            found[labels] = [Sample(t * NS, v) for t, v in pairs if v is not None and start_ns <= t * NS <= end_ns]
         return found
 
     def close(self):
@@ -71,10 +68,9 @@ def test_two_meters_of_one_scope_are_two_streams():
     }  # fmt: skip
     pdu, bmc = (got[m].stream.channels[0].accuracy for m in ("pdu", "bmc"))
     assert (pdu.source, pdu.gain, pdu.shared) == ("assumed", 0.01, "pdu:node.ac")
-    assert (bmc.source, bmc.gain) == ("unknown", 0.0), "what nobody states has no interval"
+    assert (bmc.source, bmc.gain) == ("unknown", 0.0), "an accuracy that is not stated gives no interval"
     assert "counter of the device" in pdu.reference
     assert [c.name for c in got["host"].stream.channels] == ["busy"]
-    assert [s.name for _, s in streams_of(asked(), [{}] * 7, 15.0, Agents(), live=True)] == []
 
 
 def test_a_stated_accuracy_of_the_entry_counts_before_that_of_the_agent():
@@ -133,8 +129,8 @@ def test_how_old_values_may_be_is_how_often_they_come():
 
 
 def test_other_exporters_tell_nothing_of_that():
-    other = settings_of({"label": "p", "address": "http://m:1", "preset": "dcgm"})
-    assert asked_of_agents(None, other, 0, 1) == Agents()
+    other = read_settings({"label": "p", "address": "http://m:1", "preset": "dcgm"})
+    assert read_agents(None, other, 0, 1) == AgentFacts()
 
 
 @pytest.mark.parametrize("nodes", [7, [""], [3], {"a": 1}])

@@ -8,68 +8,54 @@ import random
 from itertools import pairwise
 
 import pytest
+from tests.codes import raises_code
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import open_meter
 from joulelab.instruments.http import parse_json
-from joulelab.instruments.prometheus.api import Sample, parse_matrix
 from joulelab.instruments.prometheus.archive import PrometheusArchive
-from joulelab.instruments.prometheus.presets import PRESETS
-from joulelab.instruments.prometheus.query import filled, is_plain, narrowed, parse_query, selectors
-from joulelab.instruments.prometheus.setup import settings_of
+from joulelab.instruments.prometheus.client import Sample, parse_matrix
+from joulelab.instruments.prometheus.queries import add_matchers, fill_labels, list_presets, load_preset, parse_query
+from joulelab.instruments.prometheus.settings import read_settings
+
+
+@pytest.mark.parametrize("query", ["up", " up{job=\"a,b}\", x=~'y{1}'} ", "job:power:sum", "up {}"])
+def test_plain_selectors_are_queries(query):
+    assert parse_query({"query": query}, "x").query == query
 
 
 @pytest.mark.parametrize(
-    ("query", "found", "plain"),
+    "query",
     [
-        ("up", ["up"], True),
-        (" up{job=\"a,b}\", x=~'y{1}'} ", ["up{job=\"a,b}\",x=~'y{1}'}"], True),
-        ('{__name__="up"}', ['{__name__="up"}'], True),
-        ("job:power:sum", ["job:power:sum"], True),
-        ("sum(up)", ["up"], False),
-        ("up * 2", ["up"], False),
-        (
-            "sum by (gpu, instance) (rate(a_total[5m])) / on(gpu) group_left(model) b{x='1'}",
-            ["a_total", "b{x='1'}"],
-            False,
-        ),
-        ("a and b unless c or d > bool 3e2", ["a", "b", "c", "d"], False),
-        ("sum without (mode) (kepler_node_package_joules_total)", ["kepler_node_package_joules_total"], False),
-        ('label_replace(a, "sum", "$1", "max", "(.*)")', ["a"], False),
-        ("max_over_time(rate(a[1m])[5m:15s])", ["a"], False),
-        ("a # and b\n + c", ["a", "c"], False),
-        ("a offset 5m", [], False),
-        ("a @ 1609746000", [], False),
-        ("1 + 2", [], False),
-        ("a[5m]", ["a"], False),
+        "sum(up)", "up * 2", "a and b", "a offset 5m", "a @ 1609746000", "1 + 2", "a[5m]", "a # b\n + c",
+        '{__name__="up"}', "up{a}b{c}", 'up{a="}', "sum by (node) (psu_input_watts)",
     ],
-)
-def test_selectors_are_found_and_told_from_expressions(query, found, plain):
-    assert selectors(query) == found
-    assert is_plain(query) is plain
+)  # fmt: skip
+def test_expressions_are_refused(query):
+    """A server repeats old samples in them for five minutes: a dead meter would look like a constant power."""
+    with raises_code("config.no-selector"):
+        parse_query({"query": query}, "x")
 
 
 def test_labels_and_matchers():
-    assert filled("gpu:{gpu}", {"gpu": "3"}, "x") == "gpu:3"
+    assert fill_labels("gpu:{gpu}", {"gpu": "3"}, "x") == "gpu:3"
     with pytest.raises(ConfigError, match="did you mean 'gpu'"):
-        filled("gpu:{gp}", {"gpu": "3", "__name__": "x"}, "x")
-    assert narrowed("up", 'a="b"') == 'up{a="b"}'
-    assert narrowed('up{x="1"}', ' a="b", ') == 'up{x="1", a="b"}'
-    assert narrowed("up{}", 'a="b"') == 'up{a="b"}'
-    assert narrowed("up", " ") == "up"
+        fill_labels("gpu:{gp}", {"gpu": "3", "__name__": "x"}, "x")
+    assert add_matchers("up", 'a="b"') == 'up{a="b"}'
+    assert add_matchers('up{x="1"}', ' a="b", ') == 'up{x="1", a="b"}'
+    assert add_matchers("up{}", 'a="b"') == 'up{a="b"}'
+    assert add_matchers("up", " ") == "up"
 
 
-@pytest.mark.parametrize("preset", list(PRESETS))
+@pytest.mark.parametrize("preset", list_presets())
 def test_presets_are_whole(preset):
-    for row in PRESETS[preset]:
-        query = parse_query(row, "node.ac", preset)
+    for query in load_preset(preset, "x")[0]:
         if preset == "joulelab":  # the agents state it themselves
             assert query.gain == 0
             continue
         assert query.reference
         assert 0 < query.gain < 0.1
         assert query.kind in ("power", "counter")
-        assert query.plain or selectors(query.query), query.query
 
 
 @pytest.mark.parametrize(
@@ -86,8 +72,8 @@ def test_presets_are_whole(preset):
     ],
 )
 def test_units_of_the_presets(metric, factor):
-    rows = [row for rows in PRESETS.values() for row in rows if row["query"].startswith(metric)]
-    assert [parse_query(row, "node.ac", "x").factor for row in rows] == [pytest.approx(factor)]
+    queries = [query for preset in list_presets() for query in load_preset(preset, "x")[0]]
+    assert [query.factor for query in queries if query.query.startswith(metric)] == [pytest.approx(factor)]
 
 
 GOOD = {
@@ -105,7 +91,7 @@ GOOD = {
 def test_a_good_answer():
     found = parse_matrix(GOOD, "p")
     first, second = found.values()
-    assert [s.t1 for s in first] == [1700000000250000000, 1700000015250000000]
+    assert [s.t_ns for s in first] == [1700000000250000000, 1700000015250000000]
     assert first[0].value == 1.5
     assert math.isnan(first[1].value)
     assert [s.value for s in second] == [2000.0, -7.0]
@@ -145,9 +131,9 @@ def test_fuzzed_answers_give_right_numbers_or_typed_errors(rounds):
         for row in rows:
             samples = found[tuple(sorted(row["metric"].items()))]
             for (at, value), sample in zip(row["values"], samples, strict=True):
-                assert sample.t1 == round(at * 1000) * 1_000_000
+                assert sample.t_ns == round(at * 1000) * 1_000_000
                 assert sample.value == float(value) or (math.isnan(sample.value) and not math.isfinite(float(value)))
-            assert all(a.t1 < b.t1 for a, b in pairwise(samples))
+            assert all(a.t_ns < b.t_ns for a, b in pairwise(samples))
     assert good > 1000 * rounds / 12_000
     assert bad > 1000 * rounds / 12_000
 
@@ -168,7 +154,7 @@ def test_fuzzed_structures_give_typed_errors(rounds):
     for _ in range(rounds):
         try:
             for samples in parse_matrix(spoil(GOOD), "p").values():
-                assert all(isinstance(s.value, float) and isinstance(s.t1, int) for s in samples)
+                assert all(isinstance(s.value, float) and isinstance(s.t_ns, int) for s in samples)
             outcomes["good"] += 1
         except ReadFailed:
             outcomes["bad"] += 1
@@ -187,7 +173,7 @@ def test_fuzzed_structures_give_typed_errors(rounds):
         ({"address": "x", "preset": "impi"}, "did you mean 'ipmi'"),
         ({"address": "x", "queries": {}}, "queries is no list"),
         ({"address": "x", "queries": [{"qery": "a"}]}, "did you mean 'query'"),
-        ({"address": "x", "queries": [{"query": ""}]}, "empty"),
+        ({"address": "x", "queries": [{"query": ""}]}, "not empty"),
         ({"address": "x", "queries": [{"query": "a", "unit": "kw"}]}, "unit is 'kw'"),
         ({"address": "x", "queries": [{"query": "a", "unit": "W", "kind": "counter"}]}, "a counter in W"),
         ({"address": "x", "queries": [{"query": "a", "name": "power"}]}, "end it in _w"),
@@ -210,11 +196,11 @@ class FakeApi:
     def __init__(self, *series):
         self.series = series
 
-    def raw(self, selector, since, until):
+    def fetch_raw(self, selector, since, until):
         scale = 1000 * 15 if "ENERGY" in selector else 1
         return {
             tuple(sorted({"gpu": "0", "UUID": "GPU-1", "instance": "n1:9400", **labels}.items())): [
-                Sample(t * 10**9, t * 10**9, t / 15 * scale * watts if scale > 1 else watts) for t in seconds
+                Sample(t * 10**9, t / 15 * scale * watts if scale > 1 else watts) for t in seconds
             ]
             for labels, seconds, watts in self.series
         }
@@ -224,7 +210,7 @@ class FakeApi:
 
 
 def fetch_gpu(*series):
-    asked = settings_of({"address": "http://x", "preset": "dcgm", "label": "p"})
+    asked = read_settings({"address": "http://x", "preset": "dcgm", "label": "p"})
     return PrometheusArchive(asked, FakeApi(*series)).fetch(1_000 * 10**9, 1_150 * 10**9)
 
 
@@ -243,5 +229,32 @@ def test_series_of_one_gpu_that_pods_used_in_turn_are_one():
 def test_series_that_are_not_one_gpu_in_turn_are_refused(other):
     """Pods that share a GPU have samples of one scrape; another GPU or node is no pod."""
     seconds = [1020, 1035] if "pod" in other else [1050, 1065]
-    with pytest.raises(ConfigError, match="two series are both gpu:0"):
+    with raises_code("config.two-series"):
         fetch_gpu(({"pod": "a"}, [1020, 1035], 400.0), ({"pod": "a", **other}, seconds, 400.0))
+
+
+@pytest.mark.parametrize("model", ["NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"])
+def test_the_counter_of_a_grace_hopper_is_that_of_its_module(model):
+    """Its power is not read: nothing published says whether it is the GPU's or the module's."""
+    (module,) = fetch_gpu(({"modelName": model}, [1005, 1020, 1035], 900.0))
+    assert (module.stream.scope, [c.name for c in module.stream.channels]) == ("module:0", ["energy_j"])
+    assert module.rows[1][2][0] - module.rows[0][2][0] == pytest.approx(900.0 * 15)
+    assert [e["what"].split(" (")[0] for e in module.events] == ["gpu:0: DCGM_FI_DEV_POWER_USAGE is not read"]
+
+
+def test_other_superchips_are_refused_and_other_gpus_beside_them_read():
+    blackwell = ({"modelName": "NVIDIA GB200", "UUID": "GPU-2", "gpu": "1"}, [1005, 1020, 1035], 900.0)
+    with raises_code("unavailable.superchip") as caught:
+        fetch_gpu(blackwell)
+    assert "NVIDIA GB200" in caught.value.why
+    (gpu,) = fetch_gpu(({"modelName": "NVIDIA H100 80GB HBM3"}, [1005, 1020, 1035], 400.0), blackwell)
+    assert (gpu.stream.scope, [c.name for c in gpu.stream.channels]) == ("gpu:0", ["energy_j", "power_w"])
+    assert len(gpu.events) == 2
+
+
+def test_own_queries_may_name_the_scope_of_a_superchip():
+    query = {"query": "DCGM_FI_DEV_POWER_USAGE", "scope": "gpu:{gpu}"}
+    settings = read_settings({"address": "http://x", "queries": [query], "label": "p"})
+    api = FakeApi(({"modelName": "NVIDIA GB200"}, [1005, 1020], 900.0))
+    (gpu,) = PrometheusArchive(settings, api).fetch(1_000 * 10**9, 1_150 * 10**9)
+    assert (gpu.stream.scope, gpu.stream.channels[0].accuracy.source) == ("gpu:0", "unknown")

@@ -6,10 +6,11 @@ import re
 import stat
 
 import pytest
+from tests.codes import raises_code
 
-from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
+from joulelab.core.errors import MeterError, ReadFailed, Unavailable
 from joulelab.instruments.slurm import client as slurm
-from joulelab.instruments.slurm.client import Answer, Slurm
+from joulelab.instruments.slurm.client import Answer, SlurmClient
 
 # Written by sacct 22.05.8, fields ROW_FIELDS.
 SACCT = """\
@@ -40,7 +41,7 @@ def test_rows():
     assert (job.job, job.step, job.energy_j, job.node_count, job.user) == ("1", "", 21373, 1, "root")
     assert (job.start_ns, job.end_ns) == (ns("2026-11-16T00:08:50"), ns("2026-11-16T00:08:57"))
     assert (batch.step, batch.energy_j, step.step, step.energy_j) == ("batch", 26076, "0", 12824)
-    assert (part.job, part.raw, part.part, part.state, part.end_ns) == ("5+1", "6", "1", "CANCELLED", None)
+    assert (part.job, part.raw, part.state, part.end_ns) == ("5+1", "6", "CANCELLED", None)
     assert (part.energy_j, part.energy_text) == (None, "")
     assert (waiting.energy_j, waiting.energy_text, waiting.nodes) == (None, "18446744073709551614", "")
     assert waiting.start_ns is None
@@ -48,14 +49,14 @@ def test_rows():
 
 def test_what_is_no_number():
     for text in ("", "n/s", "18446744073709551614", "18446744073709551615", "4294967294", "9223372036854775808"):
-        assert slurm.joules(text) is None
+        assert slurm.parse_number(text) is None
     for text in ("1.46K", "-1", "1e3", "+5", "٣", "1 2", "0x10", "123456789012345678901"):
         with pytest.raises(ReadFailed):
-            slurm.joules(text)
-    assert slurm.watts("n/s") is None
-    assert slurm.watts(None) is None
-    assert slurm.watts("4294967294") is None
-    assert slurm.watts("240") == 240.0
+            slurm.parse_number(text)
+    assert slurm.parse_number("n/s") is None
+    assert slurm.parse_number(None) is None
+    assert slurm.parse_number("4294967294") is None
+    assert slurm.parse_number("240") == 240.0
 
 
 def test_other_answers():
@@ -66,22 +67,22 @@ def test_other_answers():
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("said", "code"),
     [
-        ("sacct: error: Problem talking to the database: Connection refused", ReadFailed),
-        ("slurm_load_node error: Unable to contact slurm controller (connect failure)", ReadFailed),
-        ("sstat: error: problem getting step_layout for StepId=11.0: Invalid user id", Denied),
-        ("slurm_load_jobs error: Invalid job id specified", Unavailable),
-        ("Node nope not found", Unavailable),
-        ("sacct: fatal: Could not establish a configuration source", Unavailable),
-        ("Slurm accounting storage is disabled", Unavailable),
-        ("", ReadFailed),
+        ("sacct: error: Problem talking to the database: Connection refused", "read-failed.program"),
+        ("slurm_load_node error: Unable to contact slurm controller (connect failure)", "read-failed.program"),
+        ("sstat: error: problem getting step_layout for StepId=11.0: Invalid user id", "denied.not-yours"),
+        ("slurm_load_jobs error: Invalid job id specified", "unavailable.unknown-job"),
+        ("Node nope not found", "unavailable.unknown-job"),
+        ("sacct: fatal: Could not establish a configuration source", "unavailable.no-configuration"),
+        ("Slurm accounting storage is disabled", "unavailable.no-accounting"),
+        ("", "read-failed.program"),
     ],
 )
-def test_what_programs_say(said, kind):
-    asked = Slurm(run=lambda words, timeout_s: Answer(1, "", said), where="here")
-    with pytest.raises(kind) as caught:
-        asked.accounting("1")
+def test_messages_of_programs(said, code):
+    asked = SlurmClient(run=lambda words, timeout_s: Answer(1, "", said), where="here")
+    with raises_code(code) as caught:
+        asked.read_rows(["1"])
     assert caught.value.why
     assert caught.value.next
     assert said[:40] in caught.value.why
@@ -89,8 +90,8 @@ def test_what_programs_say(said, kind):
 
 def test_an_error_with_exit_code_0_is_no_answer():
     said = "sstat: error: No steps running for job 1"
-    with pytest.raises(Unavailable, match="no step"):
-        Slurm(run=lambda words, timeout_s: Answer(0, "", said)).live("1")
+    with raises_code("unavailable.no-step"):
+        SlurmClient(run=lambda words, timeout_s: Answer(0, "", said)).read_live("1")
 
 
 def test_commands_are_for_machines():
@@ -100,17 +101,17 @@ def test_commands_are_for_machines():
         seen.append(list(words))
         return Answer(0, "", "")
 
-    asked = Slurm(run=run)
-    asked.accounting("7_1")
-    asked.others("n[1-2]", ns("2026-11-16T00:08:50"), ns("2026-11-16T00:08:57"))
-    asked.live("7")
+    asked = SlurmClient(run=run)
+    asked.read_rows(["7_1"])
+    asked.read_others("n[1-2]", ns("2026-11-16T00:08:50"), ns("2026-11-16T00:08:57"))
+    asked.read_live("7")
     for words in seen:
         assert "--parsable2" in words
         assert "ConsumedEnergy" not in words[words.index("-o") + 1].split(",")
     assert seen[1][-6:] == ["-N", "n[1-2]", "-S", "2026-11-16T00:08:50", "-E", "2026-11-16T00:08:57"]
     for wrong in ("1;ls", "-a", "", "abc", "1.0", "٣"):
         with pytest.raises(Unavailable):
-            asked.accounting(wrong)
+            asked.read_rows([wrong])
 
 
 @pytest.fixture
@@ -129,8 +130,8 @@ def sacct(tmp_path, monkeypatch):
 @pytest.mark.system
 def test_programs_are_bounded_in_time(sacct):
     sacct("exec sleep 600")
-    with pytest.raises(ReadFailed, match="did not finish"):
-        Slurm(timeout_s=0.3).accounting("1")
+    with raises_code("read-failed.no-answer"):
+        SlurmClient(timeout_s=0.3).read_rows(["1"])
 
 
 @pytest.mark.system
@@ -138,15 +139,15 @@ def test_programs_answer_in_utc_and_plainly(sacct, monkeypatch):
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     monkeypatch.setenv("SACCT_FORMAT", "jobname")
     sacct('[ -z "$SACCT_FORMAT" ] && echo "1|1|$TZ|$SLURM_TIME_FORMAT|$SLURM_CONF|0|0|Unknown|Unknown|0|n1|1"')
-    (row,) = Slurm(conf="/the/conf").accounting("1")
+    (row,) = SlurmClient(conf="/the/conf").read_rows(["1"])
     assert (row.execution, row.user, row.state) == ("UTC", "standard", "/the/conf")
 
 
 @pytest.mark.system
 def test_where_there_is_no_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match="not installed"):
-        Slurm().settings()
+    with raises_code("unavailable.no-slurm"):
+        SlurmClient().read_settings()
 
 
 ALPHABET = "0123456789|.+_-:TnKMj,= \n\t\0\x1f٣é[]%Unknown"
@@ -184,13 +185,13 @@ def mutated(draw: random.Random, text: str) -> str:
     ],
 )
 def test_lists_of_nodes(text, names):
-    assert slurm.node_names(text) == names
+    assert slurm.expand_nodes(text) == names
 
 
 @pytest.mark.parametrize("text", [",", "n[", "n]1", "n[1-]", "n[-2]", "n[1-999999999]", "n1,,n2", "n[1]["])
 def test_what_is_no_list_of_nodes(text):
-    with pytest.raises(ReadFailed, match="not understood"):
-        slurm.node_names(text)
+    with raises_code("read-failed.answer"):
+        slurm.expand_nodes(text)
 
 
 @pytest.mark.system  # pure, and slow
@@ -253,7 +254,7 @@ def test_fuzzed_controller():
         text = mutated(draw, NODE)
         found = slurm.parse_pairs(text)
         try:
-            power = slurm.watts(found.get("CurrentWatts"))
+            power = slurm.parse_number(found.get("CurrentWatts"))
         except MeterError:
             continue
         if power is not None:

@@ -7,16 +7,16 @@ import os
 import subprocess
 
 import pytest
+from tests.codes import raises_code
 from tests.slurm.scenario import accounts
 from tests.waiting import until
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.instruments import slurm
-from joulelab.instruments.slurm.archive import JobArchive
-from joulelab.instruments.slurm.client import Answer, Slurm
-from joulelab.instruments.slurm.job import Finder
-from joulelab.instruments.slurm.plugins import sampling_of
+from joulelab.instruments.slurm.archive import JobArchive, JobFinder
+from joulelab.instruments.slurm.client import Answer, SlurmClient
+from joulelab.instruments.slurm.energies import find_sampling
 
 pytestmark = pytest.mark.system
 
@@ -136,9 +136,10 @@ def test_arrays_and_heterogeneous_jobs(ran, opened):
     for task in (f"{job}_1", f"{job}_2"):
         assert energies(opened("array", job=task))["job"] == int(rows[f"{task}.batch"])
     job, rows = ran.jobs["het"], ran.sacct("het")
-    archive = opened("het")
-    assert energies(archive)["job"] == int(rows[f"{job}+0.batch"]) + int(rows[f"{job}+1"])
-    assert archive.facts["node_count"] == 2
+    with raises_code("config.several-jobs"):
+        opened("het")
+    assert energies(opened("het", job=f"{job}+0"))["job"] == int(rows[f"{job}+0.batch"])
+    assert energies(opened("het", job=f"{job}+1"))["job"] == int(rows[f"{job}+1"])
 
 
 def test_requeued_jobs(ran, opened):
@@ -198,17 +199,16 @@ def test_a_job_that_runs_and_then_ends(ran, opened):
     job = cluster.submit("srun sleep 100", "--exclusive", "-w", "n2")
     try:
         until(lambda: _live(cluster, job) > 0, "sstat has an energy", most_s=0.2)
-        archive = opened("", job=job)
-        first = energies(archive)["job"]
-        assert first > 0
-        assert archive.facts["state"] == "RUNNING"
-        assert any("still runs" in text for text in said(archive))
+        with raises_code("unavailable.running"):
+            opened("", job=job)
         meter = slurm.open_meter({"slurm_conf": str(cluster.conf), "job": job})
         (stream,) = meter.streams()
+        first = meter.read(stream)[0]
+        assert first > 0
         until(lambda: meter.read(stream)[0] > first, "the counter rises", most_s=0.2)
         if os.geteuid() == 0:
             with pytest.raises(Denied):
-                as_nobody(ran).live(job)
+                as_nobody(ran).read_live(job)
     finally:
         cluster.run("scancel", job)
     final = opened("", job=job, settle_s=120)
@@ -231,13 +231,13 @@ def as_nobody(ran):
         done = subprocess.run(user, capture_output=True, text=True, env=env, timeout=timeout_s, cwd="/")
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    return Slurm(run=run)
+    return SlurmClient(run=run)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_any_user_may_ask(ran):
     asked = as_nobody(ran)
-    archive = JobArchive(asked, Finder(asked, ran.jobs["shared"], "slurm", sampling_of(asked.settings())), {})
+    archive = JobArchive(JobFinder(asked, ran.jobs["shared"], "slurm", find_sampling(asked.read_settings())), {})
     assert energies(archive)["job"] == by_sacct(ran, "shared", ".batch")
     assert any("shared n1" in text for text in said(archive))
 

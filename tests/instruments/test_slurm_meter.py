@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.codes import raises_code
 from tests.slurm.fake import PM, Fake, row
 
 from joulelab import instruments as meters
-from joulelab.core.errors import ConfigError, Denied, MeterError, ReadFailed, Unavailable
+from joulelab.core.errors import ConfigError, Denied, ReadFailed
 from joulelab.instruments import slurm as module
-from joulelab.instruments.slurm.client import Answer, Slurm
-from joulelab.instruments.slurm.plugins import sampling_of
+from joulelab.instruments.slurm.client import Answer, SlurmClient
+from joulelab.instruments.slurm.energies import find_sampling
 
 
 def meter(monkeypatch, fake, **config):
-    monkeypatch.setattr(module, "Slurm", lambda **options: Slurm(run=fake.run, where=options["where"]))
+    monkeypatch.setattr(module, "SlurmClient", lambda **options: SlurmClient(run=fake.run, where=options["where"]))
     return meters.open_meter("slurm", config)
 
 
@@ -34,7 +35,7 @@ def test_live_energy_of_a_job(monkeypatch):
     fake._sstat = "1.extern|130\n1.batch|90\n1.1|80\n"
     assert opened.read(stream) == (130.0,)
     fake._sstat = "1.extern|0\n"
-    with pytest.raises(ReadFailed, match="no energy"):
+    with raises_code("read-failed.no-energy"):
         opened.read(stream)
     fake._sstat = Answer(1, "", "sstat: error: Invalid user id")
     with pytest.raises(Denied):
@@ -53,7 +54,7 @@ def test_power_of_nodes(monkeypatch):
     assert (stream.scope, stream.channels[0].update_s, stream.channels[0].window_s) == ("node.dc", 1.0, 1.0)
     for shown in ("n/s", "0", "4294967294", "99999999"):
         fake._node = f"CurrentWatts={shown} AveWatts=0"
-        with pytest.raises(ReadFailed, match="no power reading") as caught:
+        with raises_code("read-failed.no-power") as caught:
             opened.read(stream)
         assert shown in (caught.value.why or "")
     fake._node = "CurrentWatts=24O"
@@ -66,41 +67,43 @@ def test_power_of_nodes(monkeypatch):
 
 
 def test_power_needs_a_plugin_and_a_frequency(monkeypatch):
-    for config, match in (
-        (PM.replace("pm_counters", "none"), "does not account"),
-        (PM.replace("1 sec", "0 sec"), "does not ask"),
-        ("", "not told"),
+    for config, code in (
+        (PM.replace("pm_counters", "none"), "unavailable.no-plugin"),
+        (PM.replace("1 sec", "0 sec"), "unavailable.not-polled"),
+        ("", "read-failed.no-settings"),
     ):
-        with pytest.raises(MeterError, match=match):
+        with raises_code(code):
             meter(monkeypatch, Fake("", config=config), nodes="n1")
 
 
 def test_diagnosis(monkeypatch):
     fake = Fake("", node="State=IDLE CurrentWatts=n/s")
-    monkeypatch.setattr(module, "Slurm", lambda **options: Slurm(run=fake.run, where=options["where"]))
+    monkeypatch.setattr(module, "SlurmClient", lambda **options: SlurmClient(run=fake.run, where=options["where"]))
     lines = module.diagnose({"nodes": "n1"}, ReadFailed("it failed"))
     assert lines[0] == "it failed"
     assert "pm_counters" in lines[1]
     assert lines[2:] == ["the database answers", "node n1: CurrentWatts=n/s, IDLE"]
     assert module.diagnose({"jbo": 1}, ConfigError("unknown key")) == ["unknown key"]
     down = Answer(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)")
-    monkeypatch.setattr(module, "Slurm", lambda **options: Slurm(run=lambda *_: down, where=options["where"]))
+    monkeypatch.setattr(
+        module, "SlurmClient", lambda **options: SlurmClient(run=lambda *_: down, where=options["where"])
+    )
     assert "the controller does not answer" in module.diagnose({}, ReadFailed("it failed"))[1]
 
 
 def test_scope_and_frequency_follow_the_plugin():
     def of(plugin, **more):
         settings = {"AcctGatherEnergyType": f"acct_gather_energy/{plugin}", "AcctGatherNodeFreq": "1 sec", **more}
-        return sampling_of(settings)
+        return find_sampling(settings)
 
     assert of("rapl").plugin.scope == "slurm.rapl"
-    assert of("rapl").plugin.accuracy(1.0).source == "unknown"
+    assert of("rapl").plugin.describe_accuracy(1.0).source == "unknown"
     assert of("ipmi").plugin.scope == "node.ac"
-    assert of("made_up").plugin.accuracy(1.0).source == "unknown"
+    assert of("made_up").plugin.describe_accuracy(1.0).source == "unknown"
     assert of("pm_counters", JobAcctGatherFrequency="task=30,energy=10").frequency_s == 10
     # The BMC plugins keep a pace of their own, 30 s where acct_gather.conf does not say.
-    assert (of("xcc").frequency_s, of("xcc").told) == (30, False)
-    assert (of("xcc", EnergyIPMIFrequency="7").frequency_s, of("xcc", EnergyIPMIFrequency="7").told) == (7, True)
+    assert (of("xcc").frequency_s, of("xcc").is_stated) == (30, False)
+    assert (of("xcc", EnergyIPMIFrequency="7").frequency_s, of("xcc", EnergyIPMIFrequency="7").is_stated) == (7, True)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_scope_and_frequency_follow_the_plugin():
 )
 def test_wrong_configurations_of_jobs(monkeypatch, config):
     fake = Fake(row("1", 5))
-    monkeypatch.setattr(module, "Slurm", lambda **options: Slurm(run=fake.run, where=options["where"]))
+    monkeypatch.setattr(module, "SlurmClient", lambda **options: SlurmClient(run=fake.run, where=options["where"]))
     with pytest.raises(ConfigError):
         module.open_archive(config)
 
@@ -131,9 +134,9 @@ def test_wrong_nodes(monkeypatch, nodes):
 
 def test_the_job_that_this_runs_in(monkeypatch):
     fake = Fake(row("77", 5))
-    monkeypatch.setattr(module, "Slurm", lambda **options: Slurm(run=fake.run, where=options["where"]))
+    monkeypatch.setattr(module, "SlurmClient", lambda **options: SlurmClient(run=fake.run, where=options["where"]))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(Unavailable, match="not run in a job"):
+    with raises_code("unavailable.no-job"):
         module.open_archive({"job": "self"})
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     assert module.open_archive({"job": "self"}).facts["job"] == "77"

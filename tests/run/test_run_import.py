@@ -114,7 +114,7 @@ def test_what_is_not_known_of_the_interval_is_in_the_run(tmp_path: Path, log: Pa
     [
         ({"others": f"2|COMPLETED|{DAY}00:30|{DAY}01:30|n1\n"}, "shared n1 with 2 (30 s)"),
         ({"config": PM.replace("none", "jobs,users")}, "PrivateData"),
-        ({"config": PM.replace("AcctGatherNodeFreq = 1 sec\n", "")}, "nothing tells how often"),
+        ({"config": PM.replace("AcctGatherNodeFreq = 1 sec\n", "")}, "how often the meter is sampled is not stated"),
     ],
 )
 def test_a_doubtful_job_is_imported_with_its_problems(

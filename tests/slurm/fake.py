@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 
 from joulelab.core.clock import NS
-from joulelab.instruments.slurm.archive import JobArchive
-from joulelab.instruments.slurm.client import Answer, Slurm
-from joulelab.instruments.slurm.job import Finder
-from joulelab.instruments.slurm.plugins import sampling_of
+from joulelab.instruments.slurm.archive import JobArchive, JobFinder
+from joulelab.instruments.slurm.client import Answer, SlurmClient
+from joulelab.instruments.slurm.energies import find_sampling
 
 DAY = "2026-11-16T00:"
 T0 = int(dt.datetime(2026, 11, 16, tzinfo=dt.UTC).timestamp()) * NS
@@ -55,16 +54,16 @@ class Fake:
         self.t += round(seconds * NS)
 
     def archive(self, job="1", *, now=T0 + 3600 * NS, settle_s=10.0, attempt=None, **config):
-        slurm = Slurm(run=self.run)
-        finder = Finder(
+        slurm = SlurmClient(run=self.run)
+        finder = JobFinder(
             slurm,
             job,
             "slurm",
-            sampling_of(slurm.settings()),
+            find_sampling(slurm.read_settings()),
             settle_s,
             attempt,
             lambda: self.t,
             self.sleep,
             lambda: now,
         )
-        return JobArchive(slurm, finder, config, lambda: now)
+        return JobArchive(finder, config)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.study.bench import make_study
 
 from joulelab.instruments.slurm.client import Answer
-from joulelab.instruments.slurm.submission import Jobs
+from joulelab.instruments.slurm.submission import JobQueue
 from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm.job_watch import Watch
@@ -30,7 +30,7 @@ class Site:
         self.asked: list[tuple[str, ...]] = []
         self.t = 0.0
 
-    def run(self, words, timeout_s, keep):
+    def run(self, words, timeout_s, keep=()):
         self.asked.append(tuple(words))
         answer = self.answers[words[0]]
         if isinstance(answer, list):
@@ -41,7 +41,7 @@ class Site:
         return self.t
 
     def jobs(self):
-        return Jobs({}, run=self.run)
+        return JobQueue({}, run=self.run)
 
     def watch(self):
         return Watch(self.jobs(), self.now)

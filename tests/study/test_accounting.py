@@ -12,7 +12,7 @@ from tests.slurm.fake import PM, T0, Fake, row
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
 from joulelab.core.errors import Unavailable
-from joulelab.instruments.slurm.client import Answer, Slurm
+from joulelab.instruments.slurm.client import Answer, SlurmClient
 from joulelab.store.run_reader import open_run
 from joulelab.study.accounting import fill_in
 from joulelab.study.slots import Slot, State
@@ -59,7 +59,7 @@ def slot(tmp_path):
 
 
 def filled(slots, fake, now=LATER, **more):
-    return fill_in(slots, {}, slurm=Slurm(run=fake.run), now=lambda: now + fake.t, sleep=fake.sleep, **more)
+    return fill_in(slots, {}, slurm=SlurmClient(run=fake.run), now=lambda: now + fake.t, sleep=fake.sleep, **more)
 
 
 def facts(slot, name="slurm-1"):
@@ -236,14 +236,14 @@ def test_slurm_that_does_not_answer_is_told_and_fails_nothing(slot):
     def down(words, timeout_s):
         return Answer(1, "", "sacct: error: slurm_persist_conn_open_without_init: failed")
 
-    (words,) = fill_in([one], {}, slurm=Slurm(run=down))
+    (words,) = fill_in([one], {}, slurm=SlurmClient(run=down))
     assert words.startswith("Slurm's energy is not added: ")
     fake = Asked(row("1", 9000) + row("1.batch", 9000))
 
     def half(words, timeout_s):
         return down(words, timeout_s) if "-N" in words else fake.run(words, timeout_s)
 
-    assert fill_in([one], {}, slurm=Slurm(run=half), now=lambda: LATER) == []
+    assert fill_in([one], {}, slurm=SlurmClient(run=half), now=lambda: LATER) == []
     with open_run(one.run) as run:
         assert any("is not known" in e["what"] for e in run.events() if e.get("event") == "problem")
 
@@ -275,11 +275,11 @@ def test_a_thousand_jobs_are_a_few_questions():
         asked.append(words[-1])
         return Answer(0, rows, "")
 
-    found = Slurm(run=run).accounting_of([str(job) for job in range(1, 1001)])
+    found = SlurmClient(run=run).read_rows([str(job) for job in range(1, 1001)])
     assert [len(names.split(",")) for names in asked] == [400, 400, 200]
     assert len(found) == 1000
 
 
 def test_nothing_is_typed_into_a_command_line():
     with pytest.raises(Unavailable, match="is no job"):
-        Slurm(run=lambda *_: Answer(0, "", "")).accounting_of(["1", "--version"])
+        SlurmClient(run=lambda *_: Answer(0, "", "")).read_rows(["1", "--version"])

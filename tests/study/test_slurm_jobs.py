@@ -8,8 +8,8 @@ import pytest
 from tests.slurm.site import AWAY, DOWN, NO_DATABASE, NONE, Site, executor
 
 from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
-from joulelab.instruments.slurm.client import Answer
-from joulelab.instruments.slurm.submission import Jobs, JobState, clean
+from joulelab.instruments.slurm.client import Answer, clean_environment
+from joulelab.instruments.slurm.submission import JobQueue, JobState
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
@@ -44,8 +44,8 @@ def test_an_outer_job_does_not_leak():
         "PMI_RANK": "3",
         "HOME": "h",
     }
-    assert clean(outer) == {"SLURM_CONF": "c", "HOME": "h"}
-    assert clean({"CUDA_VISIBLE_DEVICES": "0"}) == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert clean_environment(outer) == {"SLURM_CONF": "c", "HOME": "h"}
+    assert clean_environment({"CUDA_VISIBLE_DEVICES": "0"}) == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
 def test_tasks_that_wait_are_told_apart():
@@ -350,18 +350,18 @@ def test_a_folder_that_cannot_be_read_is_left_out(tmp_path):
 @pytest.mark.system
 def test_programs_that_are_not_there_or_hang(tmp_path):
     with pytest.raises(Unavailable, match="no program sacct"):
-        Jobs({"PATH": str(tmp_path)}).accounted(["1"])
+        JobQueue({"PATH": str(tmp_path)}).read_accounted(["1"])
     for name, text in (("sacct", "exec sleep 600"), ("squeue", "exit 3")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     with pytest.raises(ReadFailed, match="did not finish"):
-        Jobs(environ, timeout_s=0.3).accounted(["1"])
+        JobQueue(environ, timeout_s=0.3).read_accounted(["1"])
     with pytest.raises(ReadFailed, match="squeue failed"):
-        Jobs(environ).queued(["1"])
+        JobQueue(environ).read_queued(["1"])
     (tmp_path / "sacct").write_bytes(b"\x7fELF")
     with pytest.raises(ReadFailed, match="cannot be run"):
-        Jobs({"PATH": str(tmp_path)}).accounted(["1"])
+        JobQueue({"PATH": str(tmp_path)}).read_accounted(["1"])
 
 
 def test_nothing_is_asked_where_no_node_type_is_slurms(tmp_path):
@@ -371,4 +371,4 @@ def test_nothing_is_asked_where_no_node_type_is_slurms(tmp_path):
 def test_test_only_may_have_no_answer():
     for said, error in (("Unable to contact slurm controller", ReadFailed), ("Invalid qos specification", ConfigError)):
         with pytest.raises(error, match="sbatch"):
-            Site(sbatch=Answer(1, "", f"allocation failure: {said}")).jobs().test([], "x")
+            Site(sbatch=Answer(1, "", f"allocation failure: {said}")).jobs().test_options([], "x")

@@ -167,7 +167,7 @@ def test_a_wrong_password_is_denied(twin):
     with pytest.raises(Denied) as caught:
         open_meter("prometheus", entry(twin) | {"password": "not the one"})
     assert "not the one" not in str(caught.value)
-    assert "does not let us in" in meter_module.diagnose(entry(twin) | {"password": "wrong"}, ReadFailed("x"))[0]
+    assert "refuses the login" in meter_module.diagnose(entry(twin) | {"password": "wrong"}, ReadFailed("x"))[0]
 
 
 def test_the_child_dies_with_a_server_that_is_killed(truth, tmp_path):

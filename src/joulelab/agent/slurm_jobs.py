@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError, Unavailable
 from joulelab.core.text import escape_unprintable
-from joulelab.instruments.slurm.client import failure, run_program
-from joulelab.instruments.slurm.submission import ASKING, clean
+from joulelab.instruments.slurm.client import PLAIN_OUTPUT, clean_environment, explain_failure, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +86,7 @@ class Queue:
             why = f"it has no node {self.node}"
             raise Unavailable("Slurm does not know this node", where="slurm", why=why, next="name it: --slurm-node")
         if answer.code or (not answer.out.strip() and "error" in answer.err):
-            raise failure("squeue", answer, "slurm")
+            raise explain_failure("squeue", answer, "slurm")
         return [job for job in map(_job, answer.out.splitlines()) if job is not None]
 
 
@@ -163,4 +162,4 @@ def _utc_ns(text: str) -> int | None:
 
 
 def _start(words: Sequence[str], timeout_s: float) -> Answer:
-    return run_program(words, clean(os.environ) | ASKING, timeout_s, "slurm")
+    return run_program(words, clean_environment(os.environ) | PLAIN_OUTPUT, timeout_s, "slurm")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.job_accounting import JOB_SCOPE
 from joulelab.core.errors import ConfigError
-from joulelab.instruments.slurm.plugins import plugin_of
+from joulelab.instruments.slurm.energies import find_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ def side_told(measured: Measured) -> str:
     """Return which side of the supplies a job's energy is of: ac, dc, parts of nodes, or `job` where nobody tells."""
     told = measured.accounted.covers if measured.accounted is not None else ""
     models = [str(s.model or "") for s in measured.result.scopes if s.scope == JOB_SCOPE]
-    plugins = [plugin_of(model.removeprefix(PLUGIN)) for model in models if model.startswith(PLUGIN)]
+    plugins = [find_plugin(model.removeprefix(PLUGIN)) for model in models if model.startswith(PLUGIN)]
     # What was added to a run tells families of scopes, what was imported the plugin that is in its model.
     found = {told} if told in COVERS else {" + ".join(plugin.parts) for plugin in plugins}
     sides = {COVERS.get(one, "parts") for one in found}

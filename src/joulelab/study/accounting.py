@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, read_utc_ns
-from joulelab.core.errors import ConfigError, JoulelabError, MeterError, StoreError, Unavailable
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, StoreError
 from joulelab.instruments.slurm import open_archive
-from joulelab.instruments.slurm.client import Slurm, node_names
-from joulelab.instruments.slurm.job import RECENT_S, has_energy, is_final, is_settled
-from joulelab.instruments.slurm.plugins import sampling_of
-from joulelab.instruments.slurm.rows import Known, energy_of, grouped, shared_with, total_of
-from joulelab.instruments.slurm.told import account
+from joulelab.instruments.slurm.archive import RECENT_S, account_job, is_final, is_settled
+from joulelab.instruments.slurm.client import SlurmClient, expand_nodes
+from joulelab.instruments.slurm.energies import (
+    KnownSteps,
+    choose_energy,
+    explain_sharing,
+    find_sampling,
+    group_rows,
+    has_energy,
+)
 from joulelab.run.run_import import attach_archive
 from joulelab.store.documents import read_json
 from joulelab.store.imported import is_attached
@@ -28,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.instruments.slurm.client import OtherJob
-    from joulelab.instruments.slurm.plugins import Sampling
-    from joulelab.instruments.slurm.rows import Component
+    from joulelab.instruments.slurm.energies import Execution, Sampling
     from joulelab.study.slots import Slot
 
 TIMEOUT_S = 30.0
@@ -50,7 +54,7 @@ class _Wanted:
     ended_ns: int
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> KnownSteps:
         """Return what is known of the job's steps. Raises StoreError."""
         return _known(self.run)
 
@@ -65,7 +69,7 @@ def fill_in(
     environ: Mapping[str, str],
     *,
     wait_s: float = 0.0,
-    slurm: Slurm | None = None,
+    slurm: SlurmClient | None = None,
     now: Callable[[], int] = read_utc_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
@@ -77,9 +81,9 @@ def fill_in(
     wanted = [w for slot in slots if (w := _wanted(slot, problems)) is not None]
     if not wanted:
         return problems
-    slurm = slurm or Slurm(timeout_s=TIMEOUT_S, conf=environ.get("SLURM_CONF"), where="slurm accounting")
+    slurm = slurm or SlurmClient(timeout_s=TIMEOUT_S, conf=environ.get("SLURM_CONF"), where="slurm accounting")
     try:
-        sampling = sampling_of(slurm.settings())
+        sampling = find_sampling(slurm.read_settings())
         if sampling.plugin.name == "none":
             return [*problems, "this cluster does not account energy (AcctGatherEnergyType is none)"]
         until = now() + round(wait_s * NS)
@@ -99,17 +103,14 @@ def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[
     `config` is as for the archive; `name` is that of the host folder, by the job's number unless given.
     """
     archive = open_archive(config)
-    row = archive.components[0].row
-    if archive.running:
-        what = f"job {row.job} still runs"
-        raise Unavailable(what, where="slurm", why="its energy is not final", next="wait for its end")
+    execution, row = archive.execution, archive.execution.row
     began = int(read_meta(run)["started"]["utc_ns"])
-    if all(_off_s(component, began) > ASKEW_S for component in archive.components):
+    if _off_s(execution, began) > ASKEW_S:
         what = f"job {row.job} is not that of this run"
         raise ConfigError(what, where=str(run), why="it ran at another time", next="see sacct -X -S now-30days")
     known = _known(run)
-    energy = total_of([energy_of(component, archive.sampling, known) for component in archive.components])
-    fetched, facts = account(archive.components, archive.sampling, energy, archive.problems, config, known)
+    energy = choose_energy(execution, archive.sampling, known)
+    fetched, facts = account_job(execution, archive.sampling, energy, archive.problems, config, known)
     attach_archive(run, name or host_name(row.raw), [fetched], facts)
     if (run.parent / CLAIM).is_file():
         _note(run.parent, facts)
@@ -131,7 +132,7 @@ def _wanted(slot: Slot, problems: list[str]) -> _Wanted | None:
         return None
 
 
-def _known(run: Path) -> Known:
+def _known(run: Path) -> KnownSteps:
     """Return what a run tells of its job's steps: ours on all nodes, and whether srun started the workload."""
     with open_run(run) as opened:
         command = [str(word) for word in opened.meta.get("command") or [""]]
@@ -139,16 +140,16 @@ def _known(run: Path) -> Known:
     steps = [str(e["step"]) for e in events if e.get("event") == "nodes" and e.get("step")]
     lost = any(e.get("event") == "node-lost" for e in events)  # then no step of ours saw all nodes all the time
     step = steps[-1] if steps and not lost else ""
-    return Known(step, Path(command[0]).name == "srun", str(opened.meta.get("host", "")))
+    return KnownSteps(step, Path(command[0]).name == "srun", str(opened.meta.get("host", "")))
 
 
 def _round(
-    wanted: Sequence[_Wanted], slurm: Slurm, sampling: Sampling, now_ns: int, problems: list[str]
+    wanted: Sequence[_Wanted], slurm: SlurmClient, sampling: Sampling, now_ns: int, problems: list[str]
 ) -> list[_Wanted]:
     """Ask once for all, add what is final; return what is still to come. Raises MeterError."""
-    executions = grouped(slurm.accounting_of(list(dict.fromkeys(w.job for w in wanted))))
+    executions = group_rows(slurm.read_rows(list(dict.fromkeys(w.job for w in wanted))))
     later: list[_Wanted] = []
-    ready: list[tuple[_Wanted, Component]] = []
+    ready: list[tuple[_Wanted, Execution]] = []
     for one in wanted:
         tries = executions.get(one.job, [])
         mine = min(reversed(tries), key=lambda c: _off_s(c, one.began_ns), default=None)
@@ -164,68 +165,61 @@ def _round(
                 problems.append(f"Slurm accounted nothing for job {one.job} of {one.run.name}: {why}")
         except (JoulelabError, OSError) as error:
             problems.append(f"Slurm's energy is not added to {one.run.name}: {error}")
-    others = _others([component for _, component in ready], slurm)
-    for one, component in ready:
-        problems += _add(one, component, sampling, others)
+    others = _others([execution for _, execution in ready], slurm)
+    for one, execution in ready:
+        problems += _add(one, execution, sampling, others)
     return later
 
 
-def _off_s(component: Component, began_ns: int) -> float:
+def _off_s(execution: Execution, began_ns: int) -> float:
     """Return for how many seconds a run began outside of a job's execution, 0 where it began inside."""
-    start, end = component.row.start_ns, component.row.end_ns
+    start, end = execution.row.start_ns, execution.row.end_ns
     if start is None:
         return float("inf")
     return max(start - began_ns, 0 if end is None else began_ns - end, 0) / NS
 
 
-def _is_ready(component: Component, one: _Wanted, sampling: Sampling, now_ns: int) -> bool:
+def _is_ready(execution: Execution, one: _Wanted, sampling: Sampling, now_ns: int) -> bool:
     """Tell whether a job is over and no energy is still to come: for a while its rows are open, or say 0."""
-    end = component.row.end_ns
-    if end is None or not is_final(component.row):
+    end = execution.row.end_ns
+    if end is None or not is_final(execution.row):
         return False
     if now_ns - end > RECENT_S * NS:
         return True
-    ours = not one.known.step or component.step(one.known.step) is not None
-    return ours and is_settled(component) and has_energy(component, sampling, one.known)
+    ours = not one.known.step or execution.find_step(one.known.step) is not None
+    return ours and is_settled(execution) and has_energy(execution, sampling, one.known)
 
 
-def _others(components: Sequence[Component], slurm: Slurm) -> dict[str, list[OtherJob]] | str:
+def _others(executions: Sequence[Execution], slurm: SlurmClient) -> dict[str, list[OtherJob]] | str:
     """Return all jobs on the nodes of these in their time, by node, or why that is not known."""
-    if not components:
+    if not executions:
         return {}
-    nodes = ",".join(dict.fromkeys(c.row.nodes for c in components))
-    starts, ends = [c.row.start_ns or 0 for c in components], [c.row.end_ns or 0 for c in components]
+    nodes = ",".join(dict.fromkeys(c.row.nodes for c in executions))
+    starts, ends = [c.row.start_ns or 0 for c in executions], [c.row.end_ns or 0 for c in executions]
     found: dict[str, list[OtherJob]] = {}
     try:
-        for other in slurm.others(nodes, min(starts), max(ends)):
-            for node in node_names(other.nodes):
+        for other in slurm.read_others(nodes, min(starts), max(ends)):
+            for node in expand_nodes(other.nodes):
                 found.setdefault(node, []).append(other)
     except MeterError as error:
         return str(error)
     return found
 
 
-def _sharing(component: Component, sampling: Sampling, others: dict[str, list[OtherJob]] | str) -> list[str]:
-    """Say who else was on the nodes: Slurm charges every job the whole node."""
-    row = component.row
-    if isinstance(others, str):
-        return [f"whether others were on {row.nodes} is not known: {others}"]
-    there = dict.fromkeys(other for node in node_names(row.nodes) for other in others.get(node, ()))
-    found = shared_with(component, list(there), row.end_ns or 0)
-    if found:
-        listed = ", ".join(list(found)[:MOST_NAMED])
-        return [f"job {row.job} shared {row.nodes} with {listed}: its energy is that of whole nodes; use exclusive"]
-    return [f"whether others were on {row.nodes} cannot be seen (PrivateData)"] if sampling.private else []
+def _list_others(execution: Execution, others: Mapping[str, Sequence[OtherJob]]) -> list[OtherJob]:
+    """Return the jobs on the nodes of an execution, each once."""
+    return list(dict.fromkeys(job for node in expand_nodes(execution.row.nodes) for job in others.get(node, ())))
 
 
-def _add(one: _Wanted, component: Component, sampling: Sampling, others: dict[str, list[OtherJob]] | str) -> list[str]:
+def _add(one: _Wanted, execution: Execution, sampling: Sampling, others: dict[str, list[OtherJob]] | str) -> list[str]:
     """Add a job's energy to its run; return what went wrong in words."""
     try:
-        doubts = _sharing(component, sampling, others)
-        if not is_settled(component):
+        around = others if isinstance(others, str) else _list_others(execution, others)
+        doubts = explain_sharing(execution, around, sampling)
+        if not is_settled(execution):
             doubts.append("some of its steps still count as running: its energy may be incomplete")
-        energy = energy_of(component, sampling, one.known)
-        fetched, facts = account([component], sampling, energy, doubts, known=one.known)
+        energy = choose_energy(execution, sampling, one.known)
+        fetched, facts = account_job(execution, sampling, energy, doubts, known=one.known)
         attach_archive(one.run, host_name(one.job), [fetched], facts)
     except (JoulelabError, OSError) as error:
         # Another call may have been faster: then it is there.

@@ -16,29 +16,27 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
 from joulelab.core.spec import Spec, Stream
 from joulelab.instruments.settings import check_keys, number, seconds, text
-from joulelab.instruments.slurm.archive import JobArchive
-from joulelab.instruments.slurm.client import Slurm, watts
-from joulelab.instruments.slurm.job import Finder
-from joulelab.instruments.slurm.plugins import sampling_of
-from joulelab.instruments.slurm.rows import MOST_W, energy_of, live_energy
+from joulelab.instruments.slurm.archive import JobArchive, JobFinder
+from joulelab.instruments.slurm.client import SlurmClient, parse_number
+from joulelab.instruments.slurm.energies import MOST_W, add_live_energy, choose_energy, find_sampling
 from joulelab.instruments.wall import COMMON, feeds_of, label_of, place, stated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.core.spec import Meter
-    from joulelab.instruments.slurm.plugins import Sampling
+    from joulelab.instruments.slurm.energies import Sampling
 
 SUMMARY = "nodes' power and jobs' energy as Slurm accounts them (sacct, sstat, scontrol)"
-PRIVILEGE = "none: any user of the cluster; a job that runs is told to its owner only"
+PRIVILEGE = "none: any user of the cluster; a running job is shown to its owner only"
 TRIED = "a real Slurm 22.05 with the simulated node's energy; not on hardware"
 CONFIG = COMMON | {
     "nodes": "names of nodes whose power is read (this machine)",
-    "job": "a job: 1234, 1234_5 (task of an array), 1234+1 (component), self (the one that this runs in)",
-    "attempt": "which execution of a job that was requeued, from 1 (the last)",
-    "settle_s": "seconds to wait for the database to have a job that has just ended (10)",
-    "frequency_s": "seconds between Slurm's looks at the meter, where the cluster does not tell (EnergyIPMIFrequency)",
-    "slurm_conf": "path of slurm.conf, where SLURM_CONF does not name it",
+    "job": "a job: 1234, 1234_5 (task of an array), 1234+1 (component), self (the job that this runs in)",
+    "attempt": "which execution of a requeued job, from 1 (the last)",
+    "settle_s": "seconds to wait until the database has a job that has just ended (10)",
+    "frequency_s": "seconds between samples of the meter, if the cluster does not state them (EnergyIPMIFrequency)",
+    "slurm_conf": "path of slurm.conf, if SLURM_CONF does not name it",
 }
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
@@ -48,10 +46,10 @@ def check(config: Mapping[str, Any]) -> None:
     """Check an entry before a run. Raises ConfigError."""
     check_keys("slurm", config, CONFIG)
     label = label_of(config)
-    if config.get("job") != "self":  # where that is meant, the run may be in a job or not
-        _job(config)
-    _node_names(config)
-    _attempt(config)
+    if config.get("job") != "self":  # the run may be in a job or not
+        _read_job(config)
+    _read_nodes(config)
+    _read_attempt(config)
     for key in ("timeout_s", "period_s", "frequency_s"):
         seconds(label, config, key, 1.0)
     number(label, config, "settle_s", 10.0, above=-1e-12)
@@ -59,88 +57,91 @@ def check(config: Mapping[str, Any]) -> None:
 
 
 def open_archive(config: Mapping[str, Any]) -> JobArchive:
-    """Find the job that `config` names. Raises Unavailable, Denied, ReadFailed, ConfigError."""
-    slurm = _open(config)
-    job = _job(config)
+    """Find the job of an entry. Raises Unavailable, Denied, ReadFailed, ConfigError."""
+    slurm, job = _open_client(config), _read_job(config)
     if job is None:
-        raise ConfigError("no job is given", where=f"meter {label_of(config)}", next='set job = "1234"')
-    finder = _finder(config, slurm, job, _sampling(config, slurm))
-    return JobArchive(slurm, finder, config)
+        advice = 'set job = "1234"'
+        raise ConfigError("no job is given", where=f"meter {label_of(config)}", next=advice, code="config.no-job")
+    return JobArchive(_make_finder(config, slurm, job, _find_sampling(config, slurm)), config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Open the power of nodes, or the job that `config` names. Raises Unavailable, Denied, ReadFailed, ConfigError."""
-    job = _job(config)
-    slurm = _open(config, asks=1 if job is None else 3)
-    sampling = _sampling(config, slurm)
+    """Open the power of nodes, or the job of an entry. Raises Unavailable, Denied, ReadFailed, ConfigError."""
+    job = _read_job(config)
+    slurm = _open_client(config, calls=1 if job is None else 3)
+    sampling = _find_sampling(config, slurm)
     if sampling.plugin.name == "none":
-        raise Unavailable(
-            "this cluster does not account energy",
-            where=label_of(config),
-            why="AcctGatherEnergyType is none",
-            next="ask the administrators for an energy plugin, or read the node's BMC",
-        )
+        what, why = "this cluster does not account energy", "AcctGatherEnergyType is none"
+        advice = "ask the administrators for an energy plugin, or read the node's BMC"
+        raise Unavailable(what, where=label_of(config), why=why, next=advice, code="unavailable.no-plugin")
     if job is not None:
-        return JobMeter(slurm, _finder(config, slurm, job, sampling), config)
+        return JobMeter(slurm, _make_finder(config, slurm, job, sampling), config)
     return NodeMeter(slurm, config, sampling)
 
 
 def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Say what of Slurm answers: its programs, the controller, the database, the energy plugin, the nodes."""
+    """Describe which parts of Slurm answer: controller, energy plugin, database, nodes."""
     if isinstance(error, ConfigError):
         return [str(error)]
-    slurm, said = _open(config), [str(error)]
+    slurm, found = _open_client(config), [str(error)]
     try:
-        sampling = sampling_of(slurm.settings())
+        sampling = find_sampling(slurm.read_settings())
     except JoulelabError as problem:
-        return [*said, f"the controller does not answer: {problem}"]
-    told = f"every {sampling.frequency_s:g} s" if sampling.told else "at an interval that is not told"
-    said.append(
-        f"the controller answers; energy by the plugin {sampling.plugin.name} ({sampling.plugin.covers}), {told}"
+        return [*found, f"the controller does not answer: {problem}"]
+    pace = f"every {sampling.frequency_s:g} s" if sampling.is_stated else "at an interval that is not stated"
+    found.append(
+        f"the controller answers; energy by the plugin {sampling.plugin.name} ({sampling.plugin.covers}), {pace}"
     )
     try:
-        slurm.accounting("1")
-        said.append("the database answers")
+        slurm.read_rows(["1"])
+        found.append("the database answers")
     except JoulelabError as problem:
-        said.append(f"the database does not answer: {problem}")
-    for name in _node_names(config):
+        found.append(f"the database does not answer: {problem}")
+    for name in _read_nodes(config):
         try:
-            found = slurm.node(name)
-            said.append(
-                f"node {name}: CurrentWatts={found.get('CurrentWatts', 'n/s')}, {found.get('State', 'no state')}"
+            node = slurm.read_node(name)
+            found.append(
+                f"node {name}: CurrentWatts={node.get('CurrentWatts', 'n/s')}, {node.get('State', 'no state')}"
             )
         except JoulelabError as problem:
-            said.append(f"node {name}: {problem}")
-    return said
+            found.append(f"node {name}: {problem}")
+    return found
 
 
 class NodeMeter:
-    """Read the power of nodes as the controller last heard it; 0 W and n/s are no readings."""
+    """Read the power of nodes that the controller last received; 0 W and n/s are no readings."""
 
-    def __init__(self, slurm: Slurm, config: Mapping[str, Any], sampling: Sampling) -> None:
-        """Check that the nodes are there. Raises MeterError."""
+    def __init__(self, slurm: SlurmClient, config: Mapping[str, Any], sampling: Sampling) -> None:
+        """Check that the nodes exist. Raises MeterError."""
         self._slurm = slurm
         self._where = label_of(config)
         if not sampling.node_s:
-            raise Unavailable(
-                "the controller does not ask nodes for their power",
-                where=self._where,
-                why="AcctGatherNodeFreq is 0",
-                next="ask the administrators to set it, or read the node's BMC",
-            )
-        names = _node_names(config)
+            what, why = "the controller does not poll the nodes' power", "AcctGatherNodeFreq is 0"
+            advice, code = "ask the administrators to set it, or read the node's BMC", "unavailable.not-polled"
+            raise Unavailable(what, where=self._where, why=why, next=advice, code=code)
+        names = _read_nodes(config)
         period_s = seconds(self._where, config, "period_s", max(sampling.node_s, 1.0))
-        accuracy = stated(config, sampling.plugin.accuracy(1.0))
+        accuracy = stated(config, sampling.plugin.describe_accuracy(1.0))
         channels = (
             Spec("power_w", "power", "W", "power", sampling.node_s, sampling.node_s, accuracy=accuracy),
             Spec("average_w", "power", "W"),
         )
+        whole = feeds_of(config, "") if "feeds" in config else ""
         self._streams = []
         for name in names:
-            slurm.node(name)
-            where = _place(config, sampling.plugin.scope, name, len(names))
-            stream = Stream(name, "power", period_s=period_s, channels=channels, device=name, **where)
-            self._streams.append(replace(stream, model=f"slurm {sampling.plugin.name}"))
+            slurm.read_node(name)
+            # The node itself, or one of several that are read from one machine.
+            several = {
+                "scope": f"node:{name}",
+                "parent": whole or None,
+                "sums": whole,
+                "parts": len(names) if whole else 0,
+            }
+            where: Any = place(config, sampling.plugin.scope) if len(names) == 1 else several
+            model = f"slurm {sampling.plugin.name}"
+            self._streams.append(
+                Stream(name, "power", period_s=period_s, channels=channels, device=name, model=model, **where)
+            )
 
     def streams(self) -> Sequence[Stream]:
         """Return one stream per node."""
@@ -148,34 +149,32 @@ class NodeMeter:
 
     def read(self, stream: Stream) -> Sequence[float]:
         """Return watts now and on average. Raises ReadFailed, Unavailable."""
-        found = self._slurm.node(stream.name)
-        now, average = watts(found.get("CurrentWatts"), self._where), watts(found.get("AveWatts"), self._where)
+        found = self._slurm.read_node(stream.name)
+        now, average = (parse_number(found.get(key), where=self._where) for key in ("CurrentWatts", "AveWatts"))
         if not now or now > MOST_W:
-            why = f"CurrentWatts={found.get('CurrentWatts', 'n/s')}"
-            advice = "it is tried again; slurmd's log there says whether its plugin works"
-            raise ReadFailed(f"node {stream.name} has no power reading", where=self._where, why=why, next=advice)
-        return now, average or math.nan
+            what, why = f"node {stream.name} has no power reading", f"CurrentWatts={found.get('CurrentWatts', 'n/s')}"
+            advice, code = "it is tried again; see slurmd's log there", "read-failed.no-power"
+            raise ReadFailed(what, where=self._where, why=why, next=advice, code=code)
+        return float(now), float(average or math.nan)
 
     def close(self) -> None:
-        """Do nothing: programs run only while they are asked."""
+        """Do nothing: each program ends with its answer."""
 
 
 class JobMeter:
-    """Read the energy so far of a job that runs, then what it came to."""
+    """Read the energy so far of a running job, then its final energy."""
 
-    def __init__(self, slurm: Slurm, finder: Finder, config: Mapping[str, Any]) -> None:
-        """Check that the job is there. Raises MeterError, ConfigError."""
+    def __init__(self, slurm: SlurmClient, finder: JobFinder, config: Mapping[str, Any]) -> None:
+        """Check that the job exists. Raises MeterError, ConfigError."""
         self._slurm = slurm
         self._finder = replace(finder, settle_s=0.0)  # a reading does not wait: the next one comes
-        self._sampling = sampling = finder.sampling
         self._where = label_of(config)
-        row = finder.find().components[0].row
-        looks = sampling.frequency_s
-        period_s = seconds(self._where, config, "period_s", max(looks, 1.0))
-        accuracy = replace(stated(config, sampling.plugin.accuracy(1.0)), offset=0.0)
-        spec = Spec("energy_j", "energy", "J", "counter", looks, accuracy=accuracy)
-        model = f"slurm {sampling.plugin.name}"
-        self._stream = Stream("job", "job", "job", period_s, (spec,), device=f"{row.job} on {row.nodes}", model=model)
+        sampling, row = finder.sampling, finder.find_execution().execution.row
+        period_s = seconds(self._where, config, "period_s", max(sampling.frequency_s, 1.0))
+        accuracy = replace(stated(config, sampling.plugin.describe_accuracy(1.0)), offset=0.0)
+        spec = Spec("energy_j", "energy", "J", "counter", sampling.frequency_s, accuracy=accuracy)
+        device, model = f"{row.job} on {row.nodes}", f"slurm {sampling.plugin.name}"
+        self._stream = Stream("job", "job", "job", period_s, (spec,), device=device, model=model)
 
     def streams(self) -> Sequence[Stream]:
         """Return the stream of the job."""
@@ -183,95 +182,84 @@ class JobMeter:
 
     def read(self, stream: Stream) -> Sequence[float]:  # noqa: ARG002 there is one
         """Return joules since the job's start. Raises ReadFailed, Denied, Unavailable."""
-        found = self._finder.find()
-        total = 0
-        for component in found.components:
-            if found.running and component.row.end_ns is None:
-                energy = live_energy(component, self._slurm.live(component.row.raw))
-            else:
-                energy = energy_of(component, self._sampling)
-            if energy.joules is None:
-                what = f"job {component.row.job} has no energy"
-                raise ReadFailed(what, where=self._where, why=energy.reason, next="it is tried again")
-            total += energy.joules
-        return (float(total),)
+        found = self._finder.find_execution()
+        row = found.execution.row
+        if found.running:
+            energy = add_live_energy(found.execution, self._slurm.read_live(row.raw))
+        else:
+            energy = choose_energy(found.execution, self._finder.sampling)
+        if energy.joules is None:
+            what, code = f"job {row.job} has no energy", "read-failed.no-energy"
+            raise ReadFailed(what, where=self._where, why=energy.reason, next="it is tried again", code=code)
+        return (float(energy.joules),)
 
     def close(self) -> None:
-        """Do nothing: programs run only while they are asked."""
+        """Do nothing: each program ends with its answer."""
 
 
-def _open(config: Mapping[str, Any], asks: int = 1) -> Slurm:
-    """Return the programs; `asks` of them together are done within `timeout_s`."""
+def _open_client(config: Mapping[str, Any], calls: int = 1) -> SlurmClient:
+    """Return a client; `calls` of its programs together end within `timeout_s`."""
     check_keys("slurm", config, CONFIG)
     label = label_of(config)
     timeout_s = seconds(label, config, "timeout_s", 10.0)
-    return Slurm(timeout_s=timeout_s / asks, conf=text(label, config, "slurm_conf"), where=label)
+    return SlurmClient(timeout_s=timeout_s / calls, conf=text(label, config, "slurm_conf"), where=label)
 
 
-def _sampling(config: Mapping[str, Any], slurm: Slurm) -> Sampling:
-    """Return how energy is accounted, from the controller; `frequency_s` is what it does not tell."""
-    settings = slurm.settings()
+def _find_sampling(config: Mapping[str, Any], slurm: SlurmClient) -> Sampling:
+    """Return how energy is accounted, from the controller; `frequency_s` of the entry replaces its interval."""
+    settings, label = slurm.read_settings(), label_of(config)
     if "AcctGatherEnergyType" not in settings:
-        why = "scontrol show config has no AcctGatherEnergyType"
-        raise ReadFailed("how energy is accounted is not told", where=label_of(config), why=why, next="try again")
-    sampling = sampling_of(settings)
+        what, why = "the energy plugin is unknown", "scontrol show config has no AcctGatherEnergyType"
+        raise ReadFailed(what, where=label, why=why, next="try again", code="read-failed.no-settings")
+    sampling = find_sampling(settings)
     if "frequency_s" not in config:
         return sampling
-    given = seconds(label_of(config), config, "frequency_s", sampling.frequency_s)
-    return replace(sampling, frequency_s=given, told=True)
+    return replace(sampling, frequency_s=seconds(label, config, "frequency_s", 1.0), is_stated=True)
 
 
-def _finder(config: Mapping[str, Any], slurm: Slurm, job: str, sampling: Sampling) -> Finder:
-    label, attempt = label_of(config), _attempt(config)
+def _make_finder(config: Mapping[str, Any], slurm: SlurmClient, job: str, sampling: Sampling) -> JobFinder:
+    label = label_of(config)
     settle_s = number(label, config, "settle_s", 10.0, above=-1e-12)
-    return Finder(slurm, job, label, sampling, settle_s=settle_s, attempt=attempt)
+    return JobFinder(slurm, job, label, sampling, settle_s=settle_s, attempt=_read_attempt(config))
 
 
-def _attempt(config: Mapping[str, Any]) -> int | None:
+def _read_attempt(config: Mapping[str, Any]) -> int | None:
     attempt = config.get("attempt")
-    if attempt is not None and (not isinstance(attempt, int) or isinstance(attempt, bool) or attempt < 1):
-        raise ConfigError(f"attempt is {attempt!r}", where=f"meter {label_of(config)}", next="give a number from 1")
+    if attempt is not None and (type(attempt) is not int or attempt < 1):
+        where, advice = f"meter {label_of(config)}", "give a number from 1"
+        raise ConfigError(f"attempt is {attempt!r}", where=where, next=advice, code="config.wrong-value")
     return attempt
 
 
-def _job(config: Mapping[str, Any]) -> str | None:
+def _read_job(config: Mapping[str, Any]) -> str | None:
     given = config.get("job")
     if given is None:
         return None
     where, advice = f"meter {label_of(config)}", 'give "1234", "1234_5", "1234+1" or "self"'
-    if isinstance(given, bool) or not isinstance(given, int | str):
-        raise ConfigError(f"job is {given!r}", where=where, next=advice)
-    name = str(given).strip()
+    name = str(given).strip() if type(given) in (int, str) else ""
     if name == "self":
         name = os.environ.get("SLURM_JOB_ID", "")
         if not name:
-            raise Unavailable("this does not run in a job", where=where, why="SLURM_JOB_ID is not set", next=advice)
+            what, why, code = "this does not run in a job", "SLURM_JOB_ID is not set", "unavailable.no-job"
+            raise Unavailable(what, where=where, why=why, next=advice, code=code)
     if "." in name:
         advice = f"name the job: joulelab import slurm {name.partition('.')[0][:20]} lists its steps as phases"
     if not all(part.isascii() and part.isdigit() for part in name.replace("+", "_").split("_", 1)):
-        raise ConfigError(f"job is {name[:40]!r}", where=where, next=advice)
+        raise ConfigError(f"job is {str(given)[:40]!r}", where=where, next=advice, code="config.wrong-value")
     return name
 
 
-def _node_names(config: Mapping[str, Any]) -> list[str]:
+def _read_nodes(config: Mapping[str, Any]) -> list[str]:
     given = config.get("nodes")
     if given is None:
         return [os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]]
     names = [given] if isinstance(given, str) else given
-    fits = isinstance(names, list | tuple) and names and all(isinstance(n, str) and _is_node(n) for n in names)
+    fits = isinstance(names, list | tuple) and names and all(isinstance(name, str) and _is_node(name) for name in names)
     if not fits or len(set(names)) != len(names):
-        advice = 'give names of nodes: nodes = ["node07"]'
-        raise ConfigError(f"nodes is {given!r}", where=f"meter {label_of(config)}", next=advice)
+        where, advice = f"meter {label_of(config)}", 'give names of nodes: nodes = ["node07"]'
+        raise ConfigError(f"nodes is {given!r}", where=where, next=advice, code="config.wrong-value")
     return list(names)
 
 
 def _is_node(name: str) -> bool:
     return bool(name) and not name.startswith("-") and name.replace("-", "").replace(".", "").replace("_", "").isalnum()
-
-
-def _place(config: Mapping[str, Any], feeds: str, name: str, count: int) -> Any:
-    """Return where a node's stream belongs: the node itself, or one of several that are read from one machine."""
-    if count == 1:
-        return place(config, feeds)
-    whole = feeds_of(config, "") if "feeds" in config else ""
-    return {"scope": f"node:{name}", "parent": whole or None, "sums": whole, "parts": count if whole else 0}

@@ -1,177 +1,334 @@
-"""Give a job of Slurm's accounting as an archive: energy of the job and of its steps, its interval, its doubts."""
+"""Read a job of Slurm's accounting that ended: find its execution, and give its energy, its steps and its doubts."""
 
 from __future__ import annotations
 
+import math
+import re
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joulelab.core.clock import NS, read_utc_ns
-from joulelab.core.errors import MeterError, Unavailable
-from joulelab.instruments.slurm.rows import Energy, energy_of, live_energy, shared_with, total_of, why_not
-from joulelab.instruments.slurm.told import fetched_of, nodes_of, problem, stream_of
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
+from joulelab.core.errors import ConfigError, MeterError, ReadFailed, Unavailable
+from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
+from joulelab.instruments.slurm.client import expand_nodes
+from joulelab.instruments.slurm.energies import (
+    NO_STEPS,
+    Execution,
+    choose_energy,
+    explain_no_energy,
+    explain_sharing,
+    group_rows,
+    has_energy,
+)
+from joulelab.instruments.wall import feeds_of, stated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from joulelab.core.spec import Fetched, Stream
-    from joulelab.instruments.slurm.client import AccountingRow, Slurm
-    from joulelab.instruments.slurm.job import Finder
-    from joulelab.instruments.slurm.plugins import Sampling
-    from joulelab.instruments.slurm.rows import Component
+    from joulelab.instruments.slurm.client import AccountingRow, OtherJob, SlurmClient
+    from joulelab.instruments.slurm.energies import JobEnergy, KnownSteps, Sampling
+
+POLL_S = 0.25
+RECENT_S = 30.0
+# A total is known at the job's own edges and nowhere else: the error of these is in the quantum, see `_find_accuracy`.
+_AT_ITS_EDGES_S = 1e-9
+_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_RUNS = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")
+_ACTIVE = (*_WAITS, *_RUNS, "COMPLETING", "STAGE_OUT")
 
 
-class Interval(NamedTuple):
-    """Hold when a job ran; Slurm's times are whole seconds."""
+class JobInterval(NamedTuple):
+    """Hold begin and end of a job; Slurm's times are whole seconds."""
 
     start_utc_ns: int
     end_utc_ns: int
 
 
-class Step(NamedTuple):
-    """Hold when a step ran."""
+class JobStep(NamedTuple):
+    """Hold begin and end of a step."""
 
     name: str
     start_utc_ns: int
     end_utc_ns: int
 
 
-class JobArchive:
-    """Fetch one job: `interval`, `facts` (for a run's labels), `steps` (for its phases), and `fetch()`.
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """Hold an execution of a job, whether it runs, doubts in sentences, and the controller's description."""
 
-    The stream of the scope `job` has two rows of a counter: 0 J at the start and the energy at the end; steps have
-    theirs in `job/STEP` (`job/batch`, `job/0`; `job/+1.0` in a heterogeneous job). Without an energy both rows are
-    NaN and a gap says why. Of a job that runs, the energy so far is given, and `fetch` asks again. `components`,
-    `sampling`, `problems` (sentences, which are events of the job's stream) and `running` are what that is made of.
+    execution: Execution
+    running: bool
+    doubts: tuple[str, ...]
+    controller: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinder:
+    """Find one job; wait up to `settle_s` for rows that the database does not have yet.
+
+    `attempt` counts executions of a requeued job from 1, None is the last.
     """
 
-    def __init__(
-        self, slurm: Slurm, finder: Finder, config: Mapping[str, Any], now: Callable[[], int] = read_utc_ns
-    ) -> None:
+    slurm: SlurmClient
+    job: str
+    where: str
+    sampling: Sampling
+    settle_s: float = 10.0
+    attempt: int | None = None
+    now: Callable[[], int] = monotonic_ns
+    sleep: Callable[[float], None] = time.sleep
+    utc: Callable[[], int] = read_utc_ns
+
+    def find_execution(self) -> FoundJob:
+        """Return the job. Raises Unavailable, ReadFailed, Denied, ConfigError."""
+        began = self.now()
+        while True:
+            rows = self.slurm.read_rows([self.job])
+            found, doubts = self._choose_execution(rows)
+            settled = found is not None and is_settled(found)
+            known = self.slurm.read_job(self.job)
+            state, waited_s = known.get("JobState", ""), (self.now() - began) / NS
+            if found is not None and settled and self._has_final_energy(found):
+                late = [f"the database had the job's end only after {waited_s:.1f} s"] if waited_s > 2 else []
+                return FoundJob(found, running=False, doubts=(*doubts, *late), controller=known)
+            if found is not None and not settled and state in _RUNS and _has_nodes(found):
+                return FoundJob(found, running=True, doubts=tuple(doubts), controller=known)
+            if not known and found is None:
+                why = "it has no row of its own in the database" if rows else "neither database nor controller has it"
+                advice, code = "see sacct -S now-30days, and on which cluster it ran", "unavailable.unknown-job"
+                raise Unavailable(f"there is no job {self.job}", where=self.where, why=why, next=advice, code=code)
+            if state in _WAITS and not settled:
+                why = f"it is {state}" + ("; attempt = 1 is its first execution" if len(rows) > 1 else "")
+                what, code = f"job {self.job} does not run yet", "unavailable.not-started"
+                raise Unavailable(what, where=self.where, why=why, next="wait for its end", code=code)
+            if waited_s >= self.settle_s:
+                return self._accept_unsettled(found, doubts, known)
+            self.sleep(POLL_S)
+
+    def _has_final_energy(self, execution: Execution) -> bool:
+        """Return whether no energy is still to come: for a moment the rows of a job that ended are 0."""
+        if self.sampling.plugin.name == "none" or self.utc() - (execution.row.end_ns or 0) > RECENT_S * NS:
+            return True
+        return has_energy(execution, self.sampling)
+
+    def _accept_unsettled(self, found: Execution | None, doubts: Sequence[str], known: dict[str, str]) -> FoundJob:
+        """Return a job after the wait if its own row is final; the energy of its steps may be incomplete then."""
+        what = f"the database does not have the end of job {self.job} after {self.settle_s:g} s"
+        if found is not None and is_final(found.row):
+            unfinished = [f"{found.row.job}.{row.step}" for row in found.steps if not is_final(row)]
+            doubt = f"{what}: {', '.join(unfinished)} still counts as running there, so its energy may be incomplete"
+            if not unfinished:
+                doubt = f"it ended less than {RECENT_S:.0f} s ago, and its energy may still come: try again"
+            return FoundJob(found, running=False, doubts=(*doubts, doubt), controller=known)
+        if not known:
+            why = "it runs in the database, but the controller does not know it"
+            advice, code = "an administrator finds such jobs with: sacctmgr show runawayjobs", "unavailable.no-end"
+            raise Unavailable(f"job {self.job} has no end", where=self.where, why=why, next=advice, code=code)
+        why = f"its state at the controller is {known.get('JobState') or 'empty'}"
+        advice, code = "try again in a minute, or give a longer settle_s", "read-failed.no-end"
+        raise ReadFailed(what, where=self.where, why=why, next=advice, code=code)
+
+    def _choose_execution(self, rows: Sequence[AccountingRow]) -> tuple[Execution | None, list[str]]:
+        """Return the execution that is meant, and doubts. Raises ConfigError for an array or a heterogeneous job."""
+        jobs = sorted({row.job for row in rows}, key=lambda text: [int(digits) for digits in re.findall(r"\d+", text)])
+        if len(jobs) > 1:
+            kind = "a heterogeneous job" if "+" in jobs[0] else "an array"
+            what, why = f"job {self.job} is {kind}", f"it has {len(jobs)} parts, each a job of its own"
+            advice = f"name one of {', '.join(jobs[:20])}{' ...' if len(jobs) > 20 else ''}"
+            raise ConfigError(what, where=self.where, why=why, next=advice, code="config.several-jobs")
+        tries = [execution for executions in group_rows(rows).values() for execution in executions]
+        if not tries:
+            return None, []
+        index = len(tries) - 1 if self.attempt is None else self.attempt - 1
+        if index >= len(tries):
+            what, advice = f"job {self.job} has no execution {self.attempt}", f"attempt is 1 to {len(tries)}"
+            raise ConfigError(what, where=self.where, next=advice, code="config.no-attempt")
+        if len(tries) == 1:
+            doubt = f"job {tries[0].row.job} was put back into the queue after this execution"
+            return tries[0], [doubt] if tries[0].row.state == "REQUEUED" else []
+        others = [f"{n + 1} ({c.row.state}, {c.row.elapsed_s or 0} s)" for n, c in enumerate(tries) if n != index]
+        doubt = f"execution {index + 1} of {len(tries)} is shown; not counted: {', '.join(others)}"
+        return tries[index], [f"job {tries[index].row.job} was requeued, or its number used again: {doubt}"]
+
+
+def is_settled(execution: Execution) -> bool:
+    """Return whether the rows of a job and of all its steps are final."""
+    return is_final(execution.row) and all(is_final(row) for row in execution.steps)
+
+
+def is_final(row: AccountingRow) -> bool:
+    """Return whether a row is that of something that ended."""
+    ended = row.end_ns is not None and (row.start_ns is not None or not row.elapsed_s)
+    # An execution that was put back into the queue is over; its next one has rows of its own.
+    return ended and (row.state not in _ACTIVE or row.state == "REQUEUED")
+
+
+def _has_nodes(execution: Execution) -> bool:
+    """Return whether a job's row is complete; for a moment the database has one without nodes."""
+    return execution.row.start_ns is not None and execution.row.node_count > 0 and bool(execution.row.nodes)
+
+
+class JobArchive:
+    """Fetch one job that ended: `interval`, `facts` (for a run's labels), `steps` (for its phases), and `fetch()`.
+
+    The stream of the scope `job` has two rows of a counter: 0 J at the start and the energy at the end; steps have
+    theirs in `job/STEP` (`job/batch`, `job/0`). Without an energy both rows are NaN and a gap holds the reason.
+    `execution`, `sampling` and `problems` (sentences, which are events of the job's stream) are its sources.
+    """
+
+    def __init__(self, finder: JobFinder, config: Mapping[str, Any]) -> None:
         """Find the job. Raises MeterError, ConfigError."""
-        self._slurm = slurm
-        self._finder = finder
-        self._config = config
-        self._now = now
-        self.sampling: Sampling = finder.sampling
-        self._name: str | None = None
-        self._load()
-
-    def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:  # noqa: ARG002 a job is one piece
-        """Return the job and its steps, whatever part of it is asked for. Raises MeterError."""
-        if self._found.running:
-            self._load()
-        return self._fetched
-
-    def close(self) -> None:
-        """Do nothing: programs run only while they are asked."""
-
-    def _load(self) -> None:
-        self._found = self._finder.find()
-        started = [c for c in self._found.components if c.row.start_ns is not None and c.row.nodes]
-        if not started:
-            state = self._found.components[0].row.state
-            why = f"it is {state} and was never given a node"
+        found = finder.find_execution()
+        self.execution, self.sampling = found.execution, finder.sampling
+        row, plugin = self.execution.row, self.sampling.plugin
+        if found.running:
+            advice, code = "wait for its end, or read it live: a meter slurm with job", "unavailable.running"
+            what, why = f"job {row.job} still runs", "its energy is not final"
+            raise Unavailable(what, where=finder.where, why=why, next=advice, code=code)
+        if row.start_ns is None or row.end_ns is None or not row.nodes:
+            why, code = f"it is {row.state} and never had a node", "unavailable.not-run"
             raise Unavailable(
-                f"job {self._finder.job} did not run", where=self._finder.where, why=why, next="name another"
+                f"job {finder.job} did not run", where=finder.where, why=why, next="name another", code=code
             )
-        read = self._now()
-        ends = [c.row.end_ns if c.row.end_ns is not None else read for c in started]
-        self.interval = Interval(min(c.row.start_ns or 0 for c in started), max(ends))
-        self.steps = [step for c in started for row in c.steps if (step := _step(c, row, read)) is not None]
-        self._energy = self._total(started)
-        self.components, self.running = started, self._found.running
-        self.facts = self._facts(started)
-        self.problems = self._problems(started)
-        self._fetched = self._streams(started, read)
-
-    def _total(self, components: Sequence[Component]) -> Energy:
-        """Add the energies of all components; without one of them there is no sum."""
-        return total_of([self._of(component) for component in components])
-
-    def _of(self, component: Component) -> Energy:
-        if not self._found.running or component.row.end_ns is not None:
-            return energy_of(component, self.sampling)
-        try:
-            return live_energy(component, self._slurm.live(component.row.raw))
-        except MeterError as error:
-            return Energy(None, reason=str(error))
-
-    def _facts(self, components: Sequence[Component]) -> dict[str, Any]:
-        if self._name is None:
-            self._name = self._slurm.job_name(components[0].row.job)
-        first, sampling = components[0].row, self.sampling
-        return {
-            "job": self._finder.job,
-            "name": self._name,
-            "user": first.user,
-            "state": "RUNNING" if self._found.running else first.state,
-            "exit_code": first.exit_code,
-            "nodes": nodes_of(components),
-            "node_count": sum(component.row.node_count for component in components),
-            "elapsed_s": (self.interval.end_utc_ns - self.interval.start_utc_ns) // NS,
-            "plugin": sampling.plugin.name,
-            "covers": sampling.plugin.covers,
-            "frequency_s": sampling.frequency_s,
+        self._config, self._energy = config, choose_energy(self.execution, self.sampling)
+        self.interval = JobInterval(row.start_ns, row.end_ns)
+        self.steps = [
+            JobStep(
+                step.step, step.start_ns, step.end_ns if step.end_ns is not None else max(row.end_ns, step.start_ns)
+            )
+            for step in self.execution.steps
+            if step.start_ns is not None
+        ]
+        self.facts: dict[str, Any] = {
+            "job": finder.job,
+            "name": finder.slurm.read_name(row.job),
+            "user": row.user,
+            "state": row.state,
+            "exit_code": row.exit_code,
+            "nodes": row.nodes,
+            "node_count": row.node_count,
+            "elapsed_s": (row.end_ns - row.start_ns) // NS,
+            "plugin": plugin.name,
+            "covers": plugin.covers,
+            "frequency_s": self.sampling.frequency_s,
             "row": self._energy.row,
         }
+        self.problems = [*found.doubts]
+        if not self.sampling.is_stated:
+            self.problems.append(
+                f"how often the meter is sampled is not stated: {self.sampling.frequency_s:g} s assumed"
+            )
+        others: Sequence[OtherJob] | str
+        try:
+            others = finder.slurm.read_others(row.nodes, row.start_ns, row.end_ns)
+        except MeterError as error:
+            others = str(error)
+        may_share = found.controller.get("OverSubscribe") == "YES"
+        self.problems += explain_sharing(self.execution, others, self.sampling, may_share=may_share)
 
-    def _streams(self, components: Sequence[Component], read: int) -> list[Fetched]:
-        host, start, end = nodes_of(components), *self.interval
-        job = self._stream("job", None, self._energy.joules, (start, end))
-        events = [problem(start, text) for text in (*self._energy.doubts, *self.problems)]
-        fetched = [fetched_of(job, (start, end), self._energy.joules, self._energy.reason, host, events)]
-        for component in components:
-            for row in component.steps:
-                step = _step(component, row, read)
-                if step is None:
-                    continue
-                running = self._found.running and row.end_ns is None
-                reason = "it runs" if running else why_not(row, self.sampling)
-                joules = None if reason else row.energy_j
-                stream = self._stream(f"job/{step.name}", "job", joules, step[1:])
-                fetched.append(fetched_of(stream, step[1:], joules, reason, host, ()))
+    def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:  # noqa: ARG002 a job is one piece
+        """Return the job and its steps, whatever part of it is wanted."""
+        job, energy, host = self.facts["job"], self._energy, self.facts["nodes"]
+        events = [_make_problem(self.interval.start_utc_ns, text) for text in (*energy.doubts, *self.problems)]
+        whole = _describe_stream("job", energy.joules, self.interval, self.sampling, job, self._config)
+        fetched = [_fetch_total(whole, self.interval, energy.joules, energy.reason, host, events)]
+        for step in self.steps:
+            row = self.execution.find_step(step.name)
+            reason = explain_no_energy(row, self.sampling) if row is not None and is_final(row) else "it still runs"
+            joules = row.energy_j if row is not None and not reason else None
+            stream = _describe_stream(f"job/{step.name}", joules, step[1:], self.sampling, job, self._config)
+            fetched.append(_fetch_total(stream, step[1:], joules, reason, host, ()))
         return fetched
 
-    def _stream(self, scope: str, parent: str | None, joules: int | None, times: tuple[int, ...]) -> Stream:
-        return stream_of(scope, parent, joules, times, self.sampling, device=self._finder.job, config=self._config)
-
-    def _problems(self, components: Sequence[Component]) -> list[str]:
-        """Return what is to be said of the job, whichever row is taken."""
-        problems = [*self._found.doubts]
-        if self._found.running:
-            problems.append("the job still runs: this is its energy so far")
-        if not self.sampling.told:
-            problems.append(
-                f"nothing tells how often the meter is looked at: {self.sampling.frequency_s:g} s are taken"
-            )
-        for component in components:
-            problems += self._sharing(component)
-        return problems
-
-    def _sharing(self, component: Component) -> list[str]:
-        """Say who else was on the nodes: Slurm charges every job the whole node."""
-        row = component.row
-        end = row.end_ns if row.end_ns is not None else self.interval.end_utc_ns
-        if row.start_ns is None or not row.nodes:
-            return []
-        try:
-            others = shared_with(component, self._slurm.others(row.nodes, row.start_ns, end), end)
-        except MeterError as error:
-            return [f"whether others were on {row.nodes} is not known: {error}"]
-        if others:
-            listed = ", ".join(f"{raw} ({seconds:.0f} s)" for raw, seconds in list(others.items())[:5])
-            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-            text = "its energy is that of whole nodes, theirs included; use --exclusive"
-            return [f"job {row.job} shared {row.nodes} with {listed}{more}: {text}"]
-        if self._found.controller.get("OverSubscribe") == "YES":
-            return [f"job {row.job} allowed others on {row.nodes} (OverSubscribe=YES); none was found"]
-        if self.sampling.private:
-            return [f"whether others were on {row.nodes} cannot be seen: this cluster hides jobs (PrivateData)"]
-        return []
+    def close(self) -> None:
+        """Do nothing: each program ends with its answer."""
 
 
-def _step(component: Component, row: AccountingRow, now: int) -> Step | None:
-    if row.start_ns is None:
-        return None
-    part = component.row.part
-    name = f"+{part}.{row.step}" if part else row.step
-    return Step(name, row.start_ns, row.end_ns if row.end_ns is not None else max(now, row.start_ns))
+def account_job(
+    execution: Execution,
+    sampling: Sampling,
+    energy: JobEnergy,
+    doubts: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    known: KnownSteps = NO_STEPS,
+) -> tuple[Fetched, dict[str, Any]]:
+    """Return a job's energy as a stream, and its facts for a comparison with our own meters. Raises ReadFailed.
+
+    `config` may state the accuracy, and the side of the supplies (`feeds`) of a node's plugin.
+    """
+    row, plugin, config = execution.row, sampling.plugin, config or {}
+    nodes, times = expand_nodes(row.nodes), energy.times
+    if times is None:
+        what, advice, code = f"job {row.job} has no times", "try again later", "read-failed.no-times"
+        raise ReadFailed(what, where="slurm", why=energy.reason, next=advice, code=code)
+    stream = _describe_stream("job", energy.joules, times, sampling, row.job, config)
+    events = [_make_problem(times[0], text) for text in (*energy.doubts, *doubts)]
+    covers = plugin.parts if len(plugin.parts) > 1 or "feeds" not in config else (feeds_of(config, plugin.scope),)
+    # The nodes whose record lies inside the row: all of the job's, or those of a step of our recorders.
+    holds = [] if any(letter.isdigit() for letter in energy.row) else nodes
+    if known.step and energy.row == f".{known.step}":
+        holds = [node for node in nodes if node != known.host]
+    facts = {
+        "job": row.job,
+        "raw": row.raw,
+        "state": row.state,
+        "exit_code": row.exit_code,
+        "nodes": nodes,
+        "row": energy.row,
+        "holds": holds,
+        "energy_j": energy.joules,
+        "reason": energy.reason,
+        "start_utc_ns": times[0],
+        "end_utc_ns": times[1],
+        "plugin": plugin.name,
+        "covers": list(covers),
+        "frequency_s": sampling.frequency_s,
+        "rows": {f".{step.step}": step.energy_j for step in execution.steps},
+    }
+    return _fetch_total(stream, times, energy.joules, energy.reason, "", events), facts
+
+
+def _describe_stream(
+    scope: str, joules: int | None, times: tuple[int, ...], sampling: Sampling, job: str, config: Mapping[str, Any]
+) -> Stream:
+    span_s = max((times[1] - times[0]) / NS, 1.0)
+    accuracy = _find_accuracy(joules or 0, span_s, sampling, config)
+    spec = Spec("energy_j", "energy", "J", "counter", _AT_ITS_EDGES_S, accuracy=accuracy)
+    model, parent = f"slurm {sampling.plugin.name}", None if scope == "job" else "job"
+    return Stream(scope, "job", scope, span_s, (spec,), parent, device=job, model=model)
+
+
+def _find_accuracy(joules: int, span_s: float, sampling: Sampling, config: Mapping[str, Any]) -> Accuracy:
+    """Return the accuracy of a total: gain of the meter, and as its step the energy of one sample while the job worked.
+
+    The time of one sample may be missing from the total, with idle time in its place: the power at work may be as much
+    as the total over the rest of the time. For a job below two samples that rest is next to nothing, and no interval is
+    stated.
+    """
+    working = joules / max(span_s - sampling.edge_s, sampling.edge_s)
+    accuracy = stated(config, sampling.plugin.describe_accuracy(1.0 + working * sampling.edge_s))
+    if sampling.is_too_short(span_s):
+        why = f"it lasted {span_s:.0f} s, below two samples of the meter ({sampling.frequency_s:g} s)"
+        accuracy = replace(accuracy, source="unknown", reference=why)
+    if not accuracy.offset:
+        return accuracy
+    # An offset is in W of a node: for an energy it is a share of the power.
+    return replace(accuracy, offset=0.0, gain=accuracy.gain + (accuracy.offset * span_s / joules if joules else 0.0))
+
+
+def _fetch_total(
+    stream: Stream, times: tuple[int, ...], joules: int | None, reason: str, host: str, events: Sequence[dict[str, Any]]
+) -> Fetched:
+    """Return 0 J at the start and the energy at the end; without one both are NaN, and a gap holds the reason."""
+    start, end = times
+    values = (math.nan, math.nan) if joules is None else (0.0, float(joules))
+    if joules is None:
+        gap = {"meter": "slurm", "stream": stream.name}
+        begin = {"t": start, "event": "gap", **gap, "reason": reason, "error": "ReadFailed"}
+        events = [*events, begin, {"t": end, "event": "gap-end", **gap}]
+    return Fetched(stream, ((start, start, values[:1]), (end, end, values[1:])), host, tuple(events))
+
+
+def _make_problem(t_ns: int, what: str) -> dict[str, Any]:
+    return {"t": t_ns, "event": "problem", "meter": "slurm", "what": what}

@@ -1,4 +1,4 @@
-"""Ask Slurm by its own programs (sacct, sstat, scontrol): text for machines only, times in UTC, every call bounded."""
+"""Run Slurm's own programs (sacct, sstat, scontrol), every call bounded, and parse their answers, in UTC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# What sacct is asked for, in this order; a job's name is free text and is asked for on its own.
+# Fields of sacct, in this order; a job's name is free text and is read on its own.
 ROW_FIELDS = (
     "JobID", "JobIDRaw", "DBIndex", "User", "State", "ExitCode", "ElapsedRaw", "Start", "End", "NNodes", "NodeList",
     "ConsumedEnergyRaw",
@@ -24,9 +24,17 @@ OTHER_FIELDS = ("JobIDRaw", "State", "Start", "End", "NodeList")
 LIVE_FIELDS = ("JobID", "ConsumedEnergyRaw")
 MOST_NODES = 100_000
 MOST_JOBS = 400  # named in one call: some kilobytes of command line
+SACCT = ("sacct", "--parsable2", "--noheader", "--duplicates", "-o")
+# Settings of an outer job, or of the user, for these programs must change neither answers nor our own jobs.
+FOREIGN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SACCT_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_")
+KEPT = ("SLURM_CONF", "SLURM_JWT")
+# Of an outer job's own tasks and devices.
+OUTER = ("PMI_", "PMIX_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+# Unlimited lists of array indices, times in UTC, the same words in every language.
+PLAIN_OUTPUT = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC", "LC_ALL": "C"}
 # 5, 5_2, 5_[3-9] (tasks that wait), 5+1 and their steps: 5.0, 5_2.batch, 5+1.extern
 _ROW_ID = re.compile(
-    r"(?P<job>[1-9]\d{0,9})(?:_(?:\d{1,10}|\[[\d,:%.-]{1,200}\])|\+(?P<part>\d{1,5}))?(?:\.(?P<step>[A-Za-z0-9+]{1,32}))?",
+    r"(?P<job>[1-9]\d{0,9})(?:_(?:\d{1,10}|\[[\d,:%.-]{1,200}\])|\+\d{1,5})?(?:\.(?P<step>[A-Za-z0-9+]{1,32}))?",
     re.ASCII,
 )
 _JOB_ID = re.compile(r"[1-9]\d{0,9}([_+]\d{1,10})?", re.ASCII)
@@ -35,10 +43,31 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", re.ASCII)
 _NOT_A_NUMBER = frozenset({2**64 - 1, 2**64 - 2, 2**32 - 1, 2**32 - 2})
 _NO_TIME = ("Unknown", "None", "N/A", "")
 _RUN_ON = "run it on a machine of the cluster (a login node), or name its slurm.conf by SLURM_CONF"
+# Parts of a program's message (lower case): the error's class, what happened, what to do next, its code.
+_FAILURES: tuple[tuple[tuple[str, ...], type[MeterError], str, str, str], ...] = (
+    (
+        ("invalid user id", "permission denied", "access denied"), Denied,
+        "{} refuses the answer", "read your own job, or ask the cluster's administrators", "not-yours",
+    ),
+    (
+        ("invalid job id", "bad job", "not found", "couldn't get steps"), Unavailable,
+        "{} has no such job or node", "look with sacct or sinfo", "unknown-job",
+    ),
+    (("no steps running",), Unavailable, "no step of the job runs", "wait for the job's end", "no-step"),
+    (
+        ("configuration source", "configuration file"), Unavailable,
+        "Slurm has no configuration here", _RUN_ON, "no-configuration",
+    ),
+    (
+        ("storage is disabled", "slurmdbd is required", "filetxt"), Unavailable,
+        "this cluster keeps no accounting", "ask the administrators for slurmdbd", "no-accounting",
+    ),
+    (("",), ReadFailed, "{} failed", "it is tried again", "program"),
+)  # fmt: skip
 
 
 class Answer(NamedTuple):
-    """Hold how a program ended and what it said."""
+    """Hold the exit code and the output of a program."""
 
     code: int
     out: str
@@ -47,16 +76,15 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AccountingRow:
-    """Hold one row of sacct: a job (`step` empty) or one of its steps; times in UTC ns, None where not known.
+    """Hold one row of sacct: a job (`step` empty) or one of its steps; times in UTC ns, None if unknown.
 
-    `energy_j` is None where Slurm gives no number, and then `energy_text` is what it gave. `execution` is the same
-    for all rows of one execution of a job, which may be requeued; `part` is a component of a heterogeneous job.
+    `energy_j` is None if Slurm gives no number, and then `energy_text` is its text. `execution` is the same for all
+    rows of one execution of a job, which may be requeued.
     """
 
     job: str
     raw: str
     step: str
-    part: str
     execution: str
     user: str
     state: str
@@ -80,163 +108,173 @@ class OtherJob:
     nodes: str
 
 
-class Slurm:
-    """Run Slurm's client programs; `run(words, timeout_s)` is how, `where` is for messages."""
+class SlurmClient:
+    """Run Slurm's programs; `run(words, timeout_s)` runs one, `where` is for errors. All methods raise MeterError."""
+
+    TIMEOUT_S = 10.0
 
     def __init__(
         self,
+        environ: Mapping[str, str] | None = None,
         *,
-        timeout_s: float = 10.0,
+        timeout_s: float | None = None,
         conf: str | None = None,
         where: str = "slurm",
-        run: Callable[[Sequence[str], float], Answer] | None = None,
+        run: Callable[..., Answer] | None = None,
     ) -> None:
-        self._timeout_s = timeout_s
-        self._conf = conf
-        self._where = where
-        self._run = run or self._start
+        self._environ = clean_environment(os.environ if environ is None else environ)
+        self._environ |= {} if conf is None else {"SLURM_CONF": conf}
+        self._timeout_s, self._where = timeout_s or self.TIMEOUT_S, where
+        self._run = run or self._start_program
 
-    def accounting(self, job: str) -> list[AccountingRow]:
-        """Return all rows of a job, of all its executions. Raises MeterError."""
-        words = ("sacct", "--parsable2", "--noheader", "--duplicates", "-o", ",".join(ROW_FIELDS), "-j", check_job(job))
-        return parse_accounting(self._ask(words), self._where)
-
-    def accounting_of(self, jobs: Sequence[str]) -> list[AccountingRow]:
-        """Return all rows of several jobs, each once, with as few calls as a command line allows. Raises MeterError."""
+    def read_rows(self, jobs: Sequence[str]) -> list[AccountingRow]:
+        """Return all rows of jobs, of all their executions, each once."""
         rows: dict[AccountingRow, None] = {}
         for first in range(0, len(jobs), MOST_JOBS):
-            words = ("sacct", "--parsable2", "--noheader", "--duplicates", "-o", ",".join(ROW_FIELDS), "-j")
             named = ",".join(check_job(job) for job in jobs[first : first + MOST_JOBS])
-            rows |= dict.fromkeys(parse_accounting(self._ask((*words, named)), self._where))
+            answer = self._get_output(*SACCT, ",".join(ROW_FIELDS), "-j", named)
+            rows |= dict.fromkeys(parse_accounting(answer, self._where))
         return list(rows)
 
-    def job_name(self, job: str) -> str:
-        """Return the name of a job on one line. Raises MeterError."""
-        words = ("sacct", "--parsable2", "--noheader", "--allocations", "-o", "JobName", "-j", check_job(job))
-        return " ".join(self._ask(words).split())
+    def read_name(self, job: str) -> str:
+        """Return the name of a job on one line."""
+        answer = self._get_output("sacct", "--parsable2", "--noheader", "-X", "-o", "JobName", "-j", check_job(job))
+        return " ".join(answer.split())
 
-    def others(self, nodes: str, start_ns: int, end_ns: int) -> list[OtherJob]:
-        """Return the jobs of all users that were on these nodes in [start, end], as far as one may see them."""
-        words = ["sacct", "--parsable2", "--noheader", "--duplicates", "--allocations", "--allusers"]
-        words += ["-o", ",".join(OTHER_FIELDS), "-N", nodes, "-S", _stamp(start_ns), "-E", _stamp(end_ns)]
-        return parse_others(self._ask(words), self._where)
+    def read_others(self, nodes: str, start_ns: int, end_ns: int) -> list[OtherJob]:
+        """Return the jobs of all users on these nodes in [start, end], as far as the user may see them."""
+        start, end = (
+            dt.datetime.fromtimestamp(t // NS, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S") for t in (start_ns, end_ns)
+        )
+        words = (*SACCT, ",".join(OTHER_FIELDS), "--allocations", "--allusers", "-N", nodes, "-S", start, "-E", end)
+        return parse_others(self._get_output(*words), self._where)
 
-    def live(self, job: str) -> dict[str, int | None]:
-        """Return the energy (J) so far of the steps of a job that run, by their name. Raises MeterError."""
+    def read_live(self, job: str) -> dict[str, int | None]:
+        """Return the energy (J) so far of the running steps of a job, by their name."""
         words = ("sstat", "--allsteps", "--parsable2", "--noheader", "-o", ",".join(LIVE_FIELDS), "-j", check_job(job))
-        return parse_live(self._ask(words), self._where)
+        return parse_live(self._get_output(*words), self._where)
 
-    def job(self, job: str) -> dict[str, str]:
-        """Return what the controller knows of a job; empty where it knows it no more. Raises MeterError."""
+    def read_job(self, job: str) -> dict[str, str]:
+        """Return the controller's description of a job, empty if it has forgotten the job."""
         try:
-            return parse_pairs(self._ask(("scontrol", "-o", "show", "job", check_job(job))).partition("\n")[0])
+            answer = self._get_output("scontrol", "-o", "show", "job", check_job(job))
         except Unavailable:
             return {}
+        return parse_pairs(answer.partition("\n")[0])
 
-    def node(self, name: str) -> dict[str, str]:
-        """Return what the controller knows of a node. Raises MeterError, Unavailable where there is none."""
-        return parse_pairs(self._ask(("scontrol", "-o", "show", "node", name)))
+    def read_node(self, name: str) -> dict[str, str]:
+        """Return the controller's description of a node; Unavailable if there is none."""
+        return parse_pairs(self._get_output("scontrol", "-o", "show", "node", name))
 
-    def settings(self) -> dict[str, str]:
-        """Return the controller's configuration. Raises MeterError."""
-        return parse_settings(self._ask(("scontrol", "show", "config")))
+    def read_settings(self) -> dict[str, str]:
+        """Return the controller's configuration."""
+        return parse_settings(self._get_output("scontrol", "show", "config"))
 
-    def _ask(self, words: Sequence[str]) -> str:
+    def _get_output(self, *words: str) -> str:
         answer = self._run(words, self._timeout_s)
-        # Some versions end with 0 and say only on standard error that they had no answer.
+        # Some versions end with 0 and report only on standard error that they have no answer.
         if answer.code or (not answer.out.strip() and "error" in answer.err):
-            raise failure(words[0], answer, self._where)
+            raise explain_failure(words[0], answer, self._where)
         return answer.out
 
-    def _start(self, words: Sequence[str], timeout_s: float) -> Answer:
-        env = {**os.environ, "TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-        if self._conf is not None:
-            env["SLURM_CONF"] = self._conf
-        # What a user sets for these programs must not change what they answer here.
-        env = {
-            key: value for key, value in env.items() if not key.startswith(("SACCT_", "SCONTROL_", "SLURM_CLUSTERS"))
-        }
-        return run_program(words, env, timeout_s, self._where)
+    def _start_program(self, words: Sequence[str], timeout_s: float, keep: Sequence[int] = ()) -> Answer:
+        env = self._environ | ({} if words[0] == "sbatch" else PLAIN_OUTPUT)
+        return run_program(words, env, timeout_s, self._where, keep)
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the options, tasks and devices of an outer job."""
+    dropped = FOREIGN + (OUTER if "SLURM_JOB_ID" in environ else ())
+    return {key: value for key, value in environ.items() if key in KEPT or not key.startswith(dropped)}
 
 
 def run_program(
     words: Sequence[str], env: Mapping[str, str], timeout_s: float, where: str, keep: Sequence[int] = ()
 ) -> Answer:
-    """Run one of Slurm's programs; `keep` are descriptors that it shall hold. Raises Unavailable, ReadFailed."""
+    """Run one of Slurm's programs; `keep` are descriptors that it inherits. Raises Unavailable, ReadFailed."""
     quiet: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL}
+    again = "it is tried again"
     try:
         done = subprocess.run(words, env=env, timeout=timeout_s, check=False, pass_fds=keep, **quiet)
     except FileNotFoundError:
-        why = f"there is no program {words[0]} here"
-        raise Unavailable("Slurm is not installed", where=where, why=why, next=_RUN_ON) from None
+        what, why, code = "Slurm is not installed", f"there is no program {words[0]} here", "unavailable.no-slurm"
+        raise Unavailable(what, where=where, why=why, next=_RUN_ON, code=code) from None
     except subprocess.TimeoutExpired:
-        why = f"no answer within {timeout_s:g} s"
-        raise ReadFailed(f"{words[0]} did not finish", where=where, why=why, next="it is tried again") from None
+        what, why, code = f"{words[0]} did not finish", f"no answer within {timeout_s:g} s", "read-failed.no-answer"
+        raise ReadFailed(what, where=where, why=why, next=again, code=code) from None
     except OSError as error:
-        raise ReadFailed(f"{words[0]} cannot be run", where=where, why=str(error), next="it is tried again") from error
+        what, code = f"{words[0]} cannot be run", "read-failed.program"
+        raise ReadFailed(what, where=where, why=str(error), next=again, code=code) from error
     return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
-def failure(program: str, answer: Answer, where: str) -> MeterError:
-    """Return joulelab's error for what a program said: final, refused, or to be tried again."""
-    said = [line.strip() for line in answer.err.splitlines() + answer.out.splitlines() if line.strip()]
-    why = said[0][:200] if said else f"it ended with {answer.code}"
-    whole = " ".join(said).lower()
-    if "invalid user id" in whole or "permission denied" in whole or "access denied" in whole:
-        advice = "ask for your own job, or ask the cluster's administrators"
-        return Denied(f"{program} may not tell", where=where, why=why, next=advice)
-    if "invalid job id" in whole or "bad job" in whole or "not found" in whole or "couldn't get steps" in whole:
-        return Unavailable(
-            f"{program} knows no such job or node", where=where, why=why, next="look with sacct or sinfo"
-        )
-    if "no steps running" in whole:
-        return Unavailable("no step of the job runs", where=where, why=why, next="ask sacct")
-    if "configuration source" in whole or "configuration file" in whole:
-        return Unavailable("Slurm has no configuration here", where=where, why=why, next=_RUN_ON)
-    if "storage is disabled" in whole or "slurmdbd is required" in whole or "filetxt" in whole:
-        advice = "ask the administrators for slurmdbd"
-        return Unavailable("this cluster keeps no accounting", where=where, why=why, next=advice)
-    return ReadFailed(f"{program} failed", where=where, why=why, next="it is tried again")
+def explain_failure(program: str, answer: Answer, where: str) -> MeterError:
+    """Return the error for a program's message: final, refused, or to be tried again."""
+    lines = [line.strip() for line in answer.err.splitlines() + answer.out.splitlines() if line.strip()]
+    why, whole = lines[0][:200] if lines else f"exit code {answer.code}", " ".join(lines).lower()
+    _, kind, what, advice, reason = next(row for row in _FAILURES if any(mark in whole for mark in row[0]))
+    return kind(what.format(program), where=where, why=why, next=advice, code=f"{kind.code}.{reason}")
 
 
 def check_job(job: str) -> str:
     """Return a job's number as Slurm writes it: 123, 123_4 (task of an array), 123+1. Raises Unavailable."""
     if not _JOB_ID.fullmatch(job):
-        raise Unavailable(
-            f"{job[:40]!r} is no job", where="slurm", why="it is not a number", next="give 123, 123_4 or 123+1"
-        )
+        what, advice, code = f"{job[:40]!r} is no job's number", "give 123, 123_4 or 123+1", "unavailable.unknown-job"
+        raise Unavailable(what, where="slurm", next=advice, code=code)
     return job
 
 
 def parse_accounting(text: str, where: str = "slurm") -> list[AccountingRow]:
     """Return sacct's rows; the fields are ROW_FIELDS. Raises ReadFailed for anything that is not such a row."""
-    return [_row(line, where) for line in text.split("\n") if line]
+    rows = []
+    for line in filter(None, text.split("\n")):
+        fields = _split_line(line, ROW_FIELDS, where)
+        shown, raw = _ROW_ID.fullmatch(fields["JobID"]), _ROW_ID.fullmatch(fields["JobIDRaw"])
+        if not shown or not raw or shown["step"] != raw["step"]:
+            raise _not_understood(line, where)
+        rows.append(
+            AccountingRow(
+                job=fields["JobID"].partition(".")[0],
+                raw=raw["job"],
+                step=shown["step"] or "",
+                execution=fields["DBIndex"],
+                user=fields["User"],
+                state=fields["State"].partition(" ")[0],  # `CANCELLED by 1000`
+                exit_code=fields["ExitCode"],
+                elapsed_s=parse_number(fields["ElapsedRaw"], line, where),
+                start_ns=_parse_time(fields["Start"], line, where),
+                end_ns=_parse_time(fields["End"], line, where),
+                nodes="" if fields["NodeList"] == "None assigned" else fields["NodeList"],
+                node_count=parse_number(fields["NNodes"], line, where) or 0,
+                energy_j=parse_number(fields["ConsumedEnergyRaw"], line, where),
+                energy_text=fields["ConsumedEnergyRaw"].strip(),
+            )
+        )
+    return rows
 
 
 def parse_others(text: str, where: str = "slurm") -> list[OtherJob]:
     """Return the jobs that sacct found on nodes; the fields are OTHER_FIELDS. Raises ReadFailed."""
     jobs = []
-    for line in text.split("\n"):
-        if line:
-            raw, _, start, end, nodes = _fields(line, OTHER_FIELDS, where)
-            jobs.append(OtherJob(raw, _time_ns(start, line, where), _time_ns(end, line, where), nodes))
+    for line in filter(None, text.split("\n")):
+        raw, _, start, end, nodes = _split_line(line, OTHER_FIELDS, where).values()
+        jobs.append(OtherJob(raw, _parse_time(start, line, where), _parse_time(end, line, where), nodes))
     return jobs
 
 
 def parse_live(text: str, where: str = "slurm") -> dict[str, int | None]:
     """Return sstat's joules by step (`5.0`, `5.batch`); the fields are LIVE_FIELDS. Raises ReadFailed."""
     found: dict[str, int | None] = {}
-    for line in text.split("\n"):
-        if line:
-            name, energy = _fields(line, LIVE_FIELDS, where)
-            if not _ROW_ID.fullmatch(name) or name in found:
-                raise _malformed(line, where)
-            found[name] = joules(energy, line, where)
+    for line in filter(None, text.split("\n")):
+        name, energy = _split_line(line, LIVE_FIELDS, where).values()
+        if not _ROW_ID.fullmatch(name) or name in found:
+            raise _not_understood(line, where)
+        found[name] = parse_number(energy, line, where)
     return found
 
 
 def parse_pairs(line: str) -> dict[str, str]:
-    """Return the KEY=VALUE pairs of one line of scontrol; of a repeated key the first counts."""
+    """Return the KEY=VALUE pairs of one line of scontrol; the first of a repeated key counts."""
     found: dict[str, str] = {}
     for match in re.finditer(r"(?:^|\s)([A-Za-z][\w:/]*)=(\S*)", line):
         found.setdefault(match[1], match[2])
@@ -244,7 +282,7 @@ def parse_pairs(line: str) -> dict[str, str]:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Return `scontrol show config` as names and values; of a repeated name the first counts."""
+    """Return `scontrol show config` as names and values; the first of a repeated name counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -253,106 +291,61 @@ def parse_settings(text: str) -> dict[str, str]:
     return found
 
 
-def node_names(text: str) -> list[str]:
+def expand_nodes(text: str) -> list[str]:
     """Return the nodes of a list as Slurm writes it: `n[1-2],gpu[01,03-04]`. Raises ReadFailed."""
     if not text:
         return []
     match = re.match(r"[^,\[\]]*(?:\[[\d,-]+\][^,\[\]]*)*", text)
     rest = text[match.end() :] if match else text
     if not match or not match[0] or (rest and not rest.startswith(",")):
-        raise _malformed(text, "slurm")
+        raise _not_understood(text, "slurm")
     names = [""]
     for part in re.findall(r"\[[^\]]*\]|[^\[\]]+", match[0]):
-        names = [name + end for name in names for end in (_numbers(part[1:-1]) if part[0] == "[" else [part])]
-    return names + node_names(rest[1:])
+        names = [name + end for name in names for end in (_expand_numbers(part[1:-1]) if part[0] == "[" else [part])]
+    return names + expand_nodes(rest[1:])
 
 
-def _numbers(text: str) -> list[str]:
+def _expand_numbers(text: str) -> list[str]:
     found: list[str] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         digits = first.isdigit() and (last.isdigit() or not dash)
         if not digits or (dash and int(last) - int(first) > MOST_NODES):
-            raise _malformed(text, "slurm")
+            raise _not_understood(text, "slurm")
         found += [str(n).zfill(len(first)) for n in range(int(first), int(last or first) + 1)]
     return found
 
 
-def joules(text: str, line: str = "", where: str = "slurm") -> int | None:
-    """Return joules, None where Slurm says that there is no value. Raises ReadFailed for anything else."""
-    if text.strip() in ("", "n/s", "N/A", "None"):
+def parse_number(text: str | None, line: str = "", where: str = "slurm") -> int | None:
+    """Return a whole number (J, W, s), None for Slurm's marks of no value. Raises ReadFailed for anything else."""
+    if text is None or text.strip() in ("", "n/s", "N/A", "n/a", "None"):
         return None
-    return _number(text, line or text, where)
-
-
-def watts(text: str | None, where: str = "slurm") -> float | None:
-    """Return a node's watts, None where Slurm says that there is no value. Raises ReadFailed for anything else."""
-    if text is None or text.strip() in ("", "n/s", "N/A", "n/a"):
-        return None
-    value = _number(text, text, where)
-    return None if value is None else float(value)
-
-
-def _row(line: str, where: str) -> AccountingRow:
-    fields = dict(zip(ROW_FIELDS, _fields(line, ROW_FIELDS, where), strict=True))
-    shown, raw = _ROW_ID.fullmatch(fields["JobID"]), _ROW_ID.fullmatch(fields["JobIDRaw"])
-    if not shown or not raw or shown["step"] != raw["step"]:
-        raise _malformed(line, where)
-    energy = fields["ConsumedEnergyRaw"]
-    count = _number(fields["NNodes"] or "0", line, where)
-    elapsed = fields["ElapsedRaw"]
-    return AccountingRow(
-        job=fields["JobID"].partition(".")[0],
-        raw=raw["job"],
-        step=shown["step"] or "",
-        part=shown["part"] or "",
-        execution=fields["DBIndex"],
-        user=fields["User"],
-        state=fields["State"].partition(" ")[0],  # `CANCELLED by 1000`
-        exit_code=fields["ExitCode"],
-        elapsed_s=_number(elapsed, line, where) if elapsed else None,
-        start_ns=_time_ns(fields["Start"], line, where),
-        end_ns=_time_ns(fields["End"], line, where),
-        nodes="" if fields["NodeList"] == "None assigned" else fields["NodeList"],
-        node_count=count or 0,
-        energy_j=joules(energy, line, where),
-        energy_text=energy.strip(),
-    )
-
-
-def _fields(line: str, names: Sequence[str], where: str) -> list[str]:
-    fields = line.split("|")
-    if len(fields) != len(names):
-        raise _malformed(line, where)
-    return fields
-
-
-def _number(text: str, line: str, where: str) -> int | None:
-    """Return a whole number, None for Slurm's marks of no value."""
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise _malformed(line, where)
+        raise _not_understood(line or text, where)
     value = int(text)
     return None if value in _NOT_A_NUMBER or value >= 2**63 else value
 
 
-def _time_ns(text: str, line: str, where: str) -> int | None:
+def _split_line(line: str, names: Sequence[str], where: str) -> dict[str, str]:
+    fields = line.split("|")
+    if len(fields) != len(names):
+        raise _not_understood(line, where)
+    return dict(zip(names, fields, strict=True))
+
+
+def _parse_time(text: str, line: str, where: str) -> int | None:
     if text in _NO_TIME:
         return None
-    if not _TIME.fullmatch(text):
-        raise _malformed(line, where)
     try:
-        moment = dt.datetime.fromisoformat(f"{text}+00:00")
+        moment = dt.datetime.fromisoformat(f"{text}+00:00") if _TIME.fullmatch(text) else None
     except ValueError:
-        raise _malformed(line, where) from None
+        moment = None
+    if moment is None:
+        raise _not_understood(line, where)
     return int(moment.timestamp()) * NS
 
 
-def _stamp(t_ns: int) -> str:
-    return dt.datetime.fromtimestamp(t_ns // NS, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _malformed(line: str, where: str) -> ReadFailed:
-    why = f"it says {line[:80]!r}"
-    return ReadFailed(
-        "Slurm's answer is not understood", where=where, why=why, next="is it sacct of Slurm 20 or later?"
-    )
+def _not_understood(line: str, where: str) -> ReadFailed:
+    what, why = "Slurm's answer is not understood", f"it is {line[:80]!r}"
+    advice, code = "check that this is Slurm 20 or later", "read-failed.answer"
+    return ReadFailed(what, where=where, why=why, next=advice, code=code)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused, StoreError
-from joulelab.instruments.slurm.submission import Jobs
+from joulelab.instruments.slurm.submission import JobQueue
 from joulelab.store.safe_files import open_regular
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.folder import read_cell
@@ -42,14 +42,14 @@ VISIBLE_S = 60.0
 
 def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Slurm:
     """Open it for the node types of a study; jobs of an earlier driver are found again."""
-    return Slurm(Jobs(environ), nodes, study.absolute())
+    return Slurm(JobQueue(environ), nodes, study.absolute())
 
 
 class Slurm:
     """Collect slots, send them as jobs, and tell what becomes of them. `now` is in s."""
 
     def __init__(
-        self, jobs: Jobs, nodes: Mapping[str, NodeType], study: Path, *, now: Callable[[], float] = time.monotonic
+        self, jobs: JobQueue, nodes: Mapping[str, NodeType], study: Path, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._jobs, self._nodes, self._study, self._now = jobs, nodes, study, now
         self._watch, self._sender = Watch(jobs, now), Sender(jobs, nodes, study)
@@ -132,7 +132,7 @@ class Slurm:
         cluster = claim.get("cluster")
         if self._cluster is None and cluster:
             with contextlib.suppress(MeterError):
-                self._cluster = self._jobs.settings().get("ClusterName")
+                self._cluster = self._jobs.read_settings().get("ClusterName")
         return bool(cluster) and str(cluster).lower() == (self._cluster or "").lower()
 
     def _room(self, node: str) -> int:
@@ -233,7 +233,7 @@ class Slurm:
             try:
                 if tasks:
                     self._sender.driver.note_end(tasks)
-                    self._jobs.cancel([task.name for task in tasks], kill=kill)
+                    self._jobs.cancel_tasks([task.name for task in tasks], kill=kill)
             except MeterError as error:
                 self._tell(CANCELLING, error, tasks[0].slot)
                 break

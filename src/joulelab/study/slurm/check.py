@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, MeterError
-from joulelab.instruments.slurm.submission import Jobs
+from joulelab.instruments.slurm.submission import JobQueue
 from joulelab.study.slurm import options
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str
     wanted = {name: node for name, node in nodes.items() if node.executor == "slurm"}
     if not wanted:
         return []
-    jobs = Jobs(environ)
+    jobs = JobQueue(environ)
     try:
-        settings, partitions = jobs.settings(), jobs.partitions()
+        settings, partitions = jobs.read_settings(), jobs.read_partitions()
         notes = [note for name, node in wanted.items() for note in _check_node(jobs, name, node, partitions)]
     except ConfigError:
         raise
@@ -39,7 +39,7 @@ def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str
     return notes + _check_settings(settings)
 
 
-def _check_node(jobs: Jobs, name: str, node: NodeType, partitions: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _check_node(jobs: JobQueue, name: str, node: NodeType, partitions: Mapping[str, Mapping[str, str]]) -> list[str]:
     where = f"node type {name}"
     partition = node.options.get("partition")
     for each in str(partition).split(",") if partition else []:
@@ -51,7 +51,7 @@ def _check_node(jobs: Jobs, name: str, node: NodeType, partitions: Mapping[str, 
         _check_time(where, node, each, partitions[each])
     constraint = node.options.get("constraint")
     if constraint:
-        known = jobs.features(partition)
+        known = jobs.list_features(partition)
         for feature in _FEATURE.findall(str(constraint)):
             if feature not in known:
                 why = f"there are {', '.join(sorted(known))}" if known else "its nodes have no features"
@@ -61,7 +61,7 @@ def _check_node(jobs: Jobs, name: str, node: NodeType, partitions: Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="joulelab-") as folder:
         script = Path(folder) / "script.sh"
         script.write_text(options.script(node, Path(folder), "test"))
-        jobs.test([*options.words(node), str(script)], where)
+        jobs.test_options([*options.words(node), str(script)], where)
     notes = []
     if not node.options.get("exclusive", True):
         notes.append(f"{where}: not exclusive: other jobs on its nodes are in what is measured there")

@@ -18,7 +18,7 @@ from joulelab.instruments.slurm.submission import JobState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from joulelab.instruments.slurm.submission import Jobs
+    from joulelab.instruments.slurm.submission import JobQueue
 
 # The database has so long to tell the end of a job that the controller knows of, or knows nothing of.
 SETTLE_S, LOST_S = 5.0, 60.0
@@ -41,7 +41,7 @@ class Seen:
 class Watch:
     """Ask for jobs; `problem` says in words what did not answer the last time, empty where all did."""
 
-    def __init__(self, jobs: Jobs, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, jobs: JobQueue, now: Callable[[], float] = time.monotonic) -> None:
         self._jobs, self._now = jobs, now
         self._database = True
         self._asked = 0
@@ -110,7 +110,7 @@ class Watch:
 
     def _accounted(self, tasks: list[str]) -> dict[str, JobState] | None:
         try:
-            return by_name(self._jobs.accounted(_numbers(tasks)))
+            return by_name(self._jobs.read_accounted(_numbers(tasks)))
         except Unavailable as error:
             if "accounting" in error.what:
                 self._database = False
@@ -122,7 +122,7 @@ class Watch:
 
     def _queued(self, tasks: list[str]) -> dict[str, JobState] | None:
         try:
-            return by_name(self._jobs.queued(_numbers(tasks)))
+            return by_name(self._jobs.read_queued(_numbers(tasks)))
         except MeterError as error:
             self.problem = str(error)
             return None

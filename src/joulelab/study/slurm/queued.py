@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError
-from joulelab.instruments.slurm.submission import Jobs
+from joulelab.instruments.slurm.submission import JobQueue
 from joulelab.study.slurm.job_watch import COMPLETING, by_name
 from joulelab.study.slurm.sent import read_sent
 
@@ -28,21 +28,21 @@ _STUCK = re.compile(
 def queued(study: Path, environ: Mapping[str, str]) -> dict[Path, str]:
     """Return the slots whose jobs wait or run, with number and state: `5_3 PENDING`; nothing where Slurm is silent."""
     try:
-        found = in_queue(Jobs(environ, timeout_s=ANSWER_S), study)
+        found = in_queue(JobQueue(environ, timeout_s=ANSWER_S), study)
     except JoulelabError:
         return {}
     return {slot: f"{name} {_state(state)}" for slot, (name, state) in found.items()}
 
 
-def in_queue(jobs: Jobs, study: Path) -> dict[Path, tuple[str, JobState]]:
+def in_queue(jobs: JobQueue, study: Path) -> dict[Path, tuple[str, JobState]]:
     """Return the slots whose jobs wait or run, with their tasks. Raises MeterError."""
     sent = [job for job in read_sent(study, {}) if job.job is not None]
-    rows = by_name(jobs.queued([str(job.job) for job in sent])) if sent else {}
+    rows = by_name(jobs.read_queued([str(job.job) for job in sent])) if sent else {}
     tasks = {slot: job.task(index) for job in sent for index, slot in enumerate(job.slots)}
     return {slot: (name, rows[name]) for slot, name in tasks.items() if name in rows and not rows[name].is_final}
 
 
-def going_on(jobs: Jobs, study: Path) -> list[str]:
+def going_on(jobs: JobQueue, study: Path) -> list[str]:
     """Return the tasks that wait or run, in order. Raises MeterError."""
     return in_order(name for name, state in in_queue(jobs, study).values() if state.state != COMPLETING)
 

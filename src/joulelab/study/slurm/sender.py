@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.instruments.slurm.submission import Jobs
+    from joulelab.instruments.slurm.submission import JobQueue
     from joulelab.study.nodes import NodeType
     from joulelab.study.slurm.sent import Sent
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Sender:
     """Submit jobs of a study; `problem` is why it is not known whether the last one was submitted, if so."""
 
-    def __init__(self, jobs: Jobs, nodes: Mapping[str, NodeType], study: Path) -> None:
+    def __init__(self, jobs: JobQueue, nodes: Mapping[str, NodeType], study: Path) -> None:
         self._jobs, self._nodes, self._study = jobs, nodes, study
         self.driver = Sending(study)
         self._known: dict[str, Sent] = {}  # by token
@@ -30,7 +30,7 @@ class Sender:
     def largest(self) -> int:
         """Return how many tasks an array may have. Raises MeterError."""
         if self._largest is None:
-            text = self._jobs.settings().get("MaxArraySize", "")
+            text = self._jobs.read_settings().get("MaxArraySize", "")
             self._largest = max(int(text), 1) if text.isdecimal() else 1
         return self._largest
 
@@ -51,7 +51,7 @@ class Sender:
         whole += [f"--array=0-{len(slots) - 1}"] if len(slots) > 1 else []
         self.problem = None
         try:
-            job.note(job=self._jobs.submit([*whole, str(script)], f"node type {node}", [lock]))
+            job.note(job=self._jobs.submit_job([*whole, str(script)], f"node type {node}", [lock]))
         except ReadFailed as error:
             self.problem = error
         except ConfigError:
@@ -71,7 +71,7 @@ class Sender:
         Raises MeterError.
         """
         lost = [job for job in self._known.values() if job.job is None and not job.data["over"]]
-        found = self._jobs.named([job.name for job in lost], min(job.utc_ns for job in lost)) if lost else {}
+        found = self._jobs.find_named([job.name for job in lost], min(job.utc_ns for job in lost)) if lost else {}
         for job in lost:
             job.note(**({"job": found[job.name]} if job.name in found else {"over": True}))
         return [job for job in lost if job.job is None]

@@ -16,7 +16,7 @@ import numpy as np
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.instruments.slurm.client import Answer, Slurm
+from joulelab.instruments.slurm.client import Answer, SlurmClient
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.accounting import fill_in
 from joulelab.study.slots import JOB, Slot, State
@@ -75,7 +75,7 @@ def account(folder: Path, run: Path, job: str, bench: Bench, meter: tuple[str, M
     row = _Job(job, bench, name, mounted)
     write_json_atomic(folder / JOB, {"job": job, "state": "COMPLETED", "why": "", "exit_code": "0:0"}, sync=False)
     slot = Slot(folder, State.DONE, run, claim={"job": job})
-    return fill_in([slot], {}, slurm=Slurm(run=row.answer, where="twin"), now=lambda: row.end_ns + LATER_NS)
+    return fill_in([slot], {}, slurm=SlurmClient(run=row.answer, where="twin"), now=lambda: row.end_ns + LATER_NS)
 
 
 def counted_j(bench: Bench, name: str, mounted: Mounted, start_ns: int, end_ns: int) -> int:

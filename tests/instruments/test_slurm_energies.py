@@ -1,4 +1,4 @@
-"""A job's energy as it is added to a run of ours: what it covers, which row, whose record that holds."""
+"""A job's energy beside our own meters: its coverage, its row, its interval."""
 
 from __future__ import annotations
 
@@ -6,38 +6,35 @@ import math
 
 import numpy as np
 import pytest
+from tests.codes import raises_code
 from tests.slurm.fake import PM, T0, row
 
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.readings import Readings
 from joulelab.core.clock import NS
-from joulelab.core.errors import ReadFailed
+from joulelab.instruments.slurm.archive import account_job
 from joulelab.instruments.slurm.client import parse_accounting, parse_settings
-from joulelab.instruments.slurm.plugins import sampling_of
-from joulelab.instruments.slurm.rows import Energy, Known, energy_of, grouped, total_of
-from joulelab.instruments.slurm.told import account
+from joulelab.instruments.slurm.energies import JobEnergy, KnownSteps, choose_energy, find_sampling, group_rows
 
 
-def test_a_job_beside_our_own_meters_says_what_it_covers_and_whose_record_it_holds():
-    """What `feeds` says counts for a node's plugin; a total over components has the times of all."""
-    sampling = sampling_of(parse_settings(PM))
-    first, second = (
-        grouped(parse_accounting(row(f"{n}", 90 * n, f"00:0{n}", "01:00") + row(f"{n}.0", 90))) for n in (1, 2)
+def test_a_job_beside_our_own_meters_has_its_coverage_and_the_nodes_inside_its_row():
+    """`feeds` counts for a node's plugin."""
+    sampling = find_sampling(parse_settings(PM))
+    (execution,) = group_rows(parse_accounting(row("1", 90, "00:01", "01:00") + row("1.0", 90)))["1"]
+    energy = choose_energy(execution, sampling)
+    assert (energy.joules, energy.times) == (90, (T0 + 1 * NS, T0 + 60 * NS))
+    fetched, facts = account_job(
+        execution, sampling, energy, ["a doubt"], {"feeds": "node.ac"}, KnownSteps("1", host="n1")
     )
-    components = [first["1"][0], second["2"][0]]
-    energy = total_of([energy_of(component, sampling) for component in components])
-    assert (energy.joules, energy.times) == (270, (T0 + 1 * NS, T0 + 60 * NS))
-    fetched, facts = account(components, sampling, energy, ["a doubt"], {"feeds": "node.ac"}, Known("1", host="n1"))
     assert (facts["covers"], facts["nodes"], facts["holds"]) == (["node.ac"], ["n1"], ["n1"])
     assert "a doubt" in [event["what"] for event in fetched.events]
-    step = energy_of(components[0], sampling, Known("0", host="n1"))
-    assert (step.row, account(components[:1], sampling, step, known=Known("0", host="n1"))[1]["holds"]) == (".0", [])
-    workload = energy_of(components[0], sampling, Known(launched=True))
-    assert (workload.row, account(components[:1], sampling, workload)[1]["holds"]) == (".0", [])
-    with pytest.raises(ReadFailed, match="has no times"):
-        account(components, sampling, Energy(None, reason="it is PENDING"))
-    rapl = sampling_of({"AcctGatherEnergyType": "acct_gather_energy/rapl"})
-    assert account(components, rapl, energy, (), {"feeds": "node.ac"})[1]["covers"] == ["cpu", "dram"]
+    for known in (KnownSteps("0", host="n1"), KnownSteps(launched=True)):  # our recorders' step, the workload's
+        step = choose_energy(execution, sampling, known)
+        assert (step.row, account_job(execution, sampling, step, known=known)[1]["holds"]) == (".0", [])
+    with raises_code("read-failed.no-times"):
+        account_job(execution, sampling, JobEnergy(None, reason="it is PENDING"))
+    rapl = find_sampling({"AcctGatherEnergyType": "acct_gather_energy/rapl"})
+    assert account_job(execution, rapl, energy, (), {"feeds": "node.ac"})[1]["covers"] == ["cpu", "dram"]
 
 
 def looked_at(r: np.random.Generator, length_s: float, look_s: float) -> tuple[str, float]:
@@ -65,23 +62,23 @@ def test_an_interval_that_is_stated_holds_wherever_the_looks_fall(length_s, look
     """With the power at work taken as the mean over the row, 85 s at 30 s and 175 s at 60 s were held too seldom."""
     r, sampling = (
         np.random.default_rng([length_s, look_s]),
-        sampling_of(parse_settings(PM.replace("1 sec", f"{look_s} sec"))),
+        find_sampling(parse_settings(PM.replace("1 sec", f"{look_s} sec"))),
     )
     held, widths = [], []
     for _ in range(150):
         text, true = looked_at(r, length_s, look_s)
-        (component,) = grouped(parse_accounting(text))["1"]
-        energy = energy_of(component, sampling)
+        (execution,) = group_rows(parse_accounting(text))["1"]
+        energy = choose_energy(execution, sampling)
         if energy.joules is None:  # no look fell into it
             continue
-        fetched, _ = account([component], sampling, energy)
+        fetched, _ = account_job(execution, sampling, energy)
         t = np.array([t for t, _, _ in fetched.rows])
         spec = fetched.stream.channels[0]
         found = CounterCurve(
             Readings.from_rows(t, t, np.array([v[0] for *_, v in fetched.rows])), spec, name="slurm"
         ).energy(*t)
         assert found.value == pytest.approx(energy.joules, abs=1e-3)
-        assert (found.expanded is None) == any("no interval is stated" in text for text in energy.doubts)
+        assert (found.expanded is None) == any("none is stated" in text for text in energy.doubts)
         if found.expanded is not None:
             held.append(abs(found.value - true) <= found.expanded)
             widths.append(found.expanded / true)
@@ -92,13 +89,13 @@ def test_an_interval_that_is_stated_holds_wherever_the_looks_fall(length_s, look
 
 
 def test_a_job_below_two_looks_has_no_interval_whatever_is_stated():
-    """Nobody knows how much of it the looks saw: a stated gain does not mend that."""
-    sampling = sampling_of(parse_settings(PM.replace("1 sec", "30 sec")))
+    """The samples may have missed any part of it: a stated gain does not mend that."""
+    sampling = find_sampling(parse_settings(PM.replace("1 sec", "30 sec")))
     for end, source in (("00:59", "unknown"), ("01:00", "calibrated")):
-        (component,) = grouped(parse_accounting(row("1", 9000, end=end)))["1"]
+        (execution,) = group_rows(parse_accounting(row("1", 9000, end=end)))["1"]
         stated = {"gain": 0.01, "reference": "our own calibration"}
-        fetched, _ = account([component], sampling, energy_of(component, sampling), config=stated)
+        fetched, _ = account_job(execution, sampling, choose_energy(execution, sampling), config=stated)
         accuracy = fetched.stream.channels[0].accuracy
         assert accuracy.source == source
-        assert ("below two looks of 30 s" in accuracy.reference) == (source == "unknown")
-        assert any("no interval is stated" in event["what"] for event in fetched.events) == (source == "unknown")
+        assert ("below two samples of the meter (30 s)" in accuracy.reference) == (source == "unknown")
+        assert any("none is stated" in event["what"] for event in fetched.events) == (source == "unknown")

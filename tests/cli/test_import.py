@@ -199,7 +199,7 @@ def test_what_is_wrong_is_said(fail: Fail, log: Path, runs: Path, words: list[st
         ("t;w\n" + "".join(f"{START + k};{200 if k == 3 else '200,5 W'}\n" for k in range(9)), "8 ", 'decimal=","'),
         ("t;w\n" + "".join(f"{START + k};1.200,5\n" for k in range(9)), "9 ", 'decimal="," thousands="."'),
         ("t,w\n" + "".join(f"{START + k},200,5\n" for k in range(9)), "9 ", 'decimal=","'),
-        ("t,w\n" + "".join(f"{START + k},broken\n" for k in range(9)), "9 ", "decimal"),
+        ("t,w\n" + "".join(f"{START + k},broken\n" for k in range(9)), "9 ", "missing=broken"),
     ],
 )
 def test_a_file_whose_numbers_cannot_be_read(

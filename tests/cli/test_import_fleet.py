@@ -81,7 +81,7 @@ def test_a_job_is_read_back_with_its_truth(call: Call, fleet: Fleet, server: str
     found = json.loads(call("import", "prometheus", JOB, f"address={server}", "--json").stdout)
     assert {s["host"] for s in found["scopes"]} == {f"node000{n}" for n in range(1, 5)}
     assert len(found["scopes"]) == 4 * 9
-    assert all(node in found["told"][0] for node in (JOB, "node0001", "node0002", "node0003", "node0004"))
+    assert all(node in found["remarks"][0] for node in (JOB, "node0001", "node0002", "node0003", "node0004"))
     assert found["labels"] == {"slurm_job": JOB, "user": "ada", "account": "physics", "partition": "gpu"}
     assert found["name"] == "job-4711"
     assert abs(found["start_ns"] - job.start_ns) < 8 * NS

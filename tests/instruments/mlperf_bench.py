@@ -10,6 +10,8 @@ from tests.instruments.file_bench import T0
 if TYPE_CHECKING:
     from pathlib import Path
 
+BEGIN, END = "05-01-2024 12:00:02.000", "05-01-2024 12:00:06.000"
+
 
 def write_spl(path: Path, watts: list[str], hour: int = 12) -> Path:
     rows = (
@@ -29,12 +31,15 @@ def write_mllog(path: Path, *entries: tuple[str, Any, dict[str, Any]], time_ms: 
     return path
 
 
-def write_load(path: Path) -> Path:
-    begin, end = "05-01-2024 12:00:02.000", "05-01-2024 12:00:06.000"
-    entries: list[tuple[str, Any, dict[str, Any]]] = [
-        ("effective_scenario", "Offline", {}),
-        ("power_begin", begin, {}),
-        ("power_end", end, {}),
-    ]
-    entries += [("result_tokens_per_second", 250.0, {}), ("result_validity", "VALID", {})]
-    return write_mllog(path, *entries, time_ms=0.016)
+def write_load(path: Path, scenario: str = "Offline", begin: str = BEGIN, end: str = END, **results: float) -> Path:
+    results = results or {"result_tokens_per_second": 250.0}
+    facts = {"effective_scenario": scenario, "power_begin": begin, "power_end": end, "result_validity": "VALID"}
+    return write_mllog(path, *((key, value, {}) for key, value in {**facts, **results}.items()), time_ms=0.016)
+
+
+def write_session(path: Path, zone_s: int = 0, dc_flag: str | None = None) -> Path:
+    """Write a server.json of a session from 5 s before to 15 s after 12:00:00 UTC."""
+    times = [[T0 / 1e9 + s, 0.0] for s in (-5, 0, 10, 15)]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"timezone": zone_s, "phases": {"testing": times}, "ptd_config": {"dc_flag": dc_flag}}))
+    return path

@@ -17,8 +17,7 @@ import pytest
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError, ReadFailed
 from joulelab.instruments.file import open_archive
-from joulelab.instruments.file.cells import Cells, NotANumber, unit_of
-from joulelab.instruments.file.times import BadStamp, Clock
+from joulelab.instruments.file.values import BadStamp, Clock, NotANumber, NumberReader, find_unit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,12 +65,12 @@ def said(text: str) -> float | None:
 
 @pytest.mark.parametrize("rounds", [2_000, pytest.param(20_000, marks=pytest.mark.campaign)])
 def test_damaged_cells(rounds: int) -> None:
-    rng, cells = random.Random(1), Cells(unit_of("W") or pytest.fail("no W"))
+    rng, cells = random.Random(1), NumberReader(find_unit("W") or pytest.fail("no W"))
     numbers = texts = 0
     for _ in range(rounds):
         text = mutated(rng.choice(CELLS), rng)
         try:
-            value = cells.number(text)
+            value = cells.read_number(text)
         except NotANumber:
             texts += 1
             number = said(text)
@@ -111,7 +110,7 @@ def test_damaged_stamps(rounds: int) -> None:
     for _ in range(rounds):
         text = mutated(rng.choice(STAMPS), rng)
         try:
-            ns = clock.parse(text)
+            ns = clock.read_stamp(text)
         except BadStamp:
             continue
         read += 1
@@ -128,7 +127,7 @@ def test_damaged_numbers_of_seconds(form: str, scale: int, rounds: int) -> None:
     for _ in range(rounds):
         text = mutated(str(1_714_564_800 * 10 ** (9 - scale)) + rng.choice(["", ".25", ".123456789123"]), rng)
         try:
-            ns = clock.parse(text)
+            ns = clock.read_stamp(text)
         except BadStamp:
             continue
         read += 1

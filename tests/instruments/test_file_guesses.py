@@ -6,24 +6,24 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.instruments.file_bench import T0, at, everything, problems, seconds, told, values
+from tests.instruments.file_bench import (
+    T0,
+    at,
+    fetch_all,
+    guess_text,
+    list_events,
+    list_problems,
+    list_seconds,
+    list_values,
+)
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
-from joulelab.instruments.file import FileArchive, open_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ISO = ("2024-05-01T12:00:00Z", "2024-05-01T12:00:01Z")
-
-
-def guessed(tmp_path: Path, text: str, **config: Any) -> FileArchive:
-    path = tmp_path / "log.csv"
-    path.write_text(text)
-    archive = open_archive({"path": str(path), **config})
-    assert isinstance(archive, FileArchive)
-    return archive
 
 
 def make_file(head: str, *rows: str) -> str:
@@ -46,11 +46,11 @@ def make_file(head: str, *rows: str) -> str:
 )
 def test_scopes_and_units_are_in_the_names_of_columns(tmp_path: Path, head: str, scopes: list[str]) -> None:
     cells = ",".join("500" for _ in head.split(","))
-    archive = guessed(tmp_path, make_file(f"time,{head}", *(f"{t},{cells}" for t in ISO)))
-    found = everything(archive)
+    archive = guess_text(tmp_path, make_file(f"time,{head}", *(f"{t},{cells}" for t in ISO)))
+    found = fetch_all(archive)
     assert [f.stream.scope for f in found] == scopes
-    assert values(found[0]) == [500e3 if "kW" in head else 500.0] * 2
-    (said,) = (text for text in archive.told if "read as" in text)
+    assert list_values(found[0]) == [500e3 if "kW" in head else 500.0] * 2
+    (said,) = (text for text in archive.remarks if "read as" in text)
     assert "--time time=iso" in said
     assert f"={scopes[0]}:" in said
 
@@ -66,28 +66,28 @@ def test_scopes_and_units_are_in_the_names_of_columns(tmp_path: Path, head: str,
     ],
 )
 def test_an_obvious_time_is_found(tmp_path: Path, column: str, stamps: tuple[str, str], words: str) -> None:
-    archive = guessed(tmp_path, make_file(f"{column},power_w", *(f"{t},500" for t in stamps)))
-    assert [row[0] for row in everything(archive)[0].rows] == [T0, T0 + NS]
-    assert words in archive.told[0]
+    archive = guess_text(tmp_path, make_file(f"{column},power_w", *(f"{t},500" for t in stamps)))
+    assert [row[0] for row in fetch_all(archive)[0].rows] == [T0, T0 + NS]
+    assert words in archive.remarks[0]
 
 
 def test_date_and_time_may_be_two_columns(tmp_path: Path) -> None:
-    archive = guessed(tmp_path, make_file("date,time,w", "2024-05-01,12:00:00,500", "2024-05-01,12:00:01,500"))
-    assert seconds(everything(archive)[0]) == [0.0, 1.0]
+    archive = guess_text(tmp_path, make_file("date,time,w", "2024-05-01,12:00:00,500", "2024-05-01,12:00:01,500"))
+    assert list_seconds(fetch_all(archive)[0]) == [0.0, 1.0]
 
 
 def test_times_from_a_start_that_nobody_told_count_from_one_that_is_shown(tmp_path: Path) -> None:
-    archive = guessed(tmp_path, make_file("node,t_s,ac_w", "n1,-1.5,500", "n1,0.5,500", "n2,0,400"))
-    first, second = everything(archive)
+    archive = guess_text(tmp_path, make_file("node,t_s,ac_w", "n1,-1.5,500", "n1,0.5,500", "n2,0,400"))
+    first, second = fetch_all(archive)
     assert (first.host, second.host) == ("n1", "n2")
     assert [(row[0] - first.rows[0][0]) / NS for row in first.rows] == [0.0, 2.0]
-    assert "--time t_s=seconds --start 2000-01-01T00:00:00Z" in archive.told[0]
+    assert "--time t_s=seconds --start 2000-01-01T00:00:00Z" in archive.remarks[0]
 
 
 def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: Path) -> None:
     rows = [f"{t},{gpu},{300 + gpu}" for t in ISO for gpu in (0, 1)]
-    first, second = everything(guessed(tmp_path, make_file("time,gpu,power_w", *rows)))
-    assert (first.stream.scope, second.stream.scope, values(second)) == ("gpu:0", "gpu:1", [301.0, 301.0])
+    first, second = fetch_all(guess_text(tmp_path, make_file("time,gpu,power_w", *rows)))
+    assert (first.stream.scope, second.stream.scope, list_values(second)) == ("gpu:0", "gpu:1", [301.0, 301.0])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_not_obvious_is_asked_for_in_words_of_the_command_line(
     tmp_path: Path, head: str, row: str, code: str, word: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        guessed(tmp_path, make_file(head, row, row))
+        guess_text(tmp_path, make_file(head, row, row))
     assert error.value.code == code
     assert word in str(error.value.next)
 
@@ -118,7 +118,7 @@ def test_rows_that_may_be_of_several_devices_are_refused(tmp_path: Path) -> None
     """Read as one they would have a part of the energy."""
     rows = [f"{at(k)},{d},500" for k in range(30) for d in "ab"]
     with pytest.raises(ConfigError, match="device=pdu") as error:
-        guessed(tmp_path, make_file("t,pdu,power_w", *rows))
+        guess_text(tmp_path, make_file("t,pdu,power_w", *rows))
     assert error.value.code == "config.devices"
     bursts = [f"{at(k + g / 500)},{300 + g}" for k in range(20) for g in range(8)]
     smi = [f"2024/05/01 12:00:{k:02d}.{2 * g:03d}, {300 + g} W" for k in range(20) for g in range(8)]
@@ -128,31 +128,33 @@ def test_rows_that_may_be_of_several_devices_are_refused(tmp_path: Path) -> None
         make_file("timestamp, power.draw [W]", *smi),
     ):
         with pytest.raises(ReadFailed, match="several devices") as refused:
-            _ = guessed(tmp_path, text).interval
+            _ = guess_text(tmp_path, text).interval
         assert refused.value.code == "read-failed.mixed-rows"
     columns = [{"column": "power_w", "scope": "node.ac"}]
-    assert len(everything(guessed(tmp_path, make_file("t,power_w", *bursts), columns=columns))[0].rows) == 160
+    assert len(fetch_all(guess_text(tmp_path, make_file("t,power_w", *bursts), columns=columns))[0].rows) == 160
 
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a header and no rows"):
-        guessed(tmp_path, "time,power_w\n")
+        guess_text(tmp_path, "time,power_w\n")
 
 
 def test_the_pattern_of_a_given_time_column_is_found(tmp_path: Path) -> None:
     text = make_file("Zeit;w", "01.05.2024 12:00:00;500,5", "01.05.2024 12:00:01;500,5")
-    archive = guessed(tmp_path, text, time="Zeit", decimal=",")
-    assert seconds(everything(archive)[0]) == [0.0, 1.0]
-    assert "--time 'Zeit=%d.%m.%Y %H:%M:%S'" in archive.told[0]
+    archive = guess_text(tmp_path, text, time="Zeit", decimal=",")
+    assert list_seconds(fetch_all(archive)[0]) == [0.0, 1.0]
+    assert "--time 'Zeit=%d.%m.%Y %H:%M:%S'" in archive.remarks[0]
 
 
 def test_what_is_given_is_not_guessed(tmp_path: Path) -> None:
     text = make_file("t,power_w", "0,500", "1,500")
-    archive = guessed(tmp_path, text, time={"column": "t", "format": "seconds", "start": "2024-05-01T12:00:00Z"})
-    assert "--time" not in archive.told[0]
-    assert seconds(everything(archive)[0]) == [0.0, 1.0]
-    mapped = guessed(tmp_path, make_file("time,p", *(f"{t},5" for t in ISO)), columns=[{"column": "p", "unit": "kW"}])
-    assert mapped.told[0] == "log.csv is read as if you had typed: --time time=iso"
+    archive = guess_text(tmp_path, text, time={"column": "t", "format": "seconds", "start": "2024-05-01T12:00:00Z"})
+    assert "--time" not in archive.remarks[0]
+    assert list_seconds(fetch_all(archive)[0]) == [0.0, 1.0]
+    mapped = guess_text(
+        tmp_path, make_file("time,p", *(f"{t},5" for t in ISO)), columns=[{"column": "p", "unit": "kW"}]
+    )
+    assert mapped.remarks[0] == "log.csv is read as if you had typed: --time time=iso"
 
 
 def test_a_log_of_nvidia_smi_is_known_with_its_sensor(tmp_path: Path) -> None:
@@ -164,48 +166,48 @@ def test_a_log_of_nvidia_smi_is_known_with_its_sensor(tmp_path: Path) -> None:
         ("NVIDIA B300", 0.11, (1.0, 0.025)),
     ):
         row = f", 0, {model}, 300.1 W, 301.2 W"
-        found = everything(guessed(tmp_path, make_file(head, *(t[:-1] + row for t in ISO))))[0]
+        found = fetch_all(guess_text(tmp_path, make_file(head, *(t[:-1] + row for t in ISO))))[0]
         average, instant = found.stream.channels
         assert (average.window_s, instant.window_s) == windows, model
         assert (average.accuracy.source, average.accuracy.gain) == ("assumed", gain), model
-    stated = guessed(tmp_path, make_file(head, ISO[0][:-1] + row), gain=0.02, reference="calibrated")
-    assert everything(stated)[0].stream.channels[0].accuracy.gain == 0.02
+    stated = guess_text(tmp_path, make_file(head, ISO[0][:-1] + row), gain=0.02, reference="calibrated")
+    assert fetch_all(stated)[0].stream.channels[0].accuracy.gain == 0.02
 
 
 def test_single_zeros_between_powers_are_gaps_and_longer_ones_are_told(tmp_path: Path) -> None:
     cells = ["800"] * 50 + ["0"] + ["800"] * 20 + ["0"] * 9 + ["800"] * 5
-    archive = guessed(tmp_path, make_file("t,power_w", *(f"{at(k)},{c}" for k, c in enumerate(cells))))
-    (found,) = everything(archive)
-    assert [k for k, v in enumerate(values(found)) if v != v] == [50]
-    (gap,) = told([found], "gap")
+    archive = guess_text(tmp_path, make_file("t,power_w", *(f"{at(k)},{c}" for k, c in enumerate(cells))))
+    (found,) = fetch_all(archive)
+    assert [k for k, v in enumerate(list_values(found)) if v != v] == [50]
+    (gap,) = list_events([found], "gap")
     assert (gap["line"], gap["reason"]) == (52, "0 W between 800 and 800 W is no reading")
-    assert "9 readings of 0 W (first: line 73) are taken as switched off" in problems(archive)
-    idle = guessed(tmp_path, make_file("t,gpu0_w", *(f"{at(k)},{c}" for k, c in enumerate((5, 0, 5)))))
-    assert values(everything(idle)[0]) == [5.0, 0.0, 5.0]
+    assert "9 readings of 0 W (first: line 73) are taken as switched off" in list_problems(archive)
+    idle = guess_text(tmp_path, make_file("t,gpu0_w", *(f"{at(k)},{c}" for k, c in enumerate((5, 0, 5)))))
+    assert list_values(fetch_all(idle)[0]) == [5.0, 0.0, 5.0]
 
 
 def test_energies_of_single_rows_are_no_counter(tmp_path: Path) -> None:
     rows = [f"{at(k)},{c}" for k, c in enumerate((50, 60, 50, 60) * 10)]
     with pytest.raises(ReadFailed, match=r"'energy_j' is no counter \(it falls 19 times in 40 readings\)"):
-        _ = guessed(tmp_path, make_file("t,energy_j", *rows)).interval
+        _ = guess_text(tmp_path, make_file("t,energy_j", *rows)).interval
     rows = [f"{at(k)},{c}" for k, c in enumerate([*range(100, 140), *range(40)])]
-    assert len(everything(guessed(tmp_path, make_file("t,energy_j", *rows)))[0].rows) == 80, "one reset"
+    assert len(fetch_all(guess_text(tmp_path, make_file("t,energy_j", *rows)))[0].rows) == 80, "one reset"
 
 
 def test_what_a_name_does_not_show_is_told(tmp_path: Path) -> None:
-    plain = guessed(tmp_path, make_file("time,power_w", *(f"{t},500" for t in ISO)))
-    assert "power_w is taken for the whole node" in plain.told[1]
-    assert "gain=0.01" in plain.told[2]
-    more = guessed(tmp_path, make_file("time,ac_w,fan_w,power", *(f"{t},500,5,500" for t in ISO)), gain=0.01)
-    assert more.told[1].startswith("left out: fan_w, power;")
-    known = guessed(tmp_path, make_file("time,ac_w", *(f"{t},500" for t in ISO)), gain=0.01)
-    assert len(known.told) == 1
+    plain = guess_text(tmp_path, make_file("time,power_w", *(f"{t},500" for t in ISO)))
+    assert "power_w is taken for the whole node" in plain.remarks[1]
+    assert "gain=0.01" in plain.remarks[2]
+    more = guess_text(tmp_path, make_file("time,ac_w,fan_w,power", *(f"{t},500,5,500" for t in ISO)), gain=0.01)
+    assert more.remarks[1].startswith("left out: fan_w, power;")
+    known = guess_text(tmp_path, make_file("time,ac_w", *(f"{t},500" for t in ISO)), gain=0.01)
+    assert len(known.remarks) == 1
 
 
 def read_update(tmp_path: Path, step_s: float, cells: list[float], **column: Any) -> float | None:
     columns = [{"column": "p", "scope": "node.ac", "unit": "W", **column}]
     rows = [f"{at(step_s * k)},{c}" for k, c in enumerate(cells)]
-    found = everything(guessed(tmp_path, make_file("t,p", *rows), columns=columns))[0]
+    found = fetch_all(guess_text(tmp_path, make_file("t,p", *rows), columns=columns))[0]
     return found.stream.channels[0].update_s
 
 

@@ -5,7 +5,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.instruments.file_bench import POWER, at, everything, log, only, opened, problems, seconds, values
+from tests.instruments.file_bench import (
+    POWER,
+    at,
+    fetch_all,
+    fetch_one,
+    list_problems,
+    list_seconds,
+    list_values,
+    make_log,
+    open_text,
+)
 
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.instruments.file import CONFIG, open_archive
@@ -30,14 +40,14 @@ def test_nvidia_smi(tmp_path: Path) -> None:
     path = tmp_path / "smi.csv"
     path.write_text(text, encoding="utf-16")  # as PowerShell redirects it
     zone = {"zone": "UTC"}
-    first, second = everything(open_archive({"path": str(path), "preset": "nvidia-smi", "time": zone}))
+    first, second = fetch_all(open_archive({"path": str(path), "preset": "nvidia-smi", "time": zone}))
     assert (first.stream.scope, second.stream.scope) == ("gpu:0", "gpu:1")
     names = [c.name for c in first.stream.channels]
     assert names == ["power_w", "power_instant_w", "load", "sm_clock_hz"]
     assert second.rows[1][2][0] == 61.31
     assert math.isnan(second.rows[1][2][1])
     assert second.rows[1][2][2:] == pytest.approx((0.1, 1.41e9))
-    assert seconds(first) == [0.0, 1.0, 2.0]
+    assert list_seconds(first) == [0.0, 1.0, 2.0]
 
 
 def test_wandb(tmp_path: Path) -> None:
@@ -48,21 +58,12 @@ def test_wandb(tmp_path: Path) -> None:
     )
     path = tmp_path / "events.csv"
     path.write_text(head + "\n" + rows)
-    first, second = everything(open_archive({"path": str(path), "preset": "wandb"}))
+    first, second = fetch_all(open_archive({"path": str(path), "preset": "wandb"}))
     assert (first.stream.scope, first.stream.period_s) == ("gpu:0", 15.0)
     assert [c.name for c in first.stream.channels] == ["power_w", "load"]
-    assert values(first) == [300, 301, 302, 303]
+    assert list_values(first) == [300, 301, 302, 303]
     assert first.rows[0][2][1] == pytest.approx(0.97)
-    assert all(math.isnan(v) for v in values(second))
-
-
-def test_yokotool(tmp_path: Path) -> None:
-    path = tmp_path / "yoko.csv"
-    path.write_text(f"T,P,V,I\n{at(0)},512.3,230.1,2.23\n{at(0.1)},513.0,230.0,2.23\n")
-    found = only(open_archive({"path": str(path), "preset": "yokotool", "feeds": "node.ac", "gain": 0.001}))
-    assert found.stream.scope == "node.ac"
-    assert [c.name for c in found.stream.channels] == ["power_w", "voltage_v", "current_a"]
-    assert values(found) == [512.3, 513.0]
+    assert all(math.isnan(v) for v in list_values(second))
 
 
 # What is refused
@@ -79,15 +80,13 @@ def test_yokotool(tmp_path: Path) -> None:
         ({"columns": [{"column": "watts", "scope": "node.ac", "unit": "A", "kind": "power"}]}, "is no power"),
         ({"columns": [{"column": "watts", "scope": "gpu:{device}", "unit": "W"}]}, "needs a device"),
         ({"columns": [{"column": "watts", "scope": "gpu:0", "unit": "W", "limits": [5, 1]}]}, "limits is"),
-        ({"columns": [], "preset": "yokotool"}, "no column of a yokotool file"),
         ({"columns": "watts"}, "list of tables"),
         ({"device": "t"}, "used by no scope"),
         ({"where": {"column": "outlett", "equals": "3"}}, "there is no column 'outlett'"),
         ({"time": {"column": "t", "format": "unix_mss"}}, "did you mean 'unix_ms'"),
         ({"time": {"column": "t", "zone": "Europe/Berln"}}, "did you mean 'Europe/Berlin'"),
         ({"time": {"column": "t", "format": "seconds", "start": "noon"}}, "'noon' is no time"),
-        ({"time": None, "preset": "wandb"}, "no column of time stamps"),
-        ({"format": "xlsx"}, "csv or parquet"),
+        ({"format": "xlsx"}, "csv or parquet or spl or mllog"),
         ({"decimal": "x"}, "decimal is"),
         ({"header": -1}, "header is"),
         ({"delimiter": ", "}, "one character"),
@@ -99,22 +98,27 @@ def test_yokotool(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_said(tmp_path: Path, config: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match="(?s)" + words.replace("(", r"\(")):
-        opened(tmp_path, log(1, 2), **config)
+        open_text(tmp_path, make_log(1, 2), **config)
 
 
 def test_units_of_the_header_count_and_must_agree(tmp_path: Path) -> None:
     columns = [{"column": "P", "scope": "node.ac"}]
-    assert values(only(opened(tmp_path, log(1, 2, head="t,P [kW]"), columns=columns))) == [1000.0, 2000.0]
-    assert values(only(opened(tmp_path, log(1, 2, head="t,P (kW)"), columns=[{**columns[0], "column": "P (kW)"}]))) == [
+    assert list_values(fetch_one(open_text(tmp_path, make_log(1, 2, head="t,P [kW]"), columns=columns))) == [
+        1000.0,
+        2000.0,
+    ]
+    assert list_values(
+        fetch_one(open_text(tmp_path, make_log(1, 2, head="t,P (kW)"), columns=[{**columns[0], "column": "P (kW)"}]))
+    ) == [
         1000.0,
         2000.0,
     ]
     with pytest.raises(ConfigError, match="2 columns are called 'P'"):
-        opened(tmp_path, log("1,2", head="t,P [W],P [kW]"), columns=columns)
+        open_text(tmp_path, make_log("1,2", head="t,P [W],P [kW]"), columns=columns)
     with pytest.raises(ConfigError, match="by its header"):
-        opened(tmp_path, log(1, head="t,P [A]"), columns=[{**columns[0], "unit": "W"}])
+        open_text(tmp_path, make_log(1, head="t,P [A]"), columns=[{**columns[0], "unit": "W"}])
     with pytest.raises(ConfigError, match="in kW by its header, not in W"):
-        opened(tmp_path, log(0.3, head="t,P [kW]"), columns=[{"column": "P", "scope": "gpu:0", "unit": "W"}])
+        open_text(tmp_path, make_log(0.3, head="t,P [kW]"), columns=[{"column": "P", "scope": "gpu:0", "unit": "W"}])
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,10 @@ def test_units_of_the_header_count_and_must_agree(tmp_path: Path) -> None:
 )
 def test_units_at_the_end_of_a_header_count(tmp_path: Path, head: str, unit: str | None, value: float) -> None:
     columns = [{"column": head, "scope": "node.ac"} | ({"unit": unit} if unit else {})]
-    assert values(only(opened(tmp_path, log(1, 1, head=f"t,{head}"), columns=columns))) == [value, value]
+    assert list_values(fetch_one(open_text(tmp_path, make_log(1, 1, head=f"t,{head}"), columns=columns))) == [
+        value,
+        value,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,13 +149,13 @@ def test_units_at_the_end_of_a_header_count(tmp_path: Path, head: str, unit: str
 )
 def test_units_at_the_end_of_a_header_must_agree(tmp_path: Path, head: str, unit: str) -> None:
     columns = [{"column": head, "scope": "node.ac", "unit": unit}]
-    with pytest.raises(ConfigError, match=f"by its header, not in {unit}; leave the unit out"):
-        opened(tmp_path, log(1, head=f"t,{head}"), columns=columns)
+    with pytest.raises(ConfigError, match=f"by its header, not in {unit}; type --map"):
+        open_text(tmp_path, make_log(1, head=f"t,{head}"), columns=columns)
 
 
 def test_a_unit_that_may_be_two_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the unit of 'power_mw' is 'mw'"):
-        opened(tmp_path, log(1, head="t,power_mw"), columns=[{"column": "power_mw", "scope": "node.ac"}])
+        open_text(tmp_path, make_log(1, head="t,power_mw"), columns=[{"column": "power_mw", "scope": "node.ac"}])
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -157,9 +164,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
         open_archive({"path": str(tmp_path), "time": "t", "columns": POWER})
     with pytest.raises(Unavailable, match="no header and no rows"):
-        opened(tmp_path, "")
+        open_text(tmp_path, "")
     with pytest.raises(ReadFailed, match="no row fits"):
-        _ = opened(tmp_path, "t,watts\n").interval
+        _ = open_text(tmp_path, "t,watts\n").interval
     with pytest.raises(ConfigError, match="no path"):
         open_archive({"time": "t"})
     secret = tmp_path / "log.csv"
@@ -184,52 +191,52 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     ("cells", "advice"),
     [
-        (("1,234", "2,345"), 'decimal=","; or, where 1,234 means 1234, that of thousands: thousands=","'),
-        (("1,234.5", "950"), 'declare the separator of thousands: thousands=","'),
-        (("1,234,567", "2,345"), 'declare the separator of thousands: thousands=","'),
-        (("1,234", "99,5"), 'declare the decimal comma: decimal=","'),
-        (("1.234,567", "99,5"), 'declare the decimal comma: decimal="," thousands="."'),
-        (("1 300",), 'declare the separator of thousands: thousands=" "'),
-        (("1_300",), 'declare the separator of thousands: thousands="_"'),
-        (("-1'300'000.5 W",), 'declare the separator of thousands: thousands="\'"'),
+        (("1,234", "2,345"), 'decimal mark, type decimal=","; if it separates thousands, type thousands=","'),
+        (("1,234.5", "950"), '; type thousands=","'),
+        (("1,234,567", "2,345"), '; type thousands=","'),
+        (("1,234", "99,5"), '; type decimal=","'),
+        (("1.234,567", "99,5"), '; type decimal="," thousands="."'),
+        (("1 300",), '; type thousands=" "'),
+        (("1_300",), '; type thousands="_"'),
+        (("-1'300'000.5 W",), '; type thousands="\'"'),
     ],
 )
 def test_the_advice_on_a_comma_offers_all_that_it_may_be(tmp_path: Path, cells: tuple[str, ...], advice: str) -> None:
     text = "t;watts\n" + "".join(f"{at(k)};{cell}\n" for k, cell in enumerate((*cells, cells[0])))
     with pytest.raises(ReadFailed) as refused:
-        _ = opened(tmp_path, text).interval
+        _ = open_text(tmp_path, text).interval
     assert str(refused.value).endswith(advice)
 
 
 @pytest.mark.parametrize("cell", ['"1,300"', '"1,300.5 W"', '"12,5"', "1 300"])
 def test_one_number_with_a_separator_among_plain_ones_refuses_the_file(tmp_path: Path, cell: str) -> None:
-    with pytest.raises(ReadFailed, match=r"'watts' cannot be read.*1 cells are no numbers; first: line 102.*declare"):
-        _ = opened(tmp_path, log(*[700] * 100, cell, *[700] * 100)).interval
+    with pytest.raises(ReadFailed, match=r"'watts' cannot be read.*1 cells are no numbers; first: line 102.*type"):
+        _ = open_text(tmp_path, make_log(*[700] * 100, cell, *[700] * 100)).interval
 
 
 def test_points_between_thousands_are_found_beside_a_decimal_comma(tmp_path: Path) -> None:
     text = f"t;watts\n{at(0)};700,5\n{at(1)};1.300\n"
     with pytest.raises(ReadFailed, match=r'thousands="\."'):
-        _ = opened(tmp_path, text, decimal=",").interval
-    assert values(only(opened(tmp_path, text, decimal=",", thousands="."))) == [700.5, 1300.0]
+        _ = open_text(tmp_path, text, decimal=",").interval
+    assert list_values(fetch_one(open_text(tmp_path, text, decimal=",", thousands="."))) == [700.5, 1300.0]
 
 
 def test_much_text_among_numbers_refuses_the_file_and_a_little_is_a_gap(tmp_path: Path) -> None:
     cells = [700] * 100
-    assert "5 cells are no numbers" in problems(opened(tmp_path, log(*cells, *["over"] * 5)))
+    assert "5 cells are no numbers" in list_problems(open_text(tmp_path, make_log(*cells, *["over"] * 5)))
     with pytest.raises(ReadFailed, match=r"6 cells are no numbers.*missing=over"):
-        _ = opened(tmp_path, log(*cells, *["over"] * 6)).interval
-    assert len(values(only(opened(tmp_path, log(*cells, *["over"] * 6), missing=["over"])))) == 106
+        _ = open_text(tmp_path, make_log(*cells, *["over"] * 6)).interval
+    assert len(list_values(fetch_one(open_text(tmp_path, make_log(*cells, *["over"] * 6), missing=["over"])))) == 106
 
 
 def test_much_that_does_not_fit_the_header_refuses_the_file(tmp_path: Path) -> None:
     with pytest.raises(ReadFailed, match=r"30 rows have another number of cells.*quote cells"):
-        _ = opened(tmp_path, log(*[700] * 70, *["1,300"] * 30)).interval
+        _ = open_text(tmp_path, make_log(*[700] * 70, *["1,300"] * 30)).interval
 
 
 def test_a_comma_between_thousands_is_read_as_advised(tmp_path: Path) -> None:
     text = f"t;watts\n{at(0)};1,234\n{at(1)};950\n"
-    assert values(only(opened(tmp_path, text, thousands=","))) == [1234.0, 950.0]
+    assert list_values(fetch_one(open_text(tmp_path, text, thousands=","))) == [1234.0, 950.0]
 
 
 def test_the_module_says_what_it_is() -> None:
@@ -253,7 +260,7 @@ def test_neither_numpy_nor_duckdb_is_imported() -> None:
 def test_columns_of_two_families_are_wrong_on_their_own(tmp_path: Path) -> None:
     """AC and DC of one file are of two instruments: their errors must not cancel in the supply's efficiency."""
     columns = [{"column": name, "scope": f"node.{name}", "unit": "W"} for name in ("ac", "dc")]
-    found = everything(opened(tmp_path, log("100,90", "100,90", head="t,ac,dc"), columns=columns, gain=0.02))
+    found = fetch_all(open_text(tmp_path, make_log("100,90", "100,90", head="t,ac,dc"), columns=columns, gain=0.02))
     ac, dc = (f.stream.channels[0].accuracy for f in found)
     assert ac.shared.endswith(":node.ac")
     assert dc.shared.endswith(":node.dc")

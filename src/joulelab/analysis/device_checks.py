@@ -47,6 +47,7 @@ LEAST_HIGH_W = {"gpu": 2.0, "cpu": 1.0, "outlet": 8.0}
 LEAST_MEAN_W = {"node.ac": 20.0, "node.dc": 20.0, "rack": 100.0}
 # The same for nodes that were measured live: small computers take more (a Raspberry Pi 4 idles at 2.7 W).
 LEAST_LIVE_W = {"node.ac": 2.0, "node.dc": 2.0}
+SURE_UNITS = "ptdaemon"  # imported readings in W by their format: MLPerf measures small computers, too
 MOST_PIDS = 5
 # Power caps. Devices round the cap that they are given; more than this is another cap.
 ROUNDING_W = 1.0
@@ -101,7 +102,8 @@ def _check_powers(run: RunEvidence) -> Iterator[Check]:
 def _check_mean_power(run: RunEvidence, scope: ScopeChannels, result: ScopeResult) -> Iterator[Check]:
     """Find a node or rack with less power than any idle one: its meter has another unit, or measures only a part."""
     mean, best, meter = result.mean_w.value, scope.best, result.reading.meter
-    least_w = (LEAST_MEAN_W if run.imported else LEAST_LIVE_W).get(scope.scope, 0.0)
+    is_doubtful = run.imported and best.spec.accuracy.shared != SURE_UNITS
+    least_w = (LEAST_MEAN_W if is_doubtful else LEAST_LIVE_W).get(scope.scope, 0.0)
     if not 0 <= mean < least_w or result.reading.estimate:
         return
     if best.spec.kind == "counter" and not best.members and not 0 < _read_powers(best, run, MOST_ELSE_W)[1] < least_w:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from joulelab.run.run_import import ArchiveRequest, ImportedRun
 
 SOURCES = ("slurm", "prometheus", "csv", "wandb", "mlperf")
-MLPERF_LOGS = ("mlperf_log_detail.txt", "spl.txt", "result_*.txt", "node_*.txt")
+MLPERF_LOGS = ("mlperf_log_detail.txt*", "spl.txt*", "result_*.txt*", "node_*.txt*")  # also by gzip
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
 EXAMPLES = format_examples(
     "joulelab import csv power.csv",
@@ -51,7 +51,7 @@ EXAMPLES = format_examples(
 )
 @click.option("--time", "stamps", metavar="COLUMN[=FORMAT]", help="Column with the times: t=unix_ms.")
 @click.option("--start", metavar="TIME", help="Time 0 of the file, if its times are relative.")
-@click.option("--preset", metavar="NAME", help="Layout of the file: nvidia-smi, wandb, yokotool, spl or mllog.")
+@click.option("--preset", metavar="NAME", help="Layout of the file: nvidia-smi, wandb, spl or mllog.")
 @click.option(
     "--entry", "entries", multiple=True, metavar="NAME", help="Also read this entry of joulelab.toml; repeatable."
 )
@@ -76,16 +76,16 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
     if options["into"] is not None:
         _print_imported(_attach_job(source, what, runs, options), as_json=as_json)
         return
-    from joulelab.instruments.file.times import utc_ns, zone_of
+    from joulelab.instruments.file.values import find_zone, read_user_time
     from joulelab.run.run_import import ImportRequest, import_archives
     from joulelab.store.imported import ImportedPhase
 
-    zone = zone_of(options["zone"], "--zone") if options["zone"] else None
-    start_ns = None if options["since"] is None else utc_ns(options["since"], zone, "--from")
-    end_ns = None if options["until"] is None else utc_ns(options["until"], zone, "--to")
-    idle = tuple(utc_ns(t, zone, "--idle") for t in options["idle"]) if options["idle"] else None
+    zone = find_zone(options["zone"], "--zone") if options["zone"] else None
+    start_ns = None if options["since"] is None else read_user_time(options["since"], zone, "--from")
+    end_ns = None if options["until"] is None else read_user_time(options["until"], zone, "--to")
+    idle = tuple(read_user_time(t, zone, "--idle") for t in options["idle"]) if options["idle"] else None
     phases = [
-        ImportedPhase(name, utc_ns(start, zone, "--phase"), utc_ns(end, zone, "--phase"))
+        ImportedPhase(name, read_user_time(start, zone, "--phase"), read_user_time(end, zone, "--phase"))
         for name, start, end in options["phases"]
     ]
     if any(p.end_ns <= p.start_ns for p in phases) or (idle and idle[1] <= idle[0]):
@@ -156,6 +156,8 @@ def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) ->
     entries = [read_archive_entry(n, os.environ, host, named=options["config"]) for n in options["entries"]]
     if source == "mlperf":
         files = _find_mlperf_logs(subjects)
+        if options["host"] and sum(Path(f).name.startswith("node_") for f in files) > 1:
+            raise ConfigError("--host is one name for several nodes", next="leave it out", code="config.hosts")
         logs = [(Path(f).stem, _make_file_settings(source, f, options, settings)) for f in files]
         return [*(make_archive_request("file", stem, one, os.environ) for stem, one in logs), *entries]
     if len(subjects) > 1:
@@ -189,29 +191,27 @@ def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) ->
 def _find_mlperf_logs(subjects: Sequence[str]) -> list[str]:
     """Return the logs of a run of MLPerf, those of its load first: files as given, those of a folder by their names.
 
-    Raises ConfigError.
+    The log of a training, `result_0.txt`, and its power logs in `power/result_0` belong together. Raises ConfigError.
     """
     if not subjects:
         raise ConfigError("no folder is given", next="joulelab import mlperf FOLDER", code="config.no-file")
     found: list[Path] = []
     for subject in map(Path, subjects):
+        powers, load = subject.parent / "power" / subject.stem, subject.parent.parent / f"{subject.name}.txt"
         if not subject.is_dir():
-            found.append(subject)
+            found += [subject, *(sorted(powers.glob("node_*.txt*")) if powers.is_dir() and len(subjects) == 1 else ())]
             continue
-        inside = sorted(p for name in MLPERF_LOGS for p in subject.rglob(name))
+        inside = sorted(p for name in MLPERF_LOGS for p in subject.rglob(name) if p.parent.name != "ranging")
+        inside += [load] if subject.parent.name == "power" and load.is_file() else []
         single = [p.name for p in inside if not p.name.startswith("node_")]
-        if not inside or len(set(single)) < len(single) or len([n for n in single if n.startswith("result_")]) > 1:
+        loads = [name for name in single if name.startswith("result_")]
+        if not inside or len(set(single)) < len(single) or len(loads) > 1:
             listed = ", ".join(str(p) for p in inside[:8]) or f"none of {', '.join(MLPERF_LOGS)}"
             advice = "name the folder of one run, or its files: joulelab import mlperf mlperf_log_detail.txt spl.txt"
-            raise ConfigError(
-                "it does not hold the logs of one run",
-                where=str(subject),
-                why=listed,
-                next=advice,
-                code="config.mlperf",
-            )
+            what = "it does not hold the logs of one run"
+            raise ConfigError(what, where=str(subject), why=listed, next=advice, code="config.mlperf")
         found += inside
-    return [str(p) for p in sorted(found, key=lambda p: p.name == "spl.txt" or p.name.startswith("node_"))]
+    return [str(p) for p in sorted(dict.fromkeys(found), key=lambda p: p.name.startswith(("spl", "node_")))]
 
 
 def _list_servers(
@@ -262,9 +262,9 @@ def _make_file_settings(source: str, path: str, options: dict[str, Any], typed: 
 def _read_map(text: str) -> dict[str, str]:
     column, equals, place = text.rpartition("=")
     scope, colon, unit = place.rpartition(":")
-    from joulelab.instruments.file.cells import unit_of
+    from joulelab.instruments.file.values import find_unit
 
-    if not colon or unit_of(unit) is None:  # the scope may contain a colon: gpu:0
+    if not colon or find_unit(unit) is None:  # the scope may contain a colon: gpu:0
         scope, unit = place, ""
     if not equals or not scope:
         raise ConfigError(
@@ -300,7 +300,7 @@ def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:
     if as_json:
         from joulelab.report.result_json import describe_result
 
-        extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.remarks)}
+        extra = {"folder": str(imported.run), "problems": list(imported.problems), "remarks": list(imported.remarks)}
         print_json(describe_result(result) | extra)
         return
     from joulelab.report.run_tables import lay_out_run

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PROBLEM_STATES = ("warning", "failed")  # of events about the time span
 QUARTER_NS, MOST_QUARTERS = 900 * 10**9, 14 * 4  # zones are apart by quarters of an hour, up to 14 h
+EDGE_NS = 60 * 10**9  # readings of a load may begin and end so much inside of it
 COMMAND_LINE = KeySource(Path("the command line"))
 
 
@@ -123,7 +124,7 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
             unsure_s=_get_span_error(archives, wanted),
         )
         run = import_run(runs, what)
-        remarks = [str(text) for a in archives for text in getattr(a, "told", ())]
+        remarks = [str(text) for a in archives for text in getattr(a, "remarks", ())]
     from joulelab.store.seal import seal_run
 
     seal_run(run, wait=True)
@@ -135,12 +136,17 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
 def _refuse_no_readings(
     parts: Sequence[ImportedMeter], archives: Sequence[Archive], source: str, span: tuple[int, int]
 ) -> None:
-    """Raise ReadFailed where no stream has readings in the run or on both sides of it, with the times of readings."""
+    """Raise ReadFailed where no stream has readings in the run or on both sides of it, with the times of readings.
+
+    Beside the log of a load, readings have to cover the whole run: clocks of two zones may overlap in part.
+    """
     start_ns, end_ns = span
     times = [(f.rows[0][0], f.rows[-1][1]) for part in parts for f in part.streams if len(f.rows)]
-    if any(first <= end_ns and last >= start_ns for first, last in times):
+    overlap = any(first <= end_ns and last >= start_ns for first, last in times)
+    is_local = any(getattr(a, "is_local", False) for a in archives)
+    if overlap and (not is_local or any(a <= start_ns + EDGE_NS and b >= end_ns - EDGE_NS for a, b in times)):
         return
-    why, advice = None, next((a.lacks for a in archives if hasattr(a, "lacks")), "give --from and --to")
+    why, advice = None, next((a.lacks for a in archives if hasattr(a, "lacks") and not times), "give --from and --to")
     own = next((a.interval for a in archives if hasattr(a, "find_cell")), None)  # type: ignore[attr-defined]
     if own is not None:
         ours, theirs = (f"from {format_utc(a)} to {format_utc(b)}" for a, b in (span, own))
@@ -148,8 +154,8 @@ def _refuse_no_readings(
         quarters = round((start_ns + end_ns - sum(own)) / 2 / QUARTER_NS)
         if abs(quarters) <= MOST_QUARTERS:
             advice += f"; if the clock of the readings is of another zone, type clock_offset_s={quarters * 900}"
-    what, code = "there is no reading in that interval", "read-failed.no-readings"
-    raise ReadFailed(what, where=source, why=why, next=advice, code=code)
+    what = "the readings do not cover the run" if overlap else "there is no reading in that interval"
+    raise ReadFailed(what, where=source, why=why, next=advice, code="read-failed.no-readings")
 
 
 def _refuse_impossible_powers(request: ArchiveRequest, archive: Archive, fetched: Sequence[Fetched]) -> None:
@@ -173,7 +179,7 @@ def _refuse_impossible_powers(request: ArchiveRequest, archive: Archive, fetched
                 f"{watts:g} W is no power of {scope}",
                 where=f"{request.settings.get('path')}, line {line}, column {column!r}",
                 why=f"{why}; {len(wrong)} of {len(one.rows)} readings are such",
-                next=f"correct the file, or the unit: --map '{column}={scope}:UNIT'; "
+                next=f"correct the file, or the unit: --map '{column}={scope}:UNIT' header_units=false; "
                 f"where {text} stands for no reading, type 'missing={text}'",
                 code="read-failed.impossible-power",
             )

@@ -1,144 +1,131 @@
-"""Read what something else has measured and written into a file: CSV or Parquet, columns mapped by configuration."""
+"""Read measurements of other programs from files: CSV or Parquet with mapped columns, logs of MLPerf."""
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
-from joulelab.core.spec import Fetched
-from joulelab.core.text import suggest_name
 from joulelab.instruments import wall
 from joulelab.instruments.file.guesses import guess_layout
-from joulelab.instruments.file.layout import Layout, Names, check_tables, layout_of
+from joulelab.instruments.file.layout import Header, make_layout
 from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
-from joulelab.instruments.file.presets import PRESETS, find_preset, preset
-from joulelab.instruments.file.source import CsvSource, ParquetSource, read_lines, sha256
+from joulelab.instruments.file.presets import PRESETS, apply_preset, check_preset, find_preset
+from joulelab.instruments.file.sources import CsvSource, ParquetSource, hash_file, read_lines
 from joulelab.instruments.file.streams import (
     Track,
     drop_zeros,
-    fetched,
     find_mixed_rows,
-    find_update_s,
+    find_update,
     is_much,
-    unreadable,
+    make_streams,
+    refuse_texts,
 )
-from joulelab.instruments.file.times import BadStamp, Clock, guess, zone_of
+from joulelab.instruments.file.values import BadStamp, find_zone
 from joulelab.instruments.settings import check_keys, seconds, text
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Mapping, Sequence
 
+    from joulelab.core.spec import Fetched
 
-SUMMARY = "CSV or Parquet files that something else wrote, asked after the fact"
+SUMMARY = "CSV or Parquet files of other programs, read after the fact"
 PRIVILEGE = "none beyond reading the file"
 TRIED = "public logs of nodes and GPUs, a submission of MLPerf Inference, and files made for tests"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
 CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
-    "path": "the file",
+    "path": "the file, also compressed by gzip",
     "format": "csv, parquet, or MLPerf's spl or mllog (found from the file)",
     "preset": f"a known layout: {', '.join(PRESETS)}",
-    "delimiter": "what separates cells (guessed from the header)",
+    "delimiter": "separator of cells (guessed from the header)",
     "decimal": "decimal mark: . or ,",
-    "thousands": "what separates thousands, if anything does",
+    "thousands": "separator of thousands, if there is one",
     "header": "line of the column names; 0 = there are none, and columns are called 1, 2, ...",
-    "comment": "what lines to leave out begin with (#)",
+    "header_units": "false = units in the header are wrong, and those of `columns` count",
+    "comment": "beginning of lines to leave out (#)",
     "encoding": "utf-8, utf-16, latin-1 ...",
     "missing": 'text that means "no value", beside N/A, -, nan and empty cells, or a list of them',
     "time": "the time stamps: {column, format, zone, start}",
     "clock_offset_s": "seconds to add to the file's time stamps",
     "columns": "list of {column, scope, unit, kind, name, update_s, window_s, gain, offset_w, reference, ...}",
     "where": "rows to keep: {column, equals}, or a list of such",
-    "device": "column that tells devices apart; used in scopes as {device}",
+    "device": "column that separates devices; used in scopes as {device}",
     "host": "the node's name, or {column} if a column has it",
 }
-Source = CsvSource | ParquetSource
+FORMATS = ("csv", "parquet", "spl", "mllog")
 MOST_PROBED = 1000  # lines in which a log of MLPerf has to show itself
 
 
 def check(config: Mapping[str, Any]) -> None:
     """Check an entry before it is used; the file need not be there yet. Raises ConfigError."""
-    _path(config)
-    known = config.get("preset")
-    if known is not None and known not in PRESETS:
-        where = f"meter {wall.label_of(config)}"
-        raise ConfigError(f"there is no preset {known!r}", where=where, next=suggest_name(str(known), list(PRESETS)))
-    _form(Path("x.csv"), config)
-    check_tables(config)
+    _check_form(config)
+    check_preset(config, f"meter {wall.label_of(config)}")
 
 
 def open_archive(config: Mapping[str, Any]) -> FileArchive | LoadArchive:
     """Open a file and check its columns. Raises ConfigError, Unavailable, Denied."""
-    path = _path(config)
-    source = _source(path, config)
-    if isinstance(source, MllogSource) and not source.has_readings:
+    path = _check_form(config)
+    source = _open_source(path, config)
+    if isinstance(source, MllogSource) and not source.readings:
         return LoadArchive(path, source.load)
-    return FileArchive(path, dict(config), source)
-
-
-def _path(config: Mapping[str, Any]) -> Path:
-    check_keys("file", config, CONFIG)
-    label = wall.label_of(config)
-    given = text(label, config, "path")
-    if not given:
-        raise ConfigError("no path is given", where=f"meter {label}", next='set path = "power.csv"')
-    return Path(given).expanduser()
+    return FileArchive(path, config, source)
 
 
 class FileArchive:
-    """Give the streams of one file; it is read once, when first asked for."""
+    """Give the streams of one file, which is read once; `remarks` are choices that it made."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], source: Source) -> None:
-        self.path = path
-        self._source = source
-        names = Names(self._source.names, str(path))
-        complete = self._complete(config, names)
-        if isinstance(self._source, ParquetSource):
-            complete |= {"decimal": ".", "thousands": ""}  # the file holds numbers, not texts of them
-        self.layout: Layout = layout_of(complete, names)
-        if any(c.spec.kind != "state" and c.spec.accuracy.source == "unknown" for c in self.layout.columns):
-            self.told.append("how accurate its meter was is not in the file: type gain=0.01 for 1 % to get an interval")
-        label = wall.label_of(config)
-        self._period_s = seconds(label, config, "period_s", 1.0) if "period_s" in config else None
-        self._tracks: list[Track] | None = None
+    def __init__(self, path: Path, config: Mapping[str, Any], source: CsvSource | ParquetSource) -> None:
+        self.path, self._source = path, source
+        self.remarks: list[str] = []
+        self._is_guessed = False
+        self._tracks: list[Track] = []
         self._events: list[dict[str, Any]] = []
         self._updates_s: dict[int, float] = {}
-
-    def _complete(self, config: Mapping[str, Any], names: Names) -> dict[str, Any]:
-        """Return the settings with those of a preset, or with guessed ones where columns or times are not given.
-
-        What was guessed is in `told`.
-        """
-        self.told: list[str] = []
-        self._is_guessed = False
-        if isinstance(self._source, MllogSource):
-            self.told += self._source.load.list_remarks(self.path.name)
-        rows = [cells for _, cells in islice(self._source.rows(), MOST_PROBED)]
-        if config.get("preset") is None and not config.get("columns") and (known := find_preset(names)):
-            self.told.append(f"{self.path.name} is read as if you had typed: --preset {known}")
-            config = {**config, "preset": known}
-        complete = preset(config, names, rows[0] if rows else ())
-        if config.get("preset") is not None:
-            self._is_guessed = (
-                config["preset"] == "nvidia-smi" and not complete.get("device") and not config.get("columns")
+        header = Header(source.names, str(path))
+        settings = self._complete_settings(dict(config), header)
+        if isinstance(source, ParquetSource):
+            settings |= {"decimal": ".", "thousands": ""}  # the file holds numbers, not texts of them
+        self.layout = make_layout(settings, header, source.decimal)
+        if any(c.spec.kind != "state" and c.spec.accuracy.source == "unknown" for c in self.layout.columns):
+            self.remarks.append(
+                "the accuracy of its meter is not in the file: type gain=0.01 for 1 % to get an interval"
             )
-            return complete
-        guess = guess_layout(config, names, rows)
-        self._is_guessed = "columns" in guess.settings
-        self.told += guess.list_remarks(self.path.name)
-        return complete | guess.settings
+        self._period_s = seconds(self.layout.label, config, "period_s", 1.0) if "period_s" in config else None
+
+    def _complete_settings(self, config: dict[str, Any], header: Header) -> dict[str, Any]:
+        """Return the settings with those of a preset, or with guessed ones; adds remarks on both."""
+        rows = [cells for _, cells in islice(self._source.read_rows(), MOST_PROBED)]
+        if isinstance(self._source, MllogSource):
+            self.remarks += self._source.load.list_remarks(self.path.name)
+        if config.get("preset") is None and not config.get("columns") and (known := find_preset(header)):
+            self.remarks.append(f"{self.path.name} is read as if you had typed: --preset {known}")
+            config["preset"] = known
+        if config.get("preset") is None:
+            guess = guess_layout(config, header, rows)
+            self._is_guessed = "columns" in guess.settings
+            self.remarks += guess.list_remarks(self.path.name)
+            return config | guess.settings
+        settings = apply_preset(config, header, rows[0] if rows else ())
+        self._is_guessed = config["preset"] == "nvidia-smi" and not settings.get("device") and not config.get("columns")
+        if isinstance(self._source, SplSource) and "clock_offset_s" not in config and not settings["time"].get("zone"):
+            session, remarks = self._source.read_session()
+            self.remarks += remarks
+            settings["time"] = {**settings["time"], "zone": session.pop("zone", None)}
+            settings = session | settings
+        return settings
 
     @property
     def interval(self) -> tuple[int, int]:
         """Return begin and end of the run as the file states them, else its first and last stamp. Raises MeterError."""
         if isinstance(self._source, MllogSource) and self._source.load.interval is not None:
             return self._source.load.interval
-        times = [t.times for t in self._load()]
-        return min(min(t) for t in times), max(max(t) for t in times)
+        tracks = self._load_tracks()
+        return min(t.times[0] for t in tracks), max(t.times[-1] for t in tracks)
 
     @property
     def steps(self) -> list[tuple[str, int, int, dict[str, float]]]:
@@ -147,196 +134,158 @@ class FileArchive:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what identifies the file, and how it was read: name, size, hash, mapped columns. Raises MeterError."""
-        time = self.layout.time
+        """Return the identity of the file, and how it was read: name, size, hash, mapped columns. Raises MeterError."""
         return {
             "file": self.path.name,
             "bytes": self.path.stat().st_size,
-            "sha256": sha256(self.path),
+            "sha256": hash_file(self.path),
             "columns": {c.name: f"{c.scope} {c.spec.name}" for c in self.layout.columns},
-            "zone": time.zone,
-            "clock_offset_s": time.offset_ns / NS,
+            "zone": self.layout.clock.zone and str(self.layout.clock.zone),
+            "clock_offset_s": self.layout.offset_ns / NS,
         }
 
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:
-        """Return what the file holds of [start, end], and the nearest rows outside. Raises MeterError."""
-        found: list[Fetched] = []
-        for track in self._load():
-            rows = track.near(start_utc_ns, end_utc_ns)
-            part = track if rows is None else track.only(rows)
-            found += fetched(part, self.layout, self._period_s, self._updates_s)
-        if found:  # what concerns the file as a whole is told once
-            first = found[0]
-            found[0] = Fetched(first.stream, first.rows, first.host, [*self._events, *first.events])
-        return found
+        """Return the readings of [start, end], and the nearest rows outside. Raises MeterError."""
+        parts = [track.cut_rows(start_utc_ns, end_utc_ns) for track in self._load_tracks()]
+        found = [one for p in parts for one in make_streams(p, self.layout, self._period_s, self._updates_s)]
+        # Events of the whole file are in its first stream.
+        return [replace(found[0], events=[*self._events, *found[0].events]), *found[1:]]
 
     def find_cell(self, t_ns: int, one: Fetched, channel: str) -> tuple[int, str, str]:
         """Return line, column and text of the reading of a channel at a time."""
-        track = next(t for t in self._load() if (t.host, t.device) == (one.host, one.stream.device) and t_ns in t.times)
-        line = track.lines[track.times.index(t_ns)]
-        scopes = (c.scope.replace("{device}", track.device) for c in self.layout.columns)
-        here = (one.stream.scope, channel)
-        column = next(c for c, s in zip(self.layout.columns, scopes, strict=True) if (s, c.spec.name) == here)
-        return line, column.name, next(cells[column.index].strip() for k, cells in self._source.rows() if k == line)
+        same = [t for t in self._load_tracks() if (t.host, t.device) == (one.host, one.stream.device)]
+        track = next(t for t in same if t_ns in t.times)
+        scopes = [(c.scope.replace("{device}", track.device), c.spec.name) for c in self.layout.columns]
+        column = self.layout.columns[scopes.index((one.stream.scope, channel))]
+        line, rows = track.lines[track.times.index(t_ns)], self._source.read_rows()
+        return line, column.name, next(cells[column.index].strip() for k, cells in rows if k == line)
 
     def close(self) -> None:
-        """Forget what was read; closing twice is harmless."""
-        self._tracks = None
+        """Forget the readings; closing twice is harmless."""
+        self._tracks = []
 
-    def _load(self) -> list[Track]:
-        if self._tracks is None:
-            self._tracks = self._read()
-        return self._tracks
+    def _load_tracks(self) -> list[Track]:
+        """Read the file, once. Raises MeterError where its rows cannot be right."""
+        if self._tracks:
+            return self._tracks
+        layout, where = self.layout, str(self.path)
+        tracks, bad_times, first_bad = self._read_rows()
+        faults, count = self._source.faults, sum(len(t.times) for t in tracks)
+        why = f"{bad_times} rows without a time stamp, first {first_bad}" if bad_times else "no row fits"
+        shapes = None
+        if faults.shape:
+            shapes = f"{faults.shape} rows have another number of cells than the header (first: line "
+            shapes += f'{faults.first_line}): set delimiter=";" and, for decimal commas, decimal=","; '
+            shapes += 'quote cells that hold the delimiter ("1,300")'
+        if not tracks:
+            raise ReadFailed("the file has no rows", where=where, why=why, next=shapes, code="read-failed.no-rows")
+        refuse_texts(tracks, layout, where)
+        if is_much(faults.shape, count):
+            what, why = "many rows do not fit the header", "a part of the readings is not the whole"
+            raise ReadFailed(what, where=where, why=why, next=shapes, code="read-failed.shape")
+        if is_much(bad_times, count):
+            advice = "type --time COLUMN=FORMAT; times in the hour in which clocks change have to be UTC"
+            raise ReadFailed("many rows have no time", where=where, why=why, next=advice, code="read-failed.no-times")
+        mixed = next((why for t in tracks if (why := find_mixed_rows(t))), "") if self._is_guessed else ""
+        if mixed:
+            raise ReadFailed(
+                "its rows seem to be of several devices",
+                where=where,
+                why=mixed,
+                next="log a column that separates them (nvidia-smi: index), and type device=COLUMN "
+                "--map 'COLUMN=gpu:{device}'; if they are of one device, type --map COLUMN=SCOPE for each column",
+                code="read-failed.mixed-rows",
+            )
+        problems = self._list_problems(tracks)
+        problems += [remark for track in tracks for remark in drop_zeros(track, layout)]
+        if bad_times:
+            problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
+        event = {"t": min(t.times[0] for t in tracks), "event": "problem", "meter": layout.label}
+        self._events = [{**event, "what": f"{self.path.name}: {problem}"} for problem in problems]
+        for k, column in enumerate(layout.columns):
+            if column.spec.kind == "power" and column.spec.update_s is None and k not in self._updates_s:
+                self._updates_s[k] = max(find_update(track, k) for track in tracks)
+                if update_s := self._updates_s[k]:
+                    self.remarks.append(f"{column.name} has a new value about every {update_s:.3g} s, rows repeat it")
+        self._tracks = tracks
+        return tracks
 
-    def _read(self) -> list[Track]:
-        layout, tracks = self.layout, dict[tuple[str, str], Track]()
-        clock, bad_times, first_bad = None, 0, ""
-        at, offset = layout.time.columns, layout.time.offset_ns
-        for line, cells in self._source.rows():
+    def _read_rows(self) -> tuple[list[Track], int, str]:
+        """Return the rows by host and device in order of time; rows without a time are counted, with the first one."""
+        layout, clock = self.layout, self.layout.clock
+        tracks, bad_times, first_bad = dict[tuple[str, str], Track](), 0, ""
+        for line, cells in self._source.read_rows():
             if layout.keep and any(cells[k].strip() != wanted for k, wanted in layout.keep):
                 continue
-            stamp = cells[at[0]] if len(at) == 1 else " ".join(cells[k].strip() for k in at)
-            clock = clock or self._clock(stamp)
-            host = layout.host_name if layout.host is None else cells[layout.host].strip()
-            device = "" if layout.device is None else cells[layout.device].strip()
-            track = tracks.get((host, device)) or _new_track(host, device, layout)
             try:
-                t_ns = clock.parse(stamp, track.times[-1] - offset if track.times else None) + offset
+                t_ns = clock.read_stamp(" ".join(cells[k].strip() for k in layout.times)) + layout.offset_ns
             except BadStamp as error:
                 bad_times += 1
                 first_bad = first_bad or f"line {line}: {str(error)[:40]!r}"
                 continue
-            tracks[host, device] = track
-            track.add(t_ns, line, cells, layout.columns)
-        if not tracks:
-            why = f"{bad_times} rows without a time stamp, first {first_bad}" if bad_times else "no row fits"
-            raise ReadFailed("the file has no rows to read", where=str(self.path), why=why, next=self._shapes())
-        found = list(tracks.values())
-        wrong = unreadable(found, layout)
-        if wrong is not None:
-            raise ReadFailed(wrong[0], where=str(self.path), why=wrong[1], next=wrong[2])
-        if is_much(self._source.faults.shape, sum(len(t.times) for t in found)):
-            why = "a part of the readings is not the whole"
-            raise ReadFailed("many rows do not fit the header", where=str(self.path), why=why, next=self._shapes())
-        mixed = next((why for t in found if (why := find_mixed_rows(t))), "") if self._is_guessed else ""
-        if mixed:
-            raise ReadFailed(
-                "its rows seem to be of several devices",
-                where=str(self.path),
-                why=mixed,
-                next="log what tells them apart (nvidia-smi: index), and type device=COLUMN --map 'COLUMN=gpu:{device}'"
-                "; if they are of one device, type --map COLUMN=SCOPE for each column",
-                code="read-failed.mixed-rows",
-            )
-        problems = [*self._problems(clock, found)]
-        problems += [f"{self.path.name}: {what}" for track in found for what in drop_zeros(track, layout)]
-        if bad_times:
-            problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
-        self._find_updates(found)
-        first = min(t.times[0] for t in found)
-        self._events = [{"t": first, "event": "problem", "meter": layout.label, "what": p} for p in problems]
-        return found
+            host = layout.host_name if layout.host is None else cells[layout.host].strip()
+            device = "" if layout.device is None else cells[layout.device].strip()
+            if (host, device) not in tracks:
+                tracks[host, device] = Track(host, device, [array("d") for _ in layout.columns])
+            tracks[host, device].add_row(t_ns, line, cells, layout.columns)
+        return [track.sort_rows() for track in tracks.values()], bad_times, first_bad
 
-    def _find_updates(self, tracks: Sequence[Track]) -> None:
-        """Find columns whose sensor has new values less often than the file has rows, unless that is stated."""
-        for k, column in enumerate(self.layout.columns):
-            if column.spec.kind == "power" and column.spec.update_s is None:
-                update_s = max(find_update_s(track, k) for track in tracks)
-                if update_s:
-                    self._updates_s[k] = update_s
-                    self.told.append(f"{column.name} has a new value about every {update_s:.3g} s, rows repeat it")
-
-    def _clock(self, stamp: str) -> Clock:
-        time = self.layout.time
-        form = time.format or guess(stamp, time.start_ns, str(self.path))
-        zone = zone_of(time.zone, str(self.path)) if time.zone else None
-        decimal = getattr(self._source, "decimal", ".")
-        return Clock(form, zone, time.start_ns, decimal)
-
-    def _shapes(self) -> str | None:
-        """Return advice where rows have other numbers of cells than the header."""
-        if not self._source.faults.shape:
-            return None
-        count, line = self._source.faults.shape, self._source.faults.first_line
-        advice = 'set delimiter=";" and, for decimal commas, decimal=","; quote cells that hold the delimiter ("1,300")'
-        return f"{count} rows have another number of cells than the header (first: line {line}): {advice}"
-
-    def _problems(self, clock: Clock | None, tracks: Sequence[Track]) -> list[str]:
-        said, name = [], self.path.name
-        faults = self._source.faults
+    def _list_problems(self, tracks: Sequence[Track]) -> list[str]:
+        problems, faults = [], self._source.faults
         if faults.shape:
-            said.append(f"{faults.shape} rows are left out: another number of cells (first: line {faults.first_line})")
-        if faults.unended:
-            said.append("the last line has no end: it may be cut off")
-        doubts = clock.doubts if clock else None
-        if doubts and doubts.unzoned:
-            said.append("the time stamps carry no zone: taken as UTC; if they are local, type --zone ZONE")
-        if doubts and doubts.twice:
-            said.append(
-                f"{doubts.twice} stamps are of an hour that comes twice in {self.layout.time.zone} (first "
-                f"{doubts.first}): the first pass is taken until the stamps go back"
-            )
-        if doubts and doubts.never:
-            said.append(
-                f"{doubts.never} stamps are of an hour that {self.layout.time.zone} leaves out ({doubts.first})"
-            )
+            count = f"{faults.shape} rows are left out"
+            problems.append(f"{count}: another number of cells (first: line {faults.first_line})")
+        if faults.is_cut:
+            problems.append("the last line has no end: it may be cut off")
+        if self.layout.clock.is_unzoned:
+            problems.append("the time stamps carry no zone: taken as UTC; if they are local, type --zone ZONE")
         doubtful = [t for t in tracks if t.backward or t.repeated]
         if doubtful:
             back, same = sum(t.backward for t in doubtful), sum(t.repeated for t in doubtful)
-            said.append(f"{back} stamps go back and {same} repeat (first: line {doubtful[0].first_doubt})")
-        return [f"{name}: {text}" for text in said]
+            problems.append(f"{back} stamps go back and {same} repeat (first: line {doubtful[0].first_doubt})")
+        return problems
 
 
-def _new_track(host: str, device: str, layout: Layout) -> Track:
-    from array import array
+def _check_form(config: Mapping[str, Any]) -> Path:
+    """Return the path of the file; check how it is written. Raises ConfigError."""
+    check_keys("file", config, CONFIG)
+    label = wall.label_of(config)
+    path, form = text(label, config, "path"), text(label, config, "format")
+    decimal, delimiter, header = text(label, config, "decimal"), text(label, config, "delimiter"), config.get("header")
+    rules = (
+        (bool(path), "path", 'set path = "power.csv"'),
+        (form in (None, *FORMATS), "format", " or ".join(FORMATS)),
+        (decimal in (None, "", ".", ","), "decimal", "'.' or ','"),
+        (delimiter is None or len(delimiter) == 1, "delimiter", "give one character"),
+        (header is None or (type(header) is int and header >= 0), "header", "give a line number, or 0 for none"),
+        (isinstance(config.get("header_units", True), bool), "header_units", "true or false"),
+    )
+    for is_right, key, advice in rules:
+        if not is_right:
+            what = f"{key} is {config[key]!r}" if config.get(key) is not None else f"no {key} is given"
+            raise ConfigError(what, where=f"meter {label}", next=advice, code=f"config.{key.replace('_', '-')}")
+    return Path(path or "").expanduser()
 
-    columns: list[array[float]] = [array("d") for _ in layout.columns]
-    return Track(host, device, values=columns)
 
-
-def _source(path: Path, config: Mapping[str, Any]) -> Source:
-    form = _form(path, config)
-    if form is None:
+def _open_source(path: Path, config: Mapping[str, Any]) -> CsvSource | ParquetSource:
+    label, encoding = wall.label_of(config), text(wall.label_of(config), config, "encoding")
+    form = config.get("format") or ("parquet" if path.suffix.lower() in (".parquet", ".pq") else None)
+    if form == "parquet":
         return ParquetSource(path)
-    kind = config.get("format") or (_find_kind(path, form[3]) if config.get("preset") is None else config["preset"])
-    if kind == "spl":
-        return SplSource(path, encoding=form[3])
-    if kind == "mllog":
+    form = form or config.get("preset")
+    for number, line in read_lines(path, encoding) if form is None else ():
+        if MARK in line:
+            form = "mllog"
+        elif line.startswith("Time,") and ",Watts," in line:
+            form = "spl"
+        if form is not None or number > MOST_PROBED:
+            break
+    if form == "spl":
+        return SplSource(path, encoding=encoding)
+    if form == "mllog":
         side = {"node.ac": "AC", "node.dc": "DC"}.get(str(config.get("feeds") or ""), "")
         time = config.get("time")
         zone = time.get("zone") if isinstance(time, dict) else None
-        return MllogSource(path, encoding=form[3], side=side, zone=zone_of(str(zone), str(path)) if zone else None)
-    return CsvSource(path, *form)
-
-
-def _find_kind(path: Path, encoding: str | None) -> str:
-    """Return `mllog` or `spl` for logs of MLPerf, which have no header; else `csv`."""
-    for number, line in read_lines(path, encoding):
-        if MARK in line:
-            return "mllog"
-        if line.startswith("Time,") and ",Watts," in line:
-            return "spl"
-        if number > MOST_PROBED:
-            break
-    return "csv"
-
-
-def _form(path: Path, config: Mapping[str, Any]) -> tuple[str | None, int | None, str, str | None, str] | None:
-    """Return how a CSV file is written, None for Parquet. Raises ConfigError."""
-    label = wall.label_of(config)
-    form = text(label, config, "format") or ("parquet" if path.suffix.lower() in (".parquet", ".pq") else "csv")
-    if form == "parquet":
-        return None
-    if form not in ("csv", "spl", "mllog"):
-        raise ConfigError(f"format is {form!r}", where=f"meter {label}", next="csv or parquet, spl or mllog")
-    decimal = text(label, config, "decimal", ".") or "."
-    if decimal not in (".", ","):
-        raise ConfigError(f"decimal is {decimal!r}", where=f"meter {label}", next="'.' or ','")
-    header = config.get("header")
-    if header is not None and (isinstance(header, bool) or not isinstance(header, int) or header < 0):
-        raise ConfigError(f"header is {header!r}", where=f"meter {label}", next="give a line number, or 0 for none")
-    delimiter = text(label, config, "delimiter")
-    if delimiter is not None and len(delimiter) != 1:
-        raise ConfigError(f"delimiter is {delimiter!r}", where=f"meter {label}", next="give one character")
-    comment = text(label, config, "comment", "#")
-    return delimiter, header, comment or "", text(label, config, "encoding"), decimal
+        return MllogSource(path, encoding=encoding, side=side, zone=find_zone(str(zone), str(path)) if zone else None)
+    comment, decimal = text(label, config, "comment", "#") or "", text(label, config, "decimal") or "."
+    return CsvSource(path, text(label, config, "delimiter"), config.get("header"), comment, encoding, decimal)

@@ -1,4 +1,4 @@
-"""Guess the layout of a file whose columns nobody mapped, where its names leave one meaning; else say what to type."""
+"""Guess the layout of a file whose columns are not mapped, if its names leave one meaning; else name the options."""
 
 from __future__ import annotations
 
@@ -8,38 +8,43 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.instruments.file.cells import spell_unit, unit_of
-from joulelab.instruments.file.times import BadStamp, Clock, find_unix_format
+from joulelab.instruments.file.values import NUMERIC, BadStamp, Clock, find_unit, find_unix_format, spell_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.instruments.file.layout import Names
+    from joulelab.instruments.file.layout import Header
 
 TIME_NAMES = ("timestamp", "time", "datetime", "date", "ts", "t", "epoch", "unix", "unixtime", "utc", "elapsed")
 HOST_NAMES = ("node", "host", "hostname")
-# Columns that tell the devices of rows apart, and the family of these.
+# Columns that separate the devices of rows, and the family of these.
 DEVICE_NAMES = {"gpu": "gpu", "gpu_index": "gpu", "gpu_id": "gpu", "outlet": "outlet"}
 # Words in a column's name: the family that they stand for, or nothing.
 WORDS = {"gpu": "gpu", "cpu": "cpu", "package": "cpu", "dram": "dram", "psu": "psu", "outlet": "outlet", "rack": "rack"}
-WORDS |= {
-    "ac": "node.ac",
-    "wall": "node.ac",
-    "mains": "node.ac",
-    "node": "node.ac",
-    "server": "node.ac",
-    "dc": "node.dc",
-}
+WORDS |= dict.fromkeys(("ac", "wall", "mains", "node", "server"), "node.ac") | {"dc": "node.dc"}
 WORDS |= dict.fromkeys(("power", "p", "energy", "e", "active", "real", "draw", "watts", "watt", "joules", "w", "j"), "")
 WORDS |= dict.fromkeys(("input", "total", "system", "consumption", "usage", "used", "kw", "wh", "kwh", "kj"), "")
-# Of several words the one that says most: node_dc_w is node.dc.
+# Of several words the most precise one: node_dc_w is node.dc.
 RANKS = ("gpu", "cpu", "dram", "psu", "outlet", "node.dc", "rack", "node.ac")
-NO_START = "2000-01-01T00:00:00Z"  # of times that count from a start that nobody told; no energy depends on it
+NO_START = "2000-01-01T00:00:00Z"  # of times that count from an unknown start; no energy depends on it
 PATTERNS = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%m-%d-%Y %H:%M:%S.%f")
 EITHER = tuple(f"{day} {time}" for day in ("%d/%m/%Y", "%m/%d/%Y") for time in ("%H:%M:%S", "%H:%M", "%I:%M:%S %p"))
-# Names of columns that may tell devices apart; which kind of device is not in them.
-ID_NAMES = ("device", "id", "name", "pdu", "unit", "sensor", "socket", "channel", "port", "phase", "index", "uuid")
-OTHER_ID_NAMES = ("serial", "instance", "card", "label", "location", "meter", "plug")
+RELATIVE = {"s": "seconds", "sec": "seconds", "seconds": "seconds", "ms": "milliseconds"}
+# Names of columns that may separate devices of an unknown kind.
+ID_NAMES: tuple[str, ...] = (
+    "device",
+    "id",
+    "name",
+    "pdu",
+    "unit",
+    "sensor",
+    "socket",
+    "channel",
+    "port",
+    "phase",
+    "index",
+)
+ID_NAMES += ("uuid", "serial", "instance", "card", "label", "location", "meter", "plug")
 
 
 @dataclass(slots=True)
@@ -52,175 +57,167 @@ class Guess:
     unnamed: str = ""  # a column whose name does not show what it covers
 
     def list_remarks(self, name: str) -> list[str]:
-        """Return what was guessed, as the words to type."""
+        """Return the guess as options to type."""
         if not self.options:
             return []
-        said = [f"{name} is read as if you had typed: {' '.join(self.options)}"]
+        remarks = [f"{name} is read as if you had typed: {' '.join(self.options)}"]
         if self.unnamed:
             other = _quote(f"{self.unnamed}=gpu:0")
-            said.append(f"{self.unnamed} is taken for the whole node at the wall; if it is not, type --map {other}")
+            remarks.append(f"{self.unnamed} is taken for the whole node at the wall; if it is not, type --map {other}")
         if self.left_out:
-            said.append(f"left out: {', '.join(self.left_out)}; add one with --map COLUMN=SCOPE:UNIT")
-        return said
+            remarks.append(f"left out: {', '.join(self.left_out)}; add one with --map COLUMN=SCOPE:UNIT")
+        return remarks
 
 
-def guess_layout(config: Mapping[str, Any], names: Names, rows: Sequence[Sequence[str]]) -> Guess:
-    """Return what the settings lack, from the names of columns and the first rows. Raises ConfigError."""
-    guess = Guess()
-    time = config.get("time")
+def guess_layout(config: Mapping[str, Any], header: Header, rows: Sequence[Sequence[str]]) -> Guess:
+    """Return the missing settings, from the names of columns and the first rows. Raises ConfigError."""
+    guess, time = Guess(), config.get("time")
     table = {"column": time} if isinstance(time, str | list) else dict(time or {})
-    if not table.get("column"):
-        guess.settings["time"] = {**_guess_time(names, rows, table, guess), **table}
-    elif isinstance(table["column"], str) and not table.get("format") and rows:
-        k = names.index(table["column"])
-        form, _ = _find_format(rows[0][k], _split_words(names.names[k]), names.names[k], table)
-        if form in (*PATTERNS, *EITHER):
-            guess.settings["time"] = {**table, "format": form}
-            guess.options.append(f"--time {_quote(f'{names.names[k]}={form}')}")
+    is_unstarted = table.get("format") in RELATIVE.values() and not table.get("start")
+    if not table.get("column") or not table.get("format") or is_unstarted:
+        guess.settings["time"] = {**_guess_time(header, rows, table, guess), **table}
     if not config.get("columns"):
-        _guess_columns(config, names, rows, guess)
+        _guess_columns(config, header, rows, guess)
     return guess
 
 
-def _guess_time(names: Names, rows: Sequence[Sequence[str]], given: Mapping[str, Any], guess: Guess) -> dict[str, Any]:
-    """Return column and format of the times; a format or start that was given counts."""
+def _guess_time(
+    header: Header, rows: Sequence[Sequence[str]], given: Mapping[str, Any], guess: Guess
+) -> dict[str, Any]:
+    """Return column and format of the times; a column, format or start that was given counts."""
     if not rows:
-        raise ConfigError("the file has a header and no rows", where=names.where, code="config.no-rows")
-    row = rows[0]
-    plain = [_split_words(name) for name in names.names]
-    found = [k for k, words in enumerate(plain) if words and words[0] in TIME_NAMES]
-    both = [k for name in ("date", "time") for k in found if plain[k] == [name]]
-    if len(both) == 2 and len(found) == 2 and ":" not in row[both[0]]:
-        columns = [names.names[k] for k in both]
-        guess.options.append(f"""'time={{column=["{columns[0]}", "{columns[1]}"]}}'""")
-        return {"column": columns}
-    kinds = {k: _find_format(row[k], plain[k], names.names[k], given) for k in found}
-    absolute = [k for k, (form, _) in kinds.items() if form and form not in ("seconds", "milliseconds")]
-    chosen = absolute or [k for k, (form, _) in kinds.items() if form]
+        raise ConfigError("the file has a header and no rows", where=header.where, code="config.no-rows")
+    words = [_split_words(name) for name in header.names]
+    named = [k for k, some in enumerate(words) if some and some[0] in TIME_NAMES]
+    both = [k for name in ("date", "time") for k in named if words[k] == [name]]
+    column = given.get("column")
+    if column:
+        choices = [[header.find_column(str(name)) for name in (column if isinstance(column, list) else [column])]]
+    else:
+        choices = [both] if len(both) == 2 == len(named) and ":" not in rows[0][both[0]] else [[k] for k in named]
+    kinds = [_find_format(rows, choice, header.names[choice[0]], given) for choice in choices]
+    absolute = [k for k, (form, _) in enumerate(kinds) if form and form not in RELATIVE.values()]
+    chosen = absolute or [k for k, (form, _) in enumerate(kinds) if form]
     if len(chosen) != 1:
-        asked = next((advice for _, advice in kinds.values() if advice), "") if not chosen else ""
-        advice = asked or f"type --time COLUMN; the file has {_list_names(names)}"
-        advice += "" if found else "; if its names are in another line type header=3, if it has none header=0"
+        advice = next((advice for _, advice in kinds if advice and not chosen), "")
         what = "several columns may be the times" if chosen else "no column is obviously the time"
-        if asked:
-            what = f"the times of {names.names[found[0]]!r} may be read in several ways"
-        raise ConfigError(what, where=names.where, next=advice, code="config.no-time")
-    column, form = names.names[chosen[0]], kinds[chosen[0]][0]
-    guess.options.append(f"--time {_quote(f'{column}={form}')}")
-    if form in ("seconds", "milliseconds") and not given.get("start"):
+        if advice:
+            what = f"the times of {header.names[choices[0][0]]!r} may be read in several ways"
+        advice = advice or f"type --time COLUMN; the file has {header.list_names()}"
+        advice += "" if choices else "; if its names are in another line type header=3, if it has none header=0"
+        raise ConfigError(what, where=header.where, next=advice, code="config.no-time")
+    names, form = [header.names[k] for k in choices[chosen[0]]], kinds[chosen[0]][0]
+    found: dict[str, Any] = {"column": names[0] if len(names) == 1 else names, "format": form}
+    if not column or form not in ("iso", *NUMERIC):
+        option = _quote(f"{names[0]}={form}") if len(names) == 1 else ""
+        listed = ", ".join(f'"{name}"' for name in names)
+        guess.options.append(f"--time {option}" if option else f"""'time={{column=[{listed}], format="{form}"}}'""")
+    if form in RELATIVE.values() and not given.get("start"):
         guess.options.append(f"--start {NO_START}")
-        return {"column": column, "format": form, "start": NO_START}
-    return {"column": column, "format": form}
+        found["start"] = NO_START
+    return found
 
 
-def _find_format(cell: str, words: Sequence[str], name: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the format of a cell, else what to type."""
+def _find_format(
+    rows: Sequence[Sequence[str]], columns: Sequence[int], name: str, given: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return the format of the first cell that shows one, else the option to type."""
     if given.get("format"):
         return str(given["format"]), ""
-    text = cell.strip()
-    try:
-        number = float(text.replace(",", "."))
-    except ValueError:
+    text = next((t for row in rows if re.search(r"\d", t := " ".join(row[k].strip() for k in columns))), "")
+    if not _is_number(text):
         fits = [form for form in ("iso", *PATTERNS, *EITHER) if _is_stamp(text, form)]
-        if not fits and not re.search(r"\d", text):
-            return "", ""
         if len(fits) == 1:
             return fits[0], ""
         shown = " or ".join(f'--time "{name}={form}"' for form in fits)
         pattern = f'--time "{name}=%d.%m.%Y %H:%M:%S", with the parts in their order'
-        return "", f"type {shown or pattern}"
-    if not given.get("start") and (form := find_unix_format(number)):
+        return "", f"type {shown or pattern}" if text else ""
+    if not given.get("start") and (form := find_unix_format(float(text.replace(",", ".")))):
         return form, ""
-    relative = {"s": "seconds", "sec": "seconds", "seconds": "seconds", "ms": "milliseconds"}.get(words[-1])
+    relative = RELATIVE.get((_split_words(name) or [""])[-1])
     if relative or given.get("start"):
         return relative or "seconds", ""
-    return "", f"type --time {name}=seconds, or {name}=milliseconds if they are"
+    return "", f"type --time {_quote(f'{name}=seconds')}, or {_quote(f'{name}=milliseconds')} if they are"
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"\s*[+-]?[0-9]+([.,][0-9]*)?([eE][+-]?[0-9]{1,2})?\s*", text))
 
 
 def _is_stamp(text: str, form: str) -> bool:
     try:
-        return Clock(form).parse(text) > NS
+        return Clock(form).read_stamp(text) > NS
     except BadStamp:
         return False
 
 
-def _guess_columns(config: Mapping[str, Any], names: Names, rows: Sequence[Sequence[str]], guess: Guess) -> None:
+def _guess_columns(config: Mapping[str, Any], header: Header, rows: Sequence[Sequence[str]], guess: Guess) -> None:
     """Map the columns whose unit and scope are in their names. Raises ConfigError where there is none."""
-    devices = {name: family for name in names.names if (family := DEVICE_NAMES.get(name.strip().lower()))}
+    devices = {name: family for name in header.names if (family := DEVICE_NAMES.get(name.strip().lower()))}
     device = next(iter(devices), None) if "device" not in config and len(devices) == 1 else None
     columns: list[dict[str, Any]] = []
-    for k, name in enumerate(names.names):
-        unit = _find_unit(names, k)
-        if unit is None:
-            guess.left_out += [name] if {"power", "energy"} & {*_split_words(name)} else []
+    kinds: list[tuple[str, str]] = []
+    for k, name in enumerate(header.names):
+        words = _split_words(name)
+        spelt = spell_unit(header.find_unit(k) or name.strip().lower())
+        unit, names_node = find_unit(spelt), any(WORDS.get(word) == "node.ac" for word in words)
+        if unit is None or unit.si not in ("W", "J"):
+            guess.left_out += [name] if {"power", "energy"} & {*words} else []
             continue
-        scope = _find_scope(name, unit)
-        if device is not None and (scope == devices[device] or (scope == "node.ac" and not _names_node(name))):
+        scope = _find_scope(words[:-1] if words[-1:] == [spelt.lower()] else words)
+        if device is not None and (scope == devices[device] or (scope == "node.ac" and not names_node)):
             scope = f"{devices[device]}:{{device}}"
         if scope is None:
             guess.left_out.append(name)
-        else:
-            columns.append({"column": name, "scope": scope, "unit": unit})
-            guess.unnamed = name if scope == "node.ac" and not _names_node(name) else guess.unnamed
-    kinds = [(c["scope"], (unit_of(c["unit"]) or unit_of("W")).si) for c in columns]  # type: ignore[union-attr]
+            continue
+        columns.append({"column": name, "scope": scope, "unit": spelt})
+        kinds.append((scope, unit.si))
+        guess.unnamed = name if scope == "node.ac" and not names_node else guess.unnamed
     if not columns or len(set(kinds)) < len(kinds):
         what = "several columns may be the power of one scope" if columns else "no column is obviously a power"
         named = [c["column"] for c in columns] or guess.left_out
-        first = f"{named[0]}=node.ac{'' if names.unit(names.index(named[0])) else ':W'}" if named else ""
+        first = f"{named[0]}=node.ac{'' if header.find_unit(header.find_column(named[0])) else ':W'}" if named else ""
         first = _quote(first or "COLUMN=node.ac:W")
-        advice = f"type --map {first} (or gpu:0, outlet:1, rack); the file has {_list_names(names)}"
-        raise ConfigError(what, where=names.where, next=advice, code="config.no-columns")
-    _refuse_unknown_devices(config, names, rows, str(columns[0]["column"]))
+        advice = f"type --map {first} (or gpu:0, outlet:1, rack); the file has {header.list_names()}"
+        raise ConfigError(what, where=header.where, next=advice, code="config.no-columns")
+    _refuse_devices(config, header, rows, str(columns[0]["column"]))
     guess.settings["columns"] = columns
     guess.options += [f"--map {_quote('{column}={scope}:{unit}'.format(**c))}" for c in columns]
     if any("{device}" in c["scope"] for c in columns):
         guess.settings["device"] = device
         guess.options.append(_quote(f"device={device}"))
-    host = next((n for n in names.names if n.strip().lower() in HOST_NAMES), None)
+    host = next((n for n in header.names if n.strip().lower() in HOST_NAMES), None)
     if host is not None and not config.get("host"):
         guess.settings["host"] = {"column": host}
         guess.options.append(_quote(f'host={{column="{host}"}}'))
 
 
-def _refuse_unknown_devices(
-    config: Mapping[str, Any], names: Names, rows: Sequence[Sequence[str]], column: str
-) -> None:
-    """Raise ConfigError where rows may be of several devices of a kind that no name shows."""
-    for k, name in enumerate(names.names):
-        seen = {row[k].strip() for row in rows} if name.strip().lower() in (*ID_NAMES, *OTHER_ID_NAMES) else ()
-        if len(seen) > 1 and not config.get("where") and not config.get("device"):
-            advice = f"type {_quote(f'device={name}')} --map '{column}=outlet:{{device}}' (or gpu:{{device}}, ...)"
-            why = f"{name!r} has {len(seen)} values"
+def _refuse_devices(config: Mapping[str, Any], header: Header, rows: Sequence[Sequence[str]], column: str) -> None:
+    """Raise ConfigError where rows may be of several devices of an unknown kind."""
+    if config.get("where") or config.get("device"):
+        return
+    for k, name in enumerate(header.names):
+        seen = {row[k].strip() for row in rows} if name.strip().lower() in ID_NAMES else ()
+        if len(seen) > 1:
             raise ConfigError(
-                "its rows may be of several devices", where=names.where, why=why, next=advice, code="config.devices"
+                "its rows may be of several devices",
+                where=header.where,
+                why=f"{name!r} has {len(seen)} values",
+                next=f"type {_quote(f'device={name}')} --map '{column}=outlet:{{device}}' (or gpu:{{device}}, ...)",
+                code="config.devices",
             )
 
 
-def _find_unit(names: Names, index: int) -> str | None:
-    """Return the unit of a power or energy that a name shows: at its end, in brackets, or alone (`watts`)."""
-    text = names.unit(index) or names.names[index].strip().lower()
-    unit = unit_of(text)
-    return spell_unit(text) if unit is not None and unit.si in ("W", "J") else None
-
-
-def _find_scope(name: str, unit: str) -> str | None:
-    """Return what a column covers by the words of its name, None where a word is not known."""
-    words = _split_words(name)
-    if words and words[-1] == unit.lower():
-        words = words[:-1]
+def _find_scope(words: Sequence[str]) -> str | None:
+    """Return the scope that the words of a name state, None where a word is not known."""
     numbers = [word for word in words if word.isdecimal()]
     known = [WORDS.get(word) for word in words if not word.isdecimal()]
     if None in known or len(numbers) > 1:
         return None
-    families = sorted({family for family in known if family}, key=RANKS.index)
-    family = families[0] if families else "node.ac"
+    family = min((family for family in known if family), key=RANKS.index, default="node.ac")
     if numbers:
         return f"{family}:{numbers[0]}" if "." not in family and family != "rack" else None
     return None if family in ("outlet", "psu") else family
-
-
-def _names_node(name: str) -> bool:
-    return any(WORDS.get(word) == "node.ac" for word in _split_words(name))
 
 
 def _split_words(name: str) -> list[str]:
@@ -231,7 +228,3 @@ def _split_words(name: str) -> list[str]:
 
 def _quote(text: str) -> str:
     return text if re.fullmatch(r"[\w.:=%/+-]+", text) else f"'{text}'"
-
-
-def _list_names(names: Names) -> str:
-    return ", ".join(repr(n) for n in names.names[:30]) + (", ..." if len(names.names) > 30 else "")

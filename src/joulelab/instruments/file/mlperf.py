@@ -1,14 +1,21 @@
-"""Read MLPerf's logs as they are: the analyzer's `spl.txt`, and `:::MLLOG` lines with readings, times and results."""
+"""Read MLPerf's logs as they are: the analyzer's `spl.txt`, and `:::MLLOG` lines with readings, times and results.
+
+Formats: mlcommons/power-dev (spl.txt, server.json), loadgen (mlperf_log_detail.txt), mlcommons/logging (training).
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.instruments.file.source import CsvSource, Faults
-from joulelab.instruments.file.times import BadStamp, Clock
+from joulelab.core.spec import Accuracy
+from joulelab.instruments.file.sources import CsvSource, Faults, read_lines
+from joulelab.instruments.file.values import BadStamp, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -17,20 +24,73 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Fetched
 
-# Of the analyzer's log and of the load generator's power_begin and power_end.
-STAMP = "%m-%d-%Y %H:%M:%S.%f"
+STAMP = "%m-%d-%Y %H:%M:%S.%f"  # of spl.txt, and of power_begin and power_end
 MARK = "::MLLOG"  # one of the colons is missing in some published lines
 SIDES = {"AC": "ac_w", "DC": "dc_w"}
-# Rates that the load generator reports, by scenario, and the work that they are of.
+# Work by the results of the load generator, the best first. Rates count over the time of the test.
 RATES = {
     "result_tokens_per_second": "tokens",
     "result_completed_tokens_per_second": "tokens",
     "result_samples_per_second": "samples",
     "result_completed_samples_per_sec": "samples",
+    "result_scheduled_samples_per_sec": "samples",
 }
+STREAMS = ("SingleStream", "MultiStream")  # scenarios without a rate: queries are counted
 PHASES = ("epoch", "block", "eval")  # of a training: KEY_start and KEY_stop
 LABELS = {"effective_scenario": "scenario", "sut_name": "sut", "submission_benchmark": "benchmark"}
-Work = dict[str, float]
+QUARTER_NS, MOST_QUARTERS = 900 * NS, 14 * 4  # zones are apart by quarters of an hour, up to 14 h
+SLACK_NS = 60 * NS  # of a log before and after its session
+PTDAEMON = "ptdaemon"  # marks readings whose unit is certain
+
+
+def describe_analyzer() -> Accuracy:
+    """Return the accuracy of the analyzer behind a spl.txt."""
+    why = "MLPerf accepts analyzers within 1 % only; model and ranges are not in spl.txt"
+    return Accuracy("assumed", 0.01, shared=PTDAEMON, reference=why)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSession:
+    """Hold the true times of a measurement (UTC, ns), the local zone (s west of UTC), and the kind of meter."""
+
+    start_ns: int
+    end_ns: int
+    zone_s: int
+    is_dc: bool
+
+    def find_shift(self, first_ns: int, last_ns: int) -> int | None:
+        """Return the ns to add to the stamps of a log so that they lie in the session, None if that is not certain.
+
+        PTDaemon and older load generators write local time, newer ones UTC.
+        """
+
+        def fits(shift_ns: int) -> bool:
+            return self.start_ns - SLACK_NS <= first_ns + shift_ns and last_ns + shift_ns <= self.end_ns + SLACK_NS
+
+        likely = {shift for shift in (0, self.zone_s * NS, (self.zone_s - 3600) * NS) if fits(shift)}
+        quarters = (k * QUARTER_NS for k in range(-MOST_QUARTERS, MOST_QUARTERS + 1))
+        found = likely or {shift for shift in quarters if fits(shift)}
+        return found.pop() if len(found) == 1 else None
+
+
+def find_session(path: Path) -> PowerSession | None:
+    """Return the session of a log by the power controller's `server.json`, beside it or in the folder `power`."""
+    places = (path.parent, path.parent / "power", path.parent.parent / "power")
+    file = next((p / name for name in ("server.json", "client.json") for p in places if (p / name).is_file()), None)
+    try:
+        found = json.loads(file.read_bytes()) if file else {}
+        phase = found["phases"]["ranging" if path.parent.name == "ranging" else "testing"]
+        start_ns, end_ns = (round(phase[k][0] * NS) for k in (0, -1))
+        ptd = found.get("ptd_config") or {}
+        replies = [str(m.get("reply")) for m in found.get("ptd_messages") or () if m.get("cmd") == "Identify"]
+        is_dc = bool(ptd.get("dc_flag")) or any(reply.partition(",")[0].endswith("_DC") for reply in replies)
+        return PowerSession(start_ns, end_ns, int(found.get("timezone") or 0), is_dc)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _word_shift(name: str, shift_ns: int) -> list[str]:
+    return [f"{name}: {shift_ns / NS / 3600:+g} h are added to its times, by those of server.json"] if shift_ns else []
 
 
 @dataclass(slots=True)
@@ -39,82 +99,104 @@ class SplSource(CsvSource):
 
     def __post_init__(self) -> None:
         """Read the names of the first line."""
-        self.names = next(([n for n, _ in _read_pairs(line)] for _, line in self._lines() if line.strip()), [])
+        lines = (_read_pairs(line) for _, line in read_lines(self.path, self.encoding))
+        self.names = next(([name for name, _ in pairs] for pairs in lines if pairs), [])
 
-    def rows(self) -> Iterator[tuple[int, Sequence[str]]]:
+    def read_rows(self) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield line number and values of each line; one with other names is counted and left out."""
         self.faults, line = Faults(), "\n"
-        for number, line in self._lines():
+        for number, line in read_lines(self.path, self.encoding):
             pairs = _read_pairs(line)
-            if [name for name, _ in pairs] == self.names:
-                yield number, [value for _, value in pairs]
+            if pairs and [name for name, _ in pairs] == self.names:
+                # PTDaemon writes -1 for a value that it did not get.
+                yield number, ["" if value.startswith("-") else value for _, value in pairs]
             elif line.strip():
-                self.faults.shape += 1
-                self.faults.first_line = self.faults.first_line or number
-        self.faults.unended = not line.endswith("\n")
+                self.faults.add_row(number)
+        self.faults.is_cut = not line.endswith("\n")
+
+    def read_session(self) -> tuple[dict[str, Any], list[str]]:
+        """Return settings by the session that the log is from, and remarks on them."""
+        session, clock, stamps = find_session(self.path), Clock(STAMP), list[int]()
+        if session is None:
+            return {}, []
+        for _, cells in self.read_rows():
+            try:
+                stamps.append(clock.read_stamp(cells[0]))
+            except BadStamp:
+                continue
+        settings = {"feeds": "node.dc"} if session.is_dc else {}
+        shift_ns = session.find_shift(min(stamps), max(stamps)) if stamps else None
+        if shift_ns is None:
+            return settings, []
+        return {**settings, "clock_offset_s": shift_ns / NS, "zone": "UTC"}, _word_shift(self.path.name, shift_ns)
 
 
 def _read_pairs(line: str) -> list[tuple[str, str]]:
+    """Return names and values of a line, nothing for one that does not begin with a time."""
     cells = iter(cell.strip() for cell in line.strip().split(","))
-    channel, pairs = "", []
+    channel, pairs = "", list[tuple[str, str]]()
     for name in cells:
-        if name.startswith("Ch") and name[2:].isdecimal():
+        if re.fullmatch(r"Ch[0-9]+", name):
             channel = f"{name} "
         else:
             pairs.append((channel + name, next(cells, "")))
-    return pairs
+    return pairs if pairs[0][0] == "Time" else []
 
 
 @dataclass(slots=True)
 class LoadLog:
-    """Collect what a log states of its run: begin and end (UTC, ns), phases with their work, labels."""
+    """Collect the facts of a run in a log: begin and end (UTC, ns), phases with their work, labels."""
 
     start_ns: int | None = None
     end_ns: int | None = None
-    steps: list[tuple[str, int, int, Work]] = field(default_factory=list)
+    steps: list[tuple[str, int, int, dict[str, float]]] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     efficiency: Any = None
-    validity: str = ""
-    unzoned: bool = False
-    _rates: Work = field(default_factory=dict)
-    _open: dict[str, int] = field(default_factory=dict)
+    shift_ns: int = 0
+    results: dict[str, Any] = field(default_factory=dict)
+    _opened: dict[str, int] = field(default_factory=dict)
 
-    def add(self, key: str, value: Any, entry: Mapping[str, Any], zone: ZoneInfo | None) -> None:
-        """Take one entry."""
+    def add_entry(self, key: str, value: Any, time_ms: Any, zone: ZoneInfo | None) -> None:
+        """Add one entry of the log."""
+        name, _, edge = key.rpartition("_")
         if key in LABELS and value:
             self.labels[LABELS[key]] = str(value)
-        elif key in RATES and isinstance(value, int | float):
-            self._rates.setdefault(RATES[key], float(value))
-        elif key in ("power_begin", "power_end"):
-            self._set_edge(key == "power_begin", _read_stamp(str(value), zone))
-            self.unzoned = zone is None
-        elif key in ("run_start", "run_stop"):
-            self._set_edge(key == "run_start", _read_ms(entry.get("time_ms")))
-        elif key == "result_validity":
-            self.validity = str(value)
-        else:
-            self._add_phase(key, _read_ms(entry.get("time_ms")))
-
-    def _set_edge(self, is_start: bool, at_ns: int | None) -> None:
-        if is_start:
-            self.start_ns = at_ns
-        else:
-            self.end_ns = at_ns
-
-    def _add_phase(self, key: str, at_ns: int | None) -> None:
-        name, _, edge = key.rpartition("_")
-        if name not in PHASES or at_ns is None:
+        elif key.startswith(("result_", "effective_")):
+            self.results[key] = value
+        elif name == "power" and edge in ("begin", "end"):
+            self._set_edge(edge, _read_stamp(Clock(STAMP, zone), value))
+        elif (at_ns := _read_stamp(Clock("unix_ms"), time_ms)) is None:
             return
-        if edge == "start":
-            self._open[name] = at_ns
-        elif edge == "stop" and name in self._open and (start := self._open.pop(name)) < at_ns:
-            self.steps.append((name, start, at_ns, {}))
+        elif name == "run" and edge in ("start", "stop"):
+            self._set_edge("begin" if edge == "start" else "end", at_ns)
+        elif name in PHASES and edge == "start":
+            self._opened[name] = at_ns
+        elif name in PHASES and edge == "stop" and (start_ns := self._opened.pop(name, at_ns)) < at_ns:
+            self.steps.append((name, start_ns, at_ns, {}))
 
-    def finish(self) -> None:
-        """Make the test of the load generator a phase: its rates times its duration are its work."""
-        if self._rates and self.start_ns is not None and self.end_ns is not None:
-            seconds = (self.end_ns - self.start_ns) * 1e-9
-            self.steps.append(("test", self.start_ns, self.end_ns, {k: r * seconds for k, r in self._rates.items()}))
+    def _set_edge(self, edge: str, at_ns: int | None) -> None:
+        if edge == "begin":
+            self.start_ns = self.start_ns or at_ns
+        else:
+            self.end_ns = self.end_ns or at_ns
+
+    def finish(self, session: PowerSession | None) -> None:
+        """Make the test of the load generator a phase with its work, at the times of the session."""
+        scenario, span = self.labels.get("scenario"), self.interval
+        if span is None or not self.results:
+            return
+        self.shift_ns = (session.find_shift(*span) if session else None) or 0
+        self.start_ns, self.end_ns = span[0] + self.shift_ns, span[1] + self.shift_ns
+        work = dict[str, float]()
+        numbers = {k: float(v) for k, v in self.results.items() if isinstance(v, int | float)}
+        for key, unit in RATES.items():
+            if key in numbers:
+                work.setdefault(unit, numbers[key] * (span[1] - span[0]) / NS)
+        if scenario in STREAMS and "result_query_count" in numbers:
+            per_query = numbers.get("effective_samples_per_query", 1.0)
+            work = {"samples": numbers["result_query_count"] * per_query}
+            work |= {"queries": numbers["result_query_count"]} if per_query > 1 else {}
+        self.steps.append(("test", self.start_ns, self.end_ns, work))
 
     @property
     def interval(self) -> tuple[int, int] | None:
@@ -122,73 +204,69 @@ class LoadLog:
         return None if self.start_ns is None or self.end_ns is None else (self.start_ns, self.end_ns)
 
     def list_remarks(self, name: str) -> list[str]:
-        """Return what a user has to know of the log."""
-        said = []
+        """Return remarks for the user."""
+        remarks, validity = _word_shift(name, self.shift_ns), self.results.get("result_validity", "VALID")
         if self.efficiency not in (None, 1, 1.0):
-            said.append(f"{name}: conversion_eff {self.efficiency} is not applied: energies are those of the readings")
-        if self.validity and self.validity != "VALID":
-            said.append(f"{name}: the load generator calls the result {self.validity}")
-        return said
+            remarks.append(
+                f"{name}: conversion_eff {self.efficiency} is not applied: energies are those of the readings"
+            )
+        if validity != "VALID":
+            remarks.append(f"{name}: the load generator calls the result {validity}")
+        return remarks
 
 
 @dataclass(slots=True)
 class MllogSource(CsvSource):
     """Read the lines of `:::MLLOG`: power readings become rows; begin, end and results are in `load`.
 
-    `side` is what readings are of that do not state it: AC or DC.
+    `side`, AC or DC, is that of readings that do not state it. A log of one node is named after it (`node_3.txt`).
     """
 
     side: str = ""
     zone: ZoneInfo | None = None
     load: LoadLog = field(default_factory=LoadLog)
-    _readings: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    readings: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Read the file. Raises ConfigError for readings of an unknown side."""
-        side = self.side
-        for number, line in self._lines():
+        found, common = list[tuple[int, str, str, str, str]](), self.side
+        for number, line in read_lines(self.path, self.encoding):
             entry = _read_entry(line)
-            key, value = entry.get("key"), entry.get("value")
-            metadata = entry.get("metadata")
-            about: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
-            stated = [str(v).upper() for v in about.values() if str(v).upper() in SIDES]
+            key, value, about = entry.get("key"), entry.get("value"), entry.get("metadata")
+            about = about if isinstance(about, dict) else {}
+            side = next((str(v).upper() for v in about.values() if str(v).upper() in SIDES), "")
             if key == "conversion_eff":
-                side = stated[0] if stated else side
-                self.load.efficiency = value
+                common, self.load.efficiency = side or common, value
             elif key == "power_reading":
-                self._add_reading(number, str(entry.get("time_ms")), about, value, (*stated, side)[0])
+                found.append(
+                    (number, str(entry.get("time_ms")), str(about.get("host", "")), side or common, str(value))
+                )
             elif key is not None:
-                self.load.add(str(key), value, entry, self.zone)
-        self.load.finish()
-        there = {name for _, cells in self._readings for name in cells}
+                self.load.add_entry(str(key), value, entry.get("time_ms"), self.zone)
+        hosts = {host for _, _, host, _, _ in found}
+        own = self.path.name.partition(".")[0] if len(hosts) == 1 else ""
+        for number, stamp, host, side, value in found:
+            if not (side := side or common):
+                raise ConfigError(
+                    "its readings do not state whether they are AC or DC",
+                    where=f"{self.path}, line {number}",
+                    next="type feeds=node.ac for power at the wall, feeds=node.dc for power behind the supplies",
+                    code="config.no-side",
+                )
+            node = own if re.fullmatch(r"node_?[0-9]+", own) else host
+            self.readings.append((number, {"time_ms": stamp, "host": node, SIDES[side]: value}))
+        self.load.finish(None if self.zone or found else find_session(self.path))
+        there = set(chain.from_iterable(cells for _, cells in self.readings))
         self.names = ["time_ms", "host", *(name for name in SIDES.values() if name in there)]
 
-    def _add_reading(self, number: int, stamp: str, about: Mapping[str, Any], value: Any, side: str) -> None:
-        if side not in SIDES:
-            why = "its readings do not state whether they are AC or DC"
-            raise ConfigError(
-                "what was measured is not known",
-                where=f"{self.path}, line {number}",
-                why=why,
-                next="type feeds=node.ac for power at the wall, feeds=node.dc for power behind the supplies",
-                code="config.no-side",
-            )
-        cells = {"time_ms": stamp, "host": str(about.get("host", "")), SIDES[side]: str(value)}
-        self._readings.append((number, cells))
-
-    @property
-    def has_readings(self) -> bool:
-        """Return whether there is a power reading."""
-        return bool(self._readings)
-
-    def rows(self) -> Iterator[tuple[int, Sequence[str]]]:
+    def read_rows(self) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield line number and cells of each reading."""
-        for number, cells in self._readings:
+        for number, cells in self.readings:
             yield number, [cells.get(name, "") for name in self.names]
 
 
 def _read_entry(line: str) -> dict[str, Any]:
-    """Return the JSON of a line of the log, empty for any other line; what a launcher puts before it is left out."""
+    """Return the JSON of a line of the log, empty for any other line; the prefix of a launcher is left out."""
     _, mark, text = line.partition(MARK)
     try:
         found = json.loads(text) if mark else {}
@@ -197,18 +275,26 @@ def _read_entry(line: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _read_stamp(clock: Clock, value: Any) -> int | None:
+    try:
+        return clock.read_stamp(str(value))
+    except BadStamp:
+        return None
+
+
 class LoadArchive:
     """Give begin, end, phases and work of a run from its log, which has no readings."""
 
-    lacks = "this is the log of the load: add the analyzer's, joulelab import mlperf FOLDER"
+    lacks = "this is the log of the load: add that of the analyzer, joulelab import mlperf FOLDER"
 
     def __init__(self, path: Path, load: LoadLog) -> None:
         self.interval = load.interval
         self.steps, self.labels = load.steps, load.labels
-        self.facts = {"file": path.name}
-        self.told = load.list_remarks(path.name)
+        self.is_local = bool(load.results)  # its times are of a clock without a zone
+        self.facts: Mapping[str, Any] = {"file": path.name}
+        self.remarks = load.list_remarks(path.name)
         if load.interval is None:
-            self.told.append(f"{path.name} has no begin and end of the run: its work is left out")
+            self.remarks.append(f"{path.name} has no begin and end of the run: its work is left out")
 
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:  # noqa: ARG002 it has none
         """Return no readings."""
@@ -216,17 +302,3 @@ class LoadArchive:
 
     def close(self) -> None:
         """Do nothing: the file is closed."""
-
-
-def _read_stamp(text: str, zone: ZoneInfo | None) -> int | None:
-    try:
-        return Clock(STAMP, zone).parse(text)
-    except BadStamp:
-        return None
-
-
-def _read_ms(value: Any) -> int | None:
-    try:
-        return Clock("unix_ms").parse(str(value))
-    except BadStamp:
-        return None

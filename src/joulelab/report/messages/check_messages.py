@@ -220,7 +220,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "impossible-power.wrong-unit": (
         "warning or failed",
         "{scope}: {meter} shows {power_w:W}, less than a {device} draws when idle; its unit is probably wrong",
-        f"{DOCTOR}[if it is in kW, import it again with that unit: --map COLUMN={{column}}:kW]",
+        f"{DOCTOR}[if it is in kW, import it again with that unit: --map COLUMN={{column}}:kW header_units=false]",
     ),
     "throttled.power-cap": ("note", "{scope}: slowed down by the power cap in {share:%} of the readings", ""),
     "throttled.hardware-slowdown": (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from joulelab.core.errors import JoulelabError, Unavailable
 from joulelab.instruments.redfish import RedfishMeter
-from joulelab.instruments.redfish.plan import Wanted, plans
+from joulelab.instruments.redfish.plan import Wanted, plan_readings
 from joulelab.instruments.redfish.walk import Walker
 
 TREES = Path(__file__).parents[3] / "shared" / "data" / "devices" / "redfish"
@@ -101,7 +101,7 @@ def open_tree(docs, **wanted):
     """Return the meter on a tree, and its plans. Raises JoulelabError."""
     client = TreeClient(docs)
     root = client.get_json("/redfish/v1")
-    found, missing = plans(Walker(client.get_json, root), Wanted({"label": "bmc"}, "bmc", 1.0, **wanted))
+    found, missing = plan_readings(Walker(client.get_json, root), Wanted({"label": "bmc"}, "bmc", 1.0, **wanted))
     return RedfishMeter(client, found, missing, now=lambda: client.now_ns, pause=client.pause), found
 
 
@@ -113,7 +113,7 @@ def read_tree(docs, **wanted):
         row = meter.read(plan.stream)
         for spec, number, place in zip(plan.stream.channels, row, plan.fields, strict=True):
             if place is not None and not math.isnan(number):
-                values.setdefault(plan.stream.scope, {})[spec.name] = (number, place.name)
+                values.setdefault(plan.stream.scope, {})[spec.name] = (number, place.place_name)
     return values, meter
 
 

@@ -13,7 +13,7 @@ from joulelab.core.errors import ConfigError, MeterError, ReadFailed, Unavailabl
 from joulelab.instruments.http import parse_json
 from joulelab.instruments.redfish import values
 from joulelab.instruments.redfish.kinds import is_part, names_total
-from joulelab.instruments.redfish.plan import Wanted, plans
+from joulelab.instruments.redfish.plan import Wanted, plan_readings
 from joulelab.instruments.redfish.sources import find_controls, is_rating
 from joulelab.instruments.redfish.values import Field
 from joulelab.instruments.redfish.walk import Resource, Walker, find_link
@@ -47,7 +47,7 @@ def power(*rows, **more):
 
 def find_whole(doc):
     """Return the place of the one certain total of a Power resource. Raises Unavailable."""
-    found = [field for _, field, doubt in find_controls(Resource("/p", doc, "/p")) if not doubt]
+    found = [field for _, field, doubt in find_controls(Resource("/p", doc)) if not doubt]
     found = [field for field in found if values.has_value(doc, field)]
     if len(found) != 1:
         raise Unavailable("no power of the whole server")
@@ -108,12 +108,7 @@ def test_members_are_found_by_name_wherever_they_stand():
     assert values.find_member_step([{}, bare := {}], bare) == 1
 
 
-def test_times_durations_steps():
-    assert values.parse_reading_time_ns("2026-03-01T10:00:00.250Z") == 1772359200_250_000_000
-    assert values.parse_reading_time_ns("2026-03-01T11:00:00.250+01:00") == 1772359200_250_000_000
-    for text in ("2026-03-01T10:00:00Z", "2026-03-01T10:00:00.1", "now", None, 5, "0001-01-01T00:00:00.5+23:59"):
-        assert values.parse_reading_time_ns(text) is None
-    assert values.parse_reading_time_ns("2026-03-01T10:00:00Z", coarse=True) == 1772359200 * 10**9
+def test_durations_steps_and_shares():
     assert [values.parse_duration_s(t) for t in ("PT1S", "PT0.25S", "PT1M", "P1DT1H", "PT", "1 s", None, "PT0S")] == [
         1.0, 0.25, 60.0, 90000.0, None, None, None, None,
     ]  # fmt: skip
@@ -185,14 +180,14 @@ def test_walking_ends_whatever_the_service_links():
         return {"Members": [{"@odata.id": "/a"}, {"@odata.id": 5}, None], "Members@odata.nextLink": "/list?page=2"}
 
     walker = Walker(get, {})
-    assert [one.path for one in walker.list_members(walker.open("/list"))] == ["/a"]
+    assert [one.path for one in walker.list_members(walker.open_path("/list"))] == ["/a"]
     assert asked == ["/list", "/list?page=2", "/a"]
     assert find_link({"a": {"@odata.id": "/x#/y"}}, "a") is None
     assert find_link({"a": [1]}, "a", "b") is None
-    assert is_part(Resource("/c", {"Id": "1", "ChassisType": "Component"}, "/c"))
-    assert not is_part(Resource("/c", {"Id": "HGX_GPU_SXM_1", "ChassisType": "RackMount"}, "/c"))
+    assert is_part(Resource("/c", {"Id": "1", "ChassisType": "Component"}))
+    assert not is_part(Resource("/c", {"Id": "HGX_GPU_SXM_1", "ChassisType": "RackMount"}))
     with pytest.raises(ReadFailed, match="no resource"):
-        Walker(lambda _: [], {}).get("/x")
+        Walker(lambda _: [], {}).get_body("/x")
 
 
 TOKENS = (
@@ -285,8 +280,6 @@ def test_malformed_sensors_never_give_a_wrong_number(rounds):
             assert [type(m["Reading"]) in (int, float) for m in members] == [True]
             assert number == members[0]["Reading"] * field.scale
             assert 0 <= number < math.inf
-            moment = values.parse_reading_time_ns(members[0].get("ReadingTime"))
-            assert moment is None or isinstance(moment, int)
     assert taken > 1000 * rounds / 12_000
 
 
@@ -324,7 +317,7 @@ def test_a_service_whose_resources_are_broken_is_opened_right_or_refused(tmp_pat
             return docs[path]
 
         try:
-            found, _ = plans(Walker(get, docs["/redfish/v1"]), Wanted({}, "bmc", 1.0))
+            found, _ = plan_readings(Walker(get, docs["/redfish/v1"]), Wanted({}, "bmc", 1.0))
         except (MeterError, ConfigError):
             continue
         opened += 1

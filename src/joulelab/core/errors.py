@@ -55,10 +55,15 @@ class JoulelabError(Exception):
 
 
 class ConfigError(JoulelabError):
-    """Report bad input; `mistakes` are the single errors if several were found at once."""
+    """Report bad input.
+
+    `mistakes` are the single errors if several were found at once; `choices` are settings that would be right, each
+    with a text for a person to choose by.
+    """
 
     code = "config"
     mistakes: tuple[JoulelabError, ...] = ()
+    choices: tuple[tuple[str, dict[str, str]], ...] = ()
 
 
 class Refused(ConfigError):

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from joulelab.core.errors import JoulelabError
 
 
+# The code of a remark on where a reading comes from: `doctor` and `meters --all` show it, a run does not.
+SOURCE_NOTE = "meter.source"
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """Say what a meter that works still cannot measure, why, and what to do about it."""

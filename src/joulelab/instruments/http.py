@@ -16,7 +16,7 @@ import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urljoin, urlsplit
 
 from joulelab.core.clock import NS, monotonic_ns
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
     import httpx
 
-C = TypeVar("C", bound=ssl.SSLContext)
 AuthKind = Literal["none", "basic", "digest", "bearer", "session"]
 LIMIT_B = 4_000_000  # a DCIM answers with a few hundred kB; no answer may fill the memory
 REDIRECTS = 3
-# What failures say that concern the whole server, not one of its pages.
-NO_ANSWER, REFUSED = "no answer in time", "the connection is refused"
+# Codes of failures that concern the whole server, not one of its pages.
+SERVER_DOWN = ("read-failed.no-answer", "read-failed.refused")
 _LEAST_S = 0.001
 
 
@@ -85,7 +84,7 @@ class HttpClient:
         self._verify = verify
         self._token: tuple[str, str] | None = None  # the session's token, and its address
         self._deadline_ns = 0
-        self._client = self._made()
+        self._client = self._make_client()
 
     def __enter__(self) -> Self:
         return self
@@ -106,13 +105,13 @@ class HttpClient:
 
         `within_s` is for this request alone. Raises ReadFailed, Denied, Unavailable.
         """
-        return self._json(self.ask("GET", path, params, open=open, within_s=within_s), path, also)
+        return self._parse_answer(self.ask("GET", path, params, open=open, within_s=within_s), path, also)
 
     def post_json(
         self, path: str, body: Any = None, params: Mapping[str, str] | None = None, *, also: Collection[int] = ()
     ) -> Any:
         """Send JSON and return the JSON that comes back, None for none. Raises as `get_json`."""
-        return self._json(self.ask("POST", path, params, body), path, also)
+        return self._parse_answer(self.ask("POST", path, params, body), path, also)
 
     def ask(
         self,
@@ -147,25 +146,21 @@ class HttpClient:
         self._token = None
         self._client.close()
 
-    def _made(self) -> httpx.Client:
+    def _make_client(self) -> httpx.Client:
         try:
             import httpx
         except ImportError as error:
-            raise MissingDependency(
-                "httpx is not installed",
-                where=self.label,
-                why="it speaks HTTP with the meter",
-                next="pip install 'joulelab[http]'",
-            ) from error
+            why, then = "it speaks HTTP with the meter", "pip install 'joulelab[http]'"
+            raise MissingDependency("httpx is not installed", where=self.label, why=why, next=then) from error
         kinds: dict[str, httpx.Auth] = {
             "basic": httpx.BasicAuth(self.auth.user, self.auth.password),
             "digest": httpx.DigestAuth(self.auth.user, self.auth.password),
         }
-        return httpx.Client(auth=kinds.get(self.auth.kind), verify=self._context(), trust_env=False)
+        return httpx.Client(auth=kinds.get(self.auth.kind), verify=self._make_context(), trust_env=False)
 
-    def _context(self) -> ssl.SSLContext:
+    def _make_context(self) -> ssl.SSLContext:
         if self._pin is not None:
-            return _PinnedContext.of(self._pin)
+            return _trust_pinned(self._pin)
         if isinstance(self._verify, str):
             try:
                 return ssl.create_default_context(cafile=str(Path(self._verify).expanduser()))
@@ -175,8 +170,9 @@ class HttpClient:
                     where=f"meter {self.label}",
                     why=error.strerror or type(error).__name__,
                     next="give a file of certificates in PEM",
+                    code="config.ca-file",
                 ) from error
-        return ssl.create_default_context() if self._verify else _unverified()
+        return ssl.create_default_context() if self._verify else _trust_pinned()
 
     def _log_in(self) -> None:
         if self._token is not None:
@@ -185,10 +181,10 @@ class HttpClient:
         answer = self._exchange("POST", self.auth.login, None, body)
         token = answer.headers.get("x-auth-token")
         if answer.status in (400, 401, 403):  # some BMCs call a wrong password a bad request
-            raise self._denied(f"it refuses the log-in of user {self.auth.user!r}", answer.status)
+            raise self._deny(f"it refuses the log-in of user {self.auth.user!r}", answer.status)
         if answer.status not in (200, 201, 204) or not token:
-            self._check(answer, self.auth.login)
-            raise ReadFailed("it opens no session", where=self.label, why="its answer has no X-Auth-Token")
+            self._check_status(answer, self.auth.login)
+            raise self._fail("it opens no session", "its answer has no X-Auth-Token", "no-session")
         self._token = token, urlsplit(answer.headers.get("location", "")).path or self.auth.login
 
     def _exchange(self, method: str, path: str, params: Mapping[str, str] | None, body: Any) -> Answer:
@@ -198,31 +194,31 @@ class HttpClient:
         url = self.base_url + path
         for _ in range(REDIRECTS + 1):
             try:
-                answer = self._send(method, url, params, body)
+                answer = self._send_request(method, url, params, body)
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-                raise self._named(error) from error
+                raise self._translate_error(error) from error
             there = answer.headers.get("location")
             if answer.status not in (301, 302, 307, 308) or there is None:
                 return answer
             url, params = urljoin(url, there), None
             if urlsplit(url)[:2] != urlsplit(self.base_url)[:2]:
-                raise ReadFailed("it sends us to another server", where=self.label, why=f"redirect of {path}")
-        raise ReadFailed("it redirects without end", where=self.label, why=path)
+                raise self._fail("it sends us to another server", f"redirect of {path}", "redirect")
+        raise self._fail("it redirects without end", path, "redirect")
 
-    def _send(self, method: str, url: str, params: Mapping[str, str] | None, body: Any) -> Answer:
+    def _send_request(self, method: str, url: str, params: Mapping[str, str] | None, body: Any) -> Answer:
         budget: dict[str, float | None] = {}
 
-        def spend(*_: object) -> None:  # each step of the exchange gets what is left of the whole
+        def renew_budget(*_: object) -> None:  # each step of the exchange gets the rest of the whole time
             left = max((self._deadline_ns - monotonic_ns()) / NS, _LEAST_S)
             budget.update(connect=left, read=left, write=left, pool=left)
 
-        spend()
+        renew_budget()
         headers = {"Accept": "application/json", **self._headers}
         if self.auth.kind == "bearer":
             headers["Authorization"] = f"Bearer {self.auth.password}"
         if self._token is not None:
             headers["X-Auth-Token"] = self._token[0]
-        extensions = {"timeout": budget, "trace": spend}
+        extensions = {"timeout": budget, "trace": renew_budget}
         with self._client.stream(
             method, url, params=params, json=body, headers=headers, extensions=extensions
         ) as response:
@@ -230,108 +226,114 @@ class HttpClient:
             for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) > self._limit_b:
-                    raise ReadFailed("its answer is too long", where=self.label, why=f"above {self._limit_b} bytes")
+                    raise self._fail("its answer is too long", f"above {self._limit_b} bytes", "too-long")
                 if monotonic_ns() > self._deadline_ns:
-                    raise self._timeout()
+                    raise self._time_out()
             return Answer(response.status_code, {k.lower(): v for k, v in response.headers.items()}, bytes(data))
 
-    def _json(self, answer: Answer, path: str, also: Collection[int]) -> Any:
+    def _parse_answer(self, answer: Answer, path: str, also: Collection[int]) -> Any:
         if answer.status not in also:
-            self._check(answer, path)
+            self._check_status(answer, path)
         if not answer.body and answer.status in (201, 202, 204):
             return None
         return parse_json(answer.body, self.label)
 
-    def _check(self, answer: Answer, path: str) -> None:
+    def _check_status(self, answer: Answer, path: str) -> None:
         """Raise the error that a status stands for."""
         status = answer.status
         if status in (200, 201, 202, 203, 204):
             return
         if status in (401, 403):
             who = f"user {self.auth.user!r}" if self.auth.user else "us" if self.auth.kind == "none" else "the token"
-            raise self._denied(f"it refuses {who}", status)
+            raise self._deny(f"it refuses {who}", status)
         if status in (404, 405, 410, 501):
+            then = "check address and firmware"
             raise Unavailable(
-                f"it has no {path}", where=self.label, why=f"HTTP {status}", next="check address and firmware"
+                f"it has no {path}", where=self.label, why=f"HTTP {status}", next=then, code="unavailable.no-page"
             )
         if status in (408, 429) or status >= 500:
-            raise ReadFailed("it fails to answer just now", where=self.label, why=f"HTTP {status} for {path}")
-        raise ReadFailed("it does not take the request", where=self.label, why=f"HTTP {status} for {path}")
+            raise self._fail("it fails to answer just now", f"HTTP {status} for {path}", "server-error")
+        raise self._fail("it does not take the request", f"HTTP {status} for {path}", "bad-request")
 
-    def _denied(self, what: str, status: int) -> Denied:
-        return Denied(
-            what, where=self.label, why=f"HTTP {status}", next="check user, password and the rights of the account"
-        )
+    def _fail(self, what: str, why: str, reason: str, then: str | None = None) -> ReadFailed:
+        return ReadFailed(what, where=self.label, why=why, next=then, code=f"read-failed.{reason}")
 
-    def _timeout(self) -> ReadFailed:
-        return ReadFailed(NO_ANSWER, where=self.label, why=f"{self.timeout_s:g} s for {self.base_url}")
+    def _deny(self, what: str, status: int) -> Denied:
+        then = "check user, password and the rights of the account"
+        return Denied(what, where=self.label, why=f"HTTP {status}", next=then, code="denied.login")
 
-    def _named(self, error: Exception) -> MeterError:
-        """Return our own error for one of the library's: the cause tells more than the class."""
+    def _time_out(self) -> ReadFailed:
+        return self._fail("no answer in time", f"{self.timeout_s:g} s for {self.base_url}", "no-answer")
+
+    def _translate_error(self, error: Exception) -> MeterError:
+        """Return our own error for one of the library's: the cause shows more than the class."""
         import httpx
 
         if isinstance(error, httpx.TimeoutException):
-            return self._timeout()
-        for cause in _causes(error):
+            return self._time_out()
+        causes: list[BaseException] = []
+        current: BaseException | None = error
+        while current is not None and current not in causes:
+            causes.append(current)
+            current = current.__cause__ or current.__context__
+        for cause in causes:
             if isinstance(cause, TimeoutError):
-                return self._timeout()
+                return self._time_out()
             if isinstance(cause, socket.gaierror):
-                host = urlsplit(self.base_url).hostname
-                return ReadFailed(
-                    f"the name {host} is not known", where=self.label, why="no address for it", next="check the address"
-                )
+                what = f"the name {urlsplit(self.base_url).hostname} is not known"
+                return self._fail(what, "no address for it", "unknown-host", "check the address")
             if isinstance(cause, ConnectionRefusedError):
-                return ReadFailed(
-                    REFUSED,
-                    where=self.label,
-                    why=f"nothing listens at {self.base_url}",
-                    next="check the port, and that the service is switched on",
-                )
+                why, then = f"nothing listens at {self.base_url}", "check the port, and that the service is switched on"
+                return self._fail("the connection is refused", why, "refused", then)
             if isinstance(cause, ssl.SSLCertVerificationError):
-                return self._not_trusted(cause)
+                return self._distrust_certificate(cause)
             if isinstance(cause, ssl.SSLError):
                 reason = cause.reason or "the handshake failed"
-                return ReadFailed("TLS fails", where=self.label, why=reason.replace("_", " ").lower())
-        why = next((c.strerror for c in _causes(error) if isinstance(c, OSError) and c.strerror), None)
-        return ReadFailed("the connection broke", where=self.label, why=why or type(error).__name__)
+                return self._fail("TLS fails", reason.replace("_", " ").lower(), "tls")
+        why = next((c.strerror for c in causes if isinstance(c, OSError) and c.strerror), type(error).__name__)
+        return self._fail("the connection broke", why, "connection-lost")
 
-    def _not_trusted(self, error: ssl.SSLCertVerificationError) -> Denied:
+    def _distrust_certificate(self, error: ssl.SSLCertVerificationError) -> Denied:
         shown = getattr(error, "fingerprint", None)
         if shown is None:
             left = max((self._deadline_ns - monotonic_ns()) / NS, 0.2)
-            shown = peer_fingerprint(self.base_url, left)
+            shown = read_peer_fingerprint(self.base_url, left)
         why = "it is not the one that is pinned" if self._pin else (error.verify_message or "it cannot be verified")
         advice = f'if it is the right device, set fingerprint = "{shown}"' if shown else "set verify to your CA's file"
-        return Denied("its TLS certificate is not trusted", where=self.label, why=why, next=advice)
+        what = "its TLS certificate is not trusted"
+        return Denied(what, where=self.label, why=why, next=advice, code="denied.certificate")
 
 
 def parse_json(body: bytes, label: str) -> Any:
-    """Return what JSON says; numbers are finite. Raises ReadFailed."""
+    """Return the content of JSON; numbers are finite. Raises ReadFailed."""
+
+    def refuse_constant(word: str) -> Any:
+        raise ValueError(f"{word} is no JSON")
+
     try:
-        return json.loads(body, parse_constant=_refuse)
+        return json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        start = body[:40].decode("ascii", "replace")
-        raise ReadFailed("its answer is not JSON", where=label, why=f"it begins with {start!r}") from error
+        why = f"it begins with {body[:40].decode('ascii', 'replace')!r}"
+        raise ReadFailed("its answer is not JSON", where=label, why=why, code="read-failed.not-json") from error
 
 
 def plain_fingerprint(text: str, label: str) -> str:
     """Return 64 lower-case digits of a SHA-256 fingerprint in any usual spelling. Raises ConfigError."""
     plain = text.strip().lower().removeprefix("sha256:").removeprefix("sha256=").replace(":", "").replace(" ", "")
     if len(plain) != 64 or set(plain) - set("0123456789abcdef"):
-        raise ConfigError(
-            "fingerprint is no SHA-256", where=f"meter {label}", next="give the 64 hexadecimal digits of it"
-        )
+        then = "give the 64 hexadecimal digits of it"
+        raise ConfigError("fingerprint is no SHA-256", where=f"meter {label}", next=then, code="config.fingerprint")
     return plain
 
 
-def peer_fingerprint(base_url: str, timeout_s: float) -> str | None:
+def read_peer_fingerprint(base_url: str, timeout_s: float) -> str | None:
     """Return the SHA-256 of the certificate that a server shows, None where it shows none."""
     parts = urlsplit(base_url)
     place = parts.hostname or "", parts.port or 443
     try:
         with socket.create_connection(place, timeout_s) as plain:
             plain.settimeout(timeout_s)
-            with _unverified().wrap_socket(plain, server_hostname=place[0]) as wrapped:
+            with _trust_pinned().wrap_socket(plain, server_hostname=place[0]) as wrapped:
                 return hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
     except (OSError, ValueError):
         return None
@@ -356,20 +358,14 @@ def reach(base_url: str, timeout_s: float) -> list[str]:
 
 
 class _PinnedContext(ssl.SSLContext):
-    """Trust one certificate, and look at it before a byte is sent."""
+    """Trust the one certificate of a fingerprint, looked at before a byte is sent; without a fingerprint, any."""
 
-    pin: str
-
-    @classmethod
-    def of(cls, pin: str) -> _PinnedContext:
-        context = _loose(cls(ssl.PROTOCOL_TLS_CLIENT))
-        context.pin = pin
-        return context
+    pin = ""
 
     def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
         wrapped = super().wrap_socket(*arguments, **options)
         shown = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
-        if shown != self.pin:
+        if self.pin and shown != self.pin:
             wrapped.close()
             error = ssl.SSLCertVerificationError("another certificate than the pinned one")
             error.fingerprint = shown  # type: ignore[attr-defined]
@@ -377,24 +373,9 @@ class _PinnedContext(ssl.SSLContext):
         return wrapped
 
 
-def _unverified() -> ssl.SSLContext:
-    return _loose(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-
-
-def _loose(context: C) -> C:
+def _trust_pinned(pin: str = "") -> ssl.SSLContext:
+    context = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
+    context.pin = pin
     return context
-
-
-def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in found:
-        found.append(current)
-        current = current.__cause__ or current.__context__
-    return found

@@ -402,10 +402,13 @@ def list_check_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def list_missing_facts(result: Result) -> list[tuple[str, str]]:
-    """List the meters without readings: all of them if there is no energy, else those that can be repaired."""
+    """List the meters without readings: all of them if there is no energy, else those that can be repaired.
+
+    Remarks on the source of readings are left to `joulelab doctor` and `joulelab meters --all`.
+    """
     lines = []
     for m in result.missing:
-        if result.scopes and m["status"] == "unavailable":
+        if result.scopes and (m["status"] == "unavailable" or m["code"] == "meter.source"):
             continue
         why = f" ({m['why']})" if m["why"] else ""
         then = f"\n-> {m['next']}" if m["next"] else ""

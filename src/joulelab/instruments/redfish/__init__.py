@@ -1,4 +1,4 @@
-"""Measure a node through its BMC by Redfish: whole node, supplies, GPUs, CPUs, inlet and fans; or a power shelf."""
+"""Measure a node through its BMC by Redfish: whole node, supplies, GPUs, CPUs, inlet and fans; or a shelf or PDU."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
 from joulelab.core.text import suggest_name
 from joulelab.instruments import wall
-from joulelab.instruments.http import NO_ANSWER, REFUSED, Auth, HttpClient, plain_fingerprint
+from joulelab.instruments.http import SERVER_DOWN, Auth, HttpClient, plain_fingerprint
 from joulelab.instruments.redfish import doctor, values
-from joulelab.instruments.redfish.plan import SOURCES, Plan, Wanted, plans
+from joulelab.instruments.redfish.plan import SOURCES, Plan, Wanted, plan_readings
 from joulelab.instruments.redfish.walk import ROOT, Walker, find_link
 from joulelab.instruments.settings import check_keys, number, seconds, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from joulelab.core.spec import Meter, Spec, Stream
+    from joulelab.core.spec import Meter, Stream
     from joulelab.instruments.hooks import Missing
 
-SUMMARY = "node, supplies, GPUs, CPUs, inlet and fans, or a power shelf, through the BMC (Redfish)"
+SUMMARY = "node, supplies, GPUs, CPUs, inlet and fans, or a power shelf or PDU, through the BMC (Redfish)"
 PRIVILEGE = "an account of the BMC that may read (ReadOnly)"
 TRIED = "recordings of seven services and the simulated node; not on hardware"
 CONFIG = wall.COMMON | {
@@ -31,17 +31,17 @@ CONFIG = wall.COMMON | {
     "user": "account of the BMC",
     "password": "its password",
     "auth": "session, basic or none (session)",
-    "chassis": "Id of the chassis that is the node, where the service has several",
-    "sensor": "Id or Name of the sensor that is the node's power, where none is certain; the error lists them",
-    "sources": "what to read: environment, power, sensors, supplies, gpus, cpus, cooling (the best that is found)",
-    "gpus": "numbers of the GPUs in the order of their modules, where it is not 0, 1, 2 ...",
+    "chassis": "Id of the chassis that is the node, if the service has several; or Id of a PDU",
+    "sensor": "Id or Name of the sensor that is the node's power, if none is certain; the error lists them",
+    "sources": f"parts to read, some of {', '.join(SOURCES)} (all)",
+    "gpus": "numbers of the GPUs in the order of their modules, if they differ from 0, 1, ...",
     "verify": "true, false, or the path of a CA file (true)",
     "fingerprint": "SHA-256 of the BMC's certificate, to trust it alone",
 }
 DEFAULT = False
 SECRETS = ("password",)
 PERIOD_S, LEAST_PERIOD_S, TIMEOUT_S = 1.0, 0.5, 5.0
-# An answer serves all streams that it holds, for so long; the same stream is not asked for again sooner.
+# An answer serves all its streams for this long; the same stream is not asked for again sooner.
 FRESH_NS = NS // 10
 
 
@@ -49,8 +49,8 @@ def check(config: Mapping[str, Any]) -> None:
     """Check an entry before a run. Raises ConfigError."""
     check_keys("redfish", config, CONFIG)
     label = wall.label_of(config)
-    _wanted(config, label)
-    _way(config)
+    _read_wanted(config, label)
+    _read_access(config)
     pin = text(label, config, "fingerprint")
     if pin is not None:
         plain_fingerprint(pin, label)
@@ -60,11 +60,10 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
     """Log in, walk the service and plan the readings. Raises ReadFailed, Denied, Unavailable, ConfigError."""
     check_keys("redfish", config, CONFIG)
     label = wall.label_of(config)
-    wanted = _wanted(config, label)
-    client = connect(config)
+    wanted = _read_wanted(config, label)
+    client = open_client(config)
     try:
-        walker = Walker(client.get_json, service(client))
-        found, missing = plans(walker, wanted)
+        found, missing = plan_readings(Walker(client.get_json, read_root(client)), wanted)
     except JoulelabError as error:
         client.close()
         error.where = error.where or label
@@ -72,42 +71,16 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
     return RedfishMeter(client, found, missing)
 
 
-def connect(config: Mapping[str, Any]) -> HttpClient:
+def open_client(config: Mapping[str, Any]) -> HttpClient:
     """Return a client for the configured BMC; nothing is sent yet. Raises ConfigError, MissingDependency."""
-    url, auth, verify = _way(config)
+    url, auth, verify = _read_access(config)
     label = wall.label_of(config)
-    return HttpClient(
-        url,
-        auth=auth,
-        timeout_s=seconds(label, config, "timeout_s", TIMEOUT_S),
-        verify=verify,
-        fingerprint=text(label, config, "fingerprint"),
-        label=label,
-    )
+    timeout_s, pin = seconds(label, config, "timeout_s", TIMEOUT_S), text(label, config, "fingerprint")
+    return HttpClient(url, auth=auth, timeout_s=timeout_s, verify=verify, fingerprint=pin, label=label)
 
 
-def _way(config: Mapping[str, Any]) -> tuple[str, Auth, bool | str]:
-    """Return where the BMC is, how to log in and what certificate to trust. Raises ConfigError."""
-    label = wall.label_of(config)
-    given = text(label, config, "address") or ""
-    scheme = "http" if given.strip().startswith("http://") else "https"
-    plain = given.strip().removeprefix("https://").removeprefix("http://").rstrip("/")
-    host, port = wall.address({**config, "address": plain}, 443 if scheme == "https" else 80)
-    kind = text(label, config, "auth", "session")
-    if kind not in ("session", "basic", "none"):
-        raise ConfigError(f"auth is {kind!r}", where=f"meter {label}", next="give session, basic or none")
-    user, password = text(label, config, "user") or "", text(label, config, "password") or ""
-    if kind != "none" and not user:
-        raise ConfigError("no user is given", where=f"meter {label}", next='set user and password, or auth = "none"')
-    verify = config.get("verify", True)
-    if not isinstance(verify, bool | str):
-        raise ConfigError(f"verify is {verify!r}", where=f"meter {label}", next="give true, false or a CA file")
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    return url, Auth(kind, user, password), verify  # type: ignore[arg-type]
-
-
-def service(client: HttpClient) -> dict[str, Any]:
-    """Return the service root, which needs no log-in, and take from it where to log in. Raises as `get_json`."""
+def read_root(client: HttpClient) -> dict[str, Any]:
+    """Return the service root, which needs no log-in, and the address of the log-in from it. Raises as `get_json`."""
     root = client.get_json(ROOT, open=True)
     if not isinstance(root, dict) or "RedfishVersion" not in root:
         raise Unavailable(
@@ -115,6 +88,7 @@ def service(client: HttpClient) -> dict[str, Any]:
             where=client.label,
             why=f"{ROOT} has no RedfishVersion",
             next="check the address; Redfish may have to be switched on in the BMC",
+            code="unavailable.no-redfish",
         )
     login = find_link(root, "Links", "Sessions")
     if login is not None:
@@ -123,7 +97,7 @@ def service(client: HttpClient) -> dict[str, Any]:
 
 
 class RedfishMeter:
-    """Read planned places of a service; one answer serves every stream that stands in it."""
+    """Read planned places of a service; one answer serves every stream that is part of it."""
 
     def __init__(
         self,
@@ -137,7 +111,7 @@ class RedfishMeter:
         self._client, self._now, self._pause = client, now, pause
         self._plans = {plan.stream.name: plan for plan in found}
         self._missing = missing
-        self._answers: dict[str, tuple[Any, int, set[str]]] = {}  # by address: answer, when it came, who has read it
+        self._answers: dict[str, tuple[Any, int, set[str]]] = {}  # by address: answer, time of arrival, its readers
         self._down: tuple[int, ReadFailed] | None = None
 
     def streams(self) -> Sequence[Stream]:
@@ -145,7 +119,7 @@ class RedfishMeter:
         return [plan.stream for plan in self._plans.values()]
 
     def missing(self) -> Sequence[Missing]:
-        """Return what the service shows and does not measure."""
+        """Return the parts that are not measured, and remarks on sources."""
         return self._missing
 
     def read(self, stream: Stream) -> Sequence[float]:
@@ -153,25 +127,26 @@ class RedfishMeter:
         plan = self._plans[stream.name]
         paths = dict.fromkeys(field.path for field in plan.fields if field is not None)
         until_ns = self._now() + round(self._client.timeout_s * NS)
-        docs = {path: self._doc(path, stream.name, until_ns) for path in paths}
+        docs = {path: self._get_answer(path, stream.name, until_ns) for path in paths}
         row = []
         for spec, field in zip(stream.channels, plan.fields, strict=True):
             try:
-                row.append(float("nan") if field is None else _number(docs[field.path], field, spec))
+                row.append(float("nan") if field is None else values.read_value(docs[field.path], field))
             except ReadFailed as error:
-                if spec.kind != "state" or spec.quantity == "age":
+                if spec.kind != "state":
                     error.where = self._client.label
                     raise
                 row.append(float("nan"))  # a state that is missing now costs no power reading
         if all(map(isnan, row)):
-            raise ReadFailed("the BMC has no reading now", where=self._client.label, why=stream.name)
+            what = "the BMC has no reading now"
+            raise ReadFailed(what, where=self._client.label, why=stream.name, code="read-failed.no-reading")
         return row
 
     def close(self) -> None:
         """End the session."""
         self._client.close()
 
-    def _doc(self, path: str, reader: str, until_ns: int) -> Any:
+    def _get_answer(self, path: str, reader: str, until_ns: int) -> Any:
         now = self._now()
         doc, at_ns, readers = self._answers.get(path, (None, now - FRESH_NS, set()))
         if reader not in readers and now - at_ns < FRESH_NS:
@@ -184,7 +159,7 @@ class RedfishMeter:
         try:
             doc = self._client.get_json(path, within_s=(until_ns - self._now()) / NS)
         except ReadFailed as error:
-            self._down = (self._now(), error) if error.what in (NO_ANSWER, REFUSED) else None
+            self._down = (self._now(), error) if error.code in SERVER_DOWN else None
             raise
         self._down = None
         self._answers[path] = (doc, self._now(), {reader})
@@ -192,23 +167,42 @@ class RedfishMeter:
 
 
 def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Probe further after opening has failed, and tell what is wrong in sentences."""
-    return doctor.diagnose(connect, service, config, error)
+    """Return sentences on why opening has failed, after further probes."""
+    try:
+        client = open_client(config)
+    except JoulelabError as wrong:
+        return [str(wrong)]
+    with client:
+        return doctor.explain_failure(client, read_root, error)
 
 
-def _number(doc: Any, field: values.Field, spec: Spec) -> float:
-    if spec.quantity != "age":
-        return values.read_value(doc, field)
-    moment = values.parse_reading_time_ns(values.find_item(doc, field.steps), coarse=True)
-    if moment is None:
-        raise ReadFailed("the BMC does not tell the time of its reading now", why=field.name)
-    age = (read_utc_ns() - moment) / NS
-    if age < -1.0:
-        raise ReadFailed("the BMC's reading is from the future: its clock was set", why=field.name)
-    return max(age, 0.0)
+# ---- settings
 
 
-def _wanted(config: Mapping[str, Any], label: str) -> Wanted:
+def _read_access(config: Mapping[str, Any]) -> tuple[str, Auth, bool | str]:
+    """Return the BMC's URL, the log-in and the certificate to trust. Raises ConfigError."""
+    label = wall.label_of(config)
+    where = f"meter {label}"
+    given = (text(label, config, "address") or "").strip()
+    scheme = "http" if given.startswith("http://") else "https"
+    plain = given.removeprefix("https://").removeprefix("http://").rstrip("/")
+    host, port = wall.address({**config, "address": plain}, 443 if scheme == "https" else 80)
+    kind = text(label, config, "auth", "session")
+    if kind not in ("session", "basic", "none"):
+        raise ConfigError(f"auth is {kind!r}", where=where, next="give session, basic or none", code="config.auth")
+    user, password = text(label, config, "user") or "", text(label, config, "password") or ""
+    if kind != "none" and not user:
+        then = 'set user and password, or auth = "none"'
+        raise ConfigError("no user is given", where=where, next=then, code="config.no-user")
+    verify = config.get("verify", True)
+    if not isinstance(verify, bool | str):
+        then = "give true, false or a CA file"
+        raise ConfigError(f"verify is {verify!r}", where=where, next=then, code="config.verify")
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return url, Auth(kind, user, password), verify  # type: ignore[arg-type]
+
+
+def _read_wanted(config: Mapping[str, Any], label: str) -> Wanted:
     period_s = number(label, config, "period_s", PERIOD_S, above=0.0)
     if period_s < LEAST_PERIOD_S:
         raise ConfigError(
@@ -216,26 +210,22 @@ def _wanted(config: Mapping[str, Any], label: str) -> Wanted:
             where=f"meter {label}",
             why="a BMC is slow, and asked faster it only repeats itself",
             next=f"give {LEAST_PERIOD_S:g} or more",
+            code="config.period",
         )
-    sources = _list(config, "sources", str, label)
+    sources, gpus = _read_list(config, "sources", str, label), _read_list(config, "gpus", int, label)
     for source in sources or ():
         if source not in SOURCES:
-            raise ConfigError(f"no source {source!r}", where=f"meter {label}", next=suggest_name(source, list(SOURCES)))
-    return Wanted(
-        config=config,
-        label=label,
-        period_s=period_s,
-        chassis=text(label, config, "chassis"),
-        sensor=text(label, config, "sensor"),
-        sources=tuple(sources) if sources else None,
-        gpus=_list(config, "gpus", int, label),
-    )
+            then = suggest_name(source, list(SOURCES))
+            raise ConfigError(f"no source {source!r}", where=f"meter {label}", next=then, code="config.source")
+    chassis, sensor = text(label, config, "chassis"), text(label, config, "sensor")
+    return Wanted(config, label, period_s, chassis, sensor, tuple(sources) if sources else None, gpus)
 
 
-def _list(config: Mapping[str, Any], key: str, kind: type, label: str) -> list[Any] | None:
+def _read_list(config: Mapping[str, Any], key: str, kind: type, label: str) -> list[Any] | None:
     given = config.get(key)
     if given is None:
         return None
     if not isinstance(given, list | tuple) or not all(type(item) is kind for item in given):
-        raise ConfigError(f"{key} is {given!r}", where=f"meter {label}", next=f"give a list: {CONFIG[key]}")
+        then = f"give a list: {CONFIG[key]}"
+        raise ConfigError(f"{key} is {given!r}", where=f"meter {label}", next=then, code="config.no-list")
     return list(given)

@@ -1,4 +1,4 @@
-"""Say what a Redfish resource is: by its type, its context, its name and its links, never by a pattern in its Id."""
+"""Classify Redfish resources: by type, context, name and links, never by a pattern in an Id."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 # Chassis that are a part of a node: their power is never taken for the node's.
 PART_TYPES = ("Module", "Component", "Zone", "Card", "Cartridge", "Expansion", "IPBasedDrive")
-# Equipment beside nodes: read only where the configuration names it.
+# Equipment beside nodes: read only if the configuration names it.
 EQUIPMENT_TYPES = ("StorageEnclosure", "PowerStrip", "Rack", "RackGroup", "Row", "Pod", "HeatExchanger")
+BLADE_TYPES = ("Blade", "Sled")
 _SHELF = re.compile(r"power[ _-]?shelf", re.IGNORECASE)
 _EQUIPMENT = re.compile(r"switch|router|power[ _-]?shelf|rectifier|\bpdu|\bcdu|jbod", re.IGNORECASE)
 _NO_NODES = ("DPU", "OS", "Virtual", "VirtuallyPartitioned")
@@ -31,13 +32,16 @@ _PARTS = {
 }
 # The words of a name of a whole node's power. With any other word (drive, line, limit, rated) it may be a part.
 POWERS = {"power", "pwr", "consumption", "consumed", "usage", "draw", "reading", "sensor", "control", "monitor"}
-POWERS |= {"for", "of", "the", "in", "watts", "hsc"}
-WHOLES = {"server", "system", "sys", "chassis", "total", "node", "enclosure", "input"}
+POWERS |= {"for", "of", "the", "in", "watts"}
+WHOLES = {"server", "system", "sys", "chassis", "total", "node", "enclosure", "input", "platform"}
+NODE_WORDS = {"server", "system", "node"}
+# The sum of the hot-swap controllers is all of a node; one of several is a part.
+_HSC = "hsc"
 _PART_NAME = re.compile(
-    r"cpu|processor|memory|dimm|dram|gpu|accelerator|fan|storage|disk|pcie|sub-?system|psu|suppl|vreg|regulator"
-    r"|rectifier|asic",
+    r"cpu|processor|memory|dimm|dram|gpu|accelerator|fan|storage|disk|pcie|sub-?system|vreg|regulator|asic",
     re.IGNORECASE,
 )
+_SUPPLY_NAME = re.compile(r"psu|suppl|rectifier", re.IGNORECASE)
 _INPUTS, _OUTPUTS = {"in", "pin", "input"}, {"out", "pout", "output"}
 
 
@@ -46,19 +50,24 @@ def list_words(name: str) -> set[str]:
     return {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[1-9]\d*", name)}
 
 
+def allows_whole(words: set[str]) -> bool:
+    """Return whether no word of a name says that it is the power of a part."""
+    return words - {_HSC} <= POWERS | WHOLES and (_HSC not in words or bool(words & {"total"}))
+
+
 def names_total(name: str) -> bool:
     """Return whether a name is that of a whole node's power, and of nothing else."""
     words = list_words(re.sub("system ?board", "System ", name, flags=re.IGNORECASE))  # Dell's "System Board Power"
-    return bool(words & POWERS and words & WHOLES) and words <= POWERS | WHOLES
+    return bool(words & POWERS and words & WHOLES) and allows_whole(words)
 
 
 def names_part(text: str) -> bool:
     """Return whether a name or context is that of a part of a node."""
-    return bool(_PART_NAME.search(text))
+    return bool(_PART_NAME.search(text) or _SUPPLY_NAME.search(text))
 
 
 def is_in_service(resource: Any) -> bool:
-    """Return whether a meter is switched on as far as it says: a disabled one may repeat an old number."""
+    """Return whether a meter is switched on by its own State: a disabled one may repeat an old number."""
     return read_state(resource) in ("", "Enabled")
 
 
@@ -108,7 +117,7 @@ def find_owners(chassis: Resource, systems: Iterable[Resource]) -> set[str]:
 
 
 def doubt_total(sensor: Resource, wholes: Iterable[str] = ()) -> str:
-    """Return why a sensor may not measure its whole chassis, "" where its name and its context (or link) say so.
+    """Return why a sensor may not measure its whole chassis, "" if its name and context (or link) show that it does.
 
     `wholes` are the addresses of the computer systems: a total that is linked to one is its power.
     """
@@ -118,7 +127,7 @@ def doubt_total(sensor: Resource, wholes: Iterable[str] = ()) -> str:
     side = body.get("PhysicalSubContext")
     if side == "Output" or body.get("ElectricalContext") not in (None, "", "Total"):
         return "it measures an output or one line"
-    if side == "Input" and sensor.name.strip().lower() in ("node", "server", "system"):
+    if side == "Input" and sensor.name.strip().lower() in NODE_WORDS:
         return ""  # HPE Cray EX: the input regulator of a node is called Node
     if context == "Chassis":
         return "" if names_total(sensor.name) else "its name may be that of a part"
@@ -128,7 +137,7 @@ def doubt_total(sensor: Resource, wholes: Iterable[str] = ()) -> str:
 
 
 def doubt_source(sensor: Resource, contexts: Iterable[str] | None = None) -> str:
-    """Return why the sensor behind EnvironmentMetrics does not measure the thing itself, "" where nothing says so.
+    """Return why the sensor behind EnvironmentMetrics does not measure the thing itself, "" if nothing shows that.
 
     `contexts` are those of the thing; None is for a whole chassis.
     """
@@ -140,11 +149,19 @@ def doubt_source(sensor: Resource, contexts: Iterable[str] | None = None) -> str
         return f"{shown}, which measures {context}" if context and context not in contexts else ""
     if context in _PARTS or (context in _BOARDS and not names_total(sensor.name)):
         return f"{shown}, which measures {context}"
-    return f"{shown}, a part" if names_part(sensor.name) and "total" not in sensor.name.lower() else ""
+    # The sum of all supplies is the node, the sum of all GPUs is not.
+    is_supply = bool(_SUPPLY_NAME.search(sensor.name)) and "total" not in sensor.name.lower()
+    return f"{shown}, a part" if is_supply or _PART_NAME.search(sensor.name) else ""
+
+
+def doubt_control(member: dict[str, Any]) -> str:
+    """Return why the PhysicalContext of a PowerControl is not a whole node, "" if it is, or if none is stated."""
+    context = read_text(member, "PhysicalContext")
+    return f"it measures {context}" if context in _PARTS else ""
 
 
 def find_side(sensor: Resource) -> str:
-    """Return the side of a supply that a sensor measures, "ac" or "dc", "" where neither context nor name tells."""
+    """Return the side of a supply that a sensor measures, "ac" or "dc", "" if neither context nor name shows it."""
     words = list_words(sensor.name) | {read_text(sensor.body, "PhysicalSubContext").lower()}
     is_input, is_output = bool(words & _INPUTS), bool(words & _OUTPUTS)
     return "" if is_input == is_output else "ac" if is_input else "dc"

@@ -1,43 +1,45 @@
-"""Find the readings of a Redfish service: for each thing, where its power, energy and time of reading stand."""
+"""Find the readings of a Redfish service: for each thing, the places of its power and energy."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import MeterError, ReadFailed, Unavailable
 from joulelab.instruments.redfish import kinds, values
 from joulelab.instruments.redfish.walk import Resource, Walker, find_source, list_links
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from joulelab.instruments.redfish.values import Field, Step
+    from joulelab.instruments.redfish.values import Field
 
-UPDATE_S = 1.0  # assumed where a service does not state a SensingInterval
-OLDEST_S = 120.0  # a reading that looks older at opening tells of a wrong clock, not of an old reading
+UPDATE_S = 1.0  # assumed if a service does not state a SensingInterval
 FAR_APART = 2.0  # two powers of one thing that differ by more than this factor are not of the same thing
+RATING = 1.15  # a power above this share of a supply's capacity is a name plate
 NAME_DOUBT = "its name may be that of a part"
-EXPANDED = 64  # sensors that may be asked for at once at each reading
 # Totals of makers that leave PowerControl empty (Fujitsu; Inspur and Huawei), and iLO 4's beside it.
 MAKER_TOTALS: tuple[tuple[str, ...], ...] = (
     ("PowerConsumedWatts",),
     ("Oem", "ts_fujitsu", "ChassisPowerConsumption", "CurrentPowerConsumptionW"),
     ("Oem", "Public", "TotalPower"),
 )
+# Where the old Power resource has the two sides of a supply, the best first.
+SUPPLY_KEYS = {
+    "ac": ("PowerInputWatts", "Oem/Huawei/PowerInputWatts"),
+    "dc": ("PowerOutputWatts", "LastPowerOutputWatts", "Oem/Huawei/PowerOutputWatts"),
+}
+_SIDE_WORD = re.compile("input|output", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Say where one thing's readings stand. `time` leads to its ReadingTime, where the device's clock is worth it."""
+    """Locate one thing's power and energy."""
 
     source: str
     power: Field
     energy: Field | None = None
-    voltage: Field | None = None
-    current: Field | None = None
-    time: Field | None = None
     update_s: float = UPDATE_S
     gain: float | None = None
     quantum_w: float = 1.0
@@ -73,33 +75,29 @@ class Supply:
 
 def list_sensors(walker: Walker, chassis: Resource | None) -> list[Resource]:
     """Return all sensors of a chassis."""
-    return walker.list_members(walker.follow(chassis, "Sensors"))
+    return walker.list_members(walker.follow_link(chassis, "Sensors"))
 
 
 def read_sensor(
     walker: Walker, sensor: Resource, source: str, counter: Resource | None = None, *, zero: bool = False
 ) -> Reading | None:
     """Return the power of a sensor, with the energy of a counter beside it; None if it has none now."""
-    power, energy = _locate(sensor, "power"), _locate(counter, "energy")
+    power, energy = _locate_reading(sensor, "power", zero=zero), _locate_reading(counter, "energy")
     if power is None:
         return None
-    power = replace(power, zero=zero)
-    if energy is None or counter is None or not walker.is_read(energy):
-        energy = counter = None
     try:
-        values.read_number(walker.get(power.path), power)
+        values.read_number(walker.get_body(power.path), power)
     except (ReadFailed, Unavailable):
         return None
-    time = sensor.locate("ReadingTime") if _is_timed(sensor.body) else None
-    made = _describe(walker, Reading(source, power, energy, time=time), sensor)
-    return made if counter is None else _read_together(walker, made, sensor, counter)
+    counted = energy if energy is not None and walker.has_reading(energy) else None
+    return _describe_reading(walker, Reading(source, power, counted), sensor)
 
 
-def _describe(walker: Walker, reading: Reading, sensor: Resource | None) -> Reading:
-    """Return a reading with the steps of its numbers as their digits show them, and with what its sensor states."""
+def _describe_reading(walker: Walker, reading: Reading, sensor: Resource | None) -> Reading:
+    """Return a reading with the steps of its numbers, from their digits, and with the interval and accuracy stated."""
 
     def guess_step(field: Field) -> float:
-        return values.guess_step(values.find_item(walker.get(field.path), field.steps), field.scale)
+        return values.guess_step(values.find_item(walker.get_body(field.path), field.steps), field.scale)
 
     body = sensor.body if sensor is not None else {}
     return replace(
@@ -111,49 +109,26 @@ def _describe(walker: Walker, reading: Reading, sensor: Resource | None) -> Read
     )
 
 
-def _locate(sensor: Resource | None, quantity: str) -> Field | None:
+def _locate_reading(sensor: Resource | None, quantity: str, *, zero: bool = False) -> Field | None:
     kind = values.find_scale(sensor.body) if sensor is not None else None
     if sensor is None or kind is None or kind[0] != quantity:
         return None
-    place = sensor.locate_power if quantity == "power" else sensor.locate
-    return place("Reading", scale=kind[1])
-
-
-def _read_together(walker: Walker, made: Reading, sensor: Resource, counter: Resource) -> Reading:
-    """Return a reading of two sensors by one answer, where the service gives their collection in one."""
-    above = sensor.path.rsplit("/", 1)[0]
-    expanded = walker.locate_expanded(above)
-    apart = replace(made, time=None)  # two answers are of two times
-    if expanded is None or counter.path.rsplit("/", 1)[0] != above or sensor.steps:
-        return apart
-    try:
-        rows = values.list_rows(walker.get(expanded), "Members")
-        for one in (sensor, counter):
-            values.find_item(rows, (("@odata.id", one.path), "Reading"))
-    except (ReadFailed, Unavailable):
-        return apart
-    if len(rows) > EXPANDED:
-        return apart
-
-    def move(field: Field | None, path: str) -> Field | None:
-        return field and replace(field, path=expanded, steps=("Members", ("@odata.id", path), *field.steps))
-
-    power = move(made.power, sensor.path) or made.power
-    return replace(made, power=power, energy=move(made.energy, counter.path), time=move(made.time, sensor.path))
+    if quantity == "power":
+        return sensor.locate_power("Reading", scale=kind[1], zero=zero)
+    return sensor.locate_number("Reading", scale=kind[1])
 
 
 def list_power_sensors(walker: Walker, chassis: Resource, systems: Iterable[Resource]) -> list[Candidate]:
     """Return the power sensors of a chassis that have a reading, each with the one counter of the same name."""
     wholes = [system.path.rstrip("/") for system in systems]
     sensors = list_sensors(walker, chassis)
-    counters = [one for one in sensors if one.name and _locate(one, "energy") is not None]
+    counters = [one for one in sensors if one.name and _locate_reading(one, "energy") is not None]
     found = []
     for sensor in sensors:
         same = [one for one in counters if one.name == sensor.name]
-        counter = same[0] if len(same) == 1 else None
-        reading = read_sensor(walker, sensor, "Sensors", counter)
+        reading = read_sensor(walker, sensor, "Sensors", same[0] if len(same) == 1 else None)
         if reading is not None:
-            watts = values.read_number(walker.get(reading.power.path), reading.power)
+            watts = values.read_number(walker.get_body(reading.power.path), reading.power)
             names = tuple(dict.fromkeys(name for name in (sensor.name, sensor.id) if name))
             found.append(Candidate("sensors", chassis, names, watts, reading, kinds.doubt_total(sensor, wholes)))
     return found
@@ -165,58 +140,41 @@ def list_power_sensors(walker: Walker, chassis: Resource, systems: Iterable[Reso
 def read_environment(
     walker: Walker, metrics: Resource | None, contexts: Iterable[str] | None = None
 ) -> tuple[Reading | None, str]:
-    """Return the power that EnvironmentMetrics shows, with its energy, and why it is in doubt ("" if it is not).
-
-    It is read by its sensors where these tell the time of one reading in one answer.
-    """
+    """Return the power that EnvironmentMetrics shows, with its energy, and why it is in doubt ("" if it is not)."""
     if metrics is None:
         return None, ""
     power = metrics.locate_power("PowerWatts", "Reading")
     try:
-        walker.read(power)
+        walker.read_field(power)
     except ReadFailed as error:
         return None, f"{error.what} ({error.why})" if "PowerWatts" in metrics.body else ""
-    energy = find_energy(walker, metrics, contexts)
-    sensor = walker.open(find_source(metrics.body.get("PowerWatts")))
-    made = _describe(walker, Reading("EnvironmentMetrics", power, energy), sensor)
+    energy = None
+    for key, scale in (("EnergykWh", 3.6e6), ("EnergyJoules", 1.0)):  # the finer one is preferred
+        field = metrics.locate_number(key, "Reading", scale=scale)
+        counter = walker.open_path(find_source(metrics.body.get(key)))
+        if walker.has_reading(field) and (counter is None or not kinds.doubt_source(counter, contexts)):
+            energy = field
+    sensor = walker.open_path(find_source(metrics.body.get("PowerWatts")))
+    made = _describe_reading(walker, Reading("EnvironmentMetrics", power, energy), sensor)
     if sensor is None:
         return made, ""
-    doubt = kinds.doubt_source(sensor, contexts) or _compare_source(walker, power, sensor)
-    if doubt or not _is_timed(sensor.body):
-        return made, doubt
-    counter = walker.open(find_source(metrics.body.get(str(energy.steps[-2])))) if energy is not None else None
-    if energy is not None and counter is None:
-        return made, ""
-    timed = read_sensor(walker, sensor, "EnvironmentMetrics, its sensor", counter)
-    return (timed if timed is not None and timed.time is not None else made), ""
-
-
-def find_energy(walker: Walker, metrics: Resource, contexts: Iterable[str] | None = None) -> Field | None:
-    """Return the counter in EnvironmentMetrics, None where there is none or it is another thing's."""
-    for key, scale in (("EnergyJoules", 1.0), ("EnergykWh", 3.6e6)):
-        energy = metrics.locate(key, "Reading", scale=scale)
-        sensor = walker.open(find_source(metrics.body.get(key)))
-        if walker.is_read(energy) and (sensor is None or not kinds.doubt_source(sensor, contexts)):
-            return energy
-    return None
+    return made, kinds.doubt_source(sensor, contexts) or _compare_source(walker, power, sensor)
 
 
 def _compare_source(walker: Walker, power: Field, sensor: Resource) -> str:
     """Return the contradiction of an excerpt and its sensor; both are asked again, since the load may have changed."""
-    source = _locate(sensor, "power")
+    source = _locate_reading(sensor, "power")
     if source is None:
         kind = " in ".join(str(sensor.body[key]) for key in ("ReadingType", "ReadingUnits") if sensor.body.get(key))
         return f"its sensor {sensor.name or sensor.id!r} shows {kind[:40]}" if kind else ""
-    for again in (False, True):
-        try:
-            shown, sensed = walker.read(power), walker.read(source)
-        except MeterError:
+    try:
+        if not are_apart(walker.read_field(power), walker.read_field(source)):
             return ""
-        if not are_apart(shown, sensed):
-            return ""
-        if not again:
-            walker.forget(power, source)
-    return f"it shows {shown:g} W and its sensor {sensor.name or sensor.id!r} {sensed:g} W"
+        shown, sensed = walker.read_again(power, source)
+    except MeterError:
+        return ""
+    is_far = are_apart(shown, sensed)
+    return f"it shows {shown:g} W and its sensor {sensor.name or sensor.id!r} {sensed:g} W" if is_far else ""
 
 
 def are_apart(*watts: float) -> bool:
@@ -227,51 +185,73 @@ def are_apart(*watts: float) -> bool:
 # ---- Power
 
 
-def list_totals(walker: Walker, chassis: Resource, systems: Iterable[Resource]) -> list[Candidate]:
-    """Return the powers that EnvironmentMetrics and Power of a chassis show, the best first."""
-    found = []
-    reading, doubt = read_environment(walker, walker.follow(chassis, "EnvironmentMetrics"))
+def list_totals(
+    walker: Walker, chassis: Resource, systems: Sequence[Resource]
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return the powers that EnvironmentMetrics and Power of a chassis show, and why one of them shows none."""
+    reasons: dict[str, str] = {}
+    found: list[Candidate] = []
+    metrics = walker.follow_link(chassis, "EnvironmentMetrics")
+    reading, doubt = read_environment(walker, metrics)
     if reading is not None:
-        watts = walker.read(reading.power)
+        watts = walker.read_field(reading.power)
         found.append(Candidate("environment", chassis, ("EnvironmentMetrics",), watts, reading, doubt))
+    elif metrics is not None:
+        reasons["environment"] = f"EnvironmentMetrics: {doubt or 'PowerWatts is absent'}"
+    else:
+        reasons["environment"] = f"{chassis.id} has no EnvironmentMetrics"
     try:
-        power = walker.follow(chassis, "Power")
+        power = walker.follow_link(chassis, "Power")
     except ReadFailed:
         if not found:
             raise
-        return found  # a Power that fails to answer costs no power of EnvironmentMetrics
-    if power is not None:
-        found += _list_controls(walker, chassis, power, {system.path.rstrip("/") for system in systems})
-    return found
+        return found, reasons  # a Power that fails to answer costs no power of EnvironmentMetrics
+    controls = _list_controls(walker, chassis, power, systems) if power is not None else []
+    rows = values.list_rows(power.body, "PowerControl") if power is not None else []
+    if power is None:
+        reasons["power"] = f"{chassis.id} has no Power"
+    elif any(row.get("PowerConsumedWatts") == 0 for row in rows):
+        reasons["power"] = "Power: it answers 0 W: this model has no power meter"
+    elif not controls:
+        names = ", ".join(str(row.get("Name") or "without a name") for row in rows) or "none"
+        reasons["power"] = f"Power: PowerControl members: {names}"
+    return found + controls, reasons
 
 
-def _list_controls(walker: Walker, chassis: Resource, power: Resource, systems: set[str]) -> list[Candidate]:
+def _list_controls(walker: Walker, chassis: Resource, power: Resource, systems: Sequence[Resource]) -> list[Candidate]:
     """Return the members of PowerControl that show a power, or the totals of makers that leave it empty."""
-    found = []
-    controls = find_controls(power)
+    found, controls = [], find_controls(power)
+    owners = {path.rstrip("/") for path in kinds.find_owners(chassis, systems)}
     for member, field, shown in controls:
-        doubt = shown or _doubt_related(walker, member, {chassis.path.rstrip("/"), *systems})
-        is_linked = len(controls) == 1 and bool(systems & set(list_links(member, "RelatedItem")))
+        doubt = shown or kinds.doubt_control(member) or _doubt_related(walker, member, chassis, systems)
+        is_linked = len(controls) == 1 and bool(owners & set(list_links(member, "RelatedItem")))
         if shown == NAME_DOUBT and is_linked and not kinds.names_part(values.read_text(member, "Name")):
-            doubt = ""  # the only one, and linked to the computer system: its name may be any
+            doubt = kinds.doubt_control(member)  # the only one, and linked to the computer system: its name may be any
         try:
             watts = values.read_number(power.body, field)
         except ReadFailed:
             continue
         key = str(member.get("Name") or member.get("MemberId") or field.steps[-1])
-        made = _describe(walker, Reading(f"Power, {field.name.partition('#')[2]}", field), None)
+        made = _describe_reading(walker, Reading(f"Power, {field.place_name.partition('#')[2]}", field), None)
         found.append(Candidate("power", chassis, (key,), watts, made, doubt))
     return found
 
 
-def _doubt_related(walker: Walker, member: dict[str, Any], wholes: set[str]) -> str:
-    """Return the type of the parts that a PowerControl is related to, "" where it is related to a whole."""
+def _doubt_related(walker: Walker, member: dict[str, Any], chassis: Resource, systems: Sequence[Resource]) -> str:
+    """Return the part, or the other chassis or system, that a PowerControl is related to; "" for its own."""
+    owners = kinds.find_owners(chassis, systems)
     related = list_links(member, "RelatedItem")
-    if not related or wholes & set(related):
+    if {chassis.path.rstrip("/"), *(path.rstrip("/") for path in owners)} & set(related):
         return ""
-    types = [values.read_text(one.body, "@odata.type") for path in related if (one := walker.open(path))]
-    parts = [kind.split(".")[0].removeprefix("#") for kind in types]
-    return "" if not parts or {"Chassis", "ComputerSystem"} & set(parts) else f"it measures {parts[0]}"
+    doubt = ""
+    for one in filter(None, map(walker.open_path, related)):
+        kind = values.read_text(one.body, "@odata.type").split(".")[0].removeprefix("#")
+        if kind == "Chassis" and owners and kinds.find_owners(one, systems) == owners:
+            return ""
+        doubt = doubt or (
+            f"it measures {kind} {one.id}" if kind in ("Chassis", "ComputerSystem") else f"it measures {kind}"
+        )
+    return doubt
 
 
 def find_controls(power: Resource) -> list[tuple[dict[str, Any], Field, str]]:
@@ -283,7 +263,7 @@ def find_controls(power: Resource) -> list[tuple[dict[str, Any], Field, str]]:
     named = [kinds.list_words(values.read_text(row, "Name")) for row in rows]
     if len(rows) == 1:  # "Power Control 1" beside no other
         named = [{word for word in named[0] if not word.isdecimal()}]
-    whole = [row for row, words in zip(rows, named, strict=True) if words <= kinds.POWERS | kinds.WHOLES]
+    whole = [row for row, words in zip(rows, named, strict=True) if kinds.allows_whole(words)]
     if len(whole) > 1:  # nameless ones beside each other may be anything
         whole = [row for row, words in zip(rows, named, strict=True) if row in whole and words & kinds.WHOLES]
     served = [row for row in whole if kinds.is_in_service(row)]
@@ -297,49 +277,60 @@ def find_controls(power: Resource) -> list[tuple[dict[str, Any], Field, str]]:
         else:
             doubt = "it is one of several" if len(served) > 1 else ""
         found.append((row, field, doubt))
-    certain = [field for _, field, doubt in found if not doubt and values.has_value(power.body, field)]
+    if len(served) != len(whole) or any(not doubt and values.has_value(power.body, field) for _, field, doubt in found):
+        return found
     makers = [power.locate_power(*steps) for steps in MAKER_TOTALS]
     shown = [field for field in makers if values.has_value(power.body, field)]
-    if certain or len(served) != len(whole):
-        return found
     return found + [({}, field, "" if len(served) <= 1 else "it is beside several others") for field in shown[:1]]
 
 
 def is_of_system(candidate: Candidate, systems: Iterable[Resource]) -> bool:
-    """Return whether the one PowerControl of a board says that it measures the computer system (Intel)."""
-    if candidate.kind != "power" or candidate.doubt:
+    """Return whether the one PowerControl of a board is named as the power of its computer system (Intel)."""
+    if candidate.kind != "power" or candidate.doubt or len(kinds.find_owners(candidate.chassis, systems)) != 1:
         return False
-    return bool(kinds.list_words(candidate.names[0]) & {"server", "system", "node"}) and (
-        len(kinds.find_owners(candidate.chassis, systems)) == 1
-    )
+    return bool(kinds.list_words(candidate.names[0]) & kinds.NODE_WORDS)
 
 
 # ---- power supplies
 
 
 def list_supplies(walker: Walker, chassis: Resource) -> list[Supply]:
-    """Return the power supplies that are there, from PowerSubsystem or else from Power."""
-    subsystem = walker.follow(chassis, "PowerSubsystem")
-    rows = list(enumerate(walker.list_members(walker.follow(subsystem, "PowerSupplies")), 1))
-    has_sensors = any(list_links(psu.body, "Sensors") for _, psu in rows)
+    """Return the power supplies that are there, from PowerSubsystem or else from Power. Raises Unavailable."""
+    subsystem = walker.follow_link(chassis, "PowerSubsystem")
+    members = walker.list_members(walker.follow_link(subsystem, "PowerSupplies"), complete=True)
+    has_sensors = any(list_links(psu.body, "Sensors") for psu in members)
     sensors = {one.path.rstrip("/"): one for one in list_sensors(walker, chassis)} if has_sensors else {}
-    found = [_read_supply(walker, number, psu, sensors) for number, psu in rows if kinds.is_present(psu.body)]
+    rows = [(number, psu) for number, psu in enumerate(members, 1) if kinds.is_present(psu.body)]
+    found = [_read_supply(walker, number, psu, sensors) for number, psu in rows]
     if any(psu.ac or psu.dc or psu.doubt for psu in found):
         return found
-    power = walker.follow(chassis, "Power")
+    power = walker.follow_link(chassis, "Power")
     old = _list_old_supplies(power) if power is not None else []
     return old if any(psu.ac or psu.dc for psu in old) or not found else found
 
 
 def list_supply_sensors(walker: Walker, chassis: Resource) -> list[Supply]:
-    """Return the supplies of a chassis that shows them by sensors only (rectifiers of HPE Cray EX)."""
-    sides: dict[str, dict[str, Reading]] = {"ac": {}, "dc": {}}
-    for sensor in list_sensors(walker, chassis):
-        if sensor.body.get("PhysicalContext") in kinds.SUPPLIES and kinds.is_in_service(sensor.body):
-            source = f"Sensors of {sensor.body['PhysicalContext']}"
-            reading, side = read_sensor(walker, sensor, source, zero=True), kinds.find_side(sensor)
-            if reading is not None and side:
-                sides[side][sensor.name or sensor.id] = reading
+    """Return the supplies of a chassis that shows them by sensors only (rectifiers of HPE Cray EX).
+
+    One without a reading is listed too: without it the sum would be too small.
+    """
+    rows = [
+        (sensor, kinds.find_side(sensor))
+        for sensor in list_sensors(walker, chassis)
+        if sensor.body.get("PhysicalContext") in kinds.SUPPLIES
+        and kinds.is_present(sensor.body)
+        and sensor.body.get("ElectricalContext") in (None, "", "Total")
+        and _locate_reading(sensor, "power") is not None
+    ]
+    rows = [(sensor, side) for sensor, side in rows if side]
+    # All rectifiers of a Cray chassis have the same Name.
+    is_named = len({(sensor.name, side) for sensor, side in rows}) == len(rows)
+    sides: dict[str, dict[str, Reading | None]] = {"ac": {}, "dc": {}}
+    for sensor, side in rows:
+        name = sensor.name if is_named and sensor.name else _SIDE_WORD.sub("", sensor.id)
+        source = f"Sensors of {sensor.body['PhysicalContext']}"
+        reading = read_sensor(walker, sensor, source, zero=True) if kinds.is_in_service(sensor.body) else None
+        sides[side][sensor.path if name in sides[side] else name] = reading
     names = dict.fromkeys([*sides["ac"], *sides["dc"]])
     return [Supply(n, name, ac=sides["ac"].get(name), dc=sides["dc"].get(name)) for n, name in enumerate(names, 1)]
 
@@ -347,39 +338,34 @@ def list_supply_sensors(walker: Walker, chassis: Resource) -> list[Supply]:
 def _read_supply(walker: Walker, number: int, psu: Resource, sensors: dict[str, Resource]) -> Supply:
     stated = psu.body.get("PowerCapacityWatts") or psu.body.get("CapacityWatts")
     made = Supply(number, psu.id, values.parse_capacity_w(stated))
-    metrics = walker.follow(psu, "Metrics")
-    if metrics is not None:
-        return _read_metrics(walker, made, metrics)
+    metrics = walker.follow_link(psu, "Metrics")
     own = [sensors[path] for path in list_links(psu.body, "Sensors") if path in sensors]
-    for side in ("ac", "dc"):
-        power = [one for one in own if _locate(one, "power") is not None and kinds.find_side(one) == side]
-        reading = read_sensor(walker, power[0], "Sensors of a power supply", zero=True) if len(power) == 1 else None
-        if reading is not None and walker.is_read(reading.power):
-            made = replace(made, **{side: reading})  # type: ignore[arg-type]
-    return made
-
-
-def _read_metrics(walker: Walker, made: Supply, metrics: Resource) -> Supply:
     for side, key in (("ac", "InputPowerWatts"), ("dc", "OutputPowerWatts")):
-        power = replace(metrics.locate_power(key, "Reading"), zero=True)
-        if not walker.is_read(power):
-            continue
-        watts = walker.read(power)
+        if metrics is None:
+            power = [one for one in own if _locate_reading(one, "power") and kinds.find_side(one) == side]
+            reading = read_sensor(walker, power[0], "Sensors of a power supply", zero=True) if len(power) == 1 else None
+            doubt = ""
+        else:
+            reading, doubt = _read_metrics(walker, metrics, key, with_energy=side == "ac")
+        watts = walker.read_field(reading.power) if reading is not None and walker.has_reading(reading.power) else 0.0
         if is_rating(watts, made.capacity_w):
-            return replace(made, ac=None, dc=None, doubt=f"{key} is {watts:g} W, capacity {made.capacity_w:g} W")
-        sensor = walker.open(find_source(metrics.body.get(key)))
-        doubt = _compare_source(walker, power, sensor) if sensor is not None else ""
+            doubt = f"it is {watts:g} W, capacity {made.capacity_w:g} W"
         if doubt:
             return replace(made, ac=None, dc=None, doubt=f"{key}: {doubt}")
-        energy = metrics.locate("EnergykWh", "Reading", scale=3.6e6)
-        counter = energy if side == "ac" and walker.is_read(energy) else None
-        reading = _describe(walker, Reading(f"PowerSupplyMetrics, {key}", power, counter), sensor)
-        if side == "ac":
-            lines = [metrics.locate(name, "Reading") for name in ("InputVoltage", "InputCurrentAmps")]
-            voltage, current = (field if walker.is_read(field) else None for field in lines)
-            reading = replace(reading, voltage=voltage, current=current)
         made = replace(made, **{side: reading})  # type: ignore[arg-type]
     return made
+
+
+def _read_metrics(walker: Walker, metrics: Resource, key: str, *, with_energy: bool) -> tuple[Reading | None, str]:
+    """Return one side of a supply from its metrics, and its contradiction to its sensor."""
+    power = metrics.locate_power(key, "Reading", zero=True)
+    if not walker.has_reading(power):
+        return None, ""
+    sensor = walker.open_path(find_source(metrics.body.get(key)))
+    doubt = _compare_source(walker, power, sensor) if sensor is not None else ""
+    energy = metrics.locate_number("EnergykWh", "Reading", scale=3.6e6)
+    counter = energy if with_energy and walker.has_reading(energy) else None
+    return _describe_reading(walker, Reading(f"PowerSupplyMetrics, {key}", power, counter), sensor), doubt
 
 
 def _list_old_supplies(power: Resource) -> list[Supply]:
@@ -388,30 +374,23 @@ def _list_old_supplies(power: Resource) -> list[Supply]:
     for number, psu in enumerate(rows, 1):
         if not kinds.is_present(psu):
             continue
-        here: tuple[Step, ...] = ("PowerSupplies", values.find_member_step(rows, psu))
-        capacity = values.parse_capacity_w(psu.get("PowerCapacityWatts"))
-
-        def read_side(*keys: str, here: tuple[Step, ...] = here, capacity: float | None = capacity) -> Reading | None:
+        step, capacity = values.find_member_step(rows, psu), values.parse_capacity_w(psu.get("PowerCapacityWatts"))
+        made = Supply(number, str(psu.get("Name") or psu.get("MemberId") or number), capacity)
+        for side, keys in SUPPLY_KEYS.items():
             for key in keys:
-                field = replace(power.locate_power(*here, *key.split("/")), zero=True)
-                watts = values.read_value(power.body, field) if values.has_value(power.body, field) else None
-                if watts is not None and not is_rating(watts, capacity):
-                    return Reading(f"Power, {key}", field)
-            return None
-
-        ac = read_side("PowerInputWatts", "Oem/Huawei/PowerInputWatts")
-        dc = read_side("PowerOutputWatts", "LastPowerOutputWatts", "Oem/Huawei/PowerOutputWatts")
-        volts = power.locate(*here, "LineInputVoltage")
-        if ac is not None and values.has_value(power.body, volts):
-            ac = replace(ac, voltage=volts)
-        name = str(psu.get("Name") or psu.get("MemberId") or number)
-        found.append(Supply(number, name, capacity, ac, dc))
+                field = power.locate_power("PowerSupplies", step, *key.split("/"), zero=True)
+                if values.has_value(power.body, field) and not is_rating(
+                    values.read_value(power.body, field), capacity
+                ):
+                    made = replace(made, **{side: Reading(f"Power, {key}", field)})  # type: ignore[arg-type]
+                    break
+        found.append(made)
     return found
 
 
 def is_rating(watts: float, capacity_w: float | None) -> bool:
     """Return whether a power is more than a supply of this capacity can take: then it is a name plate."""
-    return capacity_w is not None and capacity_w < watts / 1.15
+    return capacity_w is not None and watts > RATING * capacity_w
 
 
 # ---- processors
@@ -419,23 +398,17 @@ def is_rating(watts: float, capacity_w: float | None) -> bool:
 
 def list_processors(walker: Walker, system: Resource, kind: str) -> list[Resource]:
     """Return the processors of a kind (CPU, GPU) in the order of their numbers. Raises Unavailable if one is lost."""
-    collection = walker.follow(system, "Processors")
-    rows = walker.list_members(collection)
-    listed = values.list_rows(collection.body, "Members") if collection is not None else []
-    if len(rows) < len(listed):
-        lost = f"{len(listed) - len(rows)} of the processors of {system.id} do not answer"
-        raise Unavailable(f"{kind}s are not read: {lost}", why="the numbers of the others would not be certain")
+    rows = walker.list_members(walker.follow_link(system, "Processors"), complete=True)
     found = [one for one in rows if one.body.get("ProcessorType") == kind and kinds.is_present(one.body)]
     return sorted(found, key=lambda one: find_number(one.path))
 
 
 def read_processor(walker: Walker, processor: Resource, contexts: Iterable[str]) -> tuple[Reading | None, str]:
     """Return power and energy of a processor, by EnvironmentMetrics, or by the sensors of its chassis; and a doubt."""
-    metrics = walker.follow(processor, "EnvironmentMetrics")
-    reading, doubt = read_environment(walker, metrics, contexts)
+    reading, doubt = read_environment(walker, walker.follow_link(processor, "EnvironmentMetrics"), contexts)
     if reading is not None and not doubt:
         return reading, ""
-    pair = kinds.find_pair(list_sensors(walker, walker.follow(processor, "Links", "Chassis")), contexts)
+    pair = kinds.find_pair(list_sensors(walker, walker.follow_link(processor, "Links", "Chassis")), contexts)
     made = read_sensor(walker, pair[0], "Sensors of its chassis", pair[1]) if pair is not None else None
     return made, doubt or ("EnvironmentMetrics shows no power" if made is not None else "")
 
@@ -444,8 +417,3 @@ def find_number(path: str) -> int:
     """Return the number at the end of an address, for the order of modules."""
     digits = path.rstrip("/")[len(path.rstrip("/").rstrip("0123456789")) :]
     return int(digits) if digits and len(digits) < 10 else 0
-
-
-def _is_timed(sensor: dict[str, Any]) -> bool:
-    moment = values.parse_reading_time_ns(sensor.get("ReadingTime"))
-    return moment is not None and -0.5 <= (read_utc_ns() - moment) / NS <= OLDEST_S

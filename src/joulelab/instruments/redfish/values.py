@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from joulelab.core.errors import ReadFailed
@@ -13,22 +12,21 @@ from joulelab.core.errors import ReadFailed
 # A step into a resource: a key, a place in a list, or (key, value) for the one member of a list that has it.
 Step = str | int | tuple[str, str]
 
-HIGHEST_W = 1e6  # no rack draws a megawatt: what is above is no reading
+HIGHEST_W = 1e6  # no rack draws a megawatt: a larger number is no reading
 WATTS = (0.0, HIGHEST_W)
 ENERGY_J = {"J": 1.0, "kJ": 1e3, "kW.h": 3.6e6, "kWh": 3.6e6, "W.h": 3600.0, "Wh": 3600.0}
 POWER_W = {"W": 1.0, "kW": 1000.0, "mW": 1e-3}
 ENERGY_TYPES = {"EnergyJoules": "J", "EnergykWh": "kW.h", "EnergyWh": "W.h"}
-OUT_OF_SERVICE = ("Disabled", "Absent", "UnavailableOffline")  # what still stands there may be an old number
+OUT_OF_SERVICE = ("Disabled", "Absent", "UnavailableOffline")  # such a resource may repeat an old number
 # Steps that a counter in whole joules may have; the largest that fits is the safe guess.
 _STEPS_J = (3.6e6, 3.6e5, 3.6e4, 3600.0, 1000.0, 100.0, 10.0, 1.0)
-_DURATION = re.compile(
-    r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
-)  # weeks and years are no sensing interval
+# Weeks and years are no sensing interval.
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Say where a number is: what to ask for, the steps into it, its scale to SI, and whether 0 can be a reading."""
+    """Locate a number: the address to ask for, the steps into it, its scale to SI, and whether 0 can be a reading."""
 
     path: str
     steps: tuple[Step, ...]
@@ -37,31 +35,31 @@ class Field:
     limits: tuple[float, float] = (0.0, math.inf)
 
     @property
-    def name(self) -> str:
+    def place_name(self) -> str:
         """Return the place in words, for messages and for the stream."""
         words = [step[1] if isinstance(step, tuple) else str(step) for step in self.steps]
-        if words[0] == "Members":  # a member that was asked for with its collection
+        if words[0] == "Members":  # a member that its collection holds whole
             return f"{words[1]}#{'/'.join(words[2:])}"
-        return f"{self.path.split('?')[0]}#{'/'.join(words)}"
+        return f"{self.path}#{'/'.join(words)}"
 
 
 def find_item(doc: Any, steps: tuple[Step, ...]) -> Any:
-    """Return what is at the end of the steps. Raises ReadFailed where there is nothing."""
+    """Return the item at the end of the steps. Raises ReadFailed if there is none."""
     current = doc
     for step in steps:
         if isinstance(step, tuple):
-            found = [m for m in current if _has(m, step)] if isinstance(current, list) else []
-            if len(found) != 1:
-                raise _gone(step[1])
-            current = found[0]
+            found = [row for row in current if _matches_step(row, step)] if isinstance(current, list) else []
+            is_there, item = len(found) == 1, found[0] if found else None
         elif isinstance(step, int):
-            if not isinstance(current, list) or not 0 <= step < len(current):
-                raise _gone(str(step))
-            current = current[step]
+            is_there = isinstance(current, list) and 0 <= step < len(current)
+            item = current[step] if is_there else None
         else:
-            if not isinstance(current, dict) or step not in current:
-                raise _gone(step)
-            current = current[step]
+            is_there = isinstance(current, dict) and step in current
+            item = current[step] if is_there else None
+        if not is_there:
+            name = step[1] if isinstance(step, tuple) else str(step)
+            raise ReadFailed("the BMC's answer lacks a part that it had", why=name, code="read-failed.gone")
+        current = item
     return current
 
 
@@ -70,27 +68,26 @@ def read_value(doc: Any, field: Field) -> float:
     number = read_number(doc, field)
     state = read_state(find_item(doc, field.steps[:-1]))
     if state in OUT_OF_SERVICE:
-        raise ReadFailed(f"the BMC shows this reading as {state}", why=field.name)
+        what = f"the BMC shows this reading as {state}"
+        raise ReadFailed(what, why=field.place_name, code="read-failed.out-of-service")
     return number
 
 
 def read_number(doc: Any, field: Field) -> float:
     """Return a field's number in SI, also if it is out of service. Raises ReadFailed."""
-    found = find_item(doc, field.steps)
+    found, place = find_item(doc, field.steps), field.place_name
     if found is None:
-        raise ReadFailed("the BMC has no reading now", why=f"{field.name} is null")
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise ReadFailed("the BMC's reading is no number", why=field.name)
-    try:
-        number = float(found) * field.scale
-    except OverflowError:
-        number = math.inf
+        raise ReadFailed("the BMC has no reading now", why=f"{place} is null", code="read-failed.no-reading")
+    number = convert_number(found)
+    if number is None:
+        raise ReadFailed("the BMC's reading is no number", why=place, code="read-failed.no-number")
     low, high = field.limits
-    if not low <= number <= high or not math.isfinite(number):
-        raise ReadFailed("the BMC's reading cannot be", why=f"{field.name} is {number:g}")
+    if not low <= number * field.scale <= high or math.isinf(number):
+        why = f"{place} is {number * field.scale:g}"
+        raise ReadFailed("the BMC's reading is out of range", why=why, code="read-failed.out-of-range")
     if number == 0 and not field.zero:
-        raise ReadFailed("the BMC answers 0, which is not a reading", why=field.name)
-    return number
+        raise ReadFailed("the BMC answers 0, which is not a reading", why=place, code="read-failed.zero")
+    return number * field.scale
 
 
 def has_value(doc: Any, field: Field) -> bool:
@@ -102,11 +99,19 @@ def has_value(doc: Any, field: Field) -> bool:
     return True
 
 
+def convert_number(found: Any) -> float | None:
+    """Return a JSON number (infinite if it is too large), None for anything else, a truth value included."""
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    try:
+        return float(found)
+    except OverflowError:
+        return math.inf
+
+
 def read_state(resource: Any) -> str:
     """Return the State of a resource, "" if it states none (Dell)."""
-    status = resource.get("Status") if isinstance(resource, dict) else None
-    state = status.get("State") if isinstance(status, dict) else None
-    return state if isinstance(state, str) else ""
+    return read_text(resource.get("Status") if isinstance(resource, dict) else None, "State")
 
 
 def read_text(resource: Any, key: str) -> str:
@@ -122,12 +127,16 @@ def list_rows(resource: Any, key: str) -> list[dict[str, Any]]:
 
 
 def find_member_step(rows: list[Any], member: dict[str, Any]) -> Step:
-    """Return the step that finds a member again whatever its place: by name, number or address."""
+    """Return the step that finds a member again at any place: by name, number or address."""
     for key in ("Name", "MemberId", "@odata.id"):
         name = member.get(key)
-        if isinstance(name, str) and name and sum(_has(m, (key, name)) for m in rows) == 1:
+        if isinstance(name, str) and name and sum(_matches_step(row, (key, name)) for row in rows) == 1:
             return (key, name)
     return next(place for place, row in enumerate(rows) if row is member)
+
+
+def _matches_step(member: Any, step: tuple[str, str]) -> bool:
+    return isinstance(member, dict) and member.get(step[0]) == step[1]
 
 
 def find_scale(sensor: Any) -> tuple[str, float] | None:
@@ -143,21 +152,8 @@ def find_scale(sensor: Any) -> tuple[str, float] | None:
     return None
 
 
-def parse_reading_time_ns(text: Any, *, coarse: bool = False) -> int | None:
-    """Return a ReadingTime in UTC ns; None without a zone, or (unless `coarse`) without fractions of a second."""
-    if not isinstance(text, str) or not (coarse or "." in text):
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            return None
-        return int((moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1)) * 1000
-    except (ValueError, OverflowError):
-        return None
-
-
 def parse_duration_s(text: Any) -> float | None:
-    """Return an ISO 8601 duration (PT1S) in s, None where it is none or 0."""
+    """Return an ISO 8601 duration (PT1S) in s, None for others and for 0."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) < 40 else None
     if match is None:
         return None
@@ -165,36 +161,25 @@ def parse_duration_s(text: Any) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest or None
 
 
+def parse_percent(found: Any) -> float | None:
+    """Return a sensor's Accuracy (percent) as a fraction, None if it states none between 0 and 50 %."""
+    number = convert_number(found)
+    return number / 100 if number is not None and 0 < number <= 50 else None
+
+
+def parse_capacity_w(found: Any) -> float | None:
+    """Return the capacity of a supply in W, which some makers write as text; None if it states none."""
+    try:
+        number = float(found) if isinstance(found, str) else convert_number(found)
+    except ValueError:
+        return None
+    return number if number is not None and 0 < number < HIGHEST_W else None
+
+
 def guess_step(number: Any, scale: float) -> float:
-    """Return the step that a reading seems to have in SI, from its digits: rather too large than too small."""
+    """Return the step of a reading in SI, from its digits: rather too large than too small."""
     digits = repr(float(number))
     decimals = len(digits.partition(".")[2]) if "e" not in digits and not digits.endswith(".0") else 0
     if decimals:
         return float(scale * 10.0**-decimals)
-    if scale != 1.0:
-        return scale
-    return next((step for step in _STEPS_J if float(number) % step == 0), 1.0)
-
-
-def parse_percent(number: Any) -> float | None:
-    """Return a sensor's Accuracy (percent) as a fraction, None where it states none that can be."""
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 50:
-        return None
-    return number / 100
-
-
-def parse_capacity_w(number: Any) -> float | None:
-    """Return the capacity of a supply in W, which some makers write as text; None where it states none."""
-    try:
-        capacity = float(number) if isinstance(number, int | float | str) and not isinstance(number, bool) else 0.0
-    except (ValueError, OverflowError):
-        return None
-    return capacity if 0 < capacity < HIGHEST_W else None
-
-
-def _has(member: Any, step: tuple[str, str]) -> bool:
-    return isinstance(member, dict) and member.get(step[0]) == step[1]
-
-
-def _gone(what: str) -> ReadFailed:
-    return ReadFailed("the BMC's answer lacks what it had", why=what)
+    return scale if scale != 1.0 else next((step for step in _STEPS_J if float(number) % step == 0), 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from joulelab.instruments.redfish import values
 from joulelab.instruments.redfish.values import Field, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ROOT = "/redfish/v1/"
 MEMBERS = 4096  # of one collection; a service whose pages never end is refused here
@@ -19,11 +20,11 @@ MEMBERS = 4096  # of one collection; a service whose pages never end is refused 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Hold a resource and its address; `steps` lead to it in the answer of `ask`, where only its collection has it."""
+    """Hold a resource and its address; `steps` lead to it in the answer of `page` if its collection holds it whole."""
 
     path: str
     body: dict[str, Any]
-    ask: str
+    page: str = ""
     steps: tuple[Step, ...] = ()
 
     @property
@@ -36,13 +37,13 @@ class Resource:
         """Return the Name, "" if there is none."""
         return values.read_text(self.body, "Name")
 
-    def locate_power(self, *steps: Step, scale: float = 1.0) -> Field:
-        """Return the place of a power that is not 0 as long as it is metered."""
-        return Field(self.ask, (*self.steps, *steps), scale, zero=False, limits=values.WATTS)
+    def locate_power(self, *steps: Step, scale: float = 1.0, zero: bool = False) -> Field:
+        """Return the place of a power; without `zero`, 0 W is a failed reading."""
+        return Field(self.page or self.path, (*self.steps, *steps), scale, zero=zero, limits=values.WATTS)
 
-    def locate(self, *steps: Step, scale: float = 1.0) -> Field:
+    def locate_number(self, *steps: Step, scale: float = 1.0) -> Field:
         """Return the place of any other number."""
-        return Field(self.ask, (*self.steps, *steps), scale)
+        return Field(self.page or self.path, (*self.steps, *steps), scale)
 
 
 class Walker:
@@ -51,107 +52,110 @@ class Walker:
     def __init__(self, get: Callable[[str], Any], root: dict[str, Any], now: Callable[[], int] = monotonic_ns) -> None:
         self._get, self._now = get, now
         self._seen: dict[str, dict[str, Any] | Unavailable] = {}
-        self.root = Resource(ROOT, root, ROOT)
+        self.root = Resource(ROOT, root)
         self.begun_ns = now()
         self.limit_s: float | None = None  # since the beginning; nothing new is asked for afterwards
 
-    def get(self, path: str) -> dict[str, Any]:
-        """Return a resource. Raises Unavailable where there is none, ReadFailed, Denied."""
+    def get_body(self, path: str) -> dict[str, Any]:
+        """Return a resource. Raises Unavailable if there is none, ReadFailed, Denied."""
         if path not in self._seen:
-            self._check_time()
+            if self.limit_s is not None and self._now() - self.begun_ns > self.limit_s * NS:
+                raise ReadFailed(
+                    "not searched: the BMC answers too slowly",
+                    why=f"{self.limit_s:g} s were over, and power comes first",
+                    next="name all that you need in sources: then the search has no time limit",
+                    code="read-failed.slow",
+                )
             try:
                 found = self._get(path)
             except Unavailable as error:
                 self._seen[path] = error
                 raise
             if not isinstance(found, dict):
-                raise ReadFailed("the BMC's answer is no resource", why=path)
-            # Some services send an error with HTTP 200.
-            is_error = found.keys() == {"error"}
+                raise ReadFailed("the BMC's answer is no resource", why=path, code="read-failed.no-resource")
+            is_error = found.keys() == {"error"}  # some services send an error with HTTP 200
             self._seen[path] = Unavailable("the BMC answers with an error", why=path) if is_error else found
         seen = self._seen[path]
         if isinstance(seen, Unavailable):
             raise seen
         return seen
 
-    def _check_time(self) -> None:
-        if self.limit_s is not None and self._now() - self.begun_ns > self.limit_s * NS:
-            raise ReadFailed(
-                "not looked for: the BMC answers too slowly",
-                why=f"{self.limit_s:g} s were over, and power comes first",
-                next="list all that is wanted in sources: then it is looked for however long that takes",
-                code="read-failed.slow",
-            )
+    def read_field(self, field: Field) -> float:
+        """Return the value of a field in SI. Raises MeterError."""
+        return values.read_value(self.get_body(field.path), field)
 
-    def forget(self, *fields: Field) -> None:
-        """Ask for the resources of these fields anew when they are wanted next."""
+    def read_again(self, *fields: Field) -> list[float]:
+        """Return the values of fields, asked for anew. Raises MeterError."""
         for field in fields:
             self._seen.pop(field.path, None)
+        return [self.read_field(field) for field in fields]
 
-    def read(self, field: Field) -> float:
-        """Return the value of a field in SI. Raises MeterError."""
-        return values.read_value(self.get(field.path), field)
-
-    def is_read(self, field: Field) -> bool:
+    def has_reading(self, field: Field) -> bool:
         """Return whether a field has a reading."""
         try:
-            self.read(field)
+            self.read_field(field)
         except (ReadFailed, Unavailable):
             return False
         return True
 
-    def open(self, path: str | None) -> Resource | None:
-        """Return the resource at an address, None where it is missing."""
+    def open_path(self, path: str | None) -> Resource | None:
+        """Return the resource at an address, None if it is missing."""
         try:
-            return None if path is None else Resource(path, self.get(path), path)
+            return None if path is None else Resource(path, self.get_body(path))
         except Unavailable:
             return None
 
-    def follow(self, resource: Resource | None, *keys: str) -> Resource | None:
-        """Return the resource that a link leads to, None where link or resource is missing."""
-        return None if resource is None else self.open(find_link(resource.body, *keys))
+    def follow_link(self, resource: Resource | None, *keys: str) -> Resource | None:
+        """Return the resource that a link leads to, None if link or resource is missing."""
+        return None if resource is None else self.open_path(find_link(resource.body, *keys))
 
-    def list_members(self, collection: Resource | None) -> list[Resource]:
-        """Return the members of a collection that are there: by one answer where the service offers $expand."""
+    def list_members(self, collection: Resource | None, *, complete: bool = False) -> list[Resource]:
+        """Return the members of a collection: by one answer if the service offers $expand.
+
+        Members that do not answer are left out; with `complete` they raise Unavailable, because a sum or a number
+        would be wrong without them.
+        """
         if collection is None:
             return []
-        pages = list(self._walk_pages(collection.path))
-        expanded = self.locate_expanded(collection.path)
-        if expanded and sum(len(rows) for _, rows in pages) > 1 and not any(map(_is_whole, pages[0][1])):
-            try:
-                for _, rows in self._walk_pages(expanded):
-                    whole = {path: row for row in rows if _is_whole(row) and (path := find_link(row))}
-                    self._seen |= {path: row for path, row in whole.items() if path not in self._seen}
-            except MeterError:
-                pass  # promised in the root and not kept: each member is asked for
+        rows = self._list_rows(collection.path)
+        is_whole = any("@odata.type" in row for _, row in rows)
+        expanded = None if is_whole else self._locate_expanded(collection.path)
+        if expanded and len(rows) > 1:
+            with contextlib.suppress(MeterError):  # promised in the root and not kept: each member is asked for
+                for _, row in self._list_rows(expanded):
+                    if "@odata.type" in row and (path := find_link(row)):
+                        self._seen.setdefault(path, row)
         found: dict[str, Resource | None] = {}
-        for page, rows in pages:
-            for row in rows:
-                path = find_link(row)
-                if path is None or path in found:
-                    continue
+        for page, row in rows:
+            path = find_link(row)
+            if path is not None and path not in found:
                 inline = Resource(path, row, page, ("Members", ("@odata.id", path)))
-                found[path] = inline if _is_whole(row) else self.open(path)
-        return [resource for resource in found.values() if resource is not None]
+                found[path] = inline if "@odata.type" in row else self.open_path(path)
+        members = [resource for resource in found.values() if resource is not None]
+        if complete and len(members) < len(rows):
+            why = f"{len(rows) - len(members)} of {len(rows)} members of {collection.path} do not answer"
+            raise Unavailable("a list of parts is not complete", why=why, code="unavailable.incomplete")
+        return members
 
-    def _walk_pages(self, path: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    def _list_rows(self, path: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the rows of all pages of a collection, each with the address of its page."""
         pages: set[str] = set()
-        count = 0
+        rows: list[tuple[str, dict[str, Any]]] = []
         while path not in pages:
             pages.add(path)
-            body = self.get(path)
-            rows = values.list_rows(body, "Members")
-            yield path, rows
-            count += len(rows)
+            body = self.get_body(path)
+            rows += [(path, row) for row in values.list_rows(body, "Members")]
             onward = body.get("Members@odata.nextLink")
             if not isinstance(onward, str) or not onward.startswith("/"):
-                return
-            if count > MEMBERS:
-                raise ReadFailed(f"a collection has more than {MEMBERS} members", why=onward)
+                break
+            if len(rows) > MEMBERS:
+                what = f"a collection has more than {MEMBERS} members"
+                raise ReadFailed(what, why=onward, code="read-failed.endless")
             path = onward
+        return rows
 
-    def locate_expanded(self, collection: str) -> str | None:
-        """Return the address that gives a collection with its members in one answer, None where that is not offered."""
+    def _locate_expanded(self, collection: str) -> str | None:
+        """Return the address that gives a collection with its members in one answer, None if that is not offered."""
         features = self.root.body.get("ProtocolFeaturesSupported")
         expand = features.get("ExpandQuery") if isinstance(features, dict) else None
         if not isinstance(expand, dict) or expand.get("Levels") is not True:
@@ -161,7 +165,7 @@ class Walker:
 
 
 def find_link(resource: Any, *keys: str) -> str | None:
-    """Return the address behind a link, None where there is none."""
+    """Return the address behind a link, None if there is none."""
     current = resource
     for key in keys:
         current = current.get(key) if isinstance(current, dict) else None
@@ -176,7 +180,7 @@ def find_source(excerpt: Any) -> str | None:
 
 
 def list_links(resource: Any, key: str) -> list[str]:
-    """Return the addresses in a list of links (or of one), without a slash at their end; empty where there is none."""
+    """Return the addresses in a list of links (or of one), without a slash at their end; empty if there is none."""
     rows = resource.get(key) if isinstance(resource, dict) else None
     rows = [rows] if isinstance(rows, dict) else rows
     return [path.rstrip("/") for path in map(find_link, rows) if path is not None] if isinstance(rows, list) else []
@@ -184,7 +188,3 @@ def list_links(resource: Any, key: str) -> list[str]:
 
 def _is_address(path: Any) -> bool:
     return isinstance(path, str) and path.startswith("/") and "#" not in path
-
-
-def _is_whole(row: dict[str, Any]) -> bool:
-    return "@odata.type" in row

@@ -1,83 +1,174 @@
-"""The BMC's meter on recorded exchanges: what makers get wrong, and what a BMC may lack."""
+"""The BMC's meter on written exchanges: mistakes of makers, missing readings, slow BMCs, in virtual time."""
 
 from __future__ import annotations
 
+import struct
+from math import isnan
+
 import pytest
 
-from joulelab.core.errors import ReadFailed, Unavailable
+from joulelab.core.clock import NS
+from joulelab.core.errors import JoulelabError, ReadFailed
 from joulelab.instruments import ipmi
 from joulelab.twin.servers import _bmc_sdr as sdr
 
+READ = lambda: 0.0  # noqa: E731 - the sensor has a value
+
 
 class Exchange:
-    """Play a BMC from recorded answers: (netfn, command) and the data's beginning decide."""
+    """Play a BMC from written answers; each takes `latency_s` of virtual time."""
 
     where = "BMC recorded"
 
-    def __init__(self, records: list[bytes], **reading: tuple[int, bytes]) -> None:
-        self._records, self._reading = records, reading
-        self.closed = 0
+    def __init__(self, records: list[bytes], readings=None, dcmi=None, maker=b"\xa2\x02\x00", xcc=b"") -> None:
+        self.records, self.readings = records, readings or {}
+        self.dcmi, self.maker, self.xcc = dcmi, maker, xcc
+        self.closed = self.sent = 0
+        self.now_ns, self.latency_s = NS, 0.0
 
-    def raw(self, netfn, command, data, until_ns):
+    def carry_command(self, netfn, command, data, until_ns):
+        self.sent += 1
+        self.now_ns += round(self.latency_s * NS)
+        if self.now_ns > until_ns:
+            raise ReadFailed("the BMC does not answer", why="it is slow", code="read-failed.no-answer")
         if (netfn, command) == (0x06, 0x01):
-            return 0, bytes([0x20, 1, 1, 0, 2, 3, 0xA2, 0x02, 0x00, 1, 0])
+            return 0, bytes([0x20, 1, 1, 0, 2, 3]) + self.maker + b"\1\0"
         if (netfn, command) == (0x0A, 0x23):
             at = int.from_bytes(data[2:4], "little")
-            following = at + 1 if at + 1 < len(self._records) else 0xFFFF
-            return 0, following.to_bytes(2, "little") + self._records[at]
+            following = at + 1 if at + 1 < len(self.records) else 0xFFFF
+            return 0, following.to_bytes(2, "little") + self.records[at]
         if (netfn, command) == (0x04, 0x2D):
-            return self._reading[f"n{data[0]}"]
+            return self.readings.get(data[0], (0xCB, b""))
+        if (netfn, command) == (0x2C, 0x02) and self.dcmi is not None:
+            return 0, b"\xdc" + struct.pack("<4HIIB", self.dcmi, 0, 0, 0, 0, 0, 0x40)
+        if (netfn, command) == (0x3A, 0x32) and self.xcc:
+            return 0, self.xcc
         return 0xC1, b""
 
     def close(self):
         self.closed += 1
 
 
-def recorded(monkeypatch, *arguments, **options):
-    link = Exchange(*arguments, **options)
-    monkeypatch.setattr("joulelab.instruments.ipmi.settings.link", lambda config: link)
-    return link
+@pytest.fixture
+def opened(monkeypatch):
+    """Return the meter of an exchange, and its streams by name."""
+
+    def open_exchange(link, **config):
+        monkeypatch.setattr("joulelab.instruments.ipmi.open_link", lambda config: link)
+        for module in ("joulelab.instruments.ipmi", "joulelab.instruments.ipmi.client"):
+            monkeypatch.setattr(f"{module}.monotonic_ns", lambda: link.now_ns)
+        meter = ipmi.open_meter(config)
+        return meter, {stream.name: stream for stream in meter.streams()}
+
+    return open_exchange
 
 
-def power_record(number: int, name: str, entity: int) -> bytes:
-    sensor = sdr.Sensor(number=number, name=name, entity=(entity, 1), type=11, unit=6, m=4, read=lambda: 0.0)
-    return sensor.record(number)
+def make_record(number: int, name: str, entity: int, unit: int = 6, m: int = 4, **more) -> bytes:
+    fields = {"type": 11, "entity": (entity, number), "read": READ, **more}
+    return sdr.Sensor(number=number, name=name, unit=unit, m=m, **fields).record(number)
 
 
-def test_a_broken_record_is_told_and_passed_over(monkeypatch):
-    good = power_record(1, "Pwr Consumption", 7)
-    recorded(monkeypatch, [good[:-3], good], n1=(0, b"\x64\xc0\x00"))
-    meter = ipmi.open_meter({})
-    (stream,) = meter.streams()
-    assert meter.read(stream) == (400.0,)
-    assert any("malformed" in m.what for m in meter.missing())
+def answer(count: int) -> tuple[int, bytes]:
+    return 0, bytes([count, 0xC0, 0])
 
 
-def test_zero_watts_of_a_whole_node_is_no_reading(monkeypatch):
-    recorded(monkeypatch, [power_record(1, "System Power", 7)], n1=(0, b"\x00\xc0\x00"))
-    meter = ipmi.open_meter({})
-    with pytest.raises(ReadFailed, match="0 W"):
-        meter.read(meter.streams()[0])
-
-
-def test_nothing_that_is_known(monkeypatch):
-    link = recorded(monkeypatch, [power_record(1, "DIMM Power", 8)])
-    with pytest.raises(Unavailable, match=r"sensor:NAME.*DIMM Power") as caught:
-        ipmi.open_meter({})
+def code_of(action) -> str:
+    with pytest.raises(JoulelabError) as caught:
+        action()
     assert caught.value.why
+    return caught.value.code
+
+
+def test_a_broken_record_is_listed_and_passed_over(opened):
+    good = make_record(1, "Pwr Consumption", 7)
+    meter, streams = opened(Exchange([good[:-3], good], {1: answer(100)}))
+    assert meter.read(streams["sensor:Pwr Consumption"]) == (400.0,)
+    assert "read-failed.malformed" in [m.code for m in meter.missing()]
+
+
+def test_supplies_are_not_summed_while_one_of_them_may_be_unknown(opened):
+    supplies = [make_record(n, f"PSU{n} Input Power", 10) for n in (1, 2)]
+    readings = {1: answer(100), 2: answer(100)}
+    _, streams = opened(Exchange(supplies, readings, dcmi=800))
+    assert list(streams) == ["dcmi", "psu:1", "psu:2"]
+    bridged = bytearray(supplies[1])
+    bridged[5] = 0x2C  # another controller answers for it
+    for records in ([*supplies, supplies[1][:-3]], [supplies[0], bytes(bridged)]):
+        meter, streams = opened(Exchange(records, readings, dcmi=800))
+        assert list(streams) == ["dcmi"]
+        assert "unavailable.no-supplies" in [m.code for m in meter.missing()]
+
+
+@pytest.mark.parametrize("dcmi", [4, 0, 0xFFFF])
+def test_kilowatts_and_marks_are_not_the_power_of_a_node(opened, dcmi):
+    link = Exchange([make_record(1, "System Power", 7)], {1: answer(100)}, dcmi=dcmi)
+    meter, streams = opened(link)
+    assert list(streams) == ["sensor:System Power"]
+    assert "read-failed.no-reading" in [m.code for m in meter.missing()]
+    for count in (0, 2, 255):  # 0 W, 8 W, the end of its scale
+        link.readings[1] = answer(count)
+        assert code_of(lambda: meter.read(streams["sensor:System Power"])) == "read-failed.no-reading"
+    assert code_of(lambda: opened(link, sources=["dcmi"])) == "read-failed.no-reading"
+
+
+def test_dcmi_that_becomes_implausible_is_a_gap(opened):
+    link = Exchange([make_record(1, "T", 64, unit=1)], {1: answer(5)}, dcmi=4000)
+    meter, streams = opened(link)
+    assert meter.read(streams["dcmi"]) == (4000.0,)
+    link.dcmi = 4
+    assert code_of(lambda: meter.read(streams["dcmi"])) == "read-failed.no-reading"
+
+
+def test_an_xcc_that_changes_its_answer_is_a_gap(opened):
+    energy = struct.pack("<HIHIH", 0, 5000, 0, 0, 0)
+    link = Exchange([make_record(1, "DIMM Power", 8)], maker=b"\x66\x4a\x00", xcc=energy)
+    meter, streams = opened(link)
+    assert meter.read(streams["xcc"]) == (5000.0,)
+    link.xcc = struct.pack("<HIH", 1, 400, 0) + bytes(30)
+    assert code_of(lambda: meter.read(streams["xcc"])) == "read-failed.malformed"
+
+
+def test_nothing_that_is_known(opened):
+    link = Exchange([make_record(1, "DIMM Power", 8), make_record(2, "Rate", 7, unit=6, m=0)])
+    with pytest.raises(JoulelabError, match=r"sensor:NAME.*DIMM Power") as caught:
+        opened(link)
+    assert caught.value.code == "unavailable.no-power"
     assert link.closed == 1
 
 
-def test_only_broken_records(monkeypatch):
-    recorded(monkeypatch, [power_record(1, "System Power", 7)[:-1]])
-    with pytest.raises(ReadFailed, match="malformed"):
-        ipmi.open_meter({})
+def test_records_that_cannot_be_read(opened, monkeypatch):
+    assert code_of(lambda: opened(Exchange([make_record(1, "System Power", 7)[:-1]]))) == "read-failed.malformed"
+    circle = Exchange([make_record(1, "System Power", 7)])
+    plain = circle.carry_command
+    first = (0, b"\0\0" + circle.records[0])
+    circle.carry_command = lambda *words: first if words[0] == 0x0A else plain(*words)
+    assert code_of(lambda: opened(circle)) == "read-failed.records"
 
 
-def test_records_that_run_in_a_circle(monkeypatch):
-    link = recorded(monkeypatch, [power_record(1, "System Power", 7)])
-    monkeypatch.setattr(
-        link, "raw", lambda *a: (0, b"\x00\x00" + power_record(1, "X", 7)) if a[0] == 10 else (0, bytes(11))
-    )
-    with pytest.raises(ReadFailed, match="circle"):
-        ipmi.open_meter({})
+def slow_bmc() -> Exchange:
+    records = [make_record(n, f"T{n}", 64, unit=1, m=1) for n in range(1, 8)]
+    return Exchange(records, {n: answer(20 + n) for n in range(1, 8)}, dcmi=400)
+
+
+def test_cooling_of_a_slow_bmc_takes_about_half_of_the_time_and_all_sensors_have_their_turn(opened):
+    link = slow_bmc()
+    meter, streams = opened(link, timeout_s=1.0)
+    link.latency_s = 0.15
+    seen = {}
+    for _ in range(3):
+        begin_ns = link.now_ns
+        row = meter.read(streams["cooling"])
+        assert link.now_ns - begin_ns <= 0.66 * NS
+        seen |= {n: value for n, value in enumerate(row) if not isnan(value)}
+    assert seen == {n: 21.0 + n for n in range(7)}
+
+
+def test_cooling_without_an_answer_or_a_reading_is_a_gap(opened):
+    link = slow_bmc()
+    meter, streams = opened(link, timeout_s=1.0)
+    link.latency_s = 9.0
+    assert code_of(lambda: meter.read(streams["cooling"])) == "read-failed.no-answer"
+    link.latency_s, link.readings = 0.0, {3: answer(23)}
+    assert [not isnan(value) for value in meter.read(streams["cooling"])] == [n == 2 for n in range(7)]
+    link.readings = {}
+    assert code_of(lambda: meter.read(streams["cooling"])) == "read-failed.no-reading"

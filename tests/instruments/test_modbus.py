@@ -99,9 +99,8 @@ def test_outlets_are_cords_that_sum(truth, serve, opened):
     assert [s.scope for s in inlet.streams()] == ["rack"], "an inlet is the whole PDU"
 
 
-def test_orders_scale_and_shift_of_the_entry(truth, serve, opened):
-    entry = serve(word_order="little", byte_order="little", shift=1)
-    meter = opened(entry | {"word_order": "little", "byte_order": "little", "shift": 1})
+def test_order_scale_and_shift_of_the_entry(truth, serve, opened):
+    meter = opened(serve(word_order="little", shift=1) | {"word_order": "little", "shift": 1})
     assert meter.read(meter.streams()[0])[0] == pytest.approx(truth.power("node.ac", monotonic_ns()), abs=0.2)
     rows = [{"name": "power_w", "address": 19026, "unit": "W", "scale": 2.0}]
     own = opened({k: v for k, v in serve().items() if k != "profile"} | {"registers": rows})
@@ -132,6 +131,12 @@ def test_a_counter_that_wraps_and_one_that_is_reset(truth, serve, opened):
     assert until(lambda: reset.read(reset.streams()[0])[1] < first, "the reset shows")
 
 
+def code_of(action, kind=ReadFailed) -> str:
+    with pytest.raises(kind) as caught:
+        action()
+    return caught.value.code
+
+
 def test_it_dies_and_returns(truth, tmp_path, opened):
     with ServerProcess("modbus", truth.path, tmp_path / "server") as process:
         entry = dict(process.served.entries["modbus1"])
@@ -140,8 +145,7 @@ def test_it_dies_and_returns(truth, tmp_path, opened):
         stream = meter.streams()[0]
         before = meter.read(stream)
         process.kill()
-        with pytest.raises(ReadFailed, match="refuses connections"):
-            meter.read(stream)
+        assert code_of(lambda: meter.read(stream)) == "read-failed.refused"
         process.start()
         assert meter.read(stream)[0] == pytest.approx(before[0], abs=1)
 
@@ -149,8 +153,7 @@ def test_it_dies_and_returns(truth, tmp_path, opened):
 def test_a_slow_device_is_waited_for_up_to_the_limit(serve, opened):
     meter = opened(serve(latency_s=0.15))
     assert meter.read(meter.streams()[0])[0] > 0
-    with pytest.raises(ReadFailed, match=r"within 0\.2 s"):
-        opened(serve(latency_s=30.0) | {"timeout_s": 0.2})
+    assert code_of(lambda: opened(serve(latency_s=30.0) | {"timeout_s": 0.2})) == "read-failed.no-answer"
 
 
 def is_read(meter):
@@ -164,8 +167,7 @@ def test_silence_and_lost_answers(serve, opened):
     meter = opened(serve() | {"timeout_s": 2.0})
     assert is_read(meter)
     serve.change(silent_at_s=0.0)
-    with pytest.raises(ReadFailed, match="within 2 s"):
-        meter.read(meter.streams()[0])
+    assert code_of(lambda: meter.read(meter.streams()[0])) == "read-failed.no-answer"
     serve.change(silent_at_s=None)
     until(lambda: is_read(meter), "it is read again")
 
@@ -186,32 +188,45 @@ def test_garbled_answers_are_gaps_never_wrong_shapes(serve, opened, garble):
     assert failed > 3
 
 
-def test_what_a_device_lacks_is_missing_and_what_it_stops_giving_is_a_gap(serve, opened, monkeypatch):
+def test_registers_that_a_device_lacks_are_missing_and_those_without_a_value_are_gaps(serve, opened, monkeypatch):
     rows = [ROW | {"address": 19026}, {"name": "frequency_hz", "unit": "Hz", "address": 18000}]
     rows += [{"name": "voltage_v", "unit": "V", "address": 19000}]
+    rows += [{"name": "voltage_v", "unit": "V", "address": 17000, "phase": 3}]
     meter = opened({k: v for k, v in serve().items() if k != "profile"} | {"registers": rows})
     (stream,) = meter.streams()
     power_w, frequency_hz, voltage_v = meter.read(stream)
     assert power_w > 1000
     assert voltage_v == 230
     assert math.isnan(frequency_hz)
-    assert [m.scope for m in meter.missing()] == ["node.ac"]
-    assert "18000" in meter.missing()[0].what
-    assert "no such registers" in meter.missing()[0].why
+    assert [(m.scope, m.code) for m in meter.missing()] == [
+        ("node.ac", "read-failed.exception"),
+        ("phase:m.3", "read-failed.exception"),
+    ]
     blank = (0x7FC0, 0)  # NaN
     answers = {19000: blank, 19026: (0x458B, 0xF266)}
-    monkeypatch.setattr(meter._connection, "read", lambda unit, asked: [answers[r.address] for r in asked])
+    monkeypatch.setattr(meter._connection, "read_blocks", lambda unit, asked: [answers[r.address] for r in asked])
     assert meter.read(stream)[0] == pytest.approx(4478.3)
-    assert math.isnan(meter.read(stream)[2]), "what is beside the power may be absent"
+    assert math.isnan(meter.read(stream)[2]), "a state beside the power may be absent"
     answers[19026] = blank
-    with pytest.raises(ReadFailed, match="power_w is not there"):
-        meter.read(stream)
+    assert code_of(lambda: meter.read(stream)) == "read-failed.no-value"
+
+
+def test_registers_that_may_not_be_read_along_are_left_out(serve, opened, tmp_path):
+    """The gap of the profile spans registers that the device does not have: each value is asked for by itself."""
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "function = 4\ngap = 100\nlongest = 125\n"
+        'registers = [{ name = "power_w", address = 65, unit = "W" },\n'
+        '  { name = "voltage_v", address = 100, unit = "V" }, { name = "current_a", address = 20, unit = "A" }]\n'
+    )
+    meter = opened(serve(layout="pac2200") | {"profile": str(path)})
+    assert meter.read(meter.streams()[0])[0] > 1000
+    assert [m.code for m in meter.missing()] == ["read-failed.exception"]
 
 
 def test_not_a_number_is_not_a_reading(serve):
-    for layout in ("janitza", "iem3000"):
-        with pytest.raises(ReadFailed, match=r"nothing of node\.ac"):
-            open_meter("modbus", serve(nan=True, layout=layout))
+    assert code_of(lambda: open_meter("modbus", serve(nan=True))) == "read-failed.no-value"
+    assert code_of(lambda: open_meter("modbus", serve(nan=True, layout="iem3000"))) == "read-failed.no-value"
 
 
 @pytest.mark.parametrize(
@@ -224,14 +239,13 @@ def test_not_a_number_is_not_a_reading(serve):
         ({}, {"unit_id": 5}, ReadFailed, "got no answer from this unit"),
         ({}, {"profile": "pac2200"}, Unavailable, "no such registers"),
         ({"word_order": "little"}, {}, ConfigError, 'set word_order = "little"'),
-        ({"byte_order": "little"}, {}, ConfigError, 'set byte_order = "little"'),
         ({"shift": 1}, {}, ConfigError, "set shift = 1"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_told_at_opening(serve, flaws, more, kind, words):
+)
+def test_a_wrong_entry_fails_at_opening(serve, flaws, more, kind, words):
     with pytest.raises(JoulelabError) as caught:
         open_meter("modbus", serve(**flaws) | more)
-    assert type(caught.value) is kind or isinstance(caught.value, kind)
+    assert isinstance(caught.value, kind)
     assert words in str(caught.value)
     assert caught.value.next
 
@@ -251,12 +265,12 @@ def test_what_is_wrong_is_told_at_opening(serve, flaws, more, kind, words):
     ],
 )  # fmt: skip
 def test_the_doctor_tells_causes_apart(serve, monkeypatch, flaws, more, words):
-    monkeypatch.setattr(doctor, "_EACH_S", 60.0)
+    monkeypatch.setattr(doctor, "REQUEST_S", 60.0)
     entry = serve(**flaws) | more
     if "registers" in more:
         del entry["profile"]
-    said = modbus.diagnose(entry, ReadFailed("it failed"))
-    assert words in " ".join(said), said
+    found = modbus.diagnose(entry, ReadFailed("it failed"))
+    assert words in " ".join(found), found
 
 
 def test_the_doctor_without_a_device():

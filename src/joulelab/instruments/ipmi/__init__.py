@@ -2,90 +2,102 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import Denied, JoulelabError, MeterError, ReadFailed, Unavailable
 from joulelab.instruments import wall
 from joulelab.instruments.hooks import Missing
-from joulelab.instruments.ipmi import client as ipmi
-from joulelab.instruments.ipmi import parse as ipmi_parse
-from joulelab.instruments.ipmi import sensors as ipmi_sensors
-from joulelab.instruments.ipmi import settings as ipmi_settings
-from joulelab.instruments.ipmi.cooling import READING, Cooling
-from joulelab.instruments.ipmi.lan import PORT
-from joulelab.instruments.ipmi.login import probe
-from joulelab.instruments.ipmi.streams import Streams
-from joulelab.instruments.ipmi.watched import Watched
-from joulelab.instruments.settings import check_keys
+from joulelab.instruments.ipmi import answers, sensors
+from joulelab.instruments.ipmi.client import Bmc
+from joulelab.instruments.ipmi.doctor import diagnose
+from joulelab.instruments.ipmi.settings import (
+    CONFIG,
+    IpmiSettings,
+    PowerSource,
+    choose_interface,
+    open_link,
+    read_account,
+    read_command,
+    read_settings,
+)
+from joulelab.instruments.ipmi.streams import StreamFactory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Meter, Stream
-    from joulelab.instruments.ipmi.parse import Sensor
-    from joulelab.instruments.ipmi.settings import Settings, Source
+    from joulelab.instruments.ipmi.answers import SensorRecord
+    from joulelab.instruments.ipmi.client import BmcLink
+
+    RowReader = Callable[[], Sequence[float]]
 
 SUMMARY = "a node by its BMC: power (DCMI, power supplies, sensors), XCC energy, inlet temperature, fans (IPMI)"
 PRIVILEGE = "a user of the BMC with IPMI over LAN; in-band: access to /dev/ipmi0 (root)"
-TRIED = "the simulated node; not on hardware"
+TRIED = "the simulated node, OpenIPMI's simulator; not on hardware"
 DEFAULT = False
 SECRETS = ("password",)
-CONFIG = wall.COMMON | {
-    "address": "the BMC's host or host:port (port 623)",
-    "user": "the BMC's user",
-    "password": "its password, from environment, file or keyring",
-    "interface": "lan or in-band (lan where an address is given)",
-    "command": 'the command in front of raw, in-band (["ipmitool", "-I", "open"])',
-    "privilege": "user, operator or administrator (operator)",
-    "cipher": "cipher suite 3 or 17 (17, or 3 where the BMC has no 17)",
-    "sources": 'what to read: "auto" or a list of dcmi, xcc, psu, psu.dc, sensor:NAME',
-    "psu": "pattern of the names of the supplies' input power sensors (by their entity)",
-    "psu_dc": "pattern of the names of the supplies' output power sensors (by their entity)",
-    "temperatures": "patterns of temperature sensors (the inlet)",
-    "fans": "patterns of fan sensors (all)",
-    "cooling_period_s": "seconds between readings of temperatures and fans (5.0)",
-    "update_s": "seconds between the BMC's own updates (1.0)",
-}
 LENOVO = (19046, 20301)  # Lenovo, and IBM before
-_DCMI = (0x2C, 0x02, b"\xdc\x01\x00\x00")
-_XCC = (0x3A, 0x32, b"\x04\x02\x00\x00\x00")
-_OPENING = 5  # timeouts that opening may take for a login
+GET_DEVICE_ID = (0x06, 0x01)
+GET_READING = (0x04, 0x2D)
+GET_DCMI_POWER = (0x2C, 0x02, b"\xdc\x01\x00\x00")
+GET_XCC = (0x3A, 0x32, b"\x04\x02\x00\x00\x00")
+# Powers (W) that a node can have. Below: kW taken for W, or a BMC that measures only itself.
+NODE_W = (10.0, 1e5)
+SUPPLY_W = (0.0, 1e5)  # a spare supply may draw nothing
+# Errors of a BMC that answers, but has no such reading.
+ABSENT = ("read-failed.refused", "denied.privilege", "read-failed.no-reading")
+
+__all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "open_meter"]
 
 
 def check(config: Mapping[str, Any]) -> None:
     """Check an entry before a run. Raises ConfigError."""
-    check_keys("ipmi", config, CONFIG)
-    ipmi_settings.check(config)
+    read_settings(config)
+    if choose_interface(config) == "lan":
+        read_account(config)
+    else:
+        read_command(config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
     """Log in on the BMC and find its readings. Raises ReadFailed, Denied, Unavailable, ConfigError."""
-    check_keys("ipmi", config, CONFIG)
-    chosen = ipmi_settings.settings(config)
-    link = ipmi_settings.link(config)
+    settings = read_settings(config)
+    link = open_link(config)
     try:
-        return IpmiMeter(link, chosen, config)
+        return IpmiMeter(link, settings, config)
     except JoulelabError:
         link.close()
         raise
 
 
 class IpmiMeter:
-    """Read one BMC; what it has not is told by `missing`."""
+    """Read one BMC."""
 
-    def __init__(self, link: ipmi.Link, chosen: Settings, config: Mapping[str, Any]) -> None:
-        """Find what is to be read. Raises MeterError where it is not there."""
-        self._link, self._set = Watched(link, chosen.period_s), chosen
+    def __init__(self, link: BmcLink, settings: IpmiSettings, config: Mapping[str, Any]) -> None:
+        """Find the readings. Raises MeterError if one that the entry names is not there."""
+        self._bmc, self._settings = Bmc(link, settings.timeout_s), settings
         self._missing: list[Missing] = []
-        self._rows: dict[str, Callable[[int], Sequence[float]]] = {}
         self._streams: list[Stream] = []
-        device = ipmi.ask(self._link, 0x06, 0x01, b"", ipmi.deadline(_OPENING * chosen.timeout_s))
-        self._maker = ipmi_parse.manufacturer(device)
-        self._make = Streams(config, chosen, link.where, self._maker)
-        self._sensors = self._find_sensors() if _needs_sensors(chosen) else []
-        sources = chosen.sources or self._usual(config)
-        for source in sources:
-            self._add(source)
+        self._rows: dict[str, RowReader] = {}
+        self._first_cooling = 0
+        # Opening may take several timeouts for a login.
+        device_id = self._bmc.request_data(*GET_DEVICE_ID, until_ns=self._bmc.find_deadline(timeouts=5))
+        self._maker = answers.parse_manufacturer(device_id)
+        self._factory = StreamFactory(config, settings, link.where, self._maker)
+        self._sensors: list[SensorRecord] = []
+        self._broken: list[ReadFailed] = []
+        named = settings.sources or ()
+        needs_sensors = not named or any(source.kind not in ("dcmi", "xcc") for source in named)
+        # Reading the sensor records takes some BMCs many seconds.
+        if needs_sensors or settings.temperatures != () or settings.fans != ():
+            self._read_sensors()
+        for source in named:
+            self._add_source(source)
+        if not named:
+            self._add_usual_sources(wall.feeds_of(config, "node.ac"))
         self._add_cooling()
 
     def streams(self) -> Sequence[Stream]:
@@ -94,209 +106,174 @@ class IpmiMeter:
 
     def read(self, stream: Stream) -> Sequence[float]:
         """Return a row within the timeout. Raises ReadFailed, Denied."""
-        self._link.begin(stream.name)
         try:
-            return self._rows[stream.name](ipmi.deadline(self._set.timeout_s))
-        except MeterError:
-            self._link.end(stream.name)
+            return self._rows[stream.name]()
+        except MeterError as error:
+            error.where = error.where or self._bmc.where
             raise
 
     def missing(self) -> Sequence[Missing]:
-        """Return what the BMC has not, or does not give."""
+        """Return the readings that the BMC lacks, or does not give."""
         return self._missing
 
     def close(self) -> None:
         """Log out."""
-        self._link.close()
+        self._bmc.close()
 
     # Opening.
 
-    def _find_sensors(self) -> list[Sensor]:
-        found: list[Sensor] = []
-        broken: list[ReadFailed] = []
-        for record in ipmi.records(self._link, self._set.timeout_s):
+    def _read_sensors(self) -> None:
+        for record in self._bmc.read_records():
             try:
-                sensor = ipmi_parse.sensor(record)
+                sensor = answers.parse_record(record)
             except ReadFailed as error:  # makers get single records wrong
-                broken.append(error)
+                self._broken.append(error)
             else:
-                found += [sensor] if sensor is not None else []
-        if broken and not found:
-            raise broken[0]
-        self._missing += [Missing.from_error("node", error) for error in broken]
-        return ipmi_sensors.readable(found)
+                self._sensors += [sensor] if sensor is not None else []
+        if self._broken and not self._sensors:
+            raise self._broken[0]
+        self._missing += [Missing.from_error("node", error) for error in self._broken]
 
-    def _usual(self, config: Mapping[str, Any]) -> list[Source]:
-        """Return the readings that there are: DCMI, XCC on Lenovo, supplies, else a sensor of the whole node."""
-        feeds = wall.feeds_of(config, "node.ac")
-        found: list[Source] = []
-        if self._has_dcmi():
-            found.append(ipmi_settings.Source("dcmi", feeds))
-        else:
-            self._missing.append(Missing(feeds, "DCMI gives no power", "the BMC has none, or does not measure now"))
-        if self._maker in LENOVO and self._has_xcc():  # the same command may mean anything to another maker's BMC
-            found.append(ipmi_settings.Source("xcc", "node.dc"))
-        if ipmi_sensors.supplies(self._sensors, self._set.psu, output=False):
-            found.append(ipmi_settings.Source("psu", "node.ac"))
-        else:
-            self._missing.append(Missing("psu", "no power of the supplies", "they have no sensor each in W"))
-        whole = None if found else ipmi_sensors.whole_node(self._sensors)
-        if whole is not None:
-            found.append(ipmi_settings.Source("sensor", feeds, whole.name))
-        if not found:
-            named = ", ".join(s.name for s in self._sensors if s.unit == ipmi_parse.WATT)
+    def _add_usual_sources(self, feeds: str) -> None:
+        """Add the readings that there are: DCMI, XCC on Lenovo, supplies, else a sensor of the whole node."""
+        usual = [PowerSource("dcmi", feeds)]
+        if self._maker in LENOVO:  # the same command may mean anything to another maker's BMC
+            usual.append(PowerSource("xcc", "node.dc"))
+        usual.append(PowerSource("psu", "node.ac"))
+        for source in usual:
+            self._try_source(source)
+        whole = sensors.choose_whole_node(self._sensors)
+        if not self._streams and whole is not None:
+            self._add_sensor(PowerSource("sensor", feeds, whole.name), whole)
+        if not self._streams:
+            names = ", ".join(s.name for s in sensors.list_powers(self._sensors) if sensors.is_readable(s))
             raise Unavailable(
                 "the BMC measures no power that is known here",
-                where=self._link.where,
+                where=self._bmc.where,
                 why="no active DCMI reading, no supply and no system sensor in W",
-                next=f'choose one: sources = ["sensor:NAME"] of {named}' if named else "measure at the PDU",
+                next=f'choose one: sources = ["sensor:NAME"] of {names}' if names else "measure at the PDU",
+                code="unavailable.no-power",
             )
-        return found
 
-    def _has_dcmi(self) -> bool:
-        code, data = self._link.raw(*_DCMI, ipmi.deadline(self._set.timeout_s))
-        return code == 0 and ipmi_parse.dcmi_power(data) is not None
+    def _try_source(self, source: PowerSource) -> None:
+        try:
+            self._add_source(source)
+        except MeterError as error:
+            if error.code not in (*ABSENT, "unavailable.no-supplies"):
+                raise
+            advice = error.next or "" if isinstance(error, Denied) else ""
+            self._missing.append(Missing(source.feeds, error.what, error.why or "", advice, error.code))
 
-    def _has_xcc(self) -> bool:
-        code, data = self._link.raw(*_XCC, ipmi.deadline(self._set.timeout_s))
-        if code:
-            error = ipmi.refused(self._link.where, _XCC[0], _XCC[1], code)
-            self._missing.append(Missing("node.dc", "XCC gives no energy", error.why or "", error.next or ""))
-            return False
-        ipmi_parse.xcc(data)
-        return True
-
-    def _add(self, source: Source) -> None:
-        match source.kind:
-            case "dcmi":
-                if not self._has_dcmi():
-                    raise _none(self._link.where, "power by DCMI", "it has no DCMI, or does not measure now")
-                self._put(self._make.power("dcmi", "dcmi", source, 1.0), self._dcmi)
-            case "xcc":
-                self._add_xcc(source)
-            case "sensor":
-                sensor = ipmi_sensors.named(self._sensors, source.sensor, self._link.where)
-                stream = self._make.power(f"sensor:{sensor.name}", "sensor", source, sensor.step)
-                self._put(stream, self._one(sensor, above_w=0.0))
-            case kind:
-                self._add_supplies(source, output=kind == "psu.dc")
-
-    def _add_xcc(self, source: Source) -> None:
-        first = ipmi_parse.xcc(ipmi.ask(self._link, *_XCC, ipmi.deadline(self._set.timeout_s)))
-        if first.energy_j is not None:
-            self._put(self._make.energy("xcc", source, ipmi_parse.XCC_MODULUS_J), self._xcc_energy)
+    def _add_source(self, source: PowerSource) -> None:
+        if source.kind == "dcmi":
+            self._read_dcmi()
+            self._add_stream(self._factory.make_power("dcmi", source, 1.0), self._read_dcmi)
+        elif source.kind == "xcc":
+            kind, _ = answers.parse_xcc(self._bmc.request_data(*GET_XCC))
+            stream = self._factory.make_energy("xcc", source)
+            if kind == "power":
+                stream = self._factory.make_power("xcc", source, 0.01)
+            self._add_stream(stream, partial(self._read_xcc, kind))
+        elif source.kind == "sensor":
+            sensor = sensors.find_power_sensor(self._sensors, source.sensor, self._bmc.where)
+            self._add_sensor(source, sensor)
         else:
-            self._put(self._make.power("xcc", "xcc", source, 0.01), self._xcc_power)
+            self._add_supplies(source)
 
-    def _add_supplies(self, source: Source, *, output: bool) -> None:
-        pattern = self._set.psu_dc if output else self._set.psu
-        found = ipmi_sensors.supplies(self._sensors, pattern, output=output)
-        if not found:
-            why = "no sensor in W has that name" if pattern else "no supply has one sensor in W of its own"
-            raise _none(self._link.where, "power of its supplies", why)
+    def _add_sensor(self, source: PowerSource, sensor: SensorRecord) -> None:
+        limits_w = NODE_W if source.feeds.startswith("node") else SUPPLY_W
+        stream = self._factory.make_power(f"sensor:{sensor.name}", source, sensor.step)
+        self._add_stream(stream, partial(self._read_sensor, sensor, limits_w))
+
+    def _add_supplies(self, source: PowerSource) -> None:
+        pattern = self._settings.psu_dc if source.kind == "psu.dc" else self._settings.psu
+        found = sensors.choose_supplies(self._sensors, pattern, output=source.kind == "psu.dc")
+        if not found or self._broken:  # a record that cannot be read may be a supply's: the sum would be too small
+            why = "not each supply has one sensor in W that can be read"
+            if pattern and not found:
+                why = f"no sensor in W, or not each of them, can be read by the name {pattern!r}"
+            what, advice = "the BMC gives no power of each supply", "leave it out of sources"
+            raise Unavailable(what, where=self._bmc.where, why=why, next=advice, code="unavailable.no-supplies")
         for number, sensor in enumerate(found, start=1):
-            self._answers(sensor)  # one without a reading still counts: a sum without it would be wrong
-            stream = self._make.supply(source, number, len(found), sensor, output=output)
-            self._put(stream, self._one(sensor, above_w=-1e-9))  # a spare supply may draw nothing
+            self._has_reading(sensor)  # one without a reading still counts: a sum without it would be wrong
+            stream = self._factory.make_supply(source, number, len(found), sensor)
+            self._add_stream(stream, partial(self._read_sensor, sensor, SUPPLY_W))
 
     def _add_cooling(self) -> None:
-        wanted = [
-            *ipmi_sensors.temperatures(self._sensors, self._set.temperatures),
-            *ipmi_sensors.fans(self._sensors, self._set.fans),
-        ]
-        found = [sensor for sensor in wanted if self._answers(sensor)]
+        wanted = sensors.choose_temperatures(self._sensors, self._settings.temperatures)
+        wanted += sensors.choose_fans(self._sensors, self._settings.fans)
+        found = [sensor for sensor in wanted if self._has_reading(sensor)]
         if found:
-            self._put(self._make.cooling(found), Cooling(self._link, found, self._make.state).row)
+            self._add_stream(self._factory.make_cooling(found), partial(self._read_cooling, found))
 
-    def _answers(self, sensor: Sensor) -> bool:
-        """Tell whether a sensor has a reading now, and note where it has none: not plugged in, or not measured."""
-        code, data = self._link.raw(*READING, bytes([sensor.number]), ipmi.deadline(self._set.timeout_s))
+    def _has_reading(self, sensor: SensorRecord) -> bool:
+        """Return whether a sensor has a reading now; if not (not plugged in, not measured), it is listed as missing."""
         try:
-            if code:
-                raise ipmi.refused(self._link.where, *READING, code)
-            ipmi_parse.reading(sensor, data)
+            self._read_value(sensor)
         except MeterError as error:
-            if not code and not ipmi_parse.is_reading(data):
+            if error.code not in ABSENT:
                 raise
-            self._missing.append(Missing("node", f"{sensor.name} is not read", error.why or error.what))
+            self._missing.append(
+                Missing("node", f"{sensor.name} is not read", error.why or error.what, code=error.code)
+            )
             return False
         return True
 
-    def _put(self, stream: Stream, row: Callable[[int], Sequence[float]]) -> None:
+    def _add_stream(self, stream: Stream, row: RowReader) -> None:
         if stream.name not in self._rows:
             self._rows[stream.name] = row
             self._streams.append(stream)
 
     # Reading.
 
-    def _dcmi(self, until_ns: int) -> Sequence[float]:
-        power_w = ipmi_parse.dcmi_power(ipmi.ask(self._link, *_DCMI, until_ns))
-        if power_w is None:
-            why = "its DCMI reading is not active, or 0 W"
-            raise ReadFailed("the BMC does not measure power now", where=self._link.where, why=why)
-        return (power_w,)
+    def _read_dcmi(self) -> Sequence[float]:
+        return (self._check_power(answers.parse_dcmi_power(self._bmc.request_data(*GET_DCMI_POWER)), NODE_W, "DCMI"),)
 
-    def _xcc_energy(self, until_ns: int) -> Sequence[float]:
-        energy_j = ipmi_parse.xcc(ipmi.ask(self._link, *_XCC, until_ns)).energy_j
-        if energy_j is None:
-            raise ReadFailed("the BMC gave power, no energy", where=self._link.where, why="its XCC answer has changed")
-        return (energy_j,)
+    def _read_xcc(self, kind: str) -> Sequence[float]:
+        found, value = answers.parse_xcc(self._bmc.request_data(*GET_XCC))
+        if found != kind:
+            raise ReadFailed(
+                f"XCC gave {found}, not {kind}", why="its answer has changed", code="read-failed.malformed"
+            )
+        return (self._check_power(value, NODE_W, "XCC") if kind == "power" else value,)
 
-    def _xcc_power(self, until_ns: int) -> Sequence[float]:
-        power_w = ipmi_parse.xcc(ipmi.ask(self._link, *_XCC, until_ns)).power_w
-        if power_w is None:
-            raise ReadFailed("the BMC gave energy, no power", where=self._link.where, why="its XCC answer has changed")
-        return (power_w,)
+    def _read_sensor(self, sensor: SensorRecord, limits_w: tuple[float, float]) -> Sequence[float]:
+        return (self._check_power(self._read_value(sensor), limits_w, sensor.name),)
 
-    def _one(self, sensor: Sensor, *, above_w: float) -> Callable[[int], Sequence[float]]:
-        def row(until_ns: int) -> Sequence[float]:
-            value = self._value(sensor, until_ns)
-            if value <= above_w:
-                why = f"{value:g} W is what a sensor without a reading says"
-                raise ReadFailed(f"{sensor.name} has no reading now", where=self._link.where, why=why)
-            return (value,)
+    def _read_value(self, sensor: SensorRecord, until_ns: int = 0) -> float:
+        data = self._bmc.request_data(*GET_READING, bytes([sensor.number]), until_ns)
+        return answers.parse_reading(sensor, data)
 
+    def _check_power(self, power_w: float, limits_w: tuple[float, float], what: str) -> float:
+        if limits_w[0] <= power_w <= limits_w[1]:
+            return power_w
+        why = f"{power_w:g} W is not the power of a node; 0 W stands for no reading"
+        raise ReadFailed(
+            f"{what} has no power that can be right", where=self._bmc.where, why=why, code="read-failed.no-reading"
+        )
+
+    def _read_cooling(self, wanted: Sequence[SensorRecord]) -> Sequence[float]:
+        """Return temperatures (degC) and fans (rpm, or a share), NaN for those not read this time or without a reading.
+
+        It takes half of the time limit: power is worth more. A BMC too slow for all gives the others the next time.
+        Raises ReadFailed if none has a reading.
+        """
+        begin_ns, until_ns = monotonic_ns(), self._bmc.find_deadline()
+        row = [nan] * len(wanted)
+        first = self._first_cooling
+        for k in range(len(wanted)):
+            number = (first + k) % len(wanted)
+            self._first_cooling = number
+            if k and monotonic_ns() - begin_ns > (until_ns - begin_ns) / 2:
+                break
+            try:
+                value = self._read_value(wanted[number], until_ns)
+            except MeterError as error:
+                if error.code not in ABSENT:
+                    raise
+            else:
+                row[number] = value / 100.0 if wanted[number].percent else value
+        if all(map(isnan, row)):
+            what, why = "the BMC gives no reading of cooling now", "neither a temperature nor a fan has a reading"
+            raise ReadFailed(what, where=self._bmc.where, why=why, code="read-failed.no-reading")
         return row
-
-    def _value(self, sensor: Sensor, until_ns: int) -> float:
-        return ipmi_parse.reading(sensor, ipmi.ask(self._link, *READING, bytes([sensor.number]), until_ns))
-
-
-def _needs_sensors(chosen: Settings) -> bool:
-    """Tell whether the sensor records are needed: reading them takes some BMCs many seconds."""
-    powers = chosen.sources is None or any(source.kind not in ("dcmi", "xcc") for source in chosen.sources)
-    return powers or chosen.temperatures != () or chosen.fans != ()
-
-
-def _none(where: str, what: str, why: str) -> Unavailable:
-    return Unavailable(f"the BMC gives no {what}", where=where, why=why, next="leave it out of sources")
-
-
-def diagnose(config: Mapping[str, Any], error: Exception) -> list[str]:
-    """Tell why a BMC could not be opened: the name, the network, IPMI over LAN, the user, the password."""
-    if ipmi_settings.interface(config) != "lan":
-        return _in_band_advice(error)
-    host, port = wall.address(config, PORT)
-    found = probe(host, port, min(ipmi_settings.settings(config).timeout_s, 3.0))
-    place = f"UDP port {port} of {host}"
-    said = {
-        "name": f"The name {host} does not resolve: check the address.",
-        "closed": f"{host} is there, but {place} is closed: enable IPMI over LAN on the BMC, or correct the port.",
-        "silent": f"Nothing answers on {place}: BMC off or restarting, a firewall that drops UDP, or a wrong address.",
-        "other": f"Something answers on {place}, but it does not speak IPMI.",
-        "ipmi15": f"A BMC answers on {place}, but it speaks IPMI 1.5 only: 2.0 has to be enabled.",
-        "ipmi": f"A BMC answers on {place} and speaks IPMI 2.0.",
-    }[found]
-    lines = [said]
-    if found == "ipmi" and isinstance(error, Denied):
-        lines.append(f"The login is wrong: {error}")
-    elif found == "ipmi" and isinstance(error, MeterError):
-        lines.append(f"It can be reached, so the network is not the cause: {error}")
-    return lines
-
-
-def _in_band_advice(error: Exception) -> list[str]:
-    lines = [f"In-band, through ipmitool: {error}"]
-    if isinstance(error, (Unavailable, Denied)):
-        lines.append("Over LAN no root is needed: set address, user and password of the BMC.")
-    return lines

@@ -1,7 +1,7 @@
-"""Send IPMI commands over LAN (IPMI 2.0, RMCP+) by pyghmi.
+"""Send IPMI commands over LAN (IPMI 2.0, RMCP+) by pyghmi; imported only if a BMC has an address.
 
-pyghmi keeps its sockets and sessions in globals and is not made for threads: one thread of this process owns them all.
-It never waits for one BMC: logins and commands end by callbacks, so that a BMC that is silent delays no other.
+pyghmi keeps sockets and sessions in globals and its calls wait for as long as they like. Here one thread of the process
+owns it all, and logins and commands end by callbacks: each reading has a time limit, and a silent BMC delays no other.
 """
 
 from __future__ import annotations
@@ -10,246 +10,282 @@ import queue
 import socket
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyghmi.ipmi.private import session as pyghmi
+
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import MissingDependency, ReadFailed
-from joulelab.instruments.ipmi.login import login_error, no_answer
+from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PORT = 623
-PRIVILEGES = {"user": 2, "operator": 3, "administrator": 4}
-CIPHERS = (3, 17)
-LOGIN_S = 15.0
-AGAIN_S = 30.0  # how long a login that worked before may go on in the background
-_PUMP_S = 0.01  # how late a command may be sent while another BMC's answer is awaited
+    from joulelab.instruments.ipmi.settings import BmcAccount
+
+    Answer = dict[str, Any]
+
+SHA1 = 1
+LOGIN_S = 20.0  # a login may go on in the background, over several readings
+PUMP_S = 0.01  # delay of a command that is sent while another BMC's answer is awaited
 IDLE_S = 25.0  # BMCs end a session that was idle for a minute, some earlier
 
+# Words of pyghmi about a failed login -> error, its code, what, why, next.
+LOGIN_ERRORS: tuple[tuple[tuple[str, ...], type[MeterError], str, str, str, str], ...] = (
+    (
+        ("incorrect password", "invalid integrity check", "rakp4 integrity"),
+        Denied,
+        "denied.password",
+        "the BMC refused the password",
+        "the password of user {user!r} is another one (or the BMC has a Kg key, which is not supported)",
+        "correct the password; some BMCs lock a user after several wrong ones",
+    ),
+    (
+        ("unauthorized name", "username"),
+        Denied,
+        "denied.user",
+        "the BMC does not know the user",
+        "there is no user {user!r}, or it may not use IPMI over LAN",
+        "correct the user, or enable IPMI over LAN for it on the BMC",
+    ),
+    (
+        ("role", "privelege", "privilege"),
+        Denied,
+        "denied.privilege",
+        "the BMC does not grant the privilege",
+        "user {user!r} may not log in with this privilege",
+        'set privilege = "user" (enough for power and sensors), or give the user more rights on the BMC',
+    ),
+    (
+        ("cipher", "algorithm"),
+        Unavailable,
+        "unavailable.cipher",
+        "the BMC does not offer cipher suite 17 or 3",
+        "it refused both",
+        "enable suite 17 or 3 on the BMC, or read it in-band",
+    ),
+    (
+        ("insufficient resources",),
+        ReadFailed,
+        "read-failed.no-session",
+        "the BMC has no free session",
+        "all are in use; idle ones end after a minute",
+        "wait a minute, or end other sessions",
+    ),
+)
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Account:
-    """Hold where a BMC is and how to log in; it is never printed."""
 
-    host: str
-    port: int
-    user: str
-    password: str
-    privilege: int = 3
-    cipher: int | None = None  # None: 17, and 3 where the BMC does not know it
+class LanSession(pyghmi.Session):  # type: ignore[misc]
+    """Log in on a BMC and call `done` with the outcome; used in the owner's thread only."""
+
+    def __new__(cls, *_: object) -> LanSession:
+        """Make a session of its own: pyghmi would share one between callers, and mix up their answers."""
+        made: LanSession = object.__new__(cls)
+        return made
+
+    def __init__(self, address: str, account: BmcAccount, done: Callable[[Answer], object]) -> None:
+        self._first_hash = SHA1 if account.cipher == 3 else None
+        # A socket that has no other session with this BMC: answers are assigned by socket and sender.
+        self.forbidsock = [
+            session.socket
+            for handlers in pyghmi.Session.bmc_handlers.values()
+            for session in handlers.values()
+            if isinstance(session, LanSession) and (session.bmc, session.port) == (address, account.port)
+        ]
+        # Names as bytes: with texts pyghmi 1.6 forgets to remove the session from its list of beginners.
+        super().__init__(
+            address, account.user.encode(), account.password.encode(), port=account.port, onlogon=done,
+            privlevel=account.privilege, keepalive=False,
+        )  # fmt: skip
+
+    def _initsession(self) -> None:
+        super()._initsession()
+        if self._first_hash is not None:
+            self.attemptedhash = self._first_hash
+
+    def send_command(self, netfn: int, command: int, data: bytes, done: Callable[[Answer], object]) -> None:
+        """Send a command; `done` gets the answer."""
+
+        def finish(answer: Answer) -> None:
+            self.incommand = False
+            done(answer)
+
+        self.incommand = False
+        self.raw_command(netfn=netfn, command=command, data=list(data), callback=finish)
+
+    def drop_session(self) -> None:
+        """Leave the BMC and all of pyghmi's lists, whatever the state."""
+        self.incommand = self.logging = False
+        if not self.broken:
+            self._mark_broken("dropped")
 
 
-class Owner:
-    """Own pyghmi: run its event loop and all calls into it in one thread."""
+class PyghmiThread:
+    """Run pyghmi's event loop and all calls into it in one thread."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._waiting: set[Future[Any]] = set()
-        self._session = _session_class()
-        threading.Thread(target=self._main, name="ipmi", daemon=True).start()
+        self._awaited: set[Future[Answer]] = set()
+        threading.Thread(target=self._run_loop, name="ipmi", daemon=True).start()
 
-    def call(self, action: Callable[[], Any], timeout_s: float) -> Any:
-        """Return what an action returns, run in the owner's thread; raise TimeoutError."""
+    def run_call(self, action: Callable[[], Any]) -> Any:
+        """Return the result of an action, run in the thread."""
         future: Future[Any] = Future()
         self._calls.put((future, action))
-        return future.result(timeout_s)
+        return future.result(LOGIN_S)
 
-    def _main(self) -> None:
+    def start_exchange(self, begin: Callable[[Callable[[Answer], object]], Any]) -> tuple[Any, Future[Answer]]:
+        """Run `begin(done)` in the thread; return its result, and the future of the answer that `done` gets.
+
+        A future that is cancelled is no longer awaited.
+        """
+        awaited: Future[Answer] = Future()
+
+        def done(answer: Answer) -> None:
+            if not awaited.done():
+                awaited.set_result(dict(answer))
+
+        def action() -> Any:
+            self._awaited.add(awaited)
+            return begin(done)
+
+        return self.run_call(action), awaited
+
+    def _run_loop(self) -> None:
         while True:
-            self._run_calls()
-            if self._waiting:
-                self._pump()
-                self._waiting = {future for future in self._waiting if not future.done()}
-
-    def _pump(self) -> None:
-        """Let pyghmi take in what has arrived and send what is due."""
-        try:
-            self._session.wait_for_rsp(_PUMP_S)
-        except Exception:  # noqa: BLE001 - pyghmi stumbles over packets that are no IPMI: those are dropped
-            threading.Event().wait(_PUMP_S)
-
-    def _run_calls(self) -> None:
-        try:
-            future, action = self._calls.get_nowait() if self._waiting else self._calls.get()
-            while True:
+            try:
+                future, action = self._calls.get_nowait() if self._awaited else self._calls.get()
                 try:
                     future.set_result(action())
                 except Exception as error:  # noqa: BLE001 - it belongs to the caller
                     future.set_exception(error)
-                future, action = self._calls.get_nowait()
-        except queue.Empty:
-            return
-
-    # In the owner's thread:
-
-    def open(self, account: Account, address: str) -> tuple[Any, Future[dict[str, Any]]]:
-        """Begin a login; the future holds what pyghmi says of it."""
-        said = self._expect()
-
-        def logged_in(answer: dict[str, Any]) -> None:
-            if not said.done():
-                said.set_result(dict(answer))
-
-        session = self._session(address, account, logged_in)
-        return session, said
-
-    def send(self, session: Any, netfn: int, command: int, data: bytes) -> Future[dict[str, Any]]:
-        """Send a command in a session that has none under way."""
-        answered = self._expect()
-
-        def receive(answer: dict[str, Any]) -> None:
-            session.incommand = False
-            if not answered.done():
-                answered.set_result(answer)
-
-        session.incommand = False
-        session.raw_command(netfn=netfn, command=command, data=list(data), callback=receive)
-        return answered
-
-    def drop(self, session: Any) -> None:
-        """Let go of a session, whatever its state; the BMC is told where it can be."""
-        session.drop()
-
-    def forget(self, future: Future[Any]) -> None:
-        """Await this answer no longer."""
-        self._waiting.discard(future)
-
-    def _expect(self) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
-        self._waiting.add(future)
-        return future
+                continue
+            except queue.Empty:
+                pass
+            try:
+                pyghmi.Session.wait_for_rsp(PUMP_S)
+            except Exception:  # noqa: BLE001 - pyghmi fails in many ways over packets that are no IPMI: they are dropped
+                threading.Event().wait(PUMP_S)
+            self._awaited = {future for future in self._awaited if not future.done()}
 
 
-_owner: Owner | None = None
+_thread: PyghmiThread | None = None
 _lock = threading.Lock()
 
 
-def shared_owner() -> Owner:
-    """Return the owner of pyghmi in this process; it lasts as long as the process does, as pyghmi's sockets do."""
-    global _owner
+def share_thread() -> PyghmiThread:
+    """Return the thread of this process; it lasts as long as the process, as pyghmi's sockets do."""
+    global _thread
     with _lock:
-        if _owner is None:
-            _owner = Owner()
-        return _owner
+        _thread = _thread or PyghmiThread()
+        return _thread
 
 
-def _session_class() -> Any:
-    try:
-        from joulelab.instruments.ipmi.pyghmi_session import LanSession
-    except ImportError as error:
-        raise MissingDependency(
-            "reading a BMC over LAN needs pyghmi", why=str(error), next="pip install 'joulelab[ipmi]'"
-        ) from None
-    return LanSession
+class LanLink:
+    """Hold one session with one BMC; a lost session is opened again, in the background if that takes long."""
 
-
-class Lan:
-    """Hold one session with one BMC; a session that is lost is opened again, in the background if that takes long."""
-
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: BmcAccount) -> None:
         self.where = f"BMC {account.host}"
         self._account = account
-        self._owner = shared_owner()
+        self._thread = share_thread()
         self._session: Any = None
-        self._login: Future[dict[str, Any]] | None = None
-        self._late: Future[dict[str, Any]] | None = None  # of a command whose answer did not come in time
-        self._known = False  # whether this login worked before
+        self._login: Future[Answer] | None = None  # while it goes on
         self._login_ns = self._used_ns = 0
 
-    def raw(self, netfn: int, command: int, data: bytes, until_ns: int) -> tuple[int, bytes]:
+    def carry_command(self, netfn: int, command: int, data: bytes, until_ns: int) -> tuple[int, bytes]:
         """Return completion code and data. Raises ReadFailed, Denied, Unavailable."""
-        self._take_late(until_ns)
-        self._ensure(until_ns)
+        self._ensure_login(until_ns)
         session = self._session
-        answered: Future[dict[str, Any]] | None = None
+        awaited: Future[Answer] | None = None
         try:
-            answered = self._owner.call(lambda: self._owner.send(session, netfn, command, data), LOGIN_S)
-            answer = answered.result(_left_s(until_ns))
+            _, awaited = self._thread.start_exchange(lambda done: session.send_command(netfn, command, data, done))
+            answer = awaited.result(_left_s(until_ns))
         except TimeoutError:
-            self._late = answered  # it may just be slow: the session is kept until the next command
-            raise ReadFailed(
-                "the BMC did not answer in time", where=self.where, why="it is busy, restarting or cut off"
-            ) from None
-        except Exception as error:  # noqa: BLE001 - whatever pyghmi raises, this session is of no use any more
-            self._drop(answered)
-            raise ReadFailed("the session with the BMC is lost", where=self.where, why=type(error).__name__) from None
-        self._used_ns = monotonic_ns()
+            self._drop_session(awaited)
+            what, why = "the BMC did not answer in time", "it is busy, restarting or cut off"
+            raise ReadFailed(what, where=self.where, why=why, code="read-failed.no-answer") from None
+        except Exception as error:  # noqa: BLE001 - after any exception of pyghmi this session is of no use
+            answer = {"error": type(error).__name__}
         if "data" not in answer or not 0 <= answer.get("code", -1) <= 0xFF:
-            self._drop(answered)
-            raise ReadFailed("the session with the BMC is lost", where=self.where, why="it no longer answers in it")
+            self._drop_session(awaited)
+            why = f"it no longer answers in it: {answer.get('error', 'no data')}"
+            raise ReadFailed(
+                "the session with the BMC is lost", where=self.where, why=why, code="read-failed.session-lost"
+            )
+        self._used_ns = monotonic_ns()
         return int(answer["code"]), bytes(answer["data"])
 
     def close(self) -> None:
         """Log out."""
-        self._drop(self._late)
+        self._drop_session(self._login)
 
-    def _take_late(self, until_ns: int) -> None:
-        """Wait for the answer that did not come in time, half of the time that is left; then the session is lost."""
-        late, self._late = self._late, None
-        if late is None:
-            return
-        try:
-            answer = late.result(_left_s(until_ns) / 2)
-        except TimeoutError:
-            answer = {}
-        if "data" not in answer:
-            self._drop(late)
-        self._used_ns = monotonic_ns()
-
-    def _ensure(self, until_ns: int) -> None:
-        """Have a session that is logged in, or raise ReadFailed while the login goes on."""
-        session = self._session
-        if session is not None and self._login is None and (not session.logged or self._is_stale()):
-            self._drop(None)
+    def _ensure_login(self, until_ns: int) -> None:
+        """Have a session that is logged in. Raises ReadFailed while the login goes on, Denied, Unavailable."""
+        session, now_ns = self._session, monotonic_ns()
+        is_stale = session is not None and (not session.logged or now_ns - self._used_ns > IDLE_S * NS)
+        if self._login is None and is_stale:
+            self._drop_session(None)
         if self._session is None:
-            self._begin()
+            self._begin_login()
         if self._login is None:
             return
         session, login = self._session, self._login
         try:
-            said = login.result(_left_s(until_ns))
+            outcome = login.result(_left_s(until_ns))
         except TimeoutError:
             context = session.sessioncontext
-            if monotonic_ns() - self._login_ns > (AGAIN_S if self._known else LOGIN_S) * NS:
-                self._drop(login)
-            raise no_answer(self.where, context, again=self._known) from None
-        self._login = None
-        if "error" in said:
+            if monotonic_ns() - self._login_ns > LOGIN_S * NS:
+                self._drop_session(login)
+            raise explain_silence(self.where, context) from None
+        self._login, self._used_ns = None, monotonic_ns()
+        if "error" in outcome:
             context = session.sessioncontext
-            self._drop(login)
-            raise login_error(self.where, str(said["error"]), context, self._account.user, again=self._known)
-        self._known = True
+            self._drop_session(login)
+            raise explain_login(self.where, str(outcome["error"]), context, self._account.user)
 
-    def _begin(self) -> None:
+    def _begin_login(self) -> None:
         account = self._account
         try:
-            address = socket.getaddrinfo(account.host, account.port, 0, socket.SOCK_DGRAM)[0][4][0]
+            address = str(socket.getaddrinfo(account.host, account.port, 0, socket.SOCK_DGRAM)[0][4][0])
         except OSError as error:
+            what, why = f"the name {account.host} does not resolve", error.strerror or str(error)
             raise ReadFailed(
-                f"the name {account.host} does not resolve", where=self.where, why=error.strerror or str(error),
-                next="check the address",
-            ) from None  # fmt: skip
-        opening = self._owner.call(lambda: self._owner.open(account, str(address)), LOGIN_S)
-        self._session, self._login = opening
-        self._login_ns = self._used_ns = monotonic_ns()
+                what, where=self.where, why=why, next="check the address", code="read-failed.unknown-name"
+            ) from None
+        begin = self._thread.start_exchange
+        self._session, self._login = begin(lambda done: LanSession(address, account, done))
+        self._login_ns = monotonic_ns()
 
-    def _is_stale(self) -> bool:
-        return monotonic_ns() - self._used_ns > IDLE_S * NS
+    def _drop_session(self, awaited: Future[Answer] | None) -> None:
+        session, self._session, self._login = self._session, None, None
+        if awaited is not None:
+            awaited.cancel()
+        if session is not None:
+            self._thread.run_call(session.drop_session)
 
-    def _drop(self, future: Future[Any] | None) -> None:
-        session, self._session, self._login, self._late = self._session, None, None, None
-        if session is None:
-            return
-        owner = self._owner
 
-        def action() -> None:
-            if future is not None:
-                owner.forget(future)
-            owner.drop(session)
+def explain_login(where: str, words: str, context: str | None, user: str) -> MeterError:
+    """Return the error for pyghmi's words about a failed login."""
+    low = words.lower()
+    for needles, kind, code, what, why, advice in LOGIN_ERRORS:
+        if any(needle in low for needle in needles):
+            return kind(what, where=where, why=why.format(user=user), next=advice, code=code)
+    if low in ("timeout", "session failed to initialize", "none"):
+        return explain_silence(where, context)
+    return ReadFailed(
+        "the login on the BMC failed", where=where, why="it broke off the login", code="read-failed.login"
+    )
 
-        owner.call(action, LOGIN_S)
+
+def explain_silence(where: str, context: str | None) -> ReadFailed:
+    """Return the error for a login without an answer (yet), by pyghmi's name of its step."""
+    advice = "run joulelab doctor with the name of the meter"
+    if context in ("OPENSESSION", "EXPECTINGRAKP2", "EXPECTINGRAKP4", "ESTABLISHED"):
+        why = "it answered the first steps only: it is slow or restarting, or does not know the user"
+        return ReadFailed(
+            "the BMC did not finish the login", where=where, why=why, next=advice, code="read-failed.login"
+        )
+    why = "nothing came back: it is off, restarting, not reachable, or IPMI over LAN is disabled"
+    return ReadFailed("the BMC does not answer", where=where, why=why, next=advice, code="read-failed.no-answer")
 
 
 def _left_s(until_ns: int) -> float:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import Unavailable
 from joulelab.core.text import suggest_name
-from joulelab.instruments.ipmi.parse import CELSIUS, FAHRENHEIT, KELVIN, RPM, WATT
+from joulelab.instruments.ipmi.answers import CELSIUS, RPM, WATT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.instruments.ipmi.parse import Sensor
+    from joulelab.instruments.ipmi.answers import SensorRecord
 
 # Entities of IPMI (table 43-13) and DCMI: power supply, the board or chassis as a whole, air inlet, fan.
 SUPPLY, WHOLE, INLET, FAN = (10,), (7, 19, 21, 23), (55, 64), (29, 30)
@@ -26,61 +26,76 @@ _NODE = re.compile(r"(sys|system|total|node|chassis|server)\w*[ _]*(input)?[ _]*
 _INLET = re.compile(r"inlet|ambient|intake|air[ _]*in\b|front[ _]*(panel)?[ _]*temp", re.IGNORECASE)
 
 
-def readable(sensors: Sequence[Sensor]) -> list[Sensor]:
-    """Return the sensors that the BMC itself answers for and that have a value."""
-    return [s for s in sensors if s.analog and s.owner == BMC_ADDRESS and s.lun == 0 and s.name and s.m]
+def is_readable(sensor: SensorRecord) -> bool:
+    """Return whether the BMC itself answers for a sensor, and its count becomes a value."""
+    return sensor.analog and sensor.owner == BMC_ADDRESS and sensor.lun == 0 and sensor.m != 0
 
 
-def supplies(sensors: Sequence[Sensor], pattern: str | None, *, output: bool) -> list[Sensor]:
-    """Return one power sensor per power supply, in their order: those named, or those of the supplies' own entities."""
-    watts = [s for s in sensors if s.unit == WATT and not s.percent]
+def list_powers(sensors: Sequence[SensorRecord]) -> list[SensorRecord]:
+    """Return the sensors in W."""
+    return [s for s in sensors if s.unit == WATT and not s.percent]
+
+
+def choose_supplies(sensors: Sequence[SensorRecord], pattern: str | None, *, output: bool) -> list[SensorRecord]:
+    """Return one power sensor per power supply, in their order: the named ones, or those of the supplies' entities.
+
+    The supplies are summed, so the list is empty if one of them cannot be read or has several sensors.
+    """
+    watts = list_powers(sensors)
     if pattern is not None:
-        found = [s for s in watts if matches(s.name, (pattern,))]
+        found = [s for s in watts if is_match(s.name, (pattern,))]
     else:
         own = [s for s in watts if s.entity in SUPPLY]
         outs = [s for s in own if _OUTPUT.search(s.name) and not _INPUT.search(s.name)]
         ins = [s for s in own if s not in outs]
-        named = [s for s in ins if _INPUT.search(s.name)]
-        found = outs if output else named or ins
-        if len({s.instance for s in found}) != len(found):  # several per supply: which is which is not known
-            found = []
-    return sorted(found, key=lambda s: (s.instance, s.number))
+        found = outs if output else [s for s in ins if _INPUT.search(s.name)] or ins
+        if len({s.instance for s in found}) != len(found):
+            return []
+    return sorted(found, key=lambda s: (s.instance, s.number)) if all(map(is_readable, found)) else []
 
 
-def whole_node(sensors: Sequence[Sensor]) -> Sensor | None:
-    """Return the sensor that shows the power of the whole node, None where no single one does."""
-    found = [s for s in sensors if s.unit == WATT and not s.percent and s.entity in WHOLE and _NODE.search(s.name)]
-    return found[0] if len(found) == 1 else None
+def choose_whole_node(sensors: Sequence[SensorRecord]) -> SensorRecord | None:
+    """Return the sensor of the power of the whole node, None if not exactly one is."""
+    found = [s for s in list_powers(sensors) if s.entity in WHOLE and _NODE.search(s.name)]
+    return found[0] if len(found) == 1 and is_readable(found[0]) else None
 
 
-def temperatures(sensors: Sequence[Sensor], patterns: Sequence[str] | None) -> list[Sensor]:
-    """Return the temperature sensors that are named, the inlet's where none are."""
-    found = [s for s in sensors if s.unit in (CELSIUS, FAHRENHEIT, KELVIN) and not s.percent]
+def choose_temperatures(sensors: Sequence[SensorRecord], patterns: Sequence[str] | None) -> list[SensorRecord]:
+    """Return the temperature sensors that fit the patterns, the inlet's without patterns."""
+    found = [s for s in sensors if is_readable(s) and s.unit == CELSIUS and not s.percent]
     if patterns is not None:
-        return [s for s in found if matches(s.name, patterns)]
+        return [s for s in found if is_match(s.name, patterns)]
     return [s for s in found if s.entity in INLET] or [s for s in found if _INLET.search(s.name)]
 
 
-def fans(sensors: Sequence[Sensor], patterns: Sequence[str] | None) -> list[Sensor]:
-    """Return the fans that are named, all where none are; in rpm, or in percent where a fan has no rpm."""
-    turning = [s for s in sensors if s.unit == RPM and not s.percent]
-    shares = [s for s in sensors if s.percent and (s.type == FAN_TYPE or s.entity in FAN)]
-    found = turning or shares
-    return found if patterns is None else [s for s in [*turning, *shares] if matches(s.name, patterns)]
+def choose_fans(sensors: Sequence[SensorRecord], patterns: Sequence[str] | None) -> list[SensorRecord]:
+    """Return the fans that fit the patterns, all without patterns: in rpm, or in percent if no fan has rpm."""
+    readable = [s for s in sensors if is_readable(s)]
+    turning = [s for s in readable if s.unit == RPM and not s.percent]
+    shares = [s for s in readable if s.percent and (s.type == FAN_TYPE or s.entity in FAN)]
+    return turning or shares if patterns is None else [s for s in [*turning, *shares] if is_match(s.name, patterns)]
 
 
-def named(sensors: Sequence[Sensor], name: str, where: str) -> Sensor:
-    """Return the power sensor of a name; raise Unavailable with the names that there are."""
-    watts = [s for s in sensors if s.unit == WATT and not s.percent]
-    for sensor in watts:
-        if sensor.name.lower() == name.lower():
-            return sensor
-    other = any(s.name.lower() == name.lower() for s in sensors)
-    why = "it is not a power in W" if other else "the BMC has no sensor of this name that it answers for"
+def find_power_sensor(sensors: Sequence[SensorRecord], name: str, where: str) -> SensorRecord:
+    """Return the power sensor of a name. Raises Unavailable with the names that there are."""
+    watts = [s for s in list_powers(sensors) if is_readable(s)]
+    alike = [s for s in watts if s.name.lower() == name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    why = "the BMC has several of this name" if alike else "the BMC has no sensor of this name that it answers for"
+    if not alike and any(s.name.lower() == name.lower() for s in sensors):
+        why = "it is not a power in W, or another controller answers for it"
     advice = suggest_name(name, [s.name for s in watts]) if watts else "the BMC has no power sensors: leave it out"
-    raise Unavailable(f"sensor {name!r} cannot be read", where=where, why=why, next=advice)
+    raise Unavailable(
+        f"sensor {name!r} cannot be read", where=where, why=why, next=advice, code="unavailable.no-sensor"
+    )
 
 
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Tell whether a name fits one of the patterns (`PSU* Input Power`), whatever its case."""
+def is_match(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name fits one of the patterns (`PSU* Input Power`), whatever its case."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+
+
+def is_fan(sensor: SensorRecord) -> bool:
+    """Return whether a sensor of cooling is a fan, in rpm or percent, and not a temperature."""
+    return sensor.percent or sensor.unit == RPM

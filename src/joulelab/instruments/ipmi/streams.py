@@ -1,4 +1,4 @@
-"""Describe the streams of a BMC: what each channel is, how often it changes and how far it may be off."""
+"""Describe the streams of a BMC: the kind of each channel, how often it changes, and its accuracy."""
 
 from __future__ import annotations
 
@@ -7,98 +7,78 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments import wall
-from joulelab.instruments.ipmi.parse import RPM, celsius
+from joulelab.instruments.ipmi.answers import XCC_MODULUS_J
+from joulelab.instruments.ipmi.sensors import is_fan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.instruments.ipmi.parse import Sensor
-    from joulelab.instruments.ipmi.settings import Settings, Source
+    from joulelab.instruments.ipmi.answers import SensorRecord
+    from joulelab.instruments.ipmi.settings import IpmiSettings, PowerSource
 
-_GAIN = 0.05
-_WHY = "makers of BMCs rarely state it; 5 % taken, as benchmarks ask of node power"
+GAIN = 0.05
+REFERENCE = "makers of BMCs rarely state it; 5 % taken, as benchmarks ask of node power"
 
 
-class Streams:
+class StreamFactory:
     """Make the streams of one BMC."""
 
-    def __init__(self, config: Mapping[str, Any], chosen: Settings, where: str, maker: int) -> None:
-        self._config, self._set = config, chosen
+    def __init__(self, config: Mapping[str, Any], settings: IpmiSettings, where: str, maker: int) -> None:
+        self._config, self._settings = config, settings
         self._device, self._model = where, f"manufacturer {maker}"
 
-    def power(self, name: str, table: str, source: Source, step_w: float) -> Stream:
+    def make_power(self, name: str, source: PowerSource, step_w: float) -> Stream:
         """Return a stream of one power (W)."""
         place = wall.place({**self._config, "feeds": source.feeds}, source.feeds)
+        channels = (self._make_spec(source.feeds, step_w),)
         return Stream(
-            name, table, period_s=self._set.period_s, channels=(self._watts(source.feeds, step_w),),
-            device=self._device, model=self._model, **place,
+            name, source.kind, period_s=self._settings.period_s, channels=channels, device=self._device,
+            model=self._model, **place,
         )  # fmt: skip
 
-    def energy(self, name: str, source: Source, modulus_j: float) -> Stream:
-        """Return a stream of one energy counter (J)."""
+    def make_energy(self, name: str, source: PowerSource) -> Stream:
+        """Return a stream of XCC's energy counter (J)."""
         place = wall.place({**self._config, "feeds": source.feeds}, source.feeds)
         spec = Spec(
-            "energy_j", "energy", "J", "counter", self._set.update_s, modulus=modulus_j,
-            accuracy=self._accuracy(source.feeds, 0.001), lag_s=wall.BMC_LAG_S,
+            "energy_j", "energy", "J", "counter", self._settings.update_s, modulus=XCC_MODULUS_J,
+            accuracy=self._make_accuracy(source.feeds, 0.001), lag_s=wall.BMC_LAG_S,
         )  # fmt: skip
-        return Stream(
-            name, "xcc", period_s=self._set.period_s, channels=(spec,), device=self._device, model=self._model, **place
-        )
+        period_s = self._settings.period_s
+        return Stream(name, "xcc", period_s=period_s, channels=(spec,), device=self._device, model=self._model, **place)
 
-    def supply(self, source: Source, number: int, parts: int, sensor: Sensor, *, output: bool) -> Stream:
-        """Return the stream of one power supply, one of `parts` that make what they feed."""
-        scope = f"psu.dc:{number}" if output else f"psu:{number}"
+    def make_supply(self, source: PowerSource, number: int, parts: int, sensor: SensorRecord) -> Stream:
+        """Return the stream of one power supply, one of `parts` that are summed."""
+        scope = f"{source.kind}:{number}"
+        channels = (self._make_spec(source.feeds, sensor.step),)
         return Stream(
-            scope, "psu.dc" if output else "psu", scope, self._set.period_s,
-            (self._watts(source.feeds, sensor.step),), source.feeds,
-            device=sensor.name, model=self._model, sums=source.feeds, parts=parts,
+            scope, source.kind, scope, self._settings.period_s, channels, source.feeds, device=sensor.name,
+            model=self._model, sums=source.feeds, parts=parts,
         )  # fmt: skip
 
-    def cooling(self, sensors: Sequence[Sensor]) -> Stream:
-        """Return the stream of temperatures and fans."""
-        channels: list[Spec] = []
-        fan = 0
+    def make_cooling(self, sensors: Sequence[SensorRecord]) -> Stream:
+        """Return the stream of temperatures and fans; the first temperature is `temperature_c`, the inlet's."""
+        channels: dict[str, Spec] = {}
         for sensor in sensors:
-            if sensor.percent or sensor.unit == RPM:
-                fan += 1
-                share = sensor.percent
-                name = f"fan{fan}_speed" if share else f"fan{fan}_speed_rpm"
-                spec = Spec(name, "fan speed", "1" if share else "rpm", accuracy=Accuracy(quantum=sensor.step))
-            else:
-                first = not any(c.unit == "degC" for c in channels)
-                name = "temperature_c" if first else _free(f"{_word(sensor.name)}_temperature_c", channels)
-                spec = Spec(name, "temperature", "degC", accuracy=Accuracy(quantum=sensor.step))
-            channels.append(spec)
-        return Stream(
-            "cooling", "cooling", "node", self._set.cooling_period_s, tuple(channels),
-            device=", ".join(s.name for s in sensors), model=self._model,
-        )  # fmt: skip
+            accuracy = Accuracy(quantum=sensor.step)
+            if is_fan(sensor):
+                name = f"fan{1 + sum(c.startswith('fan') for c in channels)}_speed"
+                name, unit = (name, "1") if sensor.percent else (f"{name}_rpm", "rpm")
+                channels[name] = Spec(name, "fan speed", unit, accuracy=accuracy)
+                continue
+            words = re.sub(r"[^a-z0-9]+", "_", sensor.name.lower()).strip("_")
+            words = re.sub(r"_?temp(erature)?$", "", words) or "other"
+            name = "temperature_c" if "temperature_c" not in channels else f"{words}_temperature_c"
+            if name in channels:
+                name = f"{words}_{len(channels)}_temperature_c"
+            channels[name] = Spec(name, "temperature", "degC", accuracy=accuracy)
+        device = ", ".join(sensor.name for sensor in sensors)
+        period_s = self._settings.cooling_period_s
+        return Stream("cooling", "cooling", "node", period_s, (*channels.values(),), device=device, model=self._model)
 
-    def state(self, sensor: Sensor, value: float) -> float:
-        """Return a temperature in degrees Celsius, a fan in rpm or as a share."""
-        if sensor.percent:
-            return value / 100.0
-        return value if sensor.unit == RPM else celsius(sensor, value)
+    def _make_spec(self, feeds: str, step_w: float) -> Spec:
+        update_s, accuracy = self._settings.update_s, self._make_accuracy(feeds, step_w)
+        return Spec("power_w", "power", "W", "power", update_s, update_s, accuracy=accuracy, lag_s=wall.BMC_LAG_S)
 
-    def _watts(self, feeds: str, step_w: float) -> Spec:
-        update = self._set.update_s
-        accuracy = self._accuracy(feeds, step_w)
-        return Spec("power_w", "power", "W", "power", update, update, accuracy=accuracy, lag_s=wall.BMC_LAG_S)
-
-    def _accuracy(self, feeds: str, quantum: float) -> Accuracy:
-        shared = f"{self._set.label}:{feeds}"
-        return wall.stated(self._config, Accuracy("assumed", _GAIN, quantum=quantum, shared=shared, reference=_WHY))
-
-
-def _word(name: str) -> str:
-    words = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-    return re.sub(r"_?temp(erature)?$", "", words) or "other"
-
-
-def _free(name: str, channels: Sequence[Spec]) -> str:
-    taken = {c.name for c in channels}
-    free, k = name, 1
-    while free in taken:
-        k += 1
-        free = f"{name.removesuffix('_temperature_c')}_{k}_temperature_c"
-    return free
+    def _make_accuracy(self, feeds: str, quantum: float) -> Accuracy:
+        shared = f"{self._settings.label}:{feeds}"
+        return wall.stated(self._config, Accuracy("assumed", GAIN, quantum=quantum, shared=shared, reference=REFERENCE))

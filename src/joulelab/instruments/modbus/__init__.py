@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.hooks import Missing
-from joulelab.instruments.modbus import doctor
 from joulelab.instruments.modbus.client import FINAL, Connection, Refusal
-from joulelab.instruments.modbus.profile import list_profiles
-from joulelab.instruments.modbus.registers import Register, blocks, cut, decode
-from joulelab.instruments.modbus.setup import CONFIG, Plan, Setup, setup
+from joulelab.instruments.modbus.doctor import diagnose, find_fitting_settings
+from joulelab.instruments.modbus.profiles import list_profiles
+from joulelab.instruments.modbus.registers import Register, decode_register, find_words, group_registers
+from joulelab.instruments.modbus.settings import CONFIG, ModbusSettings, StreamPlan, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "Energy meters and PDUs: power, energy, phases (Modbus TCP, register profiles)"
 PRIVILEGE = "none on this host; Modbus has no log-in, so the device's network decides"
-TRIED = "the simulated node; not on hardware"
+TRIED = "the simulated node, which is served by pymodbus; not on hardware"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
 
@@ -38,31 +38,26 @@ def list_choices() -> dict[str, dict[str, str]]:
 
 def check(config: Mapping[str, Any]) -> None:
     """Check an entry before a run. Raises ConfigError."""
-    setup(config)
+    read_settings(config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Connect and read everything once. Raises ConfigError, Unavailable, ReadFailed, MissingDependency."""
-    return ModbusMeter(setup(config))
-
-
-def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Return what further questions to the device tell of a failure."""
-    return doctor.diagnose(config, error)
+    """Connect and read everything once. Raises ConfigError, Unavailable, ReadFailed."""
+    return ModbusMeter(read_settings(config))
 
 
 class ModbusMeter:
-    """Read the registers of one device; each stream's in as few requests as there can be."""
+    """Read the registers of one device, each stream's in as few requests as possible."""
 
-    def __init__(self, asked: Setup) -> None:
-        self._setup = asked
-        self._connection = Connection(asked.label, asked.host, asked.port, asked.timeout_s)
+    def __init__(self, settings: ModbusSettings) -> None:
+        self._settings = settings
+        self._connection = Connection(settings.label, settings.host, settings.port, settings.timeout_s)
         self._streams: list[Stream] = []
         self._missing: list[Missing] = []
-        self._reads: dict[str, tuple[tuple[Register | None, ...], list[Request]]] = {}
+        self._reads: dict[str, tuple[list[Register | None], list[Request]]] = {}
         try:
-            for plan in asked.plans:
-                self._add(plan)
+            for plan in settings.plans:
+                self._add_stream(plan)
         except BaseException:
             self._connection.close()
             raise
@@ -74,8 +69,8 @@ class ModbusMeter:
     def read(self, stream: Stream) -> Sequence[float]:
         """Return the values in SI. Raises ReadFailed."""
         registers, requests = self._reads[stream.name]
-        answers = self._ask(requests)
-        return [math.nan if register is None else self._value(register, answers) for register in registers]
+        answers = self._read_requests(requests)
+        return [math.nan if r is None else self._decode_value(r, answers) for r in registers]
 
     def missing(self) -> Sequence[Missing]:
         """Return the registers of the profile that this device does not have."""
@@ -85,74 +80,70 @@ class ModbusMeter:
         """Close the connection."""
         self._connection.close()
 
-    def _ask(self, requests: list[Request]) -> dict[Request, tuple[int, ...]]:
-        return dict(zip(requests, self._connection.read(self._setup.unit, requests), strict=True))
+    def _read_requests(self, requests: list[Request]) -> dict[Request, tuple[int, ...]]:
+        return dict(zip(requests, self._connection.read_blocks(self._settings.unit, requests), strict=True))
 
-    def _value(self, register: Register, answers: Mapping[Request, Sequence[int]]) -> float:
+    def _decode_value(self, register: Register, answers: Mapping[Request, Sequence[int]]) -> float:
         try:
-            return decode(register, cut(register, answers))
+            return decode_register(register, find_words(register, answers))
         except ReadFailed as error:
             if register.kind == "state":
                 return math.nan
-            raise ReadFailed(error.what, where=self._setup.label, why=error.why, next=error.next) from None
+            error.where = self._settings.label
+            raise
 
-    def _add(self, plan: Plan) -> None:
-        """Find out which registers of a stream the device has."""
-        profile = self._setup.profile
-        present, errors = self._probe(plan)
-        main = [r for r in plan.registers.values() if r.kind != "state"]
-        scope = plan.place["scope"]
-        if not present or (main and not any(r.name in present for r in main)):
-            raise self._nothing(plan, errors)
-        self._missing += [Missing.from_error(scope, error) for error in errors.values()]
-        found = [register for name, register in plan.registers.items() if name in present]
-        ordered = tuple(plan.registers[name] if name in present else None for name in plan.names)
-        gap = profile.gap if not errors else 0  # what is missing is not read along
-        self._reads[scope] = ordered, blocks(found, gap, profile.longest)
-        self._streams.append(self._setup.stream(plan, present))
-
-    def _probe(self, plan: Plan) -> tuple[dict[str, float], dict[str, ReadFailed]]:
-        """Return first values of what can be read, and why the rest cannot."""
-        registers = list(plan.registers.values())
-        answers: dict[Request, tuple[int, ...]] = {}
-        errors: dict[str, ReadFailed] = {}
+    def _add_stream(self, plan: StreamPlan) -> None:
+        """Add a stream with the registers that the device has. Raises JoulelabError if it has no power or energy."""
+        settings, scope = self._settings, plan.place["scope"]
+        firsts: dict[str, float] = {}
+        errors: list[ReadFailed] = []
+        for register in plan.registers.values():
+            try:
+                answers = self._read_requests(group_registers([register], 0))
+                firsts[register.name] = decode_register(register, find_words(register, answers))
+            except Refusal as error:
+                if error.exception not in (2, 3):  # of the device, not of this register
+                    raise self._explain_refusal(error) from None
+                errors.append(error)
+            except ReadFailed as error:
+                if error.code not in ("read-failed.no-value", "read-failed.implausible"):
+                    raise
+                if register.kind == "state":
+                    firsts[register.name] = 0.0  # the device has it, and may give it later
+                else:
+                    errors.append(error)
+        main = [r.name for r in plan.registers.values() if r.kind != "state"]
+        if main and not set(main) & set(firsts):
+            raise self._explain_nothing(scope, errors[0])
+        self._missing += [Missing.from_error(scope, error) for error in errors]
+        if not firsts:  # a phase that the device does not have
+            return
+        found = [register for name, register in plan.registers.items() if name in firsts]
+        requests = group_registers(found, settings.profile.gap, settings.profile.longest)
         try:
-            answers = self._ask(blocks(registers, self._setup.profile.gap, self._setup.profile.longest))
-        except Refusal as error:
-            if error.exception not in (2, 3):
-                raise self._final(error) from None
-            for register in registers:  # one by one: which of them is it
-                try:
-                    answers |= self._ask(blocks([register], 0))
-                except Refusal as refused:
-                    errors[register.name] = refused
-        first: dict[str, float] = {}
-        for register in registers:
-            if register.name not in errors:
-                try:
-                    first[register.name] = decode(register, cut(register, answers))
-                except ReadFailed as error:
-                    if register.kind == "state":
-                        first[register.name] = 0.0  # it has it, and may give it later
-                    else:
-                        errors[register.name] = error
-        return first, errors
+            self._read_requests(requests)
+        except Refusal:  # registers in between that the device lacks
+            requests = group_registers(found, 0, settings.profile.longest)
+        self._reads[scope] = [plan.registers[n] if n in firsts else None for n in plan.names], requests
+        self._streams.append(settings.make_stream(plan, firsts))
 
-    def _nothing(self, plan: Plan, errors: Mapping[str, ReadFailed]) -> JoulelabError:
-        """Return the error for a stream of which nothing that counts can be read."""
-        first = next(iter(errors.values()))
+    def _explain_nothing(self, scope: str, first: ReadFailed) -> JoulelabError:
+        """Return the error for a stream without any power or energy, from the error of its first register."""
         if isinstance(first, Refusal):
-            return self._final(first)
-        fits = doctor.fits(self._connection, self._setup)
-        if fits:
-            why = f"{first.what}: {first.why}"
-            advice = f"set {fits[0]}: then all values are plausible"
-            return ConfigError("the registers are read wrongly", where=self._setup.label, why=why, next=advice)
-        scope = plan.place["scope"]
-        return ReadFailed(f"nothing of {scope} can be read", where=self._setup.label, why=first.why, next=first.next)
+            return self._explain_refusal(first)
+        label = self._settings.label
+        fitting = find_fitting_settings(self._connection, self._settings)
+        if fitting and fitting[0]:
+            why, advice = f"{first.what}: {first.why}", f"set {fitting[0]}: then all values are plausible"
+            what = "the registers are read wrongly"
+            return ConfigError(what, where=label, why=why, next=advice, code="config.wrong-order")
+        advice = first.next or f"run joulelab doctor {label}"
+        return ReadFailed(f"nothing of {scope} can be read", where=label, why=first.why, next=advice, code=first.code)
 
-    def _final(self, error: Refusal) -> JoulelabError:
+    def _explain_refusal(self, error: Refusal) -> JoulelabError:
         if error.exception not in FINAL:
             return error
-        advice = f"run joulelab doctor {self._setup.label}: it tries other units, functions and addresses"
-        return Unavailable(error.what, where=self._setup.label, why=error.why, next=advice)
+        advice = f"run joulelab doctor {self._settings.label}: it tries other units, functions and addresses"
+        return Unavailable(
+            error.what, where=self._settings.label, why=error.why, next=advice, code="unavailable.exception"
+        )

@@ -1,14 +1,16 @@
-"""Read registers by Modbus TCP on the shared loop: strict about answers, bounded in time, reconnecting by itself."""
+"""Read registers by Modbus TCP: strict about answers, bounded in time, connecting again by itself.
+
+Reading registers is one frame of 12 bytes and its answer: no library takes part (docs/decisions, "Modbus frames").
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple
+import struct
+from typing import TYPE_CHECKING, NamedTuple
 
-from joulelab.core.errors import MissingDependency, ReadFailed
-from joulelab.instruments.loop import shared_loop
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ReadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 PORT = 502
 LONGEST = 125  # registers that one answer can hold
 
-# What the protocol's exception codes mean here.
+# Exception codes of the protocol.
 MEANING = {
     1: "it does not know this function code",
     2: "it has no such registers",
@@ -28,12 +30,11 @@ MEANING = {
     10: "the gateway has no way to this unit id",
     11: "the gateway got no answer from this unit id",
 }
-# Those that asking again does not mend.
-FINAL = (1, 2, 3, 10)
+FINAL = (1, 2, 3, 10)  # the same request gets the same exception again
 
 
 class Request(NamedTuple):
-    """Name a block of registers: function 3 (holding) or 4 (input), first address on the wire, how many."""
+    """Name a block of registers: function 3 (holding) or 4 (input), first address on the wire, number of registers."""
 
     function: int
     address: int
@@ -43,18 +44,24 @@ class Request(NamedTuple):
 class Refusal(ReadFailed):
     """Report an exception answer; `exception` is its number."""
 
-    def __init__(self, where: str, unit: int, request: Request, code: int) -> None:
+    def __init__(self, where: str, unit: int, request: Request, exception: int) -> None:
         last = request.address + request.size - 1
-        asked = f"registers {request.address} to {last} by function {request.function} of unit {unit}"
-        why = f"exception {code}: {MEANING.get(code, 'a code that the protocol does not define')}"
-        super().__init__(f"the device refuses {asked}", where=where, why=why, next="run joulelab doctor with its name")
-        self.exception = code
+        block = f"registers {request.address} to {last} by function {request.function} of unit {unit}"
+        why = f"exception {exception}: {MEANING.get(exception, 'a code that the protocol does not define')}"
+        advice = f"run joulelab doctor {where}"
+        super().__init__(f"the device refuses {block}", where=where, why=why, next=advice, code="read-failed.exception")
+        self.exception = exception
+
+
+class ConnectionLost(ReadFailed):
+    """Report a connection that ended while an answer was due."""
 
 
 def check_answer(request: bytes, answer: bytes) -> bool:
-    """Tell whether an answer is whole, False for the beginning of one. Raises ValueError for what answers no request.
+    """Return whether an answer is whole, False for the beginning of one. Raises ValueError for a wrong answer.
 
     Both are frames as on the wire: transaction, protocol 0, length, unit, function, and then count and registers.
+    Some devices answer with transaction 0.
     """
     head = answer[:8]
     if head[2:4] != b"\0\0"[: len(head[2:4])]:
@@ -68,171 +75,105 @@ def check_answer(request: bytes, answer: bytes) -> bool:
         raise ValueError(f"unit {head[6]} answers in place of unit {request[6]}")
     wanted = 2 * int.from_bytes(request[10:12], "big")
     if function not in (request[7], request[7] | 0x80):
-        raise ValueError(f"it is of function {function}, asked was {request[7]}")
+        raise ValueError(f"it is of function {function}, the request was of {request[7]}")
     if length != (3 if function & 0x80 else 3 + wanted):
-        raise ValueError(f"it announces {length} bytes, which is not what was asked for")
+        raise ValueError(f"it announces {length} bytes, which does not fit the request")
     if len(answer) > 6 + length:
         raise ValueError(f"{len(answer) - 6 - length} bytes follow it")
     if not function & 0x80 and len(answer) > 8 and answer[8] != wanted:
-        raise ValueError(f"it counts {answer[8]} bytes of registers, asked were {wanted}")
+        raise ValueError(f"it counts {answer[8]} bytes of registers, the request was for {wanted}")
     return len(answer) == 6 + length
 
 
 class Connection:
-    """Talk to one address; called from one thread.
+    """Talk to one address from one thread.
 
-    It connects when first used and again after the connection was lost. What comes late belongs to a connection
-    that is closed by then, so that no answer is ever taken for another's.
+    It connects when first used and again after the connection was lost. A late answer belongs to a connection that is
+    closed by then, so that no answer is ever taken for another request's.
     """
 
     def __init__(self, where: str, host: str, port: int, timeout_s: float) -> None:
-        self._library = _library()
         self._where, self._host, self._port, self._timeout_s = where, host, port, timeout_s
-        self._client: Any = None
-        self._task: asyncio.Task[Any] | None = None
-        self._asked = b""
-        self._wrong = ""
+        self._socket: socket.socket | None = None
+        self._number = 0
 
-    def read(self, unit: int, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Return the registers of each block. Raises Refusal, ReadFailed; takes at most the time limit."""
+    def read_blocks(self, unit: int, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the registers of each block within the time limit. Raises Refusal, ReadFailed."""
+        until_ns = monotonic_ns() + round(self._timeout_s * NS)
+        is_reused = self._socket is not None
         try:
-            return shared_loop().run(self._read(unit, requests), self._timeout_s)
+            return [self._read_block(unit, request, until_ns) for request in requests]
+        except ConnectionLost:
+            if not is_reused:  # else it was closed while idle, or the device has restarted
+                raise
+        return [self._read_block(unit, request, until_ns) for request in requests]
+
+    def exchange_frames(self, frame: bytes, until_ns: int) -> bytes:
+        """Return the whole answer to a frame. Every request passes through here. Raises ReadFailed."""
+        try:
+            link = self._socket = self._socket or self._open_socket(until_ns)
+            link.settimeout(_left_s(until_ns))
+            link.sendall(frame)
+            answer = b""
+            while not check_answer(frame, answer):
+                link.settimeout(_left_s(until_ns))
+                piece = link.recv(1024)
+                if not piece:
+                    raise ConnectionResetError(0, f"{self._host} closed it")
+                answer += piece
         except TimeoutError:
-            self.close()
+            unit = frame[6]
             why = f"no answer from {self._host}:{self._port}, unit {unit}, within {self._timeout_s:g} s"
-            raise ReadFailed("the device does not answer", where=self._where, why=why, next=_DOCTOR) from None
+            raise self._fail("the device does not answer", why, "read-failed.no-answer") from None
+        except ValueError as error:
+            raise self._fail("the answer is malformed", str(error), "read-failed.malformed") from None
+        except OSError as error:
+            self.close()
+            why, advice = error.strerror or type(error).__name__, f"run joulelab doctor {self._where}"
+            raise ConnectionLost(
+                "the connection was lost", where=self._where, why=why, next=advice, code="read-failed.lost"
+            ) from None
+        return answer
 
     def close(self) -> None:
         """Close the connection; it opens again when next used."""
-        client, self._client = self._client, None
-        if client is not None:
-            shared_loop().loop.call_soon_threadsafe(client.close)
+        link, self._socket = self._socket, None
+        if link is not None:
+            link.close()
 
-    async def _read(self, unit: int, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        reused = self._client is not None and self._client.connected
+    def _read_block(self, unit: int, request: Request, until_ns: int) -> tuple[int, ...]:
+        self._number = self._number % 0xFFFF + 1
+        frame = struct.pack(">HHHBBHH", self._number, 0, 6, unit, *request)
+        answer = self.exchange_frames(frame, until_ns)
+        if answer[7] & 0x80:
+            raise Refusal(self._where, unit, request, answer[8])
+        return struct.unpack(f">{request.size}H", answer[9:])
+
+    def _open_socket(self, until_ns: int) -> socket.socket:
+        place = f"{self._host}:{self._port}"
         try:
-            return await self._blocks(unit, requests)
-        except _LostError:
-            if not reused:  # else: it was closed while idle, or the device has restarted
-                raise
-        return await self._blocks(unit, requests)
-
-    async def _blocks(self, unit: int, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        if self._client is None or not self._client.connected:
-            self._client = await self._connect()
-        return [await self._block(unit, request) for request in requests]
-
-    async def _connect(self) -> Any:
-        loop = asyncio.get_running_loop()
-        where = f"{self._host}:{self._port}"
-        try:
-            await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            return socket.create_connection((self._host, self._port), _left_s(until_ns))
+        except socket.gaierror as error:
+            why, code = f"the name {self._host} does not resolve: {error.strerror}", "read-failed.unknown-name"
+        except ConnectionRefusedError:
+            why, code = (
+                f"{place} refuses connections: the host is up, nothing serves Modbus there",
+                "read-failed.refused",
+            )
+        except TimeoutError:
+            why, code = f"{place} does not answer: the host is down, or a firewall drops it", "read-failed.unreachable"
         except OSError as error:
-            why = f"the name {self._host} does not resolve: {error.strerror}"
-            raise ReadFailed("it cannot be reached", where=self._where, why=why, next="check address") from None
-        client = self._library.client(  # its time limit is longer than ours: two equal ones would race
-            self._host, port=self._port, timeout=2 * self._timeout_s + 1, retries=0, reconnect_delay=0,
-            trace_packet=self._seen, trace_connect=self._connected,
-        )  # fmt: skip
-        if not await client.connect():
-            client.close()
-            why = await _why_not(self._host, self._port, where)
-            raise ReadFailed("it cannot be reached", where=self._where, why=why, next=_DOCTOR)
-        return client
+            why, code = f"{place}: {error.strerror or type(error).__name__}", "read-failed.unreachable"
+        raise self._fail("it cannot be reached", why, code)
 
-    async def _block(self, unit: int, request: Request) -> tuple[int, ...]:
-        client, self._wrong = self._client, ""
-        ask = client.read_input_registers if request.function == 4 else client.read_holding_registers
-        self._task = asyncio.ensure_future(ask(request.address, count=request.size, device_id=unit))
-        try:
-            answer = await self._task
-        except asyncio.CancelledError:
-            self._drop(client)
-            if not self._wrong:
-                raise  # our own time limit
-            if self._wrong == _CLOSED:
-                raise _LostError("the connection was closed", where=self._where, why=f"by {self._host}") from None
-            raise ReadFailed("the answer is malformed", where=self._where, why=self._wrong, next=_DOCTOR) from None
-        except self._library.error as error:
-            self._drop(client)
-            raise _LostError("the connection failed", where=self._where, why=str(error), next=_DOCTOR) from None
-        finally:
-            self._task = None
-        if answer.isError():
-            raise Refusal(self._where, unit, request, answer.exception_code)
-        found = tuple(answer.registers)
-        if len(found) != request.size:
-            self._drop(client)
-            why = f"{len(found)} registers instead of {request.size}"
-            raise ReadFailed("the answer is malformed", where=self._where, why=why, next=_DOCTOR)
-        return found
-
-    def _drop(self, client: Any) -> None:
-        self._client = None
-        client.close()
-
-    def _seen(self, sending: bool, data: bytes) -> bytes:
-        """Look at a frame before the library does: it would wait on for what is no answer, or stumble."""
-        if sending:
-            self._asked = data
-            return data
-        try:
-            return data if check_answer(self._asked, data) else b""
-        except ValueError as error:
-            self._stop(str(error))
-            return b""
-
-    def _connected(self, connected: bool) -> None:
-        if not connected:
-            self._stop(_CLOSED)
-
-    def _stop(self, reason: str) -> None:
-        if self._task is not None and not self._wrong:
-            self._wrong = reason
-            self._task.cancel()
+    def _fail(self, what: str, why: str, code: str) -> ReadFailed:
+        """Close the connection and return the error of a reading."""
+        self.close()
+        return ReadFailed(what, where=self._where, why=why, next=f"run joulelab doctor {self._where}", code=code)
 
 
-_CLOSED = "closed"
-_DOCTOR = "run joulelab doctor with its name"
-
-
-class _LostError(ReadFailed):
-    """Report a connection that ended while an answer was due."""
-
-
-async def _why_not(host: str, port: int, where: str) -> str:
-    """Return why a connection cannot be made: the library does not tell."""
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 0.5)
-    except ConnectionRefusedError:
-        return f"{where} refuses connections: the host is up, nothing serves Modbus there"
-    except TimeoutError:
-        return f"{where} does not answer: the host is down, or a firewall drops it"
-    except OSError as error:
-        return f"{where}: {error.strerror or type(error).__name__}"
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return f"{where} was slow to accept a connection"
-
-
-class _Library(NamedTuple):
-    client: Any
-    error: type[Exception]
-
-
-def _library() -> _Library:
-    """Import the client library when first needed."""
-    import logging
-
-    try:
-        from pymodbus.client import AsyncModbusTcpClient
-        from pymodbus.exceptions import ModbusException
-    except ModuleNotFoundError:
-        why = "pymodbus is not installed"
-        raise MissingDependency(
-            "Modbus needs a library", where="modbus", why=why, next="pip install 'joulelab[modbus]'"
-        ) from None
-    # What it logs is in our errors; without a handler Python would print it.
-    logging.getLogger("pymodbus.logging").addHandler(logging.NullHandler())
-    return _Library(AsyncModbusTcpClient, ModbusException)
+def _left_s(until_ns: int) -> float:
+    left_s = (until_ns - monotonic_ns()) / NS
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s

@@ -1,160 +1,117 @@
-"""Find out why a Modbus device does not give what its entry asks for, by asking it other questions."""
+"""Find out why a Modbus device does not give the values of its entry, by other requests; the device is only read."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed
 from joulelab.instruments.modbus.client import MEANING, Connection, Refusal
-from joulelab.instruments.modbus.registers import UNITS, Register, blocks, cut, decode
-from joulelab.instruments.modbus.setup import Setup, setup
+from joulelab.instruments.modbus.registers import UNITS, Register, decode_register, find_words, group_registers
+from joulelab.instruments.modbus.settings import ModbusSettings, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-# What instruments on a mains supply show; a wrong order or address falls outside somewhere.
-_USUAL = {"V": (80.0, 700.0), "Hz": (45.0, 66.0), "W": (0.0, 1e6), "A": (0.0, 1e4), "J": (0.0, 1e15), "1": (-1.0, 1.0)}
-_UNITS = (1, 255, 0, *range(2, 11))
-_EACH_S = 0.5
+# Values on a mains supply (SI); with a wrong order or address some value falls outside.
+USUAL = {"V": (80.0, 700.0), "Hz": (45.0, 66.0), "W": (0.0, 1e6), "A": (0.0, 1e4), "J": (0.0, 1e15), "1": (-1.0, 1.0)}
+UNIT_IDS = (1, 255, 0, *range(2, 11))
+REQUEST_S = 0.5  # for each request
+REACH = {
+    "read-failed.unknown-name": "The name {host} does not resolve: check address, or use the IP address.",
+    "read-failed.refused": "{host}:{port} refuses the connection: the host is up, but Modbus TCP is switched off there"
+    " or on another port. Switch it on in its network services; some devices allow only one to four connections.",
+    "read-failed.unreachable": "{host}:{port} does not answer: the host is off, the address is wrong, or a firewall"
+    " drops the packets.",
+}
 
 
 def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Return sentences that tell one cause from another; the device is only read."""
+    """Return sentences that tell one cause from another."""
     try:
-        asked = setup(config)
+        settings = read_settings(config)
     except JoulelabError as wrong:
         return [str(wrong)]
-    said = _reach(asked)
-    if said:
-        return said
-    connection = Connection(asked.label, asked.host, asked.port, min(asked.timeout_s, _EACH_S))
-    try:
-        return _answers(connection, asked) or [f"The device answers now; before, it said: {error}."]
-    finally:
-        connection.close()
+    connection = Connection(settings.label, settings.host, settings.port, min(settings.timeout_s, REQUEST_S))
+    with contextlib.closing(connection):
+        found = explain_answers(connection, settings)
+    return found or [f"The device answers now. The error was: {error}."]
 
 
-def fits(connection: Connection, asked: Setup) -> list[str]:
-    """Return the settings (orders, shift by one) that make every value plausible, the smallest change first."""
+def explain_answers(connection: Connection, settings: ModbusSettings) -> list[str]:
+    """Compare the answer to the entry's first register with those of other units, addresses and orders."""
+    register = next(r for r in settings.plans[0].registers.values() if r.kind != "state")
+    place, unit = f"{settings.host}:{settings.port}", settings.unit
+    answer = _request_register(connection, unit, register)
+    if answer in REACH:
+        return [REACH[str(answer)].format(host=settings.host, port=settings.port)]
+    if isinstance(answer, str) or answer in (10, 11):
+        silence = "gives no answer" if isinstance(answer, str) else f"answers exception {answer} ({MEANING[answer]})"
+        others = {other: _request_register(connection, other, register) for other in UNIT_IDS if other != unit}
+        there = [other for other, code in others.items() if isinstance(code, int) and code not in (10, 11)]
+        last = "None of the units 0 to 10 and 255 answers: the gateway's serial side, or no Modbus there."
+        if there:
+            listed = ", ".join(str(other) for other in there[:5])
+            last = f"Of the units 0 to 10 and 255 these answer: {listed}; set unit_id = {there[0]}."
+        return [f"{place} accepts connections, but unit {unit} {silence}.", last]
+    if answer in (1, 2, 3):
+        what = f"{register.name} at {register.address} by function {register.function}"
+        why = f"exception {answer}, {MEANING[answer]}"
+        found = [f"Unit {unit} refuses {what}: {why}. Is {settings.profile.name} right?"]
+        for shift, function in ((1, register.function), (-1, register.function), (0, 7 - register.function)):
+            moved = replace(register, address=(register.address + shift) % 65536, function=function)
+            if _request_register(connection, unit, moved) == 0:
+                advice = f"shift = {shift}" if shift else f"function = {function} in a profile of your own"
+                found.append(f"It does answer {register.name} with {advice}.")
+        return found
+    if answer:
+        return [f"The device answers exception {answer}: {MEANING.get(answer, 'an unknown code')}. Try again later."]
+    fitting = find_fitting_settings(connection, settings)
+    if "" in fitting:
+        return []
+    if fitting:
+        return [f"The values cannot be right as they are read; with {fitting[0]} all of them are plausible."]
+    tried = "in any order of words, nor one address beside"
+    return [f"Unit {unit} answers, but {register.name} is no plausible number {tried}: another device's profile?"]
+
+
+def find_fitting_settings(connection: Connection, settings: ModbusSettings) -> list[str]:
+    """Return settings (order, shift by one) that make every value plausible, the smallest change first ("": none)."""
     found = []
-    for settings in _variants():
-        try:
-            if _plausible(connection, asked, settings):
-                found.append(", ".join(f"{key} = {_toml(value)}" for key, value in settings.items()) or "nothing")
-        except ReadFailed:
-            continue
+    for shift, order in itertools.product((0, 1, -1), ("big", "little")):
+        changes = ['word_order = "little"'] if order == "little" else []
+        changes += [f"shift = {shift}"] if shift else []
+        moved = {"word_order": order, "shift": settings.config.get("shift", 0) + shift}
+        with contextlib.suppress(ReadFailed, ConfigError):
+            if _is_plausible(connection, read_settings({**settings.config, **moved})):
+                found.append(", ".join(changes))
     return found
 
 
-def _reach(asked: Setup) -> list[str]:
-    """Return why no connection is made, nothing where one is."""
-    place = f"{asked.host}:{asked.port}"
-    try:
-        socket.getaddrinfo(asked.host, asked.port, type=socket.SOCK_STREAM)
-    except OSError:
-        return [f"The name {asked.host} does not resolve: check address, or use the IP address."]
-    try:
-        socket.create_connection((asked.host, asked.port), asked.timeout_s).close()
-    except ConnectionRefusedError:
-        return [
-            f"{place} refuses the connection: the host is up, but Modbus TCP is switched off there or on another port.",
-            "Switch it on in the device's network services; some devices allow only one to four connections at a time.",
-        ]
-    except TimeoutError:
-        return [f"{place} does not answer: the host is off, the address is wrong, or a firewall drops the packets."]
-    except OSError as error:
-        return [f"{place} cannot be reached: {error.strerror or type(error).__name__}."]
-    return []
-
-
-def _answers(connection: Connection, asked: Setup) -> list[str]:
-    register = next(r for r in asked.plans[0].registers.values() if r.kind != "state")
-    code = _code(connection, asked.unit, register)
-    if code is None or code in (10, 11):
-        return _other_units(connection, asked, register, code)
-    if code in (1, 2, 3):
-        return _other_addresses(connection, asked, register, code)
-    if code:
-        return [f"The device answers exception {code}: {MEANING.get(code, 'an unknown code')}. Try again later."]
-    right = fits(connection, asked)
-    if "nothing" in right:
-        return []
-    if right:
-        return [f"The values cannot be right as they are read; with {right[0]} all of them are plausible."]
-    tried = "in any order of words and bytes, nor one address beside"
-    return [f"Unit {asked.unit} answers, but {register.name} is no plausible number {tried}: another device's profile?"]
-
-
-def _other_units(connection: Connection, asked: Setup, register: Register, code: int | None) -> list[str]:
-    silence = "gives no answer" if code is None else f"answers exception {code} ({MEANING[code]})"
-    said = [f"{asked.host}:{asked.port} accepts connections, but unit {asked.unit} {silence}."]
-    there = [u for u in _UNITS if u != asked.unit and _code(connection, u, register) not in (None, 10, 11)]
-    if there:
-        listed = ", ".join(str(unit) for unit in there[:5])
-        return [*said, f"Of the units 0 to 10 and 255 these answer: {listed}; set unit_id = {there[0]}."]
-    return [
-        *said,
-        "None of the units 0 to 10 and 255 answers: the gateway's serial side, or no Modbus behind the port.",
-    ]
-
-
-def _other_addresses(connection: Connection, asked: Setup, register: Register, code: int) -> list[str]:
-    what = f"{register.name} at {register.address} by function {register.function}"
-    said = [f"Unit {asked.unit} refuses {what}: exception {code}, {MEANING[code]}. Is {asked.profile.name} right?"]
-    for shift, function in ((1, register.function), (-1, register.function), (0, 7 - register.function)):
-        if not 0 <= register.address + shift < 65536:
-            continue
-        moved = replace(register, address=register.address + shift, function=function)
-        if _code(connection, asked.unit, moved) == 0:
-            advice = f"shift = {shift}" if shift else f"function = {function} in a profile of your own"
-            said.append(f"It does answer {register.name} with {advice}.")
-    return said
-
-
-def _code(connection: Connection, unit: int, register: Register) -> int | None:
-    """Return the exception code of a question, 0 for an answer, None for silence or nonsense."""
-    try:
-        connection.read(unit, blocks([register], 0))
-    except Refusal as refusal:
-        return refusal.exception
-    except ReadFailed:
-        return None
-    return 0
-
-
-def _variants() -> Iterator[dict[str, Any]]:
-    """Yield settings to try, from none to several."""
-    orders = [{"word_order": w, "byte_order": b} for w, b in itertools.product(("big", "little"), repeat=2)]
-    for shift in (0, 1, -1):
-        for order in orders:
-            yield {k: v for k, v in order.items() if v != "big"} | ({"shift": shift} if shift else {})
-
-
-def _plausible(connection: Connection, asked: Setup, settings: Mapping[str, Any]) -> bool:
-    """Return whether all registers of the entry are usual with other settings, and some above 0. Raises ReadFailed."""
-    config = {k: v for k, v in asked.config.items() if k not in ("word_order", "byte_order")} | dict(settings)
-    if "shift" in settings:
-        config["shift"] = asked.config.get("shift", 0) + settings["shift"]
-    try:
-        other = setup(config)
-    except ConfigError:
-        return False
-    above = False
-    for plan in other.plans:
+def _is_plausible(connection: Connection, settings: ModbusSettings) -> bool:
+    """Return whether all values are usual, and some above 0. Raises ReadFailed."""
+    is_above = False
+    for plan in settings.plans:
         registers = list(plan.registers.values())
-        requests = blocks(registers, other.profile.gap, other.profile.longest)
-        answers = dict(zip(requests, connection.read(other.unit, requests), strict=True))
+        requests = group_registers(registers, settings.profile.gap, settings.profile.longest)
+        answers = dict(zip(requests, connection.read_blocks(settings.unit, requests), strict=True))
         for register in registers:
-            value = decode(register, cut(register, answers))
-            low, high = _USUAL.get(UNITS[register.unit].si, (-1e9, 1e9))
+            value = decode_register(register, find_words(register, answers))
+            low, high = USUAL.get(UNITS[register.unit].si, (-1e9, 1e9))
             if value != 0 and not (low <= value <= high and abs(value) > 1e-6):
                 return False
-            above = above or (register.kind != "state" and value > 0)
-    return above
+            is_above = is_above or (register.kind != "state" and value > 0)
+    return is_above
 
 
-def _toml(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+def _request_register(connection: Connection, unit: int, register: Register) -> int | str:
+    """Return 0 for an answer, the number of an exception, or the code of an error."""
+    try:
+        connection.read_blocks(unit, group_registers([register], 0))
+    except Refusal as refusal:
+        return refusal.exception
+    except ReadFailed as error:
+        return error.code
+    return 0

@@ -8,12 +8,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import ipmi, rapl, wall
-from joulelab.instruments.ipmi.parse import XCC_MODULUS_J
-from joulelab.instruments.ipmi.settings import Source
-from joulelab.instruments.ipmi.settings import settings as ipmi_settings
-from joulelab.instruments.ipmi.streams import Streams
-from joulelab.instruments.modbus.setup import setup
+from joulelab.instruments import rapl, wall
+from joulelab.instruments.ipmi.settings import PowerSource
+from joulelab.instruments.ipmi.settings import read_settings as read_ipmi_settings
+from joulelab.instruments.ipmi.streams import StreamFactory
+from joulelab.instruments.modbus.settings import read_settings as read_modbus_settings
 from joulelab.instruments.rapl.powercap import Zone
 from joulelab.instruments.settings import check_keys, seconds
 from joulelab.instruments.snmp import expected as snmp
@@ -40,9 +39,9 @@ def _entry(name: str, mounted: Mounted) -> dict[str, Any]:
 
 
 def _modbus(bench: Bench, name: str, mounted: Mounted) -> Measured:
-    asked = setup({"address": "twin", **_entry(name, mounted)})
-    mains = [plan for plan in asked.plans if plan.table == "power"]
-    streams = [asked.stream(plan, dict.fromkeys(plan.registers, 1.0)) for plan in mains]
+    settings = read_modbus_settings({"address": "twin", **_entry(name, mounted)})
+    mains = [plan for plan in settings.plans if plan.table == "power"]
+    streams = [settings.make_stream(plan, dict.fromkeys(plan.registers, 1.0)) for plan in mains]
     return panels.polled(bench, name, mounted, streams)
 
 
@@ -53,15 +52,14 @@ def _snmp(bench: Bench, name: str, mounted: Mounted) -> Measured:
 def _ipmi(bench: Bench, name: str, mounted: Mounted) -> Measured:
     """Read a BMC: DCMI's power, or what `sources` names of dcmi and xcc."""
     config = _entry(name, mounted)
-    check_keys(name, config, ipmi.CONFIG)
-    chosen = ipmi_settings(config)
-    sources = chosen.sources or (Source("dcmi", wall.feeds_of(config, "node.ac")),)
-    make, streams = Streams(config, chosen, "twin", 0), []
+    settings = read_ipmi_settings(config)
+    sources = settings.sources or (PowerSource("dcmi", wall.feeds_of(config, "node.ac")),)
+    factory, streams = StreamFactory(config, settings, "twin", 0), []
     for source in sources:
         if source.kind == "xcc":
-            streams.append(make.energy("xcc", source, XCC_MODULUS_J))
+            streams.append(factory.make_energy("xcc", source))
         elif source.kind == "dcmi":
-            streams.append(make.power("dcmi", "dcmi", source, 1.0))
+            streams.append(factory.make_power("dcmi", source, 1.0))
         else:
             raise ConfigError(f"a twin has no {source.kind}", where=f"[meters.{name}]", next="sources: dcmi, xcc")
     return panels.polled(bench, name, mounted, streams, [source.feeds for source in sources])

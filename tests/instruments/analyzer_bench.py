@@ -9,7 +9,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments import analyzer
 from joulelab.instruments.analyzer import client as scpi
-from joulelab.instruments.analyzer.config import CONFIG, parse
+from joulelab.instruments.analyzer.settings import read_settings
 from joulelab.twin.servers._scpi import Instrument
 from joulelab.twin.servers._scpi_readings import AnalyzerFlaws
 
@@ -47,11 +47,12 @@ def rows_of(meter, count):
 
 
 def wait_for_energy(meter, above_j):
-    """Read until the counter has moved: a host that stands still may take an update twice."""
+    """Read until the counter has moved."""
     return until(lambda: rows_of(meter, 1)[0]["energy_j"] > above_j, "the counter moves")
 
 
-def told(meter):
+def list_events(meter):
+    """Return the events since the last call by their kind."""
     return {event["what"]: event for event in meter.events()}
 
 
@@ -71,16 +72,17 @@ class VirtualBench:
         self.now_ns += round(seconds * NS)
 
     def open(self, link=None, **config):
-        options = parse({"resource": "GPIB0::1::INSTR", "timeout_s": 5.0} | config, CONFIG)
+        settings = read_settings({"resource": "GPIB0::1::INSTR", "timeout_s": 5.0} | config)
         cable = link or VirtualCable(self)
-        return analyzer.Analyzer(options, lambda: cable, now=lambda: self.now_ns, pause=self.pass_time)
+        return analyzer.Analyzer(settings, lambda: cable, now=lambda: self.now_ns, pause=self.pass_time)
 
 
 class VirtualCable:
-    """Be a link to the instrument of a virtual bench. An answer takes 0.4 ms."""
+    """Be a link to the instrument of a virtual bench. An answer takes 0.4 ms, and `stall()` seconds after each unit."""
 
     def __init__(self, bench, *, spoil=lambda text: text):
         self._bench, self._spoil = bench, spoil
+        self.stall = lambda: 0.0
         self.log = []
 
     def write(self, text):
@@ -89,14 +91,17 @@ class VirtualCable:
 
     def query(self, text):
         self.log.append(text)
-        bench = self._bench
+        bench, answers = self._bench, []
         bench.pass_time(0.0004)
-        if text.startswith(":COMM:WAIT") and bench.instrument.flaws.has_wait:
-            wait_ns = bench.instrument._wait_ns("1")
-            bench.pass_time(min(wait_ns / NS, 5.0))
-            if wait_ns > 5 * NS:
-                raise ReadFailed(f"{text} failed", why="no answer")
-        answer = bench.instrument.execute(text)
+        for unit in text.split(";"):
+            if unit.startswith(":COMM:WAIT") and bench.instrument.flaws.has_wait:
+                wait_ns = bench.instrument._wait_ns("1")
+                bench.pass_time(min(wait_ns / NS, 5.0))
+                if wait_ns > 5 * NS:
+                    raise ReadFailed(f"{text} failed", why="no answer")
+            answers.append(bench.instrument.execute(unit))
+            bench.pass_time(self.stall())
+        answer = ";".join(filter(None, answers))
         if not answer:
             raise ReadFailed(f"{text} failed", why="no answer")
         return self._spoil(answer)

@@ -1,22 +1,42 @@
-"""The analyzer meter against a WT300E that speaks SCPI over a socket and over VXI-11."""
+"""The analyzer meter against a served WT300E: over socket and VXI-11, slow, silent, busy, killed, or not there."""
 
 from __future__ import annotations
 
-import math
-import time
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
-from tests.instruments.analyzer_bench import CHANNELS, now_s, rows_of, told, wait_for_energy
+from tests.codes import raises_code
+from tests.instruments.analyzer_bench import CHANNELS, list_events, now_s, rows_of, wait_for_energy
+from tests.instruments.listening import listening
 from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.errors import ConfigError, Unavailable
+from joulelab.core.errors import MeterError, ReadFailed
+from joulelab.instruments import analyzer
+from joulelab.instruments.analyzer import client as scpi
+from joulelab.instruments.analyzer import doctor
+from joulelab.twin.servers.server_process import ServerProcess
 
 pytestmark = pytest.mark.system
 
+SETTINGS = (
+    ":INP:VOLT:RANG?;:INP:CURR:RANG?;:RATE?;:NUM:NORM:NUM?;:NUM:NORM:ITEM1?;:MEAS:AVER:STAT?;:INTEG:STAT?;"
+    ":INTEG:MODE?;:STAT:FILT1?;:COMM:REM?;:COMM:HEAD?"
+)
+
+
+def config_of(served, transport="vxi11", **more):
+    entry = {k: v for k, v in served.entries["analyzer"].items() if k != "meter"}
+    return entry | {"resource": served.facts[transport], "timeout_s": 60.0} | more
+
 
 @pytest.mark.parametrize("transport", ["socket", "vxi11"])
-def test_reads_what_flows(truth, bench, transport):
+def test_reads_power_and_energy(truth, bench, transport):
     meter = bench().open(transport)
     (stream,) = meter.streams()
     assert [c.name for c in stream.channels] == CHANNELS
@@ -29,147 +49,21 @@ def test_reads_what_flows(truth, bench, transport):
         assert row["apparent_va"] == pytest.approx(row["power_w"] / row["power_factor"], rel=1e-3)
         assert (row["voltage_v"], row["frequency_hz"]) == (230.0, 50.0)
     joules = [row["energy_j"] for row in rows]
-    assert joules == sorted(joules)
-    wait_for_energy(meter, joules[-1])
-    assert "found" in told(meter)
+    assert joules == sorted(set(joules)), "each row is another update"
+    assert "found" in list_events(meter)
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("transport", ["socket", "vxi11"])
-def test_the_pace_of_the_instrument(truth, bench, transport):
-    meter = bench().open(transport)
-    begin = time.monotonic()
-    rows = rows_of(meter, 6)
-    watts = truth.power("node.ac", truth.start_ns + 10**8)
-    lost = rows[-1]["missed"] - rows[0]["missed"]
-    joules = rows[-1]["energy_j"] - rows[0]["energy_j"]
-    # The counter loses nothing; a busy host may count one more or less.
-    assert joules == pytest.approx(watts * 0.1 * (5 + lost), abs=0.101 * watts)
-    assert time.monotonic() - begin >= 0.35
-
-
-def test_states_the_accuracy_of_the_range(bench):
-    power, energy = bench(ct_ratio=1.0, current_a=20.0).open().streams()[0].channels[:2]
-    assert power.accuracy.source == "datasheet"
-    assert power.accuracy.offset == pytest.approx(0.0005 * 300 * 20)
-    assert 0.001 < power.accuracy.gain < 0.003
-    assert "300 V, 20 A" in power.accuracy.reference
-    assert (power.update_s, power.window_s, power.accuracy.quantum) == (0.1, 0.1, 0.1)
-    assert energy.accuracy.gain > power.accuracy.gain + power.accuracy.offset / 5000
-    assert energy.accuracy.shared == power.accuracy.shared
-
-
-def test_user_states_better(bench):
-    accuracy = bench().open(gain=0.0004, reference="calibrated in May").streams()[0].channels[0].accuracy
-    assert (accuracy.source, accuracy.gain, accuracy.reference) == ("calibrated", 0.0004, "calibrated in May")
-
-
-def test_fixed_ranges_are_set_and_put_back(bench):
-    served = bench(period_s=0.25, window_s=0.25)
-    link = served.link()
-    link.write(":COMM:HEAD OFF;:NUM:NORM:NUM 2;ITEM1 S,1;:MEAS:AVER:STAT ON;:INTEG:MODE CONT;:STAT:FILT1 BOTH")
-    asked = (
-        ":INP:VOLT:RANG?;:INP:CURR:RANG?;:RATE?;:NUM:NORM:NUM?;:NUM:NORM:ITEM1?;:MEAS:AVER:STAT?;:INTEG:STAT?;"
-        ":INTEG:MODE?;:STAT:FILT1?;:COMM:REM?;:COMM:HEAD?;:SYST:COMM:COMM?"
-    )
-    found = link.query(asked)
-    meter = served.open(current_a=10, voltage_v=600.0, period_s=0.1)
-    during = link.query(asked)
-    assert during.startswith("600.00E+00;10.000E+00;100.00E-03;")
-    assert ";STAR;" in during
-    assert rows_of(meter, 1)[0]["power_w"] > 100
-    meter.close()
-    meter.close()
-    assert link.query(asked) == found
-
-
-def test_leaves_the_mode_of_an_older_model(bench):
-    served = bench(wt200=True)
-    meter = served.open()
-    link = served.link()
-    assert link.query(":SYST:COMM:COMM?") == "WT300"
-    meter.close()
-    link.write(":COMM:HEAD OFF")
-    assert link.query(":SYST:COMM:COMM?") == "WT200"
-
-
-def test_an_integration_of_somebody_else_goes_on(bench):
-    served = bench(integrating=True)
-    meter = served.open(period_s=1.0)
-    (first,) = rows_of(meter, 1)
-    wait_for_energy(meter, first["energy_j"])
-    assert meter.streams()[0].period_s == 0.1  # it cannot be set while one runs
-    assert "rate" in told(meter)
-    meter.close()
-    assert "STAR" in served.link().query(":INTEG:STAT?")
-
-
-def test_a_stopped_integration_is_not_touched(bench):
-    served = bench(integrating=True)
-    link = served.link()
-    link.write(":INTEG:STOP")
-    meter = served.open()
-    assert math.isnan(rows_of(meter, 1)[0]["energy_j"])
-    (missing,) = meter.missing()
-    assert "stopped" in missing.why
-    meter.close()
-    assert link.query(":INTEG:STAT?") == "STOP"
-
-
-def test_integration_off(bench):
-    served = bench()
-    meter = served.open(integration="off")
-    assert math.isnan(rows_of(meter, 1)[0]["energy_j"])
-    assert served.link().query(":INTEG:STAT?") == "RES"
-    assert meter.missing() == []
-
-
-def test_auto_range_is_warned_of(bench):
-    meter = bench(ct_ratio=1.0).open(current_a="auto")
-    assert "auto range" in told(meter)["auto-range"]["text"]
-    assert meter.streams()[0].channels[0].accuracy.offset == pytest.approx(0.0005 * 300 * 20)  # the widest
-
-
-def test_crest_factor_halves_the_ranges(bench):
-    served = bench()
-    with pytest.raises(ConfigError, match="no range of 20 A") as raised:
-        served.open(crest_factor=6, current_a=20)
-    assert "10" in str(raised.value.next)
-    assert served.link().query(":COMM:HEAD?;:INP:CFAC?") == ":COMMUNICATE:HEADER 1;:INPUT:CFACTOR 3"  # all put back
-    accuracy = served.open(crest_factor=6, current_a=10, voltage_v=300).streams()[0].channels[0].accuracy
-    assert accuracy.offset == pytest.approx(2 * 0.0005 * 300 * 10 * 20)
-    with pytest.raises(Unavailable, match="cannot be set to 5 A"):  # the first one integrates
-        served.open(current_a=5)
-
-
-def test_transformer_ratio_is_set(bench):
-    served = bench(ct_ratio=1.0, current_a=20.0)
-    channel = served.open(ct_ratio=40).streams()[0].channels[0]
-    assert channel.accuracy.source == "assumed"
-    assert "0.5 % for the transformer, assumed" in channel.accuracy.reference
-
-
-@pytest.mark.parametrize(("model", "count"), [("WT332E", 2), ("WT333E", 3)])
-def test_elements_are_cords_that_sum(truth, bench, model, count):
-    meter = bench(model=model, ct_ratio=1.0, current_a=20.0).open(label="lab")
-    streams = meter.streams()
-    assert len(streams) == count
-    assert {(s.sums, s.parts, s.parent) for s in streams} == {("node.ac", count, "node.ac")}
-    assert streams[-1].scope == "outlet:lab.3"
-    rows = [meter.read(stream) for stream in streams]
-    assert sum(row[0] for row in rows) == pytest.approx(truth.power("node.ac", truth.start_ns + 10**8), abs=0.2 * count)
-    again = [meter.read(stream) for stream in streams]
-    assert again[0][1] >= rows[0][1]
-    assert len({row[1] for row in again}) == 1  # of one update
-
-
-def test_the_sum_of_the_instrument(truth, bench):
-    meter = bench(model="WT333E", ct_ratio=1.0, current_a=20.0).open(elements="sum")
-    (stream,) = meter.streams()
-    assert (stream.scope, stream.sums) == ("node.ac", "")
-    watts = truth.power("node.ac", truth.start_ns + 10**8)
-    assert meter.read(stream)[0] == pytest.approx(watts, abs=0.5)
-    assert stream.channels[0].accuracy.offset == pytest.approx(3 * 3.0)
+@pytest.mark.parametrize("flaws", [{}, {"skip_share": 0.5}, {"late_s": 0.045}])
+def test_missed_updates_in_real_time(truth, bench, flaws):
+    meter = bench(**flaws).open()
+    begin_ns, (first,) = monotonic_ns(), rows_of(meter, 1)
+    rows = rows_of(meter, 20)
+    updates = (monotonic_ns() - begin_ns) / 1e8
+    missed = rows[-1]["missed"] - first["missed"]
+    joules = rows[-1]["energy_j"] - first["energy_j"]
+    assert len(rows) + missed == pytest.approx(updates, abs=3)
+    assert joules == pytest.approx(rows[-1]["power_w"] * 0.1 * (len(rows) + missed), abs=0.201 * rows[-1]["power_w"])
 
 
 def test_a_reset_integral_falls_and_goes_on(truth, bench):
@@ -184,3 +78,153 @@ def test_a_reset_integral_falls_and_goes_on(truth, bench):
         return row["energy_j"] <= truth.energy("node.ac", reset_ns, monotonic_ns()) and row
 
     wait_for_energy(meter, until(is_reset, "the reset shows")["energy_j"])
+
+
+def test_original_settings_are_restored_after_a_kill(truth, bench, state_home):
+    served = bench(period_s=0.25, window_s=0.25)
+    link = served.link()
+    link.write(":COMM:HEAD OFF;:NUM:NORM:NUM 2;ITEM1 S,1;:MEAS:AVER:STAT ON;:INTEG:MODE CONT;:STAT:FILT1 BOTH")
+    found = link.query(SETTINGS)
+    entry = config_of(served.served, "socket", current_a=10, voltage_v=600.0)
+    code = (
+        "import json, sys; from joulelab.instruments import analyzer;"
+        "meter = analyzer.open_meter(json.loads(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
+    )
+    words, pipe = [sys.executable, "-c", code, json.dumps(entry)], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdout.readline() == "open\n"
+        during = link.query(SETTINGS)
+        assert ";STAR;" in during
+        (path,) = state_home.glob("joulelab/analyzer-*")
+        killed_ns = monotonic_ns()
+        child.kill()
+    assert link.query(SETTINGS) == during, "the killed process restores nothing"
+    meter = served.open(current_a=5, voltage_v=300.0, period_s=0.1)  # its integration is in the way of other ranges
+    assert rows_of(meter, 2)[-1]["energy_j"] < truth.energy("node.ac", killed_ns, monotonic_ns()), "from zero again"
+    meter.close()
+    assert link.query(SETTINGS) == found
+    assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_copy_on_disk(bench, state_home):
+    (state_home / "joulelab").write_text("a file")
+    meter = bench().open()
+    assert rows_of(meter, 1)[0]["power_w"] > 100
+    assert "not-saved" in list_events(meter)
+    meter.close()
+
+
+def test_dies_and_returns_and_another_one_returns(truth, tmp_path):
+    with contextlib.ExitStack() as stack:
+        with ServerProcess("analyzer", truth.path, tmp_path) as server:
+            meter = analyzer.open_meter(config_of(server.served))
+            stack.callback(meter.close)
+            (stream,) = meter.streams()
+            before = meter.read(stream)
+            killed_ns = monotonic_ns()
+            server.kill()
+            for _ in range(2):
+                with pytest.raises(ReadFailed) as raised:
+                    meter.read(stream)
+                assert raised.value.code != "read-failed.no-answer", "refused at once, not after the timeout"
+            server.start()
+            after = meter.read(stream)
+            assert after[0] == before[0]
+            assert after[1] < truth.energy("node.ac", killed_ns, monotonic_ns()), "it integrates from zero again"
+            assert "reconnected" in list_events(meter)
+        other = {"identity": "YOKOGAWA,WT310E,OTHER,F1"}
+        with ServerProcess("analyzer", truth.path, tmp_path, flaws=other) as second:
+            assert second.served.ports == server.served.ports
+            with pytest.raises(ReadFailed):
+                meter.read(stream)
+            with raises_code("device-lost.other-instrument"):
+                meter.read(stream)
+
+
+def test_slow_answers(bench):
+    rows_of(bench(latency_s=0.02).open(), 2)
+    for transport in ("socket", "vxi11"):
+        with raises_code("read-failed.no-answer"):
+            bench(latency_s=30.0).open(transport, timeout_s=0.4)
+
+
+def is_read(meter):
+    try:
+        (row,) = rows_of(meter, 1)
+    except ReadFailed:
+        return False
+    assert 4000 < row["power_w"] < 5000
+    return True
+
+
+@pytest.mark.parametrize(
+    ("transport", "flaw"), [("socket", "silent_at_s"), ("vxi11", "silent_at_s"), ("vxi11", "garble_at_s")]
+)
+def test_goes_silent_or_wrong_and_is_read_again(bench, transport, flaw):
+    served = bench()
+    meter = served.open(transport, timeout_s=3.0)
+    assert is_read(meter)
+    served.change(**{flaw: 0.0})
+    assert [is_read(meter) for _ in range(2)] == [False] * 2
+    served.change(**{flaw: None})
+    until(lambda: is_read(meter), "it is read again")
+
+
+def test_another_instrument_is_refused(bench):
+    served = bench(identity="ACME,Toaster 3,42,1.0")
+    with raises_code("unavailable.unknown-model") as raised:
+        served.open()
+    assert "Another instrument" in analyzer.diagnose(config_of(served.served), raised.value)[0]
+
+
+def test_busy_with_another_client(bench):
+    served = bench(refuse=True)
+    with raises_code("read-failed.busy") as raised:
+        served.open()
+    assert "end other programs" in analyzer.diagnose(config_of(served.served), raised.value)[0]
+
+
+def test_lock_of_another_client(bench):
+    served = bench()
+    holder = scpi.open_link(scpi.parse_resource(served.served.facts["vxi11"], "test"), "test", 60.0)
+    session = holder._resource.visalib.sessions[holder._resource.session]
+    assert session.interface.device_lock(session.link, 0, 0) == 0
+    with pytest.raises(ReadFailed) as raised:
+        served.open()
+    assert "Another client" in analyzer.diagnose(config_of(served.served), raised.value)[-1]
+    holder.close()
+    assert rows_of(served.open(), 1)
+
+
+def explain(resource):
+    with pytest.raises(MeterError) as raised:
+        analyzer.open_meter({"resource": resource, "timeout_s": 0.6})
+    return " ".join(analyzer.diagnose({"resource": resource}, raised.value))
+
+
+def test_the_doctor_explains_networks(monkeypatch):
+    monkeypatch.setattr(doctor, "PROBE_S", 60.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    assert "is closed" in explain(f"TCPIP::127.0.0.1::{free}::SOCKET")
+    assert "is closed" in explain(f"TCPIP::127.0.0.1,{free}::INSTR")
+    assert "does not resolve" in explain("TCPIP::no-such-host.invalid::5025::SOCKET")
+    with listening(lambda client: client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
+        assert "no SCPI instrument" in explain(f"TCPIP::127.0.0.1::{port}::SOCKET")
+        assert "no VXI-11" in explain(f"TCPIP::127.0.0.1,{port}::INSTR")
+
+
+def test_the_doctor_knows_a_raw_socket_from_vxi11(bench, monkeypatch):
+    ports = bench().served.ports
+    monkeypatch.setattr(doctor, "PROBE_S", 60.0)
+    assert doctor.probe_text("127.0.0.1", ports["socket"]).startswith(b"YOKOGAWA")
+    monkeypatch.setattr(doctor, "PROBE_S", 0.2)
+    assert doctor.probe_text("127.0.0.1", ports["vxi11"]) == b""
+
+
+def test_the_doctor_explains_serial_ports(tmp_path):
+    assert "does not exist" in explain(f"ASRL{tmp_path}/ttyUSB9::INSTR")
+    main, port = os.openpty()
+    assert "no analyzer answers at 9600 baud" in explain(f"ASRL{os.ttyname(port)}::INSTR")
+    os.close(main)
+    os.close(port)

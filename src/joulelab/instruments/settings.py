@@ -43,6 +43,16 @@ def text(meter: str, config: Mapping[str, Any], key: str, default: str | None = 
     return value
 
 
+def read_choice(meter: str, config: Mapping[str, Any], key: str, choices: Sequence[Any], default: Any = None) -> Any:
+    """Return one of the choices; None among them means that none has to be given. Raises ConfigError."""
+    value = config.get(key, default)
+    if isinstance(value, bool) or value not in choices:
+        listed = ", ".join(str(choice) for choice in choices if choice is not None)
+        what, advice = f"no {key} is given" if value is None else f"{key} is {value!r}", f"give one of {listed}"
+        raise ConfigError(what, where=f"meter {meter}", next=advice, code="config.wrong-value")
+    return value
+
+
 def devices(meter: str, config: Mapping[str, Any]) -> tuple[int | str, ...] | None:
     """Return the devices to measure, as indices or UUIDs, None for all. Raises ConfigError."""
     value = config.get("devices")
@@ -55,3 +65,17 @@ def devices(meter: str, config: Mapping[str, Any]) -> tuple[int | str, ...] | No
 
 def _is_device(value: Any) -> bool:
     return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def choose_devices(meter: str, found: Sequence[Any], wanted: Sequence[int | str] | None) -> list[Any]:
+    """Return the devices with a wanted `index` or `uuid`, all for None. Raises ConfigError with the valid ones."""
+    if wanted is None:
+        return list(found)
+    chosen: list[Any] = []
+    for name in wanted:
+        named = [device for device in found if name in (device.index, device.uuid, str(device.index))]
+        if not named:
+            listed, code = ", ".join(f"{device.index} ({device.uuid})" for device in found), "config.unknown-gpu"
+            raise ConfigError(f"there is no GPU {name!r}", where=f"meter {meter}", next=f"valid: {listed}", code=code)
+        chosen += [device for device in named if device not in chosen]
+    return chosen

@@ -1,7 +1,7 @@
-"""Understand what a WT300E answers: pure functions from text to numbers, and checks that the numbers fit together.
+"""Parse the answers of a WT300E, and check that their numbers are possible.
 
-Answers have no checksum. What an element shows is redundant, though (S = U I, P = S times the power factor), and an
-integral moves no faster than the ranges let it: a number that breaks either is not taken.
+Answers have no checksum. But the values of an element are redundant (S = U I, P = S times the power factor), and an
+integral rises no faster than the ranges allow: a number that contradicts either is refused.
 """
 
 from __future__ import annotations
@@ -17,22 +17,19 @@ from joulelab.core.errors import ReadFailed, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NAN = float("nan")
 JOULES_PER_WH = 3600.0
-# What is asked of each element, in this order.
+# The values of each element, in this order.
 ITEMS = ("U", "I", "P", "S", "LAMB", "FU", "WH")
-STATES = {"RES": "reset", "STAR": "running", "STOP": "stopped", "TIM": "timed out", "ERR": "in error"}
-# An input is over its range beyond 140 % of it, both inputs of a power at once.
-_OVER = 1.4**2 * 1.05
+INTEGRATION_STATES = {"RES": "reset", "STAR": "running", "STOP": "stopped", "TIM": "timed out", "ERR": "in error"}
+# An input is over its range beyond 140 % of it; a power is the product of two inputs.
+_OVER_RANGE = 1.4**2 * 1.05
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}(?:\.[0-9]{0,9})?(?:E[+-]?[0-9]{1,2})?\Z")
-_REGISTER = re.compile(r"[0-9]{1,5}\Z")
-_PRINTABLE = re.compile(r"[ -~]+\Z")
-_TOLD_WRONG = 3  # jumps of an integral after which it is taken as what it now is
+_IMPOSSIBLE_LIMIT = 3  # an integral that stays at an impossible value longer than this is believed
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Hold who answers."""
+    """Hold the answer to `*IDN?`."""
 
     maker: str
     model: str
@@ -42,7 +39,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Hold what one element shows, in V, A, W, VA, 1, Hz, J; NaN for what it has not, infinite for over its range."""
+    """Hold the values of one element in V, A, W, VA, 1, Hz, J; NaN: it has none, infinite: over its range."""
 
     volts: float
     amperes: float
@@ -53,149 +50,147 @@ class Element:
     joules: float
 
 
+def refuse_answer(what: str, where: str, text: str, reason: str = "wrong-answer") -> ReadFailed:
+    """Return the error for an answer that is not understood or not possible."""
+    return ReadFailed(what, where=where, why=repr(text[:60]), next="it is tried again", code=f"read-failed.{reason}")
+
+
 def parse_identity(text: str, known: Sequence[str], where: str) -> Identity:
-    """Return who answered `*IDN?`. Raises ReadFailed for noise, Unavailable for another instrument."""
+    """Parse the answer to `*IDN?`. Raises ReadFailed for noise, Unavailable for another instrument."""
     fields = [field.strip() for field in text.split(",")]
-    if len(fields) != 4 or not _PRINTABLE.match(text) or not all(fields[:2]):
-        raise ReadFailed("it does not say who it is", where=where, why=f"*IDN? gave {text[:60]!r}", next=_next(where))
+    if len(fields) != 4 or not re.fullmatch(r"[ -~]+", text) or not all(fields[:2]):
+        raise refuse_answer("*IDN? is not answered with an identity", where, text)
     identity = Identity(*fields)
     if identity.maker.upper() != "YOKOGAWA" or identity.model.upper() not in known:
         raise Unavailable(
             "this is not an analyzer that joulelab knows",
             where=where,
-            why=f"it says {text[:80]!r}",
+            why=f"*IDN? gives {text[:80]!r}",
             next=f"known are YOKOGAWA {', '.join(known)}; check the resource",
+            code="unavailable.unknown-model",
         )
     return identity
 
 
-def parse_numbers(text: str, count: int, where: str) -> list[float]:
-    """Return so many numbers: NaN for NAN (no data), infinity for INF (over range). Raises ReadFailed."""
-    fields = text.split(",")
-    if len(fields) != count:
-        why = f"{len(fields)} instead of {count}: {text[:60]!r}"
-        raise ReadFailed("the answer has another number of values", where=where, why=why, next="it is tried again")
-    return [parse_number(field, where) for field in fields]
-
-
 def parse_number(text: str, where: str) -> float:
-    """Return one number, NaN for NAN, infinity for INF. Raises ReadFailed."""
+    """Parse one number: NaN for NAN (no data), infinity for INF (over range). Raises ReadFailed."""
     word = text.strip().upper()
-    if word == "NAN":
-        return NAN
-    if word == "INF":
-        return math.inf
+    if word in ("NAN", "INF"):
+        return float(word)
     if not _NUMBER.match(word):
-        raise ReadFailed("a value is no number", where=where, why=repr(text[:40]), next="it is tried again")
+        raise refuse_answer("a value is not a number", where, text)
     return float(word)
 
 
 def parse_register(text: str, where: str) -> int:
-    """Return a status register. Raises ReadFailed."""
-    if not _REGISTER.match(text.strip()) or (value := int(text)) > 0xFFFF:
-        raise ReadFailed("a register is no number", where=where, why=repr(text[:40]), next="it is tried again")
+    """Parse a status register of 16 bits. Raises ReadFailed."""
+    if not re.fullmatch(r"[0-9]{1,5}", text.strip()) or (value := int(text)) > 0xFFFF:
+        raise refuse_answer("a status register is not a number", where, text)
     return value
 
 
-def parse_state(text: str, where: str) -> str:
-    """Return the state of the integration in its short form. Raises ReadFailed."""
+def parse_range(text: str, where: str) -> float:
+    """Parse a range in V or A, NaN for that of an external sensor. Raises ReadFailed."""
+    if text.strip().upper().startswith("EXT"):
+        return math.nan
+    value = parse_number(text, where)
+    if not 0 < value < 1e4:
+        raise refuse_answer("a range is not possible", where, text)
+    return value
+
+
+def parse_integration(text: str, where: str) -> str:
+    """Parse the state of the integration, to its short form. Raises ReadFailed."""
     word = text.strip().upper()
-    for short in STATES:
-        if word.startswith(short) and word.isalpha() and word.isascii() and len(word) <= 6:
+    for short in INTEGRATION_STATES:
+        if word.startswith(short) and re.fullmatch(r"[A-Z]{3,6}", word):
             return short
-    raise ReadFailed("the state of the integration is not known", where=where, why=repr(text[:40]), next=_next(where))
+    raise refuse_answer("the state of the integration is unknown", where, text)
 
 
 def parse_error(text: str, where: str) -> tuple[int, str]:
-    """Return the oldest error of the queue and its text, (0, ...) where there is none. Raises ReadFailed."""
-    number, comma, said = text.partition(",")
+    """Parse the oldest entry of the error queue: number (0: none) and text. Raises ReadFailed."""
+    number, comma, words = text.partition(",")
     if not comma or not re.fullmatch(r"-?[0-9]{1,5}", number.strip()):
-        raise ReadFailed("the error queue is not understood", where=where, why=repr(text[:60]), next=_next(where))
-    return int(number), said.strip().strip('"')
+        raise refuse_answer("the error queue is not understood", where, text)
+    return int(number), words.strip().strip('"')
 
 
-def split_update(text: str, where: str) -> tuple[int, str]:
-    """Return the events and the values' text of an answer to both. Raises ReadFailed."""
+def parse_update(text: str, elements: int, where: str) -> tuple[int, list[Element], float, int]:
+    """Parse one update: status, values of the elements, seconds of integration, status after. Raises ReadFailed."""
     parts = text.split(";")
-    if len(parts) != 2:
-        why = repr(text[:60])
-        raise ReadFailed("the answer has not two parts", where=where, why=why, next="it is tried again")
-    return parse_register(parts[0], where), parts[1]
-
-
-def parse_update(text: str, elements: int, where: str) -> tuple[list[Element], float]:
-    """Return what the elements show, and for how long the instrument has integrated (s). Raises ReadFailed."""
-    numbers = parse_numbers(text, elements * len(ITEMS) + 1, where)
-    shown = []
-    for k in range(elements):
-        volts, amperes, watts, apparent, factor, hertz, wh = numbers[k * len(ITEMS) : (k + 1) * len(ITEMS)]
-        shown.append(Element(volts, amperes, watts, apparent, factor, hertz, wh * JOULES_PER_WH))
+    fields = parts[1].split(",") if len(parts) == 3 else []
+    if len(fields) != elements * len(ITEMS) + 1:
+        raise refuse_answer("an update has the wrong number of values", where, text)
+    numbers = [parse_number(field, where) for field in fields]
     if math.isinf(numbers[-1]) or numbers[-1] < 0:
-        raise ReadFailed("the integration's time is no time", where=where, why=text[-40:], next="it is tried again")
-    return shown, numbers[-1]
+        raise refuse_answer("the time of integration is not possible", where, fields[-1])
+    values = []
+    for k in range(0, len(numbers) - 1, len(ITEMS)):
+        volts, amperes, watts, apparent, factor, hertz, wh = numbers[k : k + len(ITEMS)]
+        values.append(Element(volts, amperes, watts, apparent, factor, hertz, wh * JOULES_PER_WH))
+    return parse_register(parts[0], where), values, numbers[-1], parse_register(parts[2], where)
 
 
-def fits(element: Element, range_w: float) -> bool:
-    """Tell whether an element's numbers fit together, within their digits."""
+def is_consistent(element: Element, range_w: float) -> bool:
+    """Return whether the values of an element agree with each other, within their digits."""
     room = 0.002 * abs(element.apparent) + 0.001 * range_w
     if abs(element.apparent - element.volts * element.amperes) > room:
         return False
-    if math.isnan(element.factor):  # it has none where next to nothing flows
+    if math.isnan(element.factor):  # there is none where next to nothing flows
         return abs(element.apparent) < 0.02 * range_w and abs(element.watts) <= abs(element.apparent) + room
     return abs(element.watts - element.apparent * element.factor) <= room
 
 
-def check_element(element: Element, range_w: float, where: str, *, redundant: bool) -> None:
-    """Refuse what is over its range, beyond any range, or does not fit together. Raises ReadFailed."""
+def check_element(element: Element, range_w: float, where: str, *, is_redundant: bool) -> None:
+    """Refuse values over range, beyond any range, or in contradiction to each other. Raises ReadFailed."""
     numbers = (element.volts, element.amperes, element.watts, element.apparent)
     if any(map(math.isinf, (*numbers, element.factor))):
-        why = "the instrument shows no number: voltage or current are above 140 % of the range"
-        raise ReadFailed("over range", where=where, why=why, next="set a larger voltage_v or current_a")
+        why = "voltage or current is above 140 % of its range, so the instrument has no number"
+        advice = "set a larger voltage_v or current_a"
+        raise ReadFailed("over range", where=where, why=why, next=advice, code="read-failed.over-range")
+    shown = f"U {element.volts:g} I {element.amperes:g} P {element.watts:g} S {element.apparent:g}"
     if any(map(math.isnan, numbers)):
-        raise ReadFailed("the instrument has no data", where=where, why="it says NAN", next="it is tried again")
-    if abs(element.watts) > _OVER * range_w:
-        why = f"{element.watts:g} W on a range of {range_w:g} W"
-        raise ReadFailed("the power is beyond its range", where=where, why=why, next="it is tried again")
-    if redundant and not fits(element, range_w):
-        why = f"U {element.volts:g} I {element.amperes:g} P {element.watts:g} S {element.apparent:g}"
-        raise ReadFailed("the values do not fit together", where=where, why=why, next="it is tried again")
+        raise refuse_answer("the instrument has no data", where, shown, "no-data")
+    if abs(element.watts) > _OVER_RANGE * range_w:
+        raise refuse_answer(f"the power is beyond its range of {range_w:g} W", where, shown, "impossible-power")
+    if is_redundant and not is_consistent(element, range_w):
+        raise refuse_answer("the values contradict each other", where, shown, "contradiction")
 
 
 class Integral:
-    """Follow one element's integral: it moves no faster than the ranges let it, and falls only with its time."""
+    """Follow one element's integral: it rises no faster than the ranges allow, and falls only with its time."""
 
     def __init__(self) -> None:
-        self._joules = NAN
+        self._joules = math.nan
         self._time_s = 0.0
         self._t_ns = 0
-        self._wrong = 0
+        self._impossible = 0  # values in a row
 
-    def check(self, joules: float, time_s: float, t_ns: int, range_w: float) -> bool:
-        """Tell whether the integral can be what it says; after some jumps it is taken as it is."""
-        passed_s = (t_ns - self._t_ns) / NS
+    def accept_value(self, joules: float, time_s: float, t_ns: int, range_w: float) -> bool:
+        """Return whether the integral is possible; an impossible value that stays is accepted after some readings."""
         if math.isnan(joules) or math.isnan(time_s):
             return True  # it does not integrate
         if math.isinf(joules):
             return False
+        passed_s = (t_ns - self._t_ns) / NS
         if math.isnan(self._joules):
-            fine = True
+            is_possible = True
         elif time_s < self._time_s:
-            fine = abs(joules) <= _OVER * range_w * (time_s + 2)
+            is_possible = abs(joules) <= _OVER_RANGE * range_w * (time_s + 2)
         else:
-            room = _OVER * range_w * (passed_s + 0.2) + 2 * resolution_j(max(abs(joules), abs(self._joules)))
-            fine = abs(joules - self._joules) <= room and time_s - self._time_s <= passed_s + 2
-        self._wrong = 0 if fine else self._wrong + 1
-        if not fine and self._wrong <= _TOLD_WRONG:
+            room = _OVER_RANGE * range_w * (passed_s + 0.2) + 2 * find_integral_step(
+                max(abs(joules), abs(self._joules))
+            )
+            is_possible = abs(joules - self._joules) <= room and time_s - self._time_s <= passed_s + 2
+        self._impossible = 0 if is_possible else self._impossible + 1
+        if not is_possible and self._impossible <= _IMPOSSIBLE_LIMIT:
             return False
-        self._joules, self._time_s, self._t_ns, self._wrong = joules, time_s, t_ns, 0
+        self._joules, self._time_s, self._t_ns, self._impossible = joules, time_s, t_ns, 0
         return True
 
 
-def resolution_j(joules: float) -> float:
-    """Return the last of the six digits that an integral has, in J."""
+def find_integral_step(joules: float) -> float:
+    """Return the last of the six digits of an integral, in J."""
     wh = abs(joules) / JOULES_PER_WH
     return 10.0 ** (math.floor(math.log10(wh)) - 5) * JOULES_PER_WH if wh > 0 else 0.0
-
-
-def _next(where: str) -> str:
-    return f"run joulelab doctor {where.removeprefix('meter ')}"

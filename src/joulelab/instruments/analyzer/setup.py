@@ -1,291 +1,318 @@
-"""Set a WT300E up for a run, and put back what was found."""
+"""Set a WT300E up for a run, and restore its original settings, also after a recorder that was killed."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import math
+import os
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
+from joulelab.core.errors import ConfigError, Unavailable
 from joulelab.instruments.analyzer import answers
-from joulelab.instruments.analyzer.accuracy import MODELS, SUMMED, Model, Ranges, allowed
+from joulelab.instruments.analyzer.accuracy import MODELS, WIRED_ELEMENTS, Model, Ranges, list_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.instruments.analyzer.kept import Kept
+    from joulelab.instruments.analyzer.client import Link
+    from joulelab.instruments.analyzer.settings import AnalyzerSettings
 
 UPDATED = 1  # the bit of the event register that an update sets
-OVER = {6: "voltage or current", 7: "voltage peak", 8: "current peak"}  # of element 1; three bits per element
-_AUTO = (":INP:VOLT:AUTO", ":INP:CURR:AUTO")
-_BATCH = 8  # questions in one message: instruments have small buffers
-
-
-class Link(Protocol):
-    """Describe what a cable to the instrument can do."""
-
-    def write(self, text: str) -> None:
-        """Send a message. Raises ReadFailed."""
-        ...
-
-    def query(self, text: str) -> str:
-        """Send a message and return its answer. Raises ReadFailed."""
-        ...
-
-    def close(self) -> None:
-        """End the link."""
-        ...
-
-    def abandon(self) -> None:
-        """End a link that failed."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """Hold what the configuration wants of the instrument; a range is a number (V, A), "keep" or "auto"."""
-
-    where: str
-    volts: float | str = "keep"
-    amperes: float | str = "keep"
-    crest: int | None = None
-    rate_s: float | None = 0.1
-    ct_ratio: float | None = None
-    integrate: bool = True
-    summed: bool = False
-    poll: bool = False
+OVER_RANGE = {6: "voltage or current", 7: "voltage peak", 8: "current peak"}  # of element 1; three bits per element
+_BATCH = 8  # queries in one message: instruments have small buffers
+_HEADER = re.compile(r":[A-Z0-9:]{3,40}\Z")
+_VALUE = re.compile(r"[ -:<-~]{0,80}\Z")  # printable, without a second command behind it
 
 
 @dataclass(slots=True)
-class State:
-    """Hold how the instrument is set now."""
+class InstrumentState:
+    """Hold how the instrument is set; `integration` is a key of `answers.INTEGRATION_STATES`."""
 
     identity: answers.Identity
-    options: str
     model: Model
     elements: tuple[int, ...]
     ranges: dict[int, Ranges]
-    auto: bool
+    is_auto: bool
     crest: int
-    dc: bool
-    line_filter: bool
+    is_dc: bool
+    has_line_filter: bool
     update_s: float
     integration: str
 
 
-class Dialogue:
-    """Ask and set; remember what was found, so that it can be put back. Raises ReadFailed after the deadline."""
+def get_state_folder() -> Path:
+    """Return the folder of this user's state, after the XDG rules."""
+    base = os.environ.get("XDG_STATE_HOME") or ""
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "joulelab"
 
-    def __init__(self, link: Link, where: str, kept: Kept, limit_s: float) -> None:
+
+class OriginalSettings:
+    """Hold the settings to restore, from `claim` on in a file that is written before anything is changed.
+
+    A lock on the file says that a meter still uses it: the file of a recorder that was killed has none.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+        self.has_started = False  # the integration was started, and has to be stopped and reset
+        self.is_left = False  # by a recorder that was killed
+        self.problem = ""
+        self._file: int | None = None
+        self._path = Path()
+
+    def claim(self, name: str) -> None:
+        """Open the file of an instrument and take over the settings that a killed recorder left."""
+        if self._file is not None:
+            return
+        try:
+            path = get_state_folder() / f"analyzer-{re.sub(r'[^A-Za-z0-9_-]+', '-', name)[:60]}.json"
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                text = os.read(file, 65536).decode("utf-8", "replace")
+            except OSError as error:
+                os.close(file)
+                if isinstance(error, BlockingIOError):
+                    return  # another meter has claimed the instrument, and will restore it
+                raise
+        except (OSError, RuntimeError) as error:
+            self.problem = str(error)
+            return
+        self._file, self._path = file, path
+        with contextlib.suppress(ValueError):  # a damaged file has nothing to restore
+            left, _ = json.JSONDecoder().raw_decode(text)
+            found = left.get("found") if isinstance(left, dict) else None
+            if isinstance(found, dict) and all(
+                isinstance(v, str) and _HEADER.match(k) and _VALUE.match(v) for k, v in found.items()
+            ):
+                self.found.update(found)
+                self.has_started = self.is_left = left.get("started") is True
+
+    def save(self) -> None:
+        """Write the file; where that fails `problem` has the reason."""
+        if self._file is None:
+            return
+        data = json.dumps({"started": self.has_started, "found": self.found}).encode()
+        try:
+            os.pwrite(self._file, data, 0)  # in one call: a kill leaves the old text or the new one, maybe with a tail
+            os.ftruncate(self._file, len(data))
+        except OSError as error:
+            self.problem = str(error)
+
+    def release(self, *, is_restored: bool) -> None:
+        """Give up the claim; settings that were not restored stay in the file for the next run."""
+        if is_restored:
+            self.found.clear()
+            self.has_started = self.is_left = False
+        file, self._file = self._file, None
+        if file is not None:
+            if not (self.found or self.has_started):
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+            os.close(file)
+
+
+class Dialogue:
+    """Query and change settings; remember the original ones.."""
+
+    def __init__(self, link: Link, where: str, originals: OriginalSettings) -> None:
         self.link = link
         self.where = where
-        self.kept = kept
-        self._compound = True
-        self._until_ns = monotonic_ns() + round(limit_s * NS)
+        self.originals = originals
 
-    def ask(self, headers: Sequence[str]) -> list[str]:
+    def query_settings(self, headers: Sequence[str]) -> list[str]:
         """Return the values of settings, without the headers that an instrument may put before them."""
         values: list[str] = []
         for k in range(0, len(headers), _BATCH):
-            values += self._ask(headers[k : k + _BATCH])
+            batch = headers[k : k + _BATCH]
+            answer = self.link.query(";".join(f"{header}?" for header in batch))
+            parts = [part.strip() for part in answer.split(";")]
+            if len(parts) != len(batch):
+                raise answers.refuse_answer(f"{len(batch)} queries have {len(parts)} answers", self.where, answer)
+            values += [part.rpartition(" ")[2] if part.startswith(":") else part for part in parts]
         return values
 
-    def _ask(self, headers: Sequence[str]) -> list[str]:
-        self._check_time()
-        if self._compound:
-            parts = self.link.query(";".join(f"{header}?" for header in headers)).split(";")
-            if len(parts) == len(headers):
-                return [_data(part) for part in parts]
-            self._compound = False  # one at a time, then
-        return [_data(self.link.query(f"{header}?")) for header in headers]
-
-    def ensure(self, wanted: Sequence[tuple[str, str]]) -> None:
-        """Set what is not so yet, and remember what it was."""
-        values = self.ask([header for header, _ in wanted])
-        changes = [(h, w, value) for (h, w), value in zip(wanted, values, strict=True) if not same(value, w)]
+    def change_settings(self, wanted: Sequence[tuple[str, str]]) -> None:
+        """Change the settings that differ from the wanted ones, after their originals are saved."""
+        values = self.query_settings([header for header, _ in wanted])
+        changes = [(h, w, v) for (h, w), v in zip(wanted, values, strict=True) if not is_same_setting(v, w)]
         for header, _, before in changes:
-            self.kept.found.setdefault(header, before)
+            self.originals.found.setdefault(header, before)
         if changes:
-            self.kept.save()
+            self.originals.save()
         for k in range(0, len(changes), _BATCH):
-            self._check_time()
             self.link.write(";".join(f"{header} {value}" for header, value, _ in changes[k : k + _BATCH]))
 
     def check_errors(self) -> None:
-        """Refuse to go on where the instrument did not take a setting. Raises Unavailable."""
-        code, said = answers.parse_error(self.link.query(":STAT:ERR?"), self.where)
-        if code:
-            advice = "stop the integration that runs" if code == 813 else "check its firmware and options"
-            raise Unavailable("a setting is refused", where=self.where, why=f"error {code}: {said}", next=advice)
-
-    def _check_time(self) -> None:
-        if monotonic_ns() > self._until_ns:
-            raise ReadFailed(
-                "setting it up takes too long", where=self.where, why="slow answers", next="raise timeout_s"
+        """Refuse to go on where the instrument did not accept a setting. Raises Unavailable."""
+        number, text = answers.parse_error(self.link.query(":STAT:ERR?"), self.where)
+        if number:
+            advice = "stop the integration that runs" if number == 813 else "check its firmware and options"
+            raise Unavailable(
+                "the instrument refuses a setting",
+                where=self.where,
+                why=f"error {number}: {text}",
+                next=advice,
+                code="unavailable.setting-refused",
             )
 
 
-def _data(answer: str) -> str:
-    """Return an answer's data: a header, where one stands before it, ends at a space."""
-    text = answer.strip()
-    return text.rpartition(" ")[2] if text.startswith(":") else text
-
-
-def same(found: str, wanted: str) -> bool:
-    """Tell whether a setting is as wanted: numbers by value, words by their shorter form."""
+def is_same_setting(found: str, wanted: str) -> bool:
+    """Return whether two settings are the same: numbers by value, words by their shorter form."""
     left, right = found.upper().split(","), wanted.upper().split(",")
-    return len(left) == len(right) and all(_same(a.strip(), b.strip()) for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(
+        _is_same_word(a.strip(), b.strip()) for a, b in zip(left, right, strict=True)
+    )
 
 
-def _same(found: str, wanted: str) -> bool:
+def _is_same_word(found: str, wanted: str) -> bool:
     try:
         return math.isclose(float(found), float(wanted), rel_tol=1e-4, abs_tol=1e-9)
     except ValueError:
-        known = {"ON": "1", "OFF": "0"}
-        left, right = known.get(found, found), known.get(wanted, wanted)
+        switches = {"ON": "1", "OFF": "0"}
+        left, right = switches.get(found, found), switches.get(wanted, wanted)
         return bool(left and right) and (left.startswith(right) or right.startswith(left))
 
 
-def set_up(talk: Dialogue, wishes: Wishes, rate_header: str) -> State:
-    """Make the instrument ready to be read and return how it is set. Raises ReadFailed, Unavailable, ConfigError."""
-    where = wishes.where
-    identity = answers.parse_identity(talk.link.query("*IDN?"), tuple(MODELS), where)
+def set_up_instrument(talk: Dialogue, settings: AnalyzerSettings) -> InstrumentState:
+    """Make the instrument ready, start its integration, and return how it is set.
+
+    Raises ReadFailed, Unavailable, ConfigError.
+    """
+    link, where, originals = talk.link, settings.where, talk.originals
+    identity = answers.parse_identity(link.query("*IDN?"), tuple(MODELS), where)
+    originals.claim(identity.serial if identity.serial.strip("0 ") else where)
+    link.write("*CLS")
+    talk.change_settings([(":COMM:HEAD", "0")])
+    talk.change_settings([(":SYST:COMM:COMM", "WT300"), (":COMM:REM", "1")])
+    integration = answers.parse_integration(link.query(":INTEG:STAT?"), where)
+    if originals.is_left:
+        if integration == "STAR":
+            _end_integration(link)
+            integration = answers.parse_integration(link.query(":INTEG:STAT?"), where)
+        originals.is_left = originals.has_started = False
     model = MODELS[identity.model.upper()]
-    talk.kept.begin(identity.serial if identity.serial.strip("0 ") else where)
-    options = talk.link.query("*OPT?").strip()[:60]
-    talk.link.write("*CLS")
-    talk.ensure([(":COMM:HEAD", "0")])
-    talk.ensure([(":SYST:COMM:COMM", "WT300"), (":COMM:REM", "1")])
-    integration = answers.parse_state(talk.link.query(":INTEG:STAT?"), where)
-    if talk.kept.integrates:
-        if integration == "STAR":  # started by a process that is gone, for nobody any more
-            _end_integration(talk.link)
-            integration = answers.parse_state(talk.link.query(":INTEG:STAT?"), where)
-        talk.kept.integrates = talk.kept.started = False
-    if integration != "STAR":  # while one runs, the instrument takes no such setting
-        _set_measurement(talk, model, wishes, rate_header)
-    state = _read_back(talk, identity, model, rate_header)
-    _check_ranges(state, wishes)
-    state.options, state.integration = options, integration
-    talk.ensure([*_items(state, wishes), *((f":STAT:FILT{n}", "RISE") for n in range(7, 16)), (":STAT:FILT1", "FALL")])
+    if integration != "STAR":  # while one runs the instrument refuses these settings
+        _set_measurement(talk, model, settings)
+    state = _read_state(talk, identity, model, integration)
+    for ranges in state.ranges.values():
+        for wanted, value, unit in ((settings.volts, ranges.volts, "V"), (settings.amperes, ranges.amperes, "A")):
+            if isinstance(wanted, float) and not math.isclose(wanted, value, rel_tol=1e-4):
+                raise Unavailable(
+                    f"the range is {value:g} {unit} and cannot be set to {wanted:g} {unit}",
+                    where=where,
+                    why="an integration runs",
+                    next='stop it, or set the range to "keep"',
+                    code="unavailable.integrating",
+                )
+    items = [f"{function},{element}" for element in state.elements for function in answers.ITEMS] + ["TIME,1"]
+    talk.change_settings(
+        [
+            (":NUM:FORM", "ASC"),
+            (":NUM:NORM:NUM", str(len(items))),
+            *((f":NUM:NORM:ITEM{n}", item) for n, item in enumerate(items, 1)),
+            *((f":STAT:FILT{n}", "RISE") for n in range(7, 16)),
+            (":STAT:FILT1", "FALL"),
+        ]
+    )
     talk.check_errors()
+    if settings.integrate and state.integration == "RES":
+        talk.change_settings([(":INTEG:MODE", "NORM"), (":INTEG:TIM", "0,0,0")])
+        originals.has_started = True
+        originals.save()
+        link.write(":INTEG:STAR")
+        talk.check_errors()
+        state.integration = "STAR"
     return state
 
 
-def _check_ranges(state: State, wishes: Wishes) -> None:
-    """Refuse to measure on other ranges than were wished for. Raises Unavailable."""
-    for ranges in state.ranges.values():
-        for wish, value, unit in ((wishes.volts, ranges.volts, "V"), (wishes.amperes, ranges.amperes, "A")):
-            if isinstance(wish, float) and not math.isclose(wish, value, rel_tol=1e-4):
-                what = f"the range is {value:g} {unit} and cannot be set to {wish:g} {unit}"
-                why = "an integration runs"
-                raise Unavailable(what, where=wishes.where, why=why, next='stop it, or set the range to "keep"')
-
-
-def _items(state: State, wishes: Wishes) -> list[tuple[str, str]]:
-    groups: list[int | str] = ["SIGM"] if wishes.summed else list(state.elements)
-    asked = [f"{function},{group}" for group in groups for function in answers.ITEMS]
-    if wishes.summed:  # there is no frequency of a sum
-        asked[answers.ITEMS.index("FU")] = f"FU,{state.elements[0]}"
-    asked.append("TIME,1")
-    items = [(f":NUM:NORM:ITEM{n}", item) for n, item in enumerate(asked, 1)]
-    return [(":NUM:FORM", "ASC"), (":NUM:NORM:NUM", str(len(items))), *items]
-
-
-def _set_measurement(talk: Dialogue, model: Model, wishes: Wishes, rate_header: str) -> None:
-    hold = rate_header.replace("RATE", "HOLD")
-    wanted = [(":MEAS:AVER:STAT", "0"), (":MEAS:MHOL", "0"), (hold, "0")]
-    if wishes.crest is not None:
-        wanted.append((":INP:CFAC", str(wishes.crest)))
-    talk.ensure(wanted)
-    crest = _crest(talk.ask([":INP:CFAC"])[0])
-    for name, unit, wish, fitting in zip(
-        ("VOLT", "CURR"), "VA", (wishes.volts, wishes.amperes), allowed(model, crest), strict=True
-    ):
-        if wish == "keep":
+def _set_measurement(talk: Dialogue, model: Model, settings: AnalyzerSettings) -> None:
+    wanted = [(":MEAS:AVER:STAT", "0"), (":MEAS:MHOL", "0"), (":HOLD", "0")]
+    if settings.crest is not None:
+        wanted.append((":INP:CFAC", str(settings.crest)))
+    talk.change_settings(wanted)
+    crest = _read_crest(talk.query_settings([":INP:CFAC"])[0])
+    chosen = (settings.volts, settings.amperes)
+    for name, unit, value, available in zip(("VOLT", "CURR"), "VA", chosen, list_ranges(model, crest), strict=True):
+        if value == "keep":
             continue
-        talk.ensure([(f":INP:{name}:AUTO", "1" if wish == "auto" else "0")])
-        if isinstance(wish, float):
-            if not any(math.isclose(wish, value) for value in fitting):
-                listed = ", ".join(f"{value:g}" for value in fitting)
-                what = f"there is no range of {wish:g} {unit}"
-                raise ConfigError(what, where=wishes.where, why=f"crest factor {crest}", next=f"use one of {listed}")
-            talk.ensure([(f":INP:{name}:RANG", f"{wish:g}")])
-    if wishes.ct_ratio is not None:
-        talk.ensure(
-            [(":INP:SCAL:STAT", "1"), *((f":INP:SCAL:CT:ELEM{e}", f"{wishes.ct_ratio:g}") for e in model.elements)]
-        )
-    if wishes.rate_s is not None:
-        talk.ensure([(rate_header, f"{wishes.rate_s:g}")])
+        talk.change_settings([(f":INP:{name}:AUTO", "1" if value == "auto" else "0")])
+        if isinstance(value, float):
+            if not any(math.isclose(value, one) for one in available):
+                raise ConfigError(
+                    f"there is no range of {value:g} {unit}",
+                    where=settings.where,
+                    why=f"crest factor {crest}",
+                    next=f"use one of {', '.join(f'{one:g}' for one in available)}",
+                    code="config.no-such-range",
+                )
+            talk.change_settings([(f":INP:{name}:RANG", f"{value:g}")])
+    if settings.ct_ratio is not None:
+        ratios = [(f":INP:SCAL:CT:ELEM{e}", f"{settings.ct_ratio:g}") for e in model.elements]
+        talk.change_settings([(":INP:SCAL:STAT", "1"), *ratios])
+    talk.change_settings([(":RATE", f"{settings.update_s:g}")])
     talk.check_errors()
 
 
-def _read_back(talk: Dialogue, identity: answers.Identity, model: Model, rate_header: str) -> State:
-    where = talk.where
-    crest, mode, wiring, line_filter, auto_u, auto_i, rate, scaling = talk.ask(
-        (":INP:CFAC", ":INP:MODE", ":INP:WIR", ":INP:FILT:LINE", *_AUTO, rate_header, ":INP:SCAL:STAT")
-    )
-    update_s = answers.parse_number(rate, where)
+def _read_state(talk: Dialogue, identity: answers.Identity, model: Model, integration: str) -> InstrumentState:
+    crest, mode, wiring, line_filter, auto_volts, auto_amperes, rate, scaling = talk.query_settings(
+        (":INP:CFAC", ":INP:MODE", ":INP:WIR", ":INP:FILT:LINE", ":INP:VOLT:AUTO", ":INP:CURR:AUTO", ":RATE",
+         ":INP:SCAL:STAT")
+    )  # fmt: skip
+    update_s = answers.parse_number(rate, talk.where)
     if not 0.05 <= update_s <= 60:
         raise Unavailable(
-            f"its update interval is {rate}", where=where, why="it is not in seconds", next="set a fixed rate"
+            f"its update interval is {rate}",
+            where=talk.where,
+            why="it is not in seconds",
+            next="set a fixed rate",
+            code="unavailable.no-fixed-rate",
         )
-    elements = model.elements if len(model.elements) == 1 else SUMMED.get(wiring.upper(), model.elements)
-    elements = tuple(e for e in elements if e in model.elements)
-    ranges = read_ranges(talk, {e: _scale(talk, e) if same(scaling, "1") else 1.0 for e in elements})
-    auto = same(auto_u, "1") or same(auto_i, "1")
-    dc = mode.upper().startswith("DC")
-    return State(
-        identity, "", model, elements, ranges, auto, _crest(crest), dc, same(line_filter, "1"), update_s, "RES"
+    elements = model.elements
+    if len(elements) > 1:
+        elements = tuple(e for e in WIRED_ELEMENTS.get(wiring.upper(), elements) if e in elements)
+    scales = dict.fromkeys(elements, 1.0)
+    for element in elements if is_same_setting(scaling, "1") else ():
+        ratios = talk.query_settings([f":INP:SCAL:{kind}:ELEM{element}" for kind in ("VT", "CT", "SFAC")])
+        scales[element] = math.prod(answers.parse_number(ratio, talk.where) for ratio in ratios)
+    return InstrumentState(
+        identity=identity,
+        model=model,
+        elements=elements,
+        ranges=read_ranges(talk, scales),
+        is_auto=is_same_setting(auto_volts, "1") or is_same_setting(auto_amperes, "1"),
+        crest=_read_crest(crest),
+        is_dc=mode.upper().startswith("DC"),
+        has_line_filter=is_same_setting(line_filter, "1"),
+        update_s=update_s,
+        integration=integration,
     )
-
-
-def _scale(talk: Dialogue, element: int) -> float:
-    ratios = talk.ask([f":INP:SCAL:{kind}:ELEM{element}" for kind in ("VT", "CT", "SFAC")])
-    return math.prod(answers.parse_number(ratio, talk.where) for ratio in ratios)
 
 
 def read_ranges(talk: Dialogue, scales: Mapping[int, float]) -> dict[int, Ranges]:
-    """Return the ranges that are set, by element, with their scales."""
-    volts, amperes = (range_of(text, talk.where) for text in talk.ask([":INP:VOLT:RANG", ":INP:CURR:RANG"]))
+    """Return the present ranges by element, with their scales. Raises ReadFailed."""
+    found = talk.query_settings([":INP:VOLT:RANG", ":INP:CURR:RANG"])
+    volts, amperes = (answers.parse_range(text, talk.where) for text in found)
     return {element: Ranges(volts, amperes, scale) for element, scale in scales.items()}
 
 
-def range_of(text: str, where: str) -> float:
-    """Return a range in V or A, NaN for that of an external sensor. Raises ReadFailed."""
-    if text.strip().upper().startswith("EXT"):
-        return math.nan
-    value = answers.parse_number(text, where)
-    if not 0 < value < 1e4:
-        raise ReadFailed("a range is no range", where=where, why=repr(text[:40]), next="it is tried again")
-    return value
+def _read_crest(text: str) -> int:
+    return 3 if is_same_setting(text, "3") else 6
 
 
-def _crest(text: str) -> int:
-    return 3 if same(text, "3") else 6
-
-
-def start_integration(talk: Dialogue, state: State) -> bool:
-    """Start the integration if it stands at its beginning; return whether it was started."""
-    if state.integration != "RES":
-        return False
-    talk.ensure([(":INTEG:MODE", "NORM"), (":INTEG:TIM", "0,0,0")])
-    talk.kept.started = True
-    talk.kept.save()
-    talk.link.write(":INTEG:STAR")
-    talk.check_errors()
-    state.integration = "STAR"
-    return True
-
-
-def put_back(link: Link, kept: Kept) -> None:
-    """Put back what was found, the last change first, and keep it no longer. Raises ReadFailed."""
-    if kept.started:
+def restore_settings(link: Link, originals: OriginalSettings) -> None:
+    """Restore the original settings, the last change first. Raises ReadFailed."""
+    if originals.has_started:
         _end_integration(link)
-    for header in reversed(kept.found):
-        link.write(f"{header} {kept.found[header]}")
-    kept.clear()
+    for header in reversed(originals.found):
+        link.write(f"{header} {originals.found[header]}")
+    originals.release(is_restored=True)
 
 
 def _end_integration(link: Link) -> None:

@@ -54,8 +54,6 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "[INPut]:SCALing:SFACtor[:ELEMent<x>]": ("ratio", "1"),
     "[INPut]:FILTer[:LINE]": ("bool", "0"),
     "RATE": ("rate", "0.1"),
-    "SAMPle:RATE": ("rate", "0.1"),
-    "SAMPle:HOLD": ("bool", "0"),
     "HOLD": ("bool", "0"),
     "MEASure:AVERaging[:STATe]": ("bool", "0"),
     "MEASure:MHOLd": ("bool", "0"),
@@ -89,12 +87,10 @@ class Instrument:
         self._now = now
         self._lock = threading.RLock()
         self._clock = Clock(truth, flaws)
-        unknown = "SAMPle:RATE" if flaws.has_rate else "RATE"
         actions = ACTIONS if flaws.has_wait else ACTIONS[1:]
-        self._headers = Dictionary((*(name for name in SETTINGS if name != unknown), *actions))
+        self._headers = Dictionary((*SETTINGS, *actions))
         self._set: dict[tuple[str, int], str] = {
             ("RATE", 1): str(flaws.period_s),
-            ("SAMPle:RATE", 1): str(flaws.period_s),
             ("[INPut]:VOLTage:RANGe", 1): str(flaws.voltage_v),
             ("[INPut]:CURRent:RANGe", 1): str(flaws.current_a),
             ("[INPut]:CURRent:AUTO", 1): str(int(flaws.auto_range)),

@@ -41,7 +41,6 @@ class AnalyzerFlaws(PanelFlaws):
     stall_for_s: float = math.inf
     wt200: bool = False  # left in the mode that understands an older model
     integrating: bool = False  # somebody else's integration runs
-    has_rate: bool = True  # the header :RATE is known, else :SAMPle:RATE
     has_wait: bool = True  # the header :COMMunicate:WAIT is known
     identity: str = ""  # what *IDN? says instead
 

@@ -35,14 +35,13 @@ _PAIR = re.compile(r'(\w+)="?([^",]+)"?')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlugFlaws(PanelFlaws):
-    """Describe a plug: with or without a password, a switch or a clamp, Tasmota's older status."""
+    """Describe a plug: with or without a password, a switch or a clamp."""
 
     quantum_w: float = 0.1
     quantum_j: float = 3.6
     base_j: float = 3.6e6
     password: bool = True
     clamp: bool = False  # an em1 instead of a switch
-    old: bool = False  # Tasmota that knows Status 8 only
 
 
 FLAWS = PlugFlaws()
@@ -146,7 +145,7 @@ class _Handler(Handler):
         if wrong or self.flaws.refuse:
             return 401, {"WARNING": "Need user=<username>&password=<password>"}, {}
         command = query.get("cmnd", "").lower().replace(" ", "")
-        if command not in (("status8",) if self.flaws.old else ("status8", "status10")):
+        if command not in ("status8", "status10"):
             return 200, {"Command": "Unknown"}, {}
         watts = round(self.panel.power_w())
         local = datetime.fromtimestamp(read_utc_ns() // NS, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.clock import NS
-from joulelab.instruments.analyzer import expected
+from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
+from joulelab.instruments.analyzer.accuracy import MODELS, Ranges, build_streams, list_ranges
+from joulelab.instruments.analyzer.answers import Element, Identity
+from joulelab.instruments.analyzer.settings import read_settings
+from joulelab.instruments.analyzer.setup import InstrumentState
 from joulelab.twin import instrument
 from joulelab.twin.panel import PanelFlaws
 from joulelab.twin.virtual.bench import Measured, Rows, number_of, own_steps
@@ -21,9 +26,10 @@ if TYPE_CHECKING:
     from joulelab.twin.power_pieces import Curve, Floats, Ints
     from joulelab.twin.virtual.bench import Bench
 
-VOLTS, FACTOR, HERTZ = expected.VOLTS, expected.FACTOR, expected.HERTZ
+VOLTS, FACTOR, HERTZ = 230.0, 0.98, 50.0
 ANSWER_NS = 2_000_000  # between a question and its answer, beside the instrument's own latency
 UPDATE_S = 0.1
+RANGE_ROOM = 1.2  # a range that the entry does not name is at least this much larger than the largest load
 
 
 def analyzer(bench: Bench, name: str, mounted: Mounted) -> Measured:
@@ -37,13 +43,44 @@ def analyzer(bench: Bench, name: str, mounted: Mounted) -> Measured:
     share, curve = bench.timeline.curve(mounted.point)
     begin = np.array([bench.timeline.begin_ns])
     idle_w, most_w = share * float(curve.watts(begin)[0]), share * float(curve.watts(curve.t_ns).max())
-    streams = expected.streams_of(config, model, idle_w=idle_w, most_w=most_w, update_s=flaws.period_s)
+    streams = _list_analyzer_streams(config, model, idle_w, most_w, flaws.period_s)
     start = bench.since(name, flaws.period_s)
     updates = bench.times(flaws.period_s) + round(flaws.period_s * NS) - (bench.timeline.begin_ns - start)
     updates = updates[updates <= bench.timeline.close_ns]
     t1 = updates + ANSWER_NS + round(flaws.latency_s * NS)
     shown = _Shown(bench, name, mounted, flaws, start)
     return shown.measured(streams, updates, t1 - round(flaws.period_s * NS), t1)
+
+
+def _list_analyzer_streams(
+    config: Mapping[str, Any], model: str, idle_w: float, most_w: float, update_s: float
+) -> list[Stream]:
+    """Return the streams of an analyzer that is opened at `idle_w`, on ranges for `most_w`. Raises ConfigError."""
+    settings = read_settings({"resource": "TCPIP::twin::INSTR", **config})
+    if model not in MODELS:
+        advice = suggest_name(model, list(MODELS))
+        raise ConfigError(f"there is no analyzer {model!r}", where=settings.where, next=advice)
+    known, crest, scale = MODELS[model], settings.crest or 3, settings.ct_ratio or 1.0
+    most_a = most_w / len(known.elements) / VOLTS / FACTOR / scale
+    chosen = []
+    needs = ((settings.volts, VOLTS), (settings.amperes, most_a))
+    for (wanted, load), ranges in zip(needs, list_ranges(known, crest), strict=True):
+        smallest = next((one for one in sorted(ranges) if one >= RANGE_ROOM * load), max(ranges))
+        chosen.append(smallest if isinstance(wanted, str) else wanted)
+    state = InstrumentState(
+        identity=Identity("YOKOGAWA", model, "twin", ""),
+        model=known,
+        elements=known.elements,
+        ranges=dict.fromkeys(known.elements, Ranges(chosen[0], chosen[1], scale)),
+        is_auto="auto" in (settings.volts, settings.amperes),
+        crest=crest,
+        is_dc=False,
+        has_line_filter=False,
+        update_s=update_s,
+        integration="STAR" if settings.integrate else "RES",
+    )
+    apparent = idle_w / FACTOR
+    return build_streams(settings, state, [Element(VOLTS, apparent / VOLTS, idle_w, apparent, FACTOR, HERTZ, 0.0)])
 
 
 def polled(bench: Bench, name: str, mounted: Mounted, streams: Sequence[Stream], at: Sequence[str] = ()) -> Measured:

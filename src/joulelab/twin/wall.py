@@ -73,16 +73,23 @@ class Wall:
         self._stack.close()
 
     def _write(self) -> None:
-        lines = ["# The meters of a twin on this machine."]
-        if self._rated_w:
-            lines += ["", "[node]", f"rated_w = {self._rated_w}"]
+        entries: dict[str, Mapping[str, Any]] = {}
         for server in self.servers.values():
             self.environment |= server.served.environment
-            for name, entry in server.served.entries.items():
-                lines += ["", f"[meters.{name}]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
+            entries |= server.served.entries
         path = self._directory / "joulelab.toml"
-        path.write_text("\n".join(lines) + "\n")
+        write_entries(path, entries, self._rated_w)
         self.environment[CONFIG] = str(path)
+
+
+def write_entries(path: Path, entries: Mapping[str, Mapping[str, Any]], rated_w: float = 0.0) -> None:
+    """Write a joulelab.toml with these meters."""
+    lines = ["# The meters of a twin on this machine."]
+    if rated_w:
+        lines += ["", "[node]", f"rated_w = {rated_w}"]
+    for name, entry in entries.items():
+        lines += ["", f"[meters.{name}]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def _toml(value: Any) -> str:

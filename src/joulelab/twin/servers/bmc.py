@@ -20,9 +20,10 @@ from joulelab.twin.servers import _bmc_sdr as sdr
 from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+    from joulelab.twin.servers._bmc_session import Answers
     from joulelab.twin.truth import Truth
 
 LENOVO = 19046
@@ -232,13 +233,21 @@ def _step(reach_w: float) -> int:
 @contextlib.contextmanager
 def serve(truth: Truth, directory: Path, flaws: BmcFlaws, port: int) -> Iterator[Served]:
     """Serve on a UDP port of loopback (0: a free one); the password is in a file of the directory."""
+    answers = Bmc(truth, flaws, _password(directory / "password").encode())
+    with serve_answers(answers, port, flaws.suites) as at:
+        yield Served({"bmc": _entry(at, directory)}, ports={"ipmi": at})
+
+
+@contextlib.contextmanager
+def serve_answers(answers: Answers, port: int, suites: Collection[int]) -> Iterator[int]:
+    """Serve what gives answers on a UDP port of loopback; give the port. Raises MissingDependency."""
     try:
         from joulelab.twin.servers._bmc_session import BmcServer
     except ImportError as error:
         raise MissingDependency(
             "the simulated BMC needs pyghmi", where="bmc", why=str(error), next="pip install 'joulelab[ipmi]'"
         ) from None
-    server = BmcServer(Bmc(truth, flaws, _password(directory / "password").encode()), port, tuple(flaws.suites))
+    server = BmcServer(answers, port, tuple(suites))
     ended = threading.Event()
 
     def work() -> None:
@@ -248,7 +257,7 @@ def serve(truth: Truth, directory: Path, flaws: BmcFlaws, port: int) -> Iterator
     thread = threading.Thread(target=work, name="bmc", daemon=True)
     thread.start()
     try:
-        yield Served({"bmc": _entry(server.port, directory)}, ports={"ipmi": server.port})
+        yield server.port
     finally:
         ended.set()
         thread.join(2.0)

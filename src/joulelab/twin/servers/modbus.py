@@ -109,14 +109,20 @@ def serve(truth: Truth, directory: Path, flaws: ModbusFlaws, port: int = 0) -> I
         )
     del directory  # nothing is kept
     device = Device(truth, flaws)
+    with serve_device(device, port) as at:
+        yield Served({"modbus1": _entry(device, at)}, {"modbus": at})
+
+
+@contextlib.contextmanager
+def serve_device(device: Any, port: int) -> Iterator[int]:
+    """Serve what has `devices()` and `packet(sending, data)` for the server of pymodbus; give the port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="modbus")
     thread.start()
     try:
         server = asyncio.run_coroutine_threadsafe(_listen(device, port), loop).result(10)
         try:
-            port = server.transport.sockets[0].getsockname()[1]
-            yield Served({"modbus1": _entry(device, port)}, {"modbus": port})
+            yield server.transport.sockets[0].getsockname()[1]
         finally:
             asyncio.run_coroutine_threadsafe(server.shutdown(), loop).result(10)
     finally:
@@ -133,7 +139,7 @@ def _entry(device: Device, port: int) -> dict[str, Any]:
     return entry | {"unit_id": flaws.unit_id, "period_s": 1.0} | more
 
 
-async def _listen(device: Device, port: int) -> Any:
+async def _listen(device: Any, port: int) -> Any:
     import logging
 
     try:

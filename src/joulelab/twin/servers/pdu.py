@@ -15,7 +15,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from joulelab.twin.servers._pdu_bench import Tree
     from joulelab.twin.truth import Truth
 
 USER = "meter"
@@ -46,13 +46,11 @@ _SECRETS = ("community", "password", "privacy_password")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PduFlaws(PanelFlaws):
-    """Describe a PDU: whose it is, how one logs in, and when it sends a trap to which port of loopback."""
+    """Describe a PDU: its maker, the login, and from when its values are not known."""
 
     vendor: str = "sentry4"
     login: str = "v3"  # or v2c: what the entry uses; the server answers both
     sentinel_at_s: float | None = None  # values are -1 from here on, with makers that say so
-    trap_at_s: float | None = None
-    trap_port: int = 0
 
     def __post_init__(self) -> None:
         super(PduFlaws, self).__post_init__()  # a class with slots is made twice
@@ -68,27 +66,33 @@ FLAWS = PduFlaws()
 @contextlib.contextmanager
 def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iterator[Served]:
     """Serve until the end of the block. Raises MissingDependency where snmpd is not installed, Unavailable."""
-    snmpd = shutil.which("snmpd") or shutil.which("snmpd", path=os.pathsep.join(_WHERE))
-    if snmpd is None:
-        raise MissingDependency("snmpd is not installed", where="pdu", why="it serves SNMP", next="apt install snmpd")
     directory.mkdir(parents=True, exist_ok=True)
-    known = _credentials(directory)
+    known = make_credentials(directory)
     tree, object_id, description, _ = MAKERS[flaws.vendor]
     bench = Bench(truth, flaws)
     with contextlib.ExitStack() as stack:
-        feeder = stack.enter_context(Feeder(tree(bench), f"joulelab-pdu-{os.getpid()}-{secrets.token_hex(8)}"))
-        upstream = _free_port()
-        _configure(directory, known, upstream, (object_id, description), feeder)
-        stack.enter_context(_snmpd(snmpd, directory))
-        _wait_for_answer(upstream, known["community"], min(feeder.names), directory)
+        upstream = stack.enter_context(serve_tree(tree(bench), (object_id, description), directory, known))
         proxy = stack.enter_context(Proxy(Panel(truth, "node.ac", flaws), upstream, port))
-        ended = stack.enter_context(_ending())
-        if flaws.trap_at_s is not None:
-            arguments = (truth, directory, flaws, known, ended)
-            threading.Thread(target=_send_trap, args=arguments, name="pdu-trap", daemon=True).start()
         entry = _entry(directory, flaws, known, bench, proxy.port)
         facts = {"engine": known["engine"], "snmpd_port": upstream}
         yield Served({"pdu1": entry}, {"snmp": proxy.port}, facts=facts)
+
+
+@contextlib.contextmanager
+def serve_tree(tree: Tree, identity: tuple[str, str], directory: Path, known: Mapping[str, str]) -> Iterator[int]:
+    """Serve a tree of objects by snmpd, which says that it is `identity`: sysObjectID, sysDescr; give the port.
+
+    Raises MissingDependency where snmpd is not installed, Unavailable.
+    """
+    snmpd = shutil.which("snmpd") or shutil.which("snmpd", path=os.pathsep.join(_WHERE))
+    if snmpd is None:
+        raise MissingDependency("snmpd is not installed", where="pdu", why="it serves SNMP", next="apt install snmpd")
+    with Feeder(tree, f"joulelab-pdu-{os.getpid()}-{secrets.token_hex(8)}") as feeder:
+        port = _free_port()
+        _configure(directory, known, port, identity, feeder)
+        with _snmpd(snmpd, directory):
+            _wait_for_answer(port, known["community"], min(feeder.names), directory)
+            yield port
 
 
 def _entry(directory: Path, flaws: PduFlaws, known: Mapping[str, str], bench: Bench, port: int) -> dict[str, Any]:
@@ -105,12 +109,10 @@ def _entry(directory: Path, flaws: PduFlaws, known: Mapping[str, str], bench: Be
     else:
         entry |= {"user": USER, "auth": "SHA", "password": {"file": str(directory / "password")}}
         entry |= {"privacy": "AES", "privacy_password": {"file": str(directory / "privacy_password")}}
-    if flaws.trap_port:
-        entry["trap_port"] = flaws.trap_port
     return entry
 
 
-def _credentials(directory: Path) -> dict[str, str]:
+def make_credentials(directory: Path) -> dict[str, str]:
     """Return the credentials of this device: new ones at first, the same when it returns."""
     path = directory / "credentials.json"
     if not path.exists():
@@ -122,19 +124,20 @@ def _credentials(directory: Path) -> dict[str, str]:
 
 
 def _configure(directory: Path, known: Mapping[str, str], port: int, identity: tuple[str, str], feeder: Feeder) -> None:
-    base = ".".join(map(str, feeder.names[0][:7] if feeder.names[0][3] == 4 else feeder.names[0][:8]))
+    # 1.3.6.1.4.1 and the maker, or 1.3.6.1.2.1 and the standard.
+    bases = sorted({".".join(map(str, name[:7])) for name in feeder.names})
     relay = f"{sys.executable} -I -S {_pdu_relay.__file__} {feeder.name}"
     lines = [
         f"agentAddress udp:127.0.0.1:{port}",
         f"exactEngineID 0x{known['engine']}",
         "view device included .1.3.6.1.2.1.1",
-        f"view device included .{base}",
+        *(f"view device included .{base}" for base in bases),
         f"rocommunity {known['community']} 127.0.0.1 -V device",
         f'createUser {USER} SHA "{known["password"]}" AES "{known["privacy_password"]}"',
         f"rouser {USER} auth -V device",
         f"sysObjectID {identity[0]}",
         f"sysDescr {identity[1]}",
-        f"pass_persist .{base} {relay}",
+        *(f"pass_persist .{base} {relay}" for base in bases),
     ]
     path = directory / "snmpd.conf"
     path.touch(mode=0o600)
@@ -204,40 +207,6 @@ def _question(community: str, name: tuple[int, ...]) -> bytes:
     names = part(0x30, part(0x30, part(6, bytes(digits)) + b"\x05\0"))
     ask = part(0xA0, b"\x02\x01\x07\x02\x01\0\x02\x01\0" + names)
     return part(0x30, b"\x02\x01\x01" + part(4, community.encode()) + ask)
-
-
-@contextlib.contextmanager
-def _ending() -> Iterator[threading.Event]:
-    ended = threading.Event()
-    try:
-        yield ended
-    finally:
-        ended.set()
-
-
-def _send_trap(
-    truth: Truth, directory: Path, flaws: PduFlaws, known: Mapping[str, str], ended: threading.Event
-) -> None:
-    """Send one trap by net-snmp's snmptrap: an outlet's load is high."""
-    assert flaws.trap_at_s is not None
-    if ended.wait(max(flaws.trap_at_s - truth.seconds(), 0)):
-        return
-    program = shutil.which("snmptrap")
-    if program is None:
-        (directory / "trap.log").write_text("snmptrap is not installed: apt install snmp\n")
-        return
-    words = [program, "-M", "", "-m", ""]
-    if flaws.login == "v2c":
-        words += ["-v", "2c", "-c", known["community"]]
-    else:
-        words += ["-v", "3", "-e", f"0x{known['engine']}", "-u", USER, "-l", "authPriv"]
-        words += ["-a", "SHA", "-A", known["password"], "-x", "AES", "-X", known["privacy_password"]]
-    object_id = MAKERS[flaws.vendor][1]
-    words += [f"127.0.0.1:{flaws.trap_port}", "", f".{object_id}.0.1"]
-    words += [f".{object_id}.9.1", "i", "17", f".{object_id}.9.2", "s", "outlet 1: load high"]
-    environ = os.environ | {"SNMP_PERSISTENT_DIR": str(directory / "trap-state"), "MIBS": ""}
-    done = subprocess.run(words, capture_output=True, text=True, env=environ, timeout=20, check=False)
-    (directory / "trap.log").write_text(f"{done.returncode}\n{done.stderr}")
 
 
 if __name__ == "__main__":

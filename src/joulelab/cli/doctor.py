@@ -15,7 +15,7 @@ import click
 
 from joulelab.cli.meters import OPENED_AT_ONCE, MeterOpener, find_entries, load_configuration
 from joulelab.cli.output import print_blocks, print_json, show_progress
-from joulelab.cli.parameters import Duration, config_option, format_examples, json_option
+from joulelab.cli.parameters import Duration, UsageError, config_option, format_examples, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, ReadFailed
 from joulelab.instruments.meter_health import (
     SLOW_READING_S,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from joulelab.core.spec import Meter
+    from joulelab.instruments.capture import Capture
+    from joulelab.instruments.capture.removal import Remover
     from joulelab.instruments.meter_health import MeterFinding
     from joulelab.report.tables import Table
     from joulelab.report.terminal import TextBlock
@@ -42,24 +44,51 @@ if TYPE_CHECKING:
 
 TEST_S, NETWORK_TEST_S = 3.0, 6.0
 MOST_FAILED = 0.02  # share of failed readings; a meter with more works in part
-EXAMPLES = format_examples("joulelab doctor", "joulelab doctor rapl pdu1 --for 10s")
+EXAMPLES = format_examples(
+    "joulelab doctor", "joulelab doctor rapl pdu1 --for 10s", "joulelab doctor pdu1 --capture pdu1.txt"
+)
 OWN_ADVICE = r"(?:; |: )?(?:(?:run|see) )?joulelab doctor\b.*?(?:, or |(?=;)|$)"
 
 
 @click.command("doctor", epilog=EXAMPLES)
 @click.argument("names", nargs=-1, metavar="[METER]...")
 @click.option("--for", "seconds", type=Duration(0.02), help="Read each meter this long.  [default: 3s, by network 6s]")
+@click.option(
+    "--capture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write all answers of one meter to a file, without secrets and serial numbers.",
+)
+@click.option(
+    "--from",
+    "recording",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="With --capture: take the answers from a walk (snmpwalk -On) or a folder of a Redfish mockup.",
+)
 @config_option
 @json_option
-def command(names: tuple[str, ...], seconds: float | None, config: Path | None, as_json: bool) -> None:
+def command(
+    names: tuple[str, ...],
+    seconds: float | None,
+    capture: Path | None,
+    recording: Path | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
     """Test all meters that a run would read, and show how to fix problems.
 
     METER is the name of a configured meter, or a kind such as nvml or snmp: only these are tested. Each meter is read
     for a few seconds. The exit code is 1 if the configuration has a problem, a named meter cannot be read, or no power
     meter works.
     """
-    found = []
     settings = load_configuration(config)
+    if capture is not None:
+        write_capture(settings, names, capture, recording, as_json=as_json)
+        return
+    if recording is not None:
+        raise UsageError("needs-capture", "--from needs --capture FILE")
+    found = []
     lost = list_lost_meters(settings, names)
     plain, entries = _choose_meters(settings, names, {word for one in lost for word in (one.meter, one.kind)})
     for name in plain:
@@ -89,13 +118,59 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         click.get_current_context().exit(1)
 
 
+def write_capture(
+    settings: Config, names: tuple[str, ...], path: Path, recording: Path | None, *, as_json: bool
+) -> None:
+    """Write what one meter answers, or a recording, to a file, and print what was removed. Raises JoulelabError."""
+    from joulelab.instruments.capture import ADVICE, format_capture
+    from joulelab.instruments.capture.families import make_capture
+    from joulelab.instruments.capture.recordings import read_recording
+
+    if len(names) != (recording is None):
+        raise UsageError("one-meter", "--capture needs the name of one meter, or --from PATH")
+    if path.exists():
+        raise ConfigError(f"{path} exists", next="give a new file", code="config.file-exists")
+    with show_progress("asking for everything"):
+        if recording is None:
+            found, remover = _capture_meter(settings, names[0])
+        else:
+            found, remover = make_capture(*read_recording(recording), {})
+    path.write_text(format_capture(found), "utf-8")
+    values = [str(value) for value in found.values]
+    if as_json:
+        print_json({"file": str(path), "answers": len(found.exchanges), "removed": remover.counts, "values": values})
+        return
+    removed = ", ".join(f"{count} x {kind}" for kind, count in remover.counts.items()) or "nothing"
+    click.echo(f"{path}: {len(found.exchanges)} answers, {len(values)} values. Removed: {removed}.")
+    click.echo(f"Read it before you send it. {ADVICE}\n-> joulelab twin --replay {path} -- joulelab doctor")
+
+
+def _capture_meter(settings: Config, name: str) -> tuple[Capture, Remover]:
+    from joulelab.instruments.capture.families import capture_device
+    from joulelab.run.config.meter_choice import resolve_secrets
+    from joulelab.run.run_options import read_offers
+
+    entries, lost = find_entries(settings, (name,)), list_lost_meters(settings, (name,))
+    if lost:
+        raise lost[0].problem
+    if len(entries) > 1:
+        listed = ", ".join(entry.name for entry in entries)
+        raise UsageError("one-meter", f"--capture needs the name of one meter: {listed}")
+    if entries:
+        given, _ = resolve_secrets(entries[0], os.environ)
+        return capture_device(entries[0].meter, given, entries[0].secrets)
+    find_meter_module(name)
+    root = read_offers(os.environ).get(f"{name}.root")
+    return capture_device(name, {"root": root} if root else {}, ())
+
+
 def _choose_meters(config: Config, names: tuple[str, ...], lost: set[str]) -> tuple[list[str], list[MeterEntry]]:
     """Return the kinds of meters to test, and the configured meters; `lost` ones are neither."""
     from joulelab import instruments
 
     entries = find_entries(config, names)
     covered = {word for e in entries for word in (e.name, e.meter)} | lost | (set() if names else set(config.off))
-    return [name for name in names or instruments.defaults() if name not in covered], entries
+    return [name for name in names or instruments.list_defaults() if name not in covered], entries
 
 
 def examine_meter(name: str, seconds: float) -> dict[str, Any]:
@@ -185,20 +260,20 @@ def _report_health(name: str, meter: Meter, seconds: float, *, polite: bool = Fa
 
 def _suggest_adding(name: str) -> str | None:
     """Return the command that configures a meter, None if it is unknown or needs no configuration."""
-    from joulelab.instruments.catalog import add_command, is_configured
+    from joulelab.instruments.catalog import is_configured, make_add_command
 
     try:
         module = find_meter_module(name)
     except JoulelabError:
         return None
-    return add_command(name, module) if is_configured(module) else None
+    return make_add_command(name, module) if is_configured(module) else None
 
 
 def _list_fixes(name: str, offers: dict[str, str]) -> list[tuple[str, str]]:
     """Return the ways to grant access that the meter knows: (what it does, command)."""
     from joulelab import instruments
 
-    fixes: Callable[..., list[tuple[str, str]]] | None = getattr(instruments.find(name), "fixes", None)
+    fixes: Callable[..., list[tuple[str, str]]] | None = getattr(instruments.find_meter(name), "list_fixes", None)
     root = offers.get(f"{name}.root")
     if fixes is None:
         return []

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from joulelab.twin.nodefile import Description
+    from joulelab.twin.replay import Replay
     from joulelab.twin.twin_server import TwinServer
 
 
@@ -171,7 +173,7 @@ class _Signals:
             self._child.send_signal(self._number)
 
 
-def _run(server: TwinServer, words: tuple[str, ...], signals: _Signals) -> int:
+def _run(server: TwinServer | Replay, words: tuple[str, ...], signals: _Signals) -> int:
     """Run a command that sees the twin; return its exit code as a shell would."""
     try:
         child = subprocess.Popen(words, env=os.environ | server.environment)
@@ -185,7 +187,7 @@ def _run(server: TwinServer, words: tuple[str, ...], signals: _Signals) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
+def _wait(server: TwinServer | Replay, seconds: float | None, signals: _Signals) -> None:
     """Serve until a signal, the end of the time, or a failure of what moves the twin."""
     end = None if seconds is None else time.monotonic() + seconds
     while not signals.ended.wait(0.5 if end is None else max(min(0.5, end - time.monotonic()), 0.0)):
@@ -241,6 +243,12 @@ EXAMPLES = format_examples(
 @click.option("--node", metavar="NODE", help="The same as NODE.")
 @click.option("--list", "listing", is_flag=True, help="List the nodes that come with joulelab.")
 @click.option("--show", metavar="NODE", help="Show parameters, sources, workloads and meters of a node.")
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Serve a captured device instead (joulelab doctor --capture).",
+)
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after this time.")
 @add_json_option("Print one JSON object.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [-- CMD...]")
@@ -253,6 +261,7 @@ def command(
     words: tuple[str, ...],
     listing: bool,
     show: str | None,
+    replay: Path | None,
     **given: Any,
 ) -> None:
     """Simulate a node whose GPUs and CPUs other tools can read.
@@ -267,6 +276,8 @@ def command(
         if listing or show is not None:
             _tell(show, as_json)
             return
+        if replay is not None:
+            context.exit(_replay(replay, words, seconds, as_json))
         rest, given["node"] = _node(words, given["node"])
         given["everything"] = given["everything"] or (rest != words and given["some"] is None)
         if sum(map(bool, (given["load"], given["idle"], given["profiles"]))) > 1:
@@ -284,6 +295,26 @@ def command(
             _wait(server, seconds, signals)
     except JoulelabError as error:
         raise _Failure(str(error)) from error
+
+
+def _replay(path: Path, words: tuple[str, ...], seconds: float | None, as_json: bool) -> int:
+    """Serve a capture for a command, or until a signal; return the exit code. Raises ConfigError, MissingDependency."""
+    from joulelab.twin.replay import Replay
+
+    with _Signals() as signals, Replay(path) as device:
+        if words:
+            return _run(device, words, signals)
+        if as_json:
+            click.echo(json.dumps({"environment": device.environment, "entry": device.entry, "pid": os.getpid()}))
+        else:
+            about = device.capture.about
+            captured = " ".join(filter(None, (about.get("device"), "as captured", about.get("date"))))
+            click.echo(f"# {device.capture.family}: {captured} (pid {os.getpid()}, Ctrl-C ends it)")
+            click.echo("# joulelab doctor " + device.name)
+            for key, value in device.environment.items():
+                click.echo(f"export {key}={shlex.quote(value)}")
+        _wait(device, seconds, signals)
+    return 0
 
 
 def _tell(name: str | None, as_json: bool) -> None:

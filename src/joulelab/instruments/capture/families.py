@@ -1,0 +1,520 @@
+"""Capture a device of each family, and open a capture in place of the device.
+
+A family of the network takes `tap` in `open_meter(config, tap=...)`: a function through which its client goes before it
+is used. Here the tap notes each exchange on a tape, or answers from the tape. A family of files is copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+from bisect import bisect_right
+from functools import partial
+from importlib import import_module, resources
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
+from joulelab.core.version import __version__
+from joulelab.instruments.capture import LABEL, Capture, Tape, read_values, state_refusal
+from joulelab.instruments.capture.removal import Remover, is_electrical, remove_from_json, remove_login
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from joulelab.core.spec import Meter
+    from joulelab.instruments.capture import StatedValue
+
+# Settings that opening needs and that say nothing once a capture answers.
+STAND_INS: dict[str, dict[str, Any]] = {
+    "snmp": {"address": "127.0.0.1", "community": "public"},
+    "redfish": {"address": "127.0.0.1", "auth": "none"},
+    "plug": {"address": "127.0.0.1"},
+    "modbus": {"address": "127.0.0.1"},
+    "ipmi": {"address": "127.0.0.1", "user": "capture", "password": "capture"},
+    "analyzer": {"resource": "TCPIP::127.0.0.1::5025::SOCKET"},
+}
+# Families of files: where they are, and which folders and files of the tree are copied.
+TREES = {
+    "hwmon": ("/sys/class/hwmon", r"hwmon\d+|device|measures", r"name|(?:power|energy)\d+_\w+"),
+    "rapl": ("/sys/class/powercap", r"intel-rapl[\w:-]*", r"name|enabled|\w*energy\w*_uj|constraint_\d+_\w+"),
+    "cray": ("/sys/cray/pm_counters", r"(?!)", r"\w+"),
+}
+FAMILIES = (*STAND_INS, *TREES)
+# Settings that say where a device is, how to log in, or how often it is asked.
+_LEFT_OUT = re.compile(
+    "label|address|resource|url|root|path|topic|user|.*password|community|auth|privacy|interface|command|cipher|privilege|"
+    "fingerprint|verify|baud_rate|reference|.*period_s|timeout_s"
+)
+DENIED, DEPTH, FILE_BYTES = "!denied", 4, 4096
+# So much of a device is explored beyond what the meter asks for.
+DOCUMENTS, EXPLORE_S = 2_000, 120.0
+_WALKED = ("1.3.6.1.2.1.1", "1.3.6.1.2.1.33", "1.3.6.1.4.1")
+# Resources of Redfish that have no power and much of what is nobody's business.
+_SKIPPED = re.compile(
+    r"/(?:\w*Account\w*|\w*Session\w*|EventService|UpdateService|Registries|JsonSchemas|LogServices|Certificate\w*|"
+    r"NetworkProtocol|\w*NetworkInterfaces|EthernetInterfaces|NetworkAdapters|\w*Storage|Drives|Bios|Boot\w*|VirtualMedia|"
+    r"SecureBoot|Task\w*|Job\w*|Actions|Assembly|License\w*|KeyService|SerialInterfaces|HostInterfaces|PCIe\w*|Memory|"
+    r"Managers)(?:/|$)"
+)
+# IPMI commands that are kept: device id, sensor readings and records, DCMI power, XCC. Not FRU, GUID, LAN, system info.
+_IPMI_KEPT = ("06 01", "04 2d", "04 27", "04 23", "0a 20", "0a 21", "0a 22", "0a 23", "2c 01", "2c 02", "3a 32")
+_SYSTEM = "1.3.6.1.2.1.1"
+_SYSTEM_KINDS = {f"{_SYSTEM}.4.0": "user", f"{_SYSTEM}.5.0": "host name", f"{_SYSTEM}.6.0": "location"}
+
+
+def check_family(family: str, config: Mapping[str, Any]) -> None:
+    """Refuse a family that cannot be captured. Raises Refused."""
+    if family in FAMILIES and config.get("via") != "mqtt":
+        return
+    kind = "plugs over MQTT" if family in FAMILIES else family
+    advice = f"send what it finds instead: joulelab doctor {family} --json"
+    raise Refused(f"captures of {kind} are not supported", next=advice, code="capture.not-supported")
+
+
+def capture_device(family: str, config: Mapping[str, Any], secrets: tuple[str, ...]) -> tuple[Capture, Remover]:
+    """Ask a device for everything, and return its answers without secrets, with what is read from them.
+
+    A device that cannot be opened is captured, too, as far as it answered. Raises Refused, ConfigError, and the error
+    of opening where nothing answered.
+    """
+    check_family(family, config)
+    tape, failed = Tape(), None
+    if family in TREES:
+        tape.exchanges |= copy_tree(family, Path(config.get("root") or TREES[family][0]))
+    else:
+        try:
+            meter = _open_tapped(family, {"label": LABEL, **config}, tape)
+            with contextlib.closing(meter):
+                read_values(meter)
+        except MeterError as error:
+            failed = error
+    if not tape.exchanges:
+        raise failed or Refused(f"{family} has no files here", where=family, code="capture.nothing")
+    return make_capture(family, tape.exchanges, config, secrets)
+
+
+def make_capture(
+    family: str, answers: Mapping[str, str], config: Mapping[str, Any], secrets: tuple[str, ...] = ()
+) -> tuple[Capture, Remover]:
+    """Return a capture of answers, without secrets and with what is read from them. Raises Refused."""
+    remover = Remover()
+    remove_login(config, secrets, remover)
+    exchanges = _REMOVALS.get(family, _remove_from_texts)(answers, remover)
+    settings = {key: _clean_setting(value, remover) for key, value in config.items() if not _LEFT_OUT.fullmatch(key)}
+    date = _format_date(read_utc_ns())
+    capture = Capture(family, {"joulelab": __version__, "date": date}, settings, [], exchanges)
+    capture.values, models = read_capture(capture)
+    capture.about["device"] = remover.clean(", ".join(models)) or "unknown"
+    return capture, remover
+
+
+def read_capture(capture: Capture) -> tuple[list[StatedValue], list[str]]:
+    """Return what joulelab reads from a capture, and the models of its devices. Raises Refused, ConfigError."""
+    check_family(capture.family, capture.settings)
+    try:
+        with open_capture(capture) as meter:
+            models = list(dict.fromkeys(filter(None, (stream.model for stream in meter.streams()))))
+            return read_values(meter), models
+    except JoulelabError as error:
+        return [state_refusal(error)], []
+
+
+@contextlib.contextmanager
+def open_capture(capture: Capture) -> Iterator[Meter]:
+    """Open the meter that reads a capture, without a device. Raises as `open_meter` does."""
+    with contextlib.ExitStack() as stack:
+        if capture.family in TREES:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            write_tree(capture, folder)
+            config = {**capture.settings, "root": str(folder)}
+            meter = import_module(f"joulelab.instruments.{capture.family}").open_meter(config)
+        else:
+            config = {**STAND_INS[capture.family], **capture.settings, "label": LABEL}
+            meter = _open_tapped(capture.family, config, Tape(capture.exchanges, is_live=False))
+        stack.enter_context(contextlib.closing(meter))
+        yield meter
+
+
+def _open_tapped(family: str, config: Mapping[str, Any], tape: Tape) -> Meter:
+    module = import_module(f"joulelab.instruments.{family}")
+    meter: Meter = module.open_meter(config, tap=partial(_TAPS[family], tape))
+    return meter
+
+
+def _format_date(utc_ns: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(utc_ns / NS, UTC).date().isoformat()
+
+
+def _clean_setting(value: Any, remover: Remover) -> Any:
+    if isinstance(value, list | tuple):
+        return [_clean_setting(item, remover) for item in value]
+    return remover.find_placeholder(value) if isinstance(value, str) else value
+
+
+def _remove_from_texts(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
+    return {remover.clean(request): remover.clean(answer) for request, answer in exchanges.items()}
+
+
+# ---- HTTP: Redfish and plugs. A request is path and query, an answer JSON, or `HTTP 500` and the body.
+
+
+def _tap_http(tape: Tape, client: Any, *, explores: bool = False) -> Any:
+    from joulelab.instruments.http import Answer
+
+    ask = client.ask
+
+    def ask_taped(
+        method: str, path: str, params: Mapping[str, str] | None = None, body: Any = None, **options: Any
+    ) -> Answer:
+        if method != "GET":
+            return ask(method, path, params, body, **options) if tape.is_live else Answer(405, {}, b"")
+        query = urlencode({key: value for key, value in (params or {}).items() if key not in ("user", "password")})
+        request = f"{path}?{query}" if query else path
+        text = tape.take(request, lambda: _write_answer(ask(method, path, params, body, **options)))
+        if text is None:
+            return Answer(404, {}, b"")
+        status, content = split_status(text)
+        return Answer(status, {}, content.encode())
+
+    client.ask = ask_taped
+    if explores and tape.is_live:
+        _explore_redfish(client)
+    return client
+
+
+def _write_answer(answer: Any) -> str:
+    text = answer.body.decode("utf-8", "replace")
+    with contextlib.suppress(ValueError):
+        text = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+    return text if answer.status == 200 else f"HTTP {answer.status} {text}"
+
+
+def split_status(text: str) -> tuple[int, str]:
+    """Return status and body of an answer by HTTP."""
+    match = re.match(r"HTTP (\d{3}) ?", text)
+    return (int(match[1]), text[match.end() :]) if match else (200, text)
+
+
+def _explore_redfish(client: Any) -> None:
+    """Ask for all resources that might have to do with power, by their links."""
+    waiting, seen, until_ns = ["/redfish/v1/"], set[str](), monotonic_ns() + round(EXPLORE_S * NS)
+    while waiting and len(seen) < DOCUMENTS and monotonic_ns() < until_ns:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            body = client.get_json(path)
+        except JoulelabError:
+            continue
+        waiting += [link for link in _list_links(body) if link not in seen and not _SKIPPED.search(link)]
+
+
+def _list_links(data: Any) -> Iterator[str]:
+    if isinstance(data, dict):
+        link = data.get("@odata.id")
+        if isinstance(link, str) and link.startswith("/redfish/") and "#" not in link:
+            yield link
+        for value in data.values():
+            yield from _list_links(value)
+    elif isinstance(data, list):
+        for item in data:
+            yield from _list_links(item)
+
+
+# ---- SNMP. A request is an object identifier, an answer `number 5`, `text ...`, `hex ...`, `oid ...` or `null`.
+
+
+def _tap_snmp(tape: Tape, session: Any) -> Any:
+    from joulelab.instruments.snmp.ber import MISSING
+
+    if tape.is_live:
+        get, next_, walk = session.get, session.next, session.walk_subtree
+
+        def note(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+            for oid, value in pairs:
+                if value is not MISSING:
+                    tape.exchanges[oid] = write_value(value)
+                yield oid, value
+
+        session.get = lambda oids: [value for _, value in note(zip(oids, get(oids), strict=True))]
+        session.next = lambda oids: list(note(next_(oids)))
+        session.walk_subtree = lambda root: note(walk(root))
+        _explore_snmp(session)
+        return session
+    objects = {oid: parse_value(answer) for oid, answer in tape.exchanges.items()}
+    keys = sorted(tuple(map(int, oid.split("."))) for oid in objects)
+
+    def list_after(root: str) -> Iterator[tuple[str, Any]]:
+        for key in keys[bisect_right(keys, tuple(map(int, root.split(".")))) :]:
+            oid = ".".join(map(str, key))
+            yield oid, objects[oid]
+
+    session.get = lambda oids: [objects.get(oid, MISSING) for oid in oids]
+    session.next = lambda oids: [next(list_after(oid), (oid, MISSING)) for oid in oids]
+    session.walk_subtree = lambda root: takewhile(lambda pair: pair[0].startswith(f"{root}."), list_after(root))
+    return session
+
+
+def _explore_snmp(session: Any) -> None:
+    """Walk what a PDU or UPS may have, as far as the time allows."""
+    until_ns = monotonic_ns() + round(EXPLORE_S * NS)
+    for root in _WALKED:
+        with contextlib.suppress(MeterError):
+            for _ in takewhile(lambda _: monotonic_ns() < until_ns, session.walk_subtree(root)):
+                pass
+
+
+def write_value(value: Any) -> str:
+    """Return a value of SNMP as text: a number, bytes, a name (with `oid`), or None."""
+    if isinstance(value, int):
+        return f"number {value}"
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = value.decode()
+            if text.isprintable():
+                return f"text {text}"
+        return f"hex {value.hex()}"
+    return "null" if value is None else f"oid {value.oid}"
+
+
+def parse_value(text: str) -> Any:
+    """Return the value of SNMP that `write_value` wrote."""
+    from joulelab.instruments.snmp.ber import Name
+
+    kind, _, value = text.partition(" ")
+    if kind == "hex":
+        return bytes.fromhex(value)
+    if kind == "number":
+        return int(value)
+    return Name(value) if kind == "oid" else None if kind == "null" else value.encode()
+
+
+def remove_from_walk(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
+    """Return the objects of a walk; of texts only those that tables of makers use, or that are of electricity."""
+    object_id = exchanges.get(f"{_SYSTEM}.2.0", "").removeprefix("oid ")
+    roles = {f"{_SYSTEM}.1": "kept", **_list_text_columns(object_id or "0")}
+    found: dict[str, tuple[str, str, str]] = {}
+    for oid, answer in exchanges.items():
+        kind, _, value = answer.partition(" ")
+        parts = oid.split(".")
+        role = next((role for size in range(len(parts), 6, -1) if (role := roles.get(".".join(parts[:size])))), "")
+        if role == "serial":
+            remover.replace("serial number", value)
+        found[oid] = kind, value, _SYSTEM_KINDS.get(oid, role)
+    return {oid: _clean_value(*one, remover) for oid, one in found.items()}
+
+
+def _clean_value(kind: str, value: str, role: str, remover: Remover) -> str:
+    if kind in ("oid", "null") or (kind == "number" and role != "serial"):
+        return f"{kind} {value}".strip()
+    if kind == "number":
+        return "number 0"
+    if kind == "hex":
+        if role == "kept" or not value.strip("0"):
+            return f"hex {value}"
+        remover.replace({12: "MAC address", 8: "address"}.get(len(value), "text"), value)
+        return f"hex {'00' * (len(value) // 2)}"
+    if not value.strip():
+        return "text"
+    if role == "kept":
+        return f"text {remover.clean(value)}"
+    if not role and is_electrical(value):
+        return f"text {value}"
+    named = {"names": "outlet", "serial": "serial number"}.get(role, role or "text")
+    return f"text {remover.replace(named, value)}"
+
+
+def _list_text_columns(object_id: str) -> dict[str, str]:
+    """Return the columns of texts that tables of makers use: kept (models, labels, units), names, or serial."""
+    roles: dict[str, str] = {}
+    keys = {"model": "kept", "labels": "kept", "read_units": "kept", "serial": "serial", "names": "names"}
+    for entry in (resources.files("joulelab.instruments.snmp") / "pdus").iterdir():
+        if entry.name.endswith(".toml"):
+            pairs = re.findall(r'^(\w+) = (\[.*?\]|"[\d.{}id]+")', entry.read_text("utf-8"), re.MULTILINE)
+            for role, text in ((keys[key], text) for key, text in pairs if key in keys):
+                roles |= dict.fromkeys(re.findall(r'"([\d.]+)"', text.replace("{id}", object_id)), role)
+    return roles
+
+
+# ---- Modbus. A request is `unit 1 function 3 registers 19026 2`, an answer words in hex, or `exception 2`.
+
+
+def _tap_modbus(tape: Tape, connection: Any) -> Any:
+    from joulelab.instruments.modbus.client import Refusal
+
+    read = connection.read_blocks
+
+    def read_block(unit: int, request: Any) -> tuple[int, ...]:
+        def ask() -> str:
+            try:
+                return " ".join(f"{word:04x}" for word in read(unit, [request])[0])
+            except Refusal as error:
+                return f"exception {error.exception}"
+
+        text = tape.take(f"unit {unit} function {request[0]} registers {request[1]} {request[2]}", ask) or "exception 2"
+        if text.startswith("exception"):
+            raise Refusal(LABEL, unit, request, int(text.split()[1]))
+        return tuple(int(word, 16) for word in text.split())
+
+    connection.read_blocks = lambda unit, requests: [read_block(unit, request) for request in requests]
+    return connection
+
+
+# ---- IPMI. A request is net function, command and data in hex, an answer completion code and data.
+
+
+def _tap_ipmi(tape: Tape, link: Any) -> Any:
+    carry = link.carry_command
+
+    def carry_taped(netfn: int, command: int, data: bytes, until_ns: int) -> tuple[int, bytes]:
+        def ask() -> str:
+            code, answer = carry(netfn, command, data, until_ns)
+            return f"{code:02x} {answer.hex()}"
+
+        text = tape.take(f"{netfn:02x} {command:02x} {data.hex()}".strip(), ask)
+        code, _, answer = (text or "c1").partition(" ")
+        return int(code, 16), bytes.fromhex(answer)
+
+    link.carry_command = carry_taped
+    return link
+
+
+def _remove_from_ipmi(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
+    for request in (request for request in exchanges if request[:5] not in _IPMI_KEPT):
+        remover.replace("IPMI answer", request)
+    return {request: answer for request, answer in exchanges.items() if request[:5] in _IPMI_KEPT}
+
+
+# ---- Analyzer. A request is one question, an answer its text; settings are not noted.
+
+
+class PlayedLink:
+    """Stand for the cable to an analyzer: settings are taken, questions answered as they were."""
+
+    def __init__(self, tape: Tape, link: Any = None) -> None:
+        self._tape, self._link = tape, link
+
+    def write(self, text: str) -> None:
+        """Send a message."""
+        if self._link is not None:
+            self._link.write(text)
+
+    def query(self, text: str) -> str:
+        """Return the answer to one question, or to several in one message. Raises ReadFailed."""
+        questions = text.split(";")
+        if self._tape.is_live:
+            answer: str = self._link.query(text)
+            answers = answer.split(";")
+            fits = len(answers) == len(questions)
+            self._tape.exchanges |= dict(zip(questions, answers, strict=True)) if fits else {text: answer}
+            return answer
+        if text in self._tape.exchanges:
+            return self._tape.exchanges[text]
+        return ";".join(self._tape.exchanges.get(question, "") for question in questions)
+
+    def close(self) -> None:
+        """End the link."""
+        if self._link is not None:
+            self._link.close()
+
+    def abandon(self) -> None:
+        """End a link that failed."""
+        if self._link is not None:
+            self._link.abandon()
+
+
+def _tap_analyzer(tape: Tape, connect: Callable[[], Any]) -> Callable[[], PlayedLink]:
+    return lambda: PlayedLink(tape, connect() if tape.is_live else None)
+
+
+def _remove_from_analyzer(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
+    identity = exchanges.get("*IDN?", "").split(",")
+    if len(identity) > 2:  # maker, model, serial number, firmware
+        remover.replace("serial number", identity[2])
+    return _remove_from_texts(exchanges, remover)
+
+
+# ---- trees of files. A request is the path below the root, an answer the content of the file.
+
+
+def copy_tree(family: str, root: Path) -> dict[str, str]:
+    """Return the files of a tree that a family reads, by path."""
+    _, folders, files = TREES[family]
+    found: dict[str, str] = {}
+
+    def copy_folder(folder: Path, path: str, depth: int) -> None:
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            with contextlib.suppress(OSError):
+                if folder.name == "measures":
+                    found[f"{path}{entry.name}"] = ""
+                elif entry.is_dir():
+                    if depth < DEPTH and re.fullmatch(folders, entry.name):
+                        copy_folder(entry, f"{path}{entry.name}/", depth + 1)
+                elif re.fullmatch(files, entry.name):
+                    found[f"{path}{entry.name}"] = _read_file(entry)
+
+    with contextlib.suppress(OSError):
+        copy_folder(root, "", 0)
+    return found
+
+
+def _read_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_BYTES).decode("utf-8", "replace").strip()
+    except PermissionError:
+        return DENIED
+    except OSError as error:
+        return f"!{error.strerror}"
+
+
+def write_tree(capture: Capture, folder: Path) -> None:
+    """Write a captured tree below a folder; a file that could not be read is one that nobody may read."""
+    for name, content in capture.exchanges.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise ConfigError(f"{name} is outside the tree", where="capture", code="capture.malformed")
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("" if content.startswith("!") else f"{content}\n")
+        if content.startswith("!"):
+            file.chmod(0)
+
+
+def _remove_from_tree(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
+    for path, content in exchanges.items():
+        if "serial" in path or "asset" in path:
+            remover.replace("serial number", content)
+    return {
+        path: remover.replace("serial number", content)
+        if "serial" in path or "asset" in path
+        else remover.clean(content)
+        for path, content in exchanges.items()
+    }
+
+
+_TAPS: dict[str, Callable[[Tape, Any], Any]] = {
+    "redfish": partial(_tap_http, explores=True),
+    "plug": _tap_http,
+    "snmp": _tap_snmp,
+    "modbus": _tap_modbus,
+    "ipmi": _tap_ipmi,
+    "analyzer": _tap_analyzer,
+}
+_REMOVALS: dict[str, Callable[[Mapping[str, str], Remover], dict[str, str]]] = {
+    "redfish": remove_from_json,
+    "plug": remove_from_json,
+    "snmp": remove_from_walk,
+    "ipmi": _remove_from_ipmi,
+    "analyzer": _remove_from_analyzer,
+    **dict.fromkeys(TREES, _remove_from_tree),
+}

@@ -1,0 +1,63 @@
+"""Turn recordings that people have into captures: a walk (`snmpwalk -On`, .snmprec), a folder of a Redfish mockup."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_WALKED = re.compile(r"\.?(1(?:\.\d+)+) = (?:([\w-]+): ?)?(.*)")
+_RECORDED = re.compile(r"(1(?:\.\d+)+)\|(\d+)(x?)\|(.*)")
+_NUMBERS = ("INTEGER", "Gauge32", "Counter32", "Counter64", "Unsigned32", "Timeticks", "UInteger32", "Gauge64")
+_TYPES = {"2": "number", "65": "number", "66": "number", "67": "number", "70": "number", "4": "text", "6": "oid"}
+
+
+def read_recording(path: Path) -> tuple[str, dict[str, str]]:
+    """Return family and exchanges of a recording. Raises ConfigError."""
+    try:
+        if path.is_dir():
+            found = {f"/{file.parent.relative_to(path).as_posix()}": file for file in path.rglob("index.json")}
+            exchanges = {
+                place if place.startswith("/redfish/") else f"/redfish/v1{place.rstrip('.')}".rstrip("/"): _compact(
+                    file
+                )
+                for place, file in sorted(found.items())
+            }
+            family = "redfish"
+        else:
+            exchanges, family = parse_walk(path.read_text("utf-8", "replace")), "snmp"
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read", why=str(error), code="capture.no-recording") from None
+    if not exchanges:
+        advice = "give the output of snmpwalk -On -v2c -c COMMUNITY HOST .1.3.6.1, or the folder of a Redfish mockup"
+        raise ConfigError(f"{path} is no recording", next=advice, code="capture.no-recording")
+    return family, exchanges
+
+
+def _compact(file: Path) -> str:
+    return json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"), ensure_ascii=False)
+
+
+def parse_walk(text: str) -> dict[str, str]:
+    """Return the objects of a walk as a capture has them; lines that are none are left out."""
+    objects: dict[str, str] = {}
+    for line in text.splitlines():
+        if match := _RECORDED.fullmatch(line):
+            oid, kind, is_hex, value = match.groups()
+            name = "hex" if is_hex else _TYPES.get(kind, "text")
+            objects[oid] = "null" if kind == "5" else f"{name} {value.lstrip('.') if name == 'oid' else value}".strip()
+        elif (match := _WALKED.fullmatch(line)) and not match[3].startswith("No "):
+            oid, kind, value = match[1], match[2] or "STRING", match[3]
+            number = re.search(r"\((-?\d+)\)|(-?\d+)", value)  # up(1), (1234) 0:00:12.34, 230
+            if kind in _NUMBERS and number:
+                objects[oid] = f"number {number[1] or number[2]}"
+            elif kind in ("OID", "Hex-STRING"):
+                objects[oid] = f"oid {value.lstrip('.')}" if kind == "OID" else f"hex {value.replace(' ', '').lower()}"
+            else:
+                objects[oid] = f"text {value.strip().strip(chr(34))}".strip()
+    return objects

@@ -47,18 +47,19 @@ t3 = time.perf_counter()
 m.stop()
 print(t1 - t0, t2 - t1, time.perf_counter() - t3)
 """
-PEER_FOLDER = Path.home() / ".cache" / "joulelab-benchmarks" / "codecarbon"
+PEER_FOLDER = Path.home() / ".cache" / "joulelab-benchmarks"
 
 
-def install_peer() -> str | None:
-    """Return an interpreter that has CodeCarbon, None where it cannot be installed."""
-    python = PEER_FOLDER / "bin" / "python"
+def install_peer(package: str) -> str | None:
+    """Return an interpreter that has a package, None if it cannot be installed."""
+    folder = PEER_FOLDER / package
+    python = folder / "bin" / "python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PEER_FOLDER)], check=True)
-        done = subprocess.run([str(python), "-m", "pip", "install", "-qq", "codecarbon"], check=False)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        done = subprocess.run([str(python), "-m", "pip", "install", "-qq", package], check=False)
         if done.returncode:
             return None
-    found = subprocess.run([str(python), "-c", "import codecarbon"], check=False, capture_output=True)
+    found = subprocess.run([str(python), "-c", f"import {package}"], check=False, capture_output=True)
     return None if found.returncode else str(python)
 
 
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("--peer", default=None, help="interpreter that has CodeCarbon")
     options = parser.parse_args()
     tools = {"joulelab": (sys.executable, OURS)}
-    peer = options.peer or install_peer()
+    peer = options.peer or install_peer("codecarbon")
     if peer:
         tools["codecarbon"] = (peer, PEER)
     times: dict[str, list[list[float]]] = {name: [] for name in tools}

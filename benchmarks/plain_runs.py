@@ -22,7 +22,7 @@ from benchmarks.loads import NS, START, draw_load, draw_log_uniform, list_kinds,
 from benchmarks.wall_scenarios import HOST, Recorder
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Stream
-from joulelab.instruments.nvml.generations import Sensor, power_specs, sensor
+from joulelab.instruments.nvml.generations import Sensor, find_sensor, power_specs
 from joulelab.report.comparison import compare_runs
 from joulelab.store.run_folder import create_run, end_run
 from joulelab.store.run_reader import open_run
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LEAD_S, TAIL_S, SPAN_S, PERIOD_S = 3.0, 2.0, 60.0, 0.1
 SEED = 19
 DEVICES: dict[str, tuple[Sensor, Flaws, tuple[float, float]]] = {
-    "H100": (sensor(9, (9, 0), "NVIDIA H100 80GB HBM3"), HOPPER, (60.0, 700.0)),
-    "A100": (sensor(7, (8, 0), "NVIDIA A100-SXM4-80GB"), GA100, (50.0, 400.0)),
-    "RTX 6000": (sensor(6, (7, 5), "Quadro RTX 6000"), replace(TURING, power_window_s=0.02), (20.0, 260.0)),
+    "H100": (find_sensor(9, (9, 0), "NVIDIA H100 80GB HBM3"), HOPPER, (60.0, 700.0)),
+    "A100": (find_sensor(7, (8, 0), "NVIDIA A100-SXM4-80GB"), GA100, (50.0, 400.0)),
+    "RTX 6000": (find_sensor(6, (7, 5), "Quadro RTX 6000"), replace(TURING, power_window_s=0.02), (20.0, 260.0)),
 }
 
 

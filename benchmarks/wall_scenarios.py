@@ -10,7 +10,7 @@ import numpy as np
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.instruments.nvml.generations import power_specs, sensor
+from joulelab.instruments.nvml.generations import find_sensor, power_specs
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.run_folder import create_run, end_run
 from joulelab.store.run_reader import open_run
@@ -163,7 +163,7 @@ def polls(rng: np.random.Generator, span: float, period_s: float) -> np.ndarray:
 
 
 def _inside(recorder: Recorder, truth: Truth, rng: np.random.Generator, span: float, drawn: Drawn) -> None:
-    specs = power_specs(sensor(9, (9, 0), H100.name), H100.name, (60.0, 700.0))
+    specs = power_specs(find_sensor(9, (9, 0), H100.name), H100.name, (60.0, 700.0))
     gain = drawn(specs[0].accuracy.gain)
     rows = []
     t = polls(rng, span, 0.1)

@@ -16,7 +16,7 @@ import pytest
 
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
-from joulelab.instruments.nvml.generations import power_specs, sensor
+from joulelab.instruments.nvml.generations import find_sensor, power_specs
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "nvidia-smi-vs-meter"
 needs_recordings = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: recordings are not part of the project")
@@ -78,7 +78,7 @@ class Recording:
     def make_curve(self, kind: str, lag: float, scale: float = 1.0, gain: float | None = None) -> PowerCurve:
         """Return a channel as the meter family describes it; `gain` replaces its accuracy after a calibration."""
         _, compute, model, limit_w, _ = RECORDED[self.name]
-        specs = power_specs(sensor(7, compute, model, "535.54"), model, (0.0, limit_w * 1.05))
+        specs = power_specs(find_sensor(7, compute, model, "535.54"), model, (0.0, limit_w * 1.05))
         spec = next(s for s in specs if s.name == f"power_{kind}_w")
         if gain is not None:
             spec = replace(spec, accuracy=replace(spec.accuracy, source="calibrated", gain=gain))

@@ -77,7 +77,7 @@ def test_doctor_names_what_is_not_there(
 ) -> None:
     monkeypatch.setenv("JOULELAB_POWERCAP", str(tmp_path / "nothing"))
     [data] = json.loads(call("doctor", "rapl", "--for", "50ms", "--json", code=1).stdout)
-    assert (data["status"], data["code"]) == ("unavailable", "unavailable")
+    assert (data["status"], data["code"]) == ("unavailable", "unavailable.no-zone")
     failure = fail("doctor", "rapple")
     assert failure.kind == "config"
     assert "'rapl'" in str(failure.next)
@@ -157,24 +157,24 @@ def test_a_meter_of_ones_own_is_described_by_what_it_has(call: Call, lost: Path)
 
 
 def test_a_meter_that_is_read_on_request_is_not_denied(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = catalog.Row("wattfile", "power from a file", "on request", "none", "", next="joulelab run --meter wattfile")
-    estimate = catalog.Row("estimate", "an estimate", "on request", "none", "")
-    monkeypatch.setattr(catalog, "survey", lambda *_, **__: [row, estimate])
+    row = catalog.MeterRow("wattfile", "power from a file", "on request", "none", "", next="joulelab run --meter wattfile")
+    estimate = catalog.MeterRow("estimate", "an estimate", "on request", "none", "")
+    monkeypatch.setattr(catalog, "survey_meters", lambda *_, **__: [row, estimate])
     text = call("meters", "--all").output
     assert "There is no power meter here" not in text
     assert text.index("Read on request:") < text.index("wattfile ") < text.index("Not measured:")
     assert "There is no power meter here" not in call("meters").output
     assert "joulelab run --meter wattfile  power from a file" in call("meters").output
-    monkeypatch.setattr(catalog, "survey", lambda *_, **__: [estimate])
+    monkeypatch.setattr(catalog, "survey_meters", lambda *_, **__: [estimate])
     assert "There is no power meter here" in call("meters").output
 
 
-def make_row(meter: str, status: Any, *scopes: str, **more: Any) -> catalog.Row:
+def make_row(meter: str, status: Any, *scopes: str, **more: Any) -> catalog.MeterRow:
     """Describe a meter with power and a state for each scope."""
     accuracy = Accuracy("assumed", 0.05, shared="x", reference="a long reason")
     specs = Spec("power_w", "power", "W", "power", 0.1, 0.1, accuracy=accuracy), Spec("load", "utilisation", "1")
-    channels = tuple(catalog.Channel(meter, scope, None, 0.1, "", "Model", spec) for scope in scopes for spec in specs)
-    return catalog.Row(meter, f"about {meter} (by its bus): and more", status, "none", "", channels=channels, **more)
+    channels = tuple(catalog.MeterChannel(meter, scope, None, 0.1, "", "Model", spec) for scope in scopes for spec in specs)
+    return catalog.MeterRow(meter, f"about {meter} (by its bus): and more", status, "none", "", channels=channels, **more)
 
 
 def test_the_short_list_is_what_is_measured_what_is_wrong_and_one_command_each(
@@ -188,7 +188,7 @@ def test_the_short_list_is_what_is_measured_what_is_wrong_and_one_command_each(
         make_row("ipmi", "not configured", next="joulelab meters --add ipmi address=..."),
         make_row("estimate", "on request", next="joulelab run --estimate -- CMD"),
     ]
-    monkeypatch.setattr(catalog, "survey", lambda *_, **__: rows)
+    monkeypatch.setattr(catalog, "survey_meters", lambda *_, **__: rows)
     assert call("meters").output.splitlines() == [
         "scope    quantity  accuracy        read  sees  meter",
         "────────────────────────────────────────────────────",
@@ -212,7 +212,7 @@ def test_the_short_list_is_what_is_measured_what_is_wrong_and_one_command_each(
     assert "gpu:0-7, core:0: load" in long
     assert "a long reason" in long
     assert "no AMD GPU (no library)" in long
-    monkeypatch.setattr(catalog, "survey", lambda *_, **__: [make_row("cray", "open", "node.dc", "cpu"), rows[-1]])
+    monkeypatch.setattr(catalog, "survey_meters", lambda *_, **__: [make_row("cray", "open", "node.dc", "cpu"), rows[-1]])
     short = call("meters").output
     assert "whole node" not in short
     assert "estimate" not in short
@@ -240,7 +240,7 @@ def test_doctor_fails_where_no_power_meter_works(call: Call, monkeypatch: pytest
         "host": {"meter": "host", "status": "open", "power": False} | report,
         "nvml": {"meter": "nvml", "status": "unavailable", "power": False} | report,
     }
-    monkeypatch.setattr("joulelab.instruments.defaults", lambda: list(reports))
+    monkeypatch.setattr("joulelab.instruments.list_defaults", lambda: list(reports))
     monkeypatch.setattr("joulelab.cli.doctor.examine_meter", lambda name, _: reports[name])
     assert "-> joulelab twin -- joulelab doctor" in call("doctor", code=1).output
     assert len(json.loads(call("doctor", "--json", code=1).stdout)) == 2

@@ -30,7 +30,7 @@ ROOTS = {"rapl": "JOULELAB_POWERCAP", "hwmon": "TEST_HWMON", "cray": "TEST_CRAY"
 
 def main() -> None:
     name = sys.argv[1]
-    module = meters.find(name)
+    module = meters.find_meter(name)
     check_module(module)
     check_wrong_key(module)
     config = configured(name)

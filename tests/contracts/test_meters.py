@@ -47,7 +47,7 @@ def check(name: str, environment: dict[str, str], *path: Path):
 
 
 # A twin has no Slurm: tests/instruments/test_slurm_cluster.py starts a real one.
-@pytest.mark.parametrize("name", [name for name in meters.names() if name != "slurm"])
+@pytest.mark.parametrize("name", [name for name in meters.list_meters() if name != "slurm"])
 def test_on_a_simulated_node(node, name):
     server, environment = node
     if name == "nvml" and server.missing is not None:
@@ -99,7 +99,7 @@ meter.close()
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", meters.names())
+@pytest.mark.parametrize("name", meters.list_meters())
 def test_where_it_is(name):
     check(name, {})
 

@@ -15,7 +15,7 @@ from joulelab.control.setters import SetterInventory
 from joulelab.control.state import CapJournal, StateFolder, advise_manual_reset
 from joulelab.core.errors import Refused, StoreError
 from joulelab.core.setting import GET_PERMISSION
-from joulelab.instruments.nvml.control import LOCK_CLOCKS
+from joulelab.instruments.nvml.setter import LOCK_CLOCKS
 
 WHO = {"user": "alice", "pid": 7}
 ABSENT = [("nvml", "nvml: no driver")]

@@ -17,7 +17,7 @@ TABLE = re.compile(r"(?<=<!-- meters -->\n).*?(?=<!-- end of meters -->)", re.DO
 
 def write_table() -> str:
     """Return the table, a row for each kind of meter."""
-    rows = [(name, find_meter_module(name)) for name in [*instruments.names(), *instruments.archives()]]
+    rows = [(name, find_meter_module(name)) for name in [*instruments.list_meters(), *instruments.list_archives()]]
     lines = [f"| `{name}` | {module.SUMMARY} | {module.TRIED} |" for name, module in rows]
     return "\n".join(["| meter | reads | tried on |", "|---|---|---|", *lines, ""])
 

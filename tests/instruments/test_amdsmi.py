@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from joulelab.instruments.amdsmi import Accumulator, count_nvidia
+from joulelab.instruments.amdsmi import Accumulator, count_nvidia_gpus
 
 STUBS = Path(__file__).parents[1] / "stubs"
 S = 1_000_000_000
@@ -121,30 +121,30 @@ def test_no_gpu_or_a_wrong_one(amd):
 
 
 def test_numbers_come_after_those_of_nvidia(tmp_path):
-    assert count_nvidia(tmp_path / "none") == 0
+    assert count_nvidia_gpus(tmp_path / "none") == 0
     for name in ("0000:17:00.0", "0000:ca:00.0"):
         (tmp_path / name).mkdir()
-    assert count_nvidia(tmp_path) == 2
+    assert count_nvidia_gpus(tmp_path) == 2
 
 
 def test_an_accumulator_is_trusted_while_it_moves_forward():
     judge = Accumulator()
-    assert math.isnan(judge.judge(10.0, 1, 0))  # not yet seen to move
-    assert judge.judge(11.0, 2, S // 10) == 11.0
-    assert judge.judge(11.0, 2, S) == 11.0
-    assert math.isnan(judge.judge(11.0, 2, 2 * S))  # frozen
-    assert judge.judge(12.0, 3, 3 * S) == 12.0
-    assert math.isnan(judge.judge(5.0, 4, 4 * S))  # another device's count
-    assert judge.judge(13.0, 5, 4 * S + 1) == 13.0
-    assert judge.judge(1.0, 0, 5 * S) == 1.0  # a reset: its own clock began again
-    assert math.isnan(judge.judge(math.nan, 6, 6 * S))
+    assert math.isnan(judge.judge_count(10.0, 1, 0))  # not yet seen to move
+    assert judge.judge_count(11.0, 2, S // 10) == 11.0
+    assert judge.judge_count(11.0, 2, S) == 11.0
+    assert math.isnan(judge.judge_count(11.0, 2, 2 * S))  # frozen
+    assert judge.judge_count(12.0, 3, 3 * S) == 12.0
+    assert math.isnan(judge.judge_count(5.0, 4, 4 * S))  # another device's count
+    assert judge.judge_count(13.0, 5, 4 * S + 1) == 13.0
+    assert judge.judge_count(1.0, 0, 5 * S) == 1.0  # a reset: its own clock began again
+    assert math.isnan(judge.judge_count(math.nan, 6, 6 * S))
 
 
 def test_a_lasting_fall_is_taken_for_a_reset():
     judge = Accumulator()
-    judge.judge(100.0, 1, 0)
-    judge.judge(101.0, 2, 1)
-    answers = [judge.judge(1.0 + i, 3 + i, 2 + i) for i in range(5)]
+    judge.judge_count(100.0, 1, 0)
+    judge.judge_count(101.0, 2, 1)
+    answers = [judge.judge_count(1.0 + i, 3 + i, 2 + i) for i in range(5)]
     assert [math.isnan(a) for a in answers] == [True, True, True, False, False]
 
 

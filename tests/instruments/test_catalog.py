@@ -10,8 +10,8 @@ from joulelab.twin.model import Node
 
 
 def test_every_meter_has_a_row_that_says_what_it_gives_or_what_to_do():
-    rows = {row.meter: row for row in catalog.survey()}
-    assert list(rows) == meters.names()
+    rows = {row.meter: row for row in catalog.survey_meters()}
+    assert list(rows) == meters.list_meters()
     for row in rows.values():
         assert row.summary
         assert row.privilege
@@ -27,25 +27,25 @@ def test_every_meter_has_a_row_that_says_what_it_gives_or_what_to_do():
 
 @pytest.mark.system
 def test_an_estimate_is_opened_when_asked_for():
-    assert {r.meter: r.status for r in catalog.survey(estimate=True)}["estimate"] == "open"
-    (row,) = catalog.survey(names=["estimate"])
+    assert {r.meter: r.status for r in catalog.survey_meters(estimate=True)}["estimate"] == "open"
+    (row,) = catalog.survey_meters(names=["estimate"])
     assert row.channels[0].accuracy == "±80 % (assumed)"
     assert row.channels[0].spec.estimate
 
 
 def test_names_that_are_wrong_and_configurations_that_are_wrong_are_rows_too():
-    (row,) = catalog.survey(names=["nvlm"])
+    (row,) = catalog.survey_meters(names=["nvlm"])
     assert (row.status, "nvml" in row.next) == ("failed", True)
-    (row,) = catalog.survey({"host": {"perod": 1}}, names=["host"])
+    (row,) = catalog.survey_meters({"host": {"perod": 1}}, names=["host"])
     assert (row.status, row.what) == ("failed", "unknown key 'perod'")
-    (row,) = catalog.survey({"rapl": {"root": "/nowhere"}}, names=["rapl"])
+    (row,) = catalog.survey_meters({"rapl": {"root": "/nowhere"}}, names=["rapl"])
     assert (row.status, row.channels) == ("unavailable", ())
 
 
 @pytest.mark.system
 def test_channels_of_a_simulated_tree(twin):
     server = twin(Node(gpus=(), packages=1))
-    (row,) = catalog.survey({"rapl": {"root": server.environment["JOULELAB_POWERCAP"]}}, names=["rapl"])
+    (row,) = catalog.survey_meters({"rapl": {"root": server.environment["JOULELAB_POWERCAP"]}}, names=["rapl"])
     assert [(c.scope, c.spec.quantity, c.period_s) for c in row.channels] == [
         ("cpu:0", "energy", 0.1),
         ("cpu:0", "cap", 1.0),
@@ -58,6 +58,6 @@ def test_channels_of_a_simulated_tree(twin):
 @pytest.mark.parametrize(("name", "option"), [("wattfile", "--meter wattfile"), ("estimate", "--estimate")])
 def test_a_meter_on_request_is_opened_by_its_name(monkeypatch, name, option):
     module = types.SimpleNamespace(SUMMARY="s", PRIVILEGE="none", TRIED="", DEFAULT=False, CONFIG={})
-    monkeypatch.setattr(meters, "find", lambda _: module)
-    (row,) = catalog.survey(names=[name], named=False)
+    monkeypatch.setattr(meters, "find_meter", lambda _: module)
+    (row,) = catalog.survey_meters(names=[name], named=False)
     assert (row.status, row.next) == ("on request", f"joulelab run {option} -- CMD")

@@ -42,28 +42,28 @@ def outside(tmp_path, monkeypatch):
 
 
 def test_modules_of_the_package_are_meters_by_their_name():
-    found = meters.names()
+    found = meters.list_meters()
     folder = Path(meters.__file__).parent
     assert {"nvml", "rapl", "amdsmi", "host", "estimate"} <= set(found)
     assert not {"catalog", "hooks", "settings", "generations", "visible"} & set(found)
     assert all((folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists() for name in found)
-    assert "estimate" not in meters.defaults()
-    assert "host" in meters.defaults()
+    assert "estimate" not in meters.list_defaults()
+    assert "host" in meters.list_defaults()
 
 
 @pytest.mark.parametrize("name", ["nvlm", "settings", "../host", "host.x", ""])
 def test_a_wrong_name_names_the_nearest(name):
     with pytest.raises(ConfigError, match="valid: "):
-        meters.find(name)
+        meters.find_meter(name)
     with pytest.raises(ConfigError, match="did you mean 'nvml'"):
-        meters.find("nvlm")
+        meters.find_meter("nvlm")
 
 
 def test_outside_packages_are_found(outside):
     outside("wallplug", GOOD)
-    assert "wallplug" in meters.names()
-    assert "wallplug" in meters.defaults()
-    assert meters.find("wallplug").SUMMARY == "an outside meter"
+    assert "wallplug" in meters.list_meters()
+    assert "wallplug" in meters.list_defaults()
+    assert meters.find_meter("wallplug").SUMMARY == "an outside meter"
     meter = meters.open_meter("wallplug", {})
     assert meter.read(meter.streams()[0]) == (1.0,)
 
@@ -73,10 +73,10 @@ def test_outside_packages_are_found(outside):
 )
 def test_a_broken_outside_package_is_a_typed_error(outside, source):
     outside("broken", source)
-    assert "broken" in meters.names()
-    assert "broken" in meters.defaults()
+    assert "broken" in meters.list_meters()
+    assert "broken" in meters.list_defaults()
     with pytest.raises(Unavailable) as error:
-        meters.find("broken")
+        meters.find_meter("broken")
     assert error.value.where == "meter broken"
     assert error.value.why
     assert error.value.next
@@ -100,7 +100,7 @@ def test_the_usual_meters_are_found_without_loading_the_others():
     import sys
 
     code = (
-        "import sys, joulelab.instruments as m; m.names(); m.defaults();"
+        "import sys, joulelab.instruments as m; m.list_meters(); m.list_defaults();"
         "print('joulelab.instruments.snmp' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ def test_is_load_times_rated_power(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
     clock = [0]
-    meter = estimate.EstimateMeter(tmp_path, 1.0, 200.0, given=True, now=lambda: clock[0])
+    meter = estimate.EstimateMeter(tmp_path, 1.0, 200.0, is_given=True, now=lambda: clock[0])
     (stream,) = meter.streams()
     stat.write_text("cpu  30 10 5 50 4 3 2 6 0 0\n")  # 50 of 110 ticks busy, 6 stolen
     assert math.isnan(meter.read(stream)[0])  # nothing can be said of less than a few ticks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joulelab.instruments.nvml.generations import power_specs, sensor
+from joulelab.instruments.nvml.generations import find_sensor, power_specs
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from joulelab.instruments.nvml.generations import power_specs, sensor
     ],
 )
 def test_each_generation_is_as_measured(architecture, capability, name, times, plain_is_average):
-    found = sensor(architecture, capability, name, "565.57.01")
+    found = find_sensor(architecture, capability, name, "565.57.01")
     assert (found.update_s, found.window_s, found.seen) == times
     assert found.plain_is_average is plain_is_average
     energy, instant, average = power_specs(found, name, (0.0, 400.0))
@@ -42,13 +42,13 @@ def test_each_generation_is_as_measured(architecture, capability, name, times, p
 
 @pytest.mark.parametrize(("driver", "average"), [("525.60", True), ("530.30.02", False), ("535.54", True)])
 def test_one_driver_gave_a_short_window_as_plain_power(driver, average):
-    assert sensor(8, (8, 9), "NVIDIA L40", driver).plain_is_average is average
-    assert sensor(9, (9, 0), "NVIDIA H100", driver).plain_is_average is True
+    assert find_sensor(8, (8, 9), "NVIDIA L40", driver).plain_is_average is average
+    assert find_sensor(9, (9, 0), "NVIDIA H100", driver).plain_is_average is True
 
 
 @pytest.mark.parametrize("architecture", [10, 13, None])
 def test_generations_that_nobody_measured_are_taken_at_their_worst(architecture):
-    found = sensor(architecture, (10, 0), "NVIDIA B200")
+    found = find_sensor(architecture, (10, 0), "NVIDIA B200")
     assert found.seen == 0.25
     assert found.gain == 0.11
     assert "not in" in found.why

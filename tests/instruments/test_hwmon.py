@@ -8,7 +8,7 @@ import pytest
 
 from joulelab.core.errors import Denied, ReadFailed, Unavailable
 from joulelab.core.scope import find_parent, find_roots
-from joulelab.instruments import hwmon
+from joulelab.instruments import hwmon, sysfs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,6 +144,6 @@ def test_where_nothing_is_known_it_says_so(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise Denied("cannot read", why="permission denied")
 
-    monkeypatch.setattr(hwmon, "OpenFile", refuse)
+    monkeypatch.setattr(sysfs, "OpenFile", refuse)
     with pytest.raises(Denied):
         opened(tmp_path)

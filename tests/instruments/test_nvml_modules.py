@@ -12,10 +12,9 @@ import pytest
 from tests.instruments.test_nvml_read import Driver, single
 
 from joulelab.core.scope import find_parent, find_roots
-from joulelab.instruments.nvml import NvmlMeter
-from joulelab.instruments.nvml import errors as codes
+from joulelab.instruments.nvml import NvmlMeter, number_modules
+from joulelab.instruments.nvml import client as codes
 from joulelab.instruments.nvml.client import Gpu, Nvml
-from joulelab.instruments.nvml.modules import number_modules
 from joulelab.instruments.nvml.read import ProcessLoad
 
 if TYPE_CHECKING:
@@ -49,8 +48,8 @@ class Library(Driver):
         super().__init__(nvmlDeviceGetFieldValues=answer(values, ignores_scopes=ignores), **more)
         self.listed = gpus
 
-    def gpus(self) -> tuple[list[Gpu], list[Any]]:
-        return self.listed, []
+    def list_gpus(self) -> tuple[list[Gpu], dict[int, Any]]:
+        return self.listed, {}
 
     def close(self) -> None:
         pass
@@ -142,7 +141,7 @@ def test_the_socket_of_a_gpu_is_the_numa_node_of_its_device(tmp_path, monkeypatc
     (tmp_path / "0009:01:00.0").mkdir()
     nvml = Nvml.__new__(Nvml)
     pci = SimpleNamespace(busIdLegacy=b"0009:01:00.0")
-    nvml._nvml = SimpleNamespace(nvmlDeviceGetPciInfo=lambda _: pci, NVMLError=pynvml.NVMLError)
+    nvml.binding = SimpleNamespace(nvmlDeviceGetPciInfo=lambda _: pci, NVMLError=pynvml.NVMLError)
     for content, node in (("1", 1), ("-1", None), ("x", None)):
         (tmp_path / "0009:01:00.0" / "numa_node").write_text(content)
         assert nvml._find_node(None) == node
@@ -183,25 +182,25 @@ def load_of(function: Any, root: Path, workload: int | None = 10) -> ProcessLoad
 def test_the_load_of_the_workload_is_told_apart_from_that_of_others(tmp_path):
     root = proc(tmp_path, {10: 5, 11: 10, 12: 11, 5: 1, 40: 5})
     load = load_of(processes({12: 30, 11: 20, 40: 25}), root)
-    assert load.read(None, is_used=True) == pytest.approx((0.5, 0.25))
+    assert load.read_shares(None, is_used=True) == pytest.approx((0.5, 0.25))
     many = load_of(processes(dict.fromkeys(range(1000, 1100), 1)), proc(tmp_path, dict.fromkeys(range(1000, 1100), 10)))
-    assert many.read(None, is_used=True) == pytest.approx((1.0, 0.0))
+    assert many.read_shares(None, is_used=True) == pytest.approx((1.0, 0.0))
 
 
 def test_what_is_not_known_is_not_a_share(tmp_path):
     root = proc(tmp_path, {10: 1})
-    assert load_of(processes({10: 50}), root, None).read(None, is_used=True) == row(math.nan, math.nan)
-    assert load_of(processes({77: 50}), root).read(None, is_used=True) == row(math.nan, math.nan)  # in no /proc
-    assert load_of(None, root).read(None, is_used=True) == row(math.nan, math.nan)
+    assert load_of(processes({10: 50}), root, None).read_shares(None, is_used=True) == row(math.nan, math.nan)
+    assert load_of(processes({77: 50}), root).read_shares(None, is_used=True) == row(math.nan, math.nan)  # in no /proc
+    assert load_of(None, root).read_shares(None, is_used=True) == row(math.nan, math.nan)
     refused = load_of(processes({}, codes.NO_PERMISSION), root)
-    assert refused.read(None, is_used=False) == row(math.nan, math.nan)
+    assert refused.read_shares(None, is_used=False) == row(math.nan, math.nan)
     silent = load_of(processes({}, codes.NOT_FOUND), root)
-    assert silent.read(None, is_used=True) == row(math.nan, math.nan)
-    assert silent.read(None, is_used=False) == (0, 0)
+    assert silent.read_shares(None, is_used=True) == row(math.nan, math.nan)
+    assert silent.read_shares(None, is_used=False) == (0, 0)
 
 
 def test_a_driver_that_is_slow_to_tell_the_load_is_not_asked_again(tmp_path, monkeypatch):
     times = iter(range(0, 10**12, 6_000_000))
     monkeypatch.setattr("joulelab.instruments.nvml.read.monotonic_ns", lambda: next(times))
     load = load_of(processes({10: 50}), proc(tmp_path, {10: 1}))
-    assert [load.read(None, is_used=True)[0] for _ in range(4)] == row(0.5, 0.5, 0.5, math.nan)
+    assert [load.read_shares(None, is_used=True)[0] for _ in range(4)] == row(0.5, 0.5, 0.5, math.nan)

@@ -3,13 +3,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.codes import raises_code
 from tests.waiting import until
 
 from joulelab.core import scope
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.errors import DeviceLost, ReadFailed, Unavailable
 from joulelab.instruments import rapl
-from joulelab.instruments.rapl.powercap import Zone
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.servers.powercap import PowercapFlaws
@@ -108,13 +109,6 @@ def test_mmio_alone_is_read(tmp_path):
     assert scopes(meter) == {"cpu:0": None}
 
 
-def test_subzones_may_lie_below_their_package(tmp_path):
-    (tmp_path / "intel-rapl").mkdir()
-    tree(tmp_path / "intel-rapl", {"intel-rapl:0": ("package-0", 7)})
-    tree(tmp_path / "intel-rapl" / "intel-rapl:0", {"intel-rapl:0:0": ("dram", 8)})
-    assert scopes(opened(tmp_path)) == {"cpu:0": None, "dram:0": None}
-
-
 def test_dies_with_counters_of_their_own_are_scopes_of_their_own(tmp_path):
     dies = {
         "intel-rapl:0": ("package-0-die-0", 1_000_000),
@@ -141,11 +135,11 @@ def test_dies_that_mirror_their_package_count_once(tmp_path):
 
 
 def test_a_machine_without_zones_says_why(tmp_path):
-    with pytest.raises(Unavailable) as error:
+    with raises_code("unavailable.no-zone") as error:
         opened(tmp_path / "none")
     assert "does not exist" in error.value.why
     assert "joulelab twin" in error.value.next
-    with pytest.raises(Unavailable, match="holds no intel-rapl zone"):
+    with raises_code("unavailable.no-zone"):
         opened(tmp_path)
 
 
@@ -176,7 +170,7 @@ def test_zones_that_are_refused_singly_are_told(tmp_path, remote):
 def test_zones_that_hold_no_number_are_unavailable(tmp_path):
     tree(tmp_path, {"intel-rapl:0": ("package-0", 1)})
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("\n")
-    with pytest.raises(Unavailable, match="no RAPL zone can be read"):
+    with raises_code("unavailable.unreadable-zones"):
         opened(tmp_path)
 
 
@@ -185,12 +179,12 @@ def test_a_file_that_vanishes_is_lost_and_may_come_back(tmp_path):
     cpu = meter.streams()[0]
     path = tmp_path / "intel-rapl:0" / "energy_uj"
     path.unlink()
-    with pytest.raises(DeviceLost, match="is gone"):
+    with raises_code("device-lost.file"):
         meter.read(cpu)
     path.write_text("3000000\n")
     assert meter.read(cpu) == (3.0,)
     path.write_text("garbage")
-    with pytest.raises(ReadFailed, match="does not hold a number"):
+    with raises_code("read-failed.no-number"):
         meter.read(cpu)
 
 
@@ -214,15 +208,15 @@ def test_the_step_is_watched(tmp_path):
 )
 def test_accuracy_depends_on_the_processor(tmp_path, cpuinfo, kind, source):
     (tmp_path / "cpuinfo").write_text(cpuinfo + "\nvendor_id: other\n\n")
-    facts = rapl.cpu_facts(tmp_path / "cpuinfo")
-    found = rapl.accuracy(Zone(tmp_path, kind), facts)
+    facts = rapl.read_cpu_facts(tmp_path / "cpuinfo")
+    found = rapl.describe_accuracy(rapl.Zone(tmp_path, kind), facts)
     assert found.source == source
     assert found.reference
     assert facts.model in found.shared
 
 
 def test_every_fix_is_a_command_for_this_tree():
-    commands = [command for _, command in rapl.fixes("/sys/class/powercap", "/usr/bin/python3.11")]
+    commands = [command for _, command in rapl.list_fixes("/sys/class/powercap", "/usr/bin/python3.11")]
     assert any("chmod a+r /sys/class/powercap/intel-rapl*/energy_uj" in c for c in commands)
     assert any("udev" in c for c in commands)
     assert any("setcap cap_dac_read_search=ep /usr/bin/python3.11" in c for c in commands)
@@ -271,3 +265,27 @@ def test_follows_the_simulated_node_through_a_wrap(twin, remote):
     wanted = until(lambda: true_j() > 20.0 and true_j(), "the wrap")
     assert until(lambda: counted_j() >= wanted, "the counter shows what had flowed")
     assert meter.read("cpu:0")[0] < base_uj / 1e6, "it wrapped"
+
+
+def test_modulus_of_ranges_that_kernels_show():
+    assert [rapl.compute_modulus_j(shown) for shown in (None, 0, -1)] == [None, None, None]
+    # The default Intel unit, 1/2^14 J, which the kernel rounds to 61.035 uJ.
+    assert rapl.compute_modulus_j(262_143_328_850) == (262_143_328_850 + 262_143_328_850 / (2**32 - 1)) / 1e6
+    assert round(rapl.compute_modulus_j(65_532_610_987) * 1e6 - 65_532_610_987) == 15
+
+
+@given(st.integers(1, 2**60))
+def test_modulus_is_beyond_the_largest_value(largest_uj):
+    assert rapl.compute_modulus_j(largest_uj) * 1e6 > largest_uj
+
+
+def test_zones_need_a_name_and_those_of_newer_kernels_keep_theirs(tmp_path):
+    (tmp_path / "intel-rapl:1").mkdir()  # no name: not a zone
+    (tmp_path / "dtpm").mkdir()
+    (tmp_path / "intel-rapl").mkdir()
+    assert rapl.find_zones(tmp_path) == rapl.find_zones(tmp_path / "none") == []
+    for directory, name in {"intel-rapl:0": "package-3", "intel-rapl:0:0": "uncore", "intel-rapl:0:1": "novel"}.items():
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "name").write_text(name)
+    found = [(*zone.part, zone.modulus_j) for zone in rapl.find_zones(tmp_path)]
+    assert found == [("package", 3, None, None), ("uncore", 3, None, None), ("novel", 3, None, None)]

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed
-from joulelab.instruments.sysfs import OpenFile, failure, read_number, read_text
+from joulelab.instruments.sysfs import OpenFile, explain_read_error, read_number, read_text
 
 
 def test_reads_from_the_start_each_time(tmp_path):
     path = tmp_path / "n"
     path.write_text("12\n")
     file = OpenFile(path, "x")
-    assert file.number() == 12
+    assert file.read_number() == 12
     path.write_text("345\n")
-    assert file.number() == 345
+    assert file.read_number() == 345
     file.close()
     file.close()
-    assert file.number() == 345  # opened again
+    assert file.read_number() == 345  # opened again
 
 
 def test_a_replaced_file_is_opened_again(tmp_path):
@@ -27,10 +27,10 @@ def test_a_replaced_file_is_opened_again(tmp_path):
     file = OpenFile(path, "x")
     (tmp_path / "new").write_text("2")
     (tmp_path / "new").replace(path)
-    assert file.number() == 2
+    assert file.read_number() == 2
     path.unlink()
     with pytest.raises(DeviceLost):
-        file.number()
+        file.read_number()
 
 
 def test_a_missing_file_is_lost(tmp_path):
@@ -49,7 +49,7 @@ def test_a_missing_file_is_lost(tmp_path):
     ],
 )
 def test_errors_are_typed(number, kind):
-    error = failure(OSError(number, "x") if number else OSError("odd"), Path("/p"), "rapl")
+    error = explain_read_error(OSError(number, "x") if number else OSError("odd"), Path("/p"), "rapl")
     assert type(error) is kind
     assert error.why
     assert error.next

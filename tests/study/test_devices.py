@@ -15,7 +15,7 @@ MIXED = [Gpu(0, "GPU-0", "H100"), Gpu(1, "GPU-1", "T4")]
 
 def test_caps_go_on_exactly_the_gpus_that_are_used() -> None:
     knobs = {"cap": caps("170")[0], "clock": clocks("1200")[0], "cpu_cap": caps("80%")[0]}
-    assert wishes(knobs, see_nvidia_gpus(FOUR, {}).first(2), ["cpu:0", "cpu:1"]) == [
+    assert wishes(knobs, see_nvidia_gpus(FOUR, {}).take_first(2), ["cpu:0", "cpu:1"]) == [
         CapRequest("gpu:0", 170.0, "W"),
         CapRequest("gpu:1", 170.0, "W"),
         CapRequest("gpu:0", 1.2e9, "Hz"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Archive, Meter
-    from joulelab.instruments.catalog import Channel, Row
+    from joulelab.instruments.catalog import MeterChannel, MeterRow
     from joulelab.instruments.hooks import Missing
     from joulelab.report.tables import Table
     from joulelab.report.terminal import TextBlock
@@ -167,14 +167,14 @@ def find_entries(config: Config, names: Sequence[str]) -> list[MeterEntry]:
     return [e for e in config.entries if not names or e.name in names or e.meter in names]
 
 
-def _describe_entries(entries: Sequence[MeterEntry]) -> list[Row]:
+def _describe_entries(entries: Sequence[MeterEntry]) -> list[MeterRow]:
     from concurrent.futures import ThreadPoolExecutor
 
-    from joulelab.instruments.catalog import describe
+    from joulelab.instruments.catalog import describe_meter
 
-    def describe_entry(entry: MeterEntry) -> Row:
+    def describe_entry(entry: MeterEntry) -> MeterRow:
         opener = MeterOpener(entry)
-        found = describe(entry.name, opener.module, opener.open_entry)
+        found = describe_meter(entry.name, opener.module, opener.open_entry)
         return replace(found, module=entry.meter, feeds=entry.feeds, source=str(entry.source))
 
     if not entries:
@@ -186,34 +186,38 @@ def _describe_entries(entries: Sequence[MeterEntry]) -> list[Row]:
 # ---- the list
 
 
-def _survey_meters(config: Config, names: tuple[str, ...]) -> list[Row]:
+def _survey_meters(config: Config, names: tuple[str, ...]) -> list[MeterRow]:
     """Describe all known meters, or the named ones; a problem of the configuration is a row, too.
 
     Raises ConfigError for an unknown name.
     """
     from joulelab import instruments
-    from joulelab.instruments.catalog import Row, archives, survey
+    from joulelab.instruments.catalog import MeterRow, survey_meters
     from joulelab.run.config.meter_choice import list_lost_meters
 
     lost = list_lost_meters(config, names)
     entries = find_entries(config, names)
     covered = {word for e in entries for word in (e.name, e.meter)} | (set() if names else set(config.off))
     covered |= {word for one in lost for word in (one.meter, one.kind)}
-    others = [name for name in names or [*instruments.names(), *archives()] if name not in covered]
-    wrong = [Row(**one.to_json(), summary="", status="failed", privilege="", tried="", module=one.kind) for one in lost]
+    others = [
+        name for name in names or [*instruments.list_meters(), *instruments.list_archives()] if name not in covered
+    ]
+    wrong = [
+        MeterRow(**one.to_json(), summary="", status="failed", privilege="", tried="", module=one.kind) for one in lost
+    ]
     root = os.environ.get("JOULELAB_POWERCAP")
     settings = {"rapl": {"root": root}} if root else {}
-    return [*survey(settings, others, named=bool(names)), *_describe_entries(entries), *wrong]
+    return [*survey_meters(settings, others, named=bool(names)), *_describe_entries(entries), *wrong]
 
 
-def _describe_row(row: Row) -> dict[str, Any]:
+def _describe_row(row: MeterRow) -> dict[str, Any]:
     data = asdict(row)
     for channel, plain in zip(row.channels, data["channels"], strict=True):
         plain["accuracy"] = channel.accuracy
     return data
 
 
-def _lay_out_short(rows: list[Row]) -> list[TextBlock]:
+def _lay_out_short(rows: list[MeterRow]) -> list[TextBlock]:
     """Lay out what is measured, what has a problem, and what could be measured with one command."""
     from joulelab.core.scope import find_family
     from joulelab.instruments.catalog import ESTIMATE
@@ -246,22 +250,22 @@ def _lay_out_short(rows: list[Row]) -> list[TextBlock]:
     return [*blocks, BLANK_LINE, list_facts(more)] if more else blocks
 
 
-def _is_problem(row: Row) -> bool:
+def _is_problem(row: MeterRow) -> bool:
     """Return whether a meter is there and cannot be read; a kind that this machine does not have is no problem."""
     return row.status in ("denied", "failed") or (row.status == "unavailable" and bool(row.source))
 
 
-def _shorten_summary(row: Row) -> str:
+def _shorten_summary(row: MeterRow) -> str:
     clause = re.split(r"[:;(]", row.summary)[0].strip()
     return clause[:1].lower() + clause[1:] if clause[1:2].islower() else clause
 
 
-def _make_short_table(channels: list[Channel]) -> Table:
+def _make_short_table(channels: list[MeterChannel]) -> Table:
     """Return one row for equal devices of one meter."""
     from joulelab.report import format as fmt
     from joulelab.report.tables import make_table
 
-    groups: dict[tuple[str, ...], list[Channel]] = {}
+    groups: dict[tuple[str, ...], list[MeterChannel]] = {}
     for c in channels:
         groups.setdefault((c.meter, re.split("[:.]", c.scope)[0], c.model), []).append(c)
     rows = []
@@ -286,7 +290,7 @@ def _format_seen(share: float) -> str:
     return "all" if share >= 1 else f"{share:.0%}"
 
 
-def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
+def _lay_out(rows: list[MeterRow], *, every: bool, named: bool) -> list[TextBlock]:
     from joulelab.instruments.catalog import ESTIMATE
     from joulelab.instruments.meter_health import is_power_channel
     from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
@@ -313,7 +317,7 @@ def _lay_out(rows: list[Row], *, every: bool, named: bool) -> list[TextBlock]:
     return blocks
 
 
-def _lay_out_meter(row: Row, *, every: bool) -> list[TextBlock]:
+def _lay_out_meter(row: MeterRow, *, every: bool) -> list[TextBlock]:
     """Lay out one open meter: what it is, a table of its energies and powers, and with `every` its other channels."""
     from joulelab.instruments.meter_health import is_power_channel
     from joulelab.report import format as fmt
@@ -330,11 +334,11 @@ def _lay_out_meter(row: Row, *, every: bool) -> list[TextBlock]:
     return [list_facts(_describe_open(row)), *([_make_table(powers)] if powers else []), facts]
 
 
-def _make_table(channels: list[Channel]) -> Table:
+def _make_table(channels: list[MeterChannel]) -> Table:
     from joulelab.report import format as fmt
     from joulelab.report.tables import make_table
 
-    groups: dict[tuple[Any, ...], list[Channel]] = {}
+    groups: dict[tuple[Any, ...], list[MeterChannel]] = {}
     for c in channels:
         # The update period may be measured when the meter opens: it differs a little between equal devices.
         alike = replace(c.spec, update_s=None, limits=None, accuracy=replace(c.spec.accuracy, shared="", reference=""))
@@ -357,7 +361,7 @@ def _make_table(channels: list[Channel]) -> Table:
     return make_table(("scope", "quantity", "accuracy", "read", "updates", "sees"), rows, left=(0, 1, 2))
 
 
-def _describe_open(row: Row) -> list[tuple[str, str]]:
+def _describe_open(row: MeterRow) -> list[tuple[str, str]]:
     models = list(dict.fromkeys(c.model for c in row.channels if c.model))
     feeds = f"feeds {row.feeds}, " if row.feeds else ""
     source = f"{row.module}, {feeds}from {row.source}" if row.source else ""
@@ -371,7 +375,7 @@ def _describe_missing(part: Missing) -> str:
     return f"{part.scope}: {part.what} ({part.why})" + (f"\n-> {part.next}" if part.next else "")
 
 
-def _describe_refused(row: Row) -> str:
+def _describe_refused(row: MeterRow) -> str:
     what = row.what or (row.summary if row.status == "on request" else row.status)
     if row.status == "not configured":
         what = f"{row.summary}; not configured"

@@ -13,7 +13,7 @@ from joulelab.control.state import DeviceBusy, advise_manual_reset, format_holde
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
 from joulelab.core.setting import GET_PERMISSION, OutOfBounds
 from joulelab.core.text import suggest_name
-from joulelab.instruments.nvml.control import LOCK_CLOCKS
+from joulelab.instruments.nvml.setter import LOCK_CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

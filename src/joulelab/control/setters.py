@@ -1,7 +1,7 @@
-"""Find setters: `instruments/FAMILY/setter.py`, and outside packages by the entry-point group `joulelab.setters`.
+"""Find setters: `open_setters` in `instruments/FAMILY/setter.py` or `FAMILY.py`, and entry points `joulelab.setters`.
 
 A setter's module has `open_setters(environ) -> SetterFamily`, which raises Unavailable if there is no such hardware.
-Imported only by keepers: a run that only measures does not load it.
+Imported only by keepers.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ class SetterInventory(SetterFamily):
 
 def list_families() -> list[str]:
     """List the names of all families, our own first."""
-    own = _list_own_families()
+    own = sorted(_find_own_families())
     return own + sorted({point.name for point in list_entry_points(GROUP)} - set(own))
 
 
 def load_family(name: str) -> SetterModule:
     """Import the module of a family. Raises MissingDependency for a broken package."""
-    if name in _list_own_families():
-        return cast("SetterModule", importlib.import_module(f"{instruments.__name__}.{name}.setter"))
+    module = _find_own_families().get(name)
+    if module is not None:
+        return cast("SetterModule", importlib.import_module(module))
     try:
         (point,) = (point for point in list_entry_points(GROUP) if point.name == name)
         return cast("SetterModule", point.load())
@@ -79,8 +80,15 @@ def open_all_setters(environ: Mapping[str, str], kinds: Collection[Kind] = KINDS
     return inventory
 
 
-def _list_own_families() -> list[str]:
-    return sorted(file.parent.name for folder in instruments.__path__ for file in Path(folder).glob("*/setter.py"))
+def _find_own_families() -> dict[str, str]:
+    """Return the modules of our own families by name: a folder has setter.py, a single file has open_setters."""
+    found: dict[str, str] = {}
+    for folder in map(Path, instruments.__path__):
+        names = [file.stem for file in folder.glob("*.py") if "\ndef open_setters(" in file.read_text()]
+        found |= {name: f"{instruments.__name__}.{name}" for name in names}
+        folders = [file.parent.name for file in folder.glob("*/setter.py")]
+        found |= {name: f"{instruments.__name__}.{name}.setter" for name in folders}
+    return found
 
 
 def _open_family(name: str, environ: Mapping[str, str]) -> SetterFamily:

@@ -1,8 +1,8 @@
 """Find meters: modules of this package by their name, outside packages by the entry-point group `joulelab.meters`.
 
-A meter module has a line `SUMMARY`, a mapping `CONFIG` (key: what it means), a line `PRIVILEGE` (what reading needs),
-a line `TRIED` (on what it was tried), and `open_meter(config) -> Meter`; `DEFAULT = False` if it opens on request only.
-It may have `check(config) -> None`, which refuses wrong settings before a run starts (see `MeterModule`).
+A meter module has a line `SUMMARY`, a mapping `CONFIG` (key: meaning), a line `PRIVILEGE` (the right that reading
+needs), a line `TRIED` (on which devices it was tried), and `open_meter(config) -> Meter`; `DEFAULT = False` if it opens
+on request only. It may have `check(config) -> None`, which refuses wrong settings before a run starts (`MeterModule`).
 See README.md here for how to add one. Imports neither numpy nor duckdb.
 """
 
@@ -17,8 +17,7 @@ from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
 from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from importlib.metadata import EntryPoint
+    from collections.abc import Iterator, Mapping
 
     from joulelab.core.spec import Meter
 
@@ -26,7 +25,7 @@ GROUP = "joulelab.meters"
 
 
 class MeterModule(Protocol):
-    """Describe what a meter's module (or entry point) has.
+    """Describe the module (or entry point) of a meter.
 
     Optional: `check(config) -> None`, called for an entry of the configuration before a run starts. It raises
     ConfigError for settings that cannot be right, and neither asks the network nor loads a client library. Secrets are
@@ -43,62 +42,66 @@ class MeterModule(Protocol):
         ...
 
 
-def find(name: str) -> MeterModule:
+def find_meter(name: str) -> MeterModule:
     """Return the module of a meter. Raises ConfigError with the nearest name, Unavailable for a broken package."""
-    inside = _import(name)
+    inside = _import_meter(name)
     if inside is not None:
         return inside
     for point in list_entry_points(GROUP):
         if point.name == name:
-            return _load(point)
-    raise ConfigError(f"there is no meter {name!r}", where="meters", next=suggest_name(name, [*names(), *archives()]))
+            try:
+                module = point.load()
+            except Exception as error:
+                raise _explain_broken_package(name, error) from error
+            if not callable(getattr(module, "open_meter", None)):
+                raise _explain_broken_package(name, TypeError(f"{point.value} has no open_meter(config)"))
+            return cast("MeterModule", module)
+    nearest, code = suggest_name(name, [*list_meters(), *list_archives()]), "config.unknown-meter"
+    raise ConfigError(f"there is no meter {name!r}", where="meters", next=nearest, code=code)
 
 
-def names() -> list[str]:
-    """Return the names of all meters, inside first; hardly anything is imported for it."""
-    import pkgutil
-
-    inside = [module.name for module in pkgutil.iter_modules(__path__) if _is_meter(module.name)]
+def list_meters() -> list[str]:
+    """Return the names of all meters, inside first; nothing is imported for it."""
+    inside = [name for name, source in _iterate_sources() if "\ndef open_meter(" in source]
     return inside + sorted({point.name for point in list_entry_points(GROUP)} - set(inside))
 
 
-def archives() -> list[str]:
-    """Return the names of sources that are only asked after a run; nothing is imported for it."""
-    import pkgutil
-
-    found = ((module.name, _text(module.name)) for module in pkgutil.iter_modules(__path__))
-    return [n for n, text in found if _has_line(text, "def open_archive(") and not _has_line(text, "def open_meter(")]
+def list_archives() -> list[str]:
+    """Return the names of sources that are only read after a run; nothing is imported for it."""
+    found = _iterate_sources()
+    return [name for name, source in found if "\ndef open_archive(" in source and "\ndef open_meter(" not in source]
 
 
-def defaults() -> list[str]:
-    """Return the names of the meters that a run opens unless told otherwise; a broken outside package is among them."""
+def list_defaults() -> list[str]:
+    """Return the names of the meters that every run opens; a broken outside package is among them."""
+    on_request = {name for name, source in _iterate_sources() if "\nDEFAULT = False" in source}
     chosen = []
-    for name in names():
-        if _has_line(_text(name), "DEFAULT = False"):
-            continue  # most are: to load them all would hold up every run
+    for name in list_meters():
+        if name in on_request:
+            continue  # most are: to load them all would delay every run
         try:
-            wanted = getattr(find(name), "DEFAULT", True)
+            is_default = getattr(find_meter(name), "DEFAULT", True)
         except JoulelabError:
-            wanted = True  # opening it will say what is wrong
-        if wanted:
+            is_default = True  # its opening reports the error
+        if is_default:
             chosen.append(name)
     return chosen
 
 
 def open_meter(name: str, config: Mapping[str, Any]) -> Meter:
-    """Open a meter by name. Raises ConfigError, Unavailable (also for whatever an outside package raises), Denied."""
-    module = find(name)
+    """Open a meter by name. Raises ConfigError, Unavailable (also for any exception of an outside package), Denied."""
+    module = find_meter(name)
     try:
         return module.open_meter(config)
     except JoulelabError:
         raise
     except Exception as error:
-        if _import(name) is not None:
+        if _import_meter(name) is not None:
             raise
-        raise _broken(name, error) from error
+        raise _explain_broken_package(name, error) from error
 
 
-def _import(name: str) -> MeterModule | None:
+def _import_meter(name: str) -> MeterModule | None:
     """Return a module of this package if it is a meter: its name decides, no list does."""
     path = f"{__name__}.{name}"
     if not name.isidentifier():
@@ -112,37 +115,16 @@ def _import(name: str) -> MeterModule | None:
     return cast("MeterModule", module) if hasattr(module, "open_meter") else None
 
 
-def _is_meter(name: str) -> bool:
-    """Return whether a module of this package is a meter; its text tells unless it is written in an unusual way."""
-    text = _text(name)
-    if text and "open_meter" not in text:
-        return False
-    return _has_line(text, "def open_meter(") or _import(name) is not None
-
-
-def _text(name: str) -> str:
-    """Return the source of a module of this package, empty where there is none to read."""
+def _iterate_sources() -> Iterator[tuple[str, str]]:
+    """Yield the name and the source of each module of this package, in the order of their names."""
+    files: dict[str, Path] = {}
     for folder in map(Path, __path__):
-        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-            if file.is_file():
-                return file.read_text()
-    return ""
+        files |= {file.stem: file for file in folder.glob("*.py") if file.stem != "__init__"}
+        files |= {file.parent.name: file for file in folder.glob("*/__init__.py")}
+    for name in sorted(files):
+        yield name, files[name].read_text()
 
 
-def _has_line(text: str, start: str) -> bool:
-    return f"\n{start}" in text
-
-
-def _load(point: EntryPoint) -> MeterModule:
-    try:
-        module = point.load()
-    except Exception as error:
-        raise _broken(point.name, error) from error
-    if not callable(getattr(module, "open_meter", None)):
-        raise _broken(point.name, TypeError(f"{point.value} has no open_meter(config)"))
-    return cast("MeterModule", module)
-
-
-def _broken(name: str, error: Exception) -> Unavailable:
-    why = f"{type(error).__name__}: {error}"
-    return Unavailable("its package is broken", where=f"meter {name}", why=why, next="update or remove that package")
+def _explain_broken_package(name: str, error: Exception) -> Unavailable:
+    what, why, advice = "its package is broken", f"{type(error).__name__}: {error}", "update or remove that package"
+    return Unavailable(what, where=f"meter {name}", why=why, next=advice, code="unavailable.broken-package")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab import instruments as meters
+from joulelab import instruments
 from joulelab.core.errors import Denied, JoulelabError, Unavailable
 from joulelab.instruments.hooks import HasMissing, Missing
 
@@ -19,7 +20,7 @@ ESTIMATE = "estimate"  # the one meter that measures nothing, with an option of 
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class MeterChannel:
     """Describe one channel of an open meter; `period_s` is how often it is read."""
 
     meter: str
@@ -42,11 +43,11 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Describe one meter: whether it opened, its channels, and what it says instead.
+class MeterRow:
+    """Describe one meter: whether it opened, its channels, or its error.
 
     `code` is that of the error. Of an entry of the configuration, `module` is what reads it, `feeds` what it covers,
-    and `source` where it stands.
+    and `source` the file that has it.
     """
 
     meter: str
@@ -57,7 +58,7 @@ class Row:
     what: str = ""
     why: str = ""
     next: str = ""
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[MeterChannel, ...] = ()
     missing: tuple[Missing, ...] = ()
     module: str = ""
     feeds: str = ""
@@ -65,53 +66,38 @@ class Row:
     code: str = ""
 
 
-def survey(
+def survey_meters(
     configs: Mapping[str, Mapping[str, Any]] | None = None,
     names: Iterable[str] | None = None,
     *,
     estimate: bool = False,
     named: bool = True,
-) -> list[Row]:
+) -> list[MeterRow]:
     """Open every meter once, describe it, close it; a meter that opens on request only is not opened unless named.
 
     With `named` False, `names` are merely those to look at.
     """
-    asked = estimate or (names is not None and named)
-    return [
-        _row(name, (configs or {}).get(name, {}), asked=asked) for name in (meters.names() if names is None else names)
-    ]
+    is_asked = estimate or (names is not None and named)
+    chosen = instruments.list_meters() if names is None else names
+    return [_survey_meter(name, (configs or {}).get(name, {}), is_asked=is_asked) for name in chosen]
 
 
-def _row(name: str, config: Mapping[str, Any], *, asked: bool) -> Row:
+def _survey_meter(name: str, config: Mapping[str, Any], *, is_asked: bool) -> MeterRow:
     try:
-        module = _archive(name) or meters.find(name)
+        if name in instruments.list_archives():
+            module: Any = importlib.import_module(f"{instruments.__name__}.{name}")
+        else:
+            module = instruments.find_meter(name)
     except JoulelabError as error:
-        return _refused(name, "", "", "", error)
-    if is_configured(module) and not asked:
-        return _not_configured(name, module)
-    if not asked and not getattr(module, "DEFAULT", True):
+        return _add_error(MeterRow(name, "", "failed", "", ""), error)
+    unopened = replace(_start_row(name, module), status="not configured", next=make_add_command(name, module))
+    if is_configured(module) and not is_asked:
+        return unopened
+    if not is_asked and not getattr(module, "DEFAULT", True):
         option = "--estimate" if name == ESTIMATE else f"--meter {name}"
-        return replace(_blank(name, module, "on request"), next=f"joulelab run {option} -- CMD")
-    row = describe(name, module, lambda: meters.open_meter(name, config))
-    return _not_configured(name, module) if is_configured(module) and row.status == "failed" else row
-
-
-def archives() -> list[str]:
-    """Return the names of sources that are only asked after a run."""
-    import pkgutil
-
-    return [module.name for module in pkgutil.iter_modules(meters.__path__) if _archive(module.name) is not None]
-
-
-def _archive(name: str) -> Any:
-    import importlib
-    import importlib.util
-
-    path = f"{meters.__name__}.{name}"
-    if not name.isidentifier() or importlib.util.find_spec(path) is None:
-        return None
-    module = importlib.import_module(path)
-    return module if hasattr(module, "open_archive") and not hasattr(module, "open_meter") else None
+        return replace(unopened, status="on request", next=f"joulelab run {option} -- CMD")
+    row = describe_meter(name, module, lambda: instruments.open_meter(name, config))
+    return unopened if is_configured(module) and row.status == "failed" else row
 
 
 def is_configured(module: Any) -> bool:
@@ -119,51 +105,44 @@ def is_configured(module: Any) -> bool:
     return not getattr(module, "DEFAULT", True) and "feeds" in getattr(module, "CONFIG", ())
 
 
-def add_command(name: str, module: Any) -> str:
+def make_add_command(name: str, module: Any) -> str:
     """Return the command that adds a meter to the configuration."""
     places = [key for key in ("address", "resource", "url", "path") if key in getattr(module, "CONFIG", ())]
     return " ".join([f"joulelab meters --add {name}", *(f"{key}=..." for key in places[:1])])
 
 
-def describe(name: str, module: Any, open_it: Callable[[], Meter | Archive]) -> Row:
+def describe_meter(name: str, module: Any, open_it: Callable[[], Meter | Archive]) -> MeterRow:
     """Open a meter or an archive, describe it, close it."""
-    blank = _blank(name, module, "open")
+    row = _start_row(name, module)
     try:
         meter = open_it()
     except JoulelabError as error:
-        return _refused(name, blank.summary, blank.privilege, blank.tried, error)
+        return _add_error(row, error)
     try:
         streams: Callable[[], Sequence[Stream]] | None = getattr(meter, "streams", None)
-        if streams is None:  # an archive: it tells what it has when it is asked
-            return blank
-        channels = tuple(_channel(name, stream, spec) for stream in streams() for spec in stream.channels)
-        return replace(blank, channels=channels, missing=_missing(meter))
+        if streams is None:  # an archive: it lists its series when it is read
+            return row
+        channels = tuple(
+            MeterChannel(name, stream.scope, stream.parent, stream.period_s, stream.device, stream.model, spec)
+            for stream in streams()
+            for spec in stream.channels
+        )
+        missing = tuple(meter.missing()) if isinstance(meter, HasMissing) else ()
+        return replace(row, channels=channels, missing=missing)
     except JoulelabError as error:
-        return _refused(name, blank.summary, blank.privilege, blank.tried, error)
+        return _add_error(row, error)
     finally:
         meter.close()
 
 
-def _blank(name: str, module: Any, status: Status) -> Row:
-    lines = (getattr(module, line, "") for line in ("SUMMARY", "PRIVILEGE", "TRIED"))
-    summary, privilege, tried = lines
-    return Row(name, summary, status, privilege, tried)
+def _start_row(name: str, module: Any) -> MeterRow:
+    summary, privilege, tried = (getattr(module, line, "") for line in ("SUMMARY", "PRIVILEGE", "TRIED"))
+    return MeterRow(name, summary, "open", privilege, tried)
 
 
-def _not_configured(name: str, module: Any) -> Row:
-    return replace(_blank(name, module, "not configured"), next=add_command(name, module))
-
-
-def _channel(name: str, stream: Stream, spec: Spec) -> Channel:
-    return Channel(name, stream.scope, stream.parent, stream.period_s, stream.device, stream.model, spec)
-
-
-def _missing(meter: object) -> tuple[Missing, ...]:
-    return tuple(meter.missing()) if isinstance(meter, HasMissing) else ()
-
-
-def _refused(name: str, summary: str, privilege: str, tried: str, error: JoulelabError) -> Row:
+def _add_error(row: MeterRow, error: JoulelabError) -> MeterRow:
     status: Status = "unavailable" if isinstance(error, Unavailable) else "failed"
     if isinstance(error, Denied):
         status = "denied"
-    return Row(name, summary, status, privilege, tried, error.what, error.why or "", error.next or "", code=error.code)
+    why, advice = error.why or "", error.next or ""
+    return replace(row, status=status, what=error.what, why=why, next=advice, code=error.code)

@@ -1,4 +1,8 @@
-"""Measure a node of a Cray XC or HPE Cray EX by its board's counters, which every user may read (`pm_counters`)."""
+"""Measure a node of a Cray XC or HPE Cray EX by its board's counters, which every user may read (`pm_counters`).
+
+Files hold `123 J 456 us`. `accel:N` is a board: two GPUs of MI250X, GPU and CPU of MI300A; it is compared with nothing
+and in no sum beside others.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,8 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import MeterError, ReadFailed, Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments.hooks import Missing
-from joulelab.instruments.readers import Readers
 from joulelab.instruments.settings import check_keys, seconds, text
-from joulelab.instruments.sysfs import OpenFile, read_number
+from joulelab.instruments.sysfs import FileMeter, OpenFile, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +31,6 @@ CONFIG = {
     "slow_period_s": "seconds between readings of the cap (1)",
     "root": f"the folder of the counters ({ROOT})",
 }
-# The board's accelerators are not NVML's or AMD SMI's GPUs: a board of MI250X holds two, one of MI300A CPUs as well.
 SCOPES = {"": "node.dc", "cpu": "cpu", "memory": "dram", "accel": "accel"}
 CAP = Spec("cap_requested_w", "cap", "W")
 USUAL_HZ = 10
@@ -50,46 +52,38 @@ def open_meter(config: Mapping[str, Any], *, now: Callable[[], int] = monotonic_
     return CrayMeter(root, periods_s, now)
 
 
-class CrayMeter(Readers):
+class CrayMeter(FileMeter):
     """Read energy (J) and power (W) of the node and its parts; counters that stand still are an error."""
 
     def __init__(self, root: Path, periods_s: tuple[float, float], now: Callable[[], int]) -> None:
         """Open the files of every part that has a counter. Raises Denied, ReadFailed, DeviceLost."""
-        super().__init__()
+        super().__init__("cray")
         self._root = root
         self._now = now
-        self._files: list[OpenFile] = []
-        self._fresh = (-1, now())  # the last number of a scan, and when it was first seen
-        hz = read_number(root / "raw_scan_hz") or USUAL_HZ
+        self._scan = (-1, now())  # the last number of a scan, and when it was first seen
+        update_s = 1 / (read_number(root / "raw_scan_hz") or USUAL_HZ)
         try:
-            self._freshness = self._open("freshness") if (root / "freshness").exists() else None
+            self._freshness = self._open_counter("freshness")
             for file in sorted(root.glob("*energy"), key=lambda file: (file.name != "energy", file.name)):
-                match = _NAME.fullmatch(file.name)
-                if match is not None:
-                    self._add(file.name.removesuffix("energy"), match[1] or "", match[2] or "", periods_s[0], 1 / hz)
-            if (root / "power_cap").exists():
-                cap = self._open("power_cap")
+                if match := _NAME.fullmatch(file.name):
+                    self._add_part(match[1] or "", match[2] or "", periods_s[0], update_s)
+            cap = self._open_counter("power_cap")
+            if cap is not None:
                 state = Stream("node.dc.state", "state", "node.dc", periods_s[1], (CAP,), device="pm_counters")
                 self._put(state, lambda: (parse_value(cap, b"W") or float("nan"),))  # 0 W is no cap
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files:
-            file.close()
+    def _open_counter(self, name: str) -> OpenFile | None:
+        return self._open_file(self._root / name, 64) if (self._root / name).exists() else None
 
-    def _open(self, name: str) -> OpenFile:
-        file = OpenFile(self._root / name, "cray", 64)
-        self._files.append(file)
-        return file
-
-    def _add(self, prefix: str, part: str, number: str, period_s: float, update_s: float) -> None:
+    def _add_part(self, part: str, number: str, period_s: float, update_s: float) -> None:
         scope = f"{SCOPES[part]}:{number}" if number else SCOPES[part]
+        prefix = f"{part}{number}_" if part else ""
         try:
-            energy = self._open(f"{prefix}energy")
-            power = self._open(f"{prefix}power") if (self._root / f"{prefix}power").exists() else None
+            energy = self._open_file(self._root / f"{prefix}energy", 64)
+            power = self._open_counter(f"{prefix}power")
             counted = parse_value(energy, b"J")
         except MeterError as error:
             if not part:
@@ -108,15 +102,15 @@ class CrayMeter(Readers):
         self._put(stream, lambda: self._read_part(energy, power))
 
     def _read_part(self, energy: OpenFile, power: OpenFile | None) -> Sequence[float]:
-        """Return J and W. Raises ReadFailed if the board does not scan any more."""
+        """Return J and W. Raises ReadFailed if the board has stopped to scan."""
         if self._freshness is not None:
-            scan, now = self._freshness.number(), self._now()
-            if scan != self._fresh[0]:
-                self._fresh = scan, now
-            elif now - self._fresh[1] > STALE_S * NS:
-                why = f"{self._root / 'freshness'} stays at {scan} for {(now - self._fresh[1]) / NS:.1f} s"
+            scan, now = self._freshness.read_number(), self._now()
+            if scan != self._scan[0]:
+                self._scan = scan, now
+            elif now - self._scan[1] > STALE_S * NS:
+                why = f"{self._freshness.path} stays at {scan} for {(now - self._scan[1]) / NS:.1f} s"
                 what, code = "the counters are stale", "read-failed.stale"
-                raise ReadFailed(what, where="cray", why=why, next="it is tried again; tell your centre", code=code)
+                raise ReadFailed(what, where="cray", why=why, next="it is tried again; ask your centre", code=code)
         watts = parse_value(power, b"W") if power is not None else 0
         return parse_value(energy, b"J"), watts or float("nan")  # a part that counts does not draw 0 W
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.instruments.procfs import CpuLoad
+from joulelab.instruments.host import CpuLoad
 from joulelab.instruments.settings import check_keys, number, seconds, text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ CONFIG = {
 }
 # Rated power per logical CPU of common parts is 2 to 5 W: EPYC 7763 280 W / 128, Xeon 8480+ 350 W / 112, i7 65 W / 16.
 _W_PER_CPU = 3.0
-_GIVEN, _GUESSED = 0.5, 0.8
+_GIVEN_GAIN, _ASSUMED_GAIN = 0.5, 0.8
 SHORTEST_NS = 250_000_000
 
 
@@ -38,12 +38,10 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
     period_s = seconds("estimate", config, "slow_period_s", 1.0)
     proc = Path(text("estimate", config, "proc") or "/proc")
     if not (proc / "stat").exists():
-        raise Unavailable(
-            "there is no load to read", where="estimate", why=f"no {proc / 'stat'}", next="use a meter: joulelab meters"
-        )
-    count = os.cpu_count() or 1
-    rated_w = number("estimate", config, "cpu_w", _W_PER_CPU * count, above=0.0)
-    return EstimateMeter(proc, period_s, rated_w, given="cpu_w" in config)
+        what, why, advice = "there is no load to read", f"no {proc / 'stat'}", "use a meter: joulelab meters"
+        raise Unavailable(what, where="estimate", why=why, next=advice, code="unavailable.no-proc")
+    rated_w = number("estimate", config, "cpu_w", _W_PER_CPU * (os.cpu_count() or 1), above=0.0)
+    return EstimateMeter(proc, period_s, rated_w, is_given="cpu_w" in config)
 
 
 class EstimateMeter:
@@ -55,30 +53,20 @@ class EstimateMeter:
         period_s: float,
         rated_w: float,
         *,
-        given: bool,
+        is_given: bool,
         now: Callable[[], int] = monotonic_ns,
     ) -> None:
         """Open /proc/stat. Raises MeterError."""
         self._rated_w = rated_w
         self._now = now
         self._watts, self._read_ns = float("nan"), now()
-        self._busy = CpuLoad(proc)
-        source = "given" if given else f"assumed, {_W_PER_CPU:g} W per logical CPU"
+        self._load = CpuLoad(proc)
+        source = "given" if is_given else f"assumed, {_W_PER_CPU:g} W per logical CPU"
+        reference = f"load x {rated_w:g} W ({source}); the share of power that idles is left out"
+        gain, limits = _GIVEN_GAIN if is_given else _ASSUMED_GAIN, (0.0, rated_w)
+        accuracy = Accuracy("assumed", gain, shared="estimate", reference=reference)
         spec = Spec(
-            "power_w",
-            "power",
-            "W",
-            "power",
-            update_s=period_s,
-            window_s=period_s,
-            limits=(0.0, rated_w),
-            accuracy=Accuracy(
-                "assumed",
-                gain=_GIVEN if given else _GUESSED,
-                shared="estimate",
-                reference=f"load x {rated_w:g} W ({source}); the share of power that idles is left out",
-            ),
-            estimate=True,
+            "power_w", "power", "W", "power", period_s, period_s, limits=limits, accuracy=accuracy, estimate=True
         )
         self._streams = (Stream("cpu", "power", "cpu", period_s, (spec,)),)
 
@@ -89,11 +77,11 @@ class EstimateMeter:
     def read(self, stream: Stream) -> Sequence[float]:  # noqa: ARG002 there is only one
         """Return the estimated power (W) over the last period. Raises ReadFailed."""
         now = self._now()
-        if now - self._read_ns >= SHORTEST_NS:  # over less, the kernel's ticks say nothing
-            self._watts = self._busy.read() * self._rated_w
+        if now - self._read_ns >= SHORTEST_NS:  # a shorter time has too few ticks of the kernel
+            self._watts = self._load.read_share() * self._rated_w
             self._read_ns = now
         return (self._watts,)
 
     def close(self) -> None:
         """Close the file."""
-        self._busy.close()
+        self._load.close()

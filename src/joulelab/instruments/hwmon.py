@@ -1,6 +1,8 @@
-"""Measure what the kernel's hwmon tree shows to every user: ACPI power meters (Grace, whole nodes), AMD sockets.
+"""Measure the power sensors of the kernel's hwmon tree: ACPI power meters (Grace, whole nodes), AMD sockets.
 
-A sensor is read only if its driver or its label says what it measures; all others are listed.
+A sensor is read only if its driver or its label states what it measures: the labels of Grace, the sockets of
+`amd_energy`, and an ACPI meter that is alone and names no socket, no battery and no part in `measures/`, which is the
+node. All others are listed and not read. 0 W is a failed reading.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments.hooks import Missing
-from joulelab.instruments.readers import Readers
 from joulelab.instruments.settings import check_keys, seconds, text
-from joulelab.instruments.sysfs import OpenFile, read_number, read_text
+from joulelab.instruments.sysfs import FileMeter, read_number, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ _USUAL_S = 1.0  # an averaging interval that is not stated
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """Describe one file of the tree; `scope` is None where it is not known, `interval_s` is what it averages over."""
+    """Describe one file of the tree: its averaging interval, its scope, and why it has none if that is None."""
 
     path: Path
     driver: str
@@ -72,14 +73,14 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
 
 
 def find_sensors(root: Path) -> list[Sensor]:
-    """List all sensors of power and energy, with a scope where their driver or label tells it."""
+    """List all sensors of power and energy, with a scope if their driver or label states it."""
     chips = sorted(root.glob("hwmon*"), key=lambda chip: (len(chip.name), chip.name))
     found = [sensor for chip in chips for sensor in _list_chip(chip)]
     modules = {sensor.scope for sensor in found if (sensor.scope or "").startswith("module:")}
     wholes = [sensor for sensor in found if sensor.scope == "node.dc"]
     for k, sensor in enumerate(found):
         if sensor in wholes and len(wholes) > 1:
-            found[k] = _leave_out(sensor, f"{len(wholes)} ACPI meters, and none says what it measures")
+            found[k] = replace(sensor, scope=None, why=f"one of {len(wholes)} ACPI meters, and none has a label")
         module = (sensor.scope or "").replace("cpu:", "module:")
         if module != sensor.scope and module in modules:
             found[k] = replace(sensor, parent=module)
@@ -88,13 +89,13 @@ def find_sensors(root: Path) -> list[Sensor]:
 
 def _list_chip(chip: Path) -> list[Sensor]:
     driver = read_text(chip / "name") or "?"
-    folder = next((f for f in (chip, chip / "device") if any(map(_SENSOR.fullmatch, _list_names(f)))), None)
-    if folder is None:
-        return []
-    if driver == ACPI:
-        return [_describe_acpi(folder)]
-    names = [name for name in _list_names(folder) if _SENSOR.fullmatch(name)]
-    return [_describe_other(folder / name, driver) for name in names]
+    for folder in (chip, chip / "device"):
+        names = [name for name in _list_names(folder) if _SENSOR.fullmatch(name)]
+        if names and driver == ACPI:
+            return [_describe_acpi(folder)]
+        if names:
+            return [_describe_other(folder / name, driver) for name in names]
+    return []
 
 
 def _list_names(folder: Path) -> list[str]:
@@ -105,97 +106,84 @@ def _list_names(folder: Path) -> list[str]:
 
 
 def _describe_acpi(folder: Path) -> Sensor:
-    path, label = folder / "power1_average", read_text(folder / "power1_oem_info") or ""
+    label = read_text(folder / "power1_oem_info") or ""
     interval_s = (read_number(folder / "power1_average_interval") or 0) / 1000 or _USUAL_S
-    sensor = Sensor(path, ACPI, label, interval_s=interval_s)
-    if not path.exists():
-        return _leave_out(sensor, "it has no power1_average")
-    match = _GRACE.fullmatch(label)
-    if match:
-        scope = _GRACE_SCOPES[match[1].lower()].format(int(match[2]))
-        return replace(sensor, scope=scope)
-    if read_number(folder / "power1_is_battery"):
-        return _leave_out(sensor, "it measures a battery")
     measured = _list_names(folder / "measures")
-    if "socket" in label.lower() or not all(name.startswith(_WHOLE) for name in measured):
-        return _leave_out(sensor, f"it measures a part ({label or ', '.join(measured)})")
-    return replace(sensor, scope="node.dc")
+    scope, why = "node.dc", ""
+    if match := _GRACE.fullmatch(label):
+        scope = _GRACE_SCOPES[match[1].lower()].format(int(match[2]))
+    elif read_number(folder / "power1_is_battery"):
+        why = "it measures a battery"
+    elif "socket" in label.lower() or not all(name.startswith(_WHOLE) for name in measured):
+        why = f"it measures a part ({label or ', '.join(measured)})"
+    path = folder / "power1_average"
+    if not path.exists():
+        why = "it has no power1_average"
+    return Sensor(path, ACPI, label, None if why else scope, interval_s=interval_s, why=why)
 
 
 def _describe_other(path: Path, driver: str) -> Sensor:
-    kind = path.name.partition("_")[0]
-    label = read_text(path.with_name(f"{kind}_label")) or ""
+    label = read_text(path.with_name(f"{path.name.partition('_')[0]}_label")) or ""
     match = _SOCKET.fullmatch(label) if driver == AMD else None
     if match:
         return Sensor(path, driver, label, f"cpu:{match[1]}", unit="J", interval_s=0.1)
-    return _leave_out(Sensor(path, driver, label), "what it measures is not known here")
+    return Sensor(path, driver, label, why="it is not known here which part it measures")
 
 
-def _leave_out(sensor: Sensor, why: str) -> Sensor:
-    return replace(sensor, scope=None, why=why)
-
-
-class HwmonMeter(Readers):
+class HwmonMeter(FileMeter):
     """Read each known sensor in W or J."""
 
     def __init__(self, sensors: Sequence[Sensor], periods_s: tuple[float, float]) -> None:
-        """Open every known sensor. Raises Denied, Unavailable where none can be read."""
-        super().__init__()
-        self._files: list[OpenFile] = []
+        """Open every known sensor. Raises Denied, Unavailable if none can be read."""
+        super().__init__("hwmon")
         errors: list[MeterError] = []
         for sensor in sensors:
             name = f"{sensor.driver} {sensor.label or sensor.path.name}"
             if sensor.scope is None:
                 self._missing.append(Missing(name, "it is not read", sensor.why))
-            elif any(stream.name == sensor.scope for stream in self._streams):
+            elif sensor.scope in self._readers:
                 self._missing.append(Missing(name, "it is not read", f"another sensor shows {sensor.scope}"))
             else:
                 try:
-                    self._add(sensor, sensor.scope, periods_s)
+                    self._add_sensor(sensor, sensor.scope, periods_s)
                 except MeterError as error:
                     errors.append(error)
                     self._missing.append(Missing.from_error(sensor.scope, error))
         if not self._streams:
             self.close()
-            is_denied = all(isinstance(error, Denied) for error in errors)
             what, why = "there are sensors of power, but none can be read", str(errors[0])
-            advice, code = "ask an administrator for read access", f"{'denied' if is_denied else 'unavailable'}.sensors"
-            raise (Denied if is_denied else Unavailable)(what, where="hwmon", why=why, next=advice, code=code)
+            advice = "ask an administrator for read access"
+            if all(isinstance(error, Denied) for error in errors):
+                raise Denied(what, where="hwmon", why=why, next=advice, code="denied.sensors")
+            raise Unavailable(what, where="hwmon", why=why, next=advice, code="unavailable.sensors")
 
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files:
-            file.close()
+    def _add_sensor(self, sensor: Sensor, scope: str, periods_s: tuple[float, float]) -> None:
+        file = self._open_file(sensor.path)
 
-    def _add(self, sensor: Sensor, scope: str, periods_s: tuple[float, float]) -> None:
-        file = OpenFile(sensor.path, "hwmon", 32)
-        self._files.append(file)
-
-        def read() -> Sequence[float]:
-            count = file.number()
-            if count <= 0:  # what runs draws power
+        def read_sensor() -> Sequence[float]:
+            count = file.read_number()
+            if count <= 0:  # hardware that runs draws power
                 what, why = f"{scope} gives no power", f"{sensor.path} shows {count}"
                 raise ReadFailed(what, where="hwmon", why=why, next="it is tried again", code="read-failed.zero")
             return (count / 1e6,)
 
-        read()
+        read_sensor()
         period_s = periods_s[0] if sensor.interval_s < _SLOW_S else periods_s[1]
         channel = describe_channel(sensor)
         stream = Stream(scope, channel.quantity, scope, period_s, (channel,), sensor.parent, device=sensor.label)
-        self._put(stream, read)
+        self._put(stream, read_sensor)
 
 
 def describe_channel(sensor: Sensor) -> Spec:
     """Return the channel of a sensor: an average of power, or a counter."""
+    interval_s = sensor.interval_s
     if sensor.unit == "J":
         why = "AMD publishes no accuracy; the driver amd_energy shows the counters of RAPL"
         accuracy = Accuracy("unknown", quantum=15e-6, shared="hwmon:amd", reference=why)
-        return Spec("energy_j", "energy", "J", "counter", sensor.interval_s, accuracy=accuracy)
-    why, shared = "NVIDIA publishes no accuracy, 5 % is taken", "hwmon:grace"
+        return Spec("energy_j", "energy", "J", "counter", interval_s, accuracy=accuracy)
+    gain, shared, why = 0.05, "hwmon:grace", "NVIDIA publishes no accuracy, 5 % is taken"
     if sensor.scope == "node.dc":
         why = "firmware states neither its accuracy nor whether it is before or after the supplies; 10 % is taken"
-        shared = "hwmon:acpi"
-    gain = 0.1 if sensor.scope == "node.dc" else 0.05
+        gain, shared = 0.1, "hwmon:acpi"
     accuracy = Accuracy("assumed", gain, quantum=0.001, shared=shared, reference=f"ACPI power meter: {why}")
-    interval_s = sensor.interval_s
     return Spec("power_average_w", "power", "W", "power", interval_s, interval_s, accuracy=accuracy)

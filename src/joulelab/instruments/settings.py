@@ -79,3 +79,17 @@ def choose_devices(meter: str, found: Sequence[Any], wanted: Sequence[int | str]
             raise ConfigError(f"there is no GPU {name!r}", where=f"meter {meter}", next=f"valid: {listed}", code=code)
         chosen += [device for device in named if device not in chosen]
     return chosen
+
+
+def choose_devices(meter: str, found: Sequence[Any], wanted: Sequence[int | str] | None) -> list[Any]:
+    """Return the devices with a wanted `index` or `uuid`, all for None. Raises ConfigError with the valid ones."""
+    if wanted is None:
+        return list(found)
+    chosen: list[Any] = []
+    for name in wanted:
+        named = [device for device in found if name in (device.index, device.uuid, str(device.index))]
+        if not named:
+            listed, code = ", ".join(f"{device.index} ({device.uuid})" for device in found), "config.unknown-gpu"
+            raise ConfigError(f"there is no GPU {name!r}", where=f"meter {meter}", next=f"valid: {listed}", code=code)
+        chosen += [device for device in named if device not in chosen]
+    return chosen

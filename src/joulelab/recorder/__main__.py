@@ -72,9 +72,9 @@ def _take_signals() -> int:
 def _load_meters() -> list[str] | None:
     """Import the usual meters while the owner still prepares the plan, and return their names."""
     with contextlib.suppress(Exception):
-        from joulelab.instruments import defaults
+        from joulelab.instruments import list_defaults
 
-        return defaults()
+        return list_defaults()
     return None
 
 

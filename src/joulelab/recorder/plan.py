@@ -79,9 +79,9 @@ class Plan:
         """Return every meter to open, each with a name of its own; raise ConfigError for an entry without a name."""
         items = self.meters
         if items is None:
-            from joulelab.instruments import defaults
+            from joulelab.instruments import list_defaults
 
-            items = [{"meter": name} for name in (self.usual if self.usual is not None else defaults())]
+            items = [{"meter": name} for name in (self.usual if self.usual is not None else list_defaults())]
         plans: list[MeterPlan] = []
         for item in [*items, *self.also]:
             if not isinstance(item.get("meter"), str):
@@ -156,9 +156,9 @@ def find_module(name: str) -> Any:
         return _load_file(Path(name))
     if "." in name:
         return importlib.import_module(name)
-    from joulelab.instruments import find
+    from joulelab.instruments import find_meter
 
-    return find(name)
+    return find_meter(name)
 
 
 def _load_file(path: Path) -> Any:

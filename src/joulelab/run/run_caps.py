@@ -40,7 +40,7 @@ def choose_gpus(
         return _find_named_gpus(known, words)
     if not any(name in environ for name in HIDING_VARIABLES):
         return list(known)
-    seen = read_gpus().see(environ)
+    seen = read_gpus().find_visible(environ)
     if not seen.scopes:
         raise ConfigError(
             "the workload sees no GPU",

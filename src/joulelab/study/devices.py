@@ -43,7 +43,7 @@ def used_of(node: NodeType, shown: VisibleGpus) -> Used:
 
 def look(environ: Mapping[str, str]) -> VisibleGpus:
     """Return the GPUs that are visible in an environment; none is no error."""
-    return read_node_gpus().see(environ)
+    return read_node_gpus().find_visible(environ)
 
 
 def wishes(knobs: Mapping[str, Value], gpus: VisibleGpus, packages: Sequence[str]) -> list[CapRequest]:

@@ -67,7 +67,7 @@ class _Limits:
         """Hold a cell's knobs against the devices."""
         count = cell.knobs.get("gpus")
         try:
-            used = self._seen.first(None if count is None else int(count.value))
+            used = self._seen.take_first(None if count is None else int(count.value))
         except ConfigError as error:
             self._few.setdefault(self._asked("gpus", cell), {})[str(count and count.text)] = error
             return

@@ -155,8 +155,8 @@ def _devices(
     there = devices.look(environ)
     if node.hides_gpus:
         return {**environ, **devices.HIDDEN}, devices.used_of(node, VisibleGpus()), _caps(cell, there, environ)
-    seen = there.first(None if count is None else int(count))
-    shown = {**environ, **seen.environment(environ)} if count is not None else dict(environ)
+    seen = there.take_first(None if count is None else int(count))
+    shown = {**environ, **seen.make_environment(environ)} if count is not None else dict(environ)
     return shown, devices.used_of(node, seen), _caps(cell, seen, environ)
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
 import pytest
+from tests.codes import raises_code
 from tests.control.fake import fails
 
-from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused
 from joulelab.core.setting import SetterFamily
-from joulelab.instruments.nvml import errors as codes
+from joulelab.instruments.nvml import client as codes
 from joulelab.instruments.nvml.client import Gpu
-from joulelab.instruments.nvml.control import GpuControl
-from joulelab.instruments.nvml.setter import LockedClocks, PowerCap, _add_gpu
+from joulelab.instruments.nvml.setter import GpuControl, LockedClocks, PowerCap, add_gpu
 from joulelab.store import safe_files
 from joulelab.twin.model import A100, H100, RTX6000, Node
 from joulelab.twin.records import Instance
@@ -235,13 +235,13 @@ class Answers:
 
         return call
 
-    def text(self, code):
+    def word_code(self, code):
         return f"code {code}"
 
-    def failed(self, code, what, where):
-        return codes.reading(code, self.text(code), what, where)
+    def explain_code(self, code, what):
+        return codes.explain_reading(code, self.word_code(code), what)
 
-    def handle(self, uuid):
+    def find_handle(self, uuid):
         self.looked += 1
         return uuid
 
@@ -253,28 +253,26 @@ def control(user=1000, **answers):
 
 
 @pytest.mark.parametrize(
-    ("code", "user", "error", "said"),
+    ("code", "user", "error", "advice"),
     [
-        (codes.NO_PERMISSION, 1000, Denied, "user 1000 is not root"),
-        (
-            codes.NO_PERMISSION,
-            0,
-            Denied,
-            "the driver refuses it even to root; a container without CAP_SYS_ADMIN.*smi -pl",
-        ),
-        (codes.NOT_SUPPORTED, 0, Refused, "--clock"),
-        (codes.FUNCTION_NOT_FOUND, 0, Refused, "--clock"),
-        (codes.INVALID_ARGUMENT, 0, Refused, "out of range"),
-        (codes.GPU_IS_LOST, 0, DeviceLost, "dmesg"),
-        (999, 0, ReadFailed, "code 999"),
+        (codes.NO_PERMISSION, 1000, "denied.cap", "capd"),
+        (codes.NO_PERMISSION, 0, "denied.cap", "CAP_SYS_ADMIN.*smi -pl"),
+        (codes.NOT_SUPPORTED, 0, "refused.not-supported", "--clock"),
+        (codes.FUNCTION_NOT_FOUND, 0, "refused.not-supported", "--clock"),
+        (codes.INVALID_ARGUMENT, 0, "refused.out-of-range", "cap status"),
+        (codes.GPU_IS_LOST, 0, "device-lost.gpu", "dmesg"),
+        (999, 0, "read-failed.gpu", "doctor"),
     ],
 )
-def test_every_code_has_its_error(code, user, error, said):
-    gpu, nvml = control(user, nvmlDeviceSetPowerManagementLimit=-code)
-    with pytest.raises(error, match=said):
-        gpu.request_w(170)
-    gpu.default_w()
-    assert nvml.looked == (1 if error is DeviceLost else 0)
+def test_every_code_has_its_error(code, user, error, advice):
+    limits = {"nvmlDeviceGetPowerManagementLimitConstraints": (100_000, 260_000)}
+    gpu, nvml = control(user, nvmlDeviceSetPowerManagementLimit=-code, **limits)
+    cap = PowerCap(gpu)
+    with raises_code(error) as caught:
+        cap.set({"cap_w": 170})
+    assert re.search(advice, str(caught.value))
+    cap.default()
+    assert nvml.looked == (1 if error == "device-lost.gpu" else 0)
 
 
 def test_the_record_of_a_lock_is_written_as_a_journal_is(tmp_path, monkeypatch):
@@ -285,7 +283,7 @@ def test_the_record_of_a_lock_is_written_as_a_journal_is(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / ".GPU-1.json.tmp").symlink_to(victim)
     gpu, _ = control(nvmlDeviceGetMaxClockInfo=1900, nvmlDeviceGetSupportedMemoryClocks=[])
-    clocks = LockedClocks(Gpu(0, "GPU-1", "some", handle="h"), gpu, folder)
+    clocks = LockedClocks(gpu, folder)
     clocks.set({"lowest_hz": 210e6, "highest_hz": 1e9})
     assert clocks.get() == {"lowest_hz": 210e6, "highest_hz": 1e9}
     assert synced[0].startswith(".GPU-1.json.")
@@ -300,21 +298,24 @@ def test_the_record_of_a_lock_is_written_as_a_journal_is(tmp_path, monkeypatch):
     assert caught.value.next.endswith(f"sudo chmod go-w {folder}")
 
 
-def test_clocks_that_cannot_be_locked_advise_a_cap():
-    gpu, _ = control(nvmlDeviceSetGpuLockedClocks=-codes.NOT_SUPPORTED)
-    with pytest.raises(Refused, match="joulelab cap WATTS"):
-        gpu.lock_clocks(1e9, 1e9)
+def test_clocks_that_cannot_be_locked_advise_a_cap(tmp_path):
+    clocks = {"nvmlDeviceGetMaxClockInfo": 1900, "nvmlDeviceGetSupportedMemoryClocks": []}
+    gpu, _ = control(nvmlDeviceSetGpuLockedClocks=-codes.NOT_SUPPORTED, **clocks)
+    with raises_code("refused.not-supported") as caught:
+        LockedClocks(gpu, tmp_path).set({"lowest_hz": 1e9, "highest_hz": 1e9})
+    assert "joulelab cap WATTS" in caught.value.next
 
 
 @pytest.mark.parametrize("answer", [-codes.NOT_SUPPORTED, []])
-def test_cards_that_do_not_list_their_clocks(answer):
+def test_cards_that_do_not_list_their_clocks(tmp_path, answer):
     gpu, _ = control(nvmlDeviceGetMaxClockInfo=1900, nvmlDeviceGetSupportedMemoryClocks=answer)
-    assert gpu.clocks_hz() == (210e6, 1900e6)
+    limits = LockedClocks(gpu, tmp_path).limits()
+    assert (limits.lowest, limits.highest) == (210e6, 1900e6)
 
 
 def test_a_gpu_that_fails_while_it_is_opened_may_work_later(tmp_path):
     _, nvml = control(nvmlDeviceGetPowerManagementLimitConstraints=-999, nvmlDeviceGetMaxClockInfo=-999)
     opened = SetterFamily()
-    _add_gpu(opened, nvml, Gpu(0, "GPU-1", "some", handle="h"), tmp_path)
+    add_gpu(opened, nvml, Gpu(0, "GPU-1", "some", handle="h"), tmp_path)
     assert [type(setter) for setter in opened.setters] == [PowerCap, LockedClocks]
     assert opened.missing == []

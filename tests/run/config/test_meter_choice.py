@@ -45,7 +45,7 @@ def test_entries_and_modules_are_chosen_by_name(places: Places) -> None:
     assert [e.name for e in choose_meters(config, {}, (INSTRUMENT,)).entries] == ["pdu1", "pdu2"]
     without = choose_meters(config, {}, (), ("pdu1",))
     assert [e.name for e in without.entries] == ["pdu2"]
-    assert [m["meter"] for m in without.meters or ()] == meters.defaults()
+    assert [m["meter"] for m in without.meters or ()] == meters.list_defaults()
 
 
 def test_wrong_names_are_refused_with_the_nearest(places: Places) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.instruments import find, wall
+from joulelab.instruments import find_meter, wall
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,7 +160,7 @@ def test_a_meter_that_is_opened_directly_refuses_it_too(meter: str) -> None:
     config = {key: f"http://root:{SECRET}@127.0.0.1:9", "label": "x"}
     config |= {"plug": {"kind": "shelly"}, "redfish": {"auth": "none"}, "prometheus": {"preset": "ipmi"}}.get(meter, {})
     with pytest.raises(ConfigError, match="holds a login") as refused:
-        find(meter).open_meter(config)
+        find_meter(meter).open_meter(config)
     assert SECRET not in str(refused.value)
 
 

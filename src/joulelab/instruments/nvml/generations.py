@@ -57,7 +57,7 @@ _WINDOW_BY_NAME = (("Quadro RTX 8000", 0.02), ("Quadro RTX 6000", 0.02), ("RTX A
 _GA100_NAMES = ("A100", "A800", "A30", "CMP 170HX")
 
 
-def sensor(architecture: int | None, capability: tuple[int, int] | None, name: str, driver: str = "") -> Sensor:
+def find_sensor(architecture: int | None, capability: tuple[int, int] | None, name: str, driver: str = "") -> Sensor:
     """Return the power sensor of a GPU by NVML's architecture number, CUDA capability, name and driver version."""
     words = name.replace("-", " ").split()
     if architecture == 7 and (capability == (8, 0) or (capability is None and any(w in words for w in _GA100_NAMES))):

@@ -240,7 +240,7 @@ def choose_meters(
     elif without or taken:
         from joulelab import instruments as meters
 
-        names = [name for name in meters.defaults() if name not in taken]
+        names = [name for name in meters.list_defaults() if name not in taken]
     else:
         return choice
     choice.meters = [{"meter": name} for name in dict.fromkeys(names) if name not in without]
@@ -300,7 +300,7 @@ def check_meter_name(config: Config, name: str) -> None:
     from joulelab import instruments as meters
 
     try:
-        meters.find(name)
+        meters.find_meter(name)
     except ConfigError:
         if any(entry.meter == name for entry in config.entries):
             return
@@ -312,7 +312,7 @@ def check_meter_name(config: Config, name: str) -> None:
             raise ConfigError(
                 f"entry {name} is not used here", where=str(table.source), why=why, code="config.unused-entry"
             ) from None
-        valid = [*(entry.name for entry in config.entries), *meters.names(), *meters.archives()]
+        valid = [*(entry.name for entry in config.entries), *meters.list_meters(), *meters.list_archives()]
         raise ConfigError(
             f"there is no meter {name!r}", where="meters", next=suggest_name(name, valid), code="config.unknown-meter"
         ) from None

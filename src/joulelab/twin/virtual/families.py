@@ -13,7 +13,6 @@ from joulelab.instruments.ipmi.settings import PowerSource
 from joulelab.instruments.ipmi.settings import read_settings as read_ipmi_settings
 from joulelab.instruments.ipmi.streams import StreamFactory
 from joulelab.instruments.modbus.settings import read_settings as read_modbus_settings
-from joulelab.instruments.rapl.powercap import Zone
 from joulelab.instruments.settings import check_keys, seconds
 from joulelab.instruments.snmp import expected as snmp
 from joulelab.twin.panel import PanelFlaws
@@ -76,8 +75,8 @@ def _rapl(bench: Bench, name: str, mounted: Mounted) -> Measured:
     for package in range(bench.timeline.node.packages):
         for zone in (f"package-{package}", "dram"):
             where = Path(f"intel-rapl:{package}" if zone != "dram" else f"intel-rapl:{package}:0")
-            one = Zone(where, zone, package, None, RAPL_MODULUS_J)
-            streams.append(rapl.stream_of(one, (period_s, RAPL_STEP_S), cpu, platform=False))
+            one = rapl.Zone(where, zone, package, None, RAPL_MODULUS_J)
+            streams.append(rapl.describe_stream(one, (period_s, RAPL_STEP_S), cpu, has_psys=False))
     mounted = replace(mounted, flaws=flaws)
     return panels.polled(bench, name, mounted, streams, [stream.scope for stream in streams])
 

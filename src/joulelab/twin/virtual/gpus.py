@@ -44,11 +44,11 @@ def read(bench: Bench, name: str, mounted: Mounted) -> Measured:
     gpus = [gpu_of(index, one) for index, one in enumerate(bench.timeline.node.gpus)]
     wanted = devices(name, mounted.options)
     shown = ",".join(map(str, bench.ask.gpus)) or "-1"
-    event = {**nvml.devices_event(gpus, shown, "PCI_BUS_ID"), "t": bench.timeline.begin_ns, "meter": name}
+    event = {**nvml.describe_devices(gpus, shown, "PCI_BUS_ID"), "t": bench.timeline.begin_ns, "meter": name}
     found = Measured(name, events=[event])
     for gpu in gpus:
         if wanted is None or gpu.index in wanted or gpu.uuid in wanted:
-            powers, states = nvml.streams_of(gpu, period_s, slow_s)
+            powers, states = nvml.describe_streams(gpu, period_s, slow_s)
             gain = bench.gain(name, mounted, f"gpu:{gpu.index}")
             found.rows.extend([_powers(bench, name, powers, gpu.index, gain), _states(bench, states, gpu.index)])
             found.events.extend(_watched(bench, gpu))

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 from tests.control.fake import fails
 
-from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused
 from joulelab.core.setting import is_same_setting
-from joulelab.instruments.rapl.powercap import Zone, constraints, unwritten, write_value
-from joulelab.instruments.rapl.setter import open_setters
+from joulelab.instruments.rapl import Zone, explain_write_error, find_limits, open_setters, write_value
 
 CPU = ("cpu:0", "power")
 
@@ -139,7 +137,7 @@ def test_no_package_no_limit(tmp_path):
     found = open_setters({"JOULELAB_POWERCAP": str(tmp_path)})
     assert found.setters == []
     assert found.missing[0][0] == "cpu:0"
-    assert constraints(Zone(tmp_path / "gone", "package-0")) == {}
+    assert find_limits(Zone(tmp_path / "gone", "package-0")) == {}
 
 
 def test_a_limit_without_a_file_is_none(tmp_path):
@@ -152,10 +150,10 @@ def test_what_cannot_be_read(tmp_path):
     path = zone(tmp_path, long_term=(200, 200))
     cpu = opened(tmp_path)
     (path / "constraint_0_power_limit_uw").write_text("what\n")
-    with pytest.raises(ReadFailed, match="does not hold a number"):
+    with fails("read-failed.no-number"):
         cpu.get()
     (path / "constraint_0_power_limit_uw").unlink()
-    with pytest.raises(DeviceLost):
+    with fails("device-lost.file"):
         cpu.get()
 
 
@@ -166,40 +164,39 @@ def test_a_refused_write_is_taken_back(tmp_path):
     # A file that is read as a limit and refuses to be written: this process cannot be that killable.
     (path / "constraint_1_power_limit_uw").symlink_to("/proc/self/oom_score_adj")
     cpu_found = cpu.get()
-    with pytest.raises(Refused, match="out of range"):
+    with fails("refused.out-of-range"):
         cpu.set({"long_term_w": 100, "short_term_w": 3e9, "enabled": 1})
     assert cpu.get() == cpu_found
     assert written(path, 0) == 200
 
 
 @pytest.mark.parametrize(
-    ("code", "opening", "error", "said"),
+    ("number", "is_opening", "code"),
     [
-        (errno.EACCES, True, Denied, "root"),
-        (errno.EPERM, True, Denied, "root"),
-        (errno.EROFS, True, Denied, "container"),
-        (errno.EACCES, False, Refused, "locked"),
-        (errno.EIO, False, Refused, "locked"),
-        (errno.ENODATA, False, Refused, "locked"),
-        (errno.EINVAL, False, Refused, "out of range"),
-        (errno.ENOENT, True, DeviceLost, "doctor"),
-        (errno.ENODEV, False, DeviceLost, "doctor"),
-        (errno.ENOSPC, False, ReadFailed, "No space"),
-        (None, False, ReadFailed, "odd"),
+        (errno.EACCES, True, "denied.limit"),
+        (errno.EPERM, True, "denied.limit"),
+        (errno.EROFS, True, "denied.read-only"),
+        (errno.EACCES, False, "refused.locked"),
+        (errno.EIO, False, "refused.locked"),
+        (errno.ENODATA, False, "refused.locked"),
+        (errno.EINVAL, False, "refused.out-of-range"),
+        (errno.ENOENT, True, "device-lost.limit"),
+        (errno.ENODEV, False, "device-lost.limit"),
+        (errno.ENOSPC, False, "read-failed.limit"),
+        (None, False, "read-failed.limit"),
     ],
 )
-def test_every_failure_to_write_has_its_error(tmp_path, code, opening, error, said):
-    cause = OSError("odd") if code is None else OSError(code, "x")
-    found = unwritten(cause, tmp_path / "limit", opening=opening)
-    assert type(found) is error
-    assert said in str(found)
+def test_every_failure_to_write_has_its_error(tmp_path, number, is_opening, code):
+    cause = OSError("odd") if number is None else OSError(number, "x")
+    found = explain_write_error(cause, tmp_path / "limit", is_opening=is_opening)
+    assert found.code == code
     assert found.next
 
 
 def test_writing_fails_for_real(tmp_path):
-    with pytest.raises(DeviceLost):
+    with fails("device-lost.limit"):
         write_value(tmp_path / "none", 1)
-    with pytest.raises(ReadFailed, match="No space left"):
+    with fails("read-failed.limit"):
         write_value(Path("/dev/full"), 1)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ReadFailed
-from joulelab.instruments.procfs import CpuLoad, Held, Machine, Tree
+from joulelab.instruments.host import CpuLoad, Machine, ProcessTree, RisingTotal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,13 +32,13 @@ def hardware(root: Path, *names: str) -> None:
 
 def test_memory_and_load(tmp_path):
     found = machine(tmp_path)
-    assert found.memory_b() == 600 * 1024
-    assert found.load1() == 1.25
+    assert found.read_memory_b() == 600 * 1024
+    assert found.read_row()[-1] == 1.25
     found.close()
 
 
 def test_memory_of_a_kernel_that_does_not_tell_is_nan(tmp_path):
-    assert math.isnan(machine(tmp_path, meminfo="MemTotal: 1 kB\nMemFree: 1 kB\nBuffers: 1 kB\n").memory_b())
+    assert math.isnan(machine(tmp_path, meminfo="MemTotal: 1 kB\nMemFree: 1 kB\nBuffers: 1 kB\n").read_memory_b())
 
 
 def test_disks_are_counted_without_their_parts_and_layers(tmp_path):
@@ -46,33 +46,33 @@ def test_disks_are_counted_without_their_parts_and_layers(tmp_path):
     lines = row.format("259 0", "nvme0n1", 100, 10) + row.format("259 1", "nvme0n1p1", 100, 10)
     lines += row.format("253 0", "dm-0", 100, 10) + row.format("7 0", "loop0", 5, 5) + row.format("8 0", "sda", 1, 2)
     hardware(tmp_path, "block/nvme0n1", "block/sda")
-    assert machine(tmp_path, diskstats=lines).disk_b() == (101 * 512, 12 * 512)
+    assert machine(tmp_path, diskstats=lines).read_disk_b() == (101 * 512, 12 * 512)
 
 
 def test_without_disks_there_is_no_number(tmp_path):
-    assert all(math.isnan(v) for v in machine(tmp_path).disk_b())
+    assert all(math.isnan(v) for v in machine(tmp_path).read_disk_b())
 
 
 def test_interfaces_with_hardware_count_and_all_others_in_a_container(tmp_path):
     row = "{}: {} 1 0 0 0 0 0 0 {} 1 0 0 0 0 0 0\n"
     lines = "a\nb\n" + row.format("    lo", 9, 9) + row.format("  eth0", 100, 50) + row.format("veth12", 7, 3)
-    assert machine(tmp_path, net_dev=lines).net_b() == (107, 53)
+    assert machine(tmp_path, net_dev=lines).read_net_b() == (107, 53)
     hardware(tmp_path, "class/net/eth0")
-    assert machine(tmp_path, net_dev=lines).net_b() == (100, 50)
+    assert machine(tmp_path, net_dev=lines).read_net_b() == (100, 50)
 
 
 def test_busy_is_a_share_since_the_last_reading(tmp_path):
     path = tmp_path / "stat"
     path.write_text("cpu  100 0 0 900 0 0 0 0 0 0\ncpu0 1 2 3\n")
     load = CpuLoad(tmp_path)
-    assert math.isnan(load.read())  # no time has passed
+    assert math.isnan(load.read_share())  # no time has passed
     path.write_text("cpu  150 0 0 950 0 0 0 0 0 0\n")
-    assert load.read() == 0.5
+    assert load.read_share() == 0.5
     path.write_text("cpu  150 0 0 1050 0 0 0 0 0 0\n")
-    assert load.read() == 0
+    assert load.read_share() == 0
     path.write_text("cpu  1 2\n")
     with pytest.raises(ReadFailed):
-        load.read()
+        load.read_share()
     load.close()
 
 
@@ -107,12 +107,12 @@ def processes(tmp_path):
 
 
 def test_follows_descendants_also_of_ended_parents(processes):
-    tree = Tree(processes.root)
+    tree = ProcessTree(processes.root)
     processes.put(100, 1, ticks=100, pages=10, read=5, written=6)
     processes.put(101, 100, ticks=200, pages=20, read=50, written=60)
     processes.put(102, 101, ticks=300, pages=30)
-    tree.follow(100)
-    cpu_s, memory_b, read_b, written_b, count = tree.read()
+    tree.follow_process(100)
+    cpu_s, memory_b, read_b, written_b, count = tree.read_row()
     assert (cpu_s, count) == (6.0, 3)
     assert memory_b == 60 * 4096
     assert (read_b, written_b) == (55, 66)
@@ -120,47 +120,47 @@ def test_follows_descendants_also_of_ended_parents(processes):
     processes.put(100, 1, ticks=100, ended=200, pages=10, read=55, written=66)  # waited for, so its time moved up
     processes.put(102, 1, ticks=310, pages=30)  # given to another parent, and still one of the workload's
     processes.put(103, 102, ticks=5)
-    assert tree.read() == (6.15, (10 + 30 + 1) * 4096, 55, 66, 3)
+    assert tree.read_row() == (6.15, (10 + 30 + 1) * 4096, 55, 66, 3)
 
 
 def test_what_ended_unwaited_stays_counted(processes):
-    tree = Tree(processes.root)
+    tree = ProcessTree(processes.root)
     processes.put(100, 1, ticks=100)
     processes.put(101, 100, ticks=900, read=7)
-    tree.follow(100)
-    assert tree.read()[0] == 10
+    tree.follow_process(100)
+    assert tree.read_row()[0] == 10
     processes.end(101)
-    assert tree.read()[0] == 10
-    assert tree.read()[2] == 7
+    assert tree.read_row()[0] == 10
+    assert tree.read_row()[2] == 7
     processes.put(100, 1, ticks=150)
-    assert tree.read()[0] == 10.5
+    assert tree.read_row()[0] == 10.5
     processes.end(100)
-    assert tree.read() == (10.5, 0, 7, 0, 0)
+    assert tree.read_row() == (10.5, 0, 7, 0, 0)
 
 
 def test_a_number_used_again_is_another_process(processes):
-    tree = Tree(processes.root)
+    tree = ProcessTree(processes.root)
     processes.put(100, 1, ticks=100, start=5)
-    tree.follow(100)
-    assert tree.read()[0] == 1
+    tree.follow_process(100)
+    assert tree.read_row()[0] == 1
     processes.put(100, 1, ticks=9900, start=6)
-    assert tree.read() == (1, 0, 0, 0, 0)
+    assert tree.read_row() == (1, 0, 0, 0, 0)
 
 
 def test_disk_use_that_may_not_be_read_is_nan(processes):
-    tree = Tree(processes.root)
+    tree = ProcessTree(processes.root)
     processes.put(100, 1, ticks=100, read=3)
     processes.put(101, 100, io=False)
-    tree.follow(100)
-    row = tree.read()
+    tree.follow_process(100)
+    row = tree.read_row()
     assert row[0] == 1
     assert math.isnan(row[2])
     processes.end(101)
-    assert tree.read()[2] == 3
+    assert tree.read_row()[2] == 3
 
 
 def test_held_totals_never_fall():
-    held = Held()
-    assert [held.add(v) for v in (1, 3, 2, 2.5, 0, 1)] == [1, 3, 3, 3.5, 3.5, 4.5]
-    assert math.isnan(held.add(math.nan))
-    assert held.add(1) == 4.5
+    held = RisingTotal()
+    assert [held.add_gone(v) for v in (1, 3, 2, 2.5, 0, 1)] == [1, 3, 3, 3.5, 3.5, 4.5]
+    assert math.isnan(held.add_gone(math.nan))
+    assert held.add_gone(1) == 4.5

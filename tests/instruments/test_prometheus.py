@@ -300,23 +300,14 @@ def test_one_question_serves_all_streams(victoria, monkeypatch):
         assert len(asked) == 3
 
 
-def test_the_doctor(prom, victoria):
-    def said(config):
-        return " ".join(module.diagnose({"label": "p", "timeout_s": 60.0} | config, ReadFailed("it failed")))
-
-    assert "within a day, none within 120 s" in said({"address": prom, "preset": "ipmi"})
-    assert "near to it" in said({"address": prom, "queries": [{"query": "dens_watts"}]})
-    assert "PromQL" in said({"address": prom, "queries": [{"query": "x{a=~'('}"}]})
-    assert "refused" in said({"address": "http://127.0.0.1:1", "preset": "ipmi"})
-    assert "did you mean" in said({"address": prom, "preset": "impi"})
+def test_servers_that_cannot_be_queried():
+    config = {"label": "p", "timeout_s": 60.0, "preset": "ipmi"}
+    with pytest.raises(ReadFailed, match="refused"):
+        open_meter("prometheus", config | {"address": "http://127.0.0.1:1"})
     with Canned() as canned:
         canned.status, canned.body = 404, b"nothing here"
-        assert "not as Prometheus" in said({"address": canned.address, "preset": "ipmi"})
-        canned.status, canned.body = 401, b""
-        assert "refuses the login" in said({"address": canned.address, "preset": "ipmi"})
-    old = read_utc_ns() // 1_000_000 - 60_000
-    timeseries.put(victoria, f"old_watts 1 {old}\n")
-    assert "scraped that rarely" in said({"address": victoria, "queries": [{"query": "old_watts"}]})
+        with raises_code("unavailable.not-prometheus"):
+            open_meter("prometheus", config | {"address": canned.address})
 
 
 def test_credentials_go_to_the_server_and_nowhere_else():

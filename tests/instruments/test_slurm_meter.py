@@ -76,21 +76,6 @@ def test_power_needs_a_plugin_and_a_frequency(monkeypatch):
             meter(monkeypatch, Fake("", config=config), nodes="n1")
 
 
-def test_diagnosis(monkeypatch):
-    fake = Fake("", node="State=IDLE CurrentWatts=n/s")
-    monkeypatch.setattr(module, "SlurmClient", lambda **options: SlurmClient(run=fake.run, where=options["where"]))
-    lines = module.diagnose({"nodes": "n1"}, ReadFailed("it failed"))
-    assert lines[0] == "it failed"
-    assert "pm_counters" in lines[1]
-    assert lines[2:] == ["the database answers", "node n1: CurrentWatts=n/s, IDLE"]
-    assert module.diagnose({"jbo": 1}, ConfigError("unknown key")) == ["unknown key"]
-    down = Answer(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)")
-    monkeypatch.setattr(
-        module, "SlurmClient", lambda **options: SlurmClient(run=lambda *_: down, where=options["where"])
-    )
-    assert "the controller does not answer" in module.diagnose({}, ReadFailed("it failed"))[1]
-
-
 def test_scope_and_frequency_follow_the_plugin():
     def of(plugin, **more):
         settings = {"AcctGatherEnergyType": f"acct_gather_energy/{plugin}", "AcctGatherNodeFreq": "1 sec", **more}

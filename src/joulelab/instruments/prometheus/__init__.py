@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import MeterError, ReadFailed
-from joulelab.instruments.prometheus import doctor
+from joulelab.instruments.prometheus import settings as entry
 from joulelab.instruments.prometheus.agents import read_agents
 from joulelab.instruments.prometheus.archive import PrometheusArchive
-from joulelab.instruments.prometheus.settings import CONFIG, SECRETS, PrometheusSettings, open_client, read_settings
+from joulelab.instruments.prometheus.settings import PrometheusSettings, open_client, read_settings
 from joulelab.instruments.prometheus.streams import describe_streams, find_interval, group_series, read_series
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.core.errors import JoulelabError
     from joulelab.core.spec import Archive, Meter, Stream
     from joulelab.instruments.hooks import Missing
     from joulelab.instruments.prometheus.client import PrometheusClient, Sample, Series, SeriesKey
@@ -29,18 +28,7 @@ PRIVILEGE = "read access to the server's HTTP API"
 TRIED = "Debian's prometheus and victoria-metrics with the simulated node's exporters; not on hardware"
 DEFAULT = False
 
-__all__ = [
-    "CONFIG",
-    "DEFAULT",
-    "PRIVILEGE",
-    "SECRETS",
-    "SUMMARY",
-    "TRIED",
-    "check",
-    "diagnose",
-    "open_archive",
-    "open_meter",
-]
+CONFIG, SECRETS = entry.CONFIG, entry.SECRETS
 ARCHIVE_S = 60.0  # an import can wait: a server may need long for an hour of a thousand nodes
 
 
@@ -69,11 +57,6 @@ def open_archive(config: Mapping[str, Any]) -> Archive:
     except BaseException:
         client.close()
         raise
-
-
-def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Return sentences that distinguish causes of a failure."""
-    return doctor.diagnose(config, error)
 
 
 class PrometheusMeter:

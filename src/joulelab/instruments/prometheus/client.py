@@ -161,7 +161,12 @@ class PrometheusClient:
     def _get_answer(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
         if self._deadline_ns is not None:
             self._client.timeout_s = max((self._deadline_ns - monotonic_ns()) / NS, 0.001)
-        answer = self._client.get_json(path, params, also=(400, 422, 503))
+        try:
+            answer = self._client.get_json(path, params, also=(400, 422, 503))
+        except Unavailable as error:
+            what, code = "the server does not answer as Prometheus does", "unavailable.not-prometheus"
+            advice = "check port and path (a VictoriaMetrics cluster: /select/0/prometheus)"
+            raise Unavailable(what, where=self.label, why=error.why, next=advice, code=code) from error
         if not isinstance(answer, dict):
             raise _not_understood(self.label, "it is no object")
         if answer.get("status") == "success":

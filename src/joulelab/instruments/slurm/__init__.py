@@ -13,7 +13,7 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
+from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.core.spec import Spec, Stream
 from joulelab.instruments.settings import check_keys, number, seconds, text
 from joulelab.instruments.slurm.archive import JobArchive, JobFinder
@@ -77,35 +77,6 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
     if job is not None:
         return JobMeter(slurm, _make_finder(config, slurm, job, sampling), config)
     return NodeMeter(slurm, config, sampling)
-
-
-def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Describe which parts of Slurm answer: controller, energy plugin, database, nodes."""
-    if isinstance(error, ConfigError):
-        return [str(error)]
-    slurm, found = _open_client(config), [str(error)]
-    try:
-        sampling = find_sampling(slurm.read_settings())
-    except JoulelabError as problem:
-        return [*found, f"the controller does not answer: {problem}"]
-    pace = f"every {sampling.frequency_s:g} s" if sampling.is_stated else "at an interval that is not stated"
-    found.append(
-        f"the controller answers; energy by the plugin {sampling.plugin.name} ({sampling.plugin.covers}), {pace}"
-    )
-    try:
-        slurm.read_rows(["1"])
-        found.append("the database answers")
-    except JoulelabError as problem:
-        found.append(f"the database does not answer: {problem}")
-    for name in _read_nodes(config):
-        try:
-            node = slurm.read_node(name)
-            found.append(
-                f"node {name}: CurrentWatts={node.get('CurrentWatts', 'n/s')}, {node.get('State', 'no state')}"
-            )
-        except JoulelabError as problem:
-            found.append(f"node {name}: {problem}")
-    return found
 
 
 class NodeMeter:

@@ -157,7 +157,9 @@ def test_a_meter_of_ones_own_is_described_by_what_it_has(call: Call, lost: Path)
 
 
 def test_a_meter_that_is_read_on_request_is_not_denied(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = catalog.MeterRow("wattfile", "power from a file", "on request", "none", "", next="joulelab run --meter wattfile")
+    row = catalog.MeterRow(
+        "wattfile", "power from a file", "on request", "none", "", next="joulelab run --meter wattfile"
+    )
     estimate = catalog.MeterRow("estimate", "an estimate", "on request", "none", "")
     monkeypatch.setattr(catalog, "survey_meters", lambda *_, **__: [row, estimate])
     text = call("meters", "--all").output
@@ -173,8 +175,12 @@ def make_row(meter: str, status: Any, *scopes: str, **more: Any) -> catalog.Mete
     """Describe a meter with power and a state for each scope."""
     accuracy = Accuracy("assumed", 0.05, shared="x", reference="a long reason")
     specs = Spec("power_w", "power", "W", "power", 0.1, 0.1, accuracy=accuracy), Spec("load", "utilisation", "1")
-    channels = tuple(catalog.MeterChannel(meter, scope, None, 0.1, "", "Model", spec) for scope in scopes for spec in specs)
-    return catalog.MeterRow(meter, f"about {meter} (by its bus): and more", status, "none", "", channels=channels, **more)
+    channels = tuple(
+        catalog.MeterChannel(meter, scope, None, 0.1, "", "Model", spec) for scope in scopes for spec in specs
+    )
+    return catalog.MeterRow(
+        meter, f"about {meter} (by its bus): and more", status, "none", "", channels=channels, **more
+    )
 
 
 def test_the_short_list_is_what_is_measured_what_is_wrong_and_one_command_each(
@@ -212,7 +218,9 @@ def test_the_short_list_is_what_is_measured_what_is_wrong_and_one_command_each(
     assert "gpu:0-7, core:0: load" in long
     assert "a long reason" in long
     assert "no AMD GPU (no library)" in long
-    monkeypatch.setattr(catalog, "survey_meters", lambda *_, **__: [make_row("cray", "open", "node.dc", "cpu"), rows[-1]])
+    monkeypatch.setattr(
+        catalog, "survey_meters", lambda *_, **__: [make_row("cray", "open", "node.dc", "cpu"), rows[-1]]
+    )
     short = call("meters").output
     assert "whole node" not in short
     assert "estimate" not in short

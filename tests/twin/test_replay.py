@@ -134,12 +134,12 @@ def check_recording(family, exchanges, settings, tmp_path):
     return read
 
 
-def test_a_replayed_tree_is_a_folder(tmp_path):
+def test_a_replayed_tree_is_a_folder():
     with replay_by_command(next(CAPTURES.glob("*hwmon*"))) as told:
         values = read_entry(told["entry"])
         folder = Path(told["entry"]["root"])
         assert folder.is_dir()
-    assert values[0].channel == "power_w"
+    assert values[0].channel == "power_average_w"
     assert not folder.exists()
 
 

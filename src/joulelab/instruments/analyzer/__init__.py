@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from joulelab.instruments.analyzer.accuracy import Ranges
     from joulelab.instruments.analyzer.settings import AnalyzerSettings
 
+    Connect = Callable[[], client.Link]
+
 __all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "open_meter"]
 
 SUMMARY = "power analyzer (Yokogawa WT300E family) by SCPI: VXI-11, socket, serial, USBTMC, GPIB"
@@ -46,14 +48,17 @@ def check(config: Mapping[str, Any]) -> None:
     read_settings(config)
 
 
-def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Open the analyzer. Raises ConfigError, ReadFailed, Unavailable, Denied, MissingDependency."""
+def open_meter(config: Mapping[str, Any], tap: Callable[[Connect], Connect] | None = None) -> Meter:
+    """Open the analyzer. Raises ConfigError, ReadFailed, Unavailable, Denied, MissingDependency.
+
+    `tap` stands between the meter and the links that it opens, to write down the answers.
+    """
     settings = read_settings(config)
 
     def connect() -> client.Link:
         return client.open_link(settings.address, settings.where, settings.timeout_s, baud_rate=settings.baud_rate)
 
-    return Analyzer(settings, connect)
+    return Analyzer(settings, tap(connect) if tap else connect)
 
 
 def diagnose(config: Mapping[str, Any], error: Exception) -> list[str]:

@@ -410,12 +410,14 @@ class PlayedLink:
 
     def query(self, text: str) -> str:
         """Return the answer to one question, or to several in one message. Raises ReadFailed."""
-        questions = text.split(";")
+        questions = [part for part in text.split(";") if part.endswith("?")]
         if self._tape.is_live:
             answer: str = self._link.query(text)
             answers = answer.split(";")
-            fits = len(answers) == len(questions)
-            self._tape.exchanges |= dict(zip(questions, answers, strict=True)) if fits else {text: answer}
+            if len(answers) == len(questions):
+                self._tape.exchanges |= dict(zip(questions, answers, strict=True))
+            if len(answers) != len(set(questions)):  # a question that is asked twice has two answers
+                self._tape.exchanges[text] = answer
             return answer
         if text in self._tape.exchanges:
             return self._tape.exchanges[text]

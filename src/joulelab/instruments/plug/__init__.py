@@ -12,7 +12,7 @@ from joulelab.instruments.plug import client as plugs
 from joulelab.instruments.settings import check_keys, read_choice, seconds, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Meter
 
@@ -76,10 +76,13 @@ def check(config: Mapping[str, Any]) -> None:
     PlugSettings(config)
 
 
-def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Read the plug once. Raises ReadFailed, Denied, Unavailable, ConfigError, MissingDependency."""
+def open_meter(config: Mapping[str, Any], tap: Callable[[HttpClient], HttpClient] | None = None) -> Meter:
+    """Read the plug once. Raises ReadFailed, Denied, Unavailable, ConfigError, MissingDependency.
+
+    `tap` stands between the meter and a plug that is asked by HTTP, to write down the answers.
+    """
     settings = PlugSettings(config)
-    source = _open_source(settings)
+    source = _open_source(settings, tap)
     try:
         first, age_s = _read_source(source, settings.label)
     except JoulelabError:
@@ -125,7 +128,7 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
     return [*found, f'It does not answer as a {settings.kind} with a meter does: {error}. Is it kind = "{other}"?']
 
 
-def _open_source(settings: PlugSettings) -> PlugSource:
+def _open_source(settings: PlugSettings, tap: Callable[[HttpClient], HttpClient] | None) -> PlugSource:
     label, user, password, timeout_s = settings.label, settings.user, settings.password, settings.timeout_s
     if settings.via == "mqtt":
         topics = (f"tele/{settings.topic}/SENSOR", f"stat/{settings.topic}/STATUS10")
@@ -135,6 +138,7 @@ def _open_source(settings: PlugSettings) -> PlugSource:
         return plugs.PublishingTasmota(listener, settings.topic, settings.channel, settings.update_s, timeout_s)
     auth = Auth("digest", user or "admin", password) if password and settings.kind == "shelly" else Auth()
     client = HttpClient(settings.url, auth=auth, timeout_s=timeout_s, label=label)
+    client = tap(client) if tap else client
     login = {"user": user or "admin", "password": password} if password else {}
     try:
         return plugs.HttpPlug(client, settings.kind, settings.channel, login)

@@ -231,6 +231,18 @@ def test_a_meter_with_new_values_less_often_than_stated_is_noted_once(folder):
     assert not checks(steady(Folder(folder.path.parent)), "slow-refresh")
 
 
+@pytest.mark.parametrize(
+    ("into", "out", "status"),
+    [(300.0, 280.0, None), (300.0, 301.0, "warning"), (300.0, 400.0, "failed"), (12.0, 13.0, None)],
+)
+def test_a_power_supply_of_full_efficiency(folder, into, out, status):
+    folder.add("bmc", power("psu:1", "node.ac"), T, np.full(T.size, into))
+    other = Accuracy("assumed", 0.05, shared="bmc.dc")
+    folder.add("bmc", power("psu.dc:1", "node.dc", given=other), T, np.full(T.size, out))
+    found = [(c.status, c.scope, c.numbers) for c in checks(folder, "supply-efficiency")]
+    assert found == ([(status, "psu:1", {"efficiency_share": pytest.approx(out / into)})] if status else [])
+
+
 def test_a_slow_refresh_leaves_less_of_the_time_measured(folder):
     stream = power("node.ac")
     stream = replace(stream, channels=(replace(stream.channels[0], limits=(250.0, 450.0)),))

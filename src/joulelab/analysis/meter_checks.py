@@ -23,6 +23,7 @@ SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is t
 GAP_WARNING, GAP_FAILED = 0.02, 0.10
 SEEN = 0.01  # shares of the energy below this are not worth a check
 TAIL = "--tail 2"
+LEAST_SUPPLY_W = 20.0  # a supply on standby draws less, and its output is a step of its display
 
 
 def check_meters(run: RunEvidence) -> Iterator[Check]:
@@ -39,6 +40,7 @@ def check_meters(run: RunEvidence) -> Iterator[Check]:
     yield from run.accounts.notes
     yield from run.incomplete
     yield from _check_sums(run)
+    yield from _check_supplies(run)
     yield from _check_sources(run)
     yield from _check_idle_drift(run)
 
@@ -236,6 +238,20 @@ def _check_sums(run: RunEvidence) -> Iterator[Check]:
         if is_rest and group.energy.known and group.energy.value + expanded < 0:
             numbers = {"energy_j": group.energy.value, "uncertainty_j": expanded}
             yield Check("impossible", "failed", group.name, numbers)
+
+
+def _check_supplies(run: RunEvidence) -> Iterator[Check]:
+    """Find power supplies with an efficiency of 100 % or more; the check fails if uncertainty does not explain it."""
+    inputs = {(s.host, s.scope): s for s in run.scopes if find_family(s.scope) == "psu"}
+    for output in (s for s in run.scopes if find_family(s.scope) == "psu.dc"):
+        supply = inputs.get((output.host, output.scope.replace("psu.dc", "psu", 1)))
+        if supply is None or supply.mean_w.value < LEAST_SUPPLY_W or output.energy.value < supply.energy.value:
+            continue
+        loss = supply.energy - output.energy
+        status: CheckStatus = "failed" if loss.value + 2 * loss.u < 0 else "warning"
+        share = output.energy.value / supply.energy.value
+        texts = {"meter": supply.reading.meter} | run.name_doctor(supply.reading.meter)
+        yield Check("supply-efficiency", status, run.name_scope(supply), {"efficiency_share": share}, texts)
 
 
 def _check_sources(run: RunEvidence) -> Iterator[Check]:

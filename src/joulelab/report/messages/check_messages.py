@@ -144,6 +144,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: energy is negative by more than its uncertainty ({energy_j:J} ± {uncertainty_j:J}); a meter is wrong, or measures something else",
         "joulelab show RUN --scopes all",
     ),
+    "supply-efficiency": (
+        "warning or failed",
+        "{scope}: {meter} shows {efficiency_share:%} of its input as output, which no power supply has",
+        DOCTOR,
+    ),
     "source": ("note or warning", "{scope} reports a problem: {what}", ""),
     "unseen": (
         "note",

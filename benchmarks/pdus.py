@@ -1,7 +1,8 @@
-"""Print what polling 500 PDUs once a second costs one process, as a ratio to as many bare UDP round trips.
+"""Print what polling 500 PDUs once a second costs one process: the recorder; our client, gufo-snmp and pysnmp alone.
 
 A recorder polls 500 SNMP meters, each with its own thread and socket. They are answered by one process that keeps every
-answer ready; its CPU does not count.
+answer ready; its CPU does not count. The clients alone ask for the same 27 values. gufo-snmp is no dependency of
+joulelab: pip install gufo-snmp to have it in the table.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import bisect
+import importlib.util
 import json
 import os
 import selectors
@@ -19,24 +21,30 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.snmp import ber
-from joulelab.instruments.snmp.client import Community, Poll, Session, User
+from joulelab.instruments.snmp.client import Community, Session, User
+from joulelab.instruments.snmp.device import DeviceRow
+from joulelab.instruments.snmp.security import CommunitySecurity
 from joulelab.instruments.snmp.tables import Level, find_maker
 from joulelab.twin.model import Node
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PORTS = 16
 COMMUNITY = "bench"
 VENDOR = "sentry4"
 ROWS = {"unit": ["1.1"], "phase": ["1.1.1", "1.1.2", "1.1.3"], "bank": ["1.1.1", "1.1.2"]}
 OUTLETS = [f"1.1.{n}" for n in range(1, 25)]
-ID_BYTES = 4
+CLIENTS = ("ours", "gufo", "pysnmp")
+HAS_GUFO = importlib.util.find_spec("gufo") is not None
 
 
 class Responder:
@@ -44,54 +52,59 @@ class Responder:
 
     def __init__(self) -> None:
         self._tree: dict[tuple[int, ...], bytes] = {}
-        self._add("1.3.6.1.2.1.1.1.0", ber.wrap(ber.OCTETS, b"bench"))
-        self._add("1.3.6.1.2.1.1.2.0", ber.wrap(ber.OID, ber.oid_bytes("1.3.6.1.4.1.1718.4")))
+        self._add("1.3.6.1.2.1.1.1.0", ber.encode_element(ber.OCTETS, b"bench"))
+        self._add("1.3.6.1.2.1.1.2.0", ber.encode_element(ber.OID, ber.encode_oid("1.3.6.1.4.1.1718.4")))
         for name, level in find_maker(VENDOR).levels.items():
             self._add_level(level, ROWS.get(name, OUTLETS))
         self._names = sorted(self._tree)
-        self._ready: dict[bytes, tuple[bytes, bytes]] = {}
+        self._ready: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
 
     def _add_level(self, level: Level, rows: list[str]) -> None:
         for row in rows:
             for column in level.names:
-                self._add(f"{column}.{row}", ber.wrap(ber.OCTETS, f"outlet {row}".encode()))
+                self._add(f"{column}.{row}", ber.encode_element(ber.OCTETS, f"outlet {row}".encode()))
             for column in level.columns:
-                self._add(column.at(row), ber.integer(98))
+                self._add(DeviceRow(row).locate_channel(column), ber.encode_integer(98))
 
     def _add(self, oid: str, value: bytes) -> None:
         self._tree[tuple(map(int, oid.split(".")))] = value
 
     def answer(self, data: bytes) -> bytes:
         """Return the answer to a request."""
-        at = _id_at(data)
-        key = data[:at] + data[at + ID_BYTES :]
+        at, stop = _find_id(data)
+        key = data[:at] + data[stop:], stop - at
         if key not in self._ready:
-            self._ready[key] = self._made(data)
+            self._ready[key] = self._make_answer(data)
         before, after = self._ready[key]
-        return before + data[at : at + ID_BYTES] + after
+        return before + data[at:stop] + after
 
-    def _made(self, data: bytes) -> tuple[bytes, bytes]:
-        at, end = ber.expect(data, 0, len(data), ber.SEQUENCE)
+    def _make_answer(self, data: bytes) -> tuple[bytes, bytes]:
+        at, end = ber.expect_element(data, 0, len(data), ber.SEQUENCE)
         head = at
-        _, at = ber.small(data, at, end)
-        _, at = ber.octets(data, at, end)
+        _, at = ber.read_integer(data, at, end)
+        _, at = ber.read_octets(data, at, end)
         head_bytes = data[head:at]
-        tag, at, end = ber.element(data, at, end)
-        request_id, at = ber.small(data, at, end)
-        _, at = ber.small(data, at, end)
-        repetitions, at = ber.small(data, at, end)
-        at, end = ber.expect(data, at, end, ber.SEQUENCE)
+        tag, at, end = ber.find_element(data, at, end)
+        request_id, at = ber.read_integer(data, at, end)
+        _, at = ber.read_integer(data, at, end)
+        repetitions, at = ber.read_integer(data, at, end)
+        at, end = ber.expect_element(data, at, end, ber.SEQUENCE)
         asked = []
         while at < end:
-            at, stop = ber.expect(data, at, end, ber.SEQUENCE)
-            start, here = ber.expect(data, at, stop, ber.OID)
-            asked.append(tuple(map(int, ber.dotted(data[start:here]).split("."))))
+            at, stop = ber.expect_element(data, at, end, ber.SEQUENCE)
+            start, here = ber.expect_element(data, at, stop, ber.OID)
+            asked.append(tuple(map(int, ber.decode_oid(data[start:here]).split("."))))
             at = stop
         pairs = b"".join(self._pairs(tag, asked, repetitions))
-        body = ber.integer(request_id) + ber.integer(0) + ber.integer(0) + ber.wrap(ber.SEQUENCE, pairs)
-        whole = ber.wrap(ber.SEQUENCE, head_bytes + ber.wrap(ber.RESPONSE, body))
-        cut = _id_at(whole)
-        return whole[:cut], whole[cut + ID_BYTES :]
+        body = (
+            ber.encode_integer(request_id)
+            + ber.encode_integer(0)
+            + ber.encode_integer(0)
+            + ber.encode_element(ber.SEQUENCE, pairs)
+        )
+        whole = ber.encode_element(ber.SEQUENCE, head_bytes + ber.encode_element(ber.RESPONSE, body))
+        at, stop = _find_id(whole)
+        return whole[:at], whole[stop:]
 
     def _pairs(self, tag: int, asked: list[tuple[int, ...]], repetitions: int) -> list[bytes]:
         if tag == ber.GET:
@@ -105,18 +118,18 @@ class Responder:
 
 
 def _pair(name: tuple[int, ...], value: bytes) -> bytes:
-    return ber.wrap(ber.SEQUENCE, ber.wrap(ber.OID, ber.oid_bytes(".".join(map(str, name)))) + value)
+    return ber.encode_element(
+        ber.SEQUENCE, ber.encode_element(ber.OID, ber.encode_oid(".".join(map(str, name)))) + value
+    )
 
 
-def _id_at(data: bytes) -> int:
-    """Return where the four bytes of the request id are."""
-    at, end = ber.expect(data, 0, len(data), ber.SEQUENCE)
-    _, at = ber.small(data, at, end)
-    _, at = ber.octets(data, at, end)
-    _, at, end = ber.element(data, at, end)
-    start, stop = ber.expect(data, at, end, ber.INTEGER)
-    assert stop - start == ID_BYTES
-    return start
+def _find_id(data: bytes) -> tuple[int, int]:
+    """Return where the bytes of the request id begin and end."""
+    at, end = ber.expect_element(data, 0, len(data), ber.SEQUENCE)
+    _, at = ber.read_integer(data, at, end)
+    _, at = ber.read_octets(data, at, end)
+    _, at, end = ber.find_element(data, at, end)
+    return ber.expect_element(data, at, end, ber.INTEGER)
 
 
 def respond() -> None:
@@ -196,38 +209,101 @@ def counted(events: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def bare(count: int, ports: list[int], seconds: float) -> None:
-    """Send and receive once a second in as many threads, with a request like that of the meter; print CPU s/s."""
+def list_oids() -> list[str]:
+    """Return as many names as a meter of two outlets asks for."""
     columns = [c for level in find_maker(VENDOR).levels.values() for c in level.columns][:27]
-    names = ber.asked([ber.oid_bytes(column.at("1.1.1")) for column in columns])
-    body = ber.request(ber.GET, 1 << 25, names)
-    message = ber.wrap(ber.SEQUENCE, b"\x02\x01\x01" + ber.wrap(ber.OCTETS, COMMUNITY.encode()) + body)
+    return [DeviceRow("1.1.1").locate_channel(column) for column in columns]
+
+
+def make_client(kind: str, port: int) -> Callable[[], Any]:
+    """Return a function that asks one device once."""
+    oids = list_oids()
+    if kind == "ours":
+        session = Session("127.0.0.1", port, Community(COMMUNITY), timeout_s=2, where="bench")
+        return lambda: session.get(oids)
+    if kind == "gufo":
+        from gufo.snmp.sync import SnmpSession
+
+        theirs = SnmpSession("127.0.0.1", port, COMMUNITY, timeout=2)
+        return lambda: theirs.get_many(oids)
+    names = ber.encode_names([ber.encode_oid(oid) for oid in oids])
+    request = ber.encode_request(ber.GET, 1 << 25, names)
+    message = CommunitySecurity(Community(COMMUNITY)).frame_request(request, 1 << 25)
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened.connect(("127.0.0.1", port))
+    opened.settimeout(2)
+
+    def ask() -> bytes:
+        opened.send(message)
+        return opened.recv(65_535)
+
+    return ask
+
+
+def poll_with_threads(kind: str, count: int, ports: list[int], seconds: float) -> int:
+    """Ask each device once a second in a thread of its own; return how many requests were answered."""
+    answered = [0] * count
     until = time.monotonic() + seconds
 
-    def one(number: int) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-            opened.connect(("127.0.0.1", ports[number % PORTS]))
-            opened.settimeout(2)
-            due = time.monotonic() + number / count
-            while due < until:
-                time.sleep(max(due - time.monotonic(), 0))
-                opened.send(message)
-                opened.recv(65_535)
-                due += 1
+    def poll(number: int) -> None:
+        ask = make_client(kind, ports[number % PORTS])
+        due = time.monotonic() + number / count
+        while due < until:
+            time.sleep(max(due - time.monotonic(), 0))
+            ask()
+            answered[number] += 1
+            due = max(due + 1, time.monotonic() - 1)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
-    begin, used = time.monotonic(), time.process_time()
+    threads = [threading.Thread(target=poll, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    print((time.process_time() - used) / (time.monotonic() - begin))
+    return sum(answered)
 
 
-def single(repeats: int) -> None:
-    """Print the CPU time of one request for 20 values to the simulated PDU: by us, and by pysnmp as it is."""
+async def poll_with_pysnmp(count: int, ports: list[int], seconds: float) -> int:
+    """Ask each device once a second in a task of its own, by one engine; return how many requests were answered."""
+    from pysnmp.hlapi.v3arch import asyncio as hlapi
+
+    engine, oids, answered = hlapi.SnmpEngine(), list_oids(), 0
+    until = time.monotonic() + seconds
+
+    async def poll(number: int) -> None:
+        nonlocal answered
+        target = await hlapi.UdpTransportTarget.create(("127.0.0.1", ports[number % PORTS]), timeout=2, retries=0)
+        due = time.monotonic() + number / count
+        while due < until:
+            await asyncio.sleep(max(due - time.monotonic(), 0))
+            asked = [hlapi.ObjectType(hlapi.ObjectIdentity(oid)) for oid in oids]
+            login = hlapi.CommunityData(COMMUNITY)
+            wrong, *_ = await hlapi.get_cmd(engine, login, target, hlapi.ContextData(), *asked, lookupMib=False)
+            answered += not wrong
+            due = max(due + 1, time.monotonic() - 1)
+
+    await asyncio.wait([asyncio.create_task(poll(number)) for number in range(count)], timeout=seconds + 5)
+    return answered
+
+
+def run_client(kind: str, count: int, ports: list[int], seconds: float) -> None:
+    """Let one kind of client poll all devices; print what it took as JSON."""
+    begin, used = time.monotonic(), time.process_time()
+    if kind == "pysnmp":
+        answered = asyncio.run(poll_with_pysnmp(count, ports, seconds))
+    else:
+        answered = poll_with_threads(kind, count, ports, seconds)
+    took = time.monotonic() - begin
+    memory = psutil.Process().memory_info().rss / 1e6
+    cpu = time.process_time() - used
+    print(
+        json.dumps({"cpu": cpu / took, "share": answered / (count * seconds), "ms": 1e3 * cpu / answered, "mb": memory})
+    )
+
+
+def print_single(repeats: int) -> None:
+    """Print the CPU time of one request for 20 values to net-snmp's snmpd, by each client."""
     columns = [c for level in find_maker(VENDOR).levels.values() for c in level.columns if "8.3.1" in c.oid]
-    oids = [column.at(f"1.1.{n}") for n in range(1, 5) for column in columns]
+    oids = [DeviceRow(f"1.1.{n}").locate_channel(column) for n in range(1, 5) for column in columns]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         Truth.create(folder / "truth", Node()).close()
@@ -235,22 +311,39 @@ def single(repeats: int) -> None:
             known = json.loads((folder / "pdu" / "credentials.json").read_text())
             port = server.served.ports["snmp"]
             user = User("meter", "SHA", known["password"], "AES", known["privacy_password"])
-            print(f"one request for {len(oids)} values, CPU ms of the client")
+            print(f"one request for {len(oids)} values to snmpd, CPU ms of the client")
             for kind, login in (("v2c", Community(known["community"])), ("v3 authPriv", user)):
-                ours = _cpu_ms(Poll(Session("127.0.0.1", port, login, timeout_s=5, where="bench"), oids), repeats)
-                theirs = asyncio.run(_pysnmp_ms(port, login, oids, repeats))
-                print(f"  {kind:12s} {ours:6.2f}   pysnmp's own GET {theirs:6.2f}   ratio {ours / theirs:.2f}")
+                session = Session("127.0.0.1", port, login, timeout_s=5, where="bench")
+                found = {"ours": _time_cpu(lambda session=session: session.get(oids), repeats)}  # type: ignore[misc]
+                if HAS_GUFO:
+                    found["gufo"] = _time_cpu(_make_gufo(port, login, oids), repeats)
+                found["pysnmp"] = asyncio.run(_time_pysnmp(port, login, oids, repeats))
+                print(f"  {kind:12s}" + "".join(f"  {client} {ms:6.3f}" for client, ms in found.items()))
 
 
-def _cpu_ms(poll: Poll, repeats: int) -> float:
-    poll.read()
+def _make_gufo(port: int, login: Community | User, oids: list[str]) -> Callable[[], Any]:
+    from gufo.snmp import Aes128Key, Sha1Key
+    from gufo.snmp import User as GufoUser
+    from gufo.snmp.sync import SnmpSession
+
+    if isinstance(login, Community):
+        session = SnmpSession("127.0.0.1", port, login.name, timeout=5)
+    else:
+        auth, priv = Sha1Key(login.auth_password.encode()), Aes128Key(login.priv_password.encode())
+        session = SnmpSession("127.0.0.1", port, user=GufoUser(login.name, auth_key=auth, priv_key=priv), timeout=5)
+        session.refresh()
+    return lambda: session.get_many(oids)
+
+
+def _time_cpu(ask: Callable[[], Any], repeats: int) -> float:
+    ask()
     used = time.thread_time()
     for _ in range(repeats):
-        poll.read()
+        ask()
     return (time.thread_time() - used) / repeats * 1e3
 
 
-async def _pysnmp_ms(port: int, login: Community | User, oids: list[str], repeats: int) -> float:
+async def _time_pysnmp(port: int, login: Community | User, oids: list[str], repeats: int) -> float:
     from pysnmp.hlapi.v3arch import asyncio as hlapi
 
     auth: Any = hlapi.CommunityData(login.name)
@@ -278,32 +371,37 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--respond", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--bare", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--client", help=argparse.SUPPRESS)
+    parser.add_argument("--ports", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.respond:
         respond()
         return
-    if options.bare:
-        bare(options.count, options.bare, options.seconds)
+    if options.client:
+        run_client(options.client, options.count, options.ports, options.seconds)
         return
     again = [sys.executable, "-m", "benchmarks.pdus"]
+    found: dict[str, dict[str, float]] = {}
     with subprocess.Popen([*again, "--respond"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as responder:
         assert responder.stdin is not None
         assert responder.stdout is not None
         ports = json.loads(responder.stdout.readline())
-        few = ["--bare", json.dumps(ports), "--count", str(options.count), "--seconds", "10"]
-        plain = float(subprocess.run([*again, *few], check=True, capture_output=True, text=True).stdout)
+        for kind in ("bare", *(kind for kind in CLIENTS if kind != "gufo" or HAS_GUFO)):
+            words = ["--client", kind, "--ports", json.dumps(ports), "--count", str(options.count)]
+            words += ["--seconds", str(options.seconds)]
+            found[kind] = json.loads(subprocess.run([*again, *words], check=True, capture_output=True).stdout)
         result = polled(options.count, ports, options.seconds)
         responder.stdin.close()
     print(f"{options.count} PDUs at 1 Hz from one process, {options.seconds:g} s; 2 outlets, 3 phases, 2 banks each")
-    print(f"CPU s per s             {result['cpu']:8.3f}")
-    print(f"  bare UDP round trips  {plain:8.3f}   ratio {result['cpu'] / plain:.1f}")
-    print(f"memory                  {result['memory']:8.1f} MB")
-    print(f"open                    {result['open']:8.0f}      within {result['opening']:.1f} s")
-    print(f"late                    {result['late']:8.2%}      of {result['ticks']:.0f} polls")
-    print(f"missed                  {result['missed']:8.2%}")
-    print(f"gaps                    {result['gaps']:8.0f}")
-    single(100)
+    print(f"{'':24s}{'CPU s/s':>9s}{'ms each':>9s}{'answered':>10s}{'MB':>8s}")
+    for kind, one in found.items():
+        name = "bare UDP round trips" if kind == "bare" else f"client alone: {kind}"
+        print(f"{name:24s}{one['cpu']:9.3f}{one['ms']:9.3f}{one['share']:10.1%}{one['mb']:8.1f}")
+    polls = result["ticks"]
+    print(f"{'recorder (ours)':24s}{result['cpu']:9.3f}{'':9s}{1 - result['missed']:10.1%}{result['memory']:8.1f}")
+    print(f"recorder: {result['open']:.0f} open within {result['opening']:.1f} s, {result['gaps']:.0f} gaps;", end=" ")
+    print(f"{result['late']:.2%} of {polls:.0f} polls late")
+    print_single(100)
 
 
 if __name__ == "__main__":

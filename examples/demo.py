@@ -47,7 +47,7 @@ SERVERS = {
     "bmc": ("pyghmi", "bmc"),
     "redfish": ("httpx", "redfish"),
     "modbus": ("pymodbus", "modbus1"),
-    "pdu": ("pysnmp", "pdu1"),
+    "pdu": ("cryptography", "pdu1"),
 }
 
 

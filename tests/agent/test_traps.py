@@ -91,13 +91,16 @@ def test_a_port_that_is_taken_is_told(listening):
 
 def trap(oid, *pairs, tag=0xA7, community=b"c"):
     """Encode a trap of version 2c."""
-    named = [("1.3.6.1.2.1.1.3.0", ber.wrap(0x43, b"\x05")), ("1.3.6.1.6.3.1.1.4.1.0", ber.wrap(6, ber.oid_bytes(oid)))]
+    named = [
+        ("1.3.6.1.2.1.1.3.0", ber.encode_element(0x43, b"\x05")),
+        ("1.3.6.1.6.3.1.1.4.1.0", ber.encode_element(6, ber.encode_oid(oid))),
+    ]
     pairs = b"".join(
-        ber.wrap(0x30, ber.wrap(6, ber.oid_bytes(name)) + value)
-        for name, value in [*named, *((n, ber.integer(v)) for n, v in pairs)]
+        ber.encode_element(0x30, ber.encode_element(6, ber.encode_oid(name)) + value)
+        for name, value in [*named, *((n, ber.encode_integer(v)) for n, v in pairs)]
     )
-    pdu = ber.wrap(tag, ber.integer(1) + ber.integer(0) * 2 + ber.wrap(0x30, pairs))
-    return ber.wrap(0x30, ber.integer(1) + ber.wrap(4, community) + pdu)
+    pdu = ber.encode_element(tag, ber.encode_integer(1) + ber.encode_integer(0) * 2 + ber.encode_element(0x30, pairs))
+    return ber.encode_element(0x30, ber.encode_integer(1) + ber.encode_element(4, community) + pdu)
 
 
 GOOD = trap(f"{APC}276", (APC_PHASE, 2))
@@ -129,9 +132,16 @@ def test_no_bytes_do_anything_but_be_refused(data):
 
 
 def test_names_and_datagrams_that_are_too_long_are_refused():
-    huge = ber.wrap(6, b"\xff" * 7000 + b"\x01")
-    pdu = ber.wrap(0xA4, huge + ber.wrap(0x40, b"\0" * 4) + ber.integer(6) + ber.integer(1) + ber.wrap(0x43, b"\1"))
-    data = ber.wrap(0x30, ber.integer(0) + ber.wrap(4, b"c") + pdu)
+    huge = ber.encode_element(6, b"\xff" * 7000 + b"\x01")
+    pdu = ber.encode_element(
+        0xA4,
+        huge
+        + ber.encode_element(0x40, b"\0" * 4)
+        + ber.encode_integer(6)
+        + ber.encode_integer(1)
+        + ber.encode_element(0x43, b"\1"),
+    )
+    data = ber.encode_element(0x30, ber.encode_integer(0) + ber.encode_element(4, b"c") + pdu)
     with pytest.raises(ReadFailed, match="malformed"):
         parse(data)
     with pytest.raises(ReadFailed, match="too long"):

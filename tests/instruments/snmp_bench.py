@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,13 @@ import pytest
 from joulelab import instruments as meters
 from joulelab.twin import profile
 from joulelab.twin.model import Node
-from joulelab.twin.servers import pdu
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 
 
 def need_snmpd() -> None:
-    """Skip where snmpd or pysnmp is missing."""
-    pytest.importorskip("pysnmp", reason="pip install 'joulelab[snmp]'")
+    """Skip where snmpd or cryptography is missing."""
+    pytest.importorskip("cryptography", reason="pip install 'joulelab[snmp]'")
     if not any(shutil.which("snmpd", path=p) for p in (None, "/usr/sbin")):
         pytest.skip("snmpd is not installed: apt install snmpd")
 
@@ -51,14 +48,6 @@ class Bench:
         port = server.served.ports["snmp"]
         with ServerProcess("pdu", self.folder / "truth", directory, flaws=flaws, port=port):
             yield
-
-    def send_trap(self, server: ServerProcess, **flaws: Any) -> None:
-        """Let the device send a trap now."""
-        directory = server.log.parent
-        known = json.loads((directory / "credentials.json").read_text())
-        flaws |= {"trap_at_s": 0.0}
-        pdu._send_trap(self.truth, directory, pdu.PduFlaws(**flaws), known, threading.Event())
-        assert (directory / "trap.log").read_text().startswith("0\n")
 
 
 def config(server: ServerProcess) -> dict[str, Any]:

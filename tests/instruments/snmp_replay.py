@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.snmp.client import MISSING, Name
 from joulelab.instruments.snmp.device import find_table, read_identity
+from joulelab.instruments.snmp.plan import Planner
 from joulelab.instruments.snmp.settings import read_settings
-from joulelab.instruments.snmp.setup import Planner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from joulelab.instruments.snmp.client import Session, Value
-    from joulelab.instruments.snmp.setup import Plan
+    from joulelab.instruments.snmp.plan import Plan
     from joulelab.instruments.snmp.tables import Table
 
 NUMBERS = ("2", "65", "66", "67", "70")
@@ -40,7 +40,7 @@ class Recording:
 
 
 class Replay:
-    """Answer get, next and walk from recorded objects, as `Session` does from a device.
+    """Answer get, next and walks from recorded objects, as `Session` does from a device.
 
     `changes` replace recorded values; MISSING takes an object away. They are names that the recording has.
     """
@@ -65,6 +65,10 @@ class Replay:
         cut = len(column) + 1
         found = ((oid[cut:], self._read(oid)) for oid in self._recording.oids[first:end] if oid != column)
         return [(index, value) for index, value in found if value is not MISSING]
+
+    def walk_subtree(self, root: str) -> Iterator[tuple[str, Value]]:
+        """Yield all objects below a name."""
+        return ((f"{root}.{index}", value) for index, value in self.walk(root))
 
     def _read(self, oid: str) -> Value:
         if oid in self._changes:
@@ -115,7 +119,7 @@ def plan_session(replay: Replay, **config: Any) -> tuple[Table, Plan]:
     session = cast("Session", replay)
     wanted = read_settings({"address": "recorded", "community": "x", "label": "pdu1", **config})
     source = find_table(session, read_identity(session), wanted.vendor, wanted.kind)
-    return source, Planner(wanted, session, source).plan()
+    return source, Planner(wanted, session, source).make_plan()
 
 
 def read_plan(replay: Replay, source: Table, plan: Plan) -> dict[str, dict[str, Any]]:
@@ -131,7 +135,7 @@ def read_plan(replay: Replay, source: Table, plan: Plan) -> dict[str, dict[str, 
             if cell.place is not None:
                 row["oids"][cell.name] = plan.oids[cell.place]
             try:
-                row[cell.name] = cell.number(shown, source.sentinels)
+                row[cell.name] = cell.read_number(shown, source.sentinels)
             except ReadFailed as error:
                 row[cell.name] = str(error)
         streams[piece.stream.name] = row

@@ -125,7 +125,7 @@ def check_streams(streams, told, now, object_id):
             assert type(value) is int, (scope, channel, value)
             scale = find_scale(table, one, oid, told)
             assert math.isclose(row[channel], value * scale, rel_tol=1e-12), (scope, channel, oid)
-            assert row[channel] >= -100 or one.data.get("signed"), (scope, channel)
+            assert row[channel] >= -100 or one.data.get("least") == -math.inf, (scope, channel)
             count += 1
         assert len(indices) <= 1, f"{scope} mixes rows {indices}"
         if ":" in scope and indices:

@@ -12,7 +12,7 @@ from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.snmp.client import MISSING, Name
 from joulelab.instruments.snmp.device import find_table, read_identity
 from joulelab.instruments.snmp.doctor import list_suspects
-from joulelab.instruments.snmp.setup import Cell
+from joulelab.instruments.snmp.plan import Cell
 
 # What each recorded device gives: the table that it is read by, its powers in W (None: energy alone; empty: refused),
 # how many values are those of another system, and how many are not, for the reasons below.
@@ -170,11 +170,11 @@ def test_an_idle_line_of_a_ups_may_show_a_little_current(drawn):
 
 def test_a_power_that_falls_to_0_beside_a_current_is_a_gap():
     cell = Cell("power_w", 0, vital=True, draws=(Cell("current_a", 1, 0.1),))
-    assert cell.number([0, 5], frozenset()) == 0
-    assert cell.number([0, MISSING], frozenset()) == 0
-    assert cell.number([20, 50], frozenset()) == 20
+    assert cell.read_number([0, 5], frozenset()) == 0
+    assert cell.read_number([0, MISSING], frozenset()) == 0
+    assert cell.read_number([20, 50], frozenset()) == 20
     with pytest.raises(ReadFailed, match="0 beside a current_a of 5"):
-        cell.number([0, 50], frozenset())
+        cell.read_number([0, 50], frozenset())
 
 
 def test_small_negative_powers_of_a_ups_are_readings_and_widen_its_offset():

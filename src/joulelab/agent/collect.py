@@ -186,8 +186,6 @@ class Collector:
 
     def _hear(self, event: Mapping[str, Any]) -> None:
         what, meter = str(event.get("event")), str(event.get("meter", ""))
-        if what == "trap":
-            self.board.heard(meter, str(event.get("oid", "")), event.get("values") or {})
         if what in ("gap", "problem"):
             self._errors[meter] = self._errors.get(meter, 0) + 1
         if what not in TOLD:

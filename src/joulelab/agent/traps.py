@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Self
 from joulelab.agent.notification import MOST_BYTES, parse
 from joulelab.agent.trap_names import worded
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import ReadFailed
-from joulelab.instruments.snmp.traps import bound
+from joulelab.core.errors import Denied, ReadFailed, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,6 +87,23 @@ class Board:
             return dict(self.counts)
 
 
+def _bind_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that receives what is sent to a UDP port. Raises Denied, Unavailable."""
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    what = f"traps cannot be received on port {port} of {host}"
+    try:
+        opened.bind((host, port))
+    except PermissionError as error:
+        opened.close()
+        advice = "use a port above 1023 here and on the device, or give the unit CAP_NET_BIND_SERVICE"
+        raise Denied(what, why=str(error), next=advice, code="denied.port") from None
+    except OSError as error:
+        opened.close()
+        advice = "stop the program that listens there (snmptrapd), or choose another port"
+        raise Unavailable(what, why=str(error), next=advice, code="unavailable.port") from None
+    return opened
+
+
 class TrapListener:
     """Listen from the beginning of the block to its end. `names` are devices by their address.
 
@@ -98,7 +114,7 @@ class TrapListener:
         self, host: str, port: int, board: Board, names: Mapping[str, str], *, now: Callable[[], int] = monotonic_ns
     ) -> None:
         self._board, self._names, self._now = board, names, now
-        self._socket = bound(host, port)
+        self._socket = _bind_socket(host, port)
         self._socket.settimeout(1.0)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._second, self._count = 0, 0

@@ -1,6 +1,6 @@
-"""Ask SNMP agents, v2c and v3: numeric names, one datagram for all values that fit, blocking in the caller's thread.
+"""Ask SNMP agents (v1, v2c, v3): numeric names, one datagram for all values that fit, blocking in the caller's thread.
 
-Each session has a connected socket of its own, so a closed port is told at once and answers come from the device only.
+Each session has a connected socket of its own: a closed port is noticed at once, answers come from the device only.
 """
 
 from __future__ import annotations
@@ -12,221 +12,260 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Denied, MeterError, ReadFailed
 from joulelab.instruments.snmp import ber
-from joulelab.instruments.snmp.ber import MISSING, Name, Value
-from joulelab.instruments.snmp.usm import NOT_IN_TIME, STATS, UNKNOWN_ENGINE, Community, Security, User, Usm, refusal
+from joulelab.instruments.snmp.ber import MISSING, Name, Value, refuse_answer
+from joulelab.instruments.snmp.security import (
+    NOT_IN_TIME,
+    STATS,
+    UNKNOWN_ENGINE,
+    Community,
+    CommunitySecurity,
+    EngineState,
+    User,
+    UserSecurity,
+    explain_report,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["MISSING", "Community", "Name", "Poll", "Session", "User", "Value"]
+__all__ = ["MISSING", "Community", "Name", "Session", "User", "Value"]
 
 PORT = 161
 MAX_OIDS = 40
+SENDS = 4  # datagrams get lost: a request is sent up to so often within its time
 _ROOM_BYTES = 1_300  # an answer that fits one Ethernet frame
 _VALUE_BYTES = 8
 _BULK = 20
 _WALK_ROWS = 5_000
 _DATAGRAM = 65_535
-SENDS = 4  # datagrams get lost: so often is a request sent within its time
-_TOO_BIG, _GEN_ERR, _NO_ACCESS, _AUTHORIZATION = 1, 5, 6, 16
+_ENGINE_TRIES = 3
+_TOO_BIG, _NO_SUCH_NAME, _GENERAL_ERROR, _NO_ACCESS, _AUTHORIZATION = 1, 2, 5, 6, 16
+_STATUS_WORDS = {_TOO_BIG: "too big", _NO_SUCH_NAME: "no such name", _GENERAL_ERROR: "general error"}
 
 
 class Session:
-    """Hold a conversation with one agent; not to be shared by threads. Secrets stay inside."""
+    """Hold a conversation with one agent; not to be shared by threads. Secrets stay inside.
+
+    All methods but `close` raise ReadFailed and Denied.
+    """
 
     def __init__(
         self, host: str, port: int, login: Community | User, *, timeout_s: float, where: str, max_oids: int = MAX_OIDS
     ) -> None:
         self.host, self.port, self.where = host, port, where
-        self._login = login
-        self._usm = Usm(login) if isinstance(login, User) else None
+        self._security = UserSecurity(login) if isinstance(login, User) else CommunitySecurity(login)
+        self._has_bulk = isinstance(login, User) or login.version > 0
         self._timeout_ns = round(timeout_s * NS)
         self._max_oids = max_oids
         self._socket: socket.socket | None = None
         self.heard = False  # whether any answer ever came
         self._id = random.SystemRandom().randrange(1 << 24, 1 << 30)
-
-    @property
-    def engine(self) -> bytes:
-        """Return the device's engine id, empty for v2c or before the first answer."""
-        return self._usm.engine if self._usm else b""
+        self._prepared: tuple[tuple[str, ...], list[tuple[list[bytes], bytes]]] = ((), [])
 
     def close(self) -> None:
-        """Let go of the socket; the session opens another when it is used again."""
+        """Close the socket; the session opens another when it is used again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def get(self, oids: Sequence[str]) -> list[Value]:
-        """Return one value per name, MISSING for what the device has not. Raises ReadFailed, Denied."""
-        return Poll(self, oids).read()
+        """Return one value per name, MISSING for what the device has not, all within the timeout.
+
+        The names that were asked for last stay encoded.
+        """
+        wanted = tuple(oids)
+        if wanted != self._prepared[0]:
+            parts = self._split_names([ber.encode_oid(oid) for oid in wanted])
+            self._prepared = wanted, [(names, ber.encode_names(names)) for names in parts]
+        deadline_ns = monotonic_ns() + self._timeout_ns
+        values: list[Value] = []
+        for names, encoded in self._prepared[1]:
+            found = self._fetch(ber.GET, names, encoded, deadline_ns)
+            if [name for name, _ in found] != names:
+                raise self._locate_error(refuse_answer("it has other values than were asked for"))
+            values += [value for _, value in found]
+        return values
 
     def next(self, oids: Sequence[str]) -> list[tuple[str, Value]]:
-        """Return, for each name, the first one after it that the device has. Raises ReadFailed, Denied."""
+        """Return, for each name, the first one after it that the device has; MISSING at the end of all."""
         found: list[tuple[str, Value]] = []
-        for names in self.parted([ber.oid_bytes(oid) for oid in oids]):
-            answer = self._checked(self.ask(ber.GET_NEXT, ber.asked(names), self.deadline()), names)
-            if len(answer.names) != len(names):
-                raise self.error(ber.malformed("it has another number of values than were asked for"))
-            found += [(ber.dotted(name), value) for name, value in zip(answer.names, answer.values, strict=True)]
+        for names in self._split_names([ber.encode_oid(oid) for oid in oids]):
+            answers = self._fetch(ber.GET_NEXT, names, ber.encode_names(names), monotonic_ns() + self._timeout_ns)
+            found += [(ber.decode_oid(name), value) for name, value in answers]
         return found
 
     def walk(self, column: str) -> list[tuple[str, Value]]:
-        """Return (index, value) of every row of a column. Raises ReadFailed, Denied."""
-        prefix = tuple(map(int, column.split(".")))
+        """Return (index, value) of every row of a column."""
         rows: list[tuple[str, Value]] = []
-        last, at = prefix, column
-        while len(rows) < _WALK_ROWS:
-            names = ber.asked([ber.oid_bytes(at)])
-            answer = self._checked(self.ask(ber.GET_BULK, names, self.deadline(), _BULK), ())
-            if not answer.names:
-                return rows
+        for oid, value in self.walk_subtree(column):
+            rows.append((oid[len(column) + 1 :], value))
+            if len(rows) > _WALK_ROWS:
+                why = f"more than {_WALK_ROWS} rows below {column}"
+                raise self._locate_error(ReadFailed("the table has no end", why=why, code="read-failed.endless"))
+        return rows
+
+    def walk_subtree(self, root: str) -> Iterator[tuple[str, Value]]:
+        """Yield name and value of every object below a name, in order."""
+        prefix = tuple(map(int, root.split(".")))
+        kind, repetitions = (ber.GET_BULK, _BULK) if self._has_bulk else (ber.GET_NEXT, 0)
+        last, oid = prefix, root
+        while True:
+            names = [ber.encode_oid(oid)]
+            deadline_ns = monotonic_ns() + self._timeout_ns
+            answer = self._ask(kind, ber.encode_names(names), deadline_ns, repetitions)
+            if answer.status == _NO_SUCH_NAME or not answer.names:  # the end, in version 1
+                return
+            self._check_status(answer, names)
             for name, value in zip(answer.names, answer.values, strict=True):
-                at = ber.dotted(name)
-                here = tuple(map(int, at.split(".")))
+                oid = ber.decode_oid(name)
+                here = tuple(map(int, oid.split(".")))
                 if value is MISSING or here[: len(prefix)] != prefix:
-                    return rows
+                    return
                 if here <= last:
-                    raise self.error(ReadFailed("the device's names do not increase", why=f"{at} came twice"))
+                    what, why = "the device's names do not increase", f"{oid} came twice"
+                    raise self._locate_error(ReadFailed(what, why=why, code="read-failed.order"))
                 last = here
-                rows.append((".".join(map(str, here[len(prefix) :])), value))
-        raise self.error(ReadFailed("the table has no end", why=f"more than {_WALK_ROWS} rows below {column}"))
+                yield oid, value
 
     def discover(self, deadline_ns: int | None = None) -> bytes:
-        """Ask the agent who it is, as SNMPv3 does without any login; return its id. Raises ReadFailed."""
-        usm = self._usm or Usm(User(""))
-        request_id = self._next_id()
-        message = usm.frame(ber.request(ber.GET, request_id, ber.asked(())), request_id, discover=True)
-        usm.engine = b""  # its report is not authenticated
-        answer, security = self._exchange(message, request_id, deadline_ns or self.deadline(), usm)
-        if answer.tag != ber.REPORT or security is None or not security.engine:
-            raise self.error(ReadFailed("the agent does not say who it is", why="no report to a discovery"))
-        usm.learn(security.engine, security.boots, security.time)
-        return usm.engine
+        """Ask the agent for its engine id, as v3 does without a login; return it."""
+        known = self._security
+        security = known if isinstance(known, UserSecurity) else UserSecurity(User(""))
+        request_id = self._take_id()
+        request = ber.encode_request(ber.GET, request_id, ber.encode_names(()))
+        message = security.frame_request(request, request_id, discover=True)
+        security.engine = b""  # its report is not authenticated
+        until_ns = deadline_ns or monotonic_ns() + self._timeout_ns
+        answer, state = self._exchange(message, request_id, until_ns, security)
+        if answer.tag != ber.REPORT or state is None or not state.engine:
+            what, why = "the agent does not tell its engine id", "it sent no report to a discovery"
+            raise self._locate_error(ReadFailed(what, why=why, code="read-failed.no-engine"))
+        security.follow_engine(state.engine, state.boots, state.time)
+        return security.engine
 
-    # For polls.
-
-    def deadline(self) -> int:
-        """Return until when an answer that is asked for now may come (monotonic ns)."""
-        return monotonic_ns() + self._timeout_ns
-
-    def parted(self, names: Sequence[bytes]) -> list[list[bytes]]:
+    def _split_names(self, names: Sequence[bytes]) -> list[list[bytes]]:
         """Return the names in lists whose answers fit one datagram."""
-        parts: list[list[bytes]] = [[]]
-        room = _ROOM_BYTES
+        parts: list[list[bytes]] = []
+        room = 0
         for name in names:
             size = len(name) + 6 + _VALUE_BYTES
-            if parts[-1] and (room < size or len(parts[-1]) >= self._max_oids):
+            if room < size or len(parts[-1]) >= self._max_oids:
                 parts.append([])
                 room = _ROOM_BYTES
             parts[-1].append(name)
             room -= size
-        return [part for part in parts if part]
+        return parts
 
-    def halve(self) -> bool:
-        """Ask for less at once from now on; return False where that cannot be."""
-        self._max_oids //= 2
-        return self._max_oids > 0
+    def _fetch(self, tag: int, names: list[bytes], encoded: bytes, deadline_ns: int) -> list[tuple[bytes, Value]]:
+        """Return name and value for each name; ask again for less where the device wants that."""
+        answer = self._ask(tag, encoded, deadline_ns)
+        if answer.status == _TOO_BIG and len(names) > 1:
+            half = len(names) // 2
+            self._max_oids, self._prepared = min(self._max_oids, half), ((), [])
+            parts = [part for part in (names[:half], names[half:]) if part]
+            return [one for part in parts for one in self._fetch(tag, part, ber.encode_names(part), deadline_ns)]
+        if answer.status == _NO_SUCH_NAME and 0 < answer.index <= len(names):
+            # Version 1 refuses a whole request for one name that is missing.
+            at = answer.index - 1
+            rest = names[:at] + names[at + 1 :]
+            found = self._fetch(tag, rest, ber.encode_names(rest), deadline_ns) if rest else []
+            return [*found[:at], (names[at], MISSING), *found[at:]]
+        self._check_status(answer, names)
+        if len(answer.names) != len(names):
+            raise self._locate_error(refuse_answer("it has another number of values than were asked for"))
+        return list(zip(answer.names, answer.values, strict=True))
 
-    def ask(self, tag: int, names: bytes, deadline_ns: int, repetitions: int = 0) -> ber.Pdu:
-        """Send a request and return the answer to it. Raises ReadFailed, Denied."""
-        if self._usm is not None and not self._usm.engine:
+    def _ask(self, tag: int, names: bytes, deadline_ns: int, repetitions: int = 0) -> ber.Pdu:
+        """Send a request and return the answer to it."""
+        security = self._security
+        if isinstance(security, UserSecurity) and not security.engine:
             self.discover(deadline_ns)
         stat = 0
-        for _ in range(3):  # the device's clock or id may have changed: it says so, and is asked again
-            request_id = self._next_id()
-            body = ber.request(tag, request_id, names, repetitions)
-            if self._usm is None:
-                assert isinstance(self._login, Community)
-                secret = ber.wrap(ber.OCTETS, self._login.name.encode())
-                message = ber.wrap(ber.SEQUENCE, b"\x02\x01\x01" + secret + body)
-            else:
-                message = self._usm.frame(body, request_id)
-            answer, security = self._exchange(message, request_id, deadline_ns, self._usm)
+        for _ in range(_ENGINE_TRIES):  # the device's clock or id may have changed: then it sends a report
+            request_id = self._take_id()
+            message = security.frame_request(ber.encode_request(tag, request_id, names, repetitions), request_id)
+            answer, state = self._exchange(message, request_id, deadline_ns, security)
             if answer.tag == ber.RESPONSE:
                 return answer
-            assert self._usm is not None
-            stat = _stat(answer)
-            if stat == NOT_IN_TIME and security is not None and security.engine == self._usm.engine:
-                self._usm.learn(security.engine, security.boots, security.time)
+            assert isinstance(security, UserSecurity)
+            name = ber.decode_oid(answer.names[0]) if answer.names else ""
+            tail = name.removeprefix(STATS).split(".")[0]
+            stat = int(tail) if name.startswith(STATS) and tail.isdecimal() else 0
+            if stat == NOT_IN_TIME and state is not None and state.engine == security.engine:
+                security.follow_engine(state.engine, state.boots, state.time)
             elif stat == UNKNOWN_ENGINE:
                 self.discover(deadline_ns)
             else:
                 break
-        assert isinstance(self._login, User)
-        raise self.error(refusal(stat, self._login))
+        assert isinstance(security, UserSecurity)
+        raise self._locate_error(explain_report(stat, security.user))
 
-    def error(self, error: MeterError) -> MeterError:
-        """Return an error that says where it happened."""
+    def _locate_error(self, error: MeterError) -> MeterError:
+        """Return an error with the place where it happened and a next step."""
         error.where = error.where or self.where
-        error.next = error.next or "run joulelab doctor, which tells the cause apart"
+        error.next = error.next or "run joulelab doctor, which finds the cause"
         return error
 
-    def said(self, answer: ber.Pdu, names: Sequence[bytes]) -> MeterError:
-        """Return what an error status means."""
-        name = ber.dotted(names[answer.index - 1]) if 0 < answer.index <= len(names) else "the request"
+    def _check_status(self, answer: ber.Pdu, names: Sequence[bytes]) -> None:
+        if not answer.status:
+            return
+        name = ber.decode_oid(names[answer.index - 1]) if 0 < answer.index <= len(names) else "the request"
         if answer.status in (_NO_ACCESS, _AUTHORIZATION):
-            return self.error(Denied("the login may not read this", why=f"the device denies access to {name}"))
-        words = {_TOO_BIG: "too big", 2: "no such name", _GEN_ERR: "general error"}
-        word = words.get(answer.status, f"error {answer.status}")
-        return self.error(ReadFailed("the device refused the request", why=f"{word} for {name}"))
+            why = f"the device denies access to {name}"
+            raise self._locate_error(Denied("the login may not read this", why=why, code="denied.access"))
+        word = _STATUS_WORDS.get(answer.status, f"error {answer.status}")
+        what = "the device refused the request"
+        raise self._locate_error(ReadFailed(what, why=f"{word} for {name}", code="read-failed.refused"))
 
-    def _checked(self, answer: ber.Pdu, names: Sequence[bytes]) -> ber.Pdu:
-        if answer.status:
-            raise self.said(answer, names)
-        return answer
-
-    def _next_id(self) -> int:
+    def _take_id(self) -> int:
         self._id = self._id + 1 if self._id < (1 << 31) - 2 else 1 << 24
         return self._id
 
-    def _opened(self) -> socket.socket:
+    def _exchange(
+        self, message: bytes, request_id: int, deadline_ns: int, security: CommunitySecurity | UserSecurity
+    ) -> tuple[ber.Pdu, EngineState | None]:
+        """Send a message, again at each quarter of the time, and return the answer to it."""
+        try:
+            return self._wait_for_answer(message, request_id, deadline_ns, security)
+        except ConnectionRefusedError:
+            what, why = "the port is closed", f"the host answers that nothing listens on UDP port {self.port}"
+            failed = ReadFailed(what, why=why, code="read-failed.port-closed")
+        except OSError as error:
+            failed = ReadFailed("the host cannot be reached", why=str(error), code="read-failed.unreachable")
+        self.close()
+        raise self._locate_error(failed)
+
+    def _connect_socket(self) -> socket.socket:
         if self._socket is None:
             try:
                 found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)
             except (OSError, UnicodeError) as error:
-                raise self.error(ReadFailed(f"the name {self.host} does not resolve", why=str(error))) from None
+                what = f"the name {self.host} does not resolve"
+                failed = ReadFailed(
+                    what, why=str(error), next="check address, or the name service", code="read-failed.unresolved"
+                )
+                raise self._locate_error(failed) from None
             family, kind, protocol, _, address = found[0]
-            opened = socket.socket(family, kind, protocol)
-            try:
-                opened.connect(address)
-            except OSError as error:
-                opened.close()
-                raise self.error(ReadFailed("the host cannot be reached", why=str(error))) from None
-            self._socket = opened
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.connect(address)
         return self._socket
 
-    def _exchange(
-        self, message: bytes, request_id: int, deadline_ns: int, usm: Usm | None
-    ) -> tuple[ber.Pdu, Security | None]:
-        """Send a message, again at each quarter of the time, and return the answer to it."""
-        try:
-            found = self._wait(message, request_id, deadline_ns, usm)
-        except ConnectionRefusedError:
-            self.close()
-            why = f"the host says that nothing listens on UDP port {self.port}"
-            raise self.error(ReadFailed("the port is closed", why=why)) from None
-        except OSError as error:
-            self.close()
-            raise self.error(ReadFailed("the host cannot be reached", why=str(error))) from None
-        return found
-
-    def _wait(
-        self, message: bytes, request_id: int, deadline_ns: int, usm: Usm | None
-    ) -> tuple[ber.Pdu, Security | None]:
-        opened = self._opened()
+    def _wait_for_answer(
+        self, message: bytes, request_id: int, deadline_ns: int, security: CommunitySecurity | UserSecurity
+    ) -> tuple[ber.Pdu, EngineState | None]:
+        connected = self._connect_socket()
         reason: MeterError | None = None
         begin = monotonic_ns()
         for until in (begin + (deadline_ns - begin) * n // SENDS for n in range(1, SENDS + 1)):
-            opened.send(message)
+            connected.send(message)
             while (left := until - monotonic_ns()) > 0:
-                opened.settimeout(left / NS)
+                connected.settimeout(left / NS)
                 try:
-                    data = opened.recv(_DATAGRAM)
+                    data = connected.recv(_DATAGRAM)
                 except TimeoutError:
                     break
                 try:
-                    found = usm.open(data, request_id) if usm else _plain(data, request_id)
+                    found = security.open_answer(data, request_id)
                 except ReadFailed as error:
                     reason = error  # whoever sent it, the answer may still come
                     continue
@@ -234,64 +273,7 @@ class Session:
                     self.heard = True
                     return found
         self.close()  # the name may mean another address by now, and late answers go to nobody
-        if usm is not None:
-            usm.engine = b""  # a device that restarted may have set back its clock: it is asked again who it is
-        if reason is not None:
-            raise self.error(reason)
-        waited = self._timeout_ns / NS
-        raise self.error(ReadFailed("there is no answer", why=f"{self.host}:{self.port} was silent for {waited:g} s"))
-
-
-class Poll:
-    """Ask for the same values again and again; the request is encoded once."""
-
-    def __init__(self, session: Session, oids: Sequence[str]) -> None:
-        self._session = session
-        self._names = [ber.oid_bytes(oid) for oid in oids]
-        self._parts = self._prepared()
-
-    def _prepared(self) -> list[tuple[list[bytes], bytes]]:
-        return [(names, ber.asked(names)) for names in self._session.parted(self._names)]
-
-    def read(self) -> list[Value]:
-        """Return one value per name, all within the session's timeout. Raises ReadFailed, Denied."""
-        session = self._session
-        deadline_ns = session.deadline()
-        values: list[Value] = []
-        at = 0
-        while at < len(self._parts):
-            names, asked = self._parts[at]
-            answer = session.ask(ber.GET, asked, deadline_ns)
-            if answer.status == _TOO_BIG and len(names) > 1 and session.halve():
-                self._parts = self._prepared()
-                values, at = [], 0
-                continue
-            if answer.status:
-                raise session.said(answer, names)
-            if answer.names != names:
-                raise session.error(ber.malformed("it has other values than were asked for"))
-            values += answer.values
-            at += 1
-        return values
-
-
-def _plain(data: bytes, request_id: int) -> tuple[ber.Pdu, None] | None:
-    """Return the answer in a message of v2c, None if it belongs to another request. Raises ReadFailed."""
-    at, end = ber.expect(data, 0, len(data), ber.SEQUENCE)
-    if end != len(data):
-        raise ber.malformed("something follows it")
-    version, at = ber.small(data, at, end)
-    if version != 1:
-        raise ber.malformed("it is not of version 2c")
-    _, at = ber.octets(data, at, end)
-    answer = ber.pdu(data, at, end)
-    if answer.tag != ber.RESPONSE:
-        raise ber.malformed("it is a report")
-    return (answer, None) if answer.request_id == request_id else None
-
-
-def _stat(answer: ber.Pdu) -> int:
-    """Return the number of the counter that a report shows."""
-    name = ber.dotted(answer.names[0]) if answer.names else ""
-    tail = name.removeprefix(STATS).split(".")[0]
-    return int(tail) if name.startswith(STATS) and tail.isdecimal() else 0
+        if isinstance(security, UserSecurity):
+            security.engine = b""  # a device that restarted may have set back its clock: its id is asked for again
+        why = f"{self.host}:{self.port} was silent for {self._timeout_ns / NS:g} s"
+        raise self._locate_error(reason or ReadFailed("there is no answer", why=why, code="read-failed.no-answer"))

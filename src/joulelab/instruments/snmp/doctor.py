@@ -1,21 +1,21 @@
-"""Tell apart why a PDU cannot be read: its name, the host, the port, the login, the tables, the outlet.
+"""Find out why a PDU cannot be read: the host, the login, the tables, the outlet.
 
-Of a device that no table knows it lists what might be power, for whoever writes its table; none of it is read.
+In a device that no table knows, list what might be power, for the writer of its table; none of it is read.
 """
 
 from __future__ import annotations
 
 import re
-import socket
+from dataclasses import replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MeterError, Unavailable
-from joulelab.instruments.snmp.client import MISSING, Community, Session
-from joulelab.instruments.snmp.device import decode_text, find_table, list_rows, read_identity, speaks_without_privacy
-from joulelab.instruments.snmp.settings import SnmpSettings, describe_login, join_rows, read_settings
-from joulelab.instruments.snmp.tables import load_tables
+from joulelab.instruments.snmp.client import Session, User
+from joulelab.instruments.snmp.device import decode_text, find_table, list_rows, read_identity
+from joulelab.instruments.snmp.settings import SnmpSettings, describe_login, read_settings
+from joulelab.instruments.snmp.tables import PIECES, TRIED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,84 +30,102 @@ _POWER_TEXT = re.compile(r"-?\d+([.,]\d+)?\s?k?(W|Wh|VA)")
 _MAINS_V = ((95, 130), (195, 255), (340, 425))
 
 
-def explain(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Return what is wrong, from the name of the host to the number of the outlet, as far as the device answers."""
+def explain_failure(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
+    """Return what the device answers beyond the error of opening it: its name, tables, outlets, possible powers."""
     try:
-        wanted = read_settings(config)
+        settings = read_settings(config)
     except ConfigError as wrong:
         return [str(wrong)]
-    try:
-        found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as unknown:
-        return [f"The name {wanted.host} does not resolve ({unknown}): check address, or the name service."]
-    said = [f"{wanted.host} is {found[0][4][0]}; it is asked by {describe_login(wanted.login)}."]
-    session = wanted.session()
-    try:
-        return said + _ask(session, wanted, error)
-    finally:
-        session.close()
-
-
-def _ask(session: Session, wanted: SnmpSettings, error: JoulelabError) -> list[str]:
+    lines = [f"{settings.host} is asked by {describe_login(settings.login)}."]
+    session = settings.open_session()
     try:
         who = read_identity(session)
+        lines.append(f"The device answers: {who}.")
+        source = find_table(session, who, settings.vendor, settings.kind)
+        lines.append(f"Its tables are those of {source.title} ({TRIED[source.tried]}).")
+        for level in (source.levels[name] for name in PIECES if name in source.levels):
+            rows = ", ".join(map(str, list_rows(session, level))) or "none"
+            lines.append(f"Its {level.word}s are: {rows}.")
+    except Unavailable:
+        lines += list_suspects(session, who)
     except MeterError as failed:
-        return _no_answer(session, wanted, failed)
-    said = [f"The device answers: {who}."]
-    try:
-        source = find_table(session, who, wanted.vendor, wanted.kind)
-        said.append(f"Its tables are those of {source.title}.")
-        if "outlet" in source.levels:
-            said.append(f"Its outlets are: {join_rows(list_rows(session, source.levels['outlet']))}.")
-        if "unit" in source.levels:
-            unit = source.levels["unit"]
-            said.append(f"Its {unit.word}s are: {join_rows(list_rows(session, unit))}.")
-    except Unavailable as none:
-        said.append(
-            f"It is not a PDU or UPS that joulelab knows ({none.what}); vendor can be {', '.join(load_tables())}."
+        if failed.code == "read-failed.no-answer" and error.code == failed.code:
+            causes = "an address list on the device, a firewall, the wrong address, or no power"
+            silent = "neither to the login nor to a discovery of SNMPv3"
+            if session.heard:
+                lines.append("It is alive, but drops requests of this user: check passwords, protocols and rights.")
+            else:
+                lines.append(f"Nothing came back, {silent}: {causes}. Without SNMPv3, so does a wrong community.")
+        elif failed.code != error.code:
+            lines.append(str(failed))
+    finally:
+        session.close()
+    return lines
+
+
+def find_login_error(session: Session, settings: SnmpSettings) -> Denied | None:
+    """Return what is wrong with the login where the agent is alive but silent to it; None where it is just silent.
+
+    Agents that cannot decrypt a request often do not answer: the same user then asks once without privacy what the
+    agent is.
+    """
+    user = settings.login
+    if isinstance(user, User):
+        if not (user.priv and session.heard):
+            return None
+        plain = replace(settings, login=replace(user, priv="", priv_password="")).open_session()
+        try:
+            read_identity(plain)
+        except MeterError as error:
+            if error.code != "denied.level":  # then the password was right, the level was not
+                return None
+        finally:
+            plain.close()
+        return Denied(
+            "the privacy password or protocol is wrong",
+            where=settings.where,
+            why="the agent drops the encrypted request and answers the same user without privacy",
+            next="compare privacy and privacy_password with the device's SNMPv3 settings",
+            code="denied.privacy",
         )
-        said += list_suspects(session, who)
-    except MeterError as failed:
-        said.append(f"It then stopped answering: {failed}.")
-    if isinstance(error, ConfigError | Unavailable):
-        said.append(str(error))
-    return said
+    try:
+        is_alive = not session.heard and bool(session.discover())
+    except MeterError:
+        is_alive = False
+    if not is_alive:
+        return None
+    return Denied(
+        "the device is alive but does not accept the community",
+        where=settings.where,
+        why="it answers a discovery of SNMPv3, which needs no login, and is silent to this community",
+        next="compare the community, and the hosts that may read, with the device's SNMP settings",
+        code="denied.community",
+    )
 
 
 def list_suspects(session: Session, who: Identity) -> list[str]:
     """Return what in an unknown device might be power: guesses for a person, which no meter reads."""
     parts = who.object_id.split(".")
     root = ".".join(parts[:7]) if who.object_id.startswith(f"{ENTERPRISES}.") else ENTERPRISES
+    objects: dict[str, Value] = {}
+    end_ns = monotonic_ns() + _SECONDS * NS
     try:
-        objects = _walk_some(session, root)
+        for oid, value in session.walk_subtree(root):
+            objects[oid] = value
+            if len(objects) >= _OBJECTS or monotonic_ns() > end_ns:
+                break
     except MeterError as failed:
         return [f"Its objects cannot be listed: {failed}."]
-    found = {
-        oid: f"shows {decode_text(value)!r}"
-        for oid, value in objects.items()
-        if _POWER_TEXT.fullmatch(decode_text(value))
-    }
+    texts = {oid: decode_text(value) for oid, value in objects.items()}
+    found = {oid: f"shows {shown!r}" for oid, shown in texts.items() if _POWER_TEXT.fullmatch(shown)}
     found |= _find_products(objects)
     looked = f"Of {len(objects)} objects below {root}"
     if not found:
         return [f"{looked} none looks like power: no text in W, no number that fits a voltage and a current beside it."]
     listed = [f"  {oid} {why}" for oid, why in sorted(found.items())[:_LISTED]]
-    more = f"  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    more = [f"  and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
     advice = "None of it is read. A table for this device is one TOML file: see README.md of joulelab.instruments.snmp."
-    return [f"{looked} these might be power:", *listed, *filter(None, [more]), advice]
-
-
-def _walk_some(session: Session, root: str) -> dict[str, Value]:
-    """Return the first objects below a name, as many as the time allows. Raises ReadFailed, Denied."""
-    objects: dict[str, Value] = {}
-    at, end_ns = root, monotonic_ns() + _SECONDS * NS
-    while len(objects) < _OBJECTS and monotonic_ns() < end_ns:
-        ((name, value),) = session.next([at])
-        if value is MISSING or not name.startswith(f"{root}.") or name in objects:
-            break
-        objects[name] = value
-        at = name
-    return objects
+    return [f"{looked} these might be power:", *listed, *more, advice]
 
 
 def _find_products(objects: Mapping[str, Value]) -> dict[str, str]:
@@ -121,7 +139,7 @@ def _find_products(objects: Mapping[str, Value]) -> dict[str, str]:
                 groups.setdefault(key, {})[oid] = value
     found: dict[str, str] = {}
     for row in groups.values():
-        volts = {oid: v for oid, count in row.items() if len(row) <= 40 and (v := _as_mains(count))}
+        volts = {oid: v for oid, count in row.items() if len(row) <= 40 and (v := _match_mains(count))}
         for voltage, (power, current) in ((one, pair) for one in volts for pair in permutations(row, 2)):
             if voltage not in (power, current) and power not in found:
                 amps = next((a for a in (row[current] * 10.0**-k for k in range(4)) if 0.1 <= a <= 100), 0.0)
@@ -131,37 +149,7 @@ def _find_products(objects: Mapping[str, Value]) -> dict[str, str]:
     return found
 
 
-def _as_mains(count: int) -> float:
+def _match_mains(count: int) -> float:
     """Return a count as a mains voltage, in V to mV, 0 where it is none."""
     scaled = (count * 10.0**-k for k in range(4))
     return next((volts for volts in scaled if any(low <= volts <= high for low, high in _MAINS_V)), 0.0)
-
-
-def _no_answer(session: Session, wanted: SnmpSettings, failed: MeterError) -> list[str]:
-    if isinstance(failed, Denied):
-        return [f"The device is alive and refuses the login: {failed.what} ({failed.why})."]
-    if failed.what == "the port is closed":
-        why = "SNMP is off on the device, or uses another port"
-        return [f"The host answers that UDP port {wanted.port} is closed: {why}."]
-    if failed.what == "the host cannot be reached":
-        return [f"There is no way to the host: {failed.why}."]
-    if failed.what == "the answer is malformed":
-        return [f"Something answers, but not as SNMP does: {failed.why}."]
-    try:
-        session.discover()
-    except MeterError:
-        silent = (
-            f"Nothing came back from {wanted.host}:{wanted.port}, neither to the login nor to a discovery of SNMPv3"
-        )
-        causes = "an address list on the device, a firewall, the wrong address, or no power"
-        return [f"{silent}: {causes}; with SNMPv3 switched off, a wrong community looks the same."]
-    if isinstance(wanted.login, Community):
-        return ["The device is alive (it answers a discovery of SNMPv3) but is silent to this community: it is wrong."]
-    return [_silent_user(wanted)]
-
-
-def _silent_user(wanted: SnmpSettings) -> str:
-    """Say what is wrong where an agent is alive and drops the requests of a user."""
-    if speaks_without_privacy(wanted):
-        return "The privacy password or protocol is wrong: the same user is answered without privacy."
-    return "The device is alive but drops requests of this user: check its passwords, protocols and rights."

@@ -1,4 +1,4 @@
-"""Read the configuration of an SNMP meter: where, who, which outlets; every wrong value is refused with what fits."""
+"""Read the configuration of an SNMP meter: address, login, outlets; a wrong value is refused with the valid ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from joulelab.instruments.snmp.client import MAX_OIDS, PORT, Community, Session,
 from joulelab.instruments.snmp.tables import find_maker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 CONFIG = wall.COMMON | {
     "address": "HOST or HOST:PORT of the PDU or UPS (port 161)",
-    "community": "for SNMP v2c: the community that may read",
+    "community": "for SNMP v1 and v2c: the community that may read",
+    "version": 'with a community: "1" for old devices ("2c")',
     "user": "for SNMP v3: the user's name",
     "auth": "v3: MD5, SHA, SHA224, SHA256, SHA384 or SHA512 (SHA)",
     "password": "v3: the authentication password",
@@ -27,14 +28,16 @@ CONFIG = wall.COMMON | {
     "units": "units of a chain to read as a whole, by number; none: all",
     "energy": "read energy counters too (true); false: power alone, and energy is made of its readings",
     "phases": "read phases, banks, input and battery too (true)",
-    "timestamps": "use the device's own time of each reading, in whole seconds (false)",
-    "update_s": "how often the device refreshes its values, in s (1)",
+    "update_s": "how often the device refreshes its values, in s (as its maker states it, or 1)",
     "wraps_at_kwh": "where the energy counter starts again at zero, if nobody resets it",
     "max_oids": f"at most so many values in one request ({MAX_OIDS})",
-    "trap_port": "receive the device's traps on this UDP port and keep them as events",
 }
 SECRETS = ("community", "password", "privacy_password")
 TIMEOUT_S = 2.0
+_VERSIONS = {"1": 0, "2c": 1}
+_MOST_OIDS = 200
+# How people write the names of protocols.
+_PROTOCOLS = {"SHA1": "SHA", "AES128": "AES"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,11 @@ class SnmpSettings:
     units: tuple[int | str, ...]
     energy: bool
     phases: bool
-    timestamps: bool
     period_s: float
     timeout_s: float
-    update_s: float
+    update_s: float | None
     modulus_j: float | None
     max_oids: int
-    trap_port: int
 
     @property
     def label(self) -> str:
@@ -65,15 +66,15 @@ class SnmpSettings:
 
     @property
     def kind(self) -> str:
-        """Return what is read: outlets where some are named, else the whole unit."""
+        """Return which level is read: outlets where some are named, else the whole unit."""
         return "outlet" if self.outlets else "unit"
 
     @property
     def where(self) -> str:
-        """Return where errors happen."""
+        """Return the place for errors."""
         return f"{self.label} ({self.host}:{self.port})"
 
-    def session(self) -> Session:
+    def open_session(self) -> Session:
         """Return a conversation with the device."""
         wait_s, where = self.timeout_s, self.where
         return Session(self.host, self.port, self.login, timeout_s=wait_s, where=where, max_oids=self.max_oids)
@@ -87,70 +88,81 @@ def read_settings(config: Mapping[str, Any]) -> SnmpSettings:
     vendor = text(label, config, "vendor")
     if vendor is not None:
         find_maker(vendor)
-    outlets, units = _rows(label, config, "outlets"), _rows(label, config, "units")
+    outlets, units = _read_rows(label, config, "outlets"), _read_rows(label, config, "units")
     if outlets and units:
-        raise ConfigError("outlets and units are both given", where=f"meter {label}", next="give one of them")
-    wraps = number(label, config, "wraps_at_kwh", 0.0, above=-1e-12)
+        raise _refuse_value(label, "outlets and units are both given", "give one of them")
+    for key in ("energy", "phases"):
+        if not isinstance(config.get(key, True), bool):
+            raise _refuse_value(label, f"{key} is {config[key]!r}", "give true or false")
+    max_oids = config.get("max_oids", MAX_OIDS)
+    if isinstance(max_oids, bool) or not isinstance(max_oids, int) or not 0 < max_oids <= _MOST_OIDS:
+        raise _refuse_value(label, f"max_oids is {max_oids!r}", f"give a whole number from 1 to {_MOST_OIDS}")
+    wraps_kwh = number(label, config, "wraps_at_kwh", 0.0, above=-1e-12)
     return SnmpSettings(
         config,
         host,
         port,
-        _login(label, config),
+        _read_login(label, config),
         vendor,
         outlets,
         units,
-        _flag(label, config, "energy", default=True),
-        _flag(label, config, "phases", default=True),
-        _flag(label, config, "timestamps", default=False),
-        seconds(label, config, "period_s", 1.0),
-        seconds(label, config, "timeout_s", TIMEOUT_S),
-        seconds(label, config, "update_s", 1.0),
-        wraps * 3.6e6 or None,
-        _whole(label, config, "max_oids", MAX_OIDS, 200),
-        _whole(label, config, "trap_port", 0, 65535),
+        energy=config.get("energy", True),
+        phases=config.get("phases", True),
+        period_s=seconds(label, config, "period_s", 1.0),
+        timeout_s=seconds(label, config, "timeout_s", TIMEOUT_S),
+        update_s=seconds(label, config, "update_s", 1.0) if "update_s" in config else None,
+        modulus_j=wraps_kwh * 3.6e6 or None,
+        max_oids=max_oids,
     )
 
 
-def _login(label: str, config: Mapping[str, Any]) -> Community | User:
+def describe_login(login: Community | User) -> str:
+    """Return how a device is asked, without secrets."""
+    if isinstance(login, Community):
+        return "SNMP v2c" if login.version else "SNMP v1"
+    return f"SNMP v3 as {login.name!r}, {login.auth or 'no authentication'}, {login.priv or 'no privacy'}"
+
+
+def _refuse_value(label: str, what: str, advice: str) -> ConfigError:
+    return ConfigError(what, where=f"meter {label}", next=advice, code="config.value")
+
+
+def _read_login(label: str, config: Mapping[str, Any]) -> Community | User:
+    for key in SECRETS:
+        if (value := config.get(key)) is not None and (not isinstance(value, str) or not value):
+            raise _refuse_value(label, f"{key} is not a text", "give one that is not empty")
     where = f"meter {label}"
-    given = {key: _secret(label, config, key) for key in SECRETS}
-    user = text(label, config, "user")
-    if given["community"] is not None:
+    community, user = config.get("community"), text(label, config, "user")
+    version = str(config.get("version", "2c"))
+    if version not in _VERSIONS or (user and "version" in config):
+        raise _refuse_value(label, f"version is {version!r}", 'valid with a community: "1", "2c"; v3 is chosen by user')
+    if community is not None:
         if user is not None:
-            raise ConfigError("community and user are both given", where=where, next="v2c: community; v3: user")
-        return Community(given["community"])
+            advice = "v1 and v2c: community; v3: user"
+            raise ConfigError("community and user are both given", where=where, next=advice, code="config.login")
+        return Community(community, _VERSIONS[version])
     if not user:
         advice = 'set community = { env = "NAME" } for v2c, or user and password for v3'
-        raise ConfigError("no login is given", where=where, next=advice)
-    auth = _protocol(text(label, config, "auth") or ("SHA" if given["password"] else ""))
-    privacy = _protocol(text(label, config, "privacy") or ("AES" if given["privacy_password"] else ""))
-    for name, key in ((auth, "password"), (privacy, "privacy_password")):
-        if name and not given[key]:
-            raise ConfigError(f"{key} is missing", where=where, next=f'set {key} = {{ env = "NAME" }}')
-    return User(user, auth, given["password"] or "", privacy, given["privacy_password"] or "")
+        raise ConfigError("no login is given", where=where, next=advice, code="config.login")
+    words: list[str] = []
+    for key, secret, default in (("auth", "password", "SHA"), ("privacy", "privacy_password", "AES")):
+        given = text(label, config, key) or (default if config.get(secret) else "")
+        plain = given.upper().replace("-", "").replace("_", "")
+        if plain and not config.get(secret):
+            advice = f'set {secret} = {{ env = "NAME" }}'
+            raise ConfigError(f"{secret} is missing", where=where, next=advice, code="config.login")
+        words += [_PROTOCOLS.get(plain, plain), config.get(secret) or ""]
+    return User(user, *words)
 
 
-def _protocol(name: str) -> str:
-    """Return a protocol's name as we write it: sha-256 is SHA256, SHA1 is SHA, AES128 is AES."""
-    plain = name.upper().replace("-", "").replace("_", "")
-    return {"SHA1": "SHA", "AES128": "AES"}.get(plain, plain)
-
-
-def _secret(label: str, config: Mapping[str, Any], key: str) -> str | None:
-    value = config.get(key)
-    if value is not None and (not isinstance(value, str) or not value):
-        raise ConfigError(f"{key} is not a text", where=f"meter {label}", next="give one that is not empty")
-    return value
-
-
-def _rows(label: str, config: Mapping[str, Any], key: str) -> tuple[int | str, ...]:
+def _read_rows(label: str, config: Mapping[str, Any], key: str) -> tuple[int | str, ...]:
     value: Any = config.get(key, ())
     if isinstance(value, int | str) and not isinstance(value, bool):
         value = (value,)
     if not isinstance(value, list | tuple) or not all(_is_row(one) for one in value):
-        raise ConfigError(f"{key} is {value!r}", where=f"meter {label}", next='give a list: [3, 4] or ["node07 a"]')
+        raise _refuse_value(label, f"{key} is {value!r}", 'give a list: [3, 4] or ["node07 a"]')
     if key in config and not value:
-        raise ConfigError(f"{key} is empty", where=f"meter {label}", next=f"name some, or leave out {key}")
+        raise _refuse_value(label, f"{key} is empty", f"name some, or leave out {key}")
     return tuple(value)
 
 
@@ -158,29 +170,3 @@ def _is_row(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     return (isinstance(value, int) and value >= 0) or (isinstance(value, str) and bool(value.strip()))
-
-
-def _flag(label: str, config: Mapping[str, Any], key: str, *, default: bool) -> bool:
-    value = config.get(key, default)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{key} is {value!r}", where=f"meter {label}", next="give true or false")
-    return value
-
-
-def _whole(label: str, config: Mapping[str, Any], key: str, default: int, top: int) -> int:
-    value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not (value == default or 0 < value <= top):
-        raise ConfigError(f"{key} is {value!r}", where=f"meter {label}", next=f"give a whole number from 1 to {top}")
-    return value
-
-
-def describe_login(login: Community | User) -> str:
-    """Return how one logs in, without secrets."""
-    if isinstance(login, Community):
-        return "SNMP v2c"
-    return f"SNMP v3 as {login.name!r}, {login.auth or 'no authentication'}, {login.priv or 'no privacy'}"
-
-
-def join_rows(rows: Sequence[Any]) -> str:
-    """Return rows in one line."""
-    return ", ".join(map(str, rows)) or "none"

@@ -1,4 +1,4 @@
-"""Load what each maker's PDU shows where: one TOML file per maker in `pdus`, checked when it is read.
+"""Load the tables of makers, which say what a device shows where: one TOML file each in `pdus`, checked when read.
 
 The README of this package explains the format.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import resources
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
@@ -41,10 +41,10 @@ MOST |= {"frequency_hz": 100.0, "load": 3.0, "charge": 1.1}
 # Full counts of 32 bits stand for "not known" on many devices; no power, current or voltage is so large.
 FULL = frozenset({2147483647, 4294967295, -2147483648})
 VITAL = ("power_w", "energy_j")
-# Levels whose rows are what is fed, and those that are state beside it, with the table that holds them.
+# Levels whose rows are fed, and those that are state beside it, with the table of a run that holds them.
 PIECES = ("unit", "outlet")
 STATES = {"phase": "phases", "bank": "banks", "input": "input", "battery": "battery"}
-# What one count of a unit that the device tells is worth, and of which channel it can be the unit.
+# Units that a device may tell: the unit of the channel, and what one of them is worth in it.
 DEVICE_UNITS = {"V": ("V", 1.0), "A": ("A", 1.0), "W": ("W", 1.0), "VA": ("VA", 1.0), "Hz": ("Hz", 1.0)}
 DEVICE_UNITS |= {"Wh": ("J", 3600.0), "kWh": ("J", 3.6e6), "kW": ("W", 1e3), "mA": ("A", 1e-3), "mV": ("V", 1e-3)}
 TRIED = {
@@ -52,19 +52,16 @@ TRIED = {
     "simulated": "tried on the simulated node only",
     "nothing": "tried on nothing: written from its MIB",
 }
-_NAME = re.compile(r"(\{id\}|\d+)(\.\d+)+")
-_READ = ("read_units", "read_digits", "read_factor", "read_accuracy", "read_time")
-_TOP = (
-    *("title", "tried", "sysobjectid", "model", "serial", "resettable"),
-    *("zero_is_unmetered", "zero_is_uncounted", "sentinels", "accuracy", "units"),
-)
-_LEVEL = (*_READ, "rows", "names", "whole", "noun", "valid", "adds", "number", "labels", "values")
-_COLUMN = ("oid", "suffix", "scale", "modulus", "signed", "least", "most", "label", "unit")
+_OID = re.compile(r"(\{id\}|\d+)(\.\d+)+")
+_OID_KEYS = frozenset({"oid", "sysobjectid", "model", "serial", "names", "whole", "valid", "labels", "values"})
+_OID_KEYS |= {"read_digits", "read_factor", "read_units", "read_accuracy"}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Describe one channel: its column, what follows a row's number, what a count is worth (None: the device tells).
+    """Describe one channel: its column, the suffix behind a row's index, what a count is worth (None: read_*).
 
     Numbers in SI below `least` or above `most` are not shown. `label` is the text by which the device lists it, `unit`
     the unit of its MIB where the device tells digits and no unit.
@@ -80,10 +77,6 @@ class Column:
     label: str = ""
     unit: str = ""
 
-    def at(self, row: str, oid: str = "") -> str:
-        """Return the full name for a row, in this column or in one beside it."""
-        return ".".join(filter(None, (oid or self.oid, row, self.suffix)))
-
     def is_known(self, value: object, scale: float, sentinels: frozenset[int]) -> bool:
         """Return whether a count is a number of this channel: not a text, not "unknown", not beyond its limits."""
         return is_number(value, scale, self.least, self.most, sentinels)
@@ -98,29 +91,32 @@ def is_number(value: object, scale: float, least: float, most: float, sentinels:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Describe the rows of one kind (units, phases, outlets): where they are listed, named, and what they show.
+    """Describe the rows of one kind (units, phases, outlets): where they are listed, named, and their columns.
 
-    `whole` is a column that shows 0 for rows that are the whole, where others are parts of them. `noun` is what a row
-    is, where it is a part of one device (a line of a UPS) and not a device of its own. `valid` is a column that shows 0
-    for rows that are not there. `adds` is False where nobody says that the rows add up. `number` says where in its
-    index a row has its own number. `labels` is a column of texts that say what the rows of `values` are.
+    `whole` is a column that shows 0 for rows that contain the others. `noun` names a row that is a part of one device
+    (a line of a UPS). `valid` is a column that shows 0 for rows that are absent. `adds` is False where no source says
+    that the rows add up. `number` says where in its index a row has its own number. `labels` is a column of texts that
+    name the rows of `values`. The columns `read_*` tell what counts are worth.
     """
 
     name: str
-    rows: Column | None
-    names: tuple[str, ...]
     columns: tuple[Column, ...]
-    read: Mapping[str, str]
+    rows: Column | None = None
+    names: tuple[str, ...] = ()
     whole: str = ""
     noun: str = ""
     valid: str = ""
     adds: bool = True
     number: str = "last"
     labels: str = ""
+    read_digits: str = ""
+    read_factor: str = ""
+    read_units: str = ""
+    read_accuracy: str = ""
 
     @property
     def word(self) -> str:
-        """Return what a row is called."""
+        """Return the word for a row."""
         return self.noun or self.name
 
 
@@ -129,23 +125,24 @@ class Table:
     """Describe a maker's device.
 
     `others` are further levels that show the whole, read where the ones before know no power. `passed` are the sources
-    that the device has and that know no power, in words, once it was asked.
+    that an asked device has and that know no power, in words. `update_s` is how often the maker says that values
+    change.
     """
 
     vendor: str
     title: str
-    tried: str
-    prefixes: tuple[str, ...]
-    model: str
-    serial: str
-    resettable: bool
-    zero_is_unmetered: bool
-    zero_is_uncounted: bool
-    sentinels: frozenset[int]
-    gain: float
-    reference: str
-    units: Mapping[str, str]
+    sysobjectid: tuple[str, ...]
+    accuracy: Mapping[str, Any]
     levels: Mapping[str, Level]
+    tried: str = "nothing"
+    model: str = ""
+    serial: str = ""
+    update_s: float | None = None
+    resettable: bool = False
+    zero_is_unmetered: bool = False
+    zero_is_uncounted: bool = False
+    sentinels: frozenset[int] = FULL
+    units: Mapping[str, str] = field(default_factory=dict)
     others: tuple[Level, ...] = ()
     passed: tuple[str, ...] = ()
     template: str = ""
@@ -154,7 +151,7 @@ class Table:
         """Return this table with each of the levels that show the whole, the best first."""
         return [self, *(replace(self, levels={**self.levels, "unit": level}) for level in self.others)]
 
-    def resolve(self, object_id: str) -> Table:
+    def resolve_model(self, object_id: str) -> Table:
         """Return the table of the model that has this sysObjectID, where makers give each model a tree of its own."""
         if not self.template or not object_id:
             return self
@@ -173,98 +170,67 @@ def find_maker(vendor: str) -> Table:
     """Return a table by name. Raises ConfigError with the nearest name."""
     known = load_tables()
     if vendor not in known:
-        raise ConfigError(f"vendor is {vendor!r}", where="meter snmp", next=suggest_name(vendor, list(known)))
+        advice = suggest_name(vendor, list(known))
+        raise ConfigError(f"vendor is {vendor!r}", where="meter snmp", next=advice, code="config.vendor")
     return known[vendor]
-
-
-def list_makers() -> str:
-    """Return the list of makers in the README: what of a device is read, and what it was tried on."""
-    lines = ["| `vendor` | device | reads | |", "|---|---|---|---|"]
-    for name, one in sorted(load_tables().items()):
-        levels = (one.levels["unit"], *one.others, *(level for key, level in one.levels.items() if key != "unit"))
-        read = ", ".join(dict.fromkeys(f"{level.word}s" for level in levels))
-        lines.append(f"| `{name}` | {one.title} | {read.replace('batterys', 'battery')} | {TRIED[one.tried]} |")
-    return "\n".join(lines)
 
 
 @lru_cache(maxsize=256)
 def parse_table(vendor: str, text: str) -> Table:
     """Read a table. Raises ConfigError for what does not fit."""
     data = tomllib.loads(text)
-    levels = {key: value for key, value in data.items() if key not in _TOP}
-    wrong = [key for key in levels if key not in (*PIECES, *STATES)]
-    if wrong or "unit" not in levels:
-        raise ConfigError(f"wrong levels {wrong or 'none'}", where=vendor, next=f"valid: {PIECES}, {list(STATES)}")
-    if data.get("tried", "nothing") not in TRIED:
-        raise ConfigError(f"tried is {data['tried']!r}", where=vendor, next=f"valid: {', '.join(TRIED)}")
-    units = levels["unit"] if isinstance(levels["unit"], list) else [levels["unit"]]
-    first, *others = (_level(vendor, "unit", value) for value in units)
-    return Table(
-        vendor,
-        data["title"],
-        data.get("tried", "nothing"),
-        tuple(_oid(vendor, prefix) for prefix in data["sysobjectid"]),
-        _oid(vendor, data.get("model", "")),
-        _oid(vendor, data.get("serial", "")),
-        bool(data.get("resettable", False)),
-        bool(data.get("zero_is_unmetered", False)),
-        bool(data.get("zero_is_uncounted", False)),
-        FULL | frozenset(data.get("sentinels", ())),
-        float(data["accuracy"]["gain"]),
-        data["accuracy"]["reference"],
-        data.get("units", {}),
-        {"unit": first} | {key: _level(vendor, key, value) for key, value in levels.items() if key != "unit"},
-        tuple(others),
-        template=text if "{id}" in text else "",
-    )
+    levels = {key: data.pop(key) for key in (*PIECES, *STATES) if key in data}
+    is_stated = set(data.get("accuracy", ())) == {"gain", "reference"}
+    if "unit" not in levels or not is_stated or data.get("tried", "nothing") not in TRIED:
+        what = "it lacks [unit] or accuracy = { gain, reference }, or has another word for tried"
+        raise _refuse_table(vendor, what, f"tried: {', '.join(TRIED)}")
+    units = levels.pop("unit")
+    first, *others = (_parse_level(vendor, "unit", unit) for unit in (units if isinstance(units, list) else [units]))
+    data |= {
+        "sysobjectid": tuple(data.get("sysobjectid", ())),
+        "sentinels": FULL | frozenset(data.get("sentinels", ())),
+    }
+    parsed = {"unit": first} | {key: _parse_level(vendor, key, value) for key, value in levels.items()}
+    template = text if "{id}" in text else ""
+    return _make_record(Table, vendor, data, vendor=vendor, levels=parsed, others=tuple(others), template=template)
 
 
-def _level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
+def _parse_level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
     where = f"{vendor}: {name}"
-    channels = {key: value for key, value in data.items() if key not in _LEVEL}
-    for key in channels:
-        if key not in QUANTITIES:
-            raise ConfigError(f"unknown channel {key!r}", where=where, next=suggest_name(key, list(QUANTITIES)))
-    values = data.get("values", "")
-    columns = tuple(_column(where, key, {"oid": values} | value) for key, value in channels.items())
-    tells = "read_digits" in data or "read_factor" in data
-    if any(column.scale is None for column in columns) and not tells:
-        raise ConfigError("a channel has no scale and the device tells none", where=where, next="give scale")
-    if data.get("number", "last") not in ("first", "last"):
-        raise ConfigError(f"number is {data['number']!r}", where=where, next="valid: first, last")
-    return Level(
-        name,
-        _column(where, "rows", data["rows"]) if "rows" in data else None,
-        tuple(_oid(where, oid) for oid in data.get("names", ())),
-        columns,
-        {key: _oid(where, data[key]) for key in _READ if key in data},
-        _oid(where, data.get("whole", "")),
-        str(data.get("noun", "")),
-        _oid(where, data.get("valid", "")),
-        bool(data.get("adds", True)),
-        data.get("number", "last"),
-        _oid(where, data.get("labels", "")),
+    columns = [
+        _make_record(Column, where, {"oid": data.get("values"), "most": MOST.get(key, inf)} | value, name=key)
+        for key, value in data.items()
+        if key in QUANTITIES
+    ]
+    others = {key: value for key, value in data.items() if key not in QUANTITIES and key != "values"}
+    if "rows" in others:
+        others["rows"] = _make_record(Column, where, others["rows"], name="rows")
+    level = _make_record(
+        Level, where, others | {"names": tuple(others.get("names", ()))}, name=name, columns=tuple(columns)
     )
+    if any(column.scale is None for column in columns) and not (level.read_digits or level.read_factor):
+        raise _refuse_table(where, "a channel has no scale, and the device tells none", "give scale")
+    if level.number not in ("first", "last"):
+        raise _refuse_table(where, f"number is {level.number!r}", "valid: first, last")
+    return level
 
 
-def _column(where: str, name: str, data: Mapping[str, Any]) -> Column:
-    if wrong := set(data) - set(_COLUMN):
-        raise ConfigError(f"unknown key {min(wrong)!r} of {name}", where=where, next=f"valid: {', '.join(_COLUMN)}")
-    scale, modulus = data.get("scale"), data.get("modulus")
-    return Column(
-        name,
-        _oid(where, data["oid"]),
-        str(data.get("suffix", "")),
-        None if scale is None else float(scale),
-        None if modulus is None else float(modulus),
-        -inf if data.get("signed", False) else float(data.get("least", 0.0)),
-        float(data.get("most", MOST.get(name, inf))),
-        str(data.get("label", "")),
-        str(data.get("unit", "")),
-    )
+def _make_record(kind: type[T], where: str, data: Mapping[str, Any], **given: Any) -> T:
+    """Return a record of the keys of a file. Raises ConfigError for keys that it has not, and for wrong names."""
+    known = [one.name for one in fields(kind) if one.name not in given]  # type: ignore[arg-type]
+    if kind is Level:
+        known += QUANTITIES
+    for key, value in data.items():
+        if key not in known:
+            raise _refuse_table(where, f"unknown key {key!r}", suggest_name(key, known))
+        for oid in (value if isinstance(value, list | tuple) else [value]) if key in _OID_KEYS else ():
+            if not isinstance(oid, str) or not _OID.fullmatch(oid):
+                raise _refuse_table(where, f"{oid!r} is no object identifier", "write it as numbers: 1.3.6.1")
+    try:
+        return kind(**data, **given)
+    except TypeError as error:
+        raise _refuse_table(where, str(error), "see the README of joulelab.instruments.snmp") from None
 
 
-def _oid(where: str, oid: str) -> str:
-    if oid and not _NAME.fullmatch(oid):
-        raise ConfigError(f"{oid!r} is no object identifier", where=where, next="write it as numbers: 1.3.6.1")
-    return oid
+def _refuse_table(where: str, what: str, advice: str) -> ConfigError:
+    return ConfigError(what, where=where, next=advice, code="config.table")

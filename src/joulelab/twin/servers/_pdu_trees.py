@@ -261,7 +261,7 @@ def _ups(bench: Bench) -> Tree:
     return w.tree
 
 
-# For each maker: the tree, sysObjectID, sysDescr, whether single outlets are metered, what a trap of it is.
+# For each maker: the tree, sysObjectID, sysDescr, whether single outlets are metered.
 MAKERS = {
     "apc_rpdu2": (_apc_rpdu2, "1.3.6.1.4.1.318.1.3.4.6", "APC Web/SNMP Management Card", True),
     "apc_rpdu": (_apc_rpdu, "1.3.6.1.4.1.318.1.3.4.5", "APC Web/SNMP Management Card (AP7820)", False),

@@ -14,9 +14,9 @@ from joulelab.instruments.ipmi.settings import read_settings as read_ipmi_settin
 from joulelab.instruments.ipmi.streams import StreamFactory
 from joulelab.instruments.modbus.settings import read_settings as read_modbus_settings
 from joulelab.instruments.settings import check_keys, seconds
-from joulelab.instruments.snmp import expected as snmp
 from joulelab.twin.panel import PanelFlaws
 from joulelab.twin.virtual import gpus, panels
+from joulelab.twin.virtual.pdu_streams import list_pdu_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def _modbus(bench: Bench, name: str, mounted: Mounted) -> Measured:
 
 
 def _snmp(bench: Bench, name: str, mounted: Mounted) -> Measured:
-    return panels.polled(bench, name, mounted, snmp.streams_of(_entry(name, mounted)))
+    return panels.polled(bench, name, mounted, list_pdu_streams(_entry(name, mounted)))
 
 
 def _ipmi(bench: Bench, name: str, mounted: Mounted) -> Measured:
@@ -83,7 +83,7 @@ def _rapl(bench: Bench, name: str, mounted: Mounted) -> Measured:
 
 def gain_of(bench: Bench, name: str, mounted: Mounted) -> float:
     """Return by how much a node's meter is wrong as a whole: the mean over its outlets, which share alike."""
-    outlets = snmp.streams_of(_entry(name, mounted)) if mounted.family == "snmp" else ()
+    outlets = list_pdu_streams(_entry(name, mounted)) if mounted.family == "snmp" else ()
     return fmean(bench.gain(name, mounted, device) for device in [one.scope for one in outlets] or [mounted.point])
 
 

@@ -1,11 +1,11 @@
-"""Tell what a PDU of a given maker would deliver, without one: its streams as the meter would plan them."""
+"""List the streams that a PDU of a given maker would have, without one: planned by the meter from the maker's table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from joulelab.instruments.snmp.plan import MAIN, Planner
 from joulelab.instruments.snmp.settings import read_settings
-from joulelab.instruments.snmp.setup import MAIN, Planner
 from joulelab.instruments.snmp.tables import find_maker
 
 if TYPE_CHECKING:
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 VENDOR = "apc_rpdu2"
 
 
-def streams_of(config: Mapping[str, Any]) -> list[Stream]:
+def list_pdu_streams(config: Mapping[str, Any]) -> list[Stream]:
     """Return the streams of a PDU's entry: those of its outlets, or of the whole unit. Raises ConfigError, Unavailable.
 
     A table whose units the device itself tells shows nothing here.
     """
-    wanted = read_settings({"address": "twin", "community": "twin", "vendor": VENDOR, "phases": False, **config})
-    source = find_maker(wanted.vendor or VENDOR)
-    rows = wanted.outlets or wanted.units or (1,)
-    planner = Planner(wanted, cast("Session", _Told(source, rows)), source)
-    return [piece.stream for piece in planner.plan().pieces if piece.stream.table == MAIN]
+    settings = read_settings({"address": "twin", "community": "twin", "vendor": VENDOR, "phases": False, **config})
+    source = find_maker(settings.vendor or VENDOR)
+    rows = settings.outlets or settings.units or (1,)
+    planner = Planner(settings, cast("Session", TableSession(source, rows)), source)
+    return [piece.stream for piece in planner.make_plan().pieces if piece.stream.table == MAIN]
 
 
-class _Told:
+class TableSession:
     """Answer as a device would that has just these rows, and a number in each column."""
 
     where = "twin"

@@ -398,6 +398,34 @@ def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkey
     assert (here / "home" / "joulelab" / "joulelab.toml").is_file()
 
 
+CHOOSING = """
+from joulelab.core.errors import ConfigError
+from tests.run.config.instrument import Pretended
+from joulelab.instruments import wall
+SUMMARY, PRIVILEGE, TRIED, DEFAULT = "a choice", "none", "nothing", False
+CONFIG = wall.COMMON | {"chassis": "a box", "sensor": "a sensor", "watts": "power"}
+def open_meter(config):
+    if "sensor" in config:
+        return Pretended(config)
+    error = ConfigError("two powers: choose a sensor", code="config.several-powers")
+    error.choices = (("5 W", {"chassis": "1", "sensor": "a"}), ("6 W", {"chassis": "1", "sensor": "b"}))
+    raise error
+"""
+
+
+def test_choices_are_offered_by_number_at_a_terminal(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "choosing.py").write_text(CHOOSING)
+
+    class Terminal:
+        stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
+
+    monkeypatch.setattr(adding, "sys", Terminal)
+    monkeypatch.setattr(adding.click, "prompt", lambda _, **options: options["type"].max)
+    call("meters", "--add", "choosing.py", "--file", "chosen.toml")
+    (entry,) = tomllib.loads((here / "chosen.toml").read_text())["meters"].values()
+    assert (entry["chassis"], entry["sensor"]) == ("1", "b")
+
+
 @pytest.mark.system
 def test_a_signal_ends_the_wait_for_slow_meters(tmp_path: Path) -> None:
     configure(tmp_path, "opens_in_s = 600.0\n")

@@ -446,6 +446,9 @@ def _try_meter(table: MeterTable, module: Any) -> tuple[MeterOpener, list[Readin
             finally:
                 meter.close()
         except ConfigError as error:
+            if error.choices and sys.stdin.isatty():
+                table.values |= _ask_choice(error)
+                continue
             key = find_missing_key(error, module, table.values)
             if key is None:
                 raise
@@ -481,6 +484,15 @@ def find_missing_key(error: ConfigError, module: Any, given: dict[str, Any]) -> 
     named = [*re.findall(r"\w+", error.what), *re.findall(r"(\w+) ?=", error.next or "")]
     keys = [key for key in getattr(module, "CONFIG", {}) if key not in given]
     return next((word for word in named if word in keys), None)
+
+
+def _ask_choice(error: ConfigError) -> dict[str, str]:
+    """Print the settings that an error offers, and return those that the person chooses."""
+    click.echo(str(error.what), err=True)
+    for number, (text, _) in enumerate(error.choices, 1):
+        click.echo(f"{number:3}  {text}", err=True)
+    number = click.prompt("Which one", type=click.IntRange(1, len(error.choices)), err=True)
+    return error.choices[number - 1][1]
 
 
 def _ask_value(key: str, opener: MeterOpener) -> str:

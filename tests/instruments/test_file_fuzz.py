@@ -188,4 +188,4 @@ def test_noise_is_no_file(tmp_path: Path, rounds: int) -> None:
     for _ in range(rounds // 5):
         path.write_bytes(b"PAR1" + rng.randbytes(rng.randint(0, 400)) + b"PAR1")
         with pytest.raises(JoulelabError):
-            open_archive({"path": str(path), "format": "parquet", "time": "t", "columns": []})
+            open_archive({"path": str(path), "time": "t", "columns": []})

@@ -10,6 +10,7 @@ from tests.instruments.file_bench import (
     T0,
     at,
     fetch_all,
+    fetch_one,
     guess_text,
     list_events,
     list_problems,
@@ -42,6 +43,7 @@ def make_file(head: str, *rows: str) -> str:
         ("outlet1_w,outlet2_w", ["outlet:1", "outlet:2"]),
         ("node_power_w,energy_kwh", ["node.ac"]),
         ("rack_power_w,temp_c", ["rack"]),
+        ("power_draw_w,sm_mhz", ["gpu:0"]),
     ],
 )
 def test_scopes_and_units_are_in_the_names_of_columns(tmp_path: Path, head: str, scopes: list[str]) -> None:
@@ -102,6 +104,7 @@ def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: P
         ("t,power_w", "12.5,500", "config.no-time", "--time t=seconds"),
         ("time,power_w", "05/01/2024 12:00:00,500", "config.no-time", '--time "time=%m/%d/%Y %H:%M:%S"'),
         ("time,power_w", "May 1st,500", "config.no-time", '--time "time=%d.%m.%Y'),
+        ("time_per_epoch,average_power", "20.6,96.6", "config.no-time", "--time COLUMN"),
         ("Report of rack 7", "power", "config.no-time", "header=3"),
     ],
 )
@@ -192,6 +195,9 @@ def test_energies_of_single_rows_are_no_counter(tmp_path: Path) -> None:
         _ = guess_text(tmp_path, make_file("t,energy_j", *rows)).interval
     rows = [f"{at(k)},{c}" for k, c in enumerate([*range(100, 140), *range(40)])]
     assert len(fetch_all(guess_text(tmp_path, make_file("t,energy_j", *rows)))[0].rows) == 80, "one reset"
+    still = guess_text(tmp_path, make_file("t,energy_kwh", *(f"{at(k)},5" for k in range(40))))
+    assert not any(v == v for v in list_values(fetch_one(still)))
+    assert "energy_kwh: a counter that stands still is left out" in list_problems(still)
 
 
 def test_what_a_name_does_not_show_is_told(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from tests.instruments.file_bench import (
 
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.instruments.file import CONFIG, open_archive
+from joulelab.instruments.file.values import UNITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,14 +81,12 @@ def test_wandb(tmp_path: Path) -> None:
         ({"columns": [{"column": "watts", "scope": "node.ac", "unit": "horse"}]}, "is 'horse'"),
         ({"columns": [{"column": "watts", "scope": "node.ac", "unit": "A", "kind": "power"}]}, "is no power"),
         ({"columns": [{"column": "watts", "scope": "gpu:{device}", "unit": "W"}]}, "needs a device"),
-        ({"columns": [{"column": "watts", "scope": "gpu:0", "unit": "W", "limits": [5, 1]}]}, "limits is"),
         ({"columns": "watts"}, "list of tables"),
         ({"device": "t"}, "used by no scope"),
         ({"where": {"column": "outlett", "equals": "3"}}, "there is no column 'outlett'"),
         ({"time": {"column": "t", "format": "unix_mss"}}, "did you mean 'unix_ms'"),
         ({"time": {"column": "t", "zone": "Europe/Berln"}}, "did you mean 'Europe/Berlin'"),
         ({"time": {"column": "t", "format": "seconds", "start": "noon"}}, "'noon' is no time"),
-        ({"format": "xlsx"}, "csv or parquet or spl or mllog"),
         ({"decimal": "x"}, "decimal is"),
         ({"header": -1}, "header is"),
         ({"delimiter": ", "}, "one character"),
@@ -149,8 +149,11 @@ def test_units_at_the_end_of_a_header_count(tmp_path: Path, head: str, unit: str
 )
 def test_units_at_the_end_of_a_header_must_agree(tmp_path: Path, head: str, unit: str) -> None:
     columns = [{"column": head, "scope": "node.ac", "unit": unit}]
-    with pytest.raises(ConfigError, match=f"by its header, not in {unit}; type --map"):
+    with pytest.raises(ConfigError) as error:
         open_text(tmp_path, make_log(1, head=f"t,{head}"), columns=columns)
+    assert error.value.code == "config.header-unit"
+    found = fetch_one(open_text(tmp_path, make_log(1, 2, head=f"t,{head}"), columns=columns, header_units=False))
+    assert list_values(found) == [1.0 * UNITS[unit].factor, 2.0 * UNITS[unit].factor]
 
 
 def test_a_unit_that_may_be_two_is_asked_for(tmp_path: Path) -> None:
@@ -165,6 +168,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         open_archive({"path": str(tmp_path), "time": "t", "columns": POWER})
     with pytest.raises(Unavailable, match="no header and no rows"):
         open_text(tmp_path, "")
+    for head in (b"PK\x03\x04 xlsx", b'{"a": 1}', b"BZh9"):
+        with pytest.raises(Unavailable) as error:
+            open_text(tmp_path, head)
+        assert error.value.code == "unavailable.packed-file"
+    with pytest.raises(ReadFailed) as damaged:
+        open_text(tmp_path, gzip.compress(make_log(*range(999)).encode())[:-40]).fetch(0, 1)
+    assert damaged.value.code == "read-failed.damaged-file"
     with pytest.raises(ReadFailed, match="no row fits"):
         _ = open_text(tmp_path, "t,watts\n").interval
     with pytest.raises(ConfigError, match="no path"):

@@ -218,13 +218,6 @@ def test_a_power_that_no_device_has_is_refused_with_its_line(tmp_path: Path, val
     assert not (tmp_path / "runs").exists()
 
 
-def test_stated_limits_count_before_those_of_the_scope(tmp_path: Path, log: Path) -> None:
-    log.write_text("t,w\n1714564800,5\n1714564801,26\n1714564802,8\n")
-    column = {"column": "w", "scope": "node.ac", "unit": "W", "limits": [0, 20]}
-    with pytest.raises(ReadFailed, match=r"limits is \[0.0, 20.0\]"):
-        import_archives(tmp_path / "runs", [asked(log, columns=[column])], WANTED)
-
-
 def test_a_huge_energy_is_refused(tmp_path: Path) -> None:
     """Sums and squares of it would not fit into a float."""
     with pytest.raises(StoreError, match=r"at 2024-05-01T12:00:01\+00:00 is no reading .*import it again"):

@@ -165,7 +165,7 @@ def _refuse_impossible_powers(request: ArchiveRequest, archive: Archive, fetched
     for one in fetched:
         most_w = MOST_W.get(find_family(one.stream.scope), MOST_ELSE_W)
         for k, spec in enumerate(one.stream.channels):
-            low_w, high_w = spec.limits or (-BELOW_ZERO_W - spec.accuracy.offset, most_w)
+            low_w, high_w = -BELOW_ZERO_W - spec.accuracy.offset, most_w
             if spec.kind != "power":
                 continue
             wrong = [(row[0], row[2][k]) for row in one.rows if row[2][k] < low_w or row[2][k] > high_w]
@@ -174,7 +174,6 @@ def _refuse_impossible_powers(request: ArchiveRequest, archive: Archive, fetched
             (at_ns, watts), scope = wrong[0], one.stream.scope
             line, column, text = archive.find_cell(at_ns, one, spec.name)  # type: ignore[attr-defined]
             why = "it is below zero" if watts < low_w else f"no such device reaches {high_w:g} W"
-            why = f"limits is {list(spec.limits)}" if spec.limits else why
             raise ReadFailed(
                 f"{watts:g} W is no power of {scope}",
                 where=f"{request.settings.get('path')}, line {line}, column {column!r}",

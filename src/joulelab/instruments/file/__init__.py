@@ -15,10 +15,10 @@ from joulelab.instruments.file.guesses import guess_layout
 from joulelab.instruments.file.layout import Header, make_layout
 from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
 from joulelab.instruments.file.presets import PRESETS, apply_preset, check_preset, find_preset
-from joulelab.instruments.file.sources import CsvSource, ParquetSource, hash_file, read_lines
+from joulelab.instruments.file.sources import PARQUET, CsvSource, ParquetSource, hash_file, open_bytes, read_lines
 from joulelab.instruments.file.streams import (
     Track,
-    drop_zeros,
+    drop_false_values,
     find_mixed_rows,
     find_update,
     is_much,
@@ -26,7 +26,7 @@ from joulelab.instruments.file.streams import (
     refuse_texts,
 )
 from joulelab.instruments.file.values import BadStamp, find_zone
-from joulelab.instruments.settings import check_keys, seconds, text
+from joulelab.instruments.settings import check_keys, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,17 +38,14 @@ PRIVILEGE = "none beyond reading the file"
 TRIED = "public logs of nodes and GPUs, a submission of MLPerf Inference, and files made for tests"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
-CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
+CONFIG = {k: v for k, v in wall.COMMON.items() if k not in ("timeout_s", "period_s")} | {
     "path": "the file, also compressed by gzip",
-    "format": "csv, parquet, or MLPerf's spl or mllog (found from the file)",
     "preset": f"a known layout: {', '.join(PRESETS)}",
     "delimiter": "separator of cells (guessed from the header)",
     "decimal": "decimal mark: . or ,",
     "thousands": "separator of thousands, if there is one",
     "header": "line of the column names; 0 = there are none, and columns are called 1, 2, ...",
     "header_units": "false = units in the header are wrong, and those of `columns` count",
-    "comment": "beginning of lines to leave out (#)",
-    "encoding": "utf-8, utf-16, latin-1 ...",
     "missing": 'text that means "no value", beside N/A, -, nan and empty cells, or a list of them',
     "time": "the time stamps: {column, format, zone, start}",
     "clock_offset_s": "seconds to add to the file's time stamps",
@@ -57,7 +54,6 @@ CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
     "device": "column that separates devices; used in scopes as {device}",
     "host": "the node's name, or {column} if a column has it",
 }
-FORMATS = ("csv", "parquet", "spl", "mllog")
 MOST_PROBED = 1000  # lines in which a log of MLPerf has to show itself
 
 
@@ -95,7 +91,6 @@ class FileArchive:
             self.remarks.append(
                 "the accuracy of its meter is not in the file: type gain=0.01 for 1 % to get an interval"
             )
-        self._period_s = seconds(self.layout.label, config, "period_s", 1.0) if "period_s" in config else None
 
     def _complete_settings(self, config: dict[str, Any], header: Header) -> dict[str, Any]:
         """Return the settings with those of a preset, or with guessed ones; adds remarks on both."""
@@ -147,7 +142,7 @@ class FileArchive:
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:
         """Return the readings of [start, end], and the nearest rows outside. Raises MeterError."""
         parts = [track.cut_rows(start_utc_ns, end_utc_ns) for track in self._load_tracks()]
-        found = [one for p in parts for one in make_streams(p, self.layout, self._period_s, self._updates_s)]
+        found = [one for p in parts for one in make_streams(p, self.layout, self._updates_s)]
         # Events of the whole file are in its first stream.
         return [replace(found[0], events=[*self._events, *found[0].events]), *found[1:]]
 
@@ -197,7 +192,7 @@ class FileArchive:
                 code="read-failed.mixed-rows",
             )
         problems = self._list_problems(tracks)
-        problems += [remark for track in tracks for remark in drop_zeros(track, layout)]
+        problems += [remark for track in tracks for remark in drop_false_values(track, layout)]
         if bad_times:
             problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
         event = {"t": min(t.times[0] for t in tracks), "event": "problem", "meter": layout.label}
@@ -250,11 +245,10 @@ def _check_form(config: Mapping[str, Any]) -> Path:
     """Return the path of the file; check how it is written. Raises ConfigError."""
     check_keys("file", config, CONFIG)
     label = wall.label_of(config)
-    path, form = text(label, config, "path"), text(label, config, "format")
-    decimal, delimiter, header = text(label, config, "decimal"), text(label, config, "delimiter"), config.get("header")
+    path, decimal, delimiter = (text(label, config, key) for key in ("path", "decimal", "delimiter"))
+    header = config.get("header")
     rules = (
         (bool(path), "path", 'set path = "power.csv"'),
-        (form in (None, *FORMATS), "format", " or ".join(FORMATS)),
         (decimal in (None, "", ".", ","), "decimal", "'.' or ','"),
         (delimiter is None or len(delimiter) == 1, "delimiter", "give one character"),
         (header is None or (type(header) is int and header >= 0), "header", "give a line number, or 0 for none"),
@@ -268,12 +262,11 @@ def _check_form(config: Mapping[str, Any]) -> Path:
 
 
 def _open_source(path: Path, config: Mapping[str, Any]) -> CsvSource | ParquetSource:
-    label, encoding = wall.label_of(config), text(wall.label_of(config), config, "encoding")
-    form = config.get("format") or ("parquet" if path.suffix.lower() in (".parquet", ".pq") else None)
-    if form == "parquet":
-        return ParquetSource(path)
-    form = form or config.get("preset")
-    for number, line in read_lines(path, encoding) if form is None else ():
+    with open_bytes(path) as file:
+        if file.read(len(PARQUET)) == PARQUET:
+            return ParquetSource(path)
+    form = config.get("preset")
+    for number, line in read_lines(path) if form is None else ():
         if MARK in line:
             form = "mllog"
         elif line.startswith("Time,") and ",Watts," in line:
@@ -281,11 +274,10 @@ def _open_source(path: Path, config: Mapping[str, Any]) -> CsvSource | ParquetSo
         if form is not None or number > MOST_PROBED:
             break
     if form == "spl":
-        return SplSource(path, encoding=encoding)
+        return SplSource(path)
     if form == "mllog":
         side = {"node.ac": "AC", "node.dc": "DC"}.get(str(config.get("feeds") or ""), "")
         time = config.get("time")
         zone = time.get("zone") if isinstance(time, dict) else None
-        return MllogSource(path, encoding=encoding, side=side, zone=find_zone(str(zone), str(path)) if zone else None)
-    comment, decimal = text(label, config, "comment", "#") or "", text(label, config, "decimal") or "."
-    return CsvSource(path, text(label, config, "delimiter"), config.get("header"), comment, encoding, decimal)
+        return MllogSource(path, side=side, zone=find_zone(str(zone), str(path)) if zone else None)
+    return CsvSource(path, config.get("delimiter"), config.get("header"), config.get("decimal") or ".")

@@ -24,6 +24,7 @@ WORDS = {"gpu": "gpu", "cpu": "cpu", "package": "cpu", "dram": "dram", "psu": "p
 WORDS |= dict.fromkeys(("ac", "wall", "mains", "node", "server"), "node.ac") | {"dc": "node.dc"}
 WORDS |= dict.fromkeys(("power", "p", "energy", "e", "active", "real", "draw", "watts", "watt", "joules", "w", "j"), "")
 WORDS |= dict.fromkeys(("input", "total", "system", "consumption", "usage", "used", "kw", "wh", "kwh", "kj"), "")
+GPU_WORDS = {"sm", "pstate", "cuda"}  # of columns beside the power of a single GPU
 # Of several words the most precise one: node_dc_w is node.dc.
 RANKS = ("gpu", "cpu", "dram", "psu", "outlet", "node.dc", "rack", "node.ac")
 NO_START = "2000-01-01T00:00:00Z"  # of times that count from an unknown start; no energy depends on it
@@ -88,7 +89,7 @@ def _guess_time(
     if not rows:
         raise ConfigError("the file has a header and no rows", where=header.where, code="config.no-rows")
     words = [_split_words(name) for name in header.names]
-    named = [k for k, some in enumerate(words) if some and some[0] in TIME_NAMES]
+    named = [k for k, some in enumerate(words) if some and some[0] in TIME_NAMES and "per" not in some]
     both = [k for name in ("date", "time") for k in named if words[k] == [name]]
     column = given.get("column")
     if column:
@@ -155,6 +156,7 @@ def _guess_columns(config: Mapping[str, Any], header: Header, rows: Sequence[Seq
     """Map the columns whose unit and scope are in their names. Raises ConfigError where there is none."""
     devices = {name: family for name in header.names if (family := DEVICE_NAMES.get(name.strip().lower()))}
     device = next(iter(devices), None) if "device" not in config and len(devices) == 1 else None
+    is_gpu_log = any(GPU_WORDS & {*_split_words(name)} for name in header.names) and device is None
     columns: list[dict[str, Any]] = []
     kinds: list[tuple[str, str]] = []
     for k, name in enumerate(header.names):
@@ -165,6 +167,8 @@ def _guess_columns(config: Mapping[str, Any], header: Header, rows: Sequence[Seq
             guess.left_out += [name] if {"power", "energy"} & {*words} else []
             continue
         scope = _find_scope(words[:-1] if words[-1:] == [spelt.lower()] else words)
+        if scope == "node.ac" and not names_node and is_gpu_log:
+            scope = "gpu:0"
         if device is not None and (scope == devices[device] or (scope == "node.ac" and not names_node)):
             scope = f"{devices[device]}:{{device}}"
         if scope is None:

@@ -28,32 +28,10 @@ from joulelab.instruments.wall import STATES_OF, check_scope, label_of, place, s
 
 UNSTATED = Accuracy("unknown", reference="the file does not state its meter; give gain and reference")
 KINDS: tuple[Kind, ...] = ("power", "counter", "state")
-TIME_KEYS = {
-    "column": "name of the column with the time stamps, or a list (date, time)",
-    "format": "iso, unix, unix_ms, unix_us, unix_ns, seconds or milliseconds (from start), or a pattern of strptime",
-    "zone": "time zone of stamps that carry none (UTC)",
-    "start": "the time from which seconds or milliseconds count",
-}
-COLUMN_KEYS = {
-    "column": "its name in the file",
-    "scope": "what it covers (node.ac, gpu:{device})",
-    "unit": "W, kW, mW, J, Wh, kWh, ... ; from the header if that has it",
-    "kind": "power, counter or state; from the unit if not given",
-    "name": "name of the channel",
-    "quantity": "what is measured",
-    "update_s": "seconds between updates of the sensor",
-    "window_s": "seconds over which a value is averaged",
-    "seen": "share of the time that the sensor sees",
-    "modulus": "where a counter wraps, in the unit of the column",
-    "limits": "least and most true power, in W",
-    "gain": "possible error, as a fraction",
-    "offset_w": "possible error at any load, in W",
-    "reference": "source of gain and offset",
-    "parent": "the scope that contains it",
-    "sums": "the scope that is the sum of several of these",
-    "parts": "how many make that sum",
-}
-WHERE_KEYS = {"column": "name of the column", "equals": "the text of this column in rows to keep"}
+TIME_KEYS = dict.fromkeys(("column", "format", "zone", "start"), "")
+COLUMN_KEYS = dict.fromkeys(("column", "scope", "unit", "kind", "name", "quantity", "sums", "parts"), "")
+COLUMN_KEYS |= dict.fromkeys(("update_s", "window_s", "seen", "gain", "offset_w", "reference"), "")
+WHERE_KEYS = dict.fromkeys(("column", "equals"), "")
 MOST_NAMES = 30  # columns that a message lists
 _UNIT_AT_END = re.compile(r"(?i)[_\s.-](k?wh?|[mk]?j|mw)$")
 _PLAIN_UNITS = {unit.lower(): unit for unit in ("W", "kW", "Wh", "kWh", "J", "kJ")}  # case separates mW from MW
@@ -210,9 +188,9 @@ def _make_column(config: Mapping[str, Any], table: Mapping[str, Any], header: He
     if kind == "power" and unit.si != "W":
         what = f"{column!r} is no power: its unit is {unit.si}"
         raise ConfigError(what, where=where, next="correct unit or kind", code="config.kind")
-    for key in ("sums", "parent"):
-        if table.get(key):
-            check_scope(str(table[key]), where, key)
+    sums = str(table.get("sums") or "")
+    if sums:
+        check_scope(sums, where, "sums")
     scope = str(table.get("scope") or "")
     if scope:
         check_scope(scope, where, also=STATES_OF if kind == "state" else ("host",))
@@ -235,10 +213,24 @@ def _make_column(config: Mapping[str, Any], table: Mapping[str, Any], header: He
         # One file may hold several instruments: errors are common within a family only. The name of a file does not
         # separate instruments: two files may well come from one.
         accuracy = replace(accuracy, quantum=0.0, shared=f"file:{find_family(at['scope'])}")
+    own = clean_name(_remove_unit(column))
+    suffix = "" if unit.si == "1" else f"_{clean_name(unit.si).removeprefix('deg')}"
+    usual = {("power", "W"): "power_w", ("counter", "J"): "energy_j"}.get((kind, unit.si))
+    update_s, window_s = (
+        number(where, table, key, 0.0, above=-1e-12) if key in table else None for key in ("update_s", "window_s")
+    )
+    spec = Spec(
+        clean_name(str(table.get("name") or usual or (own if own.endswith(suffix) else own + suffix))),
+        str(table.get("quantity") or unit.quantity),
+        unit.si,
+        kind,
+        update_s,
+        window_s,
+        number(where, table, "seen", 1.0, above=0.0),
+        accuracy=accuracy,
+    )
     parts = int(number(where, table, "parts", at["parts"], above=-1))
-    parent, sums = table.get("parent", at["parent"]), str(table.get("sums") or at["sums"])
-    spec = _make_spec(table, unit, kind, where, accuracy)
-    return Column(index, column, at["scope"], spec, reader, parent, sums, parts)
+    return Column(index, column, at["scope"], spec, reader, at["parent"], sums or at["sums"], parts)
 
 
 def _find_column_unit(config: Mapping[str, Any], table: Mapping[str, Any], header: Header, index: int) -> Unit:
@@ -262,29 +254,3 @@ def _find_column_unit(config: Mapping[str, Any], table: Mapping[str, Any], heade
                 code="config.header-unit",
             )
     return unit
-
-
-def _make_spec(table: Mapping[str, Any], unit: Unit, kind: Kind, where: str, accuracy: Accuracy) -> Spec:
-    own = clean_name(_remove_unit(str(table["column"])))
-    suffix = "" if unit.si == "1" else f"_{clean_name(unit.si).removeprefix('deg')}"
-    usual = {("power", "W"): "power_w", ("counter", "J"): "energy_j"}.get((kind, unit.si))
-    seconds = {k: number(where, table, k, 0.0, above=-1e-12) if k in table else None for k in ("update_s", "window_s")}
-    limits = table.get("limits")
-    if limits is not None:
-        fits = isinstance(limits, list) and len(limits) == 2 and all(isinstance(v, int | float) for v in limits)
-        if not fits or not limits[0] < limits[1]:
-            advice = "give least and most power in W: [0, 700]"
-            raise ConfigError(f"limits is {limits!r}", where=where, next=advice, code="config.limits")
-        limits = float(limits[0]), float(limits[1])
-    return Spec(
-        clean_name(str(table.get("name") or usual or (own if own.endswith(suffix) else own + suffix))),
-        str(table.get("quantity") or unit.quantity),
-        unit.si,
-        kind,
-        seconds["update_s"],
-        seconds["window_s"],
-        number(where, table, "seen", 1.0, above=0.0),
-        number(where, table, "modulus", 0.0, above=0.0) * unit.factor if "modulus" in table else None,
-        limits,
-        accuracy,
-    )

@@ -99,13 +99,13 @@ class SplSource(CsvSource):
 
     def __post_init__(self) -> None:
         """Read the names of the first line."""
-        lines = (_read_pairs(line) for _, line in read_lines(self.path, self.encoding))
+        lines = (_read_pairs(line) for _, line in read_lines(self.path))
         self.names = next(([name for name, _ in pairs] for pairs in lines if pairs), [])
 
     def read_rows(self) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield line number and values of each line; one with other names is counted and left out."""
         self.faults, line = Faults(), "\n"
-        for number, line in read_lines(self.path, self.encoding):
+        for number, line in read_lines(self.path):
             pairs = _read_pairs(line)
             if pairs and [name for name, _ in pairs] == self.names:
                 # PTDaemon writes -1 for a value that it did not get.
@@ -230,7 +230,7 @@ class MllogSource(CsvSource):
     def __post_init__(self) -> None:
         """Read the file. Raises ConfigError for readings of an unknown side."""
         found, common = list[tuple[int, str, str, str, str]](), self.side
-        for number, line in read_lines(self.path, self.encoding):
+        for number, line in read_lines(self.path):
             entry = _read_entry(line)
             key, value, about = entry.get("key"), entry.get("value"), entry.get("metadata")
             about = about if isinstance(about, dict) else {}

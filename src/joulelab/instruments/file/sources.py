@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
+from joulelab.core.errors import Denied, ReadFailed, Unavailable
 from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DELIMITERS = (",", ";", "\t", "|")
 _BATCH = 100_000
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_GZIP = b"\x1f\x8b"
+_GZIP, PARQUET = b"\x1f\x8b", b"PAR1"  # first bytes
 # First bytes of files that hold a table in a form that is not read.
 _PACKED = {
     b"PK\x03\x04": "a spreadsheet or a zip archive",
@@ -29,6 +29,7 @@ _PACKED = {
     b"(\xb5/\xfd": "compressed by zstd",
     b"\xfd7zXZ": "compressed by xz",
     b"BZh": "compressed by bzip2",
+    b"{": "JSON",
 }
 
 
@@ -57,8 +58,6 @@ class CsvSource:
     path: Path
     delimiter: str | None = None
     header: int | None = None
-    comment: str = "#"
-    encoding: str | None = None
     decimal: str = "."
     names: list[str] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
@@ -66,7 +65,7 @@ class CsvSource:
 
     def __post_init__(self) -> None:
         """Read as far as the header."""
-        for number, line in read_lines(self.path, self.encoding):
+        for number, line in read_lines(self.path):
             if (self.header or 0) > number or (self.header != number and self._is_skipped(line)):
                 continue
             if not self.delimiter:
@@ -86,7 +85,7 @@ class CsvSource:
         """Yield line number and cells of each row. Raises MeterError."""
         self.faults = Faults()
         wanted, line = len(self.names), "\n"
-        for number, line in read_lines(self.path, self.encoding):
+        for number, line in read_lines(self.path):
             if number < self._begin or self._is_skipped(line):
                 continue
             cells = self._split_line(line)
@@ -99,7 +98,7 @@ class CsvSource:
         self.faults.is_cut = not line.endswith("\n")
 
     def _is_skipped(self, line: str) -> bool:
-        return not line.strip() or bool(self.comment and line.lstrip().startswith(self.comment))
+        return not line.strip() or line.lstrip().startswith("#")
 
     def _split_line(self, line: str) -> list[str]:
         # One line is one row: a lost quote must not swallow those that follow.
@@ -151,30 +150,18 @@ class ParquetSource:
             raise Unavailable(what, where=str(self.path), why=why, code="unavailable.no-parquet") from None
 
 
-def read_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line. Raises ReadFailed, ConfigError, Unavailable, Denied."""
-    if encoding is None:
-        with open_bytes(path) as file:
-            head = file.read(4)
-        encoding = next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line, UTF-8 or UTF-16 with its mark. Raises ReadFailed, Unavailable, Denied."""
+    with open_bytes(path) as file:
+        head = file.read(4)
+    encoding = next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
     try:
         # Bytes that are no text make a cell that is no number, and not an end of the whole file.
-        with (
-            open_bytes(path) as file,
-            TextIOWrapper(file, encoding=encoding, errors="backslashreplace", newline=None) as text,
-        ):
+        with TextIOWrapper(open_bytes(path), encoding=encoding, errors="backslashreplace", newline=None) as text:
             yield from enumerate(text, 1)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeError) as error:
         code = "read-failed.damaged-file"
         raise ReadFailed("the file cannot be read", where=str(path), why=str(error), code=code) from error
-    except LookupError:
-        advice = "utf-8, utf-16, latin-1 or cp1252"
-        what, code = f"there is no encoding {encoding!r}", "config.encoding"
-        raise ConfigError(what, where=str(path), next=advice, code=code) from None
-    except UnicodeError as error:
-        advice = "type encoding=utf-8, encoding=utf-16-le or encoding=latin-1"
-        what, code = f"it is not {encoding}", "config.encoding"
-        raise ConfigError(what, where=str(path), why=str(error), next=advice, code=code) from None
 
 
 def open_bytes(path: Path) -> BinaryIO:

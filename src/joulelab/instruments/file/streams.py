@@ -144,7 +144,7 @@ def refuse_texts(tracks: Sequence[Track], layout: Layout, where: str) -> None:
                 next=advice or f"map another column, or type 'missing={wrong.text}'",
                 code="read-failed.no-numbers",
             )
-        if column.spec.kind == "power" or column.spec.modulus is not None:
+        if column.spec.kind == "power":
             continue
         falls = sum(b < a for t in tracks for a, b in pairwise(v for v in t.values[k] if not isnan(v)))
         if is_much(falls, good):
@@ -167,11 +167,15 @@ def _advise_separators(texts: Sequence[str]) -> str:
     return f"if the comma of {commas[0]} is a decimal mark, {decimal}; if it separates thousands, {thousands}"
 
 
-def drop_zeros(track: Track, layout: Layout) -> list[str]:
-    """Make short runs of 0 W between powers gaps; return a remark for each column with longer ones."""
+def drop_false_values(track: Track, layout: Layout) -> list[str]:
+    """Drop counters that stand still, and short runs of 0 W between powers; return remarks."""
     remarks = []
     for k, column in enumerate(layout.columns):
         values = track.values[k]
+        counts = {v for v in values if not isnan(v)} if column.spec.kind == "counter" else ()
+        if len(counts) == 1 and len(values) >= LEAST_RUNS:
+            track.values[k] = array("d", [nan]) * len(values)
+            remarks.append(f"{column.name}: a counter that stands still is left out; its steps may be too large")
         if column.spec.kind != "power" or 0.0 not in values:
             continue
         kept, good = list[int](), [row for row, value in enumerate(values) if not isnan(value)]
@@ -235,7 +239,7 @@ def _find_step(times: Sequence[int]) -> float:
     return steps[len(steps) // 2] / NS if steps else 1.0
 
 
-def make_streams(track: Track, layout: Layout, period_s: float | None, updates_s: Mapping[int, float]) -> list[Fetched]:
+def make_streams(track: Track, layout: Layout, updates_s: Mapping[int, float]) -> list[Fetched]:
     """Return the streams of one device; `updates_s` are the updates (s) of columns whose values repeat.
 
     Columns of one scope are one stream, unless their channels have the same name: then they are other sensors.
@@ -253,7 +257,7 @@ def make_streams(track: Track, layout: Layout, period_s: float | None, updates_s
         bearing = [k for k in members if layout.columns[k].spec.kind != "state"] or members
         values = [track.values[k] for k in bearing]
         good = [row for row in range(len(track.times)) if any(some[row] == some[row] for some in values)]
-        step_s = period_s or _find_step([track.times[row] for row in good])
+        step_s = _find_step([track.times[row] for row in good])
         specs = []
         for k in members:
             spec = layout.columns[k].spec

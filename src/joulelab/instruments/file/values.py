@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
@@ -33,8 +33,7 @@ _FACTORS: dict[tuple[str, str], dict[str, float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """Describe a unit: its name in SI, the factor to it, the quantity."""
 
     si: str

@@ -51,9 +51,9 @@ def wait_for_energy(meter, above_j):
     return until(lambda: rows_of(meter, 1)[0]["energy_j"] > above_j, "the counter moves")
 
 
-def list_events(meter):
-    """Return the events since the last call by their kind."""
-    return {event["what"]: event for event in meter.events()}
+def list_warnings(meter):
+    """Return the texts of the warnings since the last call, in one."""
+    return "; ".join(event["what"] for event in meter.events() if event["event"] == "problem")
 
 
 def now_s(truth):

@@ -281,7 +281,7 @@ def test_refused_settings_and_missing_answers_are_errors():
 
 def claim(name="C3"):
     originals = setup.OriginalSettings()
-    originals.claim(name)
+    originals.claim_file(name)
     return originals
 
 
@@ -289,19 +289,19 @@ def test_original_settings_outlive_a_meter_that_did_not_restore_them(state_home)
     first = claim("a/b c")
     first.found[":RATE"] = "1"
     first.has_started = True
-    first.save()
+    first.save_file()
     (path,) = state_home.glob("joulelab/analyzer-*")
     written = path.read_text()
     second = claim("a/b c")  # the first one is still there: it restores
     assert (second.found, second.is_left) == ({}, False)
     second.found[":RATE"] = "5"
-    second.save()
-    second.release(is_restored=True)
+    second.save_file()
+    second.release_file(is_restored=True)
     assert path.read_text() == written
-    first.release(is_restored=False)
+    first.release_file(is_restored=False)
     third = claim("a/b c")
     assert (third.found, third.has_started, third.is_left) == ({":RATE": "1"}, True, True)
-    third.release(is_restored=True)
+    third.release_file(is_restored=True)
     assert not path.exists()
 
 
@@ -314,7 +314,7 @@ def test_a_damaged_file_is_not_believed(state_home, text):
     path.write_text(text)
     originals = claim()
     assert originals.found == {}
-    originals.release(is_restored=True)
+    originals.release_file(is_restored=True)
 
 
 def test_a_file_with_the_tail_of_a_longer_one_is_read(state_home):
@@ -323,7 +323,7 @@ def test_a_file_with_the_tail_of_a_longer_one_is_read(state_home):
     path.write_text('{"started": true, "found": {":RATE": "1"}}"}}')
     originals = claim()
     assert originals.found == {":RATE": "1"}
-    originals.release(is_restored=True)
+    originals.release_file(is_restored=True)
 
 
 def test_the_doctor_explains_permissions_and_buses(monkeypatch, tmp_path):

@@ -80,10 +80,10 @@ def test_the_newest_message_and_its_age(broker):
     heard, other = listener(broker.port), listener(broker.port)
     try:
         assert heard.get_latest()[0] is None
-        other.publish(TOPIC, "first")
+        other.publish_message(TOPIC, "first")
         heard.wait_for_message(60)
         assert heard.get_latest()[0] == b"first"
-        other.publish(TOPIC, "second")
+        other.publish_message(TOPIC, "second")
         until(lambda: heard.get_latest()[0] == b"second")
         before = heard.get_latest()[1]
         assert 0 <= before < heard.get_latest()[1]
@@ -98,7 +98,7 @@ def test_a_retained_message_is_of_an_unknown_time(broker):
     other = listener(broker.port)
     other._client.publish(TOPIC, "old", retain=True, qos=1).wait_for_publish(60)
     heard = listener(broker.port)
-    other.publish(TOPIC, "new")
+    other.publish_message(TOPIC, "new")
     heard.wait_for_message(60)
     assert heard.get_latest()[0] == b"new", "the old one came before, and does not count"
     heard.close()
@@ -116,7 +116,7 @@ def test_a_broker_that_dies_and_returns(broker):
         other = listener(broker.port)
 
         def again():
-            other.publish(TOPIC, "again")
+            other.publish_message(TOPIC, "again")
             time.sleep(0.05)
             return heard.get_latest()[0] is not None
 
@@ -158,7 +158,7 @@ def test_a_tasmota_that_publishes(broker):
     assert stream.channels[-1].quantity == "age"
     assert stream.channels[0].update_s == 60.0
     assert meter.read(stream)[0] == 412
-    device.publish(TOPIC, json.dumps({"ENERGY": {"Total": 12.4, "Power": 99}}))
+    device.publish_message(TOPIC, json.dumps({"ENERGY": {"Total": 12.4, "Power": 99}}))
     row = until(lambda: (row := meter.read(stream))[0] == 99 and row, "its message")
     assert row[:2] == (99.0, pytest.approx(12.4 * 3.6e6))
     assert row[-1] >= 0
@@ -173,7 +173,7 @@ class QuietListener:
         self.latest = (None, 0.0)
         self.published = []
 
-    def publish(self, *words):
+    def publish_message(self, *words):
         self.published.append(words)
 
     def wait_for_message(self, timeout_s):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Meter, Stream
-    from joulelab.instruments.analyzer.accuracy import Ranges
     from joulelab.instruments.analyzer.settings import AnalyzerSettings
 
     Connect = Callable[[], client.Link]
@@ -35,8 +34,6 @@ SECRETS: tuple[str, ...] = ()
 READ_QUERY = ":STAT:EESR?;:NUM:NORM:VAL?;:STAT:EESR?"
 NEXT_QUERY = f":COMM:WAIT 1;{READ_QUERY}"
 _RANGE_CHECK_NS = {"serial": 10 * NS}  # how often ranges are compared, 1 s for other interfaces
-_ADVICE_READINGS = 10  # in a row
-_ADVICE_ERROR = 0.01  # MLPerf's limit
 # An answer that took longer than this share of the period was waited for: its update came just then.
 _WAITED = 0.1
 # The share of a deviation from the grid by which it moves: clocks drift slowly, delays of the host come and go.
@@ -127,12 +124,11 @@ class Analyzer:
         self._is_redundant = False
         self._rows: dict[str, Sequence[float]] = {}  # of the last update, not read yet
         self._duplicate = 0  # answers without a new update
-        self._most_missed = 0
-        self._over_range = 0  # bits
-        self._inaccurate = 0  # readings in a row; -1 after the advice
+        self._warnings: set[str] = set()
         self._range_check_ns = 0
         try:
-            self._state = self._attach()
+            self._state = self._open_instrument()
+            self._ranges_at_opening = self._state.ranges
             self._pace = UpdatePace(self._state.update_s)
             self._integrals = [answers.Integral() for _ in self._state.elements]
             first, _ = self._read_update()  # maybe measured before the set-up
@@ -141,7 +137,7 @@ class Analyzer:
             self._is_redundant = all(answers.is_consistent(element, range_w) for element, range_w in pairs)
             self._streams = build_streams(settings, self._state, second)
         except BaseException:
-            self._release()
+            self._release_instrument()
             raise
         self._report_state()
 
@@ -173,24 +169,24 @@ class Analyzer:
         """Restore the original settings and end the link."""
         if not self._is_closed:
             self._is_closed = True
-            self._release()
+            self._release_instrument()
 
     # The link.
 
-    def _attach(self) -> setup.InstrumentState:
+    def _open_instrument(self) -> setup.InstrumentState:
         """Connect and set up. Raises MeterError, ConfigError."""
         self._link = self._connect()
-        return setup.set_up_instrument(self._talk(), self._settings)
+        return setup.set_up_instrument(self._make_dialogue(), self._settings)
 
-    def _talk(self) -> setup.Dialogue:
+    def _make_dialogue(self) -> setup.Dialogue:
         assert self._link is not None
         return setup.Dialogue(self._link, self._where, self._originals)
 
-    def _reattach(self) -> None:
+    def _reopen_instrument(self) -> None:
         """Connect again after a failure. Raises ReadFailed, DeviceLost."""
         before = self._state
         try:
-            state = self._attach()
+            state = self._open_instrument()
         except Unavailable as error:
             self._drop_link()
             code = "device-lost.not-usable"
@@ -208,9 +204,7 @@ class Analyzer:
                 code="device-lost.other-instrument",
             )
         self._state = state
-        self._compare_ranges(before.ranges, state.ranges)
         self._integrals = [answers.Integral() for _ in state.elements]
-        self._report("reconnected", "the instrument was reached again and set up as before")
 
     def _drop_link(self) -> None:
         self._pace.restart_grid()
@@ -218,16 +212,16 @@ class Analyzer:
         if link is not None:
             link.abandon()
 
-    def _release(self) -> None:
+    def _release_instrument(self) -> None:
         link, self._link = self._link, None
         if link is None:
-            self._originals.release(is_restored=False)
+            self._originals.release_file(is_restored=False)
             return
         try:
             setup.restore_settings(link, self._originals)
         except ReadFailed as error:
             logging.getLogger(__name__).warning("the original settings are not restored: %s", error)
-            self._originals.release(is_restored=False)
+            self._originals.release_file(is_restored=False)
             link.abandon()
         else:
             link.close()
@@ -242,7 +236,7 @@ class Analyzer:
         """Return the next update and the seconds of integration. Raises ReadFailed, DeviceLost."""
         until_ns = self._now() + round(self._settings.timeout_s * NS)
         if self._link is None:
-            self._reattach()
+            self._reopen_instrument()
         while True:
             begin_ns = self._now()
             try:
@@ -262,9 +256,6 @@ class Analyzer:
             self._pause(self._state.update_s / 20)
         end_ns = self._now()
         self._pace.count_row(begin_ns, end_ns)
-        if self._pace.missed > self._most_missed:
-            self._report("missed", f"{self._pace.missed - self._most_missed} update(s) were not read")
-            self._most_missed = self._pace.missed
         try:
             self._check_values(values, seconds, end_ns)
         except ReadFailed:
@@ -287,7 +278,8 @@ class Analyzer:
             )
             events |= before | after
             if not after & setup.UPDATED:
-                self._report_over_range(events & ~setup.UPDATED)
+                for bit in (bit for bit in range(6, 15) if events >> bit & 1):
+                    self._warn(f"element {1 + (bit - 6) // 3}: {setup.OVER_RANGE[(bit - 6) % 3]} over range")
                 return bool(events & setup.UPDATED), values, seconds
             if self._now() > until_ns:
                 why, advice = "updates came while each answer was made", "raise period_s"
@@ -307,7 +299,6 @@ class Analyzer:
                 raise answers.refuse_answer("the integral jumped", self._where, text, "impossible-energy")
 
     def _make_row(self, element: answers.Element, seconds: float) -> Sequence[float]:
-        self._advise_range(element)
         joules = math.nan if math.isnan(seconds) or self._state.integration != "STAR" else element.joules
         return (
             element.watts, joules, element.volts, element.amperes, element.apparent, element.factor,
@@ -316,36 +307,27 @@ class Analyzer:
 
     # Events.
 
-    def _report(self, what: str, text: str, **more: Any) -> None:
-        event = {"t": self._now(), "event": "analyzer", "meter": self._settings.label, "what": what, "text": text}
-        self._events.append(event | more)
-
     def _report_state(self) -> None:
         state, identity, settings = self._state, self._state.identity, self._settings
         ranges = {str(e): {"volts": r.volts, "amperes": r.amperes, "scale": r.scale} for e, r in state.ranges.items()}
+        text = f"{identity.maker} {identity.model} {identity.serial} {identity.firmware}"
         facts = {"ranges": ranges, "crest": state.crest, "update_s": state.update_s}
         facts |= {"redundant": self._is_redundant, "integration": state.integration}
-        self._report("found", f"{identity.maker} {identity.model} {identity.serial} {identity.firmware}", **facts)
+        event = {"t": self._now(), "event": "analyzer", "meter": settings.label, "what": "found", "text": text}
+        self._events.append(event | facts)
         if self._originals.problem:
-            text = f"after a kill the original settings could not be restored: {self._originals.problem}"
-            self._report("not-saved", text)
+            self._warn(f"its settings could not be restored after a kill: {self._originals.problem}")
         if state.is_auto:
-            text = "auto range is on: readings drop out while it switches; the accuracy is stated for the widest range"
-            self._report("auto-range", text, next="set voltage_v and current_a")
-        if not math.isclose(settings.update_s, state.update_s):
-            text = f"it updates every {state.update_s:g} s, not {settings.update_s:g} s: an integration runs"
-            self._report("rate", text)
+            self._warn("auto range is on: readings drop out while it switches; set voltage_v and current_a")
         if state.integration != "STAR" and settings.integrate:
             why = f"its integration is {answers.INTEGRATION_STATES[state.integration]} and holds somebody's result"
             self._missing.append(Missing(self._streams[0].scope, "no energy_j", why, "reset it on the instrument"))
 
-    def _report_over_range(self, events: int) -> None:
-        """Report inputs beyond their range, once while it lasts."""
-        new, self._over_range = events & ~self._over_range, events
-        for bit in range(6, 15):
-            if new >> bit & 1:
-                element, what = 1 + (bit - 6) // 3, setup.OVER_RANGE[6 + (bit - 6) % 3]
-                self._report("over-range", f"element {element}: {what} over range", element=element)
+    def _warn(self, text: str) -> None:
+        """Add a warning to the result of the run, once."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            self._events.append({"t": self._now(), "event": "problem", "meter": self._settings.label, "what": text})
 
     def _check_ranges(self, now_ns: int) -> None:
         """Compare the ranges from time to time: a person may change them on the panel."""
@@ -354,32 +336,12 @@ class Analyzer:
         self._range_check_ns = now_ns
         scales = {e: r.scale for e, r in self._state.ranges.items()}
         try:
-            ranges = setup.read_ranges(self._talk(), scales)
-        except ReadFailed:  # this update is good; the next reading connects again and reports it
+            self._state.ranges = setup.read_ranges(self._make_dialogue(), scales)
+        except ReadFailed:  # this update is good; the next reading connects again
             self._drop_link()
             return
-        self._compare_ranges(self._state.ranges, ranges)
-        self._state.ranges = ranges
-
-    def _compare_ranges(self, before: Mapping[int, Ranges], after: Mapping[int, Ranges]) -> None:
-        for element, ranges in after.items():
-            old = before[element]
-            if repr(old) != repr(ranges):  # NaN is equal to itself here
-                text = (
-                    f"element {element}: {old.volts:g} V {old.amperes:g} A, now {ranges.volts:g} V {ranges.amperes:g} A"
-                )
-                basis = "the widest range" if self._state.is_auto else "the ranges at opening"
-                self._report("range", f"{text}; the accuracy is stated for {basis}", element=element)
-                self._inaccurate = 0
-
-    def _advise_range(self, element: answers.Element) -> None:
-        """Advise a smaller range, once, if readings may be off by more than 1 % on the present one."""
-        accuracy = self._streams[0].channels[0].accuracy
-        if self._inaccurate < 0 or accuracy.source == "unknown":
-            return
-        error = accuracy.gain + (accuracy.offset / abs(element.watts) if element.watts else math.inf)
-        self._inaccurate = self._inaccurate + 1 if error > _ADVICE_ERROR else 0
-        if self._inaccurate >= _ADVICE_READINGS:
-            self._inaccurate = -1
-            text = f"a reading of {element.watts:g} W may be off by {100 * error:.1f} % on this range"
-            self._report("advice", text, next="choose a smaller current_a, if the largest load allows it")
+        for element, new in self._state.ranges.items() if not self._state.is_auto else ():
+            old = self._ranges_at_opening[element]
+            if repr(new) != repr(old) and not new.watts <= old.watts:  # NaN: an external sensor
+                change = f"from {old.volts:g} V {old.amperes:g} A to {new.volts:g} V {new.amperes:g} A"
+                self._warn(f"element {element}: the range was changed {change}; the accuracy is stated for the first")

@@ -75,13 +75,13 @@ class Link:
 
     def write(self, text: str) -> None:
         """Send a command. Raises ReadFailed."""
-        self._exchange(text, is_query=False)
+        self._exchange_message(text, is_query=False)
 
     def query(self, text: str) -> str:
         """Send a query and return its answer without the line end. Raises ReadFailed."""
-        return self._exchange(text, is_query=True)
+        return self._exchange_message(text, is_query=True)
 
-    def _exchange(self, text: str, *, is_query: bool) -> str:
+    def _exchange_message(self, text: str, *, is_query: bool) -> str:
         """Send one message and return its answer ("" for a command). Each message passes here. Raises ReadFailed."""
         begin_ns = monotonic_ns()
         try:
@@ -105,7 +105,7 @@ class Link:
         """End the link; twice is harmless."""
         resource, self._resource = self._resource, None
         if resource is not None:
-            _close(resource)
+            _close_quietly(resource)
 
     def abandon(self) -> None:
         """End a link that failed, without waiting for the instrument."""
@@ -130,7 +130,7 @@ def open_link(address: Address, where: str, timeout_s: float, *, baud_rate: int 
     results: queue.SimpleQueue[Any] = queue.SimpleQueue()
     given_up = threading.Event()
 
-    def run() -> None:
+    def open_session() -> None:
         try:
             results.put(_open_session(chosen, address, timeout_s, baud_rate))
         except Exception as error:  # noqa: BLE001 - handed to the caller
@@ -140,9 +140,9 @@ def open_link(address: Address, where: str, timeout_s: float, *, baud_rate: int 
 
     def close_late() -> None:
         with contextlib.suppress(queue.Empty):
-            _close(results.get_nowait())
+            _close_quietly(results.get_nowait())
 
-    threading.Thread(target=run, name="scpi-open", daemon=True).start()
+    threading.Thread(target=open_session, name="scpi-open", daemon=True).start()
     try:
         opened = results.get(timeout=timeout_s)
     except queue.Empty:
@@ -164,7 +164,7 @@ def _open_session(manager: Any, address: Address, timeout_s: float, baud_rate: i
         while trace is not None:
             owner = trace.tb_frame.f_locals.get("self")
             for part in (getattr(owner, "interface", None), getattr(owner, "sock", None)):
-                _close(part)
+                _close_quietly(part)
             trace = trace.tb_next
         raise
     try:
@@ -177,7 +177,7 @@ def _open_session(manager: Any, address: Address, timeout_s: float, baud_rate: i
         elif address.interface in ("usb", "gpib"):
             resource.clear()  # forget the query of an earlier client
     except Exception:
-        _close(resource)
+        _close_quietly(resource)
         raise
     return resource
 
@@ -206,7 +206,7 @@ def explain_open_error(error: Exception, address: Address, where: str) -> MeterE
     return ReadFailed(what, where=where, why=why, next=advice, code=code)
 
 
-def _close(part: Any) -> None:
+def _close_quietly(part: Any) -> None:
     if hasattr(part, "close"):
         try:
             part.close()

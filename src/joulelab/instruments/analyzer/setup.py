@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joulelab.instruments.analyzer.settings import AnalyzerSettings
 
 UPDATED = 1  # the bit of the event register that an update sets
-OVER_RANGE = {6: "voltage or current", 7: "voltage peak", 8: "current peak"}  # of element 1; three bits per element
+OVER_RANGE = ("voltage or current", "voltage peak", "current peak")  # from bit 6 on, three bits per element
 _BATCH = 8  # queries in one message: instruments have small buffers
 _HEADER = re.compile(r":[A-Z0-9:]{3,40}\Z")
 _VALUE = re.compile(r"[ -:<-~]{0,80}\Z")  # printable, without a second command behind it
@@ -52,7 +52,7 @@ def get_state_folder() -> Path:
 
 
 class OriginalSettings:
-    """Hold the settings to restore, from `claim` on in a file that is written before anything is changed.
+    """Hold the settings to restore, from `claim_file` on in a file that is written before anything is changed.
 
     A lock on the file says that a meter still uses it: the file of a recorder that was killed has none.
     """
@@ -65,7 +65,7 @@ class OriginalSettings:
         self._file: int | None = None
         self._path = Path()
 
-    def claim(self, name: str) -> None:
+    def claim_file(self, name: str) -> None:
         """Open the file of an instrument and take over the settings that a killed recorder left."""
         if self._file is not None:
             return
@@ -94,7 +94,7 @@ class OriginalSettings:
                 self.found.update(found)
                 self.has_started = self.is_left = left.get("started") is True
 
-    def save(self) -> None:
+    def save_file(self) -> None:
         """Write the file; where that fails `problem` has the reason."""
         if self._file is None:
             return
@@ -105,7 +105,7 @@ class OriginalSettings:
         except OSError as error:
             self.problem = str(error)
 
-    def release(self, *, is_restored: bool) -> None:
+    def release_file(self, *, is_restored: bool) -> None:
         """Give up the claim; settings that were not restored stay in the file for the next run."""
         if is_restored:
             self.found.clear()
@@ -145,7 +145,7 @@ class Dialogue:
         for header, _, before in changes:
             self.originals.found.setdefault(header, before)
         if changes:
-            self.originals.save()
+            self.originals.save_file()
         for k in range(0, len(changes), _BATCH):
             self.link.write(";".join(f"{header} {value}" for header, value, _ in changes[k : k + _BATCH]))
 
@@ -187,7 +187,7 @@ def set_up_instrument(talk: Dialogue, settings: AnalyzerSettings) -> InstrumentS
     """
     link, where, originals = talk.link, settings.where, talk.originals
     identity = answers.parse_identity(link.query("*IDN?"), tuple(MODELS), where)
-    originals.claim(identity.serial if identity.serial.strip("0 ") else where)
+    originals.claim_file(identity.serial if identity.serial.strip("0 ") else where)
     link.write("*CLS")
     talk.change_settings([(":COMM:HEAD", "0")])
     talk.change_settings([(":SYST:COMM:COMM", "WT300"), (":COMM:REM", "1")])
@@ -225,7 +225,7 @@ def set_up_instrument(talk: Dialogue, settings: AnalyzerSettings) -> InstrumentS
     if settings.integrate and state.integration == "RES":
         talk.change_settings([(":INTEG:MODE", "NORM"), (":INTEG:TIM", "0,0,0")])
         originals.has_started = True
-        originals.save()
+        originals.save_file()
         link.write(":INTEG:STAR")
         talk.check_errors()
         state.integration = "STAR"
@@ -312,7 +312,7 @@ def restore_settings(link: Link, originals: OriginalSettings) -> None:
         _end_integration(link)
     for header in reversed(originals.found):
         link.write(f"{header} {originals.found[header]}")
-    originals.release(is_restored=True)
+    originals.release_file(is_restored=True)
 
 
 def _end_integration(link: Link) -> None:

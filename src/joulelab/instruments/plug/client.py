@@ -48,9 +48,9 @@ class HttpPlug:
     def __init__(self, client: HttpClient, kind: str, channel: int, login: Mapping[str, str]) -> None:
         """Find the component of a Shelly that measures. Raises as `get_json`, ConfigError."""
         self._client, self._kind, self._channel, self._login = client, kind, channel, login
-        self._component = find_shelly_component(self._query(), channel, client.label) if kind == "shelly" else ""
+        self._component = find_shelly_component(self._query_status(), channel, client.label) if kind == "shelly" else ""
 
-    def _query(self) -> Any:
+    def _query_status(self) -> Any:
         """Return the whole status of the plug. Each query passes here."""
         if self._kind == "shelly":
             return self._client.get_json("/rpc/Shelly.GetStatus")
@@ -59,8 +59,8 @@ class HttpPlug:
     def read_plug(self) -> tuple[PlugReading, float | None]:
         """Return the reading, without an age. Raises MeterError."""
         if self._kind == "shelly":
-            return parse_shelly(self._query(), self._component, self._channel), None
-        return parse_tasmota(self._query(), self._channel), None
+            return parse_shelly(self._query_status(), self._component, self._channel), None
+        return parse_tasmota(self._query_status(), self._channel), None
 
     def close(self) -> None:
         """End the connection."""
@@ -72,7 +72,7 @@ class PublishingTasmota:
 
     def __init__(self, listener: MqttListener, topic: str, channel: int, update_s: float, timeout_s: float) -> None:
         self._listener, self._topic, self._channel, self._update_s = listener, topic, channel, update_s
-        listener.publish(f"cmnd/{topic}/STATUS", "10")
+        listener.publish_message(f"cmnd/{topic}/STATUS", "10")
         listener.wait_for_message(timeout_s)
 
     def read_plug(self) -> tuple[PlugReading, float | None]:
@@ -143,14 +143,14 @@ def parse_tasmota(answer: Any, channel: int) -> PlugReading:
             raise Unavailable("the plug measures no energy", why=why, next=advice, code="unavailable.no-power")
         raise _refuse_answer("no ENERGY")
 
-    def pick(key: str) -> Any:  # one total for several channels is none of theirs
+    def pick_value(key: str) -> Any:  # one total for several channels is none of theirs
         value = energy.get(key)
         if isinstance(value, list):
             return value[channel] if channel < len(value) else None
         return value if channel == 0 else None
 
     keys = ("Power", "ApparentPower", "Factor", "Voltage", "Current")
-    return _make_reading([pick(key) for key in keys], pick("Total"), 3.6e6)
+    return _make_reading([pick_value(key) for key in keys], pick_value("Total"), 3.6e6)
 
 
 def _make_reading(values: Sequence[Any], total: Any, joules: float) -> PlugReading:
@@ -235,7 +235,7 @@ class MqttListener:
             why, advice = self._refusal.lower(), "check user and password"
             raise Denied("the broker refuses the log-in", where=label, why=why, next=advice, code="denied.login")
 
-    def publish(self, topic: str, payload: str) -> None:
+    def publish_message(self, topic: str, payload: str) -> None:
         """Publish a message."""
         self._client.publish(topic, payload)
 

@@ -241,6 +241,10 @@ def test_a_power_supply_of_full_efficiency(folder, into, out, status):
     folder.add("bmc", power("psu.dc:1", "node.dc", given=other), T, np.full(T.size, out))
     found = [(c.status, c.scope, c.numbers) for c in checks(folder, "supply-efficiency")]
     assert found == ([(status, "psu:1", {"efficiency_share": pytest.approx(out / into)})] if status else [])
+    folder.add("pdu", power("node.ac"), T, np.full(T.size, 10 * into))
+    folder.add("bmc", power("node.dc", "node.ac", given=other), T, np.full(T.size, 10 * out))
+    expected = ["psu:1", "node.ac"] if status else ["node.ac"] if into < out else []
+    assert [c.scope for c in checks(folder, "supply-efficiency")] == expected
 
 
 def test_a_slow_refresh_leaves_less_of_the_time_measured(folder):

@@ -55,6 +55,18 @@ def test_hpe():
     assert read_watts(docs) == 180
 
 
+def test_hpe_shows_the_input_of_supplies_as_their_output():
+    docs = make_control_service((None, 97, {}))
+    supply = {"Name": "HpeServerPowerSupply", "PowerCapacityWatts": 500}
+    rows = [supply | {"MemberId": str(n), "LastPowerOutputWatts": watts} for n, watts in enumerate((51, 46))]
+    docs["/c/1/p"]["PowerSupplies"] = rows
+    values, notes = read_values(docs)
+    assert set(values) == {"node.ac"}
+    assert "an efficiency of 100%" in notes[-1].why
+    rows[1]["LastPowerOutputWatts"] = 40
+    assert {"psu.dc:1", "psu.dc:2"} < set(read_values(docs)[0])
+
+
 def test_lenovo():
     rows = [("Server Power Control", 478, {}), ("CPU Sub-system Power", 91, {}), ("GPU Sub-system Power", 150, {})]
     docs = add_chassis(

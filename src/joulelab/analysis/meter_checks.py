@@ -242,9 +242,10 @@ def _check_sums(run: RunEvidence) -> Iterator[Check]:
 
 def _check_supplies(run: RunEvidence) -> Iterator[Check]:
     """Find power supplies with an efficiency of 100 % or more; the check fails if uncertainty does not explain it."""
-    inputs = {(s.host, s.scope): s for s in run.scopes if find_family(s.scope) == "psu"}
-    for output in (s for s in run.scopes if find_family(s.scope) == "psu.dc"):
-        supply = inputs.get((output.host, output.scope.replace("psu.dc", "psu", 1)))
+    places = {(s.host, s.scope): s for s in run.scopes}
+    for output in (s for s in run.scopes if find_family(s.scope) in ("psu.dc", "node.dc")):
+        place = output.scope.replace("psu.dc", "psu", 1).replace("node.dc", "node.ac", 1)
+        supply = places.get((output.host, place))
         if supply is None or supply.mean_w.value < LEAST_SUPPLY_W or output.energy.value < supply.energy.value:
             continue
         loss = supply.energy - output.energy

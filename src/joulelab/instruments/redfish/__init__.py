@@ -56,12 +56,15 @@ def check(config: Mapping[str, Any]) -> None:
         plain_fingerprint(pin, label)
 
 
-def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Log in, walk the service and plan the readings. Raises ReadFailed, Denied, Unavailable, ConfigError."""
+def open_meter(config: Mapping[str, Any], tap: Callable[[HttpClient], HttpClient] | None = None) -> Meter:
+    """Log in, walk the service and plan the readings. Raises ReadFailed, Denied, Unavailable, ConfigError.
+
+    `tap` stands between the meter and the service, to write down the answers.
+    """
     check_keys("redfish", config, CONFIG)
     label = wall.label_of(config)
     wanted = _read_wanted(config, label)
-    client = open_client(config)
+    client = tap(open_client(config)) if tap else open_client(config)
     try:
         found, missing = plan_readings(Walker(client.get_json, read_root(client)), wanted)
     except JoulelabError as error:

@@ -176,7 +176,7 @@ def _plan_supplies(service: Service, wanted: Wanted, body: Resource | None, tota
         if found and not metered:
             why_not = "null, absent, or a rating where a reading should be"
             service.add_note(f"{scope}:N", f"the supplies' {side.upper()} side is not metered", why_not)
-        why = _compare_supplies(walker, metered, total, is_whole=len(metered) == len(found))
+        why = _compare_supplies(walker, metered, total, is_whole=len(metered) == len(found), is_output=side == "dc")
         if why:
             service.add_note(f"{scope}:N", "the supplies' own figures are not used", why)
         else:
@@ -211,16 +211,25 @@ def _doubt_supplies(walker: Walker, found: list[Supply]) -> str:
     return ""
 
 
-def _compare_supplies(walker: Walker, metered: list[Reading], total: list[Plan], *, is_whole: bool) -> str:
-    """Return why the figures of all supplies are no readings: all zero, or far from the node's power."""
-    watts = [walker.read_field(reading.power) for reading in metered]
-    if watts and not any(watts):
+def _compare_supplies(
+    walker: Walker, metered: list[Reading], total: list[Plan], *, is_whole: bool, is_output: bool
+) -> str:
+    """Return why the figures of all supplies are no readings: all zero, far from the node's power, or no output."""
+    powers = [reading.power for reading in metered]
+    whole = next((field for plan in total[:1] if (field := plan.fields[0])), None)
+    if powers and not any(map(walker.read_field, powers)):
         return "all are 0 W: this model does not meter them"
-    node_w = next((walker.read_field(field) for plan in total[:1] if (field := plan.fields[0])), None)
-    if not watts or node_w is None:
+    if not powers or whole is None:
         return ""
-    if sum(watts) > 1.5 * node_w or (is_whole and sum(watts) < 0.5 * node_w):
-        return f"they sum to {sum(watts):g} W while the node draws {node_w:g} W: ratings, not readings"
+    is_input = total[0].stream.scope == "node.ac"
+    node_w, watts = walker.read_field(whole), sum(map(walker.read_field, powers))
+    if watts >= node_w and is_output and is_whole and is_input:  # the load may have changed between the answers
+        node_w, *again = walker.read_again(whole, *powers)
+        watts = sum(again)
+    if watts > 1.5 * node_w or (is_whole and watts < 0.5 * node_w):
+        return f"they sum to {watts:g} W while the node draws {node_w:g} W: ratings, not readings"
+    if watts >= node_w and is_output and is_whole and is_input:  # HPE shows the input of each supply as its output
+        return f"they sum to {watts:g} W while the node draws {node_w:g} W: an efficiency of {watts / node_w:.0%}"
     return ""
 
 

@@ -146,7 +146,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "supply-efficiency": (
         "warning or failed",
-        "{scope}: {meter} shows {efficiency_share:%} of its input as output, which no power supply has",
+        "{scope}: the power supplies give {efficiency_share:%} of what {meter} measures at their input, which is impossible",
         DOCTOR,
     ),
     "source": ("note or warning", "{scope} reports a problem: {what}", ""),

@@ -62,10 +62,13 @@ def check(config: Mapping[str, Any]) -> None:
         read_command(config)
 
 
-def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Log in on the BMC and find its readings. Raises ReadFailed, Denied, Unavailable, ConfigError."""
+def open_meter(config: Mapping[str, Any], tap: Callable[[BmcLink], BmcLink] | None = None) -> Meter:
+    """Log in on the BMC and find its readings. Raises ReadFailed, Denied, Unavailable, ConfigError.
+
+    `tap` stands between the meter and the BMC, to write down the answers.
+    """
     settings = read_settings(config)
-    link = open_link(config)
+    link = tap(open_link(config)) if tap else open_link(config)
     try:
         return IpmiMeter(link, settings, config)
     except JoulelabError:

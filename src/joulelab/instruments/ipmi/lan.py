@@ -1,21 +1,21 @@
 """Send IPMI commands over LAN (IPMI 2.0, RMCP+) by pyghmi; imported only if a BMC has an address.
 
-pyghmi keeps sockets and sessions in globals and its calls wait for as long as they like. Here one thread of the process
-owns it all, and logins and commands end by callbacks: each reading has a time limit, and a silent BMC delays no other.
+pyghmi keeps sockets and sessions in globals, its calls are not safe in threads, and they wait for as long as they like.
+Here a lock guards it, logins and commands end by callbacks, and a thread that waits for an answer lets pyghmi work on
+the packets of all BMCs: each reading has a time limit, and a silent BMC delays no other.
 """
 
 from __future__ import annotations
 
-import queue
+import contextlib
 import socket
 import threading
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from pyghmi.ipmi.private import session as pyghmi
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
+from joulelab.core.errors import Denied, MeterError, ReadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,57 +25,65 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 SHA1 = 1
-LOGIN_S = 20.0  # a login may go on in the background, over several readings
-PUMP_S = 0.01  # delay of a command that is sent while another BMC's answer is awaited
+LOGIN_S = 20.0  # a login may go on over several readings
+WORK_S = 0.01  # pyghmi works so long at a time
+PAUSE_S = 0.0002  # and lets go of the lock for so long, so that another thread can send
 IDLE_S = 25.0  # BMCs end a session that was idle for a minute, some earlier
+STARTED = ("OPENSESSION", "EXPECTINGRAKP2", "EXPECTINGRAKP4", "ESTABLISHED")  # pyghmi's names for steps of a login
 
-# Words of pyghmi about a failed login -> error, its code, what, why, next.
-LOGIN_ERRORS: tuple[tuple[tuple[str, ...], type[MeterError], str, str, str, str], ...] = (
-    (
-        ("incorrect password", "invalid integrity check", "rakp4 integrity"),
-        Denied,
+# Words of pyghmi about a failed login -> code, what, why, next.
+LOGIN_ERRORS = {
+    ("incorrect password", "invalid integrity check", "rakp4 integrity"): (
         "denied.password",
         "the BMC refused the password",
         "the password of user {user!r} is another one (or the BMC has a Kg key, which is not supported)",
         "correct the password; some BMCs lock a user after several wrong ones",
     ),
-    (
-        ("unauthorized name", "username"),
-        Denied,
+    ("unauthorized name", "username"): (
         "denied.user",
         "the BMC does not know the user",
         "there is no user {user!r}, or it may not use IPMI over LAN",
         "correct the user, or enable IPMI over LAN for it on the BMC",
     ),
-    (
-        ("role", "privelege", "privilege"),
-        Denied,
+    ("role", "privelege", "privilege"): (
         "denied.privilege",
         "the BMC does not grant the privilege",
         "user {user!r} may not log in with this privilege",
         'set privilege = "user" (enough for power and sensors), or give the user more rights on the BMC',
     ),
-    (
-        ("cipher", "algorithm"),
-        Unavailable,
-        "unavailable.cipher",
-        "the BMC does not offer cipher suite 17 or 3",
-        "it refused both",
-        "enable suite 17 or 3 on the BMC, or read it in-band",
-    ),
-    (
-        ("insufficient resources",),
-        ReadFailed,
-        "read-failed.no-session",
-        "the BMC has no free session",
-        "all are in use; idle ones end after a minute",
-        "wait a minute, or end other sessions",
-    ),
-)
+}
+_lock = threading.Lock()
+
+
+class Awaited:
+    """Wait for the answer that a callback gets; `value` is None until then."""
+
+    def __init__(self) -> None:
+        self.value: Answer | None = None
+        self._event = threading.Event()
+
+    def take_answer(self, answer: Answer) -> None:
+        """Be the callback."""
+        self.value = dict(answer)
+        self._event.set()
+
+    def wait_until(self, until_ns: int) -> Answer | None:
+        """Return the answer, None if there is none by `until_ns` (monotonic)."""
+        while self.value is None and monotonic_ns() < until_ns:
+            if not _lock.acquire(blocking=False):  # another thread lets pyghmi work
+                self._event.wait(WORK_S)
+                continue
+            try:
+                with contextlib.suppress(Exception):  # packets that are no IPMI, over which pyghmi fails, are dropped
+                    pyghmi.Session.wait_for_rsp(WORK_S)
+            finally:
+                _lock.release()
+            self._event.wait(PAUSE_S)
+        return self.value
 
 
 class LanSession(pyghmi.Session):  # type: ignore[misc]
-    """Log in on a BMC and call `done` with the outcome; used in the owner's thread only."""
+    """Log in on a BMC and call `done` with the outcome; used under the lock only."""
 
     def __new__(cls, *_: object) -> LanSession:
         """Make a session of its own: pyghmi would share one between callers, and mix up their answers."""
@@ -102,6 +110,23 @@ class LanSession(pyghmi.Session):  # type: ignore[misc]
         if self._first_hash is not None:
             self.attemptedhash = self._first_hash
 
+    def _req_priv_level(self) -> None:
+        """Request the privilege. pyghmi would wait for the answer here, up to a second after it has come."""
+        self.logged, self.logoutexpiry, self.maxtimeout, self.logontries = 1, None, 4, 1
+
+        def finish(answer: Answer) -> None:
+            self.logging = False
+            self.logontries = 0  # a lost session is opened anew by its owner, not by pyghmi, which would wait
+            if answer.get("code", 0xFF):
+                self.logged = 0
+                self.onlogon({"error": "timeout" if "error" in answer else "privilege not granted"})
+            else:
+                self.onlogon({"success": True})
+
+        self.logging = False  # raw_command waits for a login that goes on
+        self.send_command(0x06, 0x3B, bytes([self.privlevel]), finish)
+        self.logging = True
+
     def send_command(self, netfn: int, command: int, data: bytes, done: Callable[[Answer], object]) -> None:
         """Send a command; `done` gets the answer."""
 
@@ -119,127 +144,63 @@ class LanSession(pyghmi.Session):  # type: ignore[misc]
             self._mark_broken("dropped")
 
 
-class PyghmiThread:
-    """Run pyghmi's event loop and all calls into it in one thread."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._awaited: set[Future[Answer]] = set()
-        threading.Thread(target=self._run_loop, name="ipmi", daemon=True).start()
-
-    def run_call(self, action: Callable[[], Any]) -> Any:
-        """Return the result of an action, run in the thread."""
-        future: Future[Any] = Future()
-        self._calls.put((future, action))
-        return future.result(LOGIN_S)
-
-    def start_exchange(self, begin: Callable[[Callable[[Answer], object]], Any]) -> tuple[Any, Future[Answer]]:
-        """Run `begin(done)` in the thread; return its result, and the future of the answer that `done` gets.
-
-        A future that is cancelled is no longer awaited.
-        """
-        awaited: Future[Answer] = Future()
-
-        def done(answer: Answer) -> None:
-            if not awaited.done():
-                awaited.set_result(dict(answer))
-
-        def action() -> Any:
-            self._awaited.add(awaited)
-            return begin(done)
-
-        return self.run_call(action), awaited
-
-    def _run_loop(self) -> None:
-        while True:
-            try:
-                future, action = self._calls.get_nowait() if self._awaited else self._calls.get()
-                try:
-                    future.set_result(action())
-                except Exception as error:  # noqa: BLE001 - it belongs to the caller
-                    future.set_exception(error)
-                continue
-            except queue.Empty:
-                pass
-            try:
-                pyghmi.Session.wait_for_rsp(PUMP_S)
-            except Exception:  # noqa: BLE001 - pyghmi fails in many ways over packets that are no IPMI: they are dropped
-                threading.Event().wait(PUMP_S)
-            self._awaited = {future for future in self._awaited if not future.done()}
-
-
-_thread: PyghmiThread | None = None
-_lock = threading.Lock()
-
-
-def share_thread() -> PyghmiThread:
-    """Return the thread of this process; it lasts as long as the process, as pyghmi's sockets do."""
-    global _thread
-    with _lock:
-        _thread = _thread or PyghmiThread()
-        return _thread
-
-
 class LanLink:
-    """Hold one session with one BMC; a lost session is opened again, in the background if that takes long."""
+    """Hold one session with one BMC; a lost session is opened again, over several readings if that takes long."""
 
     def __init__(self, account: BmcAccount) -> None:
         self.where = f"BMC {account.host}"
         self._account = account
-        self._thread = share_thread()
         self._session: Any = None
-        self._login: Future[Answer] | None = None  # while it goes on
+        self._login: Awaited | None = None  # while it goes on
         self._login_ns = self._used_ns = 0
 
     def carry_command(self, netfn: int, command: int, data: bytes, until_ns: int) -> tuple[int, bytes]:
-        """Return completion code and data. Raises ReadFailed, Denied, Unavailable."""
+        """Return completion code and data. Raises ReadFailed, Denied."""
         self._ensure_login(until_ns)
-        session = self._session
-        awaited: Future[Answer] | None = None
+        awaited = Awaited()
         try:
-            _, awaited = self._thread.start_exchange(lambda done: session.send_command(netfn, command, data, done))
-            answer = awaited.result(_left_s(until_ns))
-        except TimeoutError:
-            self._drop_session(awaited)
-            what, why = "the BMC did not answer in time", "it is busy, restarting or cut off"
-            raise ReadFailed(what, where=self.where, why=why, code="read-failed.no-answer") from None
+            with _lock:
+                self._session.send_command(netfn, command, data, awaited.take_answer)
         except Exception as error:  # noqa: BLE001 - after any exception of pyghmi this session is of no use
-            answer = {"error": type(error).__name__}
+            awaited.take_answer({"error": type(error).__name__})
+        answer = awaited.wait_until(until_ns)
+        if answer is None:
+            self.close()
+            what, why = "the BMC did not answer in time", "it is busy, restarting or cut off"
+            raise ReadFailed(what, where=self.where, why=why, code="read-failed.no-answer")
         if "data" not in answer or not 0 <= answer.get("code", -1) <= 0xFF:
-            self._drop_session(awaited)
-            why = f"it no longer answers in it: {answer.get('error', 'no data')}"
-            raise ReadFailed(
-                "the session with the BMC is lost", where=self.where, why=why, code="read-failed.session-lost"
-            )
+            self.close()
+            what, why = "the session with the BMC is lost", f"no answer in it: {answer.get('error', 'no data')}"
+            raise ReadFailed(what, where=self.where, why=why, code="read-failed.session-lost")
         self._used_ns = monotonic_ns()
         return int(answer["code"]), bytes(answer["data"])
 
     def close(self) -> None:
         """Log out."""
-        self._drop_session(self._login)
+        session, self._session, self._login = self._session, None, None
+        if session is not None:
+            with _lock:
+                session.drop_session()
 
     def _ensure_login(self, until_ns: int) -> None:
-        """Have a session that is logged in. Raises ReadFailed while the login goes on, Denied, Unavailable."""
+        """Have a session that is logged in. Raises ReadFailed while the login goes on, Denied."""
         session, now_ns = self._session, monotonic_ns()
-        is_stale = session is not None and (not session.logged or now_ns - self._used_ns > IDLE_S * NS)
-        if self._login is None and is_stale:
-            self._drop_session(None)
+        if session is not None and self._login is None:
+            if session.logged and now_ns - self._used_ns <= IDLE_S * NS:
+                return
+            self.close()
         if self._session is None:
             self._begin_login()
-        if self._login is None:
-            return
-        session, login = self._session, self._login
-        try:
-            outcome = login.result(_left_s(until_ns))
-        except TimeoutError:
-            context = session.sessioncontext
+        assert self._login is not None
+        outcome = self._login.wait_until(until_ns)
+        context = self._session.sessioncontext
+        if outcome is None:
             if monotonic_ns() - self._login_ns > LOGIN_S * NS:
-                self._drop_session(login)
-            raise explain_silence(self.where, context) from None
+                self.close()
+            raise explain_login(self.where, "timeout", context, self._account.user)
         self._login, self._used_ns = None, monotonic_ns()
         if "error" in outcome:
-            context = session.sessioncontext
-            self._drop_session(login)
+            self.close()
             raise explain_login(self.where, str(outcome["error"]), context, self._account.user)
 
     def _begin_login(self) -> None:
@@ -248,45 +209,28 @@ class LanLink:
             address = str(socket.getaddrinfo(account.host, account.port, 0, socket.SOCK_DGRAM)[0][4][0])
         except OSError as error:
             what, why = f"the name {account.host} does not resolve", error.strerror or str(error)
-            raise ReadFailed(
-                what, where=self.where, why=why, next="check the address", code="read-failed.unknown-name"
-            ) from None
-        begin = self._thread.start_exchange
-        self._session, self._login = begin(lambda done: LanSession(address, account, done))
-        self._login_ns = monotonic_ns()
-
-    def _drop_session(self, awaited: Future[Answer] | None) -> None:
-        session, self._session, self._login = self._session, None, None
-        if awaited is not None:
-            awaited.cancel()
-        if session is not None:
-            self._thread.run_call(session.drop_session)
+            code = "read-failed.unknown-name"
+            raise ReadFailed(what, where=self.where, why=why, next="check the address", code=code) from None
+        self._login, self._login_ns = Awaited(), monotonic_ns()
+        try:
+            with _lock:
+                self._session = LanSession(address, account, self._login.take_answer)
+        except Exception as error:  # noqa: BLE001 - of pyghmi or its socket
+            what, why = "the login on the BMC cannot begin", f"{type(error).__name__}: {error}"
+            raise ReadFailed(what, where=self.where, why=why, code="read-failed.login") from None
 
 
 def explain_login(where: str, words: str, context: str | None, user: str) -> MeterError:
-    """Return the error for pyghmi's words about a failed login."""
+    """Return the error for pyghmi's words about a failed login, and its name of the step."""
     low = words.lower()
-    for needles, kind, code, what, why, advice in LOGIN_ERRORS:
+    for needles, (code, what, why, advice) in LOGIN_ERRORS.items():
         if any(needle in low for needle in needles):
-            return kind(what, where=where, why=why.format(user=user), next=advice, code=code)
+            return Denied(what, where=where, why=why.format(user=user), next=advice, code=code)
+    what, code, why = "the login on the BMC failed", "read-failed.login", f"it broke off the login: {words}"
     if low in ("timeout", "session failed to initialize", "none"):
-        return explain_silence(where, context)
-    return ReadFailed(
-        "the login on the BMC failed", where=where, why="it broke off the login", code="read-failed.login"
-    )
-
-
-def explain_silence(where: str, context: str | None) -> ReadFailed:
-    """Return the error for a login without an answer (yet), by pyghmi's name of its step."""
-    advice = "run joulelab doctor with the name of the meter"
-    if context in ("OPENSESSION", "EXPECTINGRAKP2", "EXPECTINGRAKP4", "ESTABLISHED"):
         why = "it answered the first steps only: it is slow or restarting, or does not know the user"
-        return ReadFailed(
-            "the BMC did not finish the login", where=where, why=why, next=advice, code="read-failed.login"
-        )
-    why = "nothing came back: it is off, restarting, not reachable, or IPMI over LAN is disabled"
-    return ReadFailed("the BMC does not answer", where=where, why=why, next=advice, code="read-failed.no-answer")
-
-
-def _left_s(until_ns: int) -> float:
-    return max((until_ns - monotonic_ns()) / NS, 0.0)
+        if context not in STARTED:
+            what, code = "the BMC does not answer", "read-failed.no-answer"
+            why = "nothing came back: it is off, restarting, not reachable, or IPMI over LAN is disabled"
+    advice = "run joulelab doctor with the name of the meter"
+    return ReadFailed(what, where=where, why=why, next=advice, code=code)

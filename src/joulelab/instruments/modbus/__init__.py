@@ -14,7 +14,7 @@ from joulelab.instruments.modbus.registers import Register, decode_register, fin
 from joulelab.instruments.modbus.settings import CONFIG, ModbusSettings, StreamPlan, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.errors import JoulelabError
     from joulelab.core.spec import Meter, Stream
@@ -41,17 +41,21 @@ def check(config: Mapping[str, Any]) -> None:
     read_settings(config)
 
 
-def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Connect and read everything once. Raises ConfigError, Unavailable, ReadFailed."""
-    return ModbusMeter(read_settings(config))
+def open_meter(config: Mapping[str, Any], tap: Callable[[Connection], Connection] | None = None) -> Meter:
+    """Connect and read everything once. Raises ConfigError, Unavailable, ReadFailed.
+
+    `tap` stands between the meter and the device, to write down the answers.
+    """
+    settings = read_settings(config)
+    connection = Connection(settings.label, settings.host, settings.port, settings.timeout_s)
+    return ModbusMeter(settings, tap(connection) if tap else connection)
 
 
 class ModbusMeter:
     """Read the registers of one device, each stream's in as few requests as possible."""
 
-    def __init__(self, settings: ModbusSettings) -> None:
-        self._settings = settings
-        self._connection = Connection(settings.label, settings.host, settings.port, settings.timeout_s)
+    def __init__(self, settings: ModbusSettings, connection: Connection) -> None:
+        self._settings, self._connection = settings, connection
         self._streams: list[Stream] = []
         self._missing: list[Missing] = []
         self._reads: dict[str, tuple[list[Register | None], list[Request]]] = {}

@@ -1,6 +1,6 @@
 """Read registers by Modbus TCP: strict about answers, bounded in time, connecting again by itself.
 
-Reading registers is one frame of 12 bytes and its answer: no library takes part (docs/decisions, "Modbus frames").
+Reading registers is one frame of 12 bytes and its answer: no library takes part (docs/decisions/0025).
 """
 
 from __future__ import annotations

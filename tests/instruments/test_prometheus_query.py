@@ -19,7 +19,7 @@ from joulelab.instruments.prometheus.queries import add_matchers, fill_labels, l
 from joulelab.instruments.prometheus.settings import read_settings
 
 
-@pytest.mark.parametrize("query", ["up", " up{job=\"a,b}\", x=~'y{1}'} ", "job:power:sum", "up {}"])
+@pytest.mark.parametrize("query", ["up", " up{job=\"a,b}\", x=~'y{1}'} ", "job:power:sum", "up {}", '{__name__="up"}'])
 def test_plain_selectors_are_queries(query):
     assert parse_query({"query": query}, "x").query == query
 
@@ -28,7 +28,7 @@ def test_plain_selectors_are_queries(query):
     "query",
     [
         "sum(up)", "up * 2", "a and b", "a offset 5m", "a @ 1609746000", "1 + 2", "a[5m]", "a # b\n + c",
-        '{__name__="up"}', "up{a}b{c}", 'up{a="}', "sum by (node) (psu_input_watts)",
+        "up{a}b{c}", 'up{a="}', "sum by (node) (psu_input_watts)",
     ],
 )  # fmt: skip
 def test_expressions_are_refused(query):
@@ -258,3 +258,21 @@ def test_own_queries_may_name_the_scope_of_a_superchip():
     api = FakeApi(({"modelName": "NVIDIA GB200"}, [1005, 1020], 900.0))
     (gpu,) = PrometheusArchive(settings, api).fetch(1_000 * 10**9, 1_150 * 10**9)
     assert (gpu.stream.scope, gpu.stream.channels[0].accuracy.source) == ("gpu:0", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "si"),
+    [
+        ({"unit": "kW"}, 1.5, 1500.0),
+        ({"scale": 10.0}, -1.0, None),  # APC's mark for "not supported"
+        ({}, 140737488355328.0, None),  # DCGM's marks for "no value"
+        ({"unit": "mJ"}, 9223372036854775792.0, None),
+        ({"unit": "mJ"}, 2e14, 2e11),
+        ({}, 0.0, 0.0),
+        ({"zero_is_gap": True}, 0.0, None),
+        ({"unit": "degC"}, -5.0, -5.0),
+        ({}, math.nan, None),
+    ],
+)
+def test_values_that_are_no_readings(keys, value, si):
+    assert parse_query({"query": "x", **keys}, "x").convert(value) == si

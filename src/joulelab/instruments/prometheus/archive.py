@@ -106,7 +106,7 @@ def _make_rows(
                 rows.setdefault(t_ns, [math.nan] * len(group.members))[column] = value
     notes = [*group.notes]
     if invalid:
-        notes.append(f"{invalid} samples are no readings (NaN, infinite, or 0 for none)")
+        notes.append(f"{invalid} samples are no readings (NaN, negative, impossible, or 0 for none)")
     if stale:
         notes.append(f"{stale} samples left out: {group.meter} had not been read for more than {settings.stale_s:g} s")
     return [(t_ns, t_ns, values) for t_ns, values in sorted(rows.items())], notes

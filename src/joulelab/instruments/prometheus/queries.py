@@ -46,8 +46,11 @@ UNITS = {
     "1": Unit("1", 1.0, "value", "value"),
 }
 KINDS = ("power", "counter", "state")
-# A metric, and labels in braces, in which texts may hold braces.
-SELECTOR = re.compile(r"""\s*[A-Za-z_:][\w:]*\s*(\{(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`|[^{}"'`])*\}\s*)?""")
+# A metric, or labels in braces, or both; texts in them may hold braces.
+_BRACES = r"""\{(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`|[^{}"'`])*\}"""
+SELECTOR = re.compile(rf"\s*(?:[A-Za-z_:][\w:]*\s*(?:{_BRACES})?|{_BRACES})\s*")
+# By SI unit: no device has more. DCGM's marks for "no value" (2**47 W, nearly 2**63 mJ) are above.
+LARGEST = {"W": 1e8, "J": 1e15}
 
 
 def _choose_from(names: tuple[str, ...]) -> Callable[[Any], str]:
@@ -89,8 +92,12 @@ class Query:
         return self.scale * UNITS[self.unit].factor
 
     def convert(self, value: float) -> float | None:
-        """Return a value in SI, None if it is no reading."""
-        return None if not math.isfinite(value) or (self.zero_is_gap and value == 0) else value * self.factor
+        """Return a value in SI, None if it is no reading: powers and counters are neither negative nor impossible."""
+        si = value * self.factor
+        if not math.isfinite(si) or (self.zero_is_gap and value == 0):
+            return None
+        is_energy = self.kind in ("power", "counter")
+        return None if is_energy and not 0 <= si <= LARGEST[UNITS[self.unit].si] else si
 
     def find_scope(self, labels: Mapping[str, str]) -> str:
         """Return the scope of a series before labels are filled in; models of superchips may have another."""

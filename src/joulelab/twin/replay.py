@@ -13,11 +13,10 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import unquote_plus
 
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.capture import parse_capture
-from joulelab.instruments.capture.families import STAND_INS, check_family, split_status, write_tree
+from joulelab.instruments.capture.families import STAND_INS, check_family, normalise_path, split_status, write_tree
 from joulelab.twin.panel import PanelFlaws
 from joulelab.twin.servers._http import Handler, listening
 from joulelab.twin.wall import CONFIG, write_entries
@@ -103,21 +102,16 @@ class _HttpHandler(Handler):
     def respond(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:  # noqa: ARG002 it is only read
         if method != "GET":
             return 405, None, {}
-        text = self.bodies.get(_normalise_path(self.path))
+        text = self.bodies.get(normalise_path(self.path))
         if text is None:
             return 404, None, {}
         status, content = split_status(text)
         return status, json.loads(content) if content else None, {}
 
 
-def _normalise_path(request: str) -> str:
-    path, _, query = unquote_plus(request).partition("?")
-    return f"{path.rstrip('/')}?{query}"
-
-
 @contextlib.contextmanager
 def _serve_http(capture: Capture, _: Path) -> Iterator[dict[str, Any]]:
-    bodies = {_normalise_path(request): answer for request, answer in capture.exchanges.items()}
+    bodies = {normalise_path(request): answer for request, answer in capture.exchanges.items()}
     with listening(type("ReplayHandler", (_HttpHandler,), {"panel": _StillPanel(), "bodies": bodies}), 0) as port:
         scheme = "http://" if capture.family == "redfish" else ""
         yield {"address": f"{scheme}127.0.0.1:{port}"}

@@ -16,7 +16,7 @@ from importlib import import_module, resources
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import unquote_plus, urlencode
 
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
@@ -55,12 +55,14 @@ DENIED, DEPTH, FILE_BYTES = "!denied", 4, 4096
 # So much of a device is explored beyond what the meter asks for.
 DOCUMENTS, EXPLORE_S = 2_000, 120.0
 _WALKED = ("1.3.6.1.2.1.1", "1.3.6.1.2.1.33", "1.3.6.1.4.1")
-# Resources of Redfish that have no power and much of what is nobody's business.
+# Resources of Redfish that are nobody's business, and those that have no power, either.
+_PRIVATE = re.compile(
+    r"/(?:\w*Account\w*|\w*Session\w*|EventService|Registries|JsonSchemas|LogServices|Certificate\w*|KeyService|License\w*|"
+    r"NetworkProtocol|EthernetInterfaces|VirtualMedia|SecureBoot)(?:/|$)"
+)
 _SKIPPED = re.compile(
-    r"/(?:\w*Account\w*|\w*Session\w*|EventService|UpdateService|Registries|JsonSchemas|LogServices|Certificate\w*|"
-    r"NetworkProtocol|\w*NetworkInterfaces|EthernetInterfaces|NetworkAdapters|\w*Storage|Drives|Bios|Boot\w*|VirtualMedia|"
-    r"SecureBoot|Task\w*|Job\w*|Actions|Assembly|License\w*|KeyService|SerialInterfaces|HostInterfaces|PCIe\w*|Memory|"
-    r"Managers)(?:/|$)"
+    r"/(?:UpdateService|NetworkInterfaces|NetworkAdapters|\w*Storage|Drives|Bios|Boot\w*|Task\w*|Job\w*|Actions|Assembly|"
+    r"SerialInterfaces|HostInterfaces|PCIe\w*|Memory|Managers)(?:/|$)"
 )
 # IPMI commands that are kept: device id, sensor readings and records, DCMI power, XCC. Not FRU, GUID, LAN, system info.
 _IPMI_KEPT = ("06 01", "04 2d", "04 27", "04 23", "0a 20", "0a 21", "0a 22", "0a 23", "2c 01", "2c 02", "3a 32")
@@ -170,6 +172,8 @@ def _tap_http(tape: Tape, client: Any, *, explores: bool = False) -> Any:
     from joulelab.instruments.http import Answer
 
     ask = client.ask
+    if not tape.is_live:
+        tape = Tape({normalise_path(request): answer for request, answer in tape.exchanges.items()}, is_live=False)
 
     def ask_taped(
         method: str, path: str, params: Mapping[str, str] | None = None, body: Any = None, **options: Any
@@ -177,8 +181,9 @@ def _tap_http(tape: Tape, client: Any, *, explores: bool = False) -> Any:
         if method != "GET":
             return ask(method, path, params, body, **options) if tape.is_live else Answer(405, {}, b"")
         query = urlencode({key: value for key, value in (params or {}).items() if key not in ("user", "password")})
-        request = f"{path}?{query}" if query else path
-        text = tape.take(request, lambda: _write_answer(ask(method, path, params, body, **options)))
+        text = tape.take(
+            normalise_path(f"{path}?{query}"), lambda: _write_answer(ask(method, path, params, body, **options))
+        )
         if text is None:
             return Answer(404, {}, b"")
         status, content = split_status(text)
@@ -195,6 +200,12 @@ def _write_answer(answer: Any) -> str:
     with contextlib.suppress(ValueError):
         text = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
     return text if answer.status == 200 else f"HTTP {answer.status} {text}"
+
+
+def normalise_path(request: str) -> str:
+    """Return path and query of a request in plain letters, without a slash at the end of the path."""
+    path, _, query = unquote_plus(request).partition("?")
+    return "?".join(filter(None, (path.rstrip("/"), query)))
 
 
 def split_status(text: str) -> tuple[int, str]:
@@ -215,7 +226,15 @@ def _explore_redfish(client: Any) -> None:
             body = client.get_json(path)
         except JoulelabError:
             continue
-        waiting += [link for link in _list_links(body) if link not in seen and not _SKIPPED.search(link)]
+        waiting += [
+            link
+            for link in _list_links(body)
+            if link not in seen and not (_PRIVATE.search(link) or _SKIPPED.search(link))
+        ]
+
+
+def _remove_from_redfish(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
+    return remove_from_json({path: body for path, body in exchanges.items() if not _PRIVATE.search(path)}, remover)
 
 
 def _list_links(data: Any) -> Iterator[str]:
@@ -513,7 +532,7 @@ _TAPS: dict[str, Callable[[Tape, Any], Any]] = {
     "analyzer": _tap_analyzer,
 }
 _REMOVALS: dict[str, Callable[[Mapping[str, str], Remover], dict[str, str]]] = {
-    "redfish": remove_from_json,
+    "redfish": _remove_from_redfish,
     "plug": remove_from_json,
     "snmp": remove_from_walk,
     "ipmi": _remove_from_ipmi,

@@ -29,22 +29,22 @@ PATTERNS = (
     ("UUID", re.compile(r"\b([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b", re.IGNORECASE)),
     ("UUID", re.compile(r"(?<![0-9a-z])([0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE)),
     ("MAC address", re.compile(r"(?<![0-9a-f:.-])((?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2})(?![0-9a-f:-])", re.IGNORECASE)),
-    ("MAC address", re.compile(r"(?<![0-9a-z])((?=\d*[a-f])[0-9a-f]{12})(?![0-9a-z])", re.IGNORECASE)),
-    ("mail address", re.compile(r"([\w.+-]+@[\w-]+(?:\.[\w-]+)+)")),
-    ("address", re.compile(rf"(?<![\w.])({_V4}(?:\.{_V4}){{3}})(?![\w.]*\d)")),
+    ("MAC address", re.compile(r"(?<![0-9a-z])((?=\d*[a-f])(?!0{8})[0-9a-f]{12})(?![0-9a-z])", re.IGNORECASE)),
+    ("mail address", re.compile(r"([\w.+-]+@(?!odata|Redfish|Message)[\w-]+(?:\.[\w-]+)+)")),
+    ("address", re.compile(rf"(?<![\w.])((?!0\.0\.0\.0|127\.|255\.){_V4}(?:\.{_V4}){{3}})(?![\w.]*\d)")),
     ("IPv6 address", re.compile(r"(?<![\w:])((?i:fe80:[0-9a-f:]+|(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}))(?![\w:])")),
     ("IPv6 address", re.compile(r"(?<![\w:])((?i:[23][0-9a-f]{3}(?::[0-9a-f]{1,4})*::[0-9a-f:]*))(?![\w:])")),
     ("serial number", re.compile(r"\b(?:S/?N|serial(?: ?n(?:umber|o|r))?)[.:=#\s]*([\w-]*\d[\w-]{3,})", re.IGNORECASE)),
 )
 # Keys of JSON whose values are removed, in lower case without marks between words.
 KEYS = {
-    "serial number": "serial|tag$|sku|expressservice|nodeid|barcode|manufacturingdata",
+    "serial number": "serial|tag$|sku|expressservice|nodeid|barcode|engineid",
     "UUID": "uuid|guid|wwn|wwid|eui64|durablename|nqn|iqn",
     "MAC address": "mac$|macaddress",
     "address": "ipaddress|^ip$|staip|^gateway|nameserver|ipv[46]address|^subnet|^address(?:es)?$|broker|server$|^url$",
-    "host name": "hostname|fqdn|domainname|^b?ssid|^topic|devicename",
+    "host name": "hostname|fqdn|domainname|^b?ssid|^topic",
     "user": "user(?:name)?$|account|owner|contact|email|phone",
-    "password": "passw|secret|token|credential|privatekey|certificatestring|community|apikey",
+    "password": "passw|secret|token|credential|privatekey|hostkey|fingerprint|certificatestring|community|apikey",
     "location": "(?<!al)location$|^room|^rack$|^row$|building|postal|street|^city|^country|latitude|longitude|^lat$"
     "|^lon$|^floor$|altitude|timezone|^tz$",
 }
@@ -78,8 +78,8 @@ class Remover:
         self._made: set[str] = set()
         self.counts: dict[str, int] = {}
 
-    def replace(self, kind: str, value: str) -> str:
-        """Return the placeholder of a value, which is from now on replaced wherever it stands."""
+    def replace(self, kind: str, value: str, *, everywhere: bool = True) -> str:
+        """Return the placeholder of a value, which is from now on replaced wherever it stands, if `everywhere`."""
         value = value.strip()
         if not value or value in self._made:
             return value
@@ -90,7 +90,7 @@ class Remover:
             self._placeholders[value] = placeholder
             self._made.add(placeholder)
             is_certain = kind in _SEARCHED or (kind not in _NOT_SEARCHED and any(map(str.isdigit, value)))
-            if is_certain and len(value) >= SHORT:
+            if everywhere and is_certain and len(value) >= SHORT:
                 self._searched[value] = placeholder
         return self._placeholders[value]
 
@@ -102,6 +102,10 @@ class Remover:
         """Return a text without what the patterns find, and without values that are known by now."""
         for kind, pattern in PATTERNS:
             text = pattern.sub(partial(self._replace_group, kind), text)
+        return self.replace_known(text)
+
+    def replace_known(self, text: str) -> str:
+        """Return a text without values that are known by now."""
         for value in sorted((value for value in self._searched if value in text), key=len, reverse=True):
             text = self._searched[value].join(re.split(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", text))
         return text
@@ -121,10 +125,10 @@ def find_kind(key: str, above: str = "") -> str:
 
 
 def collect_values(data: Any, remover: Remover, kind: str = "") -> None:
-    """Note all texts below keys that name something to be removed."""
+    """Note the texts of keys that name something to be removed: they are then removed from all other texts, too."""
     if isinstance(data, dict):
         for key, value in data.items():
-            collect_values(value, remover, find_kind(key, kind))
+            collect_values(value, remover, find_kind(key))
     elif isinstance(data, list):
         for item in data:
             collect_values(item, remover, kind)
@@ -135,11 +139,15 @@ def collect_values(data: Any, remover: Remover, kind: str = "") -> None:
 def clean_data(data: Any, remover: Remover, kind: str = "") -> Any:
     """Return JSON with every text cleaned; numbers below such keys (latitude) are 0."""
     if isinstance(data, dict):
-        return {remover.clean(key): clean_data(value, remover, find_kind(key, kind)) for key, value in data.items()}
+        return {
+            remover.replace_known(key): clean_data(value, remover, find_kind(key, kind)) for key, value in data.items()
+        }
     if isinstance(data, list):
         return [clean_data(item, remover, kind) for item in data]
     if isinstance(data, str):
-        return remover.replace(kind, data) if kind and not data.startswith("/redfish/") else remover.clean(data)
+        if kind and not data.startswith("/redfish/"):
+            return remover.replace(kind, data, everywhere=False)
+        return data if data.startswith("#") else remover.clean(data)  # a type of Redfish, whatever a host is called
     return 0 if kind and isinstance(data, int | float) and not isinstance(data, bool) else data
 
 

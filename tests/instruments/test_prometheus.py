@@ -300,6 +300,12 @@ def test_one_question_serves_all_streams(victoria, monkeypatch):
         assert len(asked) == 3
 
 
+def test_live_a_server_with_old_samples_only(prom):
+    with raises_code("read-failed.no-sample") as caught:
+        open_meter("prometheus", {"address": prom, "label": "p", "preset": "ipmi", "timeout_s": 60.0})
+    assert "within a day, none within 120 s" in caught.value.why
+
+
 def test_servers_that_cannot_be_queried():
     config = {"label": "p", "timeout_s": 60.0, "preset": "ipmi"}
     with pytest.raises(ReadFailed, match="refused"):

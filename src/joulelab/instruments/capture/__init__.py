@@ -36,7 +36,7 @@ LABEL = "capture"  # of the meter that reads a capture: the name of the sender's
 REFUSED, NONE = "refused", "none"
 ADVICE = "Correct a number to what the device's own display says: that is the test."
 # Channels that differ from one reading of the same answers to the next.
-_PASSING = ("age", "updates missed", "updates read twice")
+_PASSING = ("age_s", "missed", "duplicate")
 _COMMENT = re.compile(r"(?:^|\s)#(?:\s|$)")  # names of sensors may hold a #
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -166,7 +166,7 @@ def read_values(meter: Meter) -> list[StatedValue]:
         except MeterError as failed:
             error = f"{failed.code}: {failed.what}"
         for spec, number in zip(stream.channels, row, strict=True):
-            if spec.quantity in _PASSING:
+            if spec.name in _PASSING:
                 continue
             if not math.isnan(number):
                 values.append(StatedValue(stream.scope, spec.name, f"{float(number)!r}"))
@@ -186,10 +186,10 @@ def compare_values(stated: Iterable[StatedValue], read: Iterable[StatedValue]) -
     wrong: list[str] = []
     for one in stated:
         other = found.get((one.scope, one.channel))
-        if other is None:
-            refused = found.get((REFUSED, ""))
+        refused = found.get((REFUSED, ""))
+        if other is None and (refused or one.text != NONE):  # a channel that is not there is a gap, too
             wrong.append(f"{one} is stated, and {refused or 'no such value'} is read")
-        elif not one.fits(other.text):
+        elif other is not None and not one.fits(other.text):
             wrong.append(f"{one} is stated, and {other.text} is read")
     return wrong
 

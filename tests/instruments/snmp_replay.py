@@ -45,7 +45,7 @@ class Replay:
     `changes` replace recorded values; MISSING takes an object away. They are names that the recording has.
     """
 
-    where, heard = "pdu1 (recorded)", True
+    where, has_answered = "pdu1 (recorded)", True
 
     def __init__(self, recording: Recording | Mapping[str, Value], changes: Mapping[str, Value] | None = None) -> None:
         self._recording = recording if isinstance(recording, Recording) else Recording(recording)

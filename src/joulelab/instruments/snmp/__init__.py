@@ -31,11 +31,11 @@ TRIED = "the simulated node (net-snmp's snmpd), recorded walks; not on hardware"
 DEFAULT = False
 # Devices are small computers: even where the recorder asks faster, they are asked no more often than this.
 GENTLE_S = 0.1
-# Streams share one answer, or one failure, for so much of a period: those of one tick then show one moment, and a slow
-# device is asked once for all of them.
+# Streams share one answer, or one failure, for this part of a period: those of one tick then show one moment, and a
+# slow device is asked once for all of them.
 _SHARED_PART = 0.6
 _LOGIN_TRIES = 2
-# Hundreds of threads that open at once only wake each other: so many at a time are quicker.
+# Hundreds of threads that open at once only wake each other: a few at a time are quicker.
 _OPENING = threading.BoundedSemaphore(16)
 
 

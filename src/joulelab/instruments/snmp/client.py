@@ -19,8 +19,8 @@ from joulelab.instruments.snmp.security import (
     UNKNOWN_ENGINE,
     Community,
     CommunitySecurity,
-    EngineState,
     User,
+    UserMessage,
     UserSecurity,
     explain_report,
 )
@@ -32,7 +32,7 @@ __all__ = ["MISSING", "Community", "Name", "Session", "User", "Value"]
 
 PORT = 161
 MAX_OIDS = 40
-SENDS = 4  # datagrams get lost: a request is sent up to so often within its time
+SENDS = 4  # datagrams get lost: a request is sent up to four times within its time
 _ROOM_BYTES = 1_300  # an answer that fits one Ethernet frame
 _VALUE_BYTES = 8
 _BULK = 20
@@ -58,7 +58,7 @@ class Session:
         self._timeout_ns = round(timeout_s * NS)
         self._max_oids = max_oids
         self._socket: socket.socket | None = None
-        self.heard = False  # whether any answer ever came
+        self.has_answered = False
         self._id = random.SystemRandom().randrange(1 << 24, 1 << 30)
         self._prepared: tuple[tuple[str, ...], list[tuple[list[bytes], bytes]]] = ((), [])
 
@@ -138,7 +138,7 @@ class Session:
         until_ns = deadline_ns or monotonic_ns() + self._timeout_ns
         answer, state = self._exchange(message, request_id, until_ns, security)
         if answer.tag != ber.REPORT or state is None or not state.engine:
-            what, why = "the agent does not tell its engine id", "it sent no report to a discovery"
+            what, why = "the agent does not state its engine id", "it sent no report to a discovery"
             raise self._locate_error(ReadFailed(what, why=why, code="read-failed.no-engine"))
         security.follow_engine(state.engine, state.boots, state.time)
         return security.engine
@@ -223,57 +223,49 @@ class Session:
 
     def _exchange(
         self, message: bytes, request_id: int, deadline_ns: int, security: CommunitySecurity | UserSecurity
-    ) -> tuple[ber.Pdu, EngineState | None]:
+    ) -> tuple[ber.Pdu, UserMessage | None]:
         """Send a message, again at each quarter of the time, and return the answer to it."""
         try:
-            return self._wait_for_answer(message, request_id, deadline_ns, security)
+            answer = self._wait_for_answer(message, request_id, deadline_ns, security)
+        except (socket.gaierror, UnicodeError) as error:
+            what, advice = f"the name {self.host} does not resolve", "check address, or the name service"
+            failed = ReadFailed(what, why=str(error), next=advice, code="read-failed.unresolved")
         except ConnectionRefusedError:
-            what, why = "the port is closed", f"the host answers that nothing listens on UDP port {self.port}"
-            failed = ReadFailed(what, why=why, code="read-failed.port-closed")
+            why = f"the host answers that nothing listens on UDP port {self.port}"
+            failed = ReadFailed("the port is closed", why=why, code="read-failed.port-closed")
         except OSError as error:
             failed = ReadFailed("the host cannot be reached", why=str(error), code="read-failed.unreachable")
-        self.close()
+        except ReadFailed as error:
+            failed = error
+        else:
+            return answer
+        self.close()  # the name may mean another address by now, and late answers find no socket
+        if isinstance(security, UserSecurity):
+            security.engine = b""  # a device that restarted may have set back its clock: its id is asked for again
         raise self._locate_error(failed)
-
-    def _connect_socket(self) -> socket.socket:
-        if self._socket is None:
-            try:
-                found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)
-            except (OSError, UnicodeError) as error:
-                what = f"the name {self.host} does not resolve"
-                failed = ReadFailed(
-                    what, why=str(error), next="check address, or the name service", code="read-failed.unresolved"
-                )
-                raise self._locate_error(failed) from None
-            family, kind, protocol, _, address = found[0]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.connect(address)
-        return self._socket
 
     def _wait_for_answer(
         self, message: bytes, request_id: int, deadline_ns: int, security: CommunitySecurity | UserSecurity
-    ) -> tuple[ber.Pdu, EngineState | None]:
-        connected = self._connect_socket()
-        reason: MeterError | None = None
+    ) -> tuple[ber.Pdu, UserMessage | None]:
+        if self._socket is None:
+            family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.connect(address)
+        why = f"{self.host}:{self.port} was silent for {self._timeout_ns / NS:g} s"
+        reason = ReadFailed("there is no answer", why=why, code="read-failed.no-answer")
         begin = monotonic_ns()
         for until in (begin + (deadline_ns - begin) * n // SENDS for n in range(1, SENDS + 1)):
-            connected.send(message)
+            self._socket.send(message)
             while (left := until - monotonic_ns()) > 0:
-                connected.settimeout(left / NS)
+                self._socket.settimeout(left / NS)
                 try:
-                    data = connected.recv(_DATAGRAM)
+                    found = security.open_answer(self._socket.recv(_DATAGRAM), request_id)
                 except TimeoutError:
                     break
-                try:
-                    found = security.open_answer(data, request_id)
                 except ReadFailed as error:
                     reason = error  # whoever sent it, the answer may still come
                     continue
                 if found is not None:
-                    self.heard = True
+                    self.has_answered = True
                     return found
-        self.close()  # the name may mean another address by now, and late answers go to nobody
-        if isinstance(security, UserSecurity):
-            security.engine = b""  # a device that restarted may have set back its clock: its id is asked for again
-        why = f"{self.host}:{self.port} was silent for {self._timeout_ns / NS:g} s"
-        raise self._locate_error(reason or ReadFailed("there is no answer", why=why, code="read-failed.no-answer"))
+        raise reason

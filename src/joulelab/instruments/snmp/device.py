@@ -59,7 +59,7 @@ class DeviceRow:
 
     @property
     def number(self) -> str:
-        """Return its own number, the last of the index unless the table says otherwise."""
+        """Return its own number, the last of the index unless the table states another place."""
         return self.index.split(".")[0 if self.number_at == "first" else -1]
 
     def locate_channel(self, column: Column, oid: str = "") -> str:
@@ -75,7 +75,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Hold one channel of one row: its full name, what a count is worth, its relative error (None: not told)."""
+    """Hold one channel of one row: its full name, what a count is worth, its relative error (None: not stated)."""
 
     column: Column
     oid: str
@@ -273,16 +273,16 @@ def choose_rows(wanted: Sequence[int | str], offered: Sequence[DeviceRow], kind:
 def bind_channels(
     session: Session, source: Table, level: Level, chosen: Sequence[DeviceRow]
 ) -> dict[str, list[Channel]]:
-    """Return the channels of each row (by index) that the device has, with units and digits as it tells them."""
+    """Return the channels of each row (by index) that the device has, with units and digits as it states them."""
     bound: dict[str, list[Channel]] = {row.index: [] for row in chosen}
     pairs = [(row, column) for row in chosen for column in level.columns if row.locate_channel(column)]
-    telling = (level.read_digits, level.read_factor, level.read_units, level.read_accuracy)
-    oids = [row.locate_channel(c, oid) for row, c in pairs if c.scale is None for oid in telling if oid]
+    stating = (level.read_digits, level.read_factor, level.read_units, level.read_accuracy)
+    oids = [row.locate_channel(c, oid) for row, c in pairs if c.scale is None for oid in stating if oid]
     answers: Iterator[Value] = iter(session.get(oids) if oids else [])
     for row, column in pairs:
         scale, gain = column.scale, None
         if scale is None:
-            digits, factor, units, accuracy = (next(answers) if oid else MISSING for oid in telling)
+            digits, factor, units, accuracy = (next(answers) if oid else MISSING for oid in stating)
             scale = _convert_unit(source, column, _convert_digits(digits, factor), units)
             gain = accuracy / 10_000 if isinstance(accuracy, int) and 0 < accuracy <= 10_000 else None
         if scale is not None:
@@ -300,7 +300,7 @@ def _convert_digits(digits: Value, factor: Value) -> float | None:
 
 
 def _convert_unit(source: Table, column: Column, step: float | None, units: Value) -> float | None:
-    """Return what a count is worth in SI, None where the device does not say, or says another quantity."""
+    """Return what a count is worth in SI, None where the device states none, or that of another quantity."""
     wanted = QUANTITIES[column.name][1]
     if step is None or wanted == "1":
         return step

@@ -1,6 +1,6 @@
 """Find out why a PDU cannot be read: the host, the login, the tables, the outlet.
 
-In a device that no table knows, list what might be power, for the writer of its table; none of it is read.
+In a device that no table knows, list what might be power, for the writer of its table; no meter reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulelab.instruments.snmp.device import Identity
 
 ENTERPRISES = "1.3.6.1.4.1"
-# So much of an unknown device is looked at.
+# Limits of the search in an unknown device.
 _OBJECTS, _SECONDS, _LISTED = 3_000, 20, 12
 _POWER_TEXT = re.compile(r"-?\d+([.,]\d+)?\s?k?(W|Wh|VA)")
 _MAINS_V = ((95, 130), (195, 255), (340, 425))
@@ -52,7 +52,7 @@ def explain_failure(config: Mapping[str, Any], error: JoulelabError) -> list[str
         if failed.code == "read-failed.no-answer" and error.code == failed.code:
             causes = "an address list on the device, a firewall, the wrong address, or no power"
             silent = "neither to the login nor to a discovery of SNMPv3"
-            if session.heard:
+            if session.has_answered:
                 lines.append("It is alive, but drops requests of this user: check passwords, protocols and rights.")
             else:
                 lines.append(f"Nothing came back, {silent}: {causes}. Without SNMPv3, so does a wrong community.")
@@ -64,14 +64,14 @@ def explain_failure(config: Mapping[str, Any], error: JoulelabError) -> list[str
 
 
 def find_login_error(session: Session, settings: SnmpSettings) -> Denied | None:
-    """Return what is wrong with the login where the agent is alive but silent to it; None where it is just silent.
+    """Return the error of the login where the agent is alive but silent to it; None where it is just silent.
 
     Agents that cannot decrypt a request often do not answer: the same user then asks once without privacy what the
     agent is.
     """
     user = settings.login
     if isinstance(user, User):
-        if not (user.priv and session.heard):
+        if not (user.priv and session.has_answered):
             return None
         plain = replace(settings, login=replace(user, priv="", priv_password="")).open_session()
         try:
@@ -89,7 +89,7 @@ def find_login_error(session: Session, settings: SnmpSettings) -> Denied | None:
             code="denied.privacy",
         )
     try:
-        is_alive = not session.heard and bool(session.discover())
+        is_alive = not session.has_answered and bool(session.discover())
     except MeterError:
         is_alive = False
     if not is_alive:
@@ -150,6 +150,6 @@ def _find_products(objects: Mapping[str, Value]) -> dict[str, str]:
 
 
 def _match_mains(count: int) -> float:
-    """Return a count as a mains voltage, in V to mV, 0 where it is none."""
+    """Return a count as a mains voltage, in V to mV, 0 where it does not fit."""
     scaled = (count * 10.0**-k for k in range(4))
     return next((volts for volts in scaled if any(low <= volts <= high for low, high in _MAINS_V)), 0.0)

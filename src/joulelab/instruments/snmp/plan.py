@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from joulelab.instruments.snmp.tables import Level, Table
 
 MAIN = "power"
-UPDATE_S = 1.0  # how often values change, where neither the user nor the maker says it
+UPDATE_S = 1.0  # how often values change, where neither the user nor the maker states it
 # A row that shows one of these feeds something, with or without a power. Beside more than this, a power of 0 W is no
 # reading: 0.5 A are 115 VA at 230 V. Less may be the filters of idle supplies, or a power rounded to 100 W.
 DRAWS = {"current_a": 0.5, "load": 0.02, "apparent_va": 115.0}
 # A row that shows no power is no part of the whole if it draws no more than this.
 EMPTY = {"current_a": 0.1, "load": 0.0, "apparent_va": 20.0}
 # Powers that fit a voltage and a current beside them, as shares of their product: a poor power factor, three phases.
-# Outside, the device has another scale than the table says.
+# Outside, the device has another scale than the table.
 FITTING = (0.1, 3.3)
 
 
@@ -138,7 +138,7 @@ class Planner:
         self._oids: dict[str, int] = {}
         self._pieces: list[Piece] = []
         self._missing: list[Missing] = []
-        self._offset_w = 0.0  # how far below zero the device shows powers
+        self._offset_w = 0.0  # the lowest negative power that the device shows, as a positive number
         self._model, self._serial = (self._read_first_text(column) for column in (source.model, source.serial))
 
     def make_plan(self) -> Plan:
@@ -285,7 +285,7 @@ class Planner:
             raise self._refuse_row(level, (unclear or list(facts.values()))[0], advice)
         if len(metered) > 1 and not level.adds:
             listed = ", ".join(f"{one.row} {one.shown.get('power_w', nan):g} W" for one in metered)
-            why = f"no source says whether its {level.word}s add up, or some are parts of others: {listed}"
+            why = f"no source states whether its {level.word}s add up, or some are parts of others: {listed}"
             raise self._refuse_whole(why, metered[0].row)
         if absent:
             left = "; ".join(f"{facts[index].row}: {why}" for index, why in absent.items())
@@ -390,7 +390,7 @@ class Planner:
         accuracy = wall.stated(self._settings.config, accuracy)
         if name == "power_w":
             return Spec(name, quantity, unit, "power", self._update_s, self._update_s, accuracy=accuracy)
-        # Where the counter wraps: as the user says; a table's modulus only where nobody can reset it to zero.
+        # Where the counter wraps: as the user states; a table's modulus only where users cannot reset it to zero.
         modulus = self._settings.modulus_j
         if modulus is None and channel and channel.column.modulus is not None and not self._source.resettable:
             modulus = channel.column.modulus * channel.scale

@@ -202,12 +202,12 @@ class UserSecurity:
         at = len(whole) - len(scoped) - len(after) - len(digest)
         return whole[:at] + self._sign_message(whole) + whole[at + len(digest) :]
 
-    def open_answer(self, data: bytes, message_id: int) -> tuple[ber.Pdu, EngineState] | None:
+    def open_answer(self, data: bytes, message_id: int) -> tuple[ber.Pdu, UserMessage] | None:
         """Return the answer in a message, None if it belongs to another request. Raises ReadFailed."""
-        message = _Message.decode(data)
+        message = UserMessage.decode(data)
         if message.message_id != message_id:
             return None
-        flags, state = message.flags, message.state
+        flags = message.flags
         if flags & _AUTH_FLAG:
             self._check_digest(data, message)
         at, end, scoped = message.scoped_at, len(data), data
@@ -217,7 +217,7 @@ class UserSecurity:
             if len(message.salt) != _SALT_BYTES:
                 raise refuse_answer("its salt has another length")
             secret = data[ber.expect_last(data, at, end, ber.OCTETS) : end]
-            cipher = _make_cipher(self._priv_key, state.boots, state.time, message.salt)
+            cipher = _make_cipher(self._priv_key, message.boots, message.time, message.salt)
             scoped = cipher.decryptor().update(secret)
             at, end = ber.expect_element(scoped, 0, len(scoped), ber.SEQUENCE)  # padding may follow
         else:
@@ -229,12 +229,12 @@ class UserSecurity:
             if (flags & 3) != self.user.flags:
                 raise refuse_answer("it is less secure than the request")
             if flags & _AUTH_FLAG:
-                self._check_time(state)
-        return answer, state
+                self._check_time(message)
+        return answer, message
 
-    def _check_digest(self, data: bytes, message: _Message) -> None:
+    def _check_digest(self, data: bytes, message: UserMessage) -> None:
         """Verify that the device made the message. Raises ReadFailed."""
-        if not self.user.auth or message.state.engine != self.engine or not self.engine:
+        if not self.user.auth or message.engine != self.engine or not self.engine:
             raise refuse_answer("it comes from another device")
         size, at = AUTH[self.user.auth][1], message.digest_at
         if len(message.digest) != size:
@@ -243,15 +243,15 @@ class UserSecurity:
         if not hmac.compare_digest(self._sign_message(unsigned), message.digest):
             raise refuse_answer("its digest is wrong: changed on the way, or another password")
 
-    def _check_time(self, state: EngineState) -> None:
+    def _check_time(self, message: UserMessage) -> None:
         """Follow the device's clock; refuse what is older than it allows. Raises ReadFailed.
 
         Reports are exempt: a device that restarted with its clock set back sends one.
         """
         boots, time = self._read_clock()
-        if state.boots > boots or (state.boots == boots and state.time > time):
-            self._boots, self._time, self._at_ns = state.boots, state.time, monotonic_ns()
-        elif state.boots < boots or state.time < time - _WINDOW_S:
+        if message.boots > boots or (message.boots == boots and message.time > time):
+            self._boots, self._time, self._at_ns = message.boots, message.time, monotonic_ns()
+        elif message.boots < boots or message.time < time - _WINDOW_S:
             raise refuse_answer("it is an old one, sent again")
 
     def _sign_message(self, whole: bytes) -> bytes:
@@ -263,28 +263,21 @@ class UserSecurity:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineState:
-    """Hold id and clock of a device, as a message of it tells them."""
-
-    engine: bytes
-    boots: int
-    time: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """Hold the frame of a message of v3: where its digest and its scoped PDU are."""
+class UserMessage:
+    """Hold the frame of a message of v3: id and clock of its engine, where its digest and its scoped PDU are."""
 
     message_id: int
     flags: int
-    state: EngineState
+    engine: bytes
+    boots: int
+    time: int
     digest: bytes
     salt: bytes
     digest_at: int
     scoped_at: int
 
     @classmethod
-    def decode(cls, data: bytes) -> _Message:
+    def decode(cls, data: bytes) -> UserMessage:
         """Read the frame. Raises ReadFailed."""
         at, end = ber.expect_last(data, 0, len(data), ber.SEQUENCE), len(data)
         version, at = ber.read_integer(data, at, end)
@@ -307,8 +300,7 @@ class _Message:
         salt, at = ber.read_octets(data, digest_end, stop)
         if at != stop or min(boots, time) < 0:
             raise refuse_answer("its security parameters are not whole")
-        state = EngineState(engine, boots, time)
-        return cls(message_id, flags[0], state, digest, salt, digest_end - len(digest), stop)
+        return cls(message_id, flags[0], engine, boots, time, digest, salt, digest_end - len(digest), stop)
 
 
 def explain_report(stat: int, user: User) -> Denied | ReadFailed:

@@ -29,8 +29,8 @@ CONFIG = wall.COMMON | {
     "energy": "read energy counters too (true); false: power alone, and energy is made of its readings",
     "phases": "read phases, banks, input and battery too (true)",
     "update_s": "how often the device refreshes its values, in s (as its maker states it, or 1)",
-    "wraps_at_kwh": "where the energy counter starts again at zero, if nobody resets it",
-    "max_oids": f"at most so many values in one request ({MAX_OIDS})",
+    "wraps_at_kwh": "where the energy counter starts again at zero, if it is never reset",
+    "max_oids": f"most values in one request ({MAX_OIDS})",
 }
 SECRETS = ("community", "password", "privacy_password")
 TIMEOUT_S = 2.0

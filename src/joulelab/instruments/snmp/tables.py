@@ -1,4 +1,4 @@
-"""Load the tables of makers, which say what a device shows where: one TOML file each in `pdus`, checked when read.
+"""Load the tables of makers, which describe what a device shows where: one TOML file each in `pdus`, checked when read.
 
 The README of this package explains the format.
 """
@@ -44,7 +44,7 @@ VITAL = ("power_w", "energy_j")
 # Levels whose rows are fed, and those that are state beside it, with the table of a run that holds them.
 PIECES = ("unit", "outlet")
 STATES = {"phase": "phases", "bank": "banks", "input": "input", "battery": "battery"}
-# Units that a device may tell: the unit of the channel, and what one of them is worth in it.
+# Units that a device may state: the unit of the channel, and what one is worth in it.
 DEVICE_UNITS = {"V": ("V", 1.0), "A": ("A", 1.0), "W": ("W", 1.0), "VA": ("VA", 1.0), "Hz": ("Hz", 1.0)}
 DEVICE_UNITS |= {"Wh": ("J", 3600.0), "kWh": ("J", 3.6e6), "kW": ("W", 1e3), "mA": ("A", 1e-3), "mV": ("V", 1e-3)}
 TRIED = {
@@ -64,7 +64,7 @@ class Column:
     """Describe one channel: its column, the suffix behind a row's index, what a count is worth (None: read_*).
 
     Numbers in SI below `least` or above `most` are not shown. `label` is the text by which the device lists it, `unit`
-    the unit of its MIB where the device tells digits and no unit.
+    the unit of its MIB where the device states digits and no unit.
     """
 
     name: str
@@ -94,9 +94,9 @@ class Level:
     """Describe the rows of one kind (units, phases, outlets): where they are listed, named, and their columns.
 
     `whole` is a column that shows 0 for rows that contain the others. `noun` names a row that is a part of one device
-    (a line of a UPS). `valid` is a column that shows 0 for rows that are absent. `adds` is False where no source says
-    that the rows add up. `number` says where in its index a row has its own number. `labels` is a column of texts that
-    name the rows of `values`. The columns `read_*` tell what counts are worth.
+    (a line of a UPS). `valid` is a column that shows 0 for rows that are absent. `adds` is False where no source states
+    that the rows add up. `number` is where in its index a row has its own number. `labels` is a column of texts that
+    name the rows of `values`. The columns `read_*` state what counts are worth.
     """
 
     name: str
@@ -125,8 +125,8 @@ class Table:
     """Describe a maker's device.
 
     `others` are further levels that show the whole, read where the ones before know no power. `passed` are the sources
-    that an asked device has and that know no power, in words. `update_s` is how often the maker says that values
-    change.
+    that an asked device has and that know no power, in words. `update_s` is how often values change, as the maker
+    states it.
     """
 
     vendor: str
@@ -209,7 +209,7 @@ def _parse_level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
         Level, where, others | {"names": tuple(others.get("names", ()))}, name=name, columns=tuple(columns)
     )
     if any(column.scale is None for column in columns) and not (level.read_digits or level.read_factor):
-        raise _refuse_table(where, "a channel has no scale, and the device tells none", "give scale")
+        raise _refuse_table(where, "a channel has no scale, and the device states none", "give scale")
     if level.number not in ("first", "last"):
         raise _refuse_table(where, f"number is {level.number!r}", "valid: first, last")
     return level

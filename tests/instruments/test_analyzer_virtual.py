@@ -132,10 +132,19 @@ def test_an_integration_of_another_user_goes_on(bench):
     first, second = energies(rows_of(meter, 2))
     assert second > first
     assert meter.streams()[0].period_s == 0.1  # it cannot be set while one runs
-    with raises_code("unavailable.integrating"):
-        served.open(current_a=10)
+    for wanted in ({"current_a": 10}, {"voltage_v": "auto"}, {"ct_ratio": 40}, {"crest_factor": 6}):
+        with raises_code("unavailable.integrating"):
+            served.open(**wanted)
     meter.close()
     assert "STAR" in served.instrument.execute(":INTEG:STAT?")
+
+
+def test_averages_and_maxima_are_not_taken_for_readings(bench):
+    for setting in (":MEAS:MHOL ON", ":MEAS:AVER:STAT ON"):
+        served = bench()
+        served.instrument.execute(f"{setting};:INTEG:STAR")
+        with raises_code("unavailable.integrating"):
+            served.open()
 
 
 def test_a_stopped_integration_is_not_touched(bench):

@@ -187,22 +187,17 @@ class Analyzer:
         before = self._state
         try:
             state = self._open_instrument()
-        except Unavailable as error:
+        except JoulelabError as error:
             self._drop_link()
-            code = "device-lost.not-usable"
-            raise DeviceLost(error.what, where=error.where, why=error.why, next=error.next, code=code) from error
-        except JoulelabError:
-            self._drop_link()
+            if isinstance(error, Unavailable):
+                lost, code = error, "device-lost.not-usable"
+                raise DeviceLost(lost.what, where=lost.where, why=lost.why, next=lost.next, code=code) from error
             raise
         if state.identity.serial != before.identity.serial or state.elements != before.elements:
             self._drop_link()
-            raise DeviceLost(
-                "another instrument answers",
-                where=self._where,
-                why=f"serial {state.identity.serial} instead of {before.identity.serial}",
-                next="check the cabling",
-                code="device-lost.other-instrument",
-            )
+            why = f"serial {state.identity.serial} instead of {before.identity.serial}"
+            what, advice, code = "another instrument answers", "check the cabling", "device-lost.other-instrument"
+            raise DeviceLost(what, where=self._where, why=why, next=advice, code=code)
         self._state = state
         self._integrals = [answers.Integral() for _ in state.elements]
 
@@ -249,10 +244,8 @@ class Analyzer:
             self._duplicate += 1
             if self._now() > until_ns:
                 self._pace.restart_grid()
-                why = f"none within {self._settings.timeout_s:g} s"
-                raise ReadFailed(
-                    "no update", where=self._where, why=why, next="is it on hold?", code="read-failed.no-update"
-                )
+                why, advice = f"none within {self._settings.timeout_s:g} s", "check on its panel that it is not on hold"
+                raise ReadFailed("no update", where=self._where, why=why, next=advice, code="read-failed.no-update")
             self._pause(self._state.update_s / 20)
         end_ns = self._now()
         self._pace.count_row(begin_ns, end_ns)
@@ -282,11 +275,8 @@ class Analyzer:
                     self._warn(f"element {1 + (bit - 6) // 3}: {setup.OVER_RANGE[(bit - 6) % 3]} over range")
                 return bool(events & setup.UPDATED), values, seconds
             if self._now() > until_ns:
-                why, advice = "updates came while each answer was made", "raise period_s"
-                code = "read-failed.slow"
-                raise ReadFailed(
-                    "it updates faster than it answers", where=self._where, why=why, next=advice, code=code
-                )
+                what, why = "it updates faster than it answers", "an update came while each answer was made"
+                raise ReadFailed(what, where=self._where, why=why, next="raise period_s", code="read-failed.slow")
             query = READ_QUERY
 
     def _check_values(self, values: Sequence[answers.Element], seconds: float, end_ns: int) -> None:

@@ -62,13 +62,9 @@ def parse_identity(text: str, known: Sequence[str], where: str) -> Identity:
         raise refuse_answer("*IDN? is not answered with an identity", where, text)
     identity = Identity(*fields)
     if identity.maker.upper() != "YOKOGAWA" or identity.model.upper() not in known:
-        raise Unavailable(
-            "this is not an analyzer that joulelab knows",
-            where=where,
-            why=f"*IDN? gives {text[:80]!r}",
-            next=f"known are YOKOGAWA {', '.join(known)}; check the resource",
-            code="unavailable.unknown-model",
-        )
+        what, why = "this is not an analyzer that joulelab knows", f"*IDN? gives {text[:80]!r}"
+        advice = f"known are YOKOGAWA {', '.join(known)}; check the resource"
+        raise Unavailable(what, where=where, why=why, next=advice, code="unavailable.unknown-model")
     return identity
 
 

@@ -188,9 +188,9 @@ def explain_open_error(error: Exception, address: Address, where: str) -> MeterE
     advice = f"run joulelab doctor {where.removeprefix('meter ')}"
     number = getattr(error, "errno", None)
     if isinstance(error, ValueError) and "install" in why:
-        library = "pyusb" if address.interface == "usb" else "gpib-ctypes (and the driver linux-gpib)"
+        advice = f"install {'pyusb' if address.interface == 'usb' else 'gpib-ctypes (and the driver linux-gpib)'}"
         return MissingDependency(
-            what, where=where, why=why.splitlines()[0], next=f"install {library}", code="missing-dependency.driver"
+            what, where=where, why=why.splitlines()[0], next=advice, code="missing-dependency.driver"
         )
     if number in (errno.EACCES, errno.EPERM):
         if address.path:
@@ -247,13 +247,9 @@ def _import_pyvisa(where: str) -> Any:
             import pyvisa
             import pyvisa_py  # noqa: F401 - the backend that "@py" names
     except ImportError as error:
-        raise MissingDependency(
-            "instruments are reached through pyvisa",
-            where=where,
-            why=f"{error.name} is not installed",
-            next="pip install 'joulelab[analyzer]'",
-            code="missing-dependency.pyvisa",
-        ) from error
+        what, why = "instruments are reached through pyvisa", f"{error.name} is not installed"
+        advice, code = "pip install 'joulelab[analyzer]'", "missing-dependency.pyvisa"
+        raise MissingDependency(what, where=where, why=why, next=advice, code=code) from error
     # It logs tracebacks of the errors that it raises.
     logging.getLogger("pyvisa").addHandler(logging.NullHandler())
     return pyvisa

@@ -125,6 +125,7 @@ class Dialogue:
         self.link = link
         self.where = where
         self.originals = originals
+        self.is_fixed = False  # an integration runs: settings cannot be changed, and have to be the wanted ones
 
     def query_settings(self, headers: Sequence[str]) -> list[str]:
         """Return the values of settings, without the headers that an instrument may put before them."""
@@ -139,9 +140,14 @@ class Dialogue:
         return values
 
     def change_settings(self, wanted: Sequence[tuple[str, str]]) -> None:
-        """Change the settings that differ from the wanted ones, after their originals are saved."""
+        """Change the settings that differ from the wanted ones, after the originals are saved. Raises Unavailable."""
         values = self.query_settings([header for header, _ in wanted])
         changes = [(h, w, v) for (h, w), v in zip(wanted, values, strict=True) if not is_same_setting(v, w)]
+        if changes and self.is_fixed:
+            header, value, before = changes[0]
+            what, why = f"{header} is {before} and cannot be set to {value}", "an integration runs"
+            advice, code = "stop it on the instrument, or leave this setting out", "unavailable.integrating"
+            raise Unavailable(what, where=self.where, why=why, next=advice, code=code)
         for header, _, before in changes:
             self.originals.found.setdefault(header, before)
         if changes:
@@ -153,14 +159,9 @@ class Dialogue:
         """Refuse to go on where the instrument did not accept a setting. Raises Unavailable."""
         number, text = answers.parse_error(self.link.query(":STAT:ERR?"), self.where)
         if number:
+            what, why = "the instrument refuses a setting", f"error {number}: {text}"
             advice = "stop the integration that runs" if number == 813 else "check its firmware and options"
-            raise Unavailable(
-                "the instrument refuses a setting",
-                where=self.where,
-                why=f"error {number}: {text}",
-                next=advice,
-                code="unavailable.setting-refused",
-            )
+            raise Unavailable(what, where=self.where, why=why, next=advice, code="unavailable.setting-refused")
 
 
 def is_same_setting(found: str, wanted: str) -> bool:
@@ -198,19 +199,10 @@ def set_up_instrument(talk: Dialogue, settings: AnalyzerSettings) -> InstrumentS
             integration = answers.parse_integration(link.query(":INTEG:STAT?"), where)
         originals.is_left = originals.has_started = False
     model = MODELS[identity.model.upper()]
-    if integration != "STAR":  # while one runs the instrument refuses these settings
-        _set_measurement(talk, model, settings)
+    talk.is_fixed = integration == "STAR"
+    _set_measurement(talk, model, settings)
+    talk.is_fixed = False
     state = _read_state(talk, identity, model, integration)
-    for ranges in state.ranges.values():
-        for wanted, value, unit in ((settings.volts, ranges.volts, "V"), (settings.amperes, ranges.amperes, "A")):
-            if isinstance(wanted, float) and not math.isclose(wanted, value, rel_tol=1e-4):
-                raise Unavailable(
-                    f"the range is {value:g} {unit} and cannot be set to {wanted:g} {unit}",
-                    where=where,
-                    why="an integration runs",
-                    next='stop it, or set the range to "keep"',
-                    code="unavailable.integrating",
-                )
     items = [f"{function},{element}" for element in state.elements for function in answers.ITEMS] + ["TIME,1"]
     talk.change_settings(
         [
@@ -245,18 +237,15 @@ def _set_measurement(talk: Dialogue, model: Model, settings: AnalyzerSettings) -
         talk.change_settings([(f":INP:{name}:AUTO", "1" if value == "auto" else "0")])
         if isinstance(value, float):
             if not any(math.isclose(value, one) for one in available):
-                raise ConfigError(
-                    f"there is no range of {value:g} {unit}",
-                    where=settings.where,
-                    why=f"crest factor {crest}",
-                    next=f"use one of {', '.join(f'{one:g}' for one in available)}",
-                    code="config.no-such-range",
-                )
+                what, why = f"there is no range of {value:g} {unit}", f"crest factor {crest}"
+                advice = f"use one of {', '.join(f'{one:g}' for one in available)}"
+                raise ConfigError(what, where=settings.where, why=why, next=advice, code="config.no-such-range")
             talk.change_settings([(f":INP:{name}:RANG", f"{value:g}")])
     if settings.ct_ratio is not None:
         ratios = [(f":INP:SCAL:CT:ELEM{e}", f"{settings.ct_ratio:g}") for e in model.elements]
         talk.change_settings([(":INP:SCAL:STAT", "1"), *ratios])
-    talk.change_settings([(":RATE", f"{settings.update_s:g}")])
+    if not talk.is_fixed:  # another interval is right, too
+        talk.change_settings([(":RATE", f"{settings.update_s:g}")])
     talk.check_errors()
 
 
@@ -267,13 +256,7 @@ def _read_state(talk: Dialogue, identity: answers.Identity, model: Model, integr
     )  # fmt: skip
     update_s = answers.parse_number(rate, talk.where)
     if not 0.05 <= update_s <= 60:
-        raise Unavailable(
-            f"its update interval is {rate}",
-            where=talk.where,
-            why="it is not in seconds",
-            next="set a fixed rate",
-            code="unavailable.no-fixed-rate",
-        )
+        raise answers.refuse_answer("its update interval is not possible", talk.where, rate)
     elements = model.elements
     if len(elements) > 1:
         elements = tuple(e for e in WIRED_ELEMENTS.get(wiring.upper(), elements) if e in elements)

@@ -79,13 +79,10 @@ class PublishingTasmota:
         """Return the newest reading and its age (s)."""
         payload, age_s = self._listener.get_latest()
         if payload is None or age_s > STALE_PERIODS * self._update_s:
-            why = f"nothing of {self._topic!r} for {age_s:.0f} s" if payload else f"nothing of {self._topic!r} yet"
-            raise ReadFailed(
-                "the plug does not publish",
-                why=f"{why}; {self._listener.describe_broker()}",
-                next="check topic, and TelePeriod of the plug",
-                code="read-failed.no-message",
-            )
+            since = f"for {age_s:.0f} s" if payload else "yet"
+            why = f"nothing of {self._topic!r} {since}; {self._listener.describe_broker()}"
+            what, advice = "the plug does not publish", "check topic, and TelePeriod of the plug"
+            raise ReadFailed(what, why=why, next=advice, code="read-failed.no-message")
         return parse_tasmota(parse_json(payload, "plug"), self._channel), age_s
 
     def close(self) -> None:

@@ -105,6 +105,7 @@ def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: P
         ("time,power_w", "05/01/2024 12:00:00,500", "config.no-time", '--time "time=%m/%d/%Y %H:%M:%S"'),
         ("time,power_w", "May 1st,500", "config.no-time", '--time "time=%d.%m.%Y'),
         ("time_per_epoch,average_power", "20.6,96.6", "config.no-time", "--time COLUMN"),
+        ("#Date       Time        gpu    pwr", "20240501 12:00:00 0 300", "config.dmon", "--query-gpu"),
         ("Report of rack 7", "power", "config.no-time", "header=3"),
     ],
 )

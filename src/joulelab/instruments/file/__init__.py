@@ -271,6 +271,9 @@ def _open_source(path: Path, config: Mapping[str, Any]) -> CsvSource | ParquetSo
             form = "mllog"
         elif line.startswith("Time,") and ",Watts," in line:
             form = "spl"
+        elif line.startswith(("#Date", "# gpu")):
+            advice = "log with nvidia-smi --query-gpu=timestamp,index,name,power.draw --format=csv -l 1"
+            raise ConfigError("it is a table of nvidia-smi dmon", where=str(path), next=advice, code="config.dmon")
         if form is not None or number > MOST_PROBED:
             break
     if form == "spl":

@@ -193,8 +193,5 @@ def open_bytes(path: Path) -> BinaryIO:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file's content. Raises MeterError."""
-    digest = hashlib.sha256()
     with open_bytes(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,6 +13,7 @@ from tests.codes import raises_code
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import open_meter
 from joulelab.instruments.http import parse_json
+from joulelab.instruments.prometheus import PrometheusMeter
 from joulelab.instruments.prometheus.archive import PrometheusArchive
 from joulelab.instruments.prometheus.client import Sample, parse_matrix
 from joulelab.instruments.prometheus.queries import add_matchers, fill_labels, list_presets, load_preset, parse_query
@@ -276,3 +277,11 @@ def test_own_queries_may_name_the_scope_of_a_superchip():
 )
 def test_values_that_are_no_readings(keys, value, si):
     assert parse_query({"query": "x", **keys}, "x").convert(value) == si
+
+
+def test_a_live_meter_lists_the_series_of_superchips_that_it_does_not_read():
+    settings = read_settings({"address": "http://x", "preset": "dcgm", "label": "p"})
+    api = FakeApi(({"modelName": "NVIDIA GH200 480GB"}, [1005, 1020, 1035], 900.0))
+    meter = PrometheusMeter(settings, api)
+    assert [stream.scope for stream in meter.streams()] == ["module:0"]
+    assert [(note.scope, note.code) for note in meter.missing()] == [("gpu:0", "meter.superchip")]

@@ -59,7 +59,7 @@ def check_true(ran, joules, archive, nodes=1):
     On a busy machine Slurm starts the step that counts late, so the job may be longer than what is counted.
     """
     power = ran.truth.power("node.dc", monotonic_ns()) * nodes
-    span = (archive.interval.end_utc_ns - archive.interval.start_utc_ns) / NS
+    span = (archive.interval[1] - archive.interval[0]) / NS
     assert power * 1.5 <= joules <= power * (span + 2.5)
 
 

@@ -38,13 +38,6 @@ _RUNS = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")
 _ACTIVE = (*_WAITS, *_RUNS, "COMPLETING", "STAGE_OUT")
 
 
-class JobInterval(NamedTuple):
-    """Hold begin and end of a job; Slurm's times are whole seconds."""
-
-    start_utc_ns: int
-    end_utc_ns: int
-
-
 class JobStep(NamedTuple):
     """Hold begin and end of a step."""
 
@@ -192,7 +185,7 @@ class JobArchive:
                 f"job {finder.job} did not run", where=finder.where, why=why, next="name another", code=code
             )
         self._config, self._energy = config, choose_energy(self.execution, self.sampling)
-        self.interval = JobInterval(row.start_ns, row.end_ns)
+        self.interval = row.start_ns, row.end_ns
         self.steps = [
             JobStep(
                 step.step, step.start_ns, step.end_ns if step.end_ns is not None else max(row.end_ns, step.start_ns)
@@ -230,7 +223,7 @@ class JobArchive:
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:  # noqa: ARG002 a job is one piece
         """Return the job and its steps, whatever part of it is wanted."""
         job, energy, host = self.facts["job"], self._energy, self.facts["nodes"]
-        events = [_make_problem(self.interval.start_utc_ns, text) for text in (*energy.doubts, *self.problems)]
+        events = [_make_problem(self.interval[0], text) for text in (*energy.doubts, *self.problems)]
         whole = _describe_stream("job", energy.joules, self.interval, self.sampling, job, self._config)
         fetched = [_fetch_total(whole, self.interval, energy.joules, energy.reason, host, events)]
         for step in self.steps:

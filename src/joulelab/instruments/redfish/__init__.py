@@ -182,53 +182,41 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
 # ---- settings
 
 
+def _refuse_setting(label: str, what: str, then: str, reason: str) -> ConfigError:
+    return ConfigError(what, where=f"meter {label}", next=then, code=f"config.{reason}")
+
+
 def _read_access(config: Mapping[str, Any]) -> tuple[str, Auth, bool | str]:
     """Return the BMC's URL, the log-in and the certificate to trust. Raises ConfigError."""
     label = wall.label_of(config)
-    where = f"meter {label}"
     given = (text(label, config, "address") or "").strip()
     scheme = "http" if given.startswith("http://") else "https"
     plain = given.removeprefix("https://").removeprefix("http://").rstrip("/")
     host, port = wall.address({**config, "address": plain}, 443 if scheme == "https" else 80)
-    kind = text(label, config, "auth", "session")
+    kind, verify = text(label, config, "auth", "session"), config.get("verify", True)
     if kind not in ("session", "basic", "none"):
-        raise ConfigError(f"auth is {kind!r}", where=where, next="give session, basic or none", code="config.auth")
+        raise _refuse_setting(label, f"auth is {kind!r}", "give session, basic or none", "auth")
     user, password = text(label, config, "user") or "", text(label, config, "password") or ""
     if kind != "none" and not user:
-        then = 'set user and password, or auth = "none"'
-        raise ConfigError("no user is given", where=where, next=then, code="config.no-user")
-    verify = config.get("verify", True)
+        raise _refuse_setting(label, "no user is given", 'set user and password, or auth = "none"', "no-user")
     if not isinstance(verify, bool | str):
-        then = "give true, false or a CA file"
-        raise ConfigError(f"verify is {verify!r}", where=where, next=then, code="config.verify")
+        raise _refuse_setting(label, f"verify is {verify!r}", "give true, false or a CA file", "verify")
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     return url, Auth(kind, user, password), verify  # type: ignore[arg-type]
 
 
 def _read_wanted(config: Mapping[str, Any], label: str) -> Wanted:
     period_s = number(label, config, "period_s", PERIOD_S, above=0.0)
-    if period_s < LEAST_PERIOD_S:
-        raise ConfigError(
-            f"period_s is {period_s:g}",
-            where=f"meter {label}",
-            why="a BMC is slow, and asked faster it only repeats itself",
-            next=f"give {LEAST_PERIOD_S:g} or more",
-            code="config.period",
-        )
-    sources, gpus = _read_list(config, "sources", str, label), _read_list(config, "gpus", int, label)
-    for source in sources or ():
+    if period_s < LEAST_PERIOD_S:  # a BMC is slow, and asked faster it only repeats itself
+        raise _refuse_setting(label, f"period_s is {period_s:g}", f"give {LEAST_PERIOD_S:g} or more", "period")
+    lists: dict[str, list[Any] | None] = {}
+    for key, kind in (("sources", str), ("gpus", int)):
+        given = config.get(key)
+        if given is not None and not (isinstance(given, list | tuple) and all(type(item) is kind for item in given)):
+            raise _refuse_setting(label, f"{key} is {given!r}", f"give a list: {CONFIG[key]}", "no-list")
+        lists[key] = None if given is None else list(given)
+    for source in lists["sources"] or ():
         if source not in SOURCES:
-            then = suggest_name(source, list(SOURCES))
-            raise ConfigError(f"no source {source!r}", where=f"meter {label}", next=then, code="config.source")
+            raise _refuse_setting(label, f"no source {source!r}", suggest_name(source, list(SOURCES)), "source")
     chassis, sensor = text(label, config, "chassis"), text(label, config, "sensor")
-    return Wanted(config, label, period_s, chassis, sensor, tuple(sources) if sources else None, gpus)
-
-
-def _read_list(config: Mapping[str, Any], key: str, kind: type, label: str) -> list[Any] | None:
-    given = config.get(key)
-    if given is None:
-        return None
-    if not isinstance(given, list | tuple) or not all(type(item) is kind for item in given):
-        then = f"give a list: {CONFIG[key]}"
-        raise ConfigError(f"{key} is {given!r}", where=f"meter {label}", next=then, code="config.no-list")
-    return list(given)
+    return Wanted(config, label, period_s, chassis, sensor, tuple(lists["sources"] or ()) or None, lists["gpus"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.core.errors import ConfigError, Unavailable
+from joulelab.core.errors import Unavailable
 from joulelab.instruments.redfish import kinds, sources, values
-from joulelab.instruments.redfish.node import SEVERAL, list_candidates, refuse_choice
+from joulelab.instruments.redfish.node import list_candidates, refuse_choice, refuse_several
 from joulelab.instruments.redfish.sources import Reading
 from joulelab.instruments.redfish.walk import find_link
 
@@ -88,17 +88,8 @@ def find_unit(walker: Walker, name: str | None, label: str) -> tuple[Resource, R
     readings = [_read_unit(walker, unit, label) for unit in units]
     if len(units) == 1:
         return units[0], readings[0]
-    watts = [walker.read_field(reading.power) for reading in readings]
-    texts = [f'{shown:g} W with chassis = "{unit.id}"' for shown, unit in zip(watts, units, strict=True)]
-    error = ConfigError(
-        "several PDUs answer: choose a chassis",
-        where=f"meter {label}",
-        why="; ".join(texts),
-        next=f'set chassis = "{units[0].id}", and add an entry for each other one',
-        code=SEVERAL,
-    )
-    error.choices = tuple((text, {"chassis": unit.id}) for text, unit in zip(texts, units, strict=True))
-    raise error
+    rows = [(walker.read_field(reading.power), unit.id) for reading, unit in zip(readings, units, strict=True)]
+    raise refuse_several(label, "several PDUs answer: choose a chassis", rows, "and add an entry for each other one")
 
 
 def _read_unit(walker: Walker, unit: Resource, label: str) -> Reading:

@@ -85,18 +85,9 @@ def choose_total(service: Service) -> Candidate | None:
     owners = {owner for one in service.nodes for owner in kinds.find_owners(one, service.systems)}
     lost = _list_unseen_nodes(service, owners)
     if len(shown) > 1 or (shown and (len(owners) > 1 or lost) and not service.is_named):
-        chassis = [one.chassis for one in shown]
-        texts = [f'{one.watts:g} W with chassis = "{one.chassis.id}"' for one in shown]
-        empty = [one.id for one in service.nodes if one not in chassis]
-        error = ConfigError(
-            "several chassis are nodes",
-            where=f"meter {service.label}",
-            why="; ".join([*texts, *(f"{name} shows no power" for name in empty + lost)]),
-            next=f'set chassis = "{shown[0].chassis.id}", or the one that is this node',
-            code=SEVERAL,
-        )
-        error.choices = tuple((text, {"chassis": one.id}) for text, one in zip(texts, chassis, strict=True))
-        raise error
+        empty = [one.id for one in service.nodes if one not in [found.chassis for found in shown]]
+        rows, then = [(one.watts, one.chassis.id) for one in shown], "or the one that is this node"
+        raise refuse_several(service.label, "several chassis are nodes", rows, then, empty + lost)
     if shown:
         return shown[0]
     # ChassisType Card and other boards, if nothing else has power (Intel).
@@ -113,6 +104,18 @@ def choose_total(service: Service) -> Candidate | None:
     why = f"{board.id} is a {board.body.get('ChassisType')}, and no other chassis has a certain power"
     service.add_note("node.ac", f"read from {boards[0].reading.source}", why)
     return boards[0]
+
+
+def refuse_several(
+    label: str, what: str, rows: list[tuple[float, str]], then: str, empty: Sequence[str] = ()
+) -> ConfigError:
+    """Return the refusal that lists watts and Id of each chassis, and those that show no power."""
+    texts = [f'{watts:g} W with chassis = "{name}"' for watts, name in rows]
+    why = "; ".join([*texts, *(f"{name} shows no power" for name in empty)])
+    advice = f'set chassis = "{rows[0][1]}", {then}'
+    error = ConfigError(what, where=f"meter {label}", why=why, next=advice, code=SEVERAL)
+    error.choices = tuple((text, {"chassis": name}) for text, (_, name) in zip(texts, rows, strict=True))
+    return error
 
 
 def _list_unseen_nodes(service: Service, owners: set[str]) -> list[str]:

@@ -71,7 +71,8 @@ def plan_readings(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Miss
     walker.limit_s = NODE_S if wanted.sources is None else None
     unit = find_unit(walker, wanted.chassis, wanted.label) if wanted.sensor is None else None
     if unit is not None:
-        return [_plan_rack(wanted, unit[1], unit[0])], []
+        found = [_plan_rack(wanted, unit[1], unit[0])]
+        return found, _list_places(found)
     service = node.open_service(walker, wanted.chassis, wanted.label)
     found, chassis = _plan_node(service, wanted)
     shelf = find_shelf(service) if not found and wanted.wants_source("supplies") else None

@@ -13,7 +13,7 @@ from tests.codes import raises_code
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import open_meter
 from joulelab.instruments.http import parse_json
-from joulelab.instruments.prometheus import PrometheusMeter
+from joulelab.instruments.prometheus import PrometheusMeter, queries
 from joulelab.instruments.prometheus.archive import PrometheusArchive
 from joulelab.instruments.prometheus.client import Sample, parse_matrix
 from joulelab.instruments.prometheus.queries import add_matchers, fill_labels, list_presets, load_preset, parse_query
@@ -285,3 +285,17 @@ def test_a_live_meter_lists_the_series_of_superchips_that_it_does_not_read():
     meter = PrometheusMeter(settings, api)
     assert [stream.scope for stream in meter.streams()] == ["module:0"]
     assert [(note.scope, note.code) for note in meter.missing()] == [("gpu:0", "meter.superchip")]
+
+
+def test_a_new_exporter_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "psu.toml").write_text(
+        'host = "{node}"\n[defaults]\ngain = 0.02\nreference = "its data sheet"\n'
+        '[[queries]]\nquery = "psu_input_watts"\nscope = "psu:{psu}"\n[[queries]]\nquery = "psu_kwh"\nunit = "kWh"\n'
+    )
+    monkeypatch.setattr(queries, "PRESETS", tmp_path)
+    settings = read_settings({"address": "http://x", "preset": "psu", "match": 'rack="7"', "feeds": "node.dc"})
+    assert [(q.query, q.scope, q.name, q.gain) for q in settings.queries] == [
+        ('psu_input_watts{rack="7"}', "psu:{psu}", "power_w", 0.02),
+        ('psu_kwh{rack="7"}', "node.dc", "energy_j", 0.02),
+    ]
+    assert settings.find_host({"node": "n7:9100"}) == "n7"

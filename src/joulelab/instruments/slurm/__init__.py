@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ CONFIG = COMMON | {
 }
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
+NODE = re.compile(r"\w[\w.-]*")
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -225,12 +227,12 @@ def _read_nodes(config: Mapping[str, Any]) -> list[str]:
     if given is None:
         return [os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]]
     names = [given] if isinstance(given, str) else given
-    fits = isinstance(names, list | tuple) and names and all(isinstance(name, str) and _is_node(name) for name in names)
+    fits = (
+        isinstance(names, list | tuple)
+        and names
+        and all(isinstance(name, str) and NODE.fullmatch(name) for name in names)
+    )
     if not fits or len(set(names)) != len(names):
         where, advice = f"meter {label_of(config)}", 'give names of nodes: nodes = ["node07"]'
         raise ConfigError(f"nodes is {given!r}", where=where, next=advice, code="config.wrong-value")
     return list(names)
-
-
-def _is_node(name: str) -> bool:
-    return bool(name) and not name.startswith("-") and name.replace("-", "").replace(".", "").replace("_", "").isalnum()

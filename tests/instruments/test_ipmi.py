@@ -180,8 +180,8 @@ def test_a_sensor_without_a_reading_is_a_gap_and_listed(serve, opened):
     assert meter.read(streams["psu:1"])[0] > 100
     assert len(streams["cooling"].channels) == 1 + 4
     why = {m.what: m.why for m in meter.missing()}
-    assert "disabled" in why["Fan 4 is not read"]
-    assert "unavailable" in why["Fan 3 is not read"]
+    assert "disabled" in why["Fan 4 has no reading now"]
+    assert "unavailable" in why["Fan 3 has no reading now"]
 
 
 def test_dcmi_that_is_not_active_is_not_zero_watts(serve, opened):

@@ -99,6 +99,30 @@ def test_supplies_are_not_summed_while_one_of_them_may_be_unknown(opened):
         assert "unavailable.no-supplies" in [m.code for m in meter.missing()]
 
 
+def test_supplies_that_several_nodes_share_are_not_taken_for_this_node(opened):
+    records = [make_record(n, f"PSU{n} Input Power", 10, m=40) for n in (1, 2)]
+    link = Exchange(records, {1: answer(60), 2: answer(60)}, dcmi=1200)
+    meter, streams = opened(link)
+    assert list(streams) == ["dcmi"]
+    (missing,) = meter.missing()
+    assert (missing.code, missing.next) == ("unavailable.no-supplies", "")
+    assert "4800 W" in missing.why
+    assert list(opened(link, sources=["psu"])[1]) == ["psu:1", "psu:2"], "but if the entry names them"
+    link.dcmi = 4400
+    assert list(opened(link)[1]) == ["dcmi", "psu:1", "psu:2"]
+
+
+def test_dcmi_is_read_if_the_bmc_gives_no_sensor_records(opened):
+    link = Exchange([], dcmi=1200)
+    plain = link.carry_command
+    for code in (0xC1, 0xCB, 0xD4):
+        link.carry_command = lambda *words, code=code: (code, b"") if words[0] == 0x0A else plain(*words)
+        meter, streams = opened(link)
+        assert list(streams) == ["dcmi"]
+        assert meter.missing()
+        assert code_of(lambda: opened(link, sources=["psu"])) in ("read-failed.refused", "denied.privilege")
+
+
 @pytest.mark.parametrize("dcmi", [4, 0, 0xFFFF])
 def test_kilowatts_and_marks_are_not_the_power_of_a_node(opened, dcmi):
     link = Exchange([make_record(1, "System Power", 7)], {1: answer(100)}, dcmi=dcmi)

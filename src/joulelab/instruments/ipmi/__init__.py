@@ -47,8 +47,11 @@ GET_XCC = (0x3A, 0x32, b"\x04\x02\x00\x00\x00")
 # Powers (W) that a node can have. Below: kW taken for W, or a BMC that measures only itself.
 NODE_W = (10.0, 1e5)
 SUPPLY_W = (0.0, 1e5)  # a spare supply may draw nothing
-# Errors of a BMC that answers, but has no such reading.
-ABSENT = ("read-failed.refused", "denied.privilege", "read-failed.no-reading")
+# Errors of a BMC that answers, but has no such reading: now, and at opening.
+NO_READING = ("read-failed.refused", "denied.privilege", "read-failed.no-reading")
+ABSENT = (*NO_READING, "read-failed.malformed", "unavailable.no-supplies")
+# Supplies whose sum differs from DCMI by more (W, and a share of DCMI's power) may feed several nodes.
+UNLIKE_W, UNLIKE = 100.0, 0.5
 
 __all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "open_meter"]
 
@@ -85,7 +88,7 @@ class IpmiMeter:
         self._missing: list[Missing] = []
         self._streams: list[Stream] = []
         self._rows: dict[str, RowReader] = {}
-        self._first_cooling = 0
+        self._first_cooling, self._dcmi_w = 0, nan
         # Opening may take several timeouts for a login.
         device_id = self._bmc.request_data(*GET_DEVICE_ID, until_ns=self._bmc.find_deadline(timeouts=5))
         self._maker = answers.parse_manufacturer(device_id)
@@ -93,10 +96,10 @@ class IpmiMeter:
         self._sensors: list[SensorRecord] = []
         self._broken: list[ReadFailed] = []
         named = settings.sources or ()
-        needs_sensors = not named or any(source.kind not in ("dcmi", "xcc") for source in named)
+        needs_sensors = any(source.kind not in ("dcmi", "xcc") for source in named)
         # Reading the sensor records takes some BMCs many seconds.
-        if needs_sensors or settings.temperatures != () or settings.fans != ():
-            self._read_sensors()
+        if needs_sensors or not named or settings.temperatures != () or settings.fans != ():
+            self._allow_absence("node", self._read_sensors, absent=() if needs_sensors else NO_READING)
         for source in named:
             self._add_source(source)
         if not named:
@@ -144,7 +147,7 @@ class IpmiMeter:
             usual.append(PowerSource("xcc", "node.dc"))
         usual.append(PowerSource("psu", "node.ac"))
         for source in usual:
-            self._try_source(source)
+            self._allow_absence(source.feeds, partial(self._add_source, source))
         whole = sensors.choose_whole_node(self._sensors)
         if not self._streams and whole is not None:
             self._add_sensor(PowerSource("sensor", feeds, whole.name), whole)
@@ -158,18 +161,19 @@ class IpmiMeter:
                 code="unavailable.no-power",
             )
 
-    def _try_source(self, source: PowerSource) -> None:
+    def _allow_absence(self, scope: str, action: Callable[[], Any], absent: Sequence[str] = ABSENT) -> None:
+        """Run an action; errors of a BMC that lacks a reading are listed as missing."""
         try:
-            self._add_source(source)
+            action()
         except MeterError as error:
-            if error.code not in (*ABSENT, "unavailable.no-supplies"):
+            if error.code not in absent:
                 raise
             advice = error.next or "" if isinstance(error, Denied) else ""
-            self._missing.append(Missing(source.feeds, error.what, error.why or "", advice, error.code))
+            self._missing.append(Missing(scope, error.what, error.why or "", advice, error.code))
 
     def _add_source(self, source: PowerSource) -> None:
         if source.kind == "dcmi":
-            self._read_dcmi()
+            (self._dcmi_w,) = self._read_dcmi()
             self._add_stream(self._factory.make_power("dcmi", source, 1.0), self._read_dcmi)
         elif source.kind == "xcc":
             kind, _ = answers.parse_xcc(self._bmc.request_data(*GET_XCC))
@@ -191,36 +195,33 @@ class IpmiMeter:
     def _add_supplies(self, source: PowerSource) -> None:
         pattern = self._settings.psu_dc if source.kind == "psu.dc" else self._settings.psu
         found = sensors.choose_supplies(self._sensors, pattern, output=source.kind == "psu.dc")
+        # One without a reading still counts: a sum without it would be wrong.
+        total_w = sum(self._read_first_value(sensor) for sensor in found)
+        why = ""
         if not found or self._broken:  # a record that cannot be read may be a supply's: the sum would be too small
-            why = "not each supply has one sensor in W that can be read"
-            if pattern and not found:
-                why = f"no sensor in W, or not each of them, can be read by the name {pattern!r}"
+            named = f" by the name {pattern!r}" if pattern else ""
+            why = f"not each supply has one sensor in W that can be read{named}"
+        elif self._settings.sources is None and abs(total_w - self._dcmi_w) > max(UNLIKE_W, UNLIKE * self._dcmi_w):
+            why = f"their sum is {total_w:.0f} W, DCMI shows {self._dcmi_w:.0f} W: they may feed several nodes"
+        if why:
             what, advice = "the BMC gives no power of each supply", "leave it out of sources"
             raise Unavailable(what, where=self._bmc.where, why=why, next=advice, code="unavailable.no-supplies")
         for number, sensor in enumerate(found, start=1):
-            self._has_reading(sensor)  # one without a reading still counts: a sum without it would be wrong
             stream = self._factory.make_supply(source, number, len(found), sensor)
             self._add_stream(stream, partial(self._read_sensor, sensor, SUPPLY_W))
 
     def _add_cooling(self) -> None:
         wanted = sensors.choose_temperatures(self._sensors, self._settings.temperatures)
         wanted += sensors.choose_fans(self._sensors, self._settings.fans)
-        found = [sensor for sensor in wanted if self._has_reading(sensor)]
+        found = [sensor for sensor in wanted if not isnan(self._read_first_value(sensor))]
         if found:
             self._add_stream(self._factory.make_cooling(found), partial(self._read_cooling, found))
 
-    def _has_reading(self, sensor: SensorRecord) -> bool:
-        """Return whether a sensor has a reading now; if not (not plugged in, not measured), it is listed as missing."""
-        try:
-            self._read_value(sensor)
-        except MeterError as error:
-            if error.code not in ABSENT:
-                raise
-            self._missing.append(
-                Missing("node", f"{sensor.name} is not read", error.why or error.what, code=error.code)
-            )
-            return False
-        return True
+    def _read_first_value(self, sensor: SensorRecord) -> float:
+        """Return a sensor's value, NaN for one without a reading (not plugged in), which is listed as missing."""
+        values: list[float] = []
+        self._allow_absence("node", lambda: values.append(self._read_value(sensor)))
+        return values[0] if values else nan
 
     def _add_stream(self, stream: Stream, row: RowReader) -> None:
         if stream.name not in self._rows:
@@ -272,7 +273,7 @@ class IpmiMeter:
             try:
                 value = self._read_value(wanted[number], until_ns)
             except MeterError as error:
-                if error.code not in ABSENT:
+                if error.code not in NO_READING:
                     raise
             else:
                 row[number] = value / 100.0 if wanted[number].percent else value

@@ -207,13 +207,14 @@ class FileArchive:
 
     def _read_rows(self) -> tuple[list[Track], int, str]:
         """Return the rows by host and device in order of time; rows without a time are counted, with the first one."""
-        layout, clock = self.layout, self.layout.clock
+        layout, clock, at = self.layout, self.layout.clock, self.layout.times
         tracks, bad_times, first_bad = dict[tuple[str, str], Track](), 0, ""
         for line, cells in self._source.read_rows():
             if layout.keep and any(cells[k].strip() != wanted for k, wanted in layout.keep):
                 continue
             try:
-                t_ns = clock.read_stamp(" ".join(cells[k].strip() for k in layout.times)) + layout.offset_ns
+                stamp = cells[at[0]] if len(at) == 1 else " ".join(cells[k].strip() for k in at)
+                t_ns = clock.read_stamp(stamp) + layout.offset_ns
             except BadStamp as error:
                 bad_times += 1
                 first_bad = first_bad or f"line {line}: {str(error)[:40]!r}"

@@ -256,7 +256,7 @@ def make_streams(track: Track, layout: Layout, updates_s: Mapping[int, float]) -
         names.add(name)
         bearing = [k for k in members if layout.columns[k].spec.kind != "state"] or members
         values = [track.values[k] for k in bearing]
-        good = [row for row in range(len(track.times)) if any(some[row] == some[row] for some in values)]
+        good = [row for row, some in enumerate(zip(*values, strict=True)) if not all(map(isnan, some))]
         step_s = _find_step([track.times[row] for row in good])
         specs = []
         for k in members:
@@ -289,12 +289,12 @@ def _list_gaps(
     """Yield events where readings are missing for longer than usual, or text stands in their place, with the reason."""
     (label, stream), times, count = names, track.times, len(track.times)
     wrong = {bisect_left(good, cell.row): cell for cell in bad}  # by the place of the next reading
-    gaps = 0
+    gaps, longest_ns = 0, HOLD * step_s * NS
     for k in range(len(good) + 1):
         # Before the first reading there may be rows, after the last one too: then the gap has one end only.
         before, after = good[k - 1] if k else 0, good[k] if k < len(good) else None
         length = times[count - 1 if after is None else after] - times[before]
-        if k not in wrong and length <= HOLD * step_s * NS and good:
+        if length <= longest_ns and k not in wrong and good:
             continue
         gaps += 1
         if gaps > MOST_GAPS:

@@ -135,7 +135,6 @@ _ISO = re.compile(
     r"([0-9]{4})[-/]([0-9]{1,2})[-/]([0-9]{1,2})[T ]\s*([0-9]{1,2}):([0-9]{2})"
     r"(?::([0-9]{2})(?:[.,]([0-9]{1,12}))?)?\s*(Z|z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2})?"
 )
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class BadStamp(ValueError):
@@ -205,7 +204,7 @@ class Clock:
 
 
 def _count_ns(when: dt.datetime) -> int:
-    return (when - _EPOCH) // dt.timedelta(microseconds=1) * 1000
+    return round(when.timestamp() * 1e6) * 1000
 
 
 def find_unix_format(value: float) -> str:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.capture import parse_capture
-from joulelab.instruments.capture.families import STAND_INS, check_family, normalise_path, split_status, write_tree
+from joulelab.instruments.capture.families import (
+    STAND_INS,
+    answer_questions,
+    check_family,
+    normalise_path,
+    split_status,
+    write_tree,
+)
 from joulelab.twin.panel import PanelFlaws
 from joulelab.twin.servers._http import Handler, listening
 from joulelab.twin.wall import CONFIG, write_entries
@@ -106,7 +113,10 @@ class _HttpHandler(Handler):
         if text is None:
             return 404, None, {}
         status, content = split_status(text)
-        return status, json.loads(content) if content else None, {}
+        try:
+            return status, json.loads(content) if content else None, {}
+        except ValueError:
+            return status, content, {}
 
 
 @contextlib.contextmanager
@@ -243,8 +253,7 @@ class _AnalyzerFront:
 
     def answer(self, message: bytes, _timeout_s: float) -> bytes:
         text = message.decode("ascii", "replace").strip()
-        parts = [text] if text in self._exchanges else [part for part in text.split(";") if part.endswith("?")]
-        return (";".join(self._exchanges.get(part, "") for part in parts)).encode() + b"\n" if parts else b""
+        return answer_questions(self._exchanges, text).encode() + b"\n" if "?" in text else b""
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +96,7 @@ def format_capture(capture: Capture) -> str:
     """Return the text of a capture."""
     lines = [f"{MARK}: {VERSION}", f"family: {capture.family}"]
     lines += [f"{key}: {_escape(value)}" for key, value in capture.about.items()]
-    lines += [f"setting: {key} = {_write_toml(value)}" for key, value in capture.settings.items()]
+    lines += [f"setting: {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in capture.settings.items()]
     lines += ["", "[values]", f"# What joulelab reads. {ADVICE}", *map(str, capture.values), "", "[exchanges]"]
     lines += [f"{_escape(request)}\t{_escape(answer)}" for request, answer in capture.exchanges.items()]
     return "\n".join(lines) + "\n"
@@ -145,7 +144,8 @@ def _parse_line(capture: Capture, section: str, line: str) -> None:
         if key == "family":
             capture.family = value.strip()
         elif key == "setting":
-            capture.settings |= tomllib.loads(value)
+            name, _, setting = value.partition(" = ")
+            capture.settings[name] = json.loads(setting)
         else:
             capture.about[key] = _unescape(value)
 
@@ -199,19 +199,5 @@ def _escape(text: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    backward = {escape: letter for letter, escape in _ESCAPES.items()}
-    parts: list[str] = []
-    at = 0
-    while at < len(text):
-        size = 2 if text[at] == "\\" else 1
-        parts.append(backward.get(text[at : at + size], text[at : at + size]))
-        at += size
-    return "".join(parts)
-
-
-def _write_toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_write_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_write_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    letters = {escape: letter for letter, escape in _ESCAPES.items()}
+    return re.sub(r"\\.", lambda match: letters.get(match[0], match[0]), text)

@@ -11,10 +11,12 @@ import json
 import re
 import tempfile
 from bisect import bisect_right
+from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module, resources
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, urlencode
 
@@ -51,7 +53,7 @@ _LEFT_OUT = re.compile(
     "label|address|resource|url|root|path|topic|user|.*password|community|auth|privacy|interface|command|cipher|privilege|"
     "fingerprint|verify|baud_rate|reference|.*period_s|timeout_s"
 )
-DENIED, DEPTH, FILE_BYTES = "!denied", 4, 4096
+DEPTH, FILE_BYTES = 4, 4096
 # So much of a device is explored beyond what the meter asks for.
 DOCUMENTS, EXPLORE_S = 2_000, 120.0
 _WALKED = ("1.3.6.1.2.1.1", "1.3.6.1.2.1.33", "1.3.6.1.4.1")
@@ -94,7 +96,7 @@ def capture_device(family: str, config: Mapping[str, Any], secrets: tuple[str, .
             meter = _open_tapped(family, {"label": LABEL, **config}, tape)
             with contextlib.closing(meter):
                 read_values(meter)
-        except MeterError as error:
+        except JoulelabError as error:
             failed = error
     if not tape.exchanges:
         raise failed or Refused(f"{family} has no files here", where=family, code="capture.nothing")
@@ -107,9 +109,9 @@ def make_capture(
     """Return a capture of answers, without secrets and with what is read from them. Raises Refused."""
     remover = Remover()
     remove_login(config, secrets, remover)
-    exchanges = _REMOVALS.get(family, _remove_from_texts)(answers, remover)
+    exchanges = _REMOVALS[family](answers, remover)
     settings = {key: _clean_setting(value, remover) for key, value in config.items() if not _LEFT_OUT.fullmatch(key)}
-    date = _format_date(read_utc_ns())
+    date = datetime.fromtimestamp(read_utc_ns() / NS, UTC).date().isoformat()
     capture = Capture(family, {"joulelab": __version__, "date": date}, settings, [], exchanges)
     capture.values, models = read_capture(capture)
     capture.about["device"] = remover.clean(", ".join(models)) or "unknown"
@@ -149,20 +151,12 @@ def _open_tapped(family: str, config: Mapping[str, Any], tape: Tape) -> Meter:
     return meter
 
 
-def _format_date(utc_ns: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(utc_ns / NS, UTC).date().isoformat()
-
-
 def _clean_setting(value: Any, remover: Remover) -> Any:
     if isinstance(value, list | tuple):
         return [_clean_setting(item, remover) for item in value]
-    return remover.find_placeholder(value) if isinstance(value, str) else value
-
-
-def _remove_from_texts(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
-    return {remover.clean(request): remover.clean(answer) for request, answer in exchanges.items()}
+    if not isinstance(value, str):
+        return value
+    return PurePosixPath(value).name if value.endswith(".toml") else remover.find_placeholder(value)
 
 
 # ---- HTTP: Redfish and plugs. A request is path and query, an answer JSON, or `HTTP 500` and the body.
@@ -226,11 +220,8 @@ def _explore_redfish(client: Any) -> None:
             body = client.get_json(path)
         except JoulelabError:
             continue
-        waiting += [
-            link
-            for link in _list_links(body)
-            if link not in seen and not (_PRIVATE.search(link) or _SKIPPED.search(link))
-        ]
+        links = (link for link in _list_links(body) if not (_PRIVATE.search(link) or _SKIPPED.search(link)))
+        waiting += [link for link in links if link not in seen]
 
 
 def _remove_from_redfish(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
@@ -338,8 +329,8 @@ def _clean_value(kind: str, value: str, role: str, remover: Remover) -> str:
     if kind == "number":
         return "number 0"
     if kind == "hex":
-        if role == "kept" or not value.strip("0"):
-            return f"hex {value}"
+        if role == "kept":  # a text of several lines
+            return write_value(remover.clean(bytes.fromhex(value).decode("latin-1")).encode("latin-1"))
         remover.replace({12: "MAC address", 8: "address"}.get(len(value), "text"), value)
         return f"hex {'00' * (len(value) // 2)}"
     if not value.strip():
@@ -416,52 +407,41 @@ def _remove_from_ipmi(exchanges: Mapping[str, str], remover: Remover) -> dict[st
 # ---- Analyzer. A request is one question, an answer its text; settings are not noted.
 
 
-class PlayedLink:
-    """Stand for the cable to an analyzer: settings are taken, questions answered as they were."""
+def _tap_analyzer(tape: Tape, connect: Callable[[], Any]) -> Callable[[], Any]:
+    def query(link: Any, text: str) -> str:
+        answer: str = link.query(text)
+        questions, answers = _list_questions(text), answer.split(";")
+        if len(answers) == len(questions):
+            tape.exchanges.update(zip(questions, answers, strict=True))
+        if len(answers) != len(set(questions)):  # a question that is asked twice has two answers
+            tape.exchanges[text] = answer
+        return answer
 
-    def __init__(self, tape: Tape, link: Any = None) -> None:
-        self._tape, self._link = tape, link
+    def connect_tapped() -> Any:
+        if not tape.is_live:
+            mute = dict.fromkeys(("write", "close", "abandon"), lambda *_: None)
+            return SimpleNamespace(query=partial(answer_questions, tape.exchanges), **mute)
+        link = connect()
+        parts = {name: getattr(link, name) for name in ("write", "close", "abandon")}
+        return SimpleNamespace(query=partial(query, link), **parts)
 
-    def write(self, text: str) -> None:
-        """Send a message."""
-        if self._link is not None:
-            self._link.write(text)
-
-    def query(self, text: str) -> str:
-        """Return the answer to one question, or to several in one message. Raises ReadFailed."""
-        questions = [part for part in text.split(";") if part.endswith("?")]
-        if self._tape.is_live:
-            answer: str = self._link.query(text)
-            answers = answer.split(";")
-            if len(answers) == len(questions):
-                self._tape.exchanges |= dict(zip(questions, answers, strict=True))
-            if len(answers) != len(set(questions)):  # a question that is asked twice has two answers
-                self._tape.exchanges[text] = answer
-            return answer
-        if text in self._tape.exchanges:
-            return self._tape.exchanges[text]
-        return ";".join(self._tape.exchanges.get(question, "") for question in questions)
-
-    def close(self) -> None:
-        """End the link."""
-        if self._link is not None:
-            self._link.close()
-
-    def abandon(self) -> None:
-        """End a link that failed."""
-        if self._link is not None:
-            self._link.abandon()
+    return connect_tapped
 
 
-def _tap_analyzer(tape: Tape, connect: Callable[[], Any]) -> Callable[[], PlayedLink]:
-    return lambda: PlayedLink(tape, connect() if tape.is_live else None)
+def _list_questions(text: str) -> list[str]:
+    return [part for part in text.split(";") if part.endswith("?")]
+
+
+def answer_questions(exchanges: Mapping[str, str], text: str) -> str:
+    """Return the answers to the questions in one message as an analyzer gave them, empty for those it was not asked."""
+    return exchanges.get(text) or ";".join(exchanges.get(question, "") for question in _list_questions(text))
 
 
 def _remove_from_analyzer(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
     identity = exchanges.get("*IDN?", "").split(",")
     if len(identity) > 2:  # maker, model, serial number, firmware
         remover.replace("serial number", identity[2])
-    return _remove_from_texts(exchanges, remover)
+    return {question: remover.clean(answer) for question, answer in exchanges.items()}
 
 
 # ---- trees of files. A request is the path below the root, an answer the content of the file.
@@ -492,8 +472,6 @@ def _read_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(FILE_BYTES).decode("utf-8", "replace").strip()
-    except PermissionError:
-        return DENIED
     except OSError as error:
         return f"!{error.strerror}"
 
@@ -515,12 +493,7 @@ def _remove_from_tree(exchanges: Mapping[str, str], remover: Remover) -> dict[st
     for path, content in exchanges.items():
         if "serial" in path or "asset" in path:
             remover.replace("serial number", content)
-    return {
-        path: remover.replace("serial number", content)
-        if "serial" in path or "asset" in path
-        else remover.clean(content)
-        for path, content in exchanges.items()
-    }
+    return {path: remover.find_placeholder(content) for path, content in exchanges.items()}
 
 
 _TAPS: dict[str, Callable[[Tape, Any], Any]] = {
@@ -535,6 +508,7 @@ _REMOVALS: dict[str, Callable[[Mapping[str, str], Remover], dict[str, str]]] = {
     "redfish": _remove_from_redfish,
     "plug": remove_from_json,
     "snmp": remove_from_walk,
+    "modbus": lambda exchanges, _: dict(exchanges),  # numbers alone
     "ipmi": _remove_from_ipmi,
     "analyzer": _remove_from_analyzer,
     **dict.fromkeys(TREES, _remove_from_tree),

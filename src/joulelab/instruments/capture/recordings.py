@@ -21,26 +21,19 @@ def read_recording(path: Path) -> tuple[str, dict[str, str]]:
     """Return family and exchanges of a recording. Raises ConfigError."""
     try:
         if path.is_dir():
-            found = {f"/{file.parent.relative_to(path).as_posix()}": file for file in path.rglob("index.json")}
-            exchanges = {
-                place if place.startswith("/redfish/") else f"/redfish/v1{place.rstrip('.')}".rstrip("/"): _compact(
-                    file
-                )
-                for place, file in sorted(found.items())
-            }
-            family = "redfish"
+            family, exchanges = "redfish", {}
+            for file in sorted(path.rglob("index.json")):
+                place = file.parent.relative_to(path).as_posix().strip(".")
+                place = place if place.startswith("redfish") else f"redfish/v1/{place}".rstrip("/")
+                exchanges[f"/{place}"] = json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"))
         else:
-            exchanges, family = parse_walk(path.read_text("utf-8", "replace")), "snmp"
+            family, exchanges = "snmp", parse_walk(path.read_text("utf-8", "replace"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error), code="capture.no-recording") from None
     if not exchanges:
         advice = "give the output of snmpwalk -On -v2c -c COMMUNITY HOST .1.3.6.1, or the folder of a Redfish mockup"
         raise ConfigError(f"{path} is no recording", next=advice, code="capture.no-recording")
     return family, exchanges
-
-
-def _compact(file: Path) -> str:
-    return json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"), ensure_ascii=False)
 
 
 def parse_walk(text: str) -> dict[str, str]:

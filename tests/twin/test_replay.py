@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.instruments.redfish_judge import CASES, TREES
 from tests.instruments.snmp_judge import WALKS, list_walks
+from tests.instruments.test_snmp_walks import READ
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
@@ -103,7 +104,10 @@ def test_recorded_walks_over_a_socket(name, tmp_path):
     if name == "none":
         pytest.skip(f"no recorded walks: {WALKS} is not here")
     walk = parse_walk((WALKS / f"{name}.snmprec").read_text("utf-8", "replace"))
-    check_recording("snmp", walk, {}, tmp_path)
+    read = check_recording("snmp", walk, {}, tmp_path)
+    powers = [float(value.text) for value in read if value.channel == "power_w" and value.text != "none"]
+    assert {watts for watts in READ[name][1] if watts is not None} <= set(powers)
+    assert bool(READ[name][1]) == (read[0].scope != "refused")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join([case.tree, *case.wanted.values()]))

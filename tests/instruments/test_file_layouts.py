@@ -93,13 +93,13 @@ def test_wandb(tmp_path: Path) -> None:
         ({"preset": "wandbb"}, "config.preset"),
         ({"preset": "wandb", "columns": None}, "config.preset"),
         ({"missing": -1}, "config.missing"),
-        ({"gain": "much"}, "config"),
+        ({"gain": "much"}, "config.wrong-value"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, config: dict[str, Any], code: str) -> None:
     with pytest.raises(ConfigError) as error:
         open_text(tmp_path, make_log(1, 2), **config)
-    assert error.value.code.removesuffix(".unknown-key").removesuffix(".value") == code
+    assert error.value.code.startswith(code)
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:

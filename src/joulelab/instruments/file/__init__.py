@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
@@ -15,7 +16,7 @@ from joulelab.instruments.file.guesses import guess_layout
 from joulelab.instruments.file.layout import Header, make_layout
 from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
 from joulelab.instruments.file.presets import PRESETS, apply_preset, check_preset, find_preset
-from joulelab.instruments.file.sources import PARQUET, CsvSource, ParquetSource, hash_file, open_bytes, read_lines
+from joulelab.instruments.file.sources import PARQUET, CsvSource, ParquetSource, open_bytes, read_lines
 from joulelab.instruments.file.streams import (
     Track,
     drop_false_values,
@@ -129,11 +130,13 @@ class FileArchive:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the identity of the file, and how it was read: name, size, hash, mapped columns. Raises MeterError."""
+        """Return name, size and hash of the file, and how it was read. Raises MeterError."""
+        with open_bytes(self.path) as file:
+            digest = hashlib.file_digest(cast("Any", file), "sha256")
         return {
             "file": self.path.name,
             "bytes": self.path.stat().st_size,
-            "sha256": hash_file(self.path),
+            "sha256": digest.hexdigest(),
             "columns": {c.name: f"{c.scope} {c.spec.name}" for c in self.layout.columns},
             "zone": self.layout.clock.zone and str(self.layout.clock.zone),
             "clock_offset_s": self.layout.offset_ns / NS,

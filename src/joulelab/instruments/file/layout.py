@@ -13,11 +13,11 @@ from joulelab.core.scope import find_family
 from joulelab.core.spec import Accuracy, Kind, Spec
 from joulelab.core.text import find_near_name, suggest_name
 from joulelab.instruments.file.values import (
+    FORMATS,
     UNITS,
     Clock,
     NumberReader,
     Unit,
-    check_format,
     clean_name,
     find_unit,
     find_zone,
@@ -166,7 +166,10 @@ def _make_clock(config: Mapping[str, Any], header: Header, decimal: str) -> tupl
         advice = f"type --time COLUMN; the file has {header.list_names()}"
         raise ConfigError("no column of time stamps is given", where=where, next=advice, code="config.no-time")
     check_keys(where, table, TIME_KEYS)
-    form, start = check_format(str(table.get("format") or "iso"), where), table.get("start")
+    form, start = str(table.get("format") or "iso"), table.get("start")
+    if form not in FORMATS and "%" not in form:
+        advice = f"{suggest_name(form, FORMATS)}, or a pattern such as %d.%m.%Y %H:%M:%S"
+        raise ConfigError(f"there is no time format {form!r}", where=where, next=advice, code="config.time-format")
     zone = find_zone(str(table["zone"]), where) if table.get("zone") else None
     start_ns = None if start is None else read_user_time(str(start), zone, where)
     columns = table["column"] if isinstance(table["column"], list) else [table["column"]]

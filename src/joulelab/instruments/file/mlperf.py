@@ -40,13 +40,8 @@ PHASES = ("epoch", "block", "eval")  # of a training: KEY_start and KEY_stop
 LABELS = {"effective_scenario": "scenario", "sut_name": "sut", "submission_benchmark": "benchmark"}
 QUARTER_NS, MOST_QUARTERS = 900 * NS, 14 * 4  # zones are apart by quarters of an hour, up to 14 h
 SLACK_NS = 60 * NS  # of a log before and after its session
-PTDAEMON = "ptdaemon"  # marks readings whose unit is certain
-
-
-def describe_analyzer() -> Accuracy:
-    """Return the accuracy of the analyzer behind a spl.txt."""
-    why = "MLPerf accepts analyzers within 1 % only; model and ranges are not in spl.txt"
-    return Accuracy("assumed", 0.01, shared=PTDAEMON, reference=why)
+WHY_ONE_PERCENT = "MLPerf accepts analyzers within 1 % only; model and ranges are not in spl.txt"
+ANALYZER = Accuracy("assumed", 0.01, shared="ptdaemon", reference=WHY_ONE_PERCENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy
 from joulelab.core.text import suggest_name
-from joulelab.instruments.file.mlperf import STAMP, describe_analyzer
+from joulelab.instruments.file.mlperf import ANALYZER, STAMP
 from joulelab.instruments.nvml.generations import find_sensor
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _make_settings(preset: str, header: Header, row: Sequence[str]) -> dict[str,
         ]
         return {"time": {"column": "_timestamp", "format": "unix"}, "columns": columns}
     if preset == "spl":
-        watts = {"column": "Watts", "unit": "W", "assumed": describe_analyzer()}
+        watts = {"column": "Watts", "unit": "W", "assumed": ANALYZER}
         columns = [watts] if "Watts" in header.names else []
         return {"time": {"column": "Time", "format": STAMP}, "columns": columns}
     sides = [{"column": c, "scope": f"node.{c[:2]}", "unit": "W"} for c in header.names if c in ("ac_w", "dc_w")]

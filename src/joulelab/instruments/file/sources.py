@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import hashlib
 import zlib
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -189,9 +188,3 @@ def open_bytes(path: Path) -> BinaryIO:
         advice = "save it as CSV, or decompress it; gzip is read as it is"
         raise Unavailable(f"it is {packed}", where=str(path), next=advice, code="unavailable.packed-file")
     return file
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content. Raises MeterError."""
-    with open_bytes(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

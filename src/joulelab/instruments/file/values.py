@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.core.text import find_near_name, suggest_name
+from joulelab.core.text import find_near_name
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -211,14 +211,6 @@ def find_unix_format(value: float) -> str:
     """Return the format of a number that is a time since 1970 between 1973 and 2286, empty for any other."""
     fits = (f for f, (scale, relative) in NUMERIC.items() if not relative and 1e17 <= value * 10**scale < 1e19)
     return next(fits, "")
-
-
-def check_format(text: str, where: str) -> str:
-    """Return a time format, which is a name or a pattern of strptime. Raises ConfigError."""
-    if text not in FORMATS and "%" not in text:
-        advice = f"{suggest_name(text, list(FORMATS))}, or a pattern such as %d.%m.%Y %H:%M:%S"
-        raise ConfigError(f"there is no time format {text!r}", where=where, next=advice, code="config.time-format")
-    return text
 
 
 def find_zone(name: str, where: str) -> ZoneInfo:

@@ -230,7 +230,7 @@ class Planner:
                 fact.channels.pop("energy_j", None)
         oids = [one.oid for fact in facts.values() for one in fact.channels.values()]
         states = [f"{level.valid}.{row.index}" for row in rows] if level.valid and oids else []
-        answers = dict(zip(oids + states, self._session.get(oids + states) if oids else [], strict=True))
+        answers = dict(zip(oids + states, self._session.get(oids + states), strict=True))
         for fact in facts.values():
             for name, one in fact.channels.items():
                 if one.column.is_known(answers[one.oid], one.scale, source.sentinels):

@@ -50,6 +50,8 @@ def test_the_true_times_of_a_session_give_the_zones_of_its_logs(
     folder.mkdir()
     write_session(folder / place / "server.json", zone_s)
     spl, load = write_spl(folder / "spl.txt", ["800"] * 10, hour), open_load(write_load(folder / DETAIL))
+    with spl.open("a") as file:
+        file.write("Ch1\n")
     archive = open_archive({"path": str(spl)})
     assert list_seconds(fetch_one(archive)) == [float(k) for k in range(10)]
     assert load.interval == (T0 + 2 * NS, T0 + 6 * NS)

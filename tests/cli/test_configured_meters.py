@@ -486,6 +486,6 @@ def test_what_a_run_would_refuse_is_not_added(fail: Fail, here: Path) -> None:
     words = ("meters", "--add", INSTRUMENT, "--name", "new", "address=here", "password=env:PW")
     assert "'node.ac'" in str(fail(*words, "feeds=nodeac").next)
     failure = fail("meters", "--add", "redfish", "address=https://root:calvin@h", "password=env:PW")
-    assert failure.code == "config"
+    assert failure.code == "config.login-in-address"
     assert "calvin" not in str(failure)
     assert not (here / "home").exists()

@@ -212,13 +212,13 @@ HERE = {"resource": "TCPIP::h::INSTR"}
 @pytest.mark.parametrize(
     ("config", "code", "what"),
     [
-        (HERE | {"rang": 3}, "config", "unknown key 'rang'"),
+        (HERE | {"rang": 3}, "config.unknown-key", "unknown key 'rang'"),
         ({}, "config.no-resource", "no resource"),
         ({"resource": "gpib at desk"}, "config.wrong-resource", "resource is"),
         ({"resource": "TCPIP::h::99999::SOCKET"}, "config.wrong-resource", "resource is"),
         ({"resource": "PXI0::1::INSTR"}, "config.wrong-resource", "resource is"),
-        (HERE | {"voltage_v": "big"}, "config", "voltage_v is 'big'"),
-        (HERE | {"current_a": -5}, "config", "current_a is -5"),
+        (HERE | {"voltage_v": "big"}, "config.wrong-value", "voltage_v is 'big'"),
+        (HERE | {"current_a": -5}, "config.wrong-value", "current_a is -5"),
         (HERE | {"crest_factor": 4}, "config.wrong-value", "crest_factor is 4"),
         (HERE | {"period_s": 60}, "config.wrong-value", "period_s is 60"),
         (HERE | {"period_s": 2, "timeout_s": 1}, "config.wrong-value", "timeout_s is 1"),

@@ -226,7 +226,7 @@ def test_a_profile_that_is_a_fifo_is_refused(tmp_path):
         ({"profile": "xerus", "outlets": [1, 1]}, "config.wrong-value"),
         ({"profile": "xerus", "outlets": [900], "stride": 64}, "config.wrong-value"),
         ({"profile": "sdm630", "word_order": "middle"}, "config.wrong-value"),
-        ({"profile": "sdm630", "timeout_s": 0}, "config"),
+        ({"profile": "sdm630", "timeout_s": 0}, "config.wrong-value"),
     ],
 )
 def test_wrong_entries_are_refused(entry, code):

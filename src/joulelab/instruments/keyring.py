@@ -11,12 +11,12 @@ def secret(service: str, user: str) -> str | None:
         import keyring
         import keyring.errors
     except ImportError as error:
-        raise MissingDependency(
-            "the package keyring is not installed", why=str(error), next="pip install 'joulelab[keyring]'"
-        ) from error
+        then = "pip install 'joulelab[keyring]'"
+        raise MissingDependency("the package keyring is not installed", why=str(error), next=then) from error
     try:
         found: str | None = keyring.get_password(service, user)
     except keyring.errors.KeyringError as error:
         then = "unlock it, or use { env = ... } or { file = ... }"
-        raise ConfigError("the keyring does not answer", why=type(error).__name__, next=then) from error
+        why = type(error).__name__
+        raise ConfigError("the keyring does not answer", why=why, next=then, code="config.keyring") from error
     return found

@@ -13,7 +13,8 @@ def check_keys(meter: str, config: Mapping[str, Any], known: Mapping[str, str]) 
     """Refuse keys that the meter does not know. Raises ConfigError."""
     for key in config:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}", where=f"meter {meter}", next=suggest_name(str(key), list(known)))
+            then = suggest_name(str(key), list(known))
+            raise ConfigError(f"unknown key {key!r}", where=f"meter {meter}", next=then, code="config.unknown-key")
 
 
 def seconds(meter: str, config: Mapping[str, Any], key: str, default: float) -> float:
@@ -25,21 +26,19 @@ def number(meter: str, config: Mapping[str, Any], key: str, default: float, *, a
     """Return a finite number greater than `above`. Raises ConfigError."""
     value = config.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
-        raise ConfigError(f"{key} is {value!r}", where=f"meter {meter}", next=_range(above))
+        then = f"give a number above {above:g}" if above >= 0 else "give a number, 0 or more"
+        then = "give a number" if above == float("-inf") else then
+        raise ConfigError(f"{key} is {value!r}", where=f"meter {meter}", next=then, code="config.wrong-value")
     return float(value)
-
-
-def _range(above: float) -> str:
-    if above == float("-inf"):
-        return "give a number"
-    return f"give a number above {above:g}" if above >= 0 else "give a number, 0 or more"
 
 
 def text(meter: str, config: Mapping[str, Any], key: str, default: str | None = None) -> str | None:
     """Return a string, or the default where none is given. Raises ConfigError."""
     value = config.get(key, default)
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"{key} is {value!r}", where=f"meter {meter}", next="give a string")
+        raise ConfigError(
+            f"{key} is {value!r}", where=f"meter {meter}", next="give a string", code="config.wrong-value"
+        )
     return value
 
 
@@ -59,26 +58,13 @@ def devices(meter: str, config: Mapping[str, Any]) -> tuple[int | str, ...] | No
     if value is None:
         return None
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(_is_device(v) for v in value):
-        raise ConfigError(f"devices is {value!r}", where=f"meter {meter}", next="give a list of indices or UUIDs")
+        then = "give a list of indices or UUIDs"
+        raise ConfigError(f"devices is {value!r}", where=f"meter {meter}", next=then, code="config.wrong-value")
     return tuple(value)
 
 
 def _is_device(value: Any) -> bool:
     return isinstance(value, int | str) and not isinstance(value, bool)
-
-
-def choose_devices(meter: str, found: Sequence[Any], wanted: Sequence[int | str] | None) -> list[Any]:
-    """Return the devices with a wanted `index` or `uuid`, all for None. Raises ConfigError with the valid ones."""
-    if wanted is None:
-        return list(found)
-    chosen: list[Any] = []
-    for name in wanted:
-        named = [device for device in found if name in (device.index, device.uuid, str(device.index))]
-        if not named:
-            listed, code = ", ".join(f"{device.index} ({device.uuid})" for device in found), "config.unknown-gpu"
-            raise ConfigError(f"there is no GPU {name!r}", where=f"meter {meter}", next=f"valid: {listed}", code=code)
-        chosen += [device for device in named if device not in chosen]
-    return chosen
 
 
 def choose_devices(meter: str, found: Sequence[Any], wanted: Sequence[int | str] | None) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import FAMILIES, find_family
@@ -28,19 +28,19 @@ COMMON = {
 }
 
 
-# A BMC shows power 1 to 4 s late and does not say by how much; the analysis finds it where meters inside allow.
+# A BMC shows power 1 to 4 s late, and no BMC states the delay; the analysis finds it if meters inside allow.
 BMC_LAG_S = 4.0
 
 # Families of scopes of which there is one for each device.
 NUMBERED = ("gpu", "cpu", "core", "uncore", "dram", "accel", "module", "psu.dc", "psu", "outlet")
-# What has no energy of its own: only states are of these.
+# Scopes without an energy of their own: only states are of these.
 STATES_OF = ("host", "node", "phase", "bank")
-# Keys that say where an instrument is.
+# Keys that hold the place of an instrument.
 ADDRESSES = ("address", "resource", "url")
 
 
 class Place(TypedDict):
-    """Hold what a stream says of where it belongs."""
+    """Hold the scope of a stream and the scopes that it is a part of."""
 
     scope: str
     parent: str | None
@@ -49,7 +49,7 @@ class Place(TypedDict):
 
 
 def place(config: Mapping[str, Any], feeds: str, piece: str = "", pieces: int = 1) -> Place:
-    """Return where a stream belongs: the scope itself, or one of the cords that together make it.
+    """Return the place of a stream: the scope itself, or one of the cords that together make it.
 
     `piece` names one of this meter's own `pieces` (an outlet); `parts` of the configuration counts those of all
     meters. Scopes of cords are `outlet:LABEL.PIECE`.
@@ -73,12 +73,13 @@ def check_scope(scope: str, where: str, key: str = "scope", also: tuple[str, ...
     name = find_family(scope)
     if (name in FAMILIES or name in also or "{" in name) and not scope.endswith((":", "/")):
         return scope
-    valid = [f"{one}:N" if one in NUMBERED else one for one in (*FAMILIES, *also)]
-    raise ConfigError(f"{key} is {scope!r}", where=where, why="there is no such scope", next=suggest_name(scope, valid))
+    then = suggest_name(scope, [f"{one}:N" if one in NUMBERED else one for one in (*FAMILIES, *also)])
+    why = "there is no such scope"
+    raise ConfigError(f"{key} is {scope!r}", where=where, why=why, next=then, code="config.unknown-scope")
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Check what all node-level meters share. Raises ConfigError."""
+    """Check the settings that all node-level meters share. Raises ConfigError."""
     label = label_of(config)
     for key in ADDRESSES:
         refuse_login(config, key)
@@ -87,17 +88,18 @@ def check(config: Mapping[str, Any]) -> None:
         seconds(label, config, key, 1.0)
     parts = config.get("parts", 1)
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 0:
-        raise ConfigError(f"parts is {parts!r}", where=f"meter {label}", next="give a whole number")
-    _stated(config, 0.0, 0.0)
+        where, then = f"meter {label}", "give a whole number"
+        raise ConfigError(f"parts is {parts!r}", where=where, next=then, code="config.wrong-value")
+    _read_errors(config, 0.0, 0.0)
     text(label, config, "reference")
 
 
 def refuse_login(config: Mapping[str, Any], key: str = "address") -> None:
     """Refuse a user or password in an address, without a word of it. Raises ConfigError."""
     if "@" in str(config.get(key, "")):
-        why = "what stands before @ would be stored and shown"
-        advice = 'leave it out; where a login is needed, set user = "NAME" and password = { env = "NAME" }'
-        raise ConfigError(f"{key} holds a login", where=f"meter {label_of(config)}", why=why, next=advice)
+        where, why = f"meter {label_of(config)}", "the text before @ would be stored and shown"
+        then = 'leave it out; if a login is needed, set user = "NAME" and password = { env = "NAME" }'
+        raise ConfigError(f"{key} holds a login", where=where, why=why, next=then, code="config.login-in-address")
 
 
 def label_of(config: Mapping[str, Any]) -> str:
@@ -110,8 +112,9 @@ def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
     label = label_of(config)
     refuse_login(config)
     given = text(label, config, "address")
+    where, then = f"meter {label}", 'set address = "HOST" or "HOST:PORT"'
     if not given or not given.strip():
-        raise ConfigError("no address is given", where=f"meter {label}", next='set address = "HOST" or "HOST:PORT"')
+        raise ConfigError("no address is given", where=where, next=then, code="config.no-address")
     host, port = given.strip(), ""
     if host.startswith("["):
         host, _, rest = host[1:].partition("]")
@@ -119,24 +122,25 @@ def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
     if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
-        raise ConfigError(f"address is {given!r}", where=f"meter {label}", next='set address = "HOST" or "HOST:PORT"')
+        raise ConfigError(f"address is {given!r}", where=where, next=then, code="config.wrong-value")
     return host, int(port) if port else default_port
 
 
 def stated(config: Mapping[str, Any], default: Accuracy) -> Accuracy:
-    """Return the accuracy that the user states, if any: assumed where no reference is given. Raises ConfigError."""
+    """Return the accuracy that the user states, if any: assumed without a reference. Raises ConfigError."""
     if "gain" not in config and "offset_w" not in config:
         return default
-    gain, offset = _stated(config, default.gain, default.offset)
-    said = text(label_of(config), config, "reference")
-    if not said:
-        return replace(default, source="assumed", gain=gain, offset=offset, reference="stated without a reference")
-    return replace(default, source="calibrated", gain=gain, offset=offset, reference=said)
+    gain, offset = _read_errors(config, default.gain, default.offset)
+    reference = text(label_of(config), config, "reference")
+    source: Literal["calibrated", "assumed"] = "calibrated" if reference else "assumed"
+    reference = reference or "stated without a reference"
+    return replace(default, source=source, gain=gain, offset=offset, reference=reference)
 
 
-def _stated(config: Mapping[str, Any], gain: float, offset: float) -> tuple[float, float]:
+def _read_errors(config: Mapping[str, Any], gain: float, offset: float) -> tuple[float, float]:
     label = label_of(config)
     given = config.get("gain", gain)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
-        raise ConfigError(f"gain is {given!r}", where=f"meter {label}", next="give a fraction: 0.01 for 1 %")
+        where, then = f"meter {label}", "give a fraction: 0.01 for 1 %"
+        raise ConfigError(f"gain is {given!r}", where=where, next=then, code="config.wrong-value")
     return float(given), number(label, config, "offset_w", offset, above=-1e-12)

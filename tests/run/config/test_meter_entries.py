@@ -44,7 +44,7 @@ COLUMN = 'columns = [{ column = "w", scope = "node.ac", unit = "W" }]\n'
         (PROMETHEUS + 'preset = "ipmi"\nfingerprint = "ab"\n', 5, "fingerprint is no SHA-256"),
         (PROMETHEUS.replace("h:9090", "[h:9090") + 'preset = "ipmi"\n', 3, "address is not a server's"),
         (REDFISH, 1, "no address is given"),
-        (REDFISH + 'address = "h"\nsources = ["pwer"]\n', 6, "did you mean 'power'?"),
+        (REDFISH + 'address = "h"\nsources = ["nde"]\n', 6, "did you mean 'node'?"),
         (REDFISH + 'address = "h"\nauth = "digest"\n', 6, "session, basic or none"),
         (REDFISH + 'address = "h"\nfingerprint = "x"\n', 6, "fingerprint is no SHA-256"),
         (SNMP.replace('address = "10.0.0.5"\n', ""), 1, "no address is given"),

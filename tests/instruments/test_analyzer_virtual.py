@@ -261,6 +261,38 @@ def test_an_impossible_power_is_a_failure_and_the_next_row_is_good(bench):
     assert served.instrument.execute(":INTEG:STAT?").endswith("RES")
 
 
+def test_an_integral_that_jumps_is_a_failure(bench):
+    served, factor = bench(), [1]
+
+    def spoil(answer):
+        fields = answer.split(",")
+        if len(fields) == 8:
+            fields[6] = f"{float(fields[6]) * factor[0]:.5E}"
+        return ",".join(fields)
+
+    meter = served.open(VirtualCable(served, spoil=spoil))
+    rows_of(meter, 3)
+    factor[0] = 1000
+    with raises_code("read-failed.impossible-energy"):
+        rows_of(meter, 1)
+
+
+def test_settings_that_were_not_restored_are_left_for_the_next_run(bench, state_home):
+    served = bench()
+    cable = VirtualCable(served)
+    meter = served.open(cable)
+
+    def fail(text):
+        raise ReadFailed(f"{text} failed")
+
+    cable.write = fail
+    meter.close()
+    assert cable.log[-1] == "abandon"
+    (path,) = state_home.glob("joulelab/analyzer-*")
+    served.open().close()
+    assert not path.exists()
+
+
 def test_a_link_that_fails_is_replaced(bench):
     served = bench()
     cable = VirtualCable(served)

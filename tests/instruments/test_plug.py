@@ -176,12 +176,13 @@ def test_configuration_that_does_not_fit(served):
     for wrong, code, words in (
         ({"kind": "kasa"}, "config.wrong-value", "shelly, tasmota"),
         ({"kind": None}, "config.wrong-value", "shelly, tasmota"),
-        ({"channel": 5}, "config.no-such-channel", "em1:0, em1:1"),
+        ({"channel": 5}, "unavailable.channel", "em1:0, em1:1"),
+        ({}, "unavailable.channel", "em1:0, em1:1"),
         ({"channel": -1}, "config.wrong-value", "0, 1"),
         ({"via": "coap"}, "config.wrong-value", "http, mqtt"),
         ({"via": "mqtt"}, "config.no-topic", "topic"),
         ({"period_s": 0.01}, "config.wrong-value", "0.5 or more"),
-        ({"passwort": "x"}, "config", "did you mean 'password'"),
+        ({"passwort": "x"}, "config.unknown-key", "did you mean 'password'"),
     ):
         with raises_code(code) as caught:
             read(config | wrong)
@@ -217,7 +218,7 @@ def test_the_doctor_suggests_the_other_kind(served, kind, other):
 
 def test_answers_without_a_reading_are_refused():
     def read_switch(**changes):
-        return client.parse_shelly({"switch:0": SWITCH | changes}, "switch", 0).values
+        return client.parse_shelly({"switch:0": SWITCH | changes}, "switch:0").values
 
     assert read_switch()[:2] == (412.3, 1000.123 * 3600)
     assert math.isnan(read_switch(pf=None)[3])
@@ -230,7 +231,7 @@ def test_answers_without_a_reading_are_refused():
     with raises_code("read-failed.fault"):
         read_switch(errors=["power_meas_failure"])
     with raises_code("unavailable.no-power"):
-        client.find_shelly_component({"switch:0": {"output": True}, "sys": {}}, 0, "x")
+        client.find_shelly_component({"switch:0": {"output": True}, "sys": {}}, None)
     with raises_code("denied.login"):
         client.parse_tasmota({"WARNING": "Need user"}, 0)
     with raises_code("unavailable.no-power"):
@@ -240,6 +241,9 @@ def test_answers_without_a_reading_are_refused():
     two = {"ENERGY": {"Power": [10, 20], "Total": 5.0, "Voltage": 230}}
     assert [client.parse_tasmota(two, n).values[0] for n in (0, 1)] == [10, 20]
     assert math.isnan(client.parse_tasmota(two, 1).values[1])  # one total for both channels is neither's
+    for channel, answer in ((None, two), (2, two), (1, SENSOR)):
+        with raises_code("unavailable.channel"):
+            client.parse_tasmota(answer, channel)
 
 
 TOKENS = (b"null", b"true", b'"12"', b"-1", b"1e999", b"NaN", b"{}", b"[]", b"7", b"\xff", b"")
@@ -264,7 +268,7 @@ def test_malformed_answers_never_give_a_wrong_number(kind, rounds):
     for _ in range(rounds):
         try:
             doc = parse_json(mutated(draw, good), "plug")
-            reading = client.parse_shelly(doc, "switch", 0) if kind == "shelly" else client.parse_tasmota(doc, 0)
+            reading = client.parse_shelly(doc, "switch:0") if kind == "shelly" else client.parse_tasmota(doc, 0)
         except MeterError:
             continue
         taken += 1

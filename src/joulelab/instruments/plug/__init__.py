@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError, Denied, JoulelabError, MeterError
+from joulelab.core.errors import ConfigError, Denied, JoulelabError, MeterError, Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments import wall
 from joulelab.instruments.http import Auth, HttpClient, reach
@@ -24,7 +24,7 @@ TRIED = "the simulated node and a real MQTT broker; not on hardware"
 CONFIG = wall.COMMON | {
     "address": "plug: HOST or HOST:PORT; with via = mqtt the broker (port 1883)",
     "kind": "shelly or tasmota",
-    "channel": "which switch or clamp of it (0)",
+    "channel": "number of the switch or clamp, if the plug has several",
     "via": "http, or mqtt for a Tasmota that publishes (http)",
     "topic": "topic of the plug, with via = mqtt",
     "update_s": "how often it publishes (TelePeriod), with via = mqtt (10)",
@@ -52,7 +52,7 @@ class PlugSettings:
             raise ConfigError(what, where=f"meter {label}", next=advice, code="config.wrong-value")
         self.kind: str = read_choice(label, config, "kind", tuple(COUNTER_S))
         self.via: str = read_choice(label, config, "via", ("http", "mqtt"), "http")
-        self.channel = int(read_choice(label, config, "channel", range(8), 0))
+        self.channel: int | None = read_choice(label, config, "channel", (None, *range(8)))
         self.topic = text(label, config, "topic") or ""
         if self.via == "mqtt" and (self.kind != "tasmota" or not self.topic or set(self.topic) & set("+#")):
             what, advice = (
@@ -122,8 +122,8 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
         return found
     if isinstance(error, Denied):
         return [*found, "It answers, and refuses the user or the password."]
-    if isinstance(error, ConfigError):
-        return [*found, f"{error.what}; {error.next}."]
+    if isinstance(error, Unavailable) and error.code != Unavailable.code:
+        return [*found, f"It answers, but {error.what}; {error.next}."]
     other = "tasmota" if settings.kind == "shelly" else "shelly"
     return [*found, f'It does not answer as a {settings.kind} with a meter does: {error}. Is it kind = "{other}"?']
 

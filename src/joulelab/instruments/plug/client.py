@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import ConfigError, Denied, MissingDependency, ReadFailed, Unavailable
+from joulelab.core.errors import Denied, MissingDependency, ReadFailed, Unavailable
 from joulelab.instruments.http import parse_json
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class PlugReading:
 class HttpPlug:
     """Query a plug over HTTP."""
 
-    def __init__(self, client: HttpClient, kind: str, channel: int, login: Mapping[str, str]) -> None:
-        """Find the component of a Shelly that measures. Raises as `get_json`, ConfigError."""
+    def __init__(self, client: HttpClient, kind: str, channel: int | None, login: Mapping[str, str]) -> None:
+        """Find the component of a Shelly that measures. Raises MeterError."""
         self._client, self._kind, self._channel, self._login = client, kind, channel, login
-        self._component = find_shelly_component(self._query_status(), channel, client.label) if kind == "shelly" else ""
+        self._component = find_shelly_component(self._query_status(), channel) if kind == "shelly" else ""
 
     def _query_status(self) -> Any:
         """Return the whole status of the plug. Each query passes here."""
@@ -59,7 +59,7 @@ class HttpPlug:
     def read_plug(self) -> tuple[PlugReading, float | None]:
         """Return the reading, without an age. Raises MeterError."""
         if self._kind == "shelly":
-            return parse_shelly(self._query_status(), self._component, self._channel), None
+            return parse_shelly(self._query_status(), self._component), None
         return parse_tasmota(self._query_status(), self._channel), None
 
     def close(self) -> None:
@@ -70,7 +70,9 @@ class HttpPlug:
 class PublishingTasmota:
     """Take the readings that a Tasmota publishes; it is queried once, at the start."""
 
-    def __init__(self, listener: MqttListener, topic: str, channel: int, update_s: float, timeout_s: float) -> None:
+    def __init__(
+        self, listener: MqttListener, topic: str, channel: int | None, update_s: float, timeout_s: float
+    ) -> None:
         self._listener, self._topic, self._channel, self._update_s = listener, topic, channel, update_s
         listener.publish_message(f"cmnd/{topic}/STATUS", "10")
         listener.wait_for_message(timeout_s)
@@ -90,8 +92,8 @@ class PublishingTasmota:
         self._listener.close()
 
 
-def find_shelly_component(status: Any, channel: int, label: str) -> str:
-    """Return the component (switch, pm1, em1) that measures a channel. Raises ReadFailed, Unavailable, ConfigError."""
+def find_shelly_component(status: Any, channel: int | None) -> str:
+    """Return the component that measures a channel (switch:0, em1:1). Raises ReadFailed, Unavailable."""
     if not isinstance(status, dict):
         raise _refuse_answer("a status that is no object")
     found = [
@@ -104,22 +106,22 @@ def find_shelly_component(status: Any, channel: int, label: str) -> str:
     if not found:
         why, advice = "no switch, pm1 or em1 with power", "use one with a meter"
         raise Unavailable("this Shelly measures no power", why=why, next=advice, code="unavailable.no-power")
-    fitting = [name for name in found if name.endswith(f":{channel}")]
+    fitting = [name for name in found if channel is None or name.endswith(f":{channel}")]
     if len(fitting) != 1:
-        what, advice = f"channel {channel} measures no power", f"it has {', '.join(sorted(found))}"
-        raise ConfigError(what, where=f"meter {label}", next=advice, code="config.no-such-channel")
-    return fitting[0].partition(":")[0]
+        raise _refuse_channel(channel, sorted(found))
+    return fitting[0]
 
 
-def parse_shelly(status: Any, component: str, channel: int) -> PlugReading:
-    """Return the reading of one component in an answer to Shelly.GetStatus. Raises ReadFailed."""
-    found = status.get(f"{component}:{channel}") if isinstance(status, dict) else None
+def parse_shelly(status: Any, component: str) -> PlugReading:
+    """Return the reading of one component (switch:0) in an answer to Shelly.GetStatus. Raises ReadFailed."""
+    found = status.get(component) if isinstance(status, dict) else None
     if not isinstance(found, dict):
-        raise _refuse_answer(f"no {component}:{channel}")
+        raise _refuse_answer(f"no {component}")
     if found.get("errors"):
         why = ", ".join(map(str, found["errors"]))[:80]
         raise ReadFailed("the plug reports a fault", why=why, next="look at its page", code="read-failed.fault")
-    power, apparent, counter, path = SHELLY_COMPONENTS[component]
+    kind, _, channel = component.partition(":")
+    power, apparent, counter, path = SHELLY_COMPONENTS[kind]
     total = status.get(f"{counter}:{channel}")
     for key in path.split("."):
         total = total.get(key) if isinstance(total, dict) else None
@@ -127,7 +129,7 @@ def parse_shelly(status: Any, component: str, channel: int) -> PlugReading:
     return _make_reading([found.get(key) for key in keys], total, 3600.0)
 
 
-def parse_tasmota(answer: Any, channel: int) -> PlugReading:
+def parse_tasmota(answer: Any, channel: int | None) -> PlugReading:
     """Return the reading in a status or sensor message of a Tasmota. Raises ReadFailed, Denied, Unavailable."""
     if isinstance(answer, dict) and "WARNING" in answer:
         why, advice = "it wants a user and a password", "check user and password of its web page"
@@ -140,11 +142,16 @@ def parse_tasmota(answer: Any, channel: int) -> PlugReading:
             raise Unavailable("the plug measures no energy", why=why, next=advice, code="unavailable.no-power")
         raise _refuse_answer("no ENERGY")
 
-    def pick_value(key: str) -> Any:  # one total for several channels is none of theirs
+    powers = energy.get("Power")
+    count = len(powers) if isinstance(powers, list) else 1
+    if (count > 1 and channel is None) or (channel or 0) >= max(count, 1):
+        raise _refuse_channel(channel, range(count))
+
+    def pick_value(key: str) -> Any:
         value = energy.get(key)
         if isinstance(value, list):
-            return value[channel] if channel < len(value) else None
-        return value if channel == 0 else None
+            return value[channel or 0] if (channel or 0) < len(value) else None
+        return value if count == 1 or key == "Voltage" else None  # one total for several channels is no channel's
 
     keys = ("Power", "ApparentPower", "Factor", "Voltage", "Current")
     return _make_reading([pick_value(key) for key in keys], pick_value("Total"), 3.6e6)
@@ -173,6 +180,12 @@ def _read_number(value: Any, highest: float) -> float:
 def _find_step(value: float) -> float:
     digits = repr(float(value))
     return 10.0 ** -len(digits.partition(".")[2]) if "e" not in digits and not digits.endswith(".0") else 1.0
+
+
+def _refuse_channel(channel: int | None, channels: Sequence[object]) -> Unavailable:
+    what = "several channels measure power" if channel is None else f"channel {channel} measures no power"
+    advice = f"set channel: the plug has {', '.join(map(str, channels))}"
+    return Unavailable(what, next=advice, code="unavailable.channel")
 
 
 def _refuse_answer(why: str) -> ReadFailed:

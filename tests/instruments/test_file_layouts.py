@@ -87,6 +87,7 @@ def test_wandb(tmp_path: Path) -> None:
         ({"time": {"column": "t", "format": "unix_mss"}}, "config.time-format"),
         ({"time": {"column": "t", "zone": "Europe/Berln"}}, "config.zone"),
         ({"time": {"column": "t", "format": "seconds", "start": "noon"}}, "config.time"),
+        ({"time": 5}, "config.time"),
         ({"decimal": "x"}, "config.decimal"),
         ({"header": -1}, "config.header"),
         ({"delimiter": ", "}, "config.delimiter"),

@@ -66,17 +66,18 @@ def check(config: Mapping[str, Any]) -> None:
 
 def open_archive(config: Mapping[str, Any]) -> FileArchive | LoadArchive:
     """Open a file and check its columns. Raises ConfigError, Unavailable, Denied."""
-    path = _check_form(config)
-    source = _open_source(path, config)
+    path, time = _check_form(config), config.get("time") or {}
+    settings = {**config, "time": {"column": time} if isinstance(time, str | list) else dict(time)}
+    source = _open_source(path, settings)
     if isinstance(source, MllogSource) and not source.readings:
         return LoadArchive(path, source.load)
-    return FileArchive(path, config, source)
+    return FileArchive(path, settings, source)
 
 
 class FileArchive:
     """Give the streams of one file, which is read once; `remarks` are choices that it made."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], source: CsvSource | ParquetSource) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], source: CsvSource | ParquetSource) -> None:
         self.path, self._source = path, source
         self.remarks: list[str] = []
         self._is_guessed = False
@@ -84,7 +85,7 @@ class FileArchive:
         self._events: list[dict[str, Any]] = []
         self._updates_s: dict[int, float] = {}
         header = Header(source.names, str(path))
-        settings = self._complete_settings(dict(config), header)
+        settings = self._complete_settings(config, header)
         if isinstance(source, ParquetSource):
             settings |= {"decimal": ".", "thousands": ""}  # the file holds numbers, not texts of them
         self.layout = make_layout(settings, header, source.decimal)
@@ -257,6 +258,7 @@ def _check_form(config: Mapping[str, Any]) -> Path:
         (delimiter is None or len(delimiter) == 1, "delimiter", "give one character"),
         (header is None or (type(header) is int and header >= 0), "header", "give a line number, or 0 for none"),
         (isinstance(config.get("header_units", True), bool), "header_units", "true or false"),
+        (isinstance(config.get("time") or "", str | list | dict), "time", "name its column"),
     )
     for is_right, key, advice in rules:
         if not is_right:
@@ -284,7 +286,6 @@ def _open_source(path: Path, config: Mapping[str, Any]) -> CsvSource | ParquetSo
         return SplSource(path)
     if form == "mllog":
         side = {"node.ac": "AC", "node.dc": "DC"}.get(str(config.get("feeds") or ""), "")
-        time = config.get("time")
-        zone = time.get("zone") if isinstance(time, dict) else None
+        zone = config["time"].get("zone")
         return MllogSource(path, side=side, zone=find_zone(str(zone), str(path)) if zone else None)
     return CsvSource(path, config.get("delimiter"), config.get("header"), config.get("decimal") or ".")

@@ -72,8 +72,7 @@ class Guess:
 
 def guess_layout(config: Mapping[str, Any], header: Header, rows: Sequence[Sequence[str]]) -> Guess:
     """Return the missing settings, from the names of columns and the first rows. Raises ConfigError."""
-    guess, time = Guess(), config.get("time")
-    table = {"column": time} if isinstance(time, str | list) else dict(time or {})
+    guess, table = Guess(), config["time"]
     is_unstarted = table.get("format") in RELATIVE.values() and not table.get("start")
     if not table.get("column") or not table.get("format") or is_unstarted:
         guess.settings["time"] = {**_guess_time(header, rows, table, guess), **table}

@@ -122,9 +122,6 @@ def make_layout(config: Mapping[str, Any], header: Header, decimal: str) -> Layo
     if isinstance(host, Mapping):
         check_keys(label, host, {"column": "name of the column with the hosts"})
     columns = [_make_column(config, table, header) for table in _list_tables(config, "columns", where)]
-    if not columns:
-        advice = f"type --map COLUMN=node.ac:W; the file has {header.list_names()}"
-        raise ConfigError("no column is mapped", where=where, next=advice, code="config.no-columns")
     templates = [c.scope for c in columns if "{device}" in c.scope]
     if bool(templates) != (device is not None):
         what, advice = f"device = {device!r} is used by no scope", "use it in a scope: --map 'COLUMN=outlet:{device}:W'"
@@ -160,11 +157,7 @@ def _list_tables(config: Mapping[str, Any], key: str, where: str) -> list[Mappin
 
 def _make_clock(config: Mapping[str, Any], header: Header, decimal: str) -> tuple[tuple[int, ...], Clock]:
     """Return the columns of the time stamps, and their clock."""
-    value, where = config.get("time"), header.where
-    table = {"column": value} if isinstance(value, str | list) else value
-    if not isinstance(table, Mapping) or not table.get("column"):
-        advice = f"type --time COLUMN; the file has {header.list_names()}"
-        raise ConfigError("no column of time stamps is given", where=where, next=advice, code="config.no-time")
+    table, where = config["time"], header.where
     check_keys(where, table, TIME_KEYS)
     form, start = str(table.get("format") or "iso"), table.get("start")
     if form not in FORMATS and "%" not in form:

@@ -71,8 +71,7 @@ def apply_preset(config: Mapping[str, Any], header: Header, row: Sequence[str]) 
     check_preset(config, header.where)
     known = _make_settings(str(config["preset"]), header, row)
     merged = {**known, **config}
-    time = config.get("time") or {}
-    merged["time"] = {**known["time"], **({"column": time} if isinstance(time, str | list) else time)}
+    merged["time"] = {**known["time"], **config["time"]}
     if not merged["columns"]:
         what = f"no column of a {config['preset']} file is there"
         advice = f"leave out --preset; the file has {header.list_names()}"

@@ -15,12 +15,20 @@ from pathlib import Path
 import pytest
 from tests.instruments.redfish_judge import CASES, TREES
 from tests.instruments.snmp_judge import WALKS, list_walks
+from tests.instruments.test_capture import MARKED, find_leaks
 from tests.instruments.test_snmp_walks import READ
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
-from joulelab.instruments.capture import compare_values, format_capture, parse_capture, read_values, state_refusal
-from joulelab.instruments.capture.families import STAND_INS, capture_device, make_capture
+from joulelab.instruments.capture import (
+    Capture,
+    compare_values,
+    format_capture,
+    parse_capture,
+    read_values,
+    state_refusal,
+)
+from joulelab.instruments.capture.families import STAND_INS, capture_device, make_capture, read_capture
 from joulelab.instruments.capture.recordings import parse_walk, read_recording
 from joulelab.twin import profile
 from joulelab.twin.model import RTX3090, Node, Supply
@@ -124,9 +132,6 @@ def test_recorded_trees_over_a_socket(case, tmp_path):
 
 def check_recording(family, exchanges, settings, tmp_path):
     """Serve a recording and return what is read: the same as in process, with and without what is removed."""
-    from joulelab.instruments.capture import Capture
-    from joulelab.instruments.capture.families import read_capture
-
     whole, _ = read_capture(Capture(family, settings=dict(settings), exchanges=exchanges))
     capture, _ = make_capture(family, exchanges, settings)
     assert [(v.channel, v.text) for v in capture.values] == [(v.channel, v.text) for v in whole]
@@ -136,6 +141,41 @@ def check_recording(family, exchanges, settings, tmp_path):
         read = read_entry(device.entry)
     assert compare_values(capture.values, read) == []
     return read
+
+
+@pytest.mark.parametrize("family", ["snmp", "redfish", "plug"])
+def test_no_marked_secret_passes_a_capture_over_a_socket(family, tmp_path):
+    m = MARKED
+    notes = " ".join(m[key] for key in ("host", "mail", "ip", "ip6", "mac", "uuid"))
+    chassis = {"Id": m["serial"], "SerialNumber": m["serial"], "HostName": m["host"], "AssetTag": m["tag"]}
+    chassis |= {"Location": {"Info": m["place"]}, "Contact": m["contact"], "Token": m["token"], "UserName": m["user"]}
+    root = {"RedfishVersion": "1.6.0", "UUID": m["uuid"], "Chassis": {"@odata.id": "/redfish/v1/C"}}
+    wifi = {"sta_ip": m["ip"], "ssid": m["host"], "user": m["user"]}
+    plug = {"switch:0": {"apower": 12.5}, "sys": {"mac": m["bare mac"], "note": notes}, "wifi": wifi}
+    bodies = {
+        "/redfish/v1": root,
+        "/redfish/v1/C": {"Members": [{"@odata.id": f"/redfish/v1/C/{m['serial']}"}]},
+        f"/redfish/v1/C/{m['serial']}": {**chassis, "Note": notes},
+    }
+    answers = {
+        "snmp": {
+            "1.3.6.1.2.1.1.1.0": f"text PDU SN: {m['serial']} {m['mac']}",
+            "1.3.6.1.2.1.1.2.0": "oid 1.3.6.1.4.1.99999.1",
+            "1.3.6.1.4.1.99999.1.1": f"text {m['password']} {m['tag']} {m['contact']} {m['place']}",
+            "1.3.6.1.4.1.99999.1.2": f"hex {(m['serial'] + chr(10) + m['user']).encode().hex()}",
+            "1.3.6.1.4.1.99999.1.3": f"text {notes}",
+        },
+        "redfish": {path: json.dumps(body) for path, body in bodies.items()},
+        "plug": {"/rpc/Shelly.GetStatus": json.dumps(plug)},
+    }
+    settings = {"kind": "shelly"} if family == "plug" else {}
+    path = tmp_path / "secret.txt"
+    path.write_text(format_capture(Capture(family, settings=settings, exchanges=answers[family])))
+    with Replay(path) as device:
+        config = resolve_entry(device.entry)
+        capture, _ = capture_device(family, config, ("password",))
+    assert len(capture.exchanges) >= len(answers[family])
+    assert find_leaks(format_capture(capture)) == []
 
 
 def test_a_replayed_tree_is_a_folder():

@@ -121,7 +121,7 @@ def command(
 def write_capture(
     settings: Config, names: tuple[str, ...], path: Path, recording: Path | None, *, as_json: bool
 ) -> None:
-    """Write what one meter answers, or a recording, to a file, and print what was removed. Raises JoulelabError."""
+    """Write the answers of one meter, or a recording, to a file, and count the removed values. Raises JoulelabError."""
     from joulelab.instruments.capture import ADVICE, format_capture
     from joulelab.instruments.capture.families import make_capture
     from joulelab.instruments.capture.recordings import read_recording

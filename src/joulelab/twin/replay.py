@@ -1,7 +1,7 @@
 """Serve a captured device by its real protocol on loopback: `joulelab twin --replay FILE`.
 
-The servers are those of the twin, with answers from the file. What was not asked when the device was captured gets the
-protocol's own "not there". Families of files become a folder.
+The servers are those of the twin, with answers from the file. Requests that are not in the file get the protocol's
+own "not there". Families of files become a folder.
 """
 
 from __future__ import annotations

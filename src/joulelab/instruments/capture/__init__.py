@@ -6,12 +6,12 @@
     setting: outlets = [1, 2]
 
     [values]
-    outlet:capture.1 power_w 205.5   # the display says 206
+    outlet:capture.1 power_w 205.5   # the display shows 206
     [exchanges]
     1.3.6.1.2.1.1.2.0<TAB>oid 1.3.6.1.4.1.13742.6
 
 `values` are what joulelab reads from the answers; whoever sends the file corrects a number to what the device's own
-display says. A number is compared in the digits that it is written with, `none` is a gap, `refused CODE` an error of
+display shows. A number is compared in the digits that it is written with, `none` is a gap, `refused CODE` an error of
 opening. Secrets are removed by `removal.py`; `families.py` knows how each family asks and answers.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MARK, VERSION = "joulelab-capture", 1
 LABEL = "capture"  # of the meter that reads a capture: the name of the sender's entry is not stored
 REFUSED, NONE = "refused", "none"
-ADVICE = "Correct a number to what the device's own display says: that is the test."
+ADVICE = "Correct a number to what the device's own display shows: that is the test."
 # Channels that differ from one reading of the same answers to the next.
 _PASSING = ("age_s", "missed", "duplicate")
 _COMMENT = re.compile(r"(?:^|\s)#(?:\s|$)")  # names of sensors may hold a #
@@ -181,7 +181,7 @@ def state_refusal(error: JoulelabError) -> StatedValue:
 
 
 def compare_values(stated: Iterable[StatedValue], read: Iterable[StatedValue]) -> list[str]:
-    """Return what is read otherwise than stated, a line each; what is read beyond it does not count."""
+    """List the stated values that are not read, or read otherwise; values beyond the stated ones do not count."""
     found = {(value.scope, value.channel): value for value in read}
     wrong: list[str] = []
     for one in stated:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter
     from joulelab.instruments.capture import StatedValue
 
-# Settings that opening needs and that say nothing once a capture answers.
+# Settings that opening needs, and that have no meaning once a capture answers.
 STAND_INS: dict[str, dict[str, Any]] = {
     "snmp": {"address": "127.0.0.1", "community": "public"},
     "redfish": {"address": "127.0.0.1", "auth": "none"},
@@ -48,16 +48,16 @@ TREES = {
     "cray": ("/sys/cray/pm_counters", r"(?!)", r"\w+"),
 }
 FAMILIES = (*STAND_INS, *TREES)
-# Settings that say where a device is, how to log in, or how often it is asked.
+# Settings of address, login and pace: no part of a capture.
 _LEFT_OUT = re.compile(
     "label|address|resource|url|root|path|topic|user|.*password|community|auth|privacy|interface|command|cipher|privilege|"
     "fingerprint|verify|baud_rate|reference|.*period_s|timeout_s"
 )
 DEPTH, FILE_BYTES = 4, 4096
-# So much of a device is explored beyond what the meter asks for.
+# Limits of exploring a device beyond the requests of its meter.
 DOCUMENTS, EXPLORE_S = 2_000, 120.0
 _WALKED = ("1.3.6.1.2.1.1", "1.3.6.1.2.1.33", "1.3.6.1.4.1")
-# Resources of Redfish that are nobody's business, and those that have no power, either.
+# Resources of Redfish that are private, and those that have no power, either.
 _PRIVATE = re.compile(
     r"/(?:\w*Account\w*|\w*Session\w*|EventService|Registries|JsonSchemas|LogServices|Certificate\w*|KeyService|License\w*|"
     r"NetworkProtocol|EthernetInterfaces|VirtualMedia|SecureBoot)(?:/|$)"
@@ -82,7 +82,7 @@ def check_family(family: str, config: Mapping[str, Any]) -> None:
 
 
 def capture_device(family: str, config: Mapping[str, Any], secrets: tuple[str, ...]) -> tuple[Capture, Remover]:
-    """Ask a device for everything, and return its answers without secrets, with what is read from them.
+    """Ask a device for everything, and return its answers without secrets, and joulelab's readings of them.
 
     A device that cannot be opened is captured, too, as far as it answered. Raises Refused, ConfigError, and the error
     of opening where nothing answered.
@@ -106,7 +106,7 @@ def capture_device(family: str, config: Mapping[str, Any], secrets: tuple[str, .
 def make_capture(
     family: str, answers: Mapping[str, str], config: Mapping[str, Any], secrets: tuple[str, ...] = ()
 ) -> tuple[Capture, Remover]:
-    """Return a capture of answers, without secrets and with what is read from them. Raises Refused."""
+    """Return a capture of answers, without secrets, with joulelab's readings of them. Raises Refused."""
     remover = Remover()
     remove_login(config, secrets, remover)
     exchanges = _REMOVALS[family](answers, remover)
@@ -477,7 +477,7 @@ def _read_file(path: Path) -> str:
 
 
 def write_tree(capture: Capture, folder: Path) -> None:
-    """Write a captured tree below a folder; a file that could not be read is one that nobody may read."""
+    """Write a captured tree below a folder; a file that could not be read has no permissions."""
     for name, content in capture.exchanges.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:

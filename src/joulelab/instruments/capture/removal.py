@@ -1,6 +1,6 @@
-"""Remove from a capture what says whose device it is, and how to log in; placeholders are of the same kind.
+"""Remove from a capture all that identifies the device, its place and its users, or lets others log in.
 
-One value has one placeholder in the whole file, so that links and rows still fit. What is removed: passwords,
+One value has one placeholder of its kind in the whole file, so that links and rows still fit. Removed are passwords,
 communities, tokens, users, names and addresses of hosts (IP, MAC), serial numbers, UUIDs, asset tags, contact and
 location. Of the texts in an SNMP walk only those stay that tables of makers use, or that are units and words of
 electricity (`is_electrical`): a list of what to hide is never complete.
@@ -24,7 +24,7 @@ PLACEHOLDERS: dict[str, Callable[[int], str]] = {
     "mail address": lambda n: f"person{n}@example.org",
 }
 _V4 = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-# What is removed wherever it stands in a text: kind, and a pattern whose group is the value.
+# Removed from all texts: kind, and a pattern whose group is the value.
 PATTERNS = (
     ("UUID", re.compile(r"\b([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b", re.IGNORECASE)),
     ("UUID", re.compile(r"(?<![0-9a-z])([0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE)),
@@ -173,7 +173,7 @@ def _parse_json(text: str) -> Any:
 
 
 def is_electrical(text: str) -> bool:
-    """Return whether a text is a reading, a unit, or made of words of electricity: it says nothing of its owner."""
+    """Return whether a text is a reading, a unit, or made of words of electricity, and so does not identify its owner."""
     if _READING.fullmatch(text):
         return True
     parts = _WORD.findall(text)

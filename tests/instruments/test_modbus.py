@@ -211,22 +211,10 @@ def test_registers_that_a_device_lacks_are_missing_and_those_without_a_value_are
     assert code_of(lambda: meter.read(stream)) == "read-failed.no-value"
 
 
-def test_registers_that_may_not_be_read_along_are_left_out(serve, opened, tmp_path):
-    """The gap of the profile spans registers that the device does not have: each value is asked for by itself."""
-    path = tmp_path / "own.toml"
-    path.write_text(
-        "function = 4\ngap = 100\nlongest = 125\n"
-        'registers = [{ name = "power_w", address = 65, unit = "W" },\n'
-        '  { name = "voltage_v", address = 100, unit = "V" }, { name = "current_a", address = 20, unit = "A" }]\n'
-    )
-    meter = opened(serve(layout="pac2200") | {"profile": str(path)})
-    assert meter.read(meter.streams()[0])[0] > 1000
-    assert [m.code for m in meter.missing()] == ["read-failed.exception"]
-
-
 def test_not_a_number_is_not_a_reading(serve):
     assert code_of(lambda: open_meter("modbus", serve(nan=True))) == "read-failed.no-value"
-    assert code_of(lambda: open_meter("modbus", serve(nan=True, layout="iem3000"))) == "read-failed.no-value"
+    # An integer has no NaN: its most negative number is out of bounds.
+    assert code_of(lambda: open_meter("modbus", serve(nan=True, layout="iem3000"))) == "read-failed.implausible"
 
 
 @pytest.mark.parametrize(
@@ -239,6 +227,7 @@ def test_not_a_number_is_not_a_reading(serve):
         ({}, {"unit_id": 5}, ReadFailed, "got no answer from this unit"),
         ({}, {"profile": "pac2200"}, Unavailable, "no such registers"),
         ({"word_order": "little"}, {}, ConfigError, 'set word_order = "little"'),
+        ({"byte_order": "little"}, {}, ReadFailed, "nothing of node.ac"),
         ({"shift": 1}, {}, ConfigError, "set shift = 1"),
     ],
 )

@@ -12,7 +12,8 @@ import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import open_meter
-from joulelab.instruments.modbus.client import Request
+from joulelab.instruments.modbus import ModbusMeter
+from joulelab.instruments.modbus.client import Refusal, Request
 from joulelab.instruments.modbus.doctor import explain_answers
 from joulelab.instruments.modbus.profiles import list_profiles, load_profile, parse_profile
 from joulelab.instruments.modbus.registers import (
@@ -234,6 +235,43 @@ def test_wrong_entries_are_refused(entry, code):
         open_meter("modbus", {"address": "a", **entry})
     assert caught.value.code == code
     assert caught.value.next
+
+
+class Device:
+    """Answer each register with a value of its own; blocks of several are refused."""
+
+    def __init__(self, values):
+        self.values, self.sizes = values, ()
+
+    def read_blocks(self, unit, requests):
+        self.sizes = tuple(request.size for request in requests)
+        for request in requests:
+            if request.size > 2:
+                raise Refusal("m", unit, request, 2)
+        return [words("f", self.values[request.address]) for request in requests]
+
+    def close(self):
+        pass
+
+
+def test_a_power_that_cannot_be_right_refuses_the_energy_beside_it():
+    rows = [{"name": "energy_j", "address": 2, "unit": "kWh"}, {"name": "power_w", "address": 0, "unit": "W"}]
+    settings = read_settings({"address": "a", "registers": rows})
+    for power, code in ((4e9, "read-failed.implausible"), (-450.0, "read-failed.implausible")):
+        with pytest.raises(ReadFailed) as caught:
+            ModbusMeter(settings, Device({0: power, 2: 7.0}))
+        assert caught.value.code == code
+    meter = ModbusMeter(settings, Device({0: math.nan, 2: 7.0}))
+    assert [m.code for m in meter.missing()] == ["read-failed.no-value"]
+
+
+def test_registers_that_the_device_lacks_are_not_read_along(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace("}", '}, { name = "voltage_v", address = 60, unit = "V" }') + "\ngap = 20")
+    device = Device({52: 230.0, 60: 230.0})
+    meter = ModbusMeter(read_settings({"address": "a", "profile": str(path)}), device)
+    assert meter.read(meter.streams()[0]) == [230.0, 230.0]
+    assert device.sizes == (2, 2)
 
 
 def test_the_doctor_finds_the_unit_that_answers_where_others_are_silent():

@@ -25,7 +25,7 @@ FINDINGS = {
 
 
 def diagnose(config: Mapping[str, Any], error: Exception) -> list[str]:
-    """Return sentences that tell one cause from another."""
+    """Return sentences about the cause."""
     if choose_interface(config) != "lan":
         lines = [f"In-band, through ipmitool: {error}"]
         if isinstance(error, (Unavailable, Denied)):

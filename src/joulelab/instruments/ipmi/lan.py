@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 SHA1 = 1
 LOGIN_S = 20.0  # a login may go on over several readings
-WORK_S = 0.01  # pyghmi works so long at a time
-PAUSE_S = 0.0002  # and lets go of the lock for so long, so that another thread can send
+WORK_S = 0.01  # pyghmi works for this time at once
+PAUSE_S = 0.0002  # then the lock is free for this time, so that another thread can send
 IDLE_S = 25.0  # BMCs end a session that was idle for a minute, some earlier
 STARTED = ("OPENSESSION", "EXPECTINGRAKP2", "EXPECTINGRAKP4", "ESTABLISHED")  # pyghmi's names for steps of a login
 
@@ -55,7 +55,7 @@ LOGIN_ERRORS = {
 _lock = threading.Lock()
 
 
-class Awaited:
+class PendingAnswer:
     """Wait for the answer that a callback gets; `value` is None until then."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Awaited:
         self._event.set()
 
     def wait_until(self, until_ns: int) -> Answer | None:
-        """Return the answer, None if there is none by `until_ns` (monotonic)."""
+        """Return the answer, None without one by `until_ns` (monotonic)."""
         while self.value is None and monotonic_ns() < until_ns:
             if not _lock.acquire(blocking=False):  # another thread lets pyghmi work
                 self._event.wait(WORK_S)
@@ -151,13 +151,13 @@ class LanLink:
         self.where = f"BMC {account.host}"
         self._account = account
         self._session: Any = None
-        self._login: Awaited | None = None  # while it goes on
+        self._login: PendingAnswer | None = None  # while it goes on
         self._login_ns = self._used_ns = 0
 
     def carry_command(self, netfn: int, command: int, data: bytes, until_ns: int) -> tuple[int, bytes]:
         """Return completion code and data. Raises ReadFailed, Denied."""
         self._ensure_login(until_ns)
-        awaited = Awaited()
+        awaited = PendingAnswer()
         try:
             with _lock:
                 self._session.send_command(netfn, command, data, awaited.take_answer)
@@ -211,7 +211,7 @@ class LanLink:
             what, why = f"the name {account.host} does not resolve", error.strerror or str(error)
             code = "read-failed.unknown-name"
             raise ReadFailed(what, where=self.where, why=why, next="check the address", code=code) from None
-        self._login, self._login_ns = Awaited(), monotonic_ns()
+        self._login, self._login_ns = PendingAnswer(), monotonic_ns()
         try:
             with _lock:
                 self._session = LanSession(address, account, self._login.take_answer)

@@ -114,6 +114,8 @@ class ModbusMeter:
                     raise
                 if register.kind == "state":
                     firsts[register.name] = 0.0  # the device has it, and may give it later
+                elif error.code == "read-failed.implausible":  # then the others are read wrongly, too
+                    raise self._explain_nothing(scope, error) from None
                 else:
                     errors.append(error)
         main = [r.name for r in plan.registers.values() if r.kind != "state"]

@@ -22,7 +22,7 @@ LONGEST = 125  # registers that one answer can hold
 MEANING = {
     1: "it does not know this function code",
     2: "it has no such registers",
-    3: "it refuses so many registers at once, or the values asked for",
+    3: "it refuses this number of registers at once",
     4: "it failed while it looked the value up",
     5: "it needs longer for the answer than it has",
     6: "it is busy with another request",
@@ -124,9 +124,9 @@ class Connection:
         except TimeoutError:
             unit = frame[6]
             why = f"no answer from {self._host}:{self._port}, unit {unit}, within {self._timeout_s:g} s"
-            raise self._fail("the device does not answer", why, "read-failed.no-answer") from None
+            raise self._fail_reading("the device does not answer", why, "read-failed.no-answer") from None
         except ValueError as error:
-            raise self._fail("the answer is malformed", str(error), "read-failed.malformed") from None
+            raise self._fail_reading("the answer is malformed", str(error), "read-failed.malformed") from None
         except OSError as error:
             self.close()
             why, advice = error.strerror or type(error).__name__, f"run joulelab doctor {self._where}"
@@ -164,9 +164,9 @@ class Connection:
             why, code = f"{place} does not answer: the host is down, or a firewall drops it", "read-failed.unreachable"
         except OSError as error:
             why, code = f"{place}: {error.strerror or type(error).__name__}", "read-failed.unreachable"
-        raise self._fail("it cannot be reached", why, code)
+        raise self._fail_reading("it cannot be reached", why, code)
 
-    def _fail(self, what: str, why: str, code: str) -> ReadFailed:
+    def _fail_reading(self, what: str, why: str, code: str) -> ReadFailed:
         """Close the connection and return the error of a reading."""
         self.close()
         return ReadFailed(what, where=self._where, why=why, next=f"run joulelab doctor {self._where}", code=code)

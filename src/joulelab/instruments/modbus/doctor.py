@@ -29,7 +29,7 @@ REACH = {
 
 
 def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Return sentences that tell one cause from another."""
+    """Return sentences about the cause."""
     try:
         settings = read_settings(config)
     except JoulelabError as wrong:

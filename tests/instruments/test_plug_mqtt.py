@@ -90,7 +90,7 @@ def test_the_newest_message_and_its_age(broker):
         assert heard.describe_broker().endswith("there")
     finally:
         for each in (heard, other, heard):
-            each.close()
+            each.close_connection()
 
 
 @pytest.mark.system
@@ -101,8 +101,8 @@ def test_a_retained_message_is_of_an_unknown_time(broker):
     other.publish_message(TOPIC, "new")
     heard.wait_for_message(60)
     assert heard.get_latest()[0] == b"new", "the old one came before, and does not count"
-    heard.close()
-    other.close()
+    heard.close_connection()
+    other.close_connection()
 
 
 @pytest.mark.system
@@ -121,9 +121,9 @@ def test_a_broker_that_dies_and_returns(broker):
             return heard.get_latest()[0] is not None
 
         until(again)
-        other.close()
+        other.close_connection()
     finally:
-        heard.close()
+        heard.close_connection()
 
 
 @pytest.mark.system
@@ -132,7 +132,7 @@ def test_wrong_passwords_names_and_ports_are_errors(tmp_path):
         pytest.skip("mosquitto_passwd is not installed: apt install mosquitto")
     broker = Broker(tmp_path, password="s3cret")
     try:
-        listener(broker.port, user="reader", password="s3cret").close()
+        listener(broker.port, user="reader", password="s3cret").close_connection()
         with raises_code("denied.login") as caught:
             listener(broker.port, user="reader", password="wr0ng")
         assert "wr0ng" not in str(caught.value)
@@ -162,7 +162,7 @@ def test_a_tasmota_that_publishes(broker):
     row = until(lambda: (row := meter.read(stream))[0] == 99 and row, "its message")
     assert row[:2] == (99.0, pytest.approx(12.4 * 3.6e6))
     assert row[-1] >= 0
-    device.close()
+    device.close_connection()
     meter.close()
 
 

@@ -66,7 +66,7 @@ class PlugSettings:
         self.update_s = seconds(label, config, "update_s", 10.0)
 
     @property
-    def url(self) -> str:
+    def base_url(self) -> str:
         """Return the address for HTTP."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
@@ -86,7 +86,7 @@ def open_meter(config: Mapping[str, Any], tap: Callable[[HttpClient], HttpClient
     try:
         first, age_s = _read_source(source, settings.label)
     except JoulelabError:
-        source.close()
+        source.close_connection()
         raise
     return PlugMeter(source, settings.label, _describe_stream(settings, first, has_age=age_s is not None))
 
@@ -108,7 +108,7 @@ class PlugMeter:
 
     def close(self) -> None:
         """End the connection."""
-        self._source.close()
+        self._source.close_connection()
 
 
 def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
@@ -117,7 +117,7 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
         settings = PlugSettings(config)
     except ConfigError as wrong:
         return [str(wrong)]
-    found = reach(settings.url, settings.timeout_s)
+    found = reach(settings.base_url, settings.timeout_s)
     if found[-1].endswith("."):
         return found
     if isinstance(error, Denied):
@@ -137,7 +137,7 @@ def _open_source(settings: PlugSettings, tap: Callable[[HttpClient], HttpClient]
         )
         return plugs.PublishingTasmota(listener, settings.topic, settings.channel, settings.update_s, timeout_s)
     auth = Auth("digest", user or "admin", password) if password and settings.kind == "shelly" else Auth()
-    client = HttpClient(settings.url, auth=auth, timeout_s=timeout_s, label=label)
+    client = HttpClient(settings.base_url, auth=auth, timeout_s=timeout_s, label=label)
     client = tap(client) if tap else client
     login = {"user": user or "admin", "password": password} if password else {}
     try:

@@ -62,7 +62,7 @@ class HttpPlug:
             return parse_shelly(self._query_status(), self._component), None
         return parse_tasmota(self._query_status(), self._channel), None
 
-    def close(self) -> None:
+    def close_connection(self) -> None:
         """End the connection."""
         self._client.close()
 
@@ -87,9 +87,9 @@ class PublishingTasmota:
             raise ReadFailed(what, why=why, next=advice, code="read-failed.no-message")
         return parse_tasmota(parse_json(payload, "plug"), self._channel), age_s
 
-    def close(self) -> None:
+    def close_connection(self) -> None:
         """End the connection."""
-        self._listener.close()
+        self._listener.close_connection()
 
 
 def find_shelly_component(status: Any, channel: int | None) -> str:
@@ -237,11 +237,11 @@ class MqttListener:
             raise ReadFailed(what, where=label, why=why, next=advice, code="read-failed.no-broker") from error
         self._client.loop_start()
         if not self._answered.wait(timeout_s):
-            self.close()
+            self.close_connection()
             what, why = f"the broker {self._place} does not answer", f"none within {timeout_s:g} s"
             raise ReadFailed(what, where=label, why=why, next="check address", code="read-failed.no-answer")
         if self._refusal:
-            self.close()
+            self.close_connection()
             why, advice = self._refusal.lower(), "check user and password"
             raise Denied("the broker refuses the log-in", where=label, why=why, next=advice, code="denied.login")
 
@@ -266,7 +266,7 @@ class MqttListener:
             return f"the broker {self._place} refuses the log-in"
         return f"the broker {self._place} is {'there' if self._client.is_connected() else 'gone'}"
 
-    def close(self) -> None:
+    def close_connection(self) -> None:
         """End the connection; twice is harmless."""
         self._client.disconnect()
         self._client.loop_stop()

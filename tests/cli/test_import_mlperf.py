@@ -32,8 +32,9 @@ def test_a_folder_of_a_run_becomes_energy_per_token(call: Call, fail: Fail, tmp_
     write_spl(folder.parent / "ranging" / "spl.txt", ["400"])
     write_session(folder.parent / "power" / "server.json")
     assert json.loads(call("import", "mlperf", folder.parent, "--json").stdout)["duration_s"] == 4.0
-    write_spl(folder.parent / "spl.txt", ["400"])
-    assert fail("import", "mlperf", folder.parent).code == "config.mlperf"
+    for more in (folder.parent / "spl.txt", tmp_path / "spl.txt.gz"):
+        write_spl(more, ["400"])
+        assert fail("import", "mlperf", folder.parent, more).code == "config.mlperf"
 
 
 def test_readings_that_cover_a_part_of_the_test_are_refused(fail: Fail, tmp_path: Path) -> None:

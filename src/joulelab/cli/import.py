@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("slurm", "prometheus", "csv", "wandb", "mlperf")
 MLPERF_LOGS = ("mlperf_log_detail.txt*", "spl.txt*", "result_*.txt*", "node_*.txt*")  # also by gzip
+NO_RUNS = ("ranging", "accuracy")  # folders beside that of the measured run
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
 EXAMPLES = format_examples(
     "joulelab import csv power.csv",
@@ -198,20 +200,19 @@ def _find_mlperf_logs(subjects: Sequence[str]) -> list[str]:
     found: list[Path] = []
     for subject in map(Path, subjects):
         powers, load = subject.parent / "power" / subject.stem, subject.parent.parent / f"{subject.name}.txt"
-        if not subject.is_dir():
+        if subject.is_dir():
+            found += sorted(p for name in MLPERF_LOGS for p in subject.rglob(name) if p.parent.name not in NO_RUNS)
+            found += [load] if subject.parent.name == "power" and load.is_file() else []
+        else:
             found += [subject, *(sorted(powers.glob("node_*.txt*")) if powers.is_dir() and len(subjects) == 1 else ())]
-            continue
-        inside = sorted(p for name in MLPERF_LOGS for p in subject.rglob(name) if p.parent.name != "ranging")
-        inside += [load] if subject.parent.name == "power" and load.is_file() else []
-        single = [p.name for p in inside if not p.name.startswith("node_")]
-        loads = [name for name in single if name.startswith("result_")]
-        if not inside or len(set(single)) < len(single) or len(loads) > 1:
-            listed = ", ".join(str(p) for p in inside[:8]) or f"none of {', '.join(MLPERF_LOGS)}"
-            advice = "name the folder of one run, or its files: joulelab import mlperf mlperf_log_detail.txt spl.txt"
-            what = "it does not hold the logs of one run"
-            raise ConfigError(what, where=str(subject), why=listed, next=advice, code="config.mlperf")
-        found += inside
-    return [str(p) for p in sorted(dict.fromkeys(found), key=lambda p: p.name.startswith(("spl", "node_")))]
+    found = list(dict.fromkeys(found))
+    kinds = Counter(p.name.partition("_" if p.name.startswith("result_") else ".")[0] for p in found)
+    if not found or any(count > 1 for kind, count in kinds.items() if not kind.startswith("node_")):
+        listed = ", ".join(str(p) for p in found[:8]) or f"none of {', '.join(MLPERF_LOGS)}"
+        advice = "name the folder of one run, or its files: joulelab import mlperf mlperf_log_detail.txt spl.txt"
+        what = "these are not the logs of one run"
+        raise ConfigError(what, where=" ".join(subjects), why=listed, next=advice, code="config.mlperf")
+    return [str(p) for p in sorted(found, key=lambda p: p.name.startswith(("spl", "node_")))]
 
 
 def _list_servers(

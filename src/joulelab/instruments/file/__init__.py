@@ -100,7 +100,8 @@ class FileArchive:
         if isinstance(self._source, MllogSource):
             self.remarks += self._source.load.list_remarks(self.path.name)
         if config.get("preset") is None and not config.get("columns") and (known := find_preset(header)):
-            self.remarks.append(f"{self.path.name} is read as if you had typed: --preset {known}")
+            if known != "mllog":  # whose lines state what they are; there may be a log for each of many nodes
+                self.remarks.append(f"{self.path.name} is read as if you had typed: --preset {known}")
             config["preset"] = known
         if config.get("preset") is None:
             guess = guess_layout(config, header, rows)

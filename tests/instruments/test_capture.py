@@ -139,7 +139,8 @@ MARKED = {
 
 
 def find_leaks(text):
-    return [name for name, value in MARKED.items() if value.lower() in text.lower()]
+    low = text.lower()
+    return [name for name, value in MARKED.items() if value.lower() in low or value.encode().hex() in low]
 
 
 def test_nothing_marked_stays_in_json():
@@ -212,6 +213,13 @@ def test_nothing_marked_stays_in_a_walk():
     assert [cleaned[f"{apc}.99.{n}"] for n in range(5, 10)] == kept
     assert cleaned[f"{apc}.99.3"] == "hex 000000000000"
     assert cleaned.keys() == walk.keys()
+
+
+def test_a_description_of_several_lines_is_cleaned_too():
+    text = f"Dell PDU\r\nSN: {MARKED['serial']}\nat {MARKED['ip']}"
+    cleaned = remove_from_walk({"1.3.6.1.2.1.1.1.0": f"hex {text.encode().hex()}"}, Remover())
+    assert find_leaks(str(cleaned)) == []
+    assert parse_value(cleaned["1.3.6.1.2.1.1.1.0"]).startswith(b"Dell PDU\r\nSN: serial-number-1")
 
 
 def test_texts_of_electricity_stay_and_others_do_not():

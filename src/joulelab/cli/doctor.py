@@ -47,6 +47,7 @@ MOST_FAILED = 0.02  # share of failed readings; a meter with more works in part
 EXAMPLES = format_examples(
     "joulelab doctor", "joulelab doctor rapl pdu1 --for 10s", "joulelab doctor pdu1 --capture pdu1.txt"
 )
+CAPTURED = ("snmp", "redfish", "plug", "modbus", "ipmi", "analyzer")  # devices that may answer and not be understood
 OWN_ADVICE = r"(?:; |: )?(?:(?:run|see) )?joulelab doctor\b.*?(?:, or |(?=;)|$)"
 
 
@@ -312,6 +313,8 @@ def _lay_out(report: dict[str, Any]) -> list[TextBlock]:
         settings = ", ".join(f"{key} {value}" for key, value in report["settings"].items())
         lines.append(f"{report['module']} from {report['source']}: {settings}")
     lines += [f"{what}:\n-> {how}" for what, how in report["fixes"]]
+    if report["status"] == "unavailable" and report.get("module") in CAPTURED:
+        lines.append(f"To report it, send what it answers:\n-> joulelab doctor {name} --capture {name}.txt")
     blocks.append(list_facts(("", line) for line in lines))
     return blocks if report["status"] == "open" and report["health"] is None else [*blocks, BLANK_LINE]
 

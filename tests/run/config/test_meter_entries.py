@@ -67,7 +67,7 @@ COLUMN = 'columns = [{ column = "w", scope = "node.ac", unit = "W" }]\n'
         (IPMI + 'sources = ["dcmy"]\n', 6, "sources has 'dcmy'"),
         (IPMI + 'sources = [{ source = "dcmi", feeds = "nodeac" }]\n', 6, "did you mean 'node.ac'?"),
         (IPMI.replace('user = "u"\n', ""), 1, "no user is given"),
-        (IPMI + "cipher = 4\n", 6, "give 3 or 17"),
+        (IPMI + "cipher = 4\n", 6, "give 3, or leave it out"),
         (IPMI.replace('address = "10.0.0.5"\n', 'command = []\n'), 3, "command is []"),
         (PLUG, 1, "no kind is given"),
         (PLUG + 'kind = "shely"\n', 4, "give one of shelly, tasmota"),

@@ -151,26 +151,23 @@ def _read_patterns(config: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
 
 
 def _read_sources(config: Mapping[str, Any]) -> tuple[PowerSource, ...] | None:
-    given = config.get("sources", "auto")
+    given, where = config.get("sources", "auto"), f"meter {wall.label_of(config)}"
     if given == "auto":
         return None
-    listed = given if isinstance(given, (list, tuple)) else [given]
+    listed = given if isinstance(given, (list, tuple)) and given else [given]
     found = []
     for item in listed:
         table = {"source": item} if isinstance(item, str) else item
         is_table = isinstance(table, dict) and "source" in table and set(table) <= {"source", "feeds"}
-        if not is_table or not all(isinstance(v, str) and v for v in table.values()):
-            break
-        kind, _, sensor = table["source"].partition(":")
+        texts = [v for v in table.values() if isinstance(v, str) and v] if is_table else []
+        kind, _, sensor = table["source"].partition(":") if is_table and len(texts) == len(table) else ("", "", "")
         if kind not in FEEDS or (kind == "sensor") is not bool(sensor):
-            break
+            kinds = '"auto" or a list of "dcmi", "xcc", "psu", "psu.dc", "sensor:NAME"'
+            advice = f'give {kinds}, {{ source = "sensor:NAME", feeds = "cpu:0" }}'
+            raise ConfigError(f"sources has {item!r}", where=where, next=advice, code="config.wrong-value")
         takes_feeds = len(listed) == 1 or kind in ("dcmi", "sensor")
         usual = wall.feeds_of(config, FEEDS[kind]) if takes_feeds else FEEDS[kind]
-        feeds = wall.check_scope(table.get("feeds", usual), f"meter {wall.label_of(config)}", "feeds")
-        found.append(PowerSource(kind, feeds, sensor))
-    if not found or len(found) < len(listed):
-        kinds = '"auto" or a list of "dcmi", "xcc", "psu", "psu.dc", "sensor:NAME"'
-        raise _explain_value(config, "sources", f'{kinds}, {{ source = "sensor:NAME", feeds = "cpu:0" }}')
+        found.append(PowerSource(kind, wall.check_scope(table.get("feeds", usual), where, "feeds"), sensor))
     return tuple(found)
 
 

@@ -139,6 +139,13 @@ def test_an_integration_of_another_user_goes_on(bench):
     assert "STAR" in served.instrument.execute(":INTEG:STAT?")
 
 
+def test_an_interval_that_is_too_long_for_the_timeout_is_refused(bench):
+    served = bench(integrating=True, period_s=5.0, window_s=5.0)
+    with raises_code("unavailable.integrating") as raised:
+        served.open(timeout_s=2.2)
+    assert "period_s = 5" in raised.value.next
+
+
 def test_averages_and_maxima_are_not_taken_for_readings(bench):
     for setting in (":MEAS:MHOL ON", ":MEAS:AVER:STAT ON"):
         served = bench()

@@ -203,6 +203,10 @@ def set_up_instrument(talk: Dialogue, settings: AnalyzerSettings) -> InstrumentS
     _set_measurement(talk, model, settings)
     talk.is_fixed = False
     state = _read_state(talk, identity, model, integration)
+    if settings.timeout_s < 1.5 * state.update_s:
+        what = f"it updates every {state.update_s:g} s and cannot be set to {settings.update_s:g} s"
+        why, advice = "an integration runs", f"set period_s = {state.update_s:g}, or stop it on the instrument"
+        raise Unavailable(what, where=where, why=why, next=advice, code="unavailable.integrating")
     items = [f"{function},{element}" for element in state.elements for function in answers.ITEMS] + ["TIME,1"]
     talk.change_settings(
         [

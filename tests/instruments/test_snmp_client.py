@@ -253,6 +253,7 @@ class Agent:
                 continue  # SNMPv3
             self.asked += 1
             pdu = v2c.apiMessage.get_pdu(whole)
+            self.kind = type(pdu).__name__
             names = [str(oid) for oid, _ in v2c.apiPDU.get_varbinds(pdu)]
             for answer in self._answer(int(v2c.apiPDU.get_request_id(pdu)), names):
                 self._socket.sendto(answer, client)
@@ -365,7 +366,7 @@ def test_errors_of_the_agent_name_object_and_device(status, code):
 
 
 @pytest.mark.system
-def test_a_walk_ends_where_the_column_ends_and_refuses_circles():
+def test_a_walk_ends_where_the_column_ends_and_refuses_errors_and_circles():
     column = {f"{BASE}.{n}": n for n in range(1, 46)}
 
     def after(name, count):
@@ -378,6 +379,19 @@ def test_a_walk_ends_where_the_column_ends_and_refuses_circles():
         contextlib.closing(session(agent.port)) as asking,
     ):
         assert asking.walk(BASE) == [(str(n), n) for n in range(1, 46)]
+
+    def answer_singly(request_id, names):
+        in_bulk = agent.kind == "GetBulkRequestPDU"
+        return [message(request_id, [], status=5) if in_bulk else message(request_id, after(names[0], 1))]
+
+    with Agent(answer_singly) as agent, contextlib.closing(session(agent.port)) as asking:
+        assert asking.walk(BASE) == [(str(n), n) for n in range(1, 46)]
+    with (
+        Agent(lambda i, _: [message(i, [], status=5)]) as agent,
+        contextlib.closing(session(agent.port)) as asking,
+        raises_code("read-failed.refused"),
+    ):
+        asking.walk(BASE)
     with (
         Agent(lambda i, names: [message(i, [(f"{BASE}.4", v2c.Integer(1))] * 2)]) as agent,
         contextlib.closing(session(agent.port)) as asking,

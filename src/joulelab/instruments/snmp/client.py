@@ -107,15 +107,20 @@ class Session:
     def walk_subtree(self, root: str) -> Iterator[tuple[str, Value]]:
         """Yield name and value of every object below a name, in order."""
         prefix = tuple(map(int, root.split(".")))
-        kind, repetitions = (ber.GET_BULK, _BULK) if self._has_bulk else (ber.GET_NEXT, 0)
         last, oid = prefix, root
         while True:
             names = [ber.encode_oid(oid)]
+            kind, repetitions = (ber.GET_BULK, _BULK) if self._has_bulk else (ber.GET_NEXT, 0)
             deadline_ns = monotonic_ns() + self._timeout_ns
             answer = self._ask(kind, ber.encode_names(names), deadline_ns, repetitions)
-            if answer.status == _NO_SUCH_NAME or not answer.names:  # the end, in version 1
+            if answer.status and self._has_bulk:  # some agents fail in bulk and answer one by one
+                self._has_bulk = False
+                continue
+            if answer.status == _NO_SUCH_NAME:  # the end, in version 1
                 return
             self._check_status(answer, names)
+            if not answer.names:
+                return
             for name, value in zip(answer.names, answer.values, strict=True):
                 oid = ber.decode_oid(name)
                 here = tuple(map(int, oid.split(".")))

@@ -170,15 +170,34 @@ def _rank_table(session: Session, option: Table, kind: str) -> int | None:
 
 
 def _rank_level(session: Session, option: Table, level: Level) -> int | None:
-    heads = [level.labels] if level.labels else [column.oid for column in level.columns]
-    if not any(found.startswith(f"{oid}.") for oid, (found, _) in zip(heads, session.next(heads), strict=True)):
-        return None
-    rows = list_rows(session, level)
-    channels = [one for many in bind_channels(session, option, level, rows).values() for one in many]
-    channels = [one for one in channels if one.column.name in VITAL]
-    values = zip(channels, session.get([one.oid for one in channels]), strict=True)
-    known = {one.column.name for one, v in values if one.column.is_known(v, one.scale, option.sentinels)}
-    return next((rank for rank, name in enumerate(VITAL) if name in known), 2 if rows else None)
+    if level.labels:
+        offered = list_rows(session, level)
+        channels = [one for many in bind_channels(session, option, level, offered).values() for one in many]
+        values = zip(channels, session.get([one.oid for one in channels]), strict=True)
+        known = {one.column.name for one, v in values if one.column.is_known(v, one.scale, option.sentinels)}
+        return next((rank for rank, name in enumerate(VITAL) if name in known), 2 if offered else None)
+    firsts = session.next([column.oid for column in level.columns])
+    present = {
+        column.name: (column, value)
+        for column, (found, value) in zip(level.columns, firsts, strict=True)
+        if value is not MISSING and found.startswith(f"{column.oid}.")
+    }
+    for rank, name in enumerate(VITAL):
+        if name in present and _has_number(session, option, *present[name]):
+            return rank
+    return 2 if present else None
+
+
+def _has_number(session: Session, option: Table, column: Column, first: Value) -> bool:
+    """Return whether any row of a column has a number; most often the first has."""
+    scale = column.scale if column.scale is not None else 0.0
+    if column.is_known(first, scale, option.sentinels) and not column.suffix:
+        return True
+    return any(
+        column.is_known(value, scale, option.sentinels)
+        for index, value in session.walk(column.oid)
+        if not column.suffix or index.endswith(f".{column.suffix}")
+    )
 
 
 # Which rows.

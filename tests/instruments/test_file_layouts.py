@@ -244,11 +244,6 @@ def test_much_that_does_not_fit_the_header_refuses_the_file(tmp_path: Path) -> N
         _ = open_text(tmp_path, make_log(*[700] * 70, *["1,300"] * 30)).interval
 
 
-def test_a_comma_between_thousands_is_read_as_advised(tmp_path: Path) -> None:
-    text = f"t;watts\n{at(0)};1,234\n{at(1)};950\n"
-    assert list_values(fetch_one(open_text(tmp_path, text, thousands=","))) == [1234.0, 950.0]
-
-
 @pytest.mark.system
 def test_neither_numpy_nor_duckdb_is_imported() -> None:
     import subprocess

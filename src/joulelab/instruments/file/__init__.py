@@ -229,7 +229,9 @@ class FileArchive:
             if (host, device) not in tracks:
                 tracks[host, device] = Track(host, device, [array("d") for _ in layout.columns])
             tracks[host, device].add_row(t_ns, line, cells, layout.columns)
-        return [track.sort_rows() for track in tracks.values()], bad_times, first_bad
+        for track in tracks.values():
+            track.sort_rows()
+        return [*tracks.values()], bad_times, first_bad
 
     def _list_problems(self, tracks: Sequence[Track]) -> list[str]:
         problems, faults = [], self._source.faults

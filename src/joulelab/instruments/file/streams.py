@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from joulelab.core.clock import NS
@@ -54,11 +54,10 @@ class Rows(Sequence[tuple[int, int, Sequence[float]]]):
         return zip(self.times, self.times, zip(*self.columns, strict=True), strict=True)
 
 
-@dataclass(slots=True)
-class BadCell:
+class BadCell(NamedTuple):
     """Hold a cell that is no reading; `reason` is empty for a text in place of a number."""
 
-    row: int
+    t_ns: int
     column: int
     line: int
     text: str
@@ -89,33 +88,27 @@ class Track:
             try:
                 value = column.reader.read_number(cells[column.index])
             except NotANumber as error:
-                self.bad.append(BadCell(len(self.times), k, line, str(error)[:40]))
+                self.bad.append(BadCell(t_ns, k, line, str(error)[:40]))
                 value = nan
             self.values[k].append(value)
         self.times.append(t_ns)
         self.lines.append(line)
 
-    def keep_rows(self, rows: Sequence[int]) -> Track:
-        """Return a track of these rows, in this order."""
-        place = {row: k for k, row in enumerate(rows)} if self.bad else {}
-        return replace(
-            self,
-            values=[array("d", (column[k] for k in rows)) for column in self.values],
-            times=array("q", (self.times[k] for k in rows)),
-            lines=array("q", (self.lines[k] for k in rows)),
-            bad=[replace(b, row=place[b.row]) for b in self.bad if b.row in place],
-        )
-
-    def sort_rows(self) -> Track:
-        """Return the track in order of time."""
-        return self.keep_rows(sorted(range(len(self.times)), key=self.times.__getitem__)) if self.backward else self
+    def sort_rows(self) -> None:
+        """Put the rows into the order of time."""
+        order = sorted(range(len(self.times)), key=self.times.__getitem__) if self.backward else ()
+        if order:
+            self.times, self.lines = (array("q", [some[k] for k in order]) for some in (self.times, self.lines))
+            self.values = [array("d", [column[k] for k in order]) for column in self.values]
 
     def cut_rows(self, start_ns: int, end_ns: int) -> Track:
         """Return the rows in [start, end] of a sorted track, and the nearest on both sides."""
         first, last = bisect_left(self.times, start_ns), bisect_right(self.times, end_ns)
         first = bisect_left(self.times, self.times[first - 1]) if first else 0
         last = bisect_right(self.times, self.times[last]) if last < len(self.times) else last
-        return self if last - first == len(self.times) else self.keep_rows(range(first, last))
+        times, values = self.times[first:last], [column[first:last] for column in self.values]
+        bad = [b for b in self.bad if times[0] <= b.t_ns <= times[-1]]
+        return replace(self, times=times, lines=self.lines[first:last], values=values, bad=bad)
 
 
 def is_much(left_out: int, taken: int) -> bool:
@@ -188,12 +181,11 @@ def drop_false_values(track: Track, layout: Layout) -> list[str]:
                 continue
             if before and after and len(zeros) <= MOST_ZEROS and min(values[before[-1]], values[after[0]]) > LEAST_ON_W:
                 reason = f"0 W between {values[before[-1]]:g} and {values[after[0]]:g} W is no reading"
-                track.bad += [BadCell(row, k, track.lines[row], "0", reason) for row in zeros]
+                track.bad += [BadCell(track.times[row], k, track.lines[row], "0", reason) for row in zeros]
+                for row in zeros:
+                    values[row] = nan
             else:
                 kept += zeros
-        for cell in track.bad:
-            if cell.column == k and cell.reason:
-                values[cell.row] = nan
         if kept and max(values[row] for row in good if not isnan(values[row])) > LEAST_ON_W:
             lines = f"{len(kept)} readings of 0 W (first: line {track.lines[kept[0]]})"
             remarks.append(f"{column.name}: {lines} are taken as switched off; if they are no readings, type missing=0")
@@ -288,7 +280,8 @@ def _list_gaps(
 ) -> Iterator[dict[str, Any]]:
     """Yield events where readings are missing for longer than usual, or text stands in their place, with the reason."""
     (label, stream), times, count = names, track.times, len(track.times)
-    wrong = {bisect_left(good, cell.row): cell for cell in bad}  # by the place of the next reading
+    seen = [times[row] for row in good]
+    wrong = {bisect_left(seen, cell.t_ns): cell for cell in bad}  # by the place of the next reading
     gaps, longest_ns = 0, HOLD * step_s * NS
     for k in range(len(good) + 1):
         # Before the first reading there may be rows, after the last one too: then the gap has one end only.
@@ -319,4 +312,4 @@ def _list_texts(track: Track, layout: Layout, members: Sequence[int]) -> Iterato
         if bad:
             first = f"line {bad[0].line}: {bad[0].reason}" if bad[0].reason else f"line {bad[0].line}, {bad[0].text!r}"
             what = f"{layout.columns[k].name}: {len(bad)} cells are no {kind} (first: {first})"
-            yield {"t": track.times[bad[0].row], "event": "problem", "meter": layout.label, "what": what}
+            yield {"t": bad[0].t_ns, "event": "problem", "meter": layout.label, "what": what}

@@ -247,6 +247,13 @@ def test_a_power_supply_of_full_efficiency(folder, into, out, status):
     assert [c.scope for c in checks(folder, "supply-efficiency")] == expected
 
 
+def test_an_efficiency_that_is_not_resolved_is_no_doubt(folder):
+    rough = Accuracy("assumed", 0.3, shared="bmc.dc")
+    folder.add("bmc", power("psu:1", "node.ac"), T, np.full(T.size, 300.0))
+    folder.add("bmc", power("psu.dc:1", "node.dc", given=rough), T, np.full(T.size, 301.0))
+    assert not checks(folder, "supply-efficiency")
+
+
 def test_a_slow_refresh_leaves_less_of_the_time_measured(folder):
     stream = power("node.ac")
     stream = replace(stream, channels=(replace(stream.channels[0], limits=(250.0, 450.0)),))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.result import Check
+from joulelab.analysis.result import WIDEST_EFFICIENCY, Check
 from joulelab.analysis.unseen import FEWEST_STEPS
 from joulelab.core.scope import CORDS, find_family
 
@@ -250,6 +250,8 @@ def _check_supplies(run: RunEvidence) -> Iterator[Check]:
             continue
         loss = supply.energy - output.energy
         status: CheckStatus = "failed" if loss.value + 2 * loss.u < 0 else "warning"
+        if status == "warning" and 2 * loss.u > WIDEST_EFFICIENCY * supply.energy.value:
+            continue  # an efficiency that is not resolved is no figure
         share = output.energy.value / supply.energy.value
         texts = {"meter": supply.reading.meter} | run.name_doctor(supply.reading.meter)
         yield Check("supply-efficiency", status, run.name_scope(supply), {"efficiency_share": share}, texts)

@@ -207,6 +207,8 @@ def _doubt_supplies(walker: Walker, found: list[Supply]) -> str:
             return f"{psu.name}: {psu.doubt}"
         if psu.ac is not None and psu.dc is not None:
             into, out = walker.read_field(psu.ac.power), walker.read_field(psu.dc.power)
+            if out >= into > 0:  # the load may have changed between the answers
+                into, out = walker.read_again(psu.ac.power, psu.dc.power)
             if out >= into > 0:
                 return f"{psu.name}: {into:g} W go in and {out:g} W come out, an efficiency of {out / into:.0%}"
     return ""
@@ -416,10 +418,14 @@ def _state_accuracy(wanted: Wanted, reading: Reading, shared: str, quantum: floa
 
 
 def _list_places(found: list[Plan]) -> list[Missing]:
-    """Return the place that each number comes from, by family of scopes: no scope changes its source in silence."""
-    places: dict[str, list[str]] = {}
+    """Return the places of all readings, by family of scopes: no scope changes its source in silence."""
+    places: dict[str, dict[str, list[str]]] = {}
     for plan in found:
         name = "cooling" if plan.stream.name == "cooling" else plan.stream.scope
         resources = dict.fromkeys(field.place_name.partition("#")[0] for field in plan.fields if field is not None)
-        places.setdefault(find_family(name), []).append(f"{name} from {', '.join(resources)}")
-    return [Missing(family, "read", "; ".join(rows), code=SOURCE_NOTE) for family, rows in places.items()]
+        places.setdefault(find_family(name), {}).setdefault(", ".join(resources), []).append(name)
+    texts = {
+        family: "; ".join(f"{', '.join(names)} from {place}" for place, names in rows.items())
+        for family, rows in places.items()
+    }
+    return [Missing(family, "read", text, code=SOURCE_NOTE) for family, text in texts.items()]

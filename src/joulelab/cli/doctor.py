@@ -143,7 +143,8 @@ def write_capture(
         return
     removed = ", ".join(f"{count} x {kind}" for kind, count in remover.counts.items()) or "nothing"
     click.echo(f"{path}: {len(found.exchanges)} answers, {len(values)} values. Removed: {removed}.")
-    click.echo(f"Read it before you send it. {ADVICE}\n-> joulelab twin --replay {path} -- joulelab doctor")
+    click.echo(f"Read it before you send it. {ADVICE}")
+    click.echo(f"-> joulelab twin --replay {path} -- joulelab doctor {found.meter_name}")
 
 
 def _capture_meter(settings: Config, name: str) -> tuple[Capture, Remover]:

@@ -310,7 +310,7 @@ def _replay(path: Path, words: tuple[str, ...], seconds: float | None, as_json: 
             about = device.capture.about
             captured = " ".join(filter(None, (about.get("device"), "as captured", about.get("date"))))
             click.echo(f"# {device.capture.family}: {captured} (pid {os.getpid()}, Ctrl-C ends it)")
-            click.echo("# joulelab doctor " + device.name)
+            click.echo(f"# read it: joulelab doctor {device.capture.meter_name}")
             for key, value in device.environment.items():
                 click.echo(f"export {key}={shlex.quote(value)}")
         _wait(device, seconds, signals)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from joulelab.instruments.capture import Capture
     from joulelab.twin.twin_driver import Driver
 
-NAME = "capture"  # of the entry that reads the device
 NO_ADDRESS = 2  # Modbus: no such registers
 UNKNOWN_COMMAND = 0xC1  # IPMI
 
@@ -56,7 +55,6 @@ class Replay:
             raise ConfigError(f"{path} cannot be read", why=why, next="give a capture", code="config.no-file") from None
         self.capture = parse_capture(text, str(path))
         check_family(self.capture.family, self.capture.settings)
-        self.name = NAME if self.capture.family in STAND_INS else self.capture.family
         self.entry: dict[str, Any] = {}
         self.environment: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
@@ -74,7 +72,7 @@ class Replay:
                 secret.write_text(self.entry["password"])
                 self.entry["password"] = {"file": str(secret)}
             config = folder / "joulelab.toml"
-            write_entries(config, {self.name: self.entry})
+            write_entries(config, {self.capture.meter_name: self.entry})
             self.environment = {CONFIG: str(config)}
             self._stack = stack.pop_all()
         return self

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MARK, VERSION = "joulelab-capture", 1
 LABEL = "capture"  # of the meter that reads a capture: the name of the sender's entry is not stored
+FILE_FAMILIES = ("hwmon", "rapl", "cray")
 REFUSED, NONE = "refused", "none"
 ADVICE = "Correct a number to what the device's own display shows: that is the test."
 # Channels that differ from one reading of the same answers to the next.
@@ -64,7 +65,7 @@ class StatedValue:
         mantissa, _, exponent = self.text.lower().partition("e")
         digits = len(mantissa.partition(".")[2])
         half = 0.5 * 10.0 ** (int(exponent or 0) - digits)
-        return abs(stated - read) <= half * (1 + 1e-9) + 1e-12 * abs(stated)
+        return abs(stated - read) <= half * (1 + 1e-9) + 1e-11 * abs(stated)
 
 
 @dataclass(slots=True)
@@ -76,6 +77,11 @@ class Capture:
     settings: dict[str, Any] = field(default_factory=dict)
     values: list[StatedValue] = field(default_factory=list)
     exchanges: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def meter_name(self) -> str:
+        """Return the name of the meter that reads its replay; a family of files has one meter."""
+        return self.family if self.family in FILE_FAMILIES else LABEL
 
 
 @dataclass(slots=True)
@@ -169,7 +175,7 @@ def read_values(meter: Meter) -> list[StatedValue]:
             if spec.name in _PASSING:
                 continue
             if not math.isnan(number):
-                values.append(StatedValue(stream.scope, spec.name, f"{float(number)!r}"))
+                values.append(StatedValue(stream.scope, spec.name, repr(float(f"{number:.12g}"))))
             elif spec.kind != "state":
                 values.append(StatedValue(stream.scope, spec.name, NONE, error))
     return values

@@ -173,7 +173,7 @@ def _parse_json(text: str) -> Any:
 
 
 def is_electrical(text: str) -> bool:
-    """Return whether a text is a reading, a unit, or made of words of electricity, and so does not identify its owner."""
+    """Return whether a text is a reading, a unit, or made of words of electricity: it identifies no owner."""
     if _READING.fullmatch(text):
         return True
     parts = _WORD.findall(text)

@@ -208,7 +208,7 @@ def test_wrong_logins_are_denied_without_the_password(usual, change, code):
     assert caught.value.code == code
     found = " ".join(ipmi.diagnose(config, caught.value))
     assert "speaks IPMI 2.0" in found
-    assert caught.value.what in found
+    assert "login is wrong" in found
     assert config["password"] not in str(caught.value) + found
 
 
@@ -222,7 +222,7 @@ def test_too_high_a_privilege_is_denied(serve, opened):
     with pytest.raises(Denied) as caught:
         ipmi.open_meter(config)
     assert caught.value.code == "denied.privilege"
-    assert 'privilege = "user"' in " ".join(ipmi.diagnose(config, caught.value))
+    assert 'privilege = "user"' in caught.value.next
     meter, streams = opened(entry(server, privilege="user"))
     assert meter.read(streams["dcmi"])[0] > 100
 

@@ -23,20 +23,26 @@ class Exchange:
     def __init__(self, records: list[bytes], readings=None, dcmi=None, maker=b"\xa2\x02\x00", xcc=b"") -> None:
         self.records, self.readings = records, readings or {}
         self.dcmi, self.maker, self.xcc = dcmi, maker, xcc
-        self.closed = self.sent = 0
+        self.closed = self.reservation = 0
+        self.longest = 255
         self.now_ns, self.latency_s = NS, 0.0
 
     def carry_command(self, netfn, command, data, until_ns):
-        self.sent += 1
         self.now_ns += round(self.latency_s * NS)
         if self.now_ns > until_ns:
             raise ReadFailed("the BMC does not answer", why="it is slow", code="read-failed.no-answer")
         if (netfn, command) == (0x06, 0x01):
             return 0, bytes([0x20, 1, 1, 0, 2, 3]) + self.maker + b"\1\0"
+        if (netfn, command) == (0x0A, 0x22):
+            self.reservation += 1
+            return 0, struct.pack("<H", self.reservation)
         if (netfn, command) == (0x0A, 0x23):
-            at = int.from_bytes(data[2:4], "little")
+            reservation, at, offset, count = struct.unpack("<HHBB", data)
+            if offset and reservation != self.reservation:
+                return 0xC5, b""
             following = at + 1 if at + 1 < len(self.records) else 0xFFFF
-            return 0, following.to_bytes(2, "little") + self.records[at]
+            piece = self.records[at][offset : offset + min(count, self.longest)]
+            return (0, struct.pack("<H", following) + piece) if piece else (0xC9, b"")
         if (netfn, command) == (0x04, 0x2D):
             return self.readings.get(data[0], (0xCB, b""))
         if (netfn, command) == (0x2C, 0x02) and self.dcmi is not None:
@@ -84,6 +90,42 @@ def test_a_broken_record_is_listed_and_passed_over(opened):
     meter, streams = opened(Exchange([good[:-3], good], {1: answer(100)}))
     assert meter.read(streams["sensor:Pwr Consumption"]) == (400.0,)
     assert "read-failed.malformed" in [m.code for m in meter.missing()]
+
+
+def test_records_are_read_in_pieces_even_if_the_bmc_cuts_them_without_a_word(opened):
+    records = [make_record(n, f"PSU{n} Input Power", 10) for n in (1, 2)]
+    link = Exchange(records, {1: answer(100), 2: answer(100)})
+    link.longest = 20
+    meter, streams = opened(link)
+    assert list(streams) == ["psu:1", "psu:2"]
+    assert [m.code for m in meter.missing()] == ["read-failed.refused"], "it has no DCMI"
+
+
+def test_a_lost_reservation_is_made_again_but_not_for_ever(opened):
+    link = Exchange([make_record(1, "System Power", 7)], {1: answer(100)})
+    link.longest = 20
+    plain, lost = link.carry_command, [2]
+
+    def interfere(netfn, command, data, until_ns):
+        if (netfn, command) == (0x0A, 0x23) and data[4] and lost[0]:
+            lost[0] -= 1
+            link.reservation += 1  # another program has made one
+        return plain(netfn, command, data, until_ns)
+
+    link.carry_command = interfere
+    assert list(opened(link)[1]) == ["sensor:System Power"]
+    lost[0] = 1000
+    assert code_of(lambda: opened(link)) == "read-failed.records"
+
+
+def test_records_that_end_early_leave_no_part_of_the_supplies(opened):
+    link = Exchange([make_record(n, f"PSU{n} Input Power", 10) for n in (1, 2)], {1: answer(100)}, dcmi=400)
+    plain = link.carry_command
+    second = struct.pack("<HHBB", 0, 1, 0, 0xFF)
+    link.carry_command = lambda *words: (0xCE, b"") if words[2] == second else plain(*words)
+    meter, streams = opened(link)
+    assert list(streams) == ["dcmi"]
+    assert "read-failed.refused" in [m.code for m in meter.missing()]
 
 
 def test_supplies_are_not_summed_while_one_of_them_may_be_unknown(opened):

@@ -129,15 +129,17 @@ class IpmiMeter:
     # Opening.
 
     def _read_sensors(self) -> None:
+        found: list[SensorRecord] = []
         for record in self._bmc.read_records():
             try:
                 sensor = answers.parse_record(record)
             except ReadFailed as error:  # makers get single records wrong
                 self._broken.append(error)
             else:
-                self._sensors += [sensor] if sensor is not None else []
-        if self._broken and not self._sensors:
+                found += [sensor] if sensor is not None else []
+        if self._broken and not found:
             raise self._broken[0]
+        self._sensors = found  # all or none: a part of the supplies would make a sum that is too small
         self._missing += [Missing.from_error("node", error) for error in self._broken]
 
     def _add_usual_sources(self, feeds: str) -> None:

@@ -98,10 +98,10 @@ class Bmc:
             seen.add(number)
             if gives_whole:
                 code, answer = self.send_request(*GET_SDR, struct.pack("<HHBB", 0, number, 0, 0xFF))
-                gives_whole = code not in TOO_MANY
-            if gives_whole:
-                self._check_code(*GET_SDR, code)
-            else:
+                if code not in TOO_MANY:
+                    self._check_code(*GET_SDR, code)
+                gives_whole = not code and len(answer) > 6 and len(answer) == 7 + answer[6]
+            if not gives_whole:
                 answer = self._read_pieces(number)
             if len(answer) < 3:
                 raise self._fail_records(f"{len(answer)} bytes instead of a record")
@@ -112,23 +112,22 @@ class Bmc:
         raise self._fail_records(f"they run in a circle: record {number} again")
 
     def _read_pieces(self, number: int) -> bytes:
-        """Return a record with the next record's id before it, for a BMC that gives only pieces."""
+        """Return a record with the next record's id before it, for a BMC that gives only pieces.
+
+        A record of which the BMC has less than its header states is returned as it is.
+        """
         for _ in range(RESERVATIONS):
             reserved = self.request_data(0x0A, 0x22)
             record = self.request_data(*GET_SDR, reserved + struct.pack("<HBB", number, 0, 5))
             if len(reserved) != 2 or len(record) != 7:
                 raise self._fail_records("a reservation or a header is malformed")
-            size = 7 + record[6]
-            while len(record) < size:
+            size, code, piece = 7 + record[6], 0, bytes(3)
+            while len(record) < size and not code and len(piece) > 2:
                 want = struct.pack("<HBB", number, len(record) - 2, min(PIECE, size - len(record)))
                 code, piece = self.send_request(*GET_SDR, reserved + want)
-                if code or len(piece) < 3:
-                    break
                 record += piece[2:]
-            else:
-                return record
             if code != RESERVATION_LOST:
-                raise self._fail_records(f"completion code {code:02x}h, {len(piece)} bytes")
+                return record
         raise self._fail_records("other programs read them, too: the reservation was lost again and again")
 
     def _fail_records(self, why: str) -> ReadFailed:

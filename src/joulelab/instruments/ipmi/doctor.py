@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import Denied, MeterError, Unavailable
+from joulelab.core.errors import Denied
 from joulelab.instruments import wall
 from joulelab.instruments.ipmi.settings import PORT, choose_interface, read_settings
 
@@ -27,17 +27,12 @@ FINDINGS = {
 def diagnose(config: Mapping[str, Any], error: Exception) -> list[str]:
     """Return sentences about the cause."""
     if choose_interface(config) != "lan":
-        lines = [f"In-band, through ipmitool: {error}"]
-        if isinstance(error, (Unavailable, Denied)):
-            lines.append("Over LAN no root is needed: set address, user and password of the BMC.")
-        return lines
+        return ["It is read in-band, through ipmitool. Over LAN no root is needed: set address, user and password."]
     host, port = wall.address(config, PORT)
     found = probe_address(host, port, min(read_settings(config).timeout_s, 3.0))
     lines = [FINDINGS[found].format(host=host, place=f"UDP port {port} of {host}")]
-    if found == "ipmi" and isinstance(error, Denied):
-        lines.append(f"The login is wrong: {error}")
-    elif found == "ipmi" and isinstance(error, MeterError):
-        lines.append(f"It can be reached, so the network is not the cause: {error}")
+    if found == "ipmi":
+        lines.append("The login is wrong." if isinstance(error, Denied) else "The network is not the cause.")
     return lines
 
 

@@ -97,6 +97,11 @@ def test_what_is_no_reading_is_refused(reading):
     assert not values.has_value(doc, WATTS)
 
 
+def test_a_number_that_is_infinite_in_si_is_refused():
+    with pytest.raises(ReadFailed):
+        values.read_value({"Reading": 1e308}, Field("/e", ("Reading",), 3.6e6))
+
+
 def test_members_are_found_by_name_wherever_they_stand():
     steps = find_whole(LENOVO).steps
     turned = LENOVO | {"PowerControl": LENOVO["PowerControl"][::-1]}

@@ -82,12 +82,13 @@ def read_number(doc: Any, field: Field) -> float:
     if number is None:
         raise ReadFailed("the BMC's reading is no number", why=place, code="read-failed.no-number")
     low, high = field.limits
-    if not low <= number * field.scale <= high or math.isinf(number):
-        why = f"{place} is {number * field.scale:g}"
+    number *= field.scale
+    if not low <= number <= high or math.isinf(number):
+        why = f"{place} is {number:g}"
         raise ReadFailed("the BMC's reading is out of range", why=why, code="read-failed.out-of-range")
     if number == 0 and not field.zero:
         raise ReadFailed("the BMC answers 0, which is not a reading", why=place, code="read-failed.zero")
-    return number * field.scale
+    return number
 
 
 def has_value(doc: Any, field: Field) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
 from joulelab.instruments.capture import (
+    FILE_FAMILIES,
     Capture,
     StatedValue,
     Tape,
@@ -350,7 +351,23 @@ def test_a_reading_that_fails_is_a_gap_with_its_code():
     assert lines == expected
 
 
+@pytest.mark.parametrize(
+    ("family", "exchanges"),
+    [
+        ("snmp", {"1.3.x": "number 1"}),
+        ("snmp", {"1.3.6.1.2.1.1.2.0": "number x"}),
+        ("modbus", {"unit 1 function 3 registers 19026 2": "44zz 8666"}),
+        ("ipmi", {"06 01": "xx yy"}),
+    ],
+)
+def test_answers_that_cannot_be_read_are_refused(family, exchanges):
+    settings = {"profile": "janitza"} if family == "modbus" else {}
+    with pytest.raises(ConfigError) as refused:
+        read_capture(Capture(family, settings=settings, exchanges=exchanges))
+    assert refused.value.code == "capture.malformed"
+
+
 def test_families_of_files_and_of_the_network_are_all():
-    assert set(TREES) < set(FAMILIES)
+    assert set(TREES) == set(FILE_FAMILIES) < set(FAMILIES)
     with contextlib.suppress(Unavailable), open_capture(Capture("cray", exchanges={"x": "1"})):
         pytest.fail("there is no energy")

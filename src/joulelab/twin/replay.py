@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments.capture import parse_capture
+from joulelab.instruments.capture import parse_capture, refuse_capture
 from joulelab.instruments.capture.families import (
     STAND_INS,
     answer_questions,
@@ -63,7 +63,10 @@ class Replay:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="joulelab-replay-")))
             family = self.capture.family
-            place = stack.enter_context(SERVERS.get(family, _write_files)(self.capture, folder))
+            try:
+                place = stack.enter_context(SERVERS.get(family, _write_files)(self.capture, folder))
+            except ValueError as error:
+                raise refuse_capture(family, "an answer cannot be read", str(error)) from None
             stand_ins = STAND_INS.get(family, {}) | place
             self.entry = {"meter": family, **stand_ins, **self.capture.settings}
             if "password" in self.entry:

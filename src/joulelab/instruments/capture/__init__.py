@@ -116,16 +116,16 @@ def parse_capture(text: str, where: str = "capture") -> Capture:
         if line.strip() in ("[values]", "[exchanges]"):
             section = line.strip()[1:-1]
         elif number == 1 and bare != f"{MARK}: {VERSION}":
-            raise _wrong(where, "it is not a capture", f"its first line is not {MARK}: {VERSION}")
+            raise refuse_capture(where, "it is not a capture", f"its first line is not {MARK}: {VERSION}")
         elif not bare or number == 1:
             continue
         else:
             try:
                 _parse_line(capture, section, line)
             except ValueError as error:
-                raise _wrong(where, f"line {number} of the {section} cannot be read", str(error)) from None
+                raise refuse_capture(where, f"line {number} of the {section} cannot be read", str(error)) from None
     if not capture.family or not capture.exchanges:
-        raise _wrong(where, "the capture is not whole", "it has no family or no exchanges")
+        raise refuse_capture(where, "the capture is not whole", "it has no family or no exchanges")
     return capture
 
 
@@ -156,7 +156,8 @@ def _parse_line(capture: Capture, section: str, line: str) -> None:
             capture.about[key] = _unescape(value)
 
 
-def _wrong(where: str, what: str, why: str) -> ConfigError:
+def refuse_capture(where: str, what: str, why: str) -> ConfigError:
+    """Return the error for a file that is no capture, or has lines that cannot be read."""
     advice = "compare it with docs/how-to/capture.md"
     return ConfigError(what, where=where, why=why, next=advice, code="capture.malformed")
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, urlencode
 
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
-from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
+from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.core.version import __version__
-from joulelab.instruments.capture import LABEL, Capture, Tape, read_values, state_refusal
+from joulelab.instruments.capture import LABEL, Capture, Tape, read_values, refuse_capture, state_refusal
 from joulelab.instruments.capture.removal import Remover, is_electrical, remove_from_json, remove_login
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def read_capture(capture: Capture) -> tuple[list[StatedValue], list[str]]:
             return read_values(meter), models
     except JoulelabError as error:
         return [state_refusal(error)], []
+    except ValueError as error:
+        raise refuse_capture(LABEL, "an answer cannot be read", str(error)) from None
 
 
 @contextlib.contextmanager
@@ -481,7 +483,7 @@ def write_tree(capture: Capture, folder: Path) -> None:
     for name, content in capture.exchanges.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise ConfigError(f"{name} is outside the tree", where="capture", code="capture.malformed")
+            raise refuse_capture(LABEL, "a file is outside the tree", name)
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("" if content.startswith("!") else f"{content}\n")

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 _WALKED = re.compile(r"\.?(1(?:\.\d+)+) = (?:([\w-]+): ?)?(.*)")
 _RECORDED = re.compile(r"(1(?:\.\d+)+)\|(\d+)(x?)\|(.*)")
-_NUMBERS = ("INTEGER", "Gauge32", "Counter32", "Counter64", "Unsigned32", "Timeticks", "UInteger32", "Gauge64")
-_TYPES = {"2": "number", "65": "number", "66": "number", "67": "number", "70": "number", "4": "text", "6": "oid"}
+# Types of a .snmprec, and of snmpwalk.
+_NUMBERS = ("2", "65", "66", "67", "70", "INTEGER", "Gauge32", "Counter32", "Counter64", "Unsigned32", "Timeticks")
+_TYPES = dict.fromkeys(_NUMBERS, "number") | {"5": "null", "6": "oid", "OID": "oid", "Hex-STRING": "hex"}
 
 
 def read_recording(path: Path) -> tuple[str, dict[str, str]]:
@@ -42,15 +43,18 @@ def parse_walk(text: str) -> dict[str, str]:
     for line in text.splitlines():
         if match := _RECORDED.fullmatch(line):
             oid, kind, is_hex, value = match.groups()
-            name = "hex" if is_hex else _TYPES.get(kind, "text")
-            objects[oid] = "null" if kind == "5" else f"{name} {value.lstrip('.') if name == 'oid' else value}".strip()
+            objects[oid] = _write_value("hex" if is_hex else _TYPES.get(kind, "text"), value)
         elif (match := _WALKED.fullmatch(line)) and not match[3].startswith("No "):
-            oid, kind, value = match[1], match[2] or "STRING", match[3]
-            number = re.search(r"\((-?\d+)\)|(-?\d+)", value)  # up(1), (1234) 0:00:12.34, 230
-            if kind in _NUMBERS and number:
-                objects[oid] = f"number {number[1] or number[2]}"
-            elif kind in ("OID", "Hex-STRING"):
-                objects[oid] = f"oid {value.lstrip('.')}" if kind == "OID" else f"hex {value.replace(' ', '').lower()}"
-            else:
-                objects[oid] = f"text {value.strip().strip(chr(34))}".strip()
+            oid, kind, value = match[1], _TYPES.get(match[2], "text"), match[3].strip().strip('"')
+            if kind == "number" and (number := re.search(r"\((-?\d+)\)|(-?\d+)", value)):
+                value = number[1] or number[2]  # up(1), (1234) 0:00:12.34, 230
+            objects[oid] = _write_value(kind, value)
     return objects
+
+
+def _write_value(kind: str, value: str) -> str:
+    bare = {"oid": value.lstrip("."), "hex": value.replace(" ", "").lower()}.get(kind, value)
+    fits = {"number": r"-?\d+", "oid": r"\d+(\.\d+)*", "hex": r"([0-9a-f]{2})*"}.get(kind, "")
+    if kind == "null":
+        return kind
+    return f"{kind} {bare}" if fits and re.fullmatch(fits, bare) else f"text {value}".strip()

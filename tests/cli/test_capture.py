@@ -55,6 +55,7 @@ def test_a_walk_becomes_a_capture(call: Call, tmp_path: Path) -> None:
         (["doctor", "hwmom", "--capture", "x.txt"], "config.unknown-meter"),
         (["doctor", "hwmon", "--capture", "walk.txt"], "config.file-exists"),
         (["doctor", "--capture", "x.txt", "--from", "empty.txt"], "capture.no-recording"),
+        (["doctor", "--capture", "no/x.txt", "--from", "walk.txt"], "config.write"),
     ],
 )
 def test_what_cannot_be_captured_is_refused(fail: Fail, tmp_path: Path, words: list[str], code: str) -> None:

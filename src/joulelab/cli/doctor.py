@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.meters import OPENED_AT_ONCE, MeterOpener, find_entries, load_configuration
-from joulelab.cli.output import print_blocks, print_json, show_progress
+from joulelab.cli.output import print_blocks, print_json, show_progress, write_file
 from joulelab.cli.parameters import Duration, UsageError, config_option, format_examples, json_option
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, ReadFailed
 from joulelab.instruments.meter_health import (
@@ -130,13 +130,14 @@ def write_capture(
     if len(names) != (recording is None):
         raise UsageError("one-meter", "--capture needs the name of one meter, or --from PATH")
     if path.exists():
-        raise ConfigError(f"{path} exists", next="give a new file", code="config.file-exists")
+        why = "it may hold corrections"
+        raise ConfigError(f"{path} exists", why=why, next="name another file", code="config.file-exists")
     with show_progress("asking for everything"):
         if recording is None:
             found, remover = _capture_meter(settings, names[0])
         else:
             found, remover = make_capture(*read_recording(recording), {})
-    path.write_text(format_capture(found), "utf-8")
+    write_file(path, format_capture(found).encode(), what="capture", option="--capture")
     values = [str(value) for value in found.values]
     if as_json:
         print_json({"file": str(path), "answers": len(found.exchanges), "removed": remover.counts, "values": values})

@@ -94,18 +94,19 @@ def run_peer(python: str, env: dict[str, str], seconds: float) -> dict[str, floa
     with tempfile.TemporaryDirectory() as folder:
         # The key has had two names.
         (Path(folder) / ".perun.ini").write_text("[monitor]\nsampling_rate = 0.1\nsampling_period = 0.1\n")
-        (Path(folder) / "wait.py").write_text(f"import time\ntime.sleep({seconds + 10})\n")
+        (Path(folder) / "wait.py").write_text(f"import time\ntime.sleep({seconds + 15})\n")
         command = [python, "-c", "from perun.api.cli import cli; cli()", "monitor", "wait.py"]
         quiet = subprocess.DEVNULL
         perun = subprocess.Popen(command, cwd=folder, env={**os.environ, **env}, stdout=quiet, stderr=quiet)
-        time.sleep(6)  # its imports
-        pids = [perun.pid, *(child.pid for child in psutil.Process(perun.pid).children(recursive=True))]
-        begin, before = time.monotonic(), sum(map(read_cpu_ns, pids))
+        time.sleep(8)  # its imports, and what it starts only to look for devices
+        family = [psutil.Process(perun.pid), *psutil.Process(perun.pid).children(recursive=True)]
+        begin, before = time.monotonic(), {process.pid: read_cpu_ns(process.pid) for process in family}
         time.sleep(seconds)
-        spent, took = (sum(map(read_cpu_ns, pids)) - before) * 1e-6, time.monotonic() - begin
-        memory = sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
+        lasting = [process for process in family if process.is_running()]
+        spent_ns, took = sum(read_cpu_ns(p.pid) - before[p.pid] for p in lasting), time.monotonic() - begin
+        memory = sum(process.memory_info().rss for process in lasting) / 1e6
         perun.wait()
-    return {"cpu": spent / took, "memory": memory}
+    return {"cpu": spent_ns * 1e-6 / took, "memory": memory}
 
 
 def measure_cpu_s(command: list[str], repeats: int = 7) -> float:
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument("--peer", default=None, help="interpreter that has perun")
     options = parser.parse_args()
     seconds, gpu = options.seconds, preset("h100")
-    peer = options.peer or install_peer("perun")
+    peer = options.peer or install_peer("perun", "nvidia-ml-py")
     more = replace(gpu, flaws=replace(HOPPER, memory_share=0.2))
     profiles = {f"gpu:{i}": square(2.7, 0.5) for i in range(8)}
     print(f"recorder on 8 simulated GPUs, {seconds:g} s each, load {os.getloadavg()[0]:.1f}")

@@ -50,13 +50,13 @@ print(t1 - t0, t2 - t1, time.perf_counter() - t3)
 PEER_FOLDER = Path.home() / ".cache" / "joulelab-benchmarks"
 
 
-def install_peer(package: str) -> str | None:
-    """Return an interpreter that has a package, None if it cannot be installed."""
+def install_peer(package: str, *more: str) -> str | None:
+    """Return an interpreter that has a package, and `more` beside it; None if it cannot be installed."""
     folder = PEER_FOLDER / package
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        done = subprocess.run([str(python), "-m", "pip", "install", "-qq", package], check=False)
+        done = subprocess.run([str(python), "-m", "pip", "install", "-qq", package, *more], check=False)
         if done.returncode:
             return None
     found = subprocess.run([str(python), "-c", f"import {package}"], check=False, capture_output=True)

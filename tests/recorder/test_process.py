@@ -292,8 +292,13 @@ def test_kill_9_loses_less_than_a_second(tmp_path: Path) -> None:
 def test_the_recorder_imports_nothing_heavy() -> None:
     code = (
         "import sys, joulelab.recorder.__main__, joulelab.instruments as m\n"
-        "[m.find(n) for n in m.defaults()]\n"
-        "print(*sorted({'numpy', 'duckdb', 'msgspec', 'rich', 'click', 'multiprocessing'} & set(sys.modules)))"
+        "[m.find_meter(n) for n in m.list_defaults()]\n"
+        "from joulelab.instruments.nvml.client import load_binding\n"
+        "load_binding()\n"  # which names ctypes.util and never uses it
+        "heavy = {'numpy', 'duckdb', 'msgspec', 'rich', 'click', 'multiprocessing', 'subprocess', 'tempfile'}\n"
+        "print(*sorted(heavy & set(sys.modules)))\n"
+        "import ctypes.util, pynvml\n"
+        "assert pynvml.find_library('c') == ctypes.util.find_library('c') != None"
     )
     environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")} | {"PYTHONPATH": SRC}
     out = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)

@@ -51,10 +51,10 @@ def test_a_walk_becomes_a_capture(call: Call, tmp_path: Path) -> None:
         (["doctor", "hwmon", "rapl", "--capture", "x.txt"], "usage.one-meter"),
         (["doctor", "hwmon", "--capture", "x.txt", "--from", "walk.txt"], "usage.one-meter"),
         (["doctor", "--from", "walk.txt"], "usage.needs-capture"),
-        (["doctor", "nvml", "--capture", "x.txt"], "capture.not-supported"),
+        (["doctor", "nvml", "--capture", "x.txt"], "refused.capture"),
         (["doctor", "hwmom", "--capture", "x.txt"], "config.unknown-meter"),
         (["doctor", "hwmon", "--capture", "walk.txt"], "config.file-exists"),
-        (["doctor", "--capture", "x.txt", "--from", "empty.txt"], "capture.no-recording"),
+        (["doctor", "--capture", "x.txt", "--from", "empty.txt"], "config.no-recording"),
         (["doctor", "--capture", "no/x.txt", "--from", "walk.txt"], "config.write"),
     ],
 )

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
 ERRORS = """
-config.broken-package config.cap config.clock config.folder config.foreign-file config.interval config.map
+config.broken-package config.cap config.clock config.file-exists config.folder config.foreign-file config.hosts
+config.interval config.map
 config.missing-key config.mlperf
 config.name config.name-taken config.no-file config.no-job config.no-pair config.no-study config.no-such-picture
 config.not-comparable config.not-for-source config.not-into config.other-file config.own-option
@@ -24,7 +25,8 @@ config.secret-in-plain-text config.too-many-runs config.too-many-subjects config
 store.gone store.no-recorder store.not-run-yet unavailable.failed
 """
 USAGE = """
-exclusive format needs-add needs-estimate needs-file no-cap no-command no-name no-pair no-such-command other-mode
+exclusive format needs-add needs-capture needs-estimate needs-file no-cap no-command no-name no-pair no-such-command
+one-meter other-mode
 period same-run several-files too-many-words unknown-message
 """
 

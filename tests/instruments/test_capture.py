@@ -91,7 +91,7 @@ def test_a_capture_reads_back_as_it_was():
 def test_what_is_no_capture_is_refused(text):
     with pytest.raises(ConfigError) as refused:
         parse_capture(text)
-    assert refused.value.code == "capture.malformed"
+    assert refused.value.code == "config.not-a-capture"
 
 
 @pytest.mark.parametrize(
@@ -299,14 +299,14 @@ def test_no_file_of_a_capture_leaves_its_folder(tmp_path, name):
 def test_a_machine_without_the_files_has_nothing_to_capture(tmp_path):
     with pytest.raises(Refused) as refused:
         capture_device("cray", {"root": str(tmp_path)}, ())
-    assert refused.value.code == "capture.nothing"
+    assert refused.value.code == "refused.nothing-to-capture"
 
 
 @pytest.mark.parametrize(("family", "config"), [("nvml", {}), ("prometheus", {}), ("plug", {"via": "mqtt"})])
 def test_other_families_are_refused(family, config):
     with pytest.raises(Refused) as refused:
         check_family(family, config)
-    assert refused.value.code == "capture.not-supported"
+    assert refused.value.code == "refused.capture"
     assert f"joulelab doctor {family} --json" in str(refused.value)
 
 
@@ -364,7 +364,7 @@ def test_answers_that_cannot_be_read_are_refused(family, exchanges):
     settings = {"profile": "janitza"} if family == "modbus" else {}
     with pytest.raises(ConfigError) as refused:
         read_capture(Capture(family, settings=settings, exchanges=exchanges))
-    assert refused.value.code == "capture.malformed"
+    assert refused.value.code == "config.not-a-capture"
 
 
 def test_families_of_files_and_of_the_network_are_all():

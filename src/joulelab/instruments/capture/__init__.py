@@ -159,7 +159,7 @@ def _parse_line(capture: Capture, section: str, line: str) -> None:
 def refuse_capture(where: str, what: str, why: str) -> ConfigError:
     """Return the error for a file that is no capture, or has lines that cannot be read."""
     advice = "compare it with docs/how-to/capture.md"
-    return ConfigError(what, where=where, why=why, next=advice, code="capture.malformed")
+    return ConfigError(what, where=where, why=why, next=advice, code="config.not-a-capture")
 
 
 def read_values(meter: Meter) -> list[StatedValue]:

@@ -78,7 +78,7 @@ def check_family(family: str, config: Mapping[str, Any]) -> None:
         return
     kind = "plugs over MQTT" if family in FAMILIES else family
     advice = f"send what it finds instead: joulelab doctor {family} --json"
-    raise Refused(f"captures of {kind} are not supported", next=advice, code="capture.not-supported")
+    raise Refused(f"captures of {kind} are not supported", next=advice, code="refused.capture")
 
 
 def capture_device(family: str, config: Mapping[str, Any], secrets: tuple[str, ...]) -> tuple[Capture, Remover]:
@@ -99,7 +99,7 @@ def capture_device(family: str, config: Mapping[str, Any], secrets: tuple[str, .
         except JoulelabError as error:
             failed = error
     if not tape.exchanges:
-        raise failed or Refused(f"{family} has no files here", where=family, code="capture.nothing")
+        raise failed or Refused(f"{family} has no files here", where=family, code="refused.nothing-to-capture")
     return make_capture(family, tape.exchanges, config, secrets)
 
 

@@ -30,10 +30,10 @@ def read_recording(path: Path) -> tuple[str, dict[str, str]]:
         else:
             family, exchanges = "snmp", parse_walk(path.read_text("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read", why=str(error), code="capture.no-recording") from None
+        raise ConfigError(f"{path} cannot be read", why=str(error), code="config.no-recording") from None
     if not exchanges:
         advice = "give the output of snmpwalk -On -v2c -c COMMUNITY HOST .1.3.6.1, or the folder of a Redfish mockup"
-        raise ConfigError(f"{path} is no recording", next=advice, code="capture.no-recording")
+        raise ConfigError(f"{path} is no recording", next=advice, code="config.no-recording")
     return family, exchanges
 
 

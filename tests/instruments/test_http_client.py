@@ -78,7 +78,7 @@ def client(server):
 @pytest.mark.system
 def test_asks_over_one_connection(client):
     assert client.get_json("/good", {"a": "1 2"}) == {"ok": 1}
-    assert client.post_json("/make", {"b": 2}) is None
+    assert client.ask("POST", "/make", body={"b": 2}).status == 201
     (_, path, headers), (_, _, body) = Handler.seen
     assert path in ("/good?a=1+2", "/good?a=1%202")
     assert headers["accept"] == "application/json"

@@ -105,13 +105,10 @@ class HttpClient:
 
         `within_s` is for this request alone. Raises ReadFailed, Denied, Unavailable.
         """
-        return self._parse_answer(self.ask("GET", path, params, open=open, within_s=within_s), path, also)
-
-    def post_json(
-        self, path: str, body: Any = None, params: Mapping[str, str] | None = None, *, also: Collection[int] = ()
-    ) -> Any:
-        """Send JSON and return the JSON that comes back, None for none. Raises as `get_json`."""
-        return self._parse_answer(self.ask("POST", path, params, body), path, also)
+        answer = self.ask("GET", path, params, open=open, within_s=within_s)
+        if answer.status not in also:
+            self._check_status(answer, path)
+        return parse_json(answer.body, self.label)
 
     def ask(
         self,
@@ -230,13 +227,6 @@ class HttpClient:
                 if monotonic_ns() > self._deadline_ns:
                     raise self._time_out()
             return Answer(response.status_code, {k.lower(): v for k, v in response.headers.items()}, bytes(data))
-
-    def _parse_answer(self, answer: Answer, path: str, also: Collection[int]) -> Any:
-        if answer.status not in also:
-            self._check_status(answer, path)
-        if not answer.body and answer.status in (201, 202, 204):
-            return None
-        return parse_json(answer.body, self.label)
 
     def _check_status(self, answer: Answer, path: str) -> None:
         """Raise the error that a status stands for."""

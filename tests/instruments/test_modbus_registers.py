@@ -11,6 +11,7 @@ import tomllib
 import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.core.toml_reading import Mistakes
 from joulelab.instruments import open_meter
 from joulelab.instruments.modbus import ModbusMeter
 from joulelab.instruments.modbus.client import Refusal, Request
@@ -159,7 +160,8 @@ GOOD = 'registers = [{ name = "power_w", address = 52, unit = "W" }]'
     ("text", "code"),
     [
         (GOOD.replace("address =", "adress = 3, address ="), "config.unknown-key"),
-        (GOOD.replace("address", "adress"), "config.wrong-value"),
+        (GOOD.replace("address", "adress"), "config.several"),
+        (GOOD.replace("address = 52, ", ""), "config.missing-key"),
         (GOOD.replace('"W"', '"w"'), "config.wrong-value"),
         (GOOD.replace("52", "70000"), "config.wrong-value"),
         (GOOD.replace("power_w", "power"), "config.wrong-name"),
@@ -178,16 +180,26 @@ GOOD = 'registers = [{ name = "power_w", address = 52, unit = "W" }]'
         (GOOD + '\nconfirmed = "no"', "config.wrong-value"),
         ("registers = []", "config.no-power"),
         ("registers = [3]", "config.wrong-value"),
-        ('model = "M"', "config.no-power"),
+        ('model = "M"', "config.wrong-value"),
         (GOOD.replace("power_w", "demand_w"), "config.no-power"),
-        (GOOD[:-1] + ", " + GOOD[13:], "config.wrong-value"),
+        (GOOD[:-1] + ", " + GOOD[13:], "config.twice"),
     ],
 )
 def test_wrong_profiles_are_refused(text, code):
     with pytest.raises(ConfigError) as caught:
-        parse_profile(tomllib.loads(text), "mine", "profile test")
+        parse_profile(tomllib.loads(text), Mistakes("mine.toml", text))
     assert caught.value.code == code
-    assert caught.value.next
+    assert caught.value.next or caught.value.mistakes
+
+
+def test_all_mistakes_of_a_profile_are_listed_with_their_lines(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('gap = -1\nword_order = "middle"\n' + GOOD.replace("52", "70000"))
+    with pytest.raises(ConfigError) as caught:
+        load_profile(str(path), "test")
+    places = [mistake.where.partition("mine.toml")[2] for mistake in caught.value.mistakes]
+    assert places[:2] == [":1", ":2"]
+    assert len(places) == 3
 
 
 def test_a_new_device_is_one_file(tmp_path):
@@ -199,7 +211,7 @@ def test_a_new_device_is_one_file(tmp_path):
     for given, code in (
         ("sdm63", "config.unknown-profile"),
         (str(tmp_path / "none.toml"), "config.unreadable-profile"),
-        (str(path), "config.unreadable-profile"),
+        (str(path), "config.not-toml"),
     ):
         with pytest.raises(ConfigError) as caught:
             load_profile(given, "test")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from joulelab.core.errors import ReadFailed
+from joulelab.core.spec import Kind  # noqa: TC001 - types of keys are looked up when a profile is read
+from joulelab.core.toml_reading import declare_key
 from joulelab.instruments.modbus.client import LONGEST, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from joulelab.core.spec import Kind
 
 # Type -> registers that a value takes, and its format.
 TYPES = {
@@ -68,28 +68,44 @@ BOUNDS = {
 LEAST_W = -10.0  # noise of an outlet without load; below, a current transformer is turned
 
 
+def choose_from(*values: object) -> dict[str, Any]:
+    """Return the rule of a key that has one of some values."""
+
+    def read_choice(value: Any) -> Any:
+        if isinstance(value, bool) or value not in values:
+            raise ValueError
+        return value
+
+    return {"read": read_choice, "advice": f"give one of {', '.join(map(str, values))}"}
+
+
+def _read_marks(value: Any) -> tuple[int, ...]:
+    marks = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(type(mark) is int and mark >= 0 for mark in marks):
+        raise ValueError
+    return marks
+
+
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Describe one value: where it is on the wire, how it is written, what it means.
+    """Describe one value; its fields are the keys of a register in a profile."""
 
-    `modulus` and `quantum` are in `unit`. With `each` the address is that of the first outlet. `phase` above 0 puts it
-    among the phases. `most_w` is the largest power that its scope can have.
-    """
-
-    name: str
-    address: int
-    unit: str
-    function: int = 3
-    type: str = "float32"
-    word_order: str = "big"
-    scale: float = 1.0
-    kind: Kind = "state"
-    sentinel: tuple[int, ...] = ()
-    modulus: float | None = None
-    quantum: float | None = None
-    phase: int = 0
-    each: str = ""
-    most_w: float = 1e7
+    name: str = field(metadata={"doc": "the channel, with its SI unit at the end"})
+    address: int = field(metadata={"doc": "its address on the wire, from 0", "least": 0, "most": 65535})
+    unit: str = field(metadata={"doc": "the unit of the device", **choose_from(*UNITS)})
+    function: int = declare_key(3, "3 holding, 4 input registers", **choose_from(3, 4))
+    type: str = declare_key("float32", "how it is written", **choose_from(*TYPES))
+    word_order: str = declare_key("big", "little: the low register comes first", **choose_from("big", "little"))
+    scale: float = declare_key(1.0, "factor of a count", above=0.0)
+    kind: Kind = declare_key("state", "power, counter or state", **choose_from("power", "counter", "state"))
+    sentinel: tuple[int, ...] = declare_key(
+        (), "bits that stand for no value", read=_read_marks, advice="give the bits as a number from 0: 0x8000"
+    )
+    modulus: float | None = declare_key(None, "where the counter wraps, in `unit`", above=0.0)
+    quantum: float = declare_key(0.0, "the step of the value, in `unit`", least=0.0)
+    phase: int = declare_key(0, "1 to 3: the state of a phase", least=0, most=3)
+    each: str = declare_key("", "outlet: the address is that of the first", **choose_from("outlet"))
+    most_w: float = declare_key(1e7, "the largest power that can be right", above=0.0)
 
     @property
     def size(self) -> int:
@@ -100,7 +116,7 @@ class Register:
         """Return the step of the value in SI: the stated one, or the resolution of its type near the value."""
         factor = UNITS[self.unit].factor
         digits = {"float64": math.ulp(value), "float32": math.ulp(value) * 2**29}  # 24 binary digits instead of 53
-        return max((self.quantum or 0.0) * factor, digits.get(self.type, self.scale * factor))
+        return max(self.quantum * factor, digits.get(self.type, self.scale * factor))
 
 
 def decode_register(register: Register, words: Sequence[int]) -> float:

@@ -7,35 +7,49 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Spec, Stream
+from joulelab.core.toml_reading import Mistakes, declare_key, describe_keys, read_table
 from joulelab.instruments import wall
 from joulelab.instruments.modbus.client import PORT
-from joulelab.instruments.modbus.profiles import Profile, check_table, load_profile, parse_profile
-from joulelab.instruments.modbus.registers import UNITS, Register
+from joulelab.instruments.modbus.profiles import Profile, load_profile, parse_profile
+from joulelab.instruments.modbus.registers import UNITS, Register, choose_from
 from joulelab.instruments.settings import check_keys, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CONFIG = wall.COMMON | {
-    "address": "host, or host:port (502)",
-    "profile": "a register profile by name (sdm630, janitza, ...) or the path of your own .toml",
-    "registers": "the registers themselves, instead of a profile: [{name, address, unit, ...}]",
-    "unit_id": "the device's Modbus unit id, 0 to 255 (the profile's, or 1)",
-    "outlets": "the outlets that feed the node, by number, of a PDU",
-    "stride": "registers from one outlet to the next, where the profile does not know",
-    "word_order": "big or little, for all registers",
-    "shift": "added to all addresses (-1 where a manual counts from 1)",
-    "slow_period_s": "seconds between readings of the phases (1)",
-}
-ENTRY_RULES = {
-    "profile": str,
-    "registers": list,
-    "unit_id": range(256),
-    "outlets": list,
-    "stride": range(1, 65536),
-    "word_order": ("big", "little"),
-    "shift": range(-10000, 10001),
-}
+
+def _read_outlets(value: Any) -> tuple[int, ...]:
+    good = isinstance(value, list) and all(type(n) is int and 0 < n <= 1000 for n in value)
+    if not good or not 0 < len(value) == len(set(value)):
+        raise ValueError
+    return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ModbusEntry:
+    """Hold the keys that only entries of Modbus have."""
+
+    address: str = declare_key("", "host, or host:port (502)")
+    profile: str = declare_key("", "a register profile by name (sdm630, janitza, ...) or the path of your own .toml")
+    registers: Any = declare_key(
+        None, "the registers themselves, instead of a profile: [{name, address, unit, ...}]", read=lambda value: value
+    )
+    unit_id: int | None = declare_key(None, "the Modbus unit id, 0 to 255 (the profile's, or 1)", least=0, most=255)
+    outlets: tuple[int, ...] = declare_key(
+        (),
+        "the outlets that feed the node, by number, of a PDU",
+        read=_read_outlets,
+        advice="give a list of numbers: outlets = [3, 4]",
+    )
+    stride: int = declare_key(
+        0, "registers from one outlet to the next, where the profile does not know", least=1, most=65535
+    )
+    word_order: str = declare_key("", "big or little, for all registers", **choose_from("big", "little"))
+    shift: int = declare_key(0, "added to all addresses (-1 where a manual counts from 1)", least=-10000, most=10000)
+    slow_period_s: float = declare_key(1.0, "seconds between readings of the phases (1)", above=0.0)
+
+
+CONFIG = wall.COMMON | {name: key.doc for name, key in describe_keys(ModbusEntry).items()}
 NODE_MOST_W = 1e5  # neither a node nor one of its cords draws more: W that are taken for kW would
 
 
@@ -79,7 +93,7 @@ class ModbusSettings:
         alike = [r for p in self.plans for r in p.registers.values() if r.name == name and p.table == plan.table]
         register = plan.registers.get(name, alike[0])
         unit, update_s = UNITS[register.unit], self.profile.update_s
-        stated = wall.stated(self.config, self.profile.accuracy)
+        stated = wall.stated(self.config, self.profile.accuracy.make_accuracy())
         accuracy = replace(stated, quantum=register.find_quantum(first), shared=self.label)
         if register.kind == "state":
             accuracy = replace(accuracy, offset=0.0)  # stated in W
@@ -94,41 +108,42 @@ def read_settings(config: Mapping[str, Any]) -> ModbusSettings:
     check_keys("modbus", config, CONFIG)
     label = wall.label_of(config)
     host, port = wall.address(config, PORT)
-    profile = _choose_profile(config, f"meter {label}")
+    mistakes = Mistakes(f"meter {label}")
+    entry = read_table(ModbusEntry, {k: v for k, v in config.items() if k not in wall.COMMON}, mistakes)
+    mistakes.check()
+    assert entry is not None
+    profile = _choose_profile(entry, f"meter {label}")
+    plan = _plan_outlets if entry.outlets else _plan_device
     return ModbusSettings(
         label,
         host,
         port,
-        config.get("unit_id", profile.unit_id),
+        profile.unit_id if entry.unit_id is None else entry.unit_id,
         seconds(label, config, "timeout_s", 2.0),
         seconds(label, config, "period_s", profile.update_s),
-        seconds(label, config, "slow_period_s", max(profile.update_s, 1.0)),
+        max(profile.update_s, entry.slow_period_s),
         profile,
-        tuple(_plan_streams(config, profile, label)),
+        tuple(plan(config, entry, profile, label)),
         config,
     )
 
 
-def _choose_profile(config: Mapping[str, Any], where: str) -> Profile:
-    check_table({k: v for k, v in config.items() if k in ENTRY_RULES}, ENTRY_RULES, where)
-    given, inline = config.get("profile"), config.get("registers")
-    if (given is None) == (inline is None):
-        what = "both profile and registers are given" if given else "neither profile nor registers are given"
+def _choose_profile(entry: ModbusEntry, where: str) -> Profile:
+    if bool(entry.profile) == (entry.registers is not None):
+        what = "both profile and registers are given" if entry.profile else "neither profile nor registers are given"
         advice = 'set profile = "sdm630" (or another, or the path of your own), or registers = [...]'
         raise ConfigError(what, where=where, next=advice, code="config.no-profile")
-    if given is None:
-        profile = parse_profile({"registers": inline}, "registers of the entry", where)
+    if entry.profile:
+        profile = load_profile(entry.profile, where)
     else:
-        profile = load_profile(given, where)
-    changes = {"word_order": config["word_order"]} if "word_order" in config else {}
-    shift = config.get("shift", 0)
-    moved = tuple(replace(r, address=r.address + shift, **changes) for r in profile.registers)
-    return replace(profile, registers=moved)
+        profile = parse_profile({"registers": entry.registers}, Mistakes(where))
+    moved = [replace(r, address=r.address + entry.shift) for r in profile.registers]
+    if entry.word_order:
+        moved = [replace(r, word_order=entry.word_order) for r in moved]
+    return replace(profile, registers=tuple(moved))
 
 
-def _plan_streams(config: Mapping[str, Any], profile: Profile, label: str) -> list[StreamPlan]:
-    if "outlets" in config:
-        return _plan_outlets(config, profile, f"meter {label}")
+def _plan_device(config: Mapping[str, Any], _: ModbusEntry, profile: Profile, label: str) -> list[StreamPlan]:
     main = [r for r in profile.registers if not r.phase and not r.each]
     phases = [r for r in profile.registers if r.phase and not r.each]
     if all(r.kind == "state" for r in main):
@@ -142,24 +157,19 @@ def _plan_streams(config: Mapping[str, Any], profile: Profile, label: str) -> li
     return plans
 
 
-def _plan_outlets(config: Mapping[str, Any], profile: Profile, where: str) -> list[StreamPlan]:
-    numbers = config["outlets"]
-    rows = [r for r in profile.registers if r.each]
+def _plan_outlets(config: Mapping[str, Any], entry: ModbusEntry, profile: Profile, label: str) -> list[StreamPlan]:
+    rows, step, last = [r for r in profile.registers if r.each], entry.stride or profile.stride, max(entry.outlets)
     if not rows:
         what, advice = f"the profile {profile.name} has no outlets", "leave outlets out: the device is one meter"
-        raise ConfigError(what, where=where, next=advice, code="config.no-outlets")
-    if not numbers or not all(type(n) is int and 0 < n <= 1000 for n in numbers) or len(set(numbers)) != len(numbers):
-        what, advice = f"outlets is {numbers!r}", "give a list of numbers: outlets = [3, 4]"
-        raise ConfigError(what, where=where, next=advice, code="config.wrong-value")
-    step = config.get("stride", profile.stride)
-    if max(numbers) > 1 and not step:
+        raise ConfigError(what, where=f"meter {label}", next=advice, code="config.no-outlets")
+    if last > 1 and not step:
         why = f"the profile {profile.name} does not know the distance from one outlet to the next"
-        what, advice = f"outlet {max(numbers)} cannot be found", "set stride = N from the maker's register layout"
-        raise ConfigError(what, where=where, why=why, next=advice, code="config.no-stride")
+        what, advice = f"outlet {last} cannot be found", "set stride = N from the maker's register layout"
+        raise ConfigError(what, where=f"meter {label}", why=why, next=advice, code="config.no-stride")
     plans = []
-    for number in numbers:
+    for number in entry.outlets:
         moved = [replace(r, address=r.address + (number - 1) * step) for r in rows]
-        plans.append(_make_plan("power", wall.place(config, "node.ac", str(number), len(numbers)), moved, rows))
+        plans.append(_make_plan("power", wall.place(config, "node.ac", str(number), len(entry.outlets)), moved, rows))
     return plans
 
 
@@ -170,6 +180,6 @@ def _make_plan(table: str, place: wall.Place, rows: Sequence[Register], alike: S
             what, why = "an address lies outside 0 to 65535", f"{row.name} would be at {row.address}"
             raise ConfigError(what, why=why, next="check shift, stride and outlets", code="config.wrong-value")
     if (place["sums"] or place["scope"]).startswith("node"):
-        rows = [replace(row, most_w=NODE_MOST_W) for row in rows]
+        rows = [replace(row, most_w=min(row.most_w, NODE_MOST_W)) for row in rows]
     names = tuple(dict.fromkeys(row.name for row in alike))
     return StreamPlan(table, place, names, {row.name: row for row in rows})

@@ -270,6 +270,8 @@ HWMON = {
 
 def test_a_tree_is_captured_and_read_as_the_meter_reads_it(tmp_path):
     root = make_tree(tmp_path / "hwmon", HWMON)
+    (root / "hwmon0").rename(tmp_path / "device0")
+    (root / "hwmon0").symlink_to(tmp_path / "device0")  # as in /sys/class
     capture, remover = capture_device("hwmon", {"root": str(root)}, ())
     text = format_capture(capture)
     assert find_leaks(text) == []

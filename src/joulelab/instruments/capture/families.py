@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import tempfile
 from bisect import bisect_right
@@ -222,24 +223,12 @@ def _explore_redfish(client: Any) -> None:
             body = client.get_json(path)
         except JoulelabError:
             continue
-        links = (link for link in _list_links(body) if not (_PRIVATE.search(link) or _SKIPPED.search(link)))
-        waiting += [link for link in links if link not in seen]
+        links = re.findall(r'"@odata.id": "(/redfish/[^"#]+)"', json.dumps(body))
+        waiting += [link for link in links if not (_PRIVATE.search(link) or _SKIPPED.search(link))]
 
 
 def _remove_from_redfish(exchanges: Mapping[str, str], remover: Remover) -> dict[str, str]:
     return remove_from_json({path: body for path, body in exchanges.items() if not _PRIVATE.search(path)}, remover)
-
-
-def _list_links(data: Any) -> Iterator[str]:
-    if isinstance(data, dict):
-        link = data.get("@odata.id")
-        if isinstance(link, str) and link.startswith("/redfish/") and "#" not in link:
-            yield link
-        for value in data.values():
-            yield from _list_links(value)
-    elif isinstance(data, list):
-        for item in data:
-            yield from _list_links(item)
 
 
 # ---- SNMP. A request is an object identifier, an answer `number 5`, `text ...`, `hex ...`, `oid ...` or `null`.
@@ -451,22 +440,18 @@ def _remove_from_analyzer(exchanges: Mapping[str, str], remover: Remover) -> dic
 
 def copy_tree(family: str, root: Path) -> dict[str, str]:
     """Return the files of a tree that a family reads, by path."""
-    _, folders, files = TREES[family]
+    _, folder_names, file_names = TREES[family]
     found: dict[str, str] = {}
-
-    def copy_folder(folder: Path, path: str, depth: int) -> None:
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-            with contextlib.suppress(OSError):
-                if folder.name == "measures":
-                    found[f"{path}{entry.name}"] = ""
-                elif entry.is_dir():
-                    if depth < DEPTH and re.fullmatch(folders, entry.name):
-                        copy_folder(entry, f"{path}{entry.name}/", depth + 1)
-                elif re.fullmatch(files, entry.name):
-                    found[f"{path}{entry.name}"] = _read_file(entry)
-
-    with contextlib.suppress(OSError):
-        copy_folder(root, "", 0)
+    for place, folders, files in os.walk(root, followlinks=True):
+        here = Path(place)
+        if here.name == "measures":  # only the names of its links are read
+            found |= dict.fromkeys(((here / name).relative_to(root).as_posix() for name in (*folders, *files)), "")
+            folders.clear()
+            continue
+        is_deep = len(here.relative_to(root).parts) >= DEPTH
+        folders[:] = sorted(name for name in folders if re.fullmatch(folder_names, name) and not is_deep)
+        for name in sorted(name for name in files if re.fullmatch(file_names, name)):
+            found[(here / name).relative_to(root).as_posix()] = _read_file(here / name)
     return found
 
 

@@ -198,6 +198,16 @@ def test_lines_of_a_rectifier_do_not_count_beside_it():
     }
 
 
+def test_a_counter_belongs_to_the_power_of_its_side():
+    """HPE Cray EX: the input and the output of a node's regulator have the same Name."""
+    rows = [("In", 467, {"PhysicalSubContext": "Input"}), ("Out", 450, {"PhysicalSubContext": "Output"})]
+    energy = {"ReadingType": "EnergyJoules", "PhysicalSubContext": "Output"}
+    rows = [(name, watts, keys | {"Name": "Node"}) for name, watts, keys in [*rows, ("OutEnergy", 4e8, energy)]]
+    assert read_values(make_service(rows))[0]["node.ac"] == {"power_w": 467}
+    rows.append(("InEnergy", 5e8, energy | {"Name": "Node", "PhysicalSubContext": "Input"}))
+    assert read_values(make_service(rows))[0]["node.ac"] == {"power_w": 467, "energy_j": 5e8}
+
+
 def make_shelf(*watts, **root):
     """A power shelf that shows its supplies by PowerSubsystem; one of None does not answer."""
     docs = make_service(systems=0, chassis={"ChassisType": "Shelf", "PowerSubsystem": ref("/c/1/ps")})

@@ -119,13 +119,14 @@ def _locate_reading(sensor: Resource | None, quantity: str, *, zero: bool = Fals
 
 
 def list_power_sensors(walker: Walker, chassis: Resource, systems: Iterable[Resource]) -> list[Candidate]:
-    """Return the power sensors of a chassis that have a reading, each with the one counter of the same name."""
+    """Return the power sensors of a chassis that have a reading, each with the one counter of its name and side."""
     wholes = [system.path.rstrip("/") for system in systems]
     sensors = list_sensors(walker, chassis)
     counters = [one for one in sensors if one.name and _locate_reading(one, "energy") is not None]
     found = []
     for sensor in sensors:
-        same = [one for one in counters if one.name == sensor.name]
+        side = sensor.body.get("PhysicalSubContext")
+        same = [one for one in counters if (one.name, one.body.get("PhysicalSubContext")) == (sensor.name, side)]
         reading = read_sensor(walker, sensor, "Sensors", same[0] if len(same) == 1 else None)
         if reading is not None:
             watts = values.read_number(walker.get_body(reading.power.path), reading.power)

@@ -8,23 +8,25 @@ from pathlib import Path
 import joulelab
 
 ROOT = Path(joulelab.__file__).parent
-FILES = [*(ROOT / "control").glob("*.py"), *(ROOT / "instruments").glob("*/setter.py"), ROOT / "core" / "setting.py"]
+SETTERS = [ROOT / "instruments" / name for name in ("nvml/setter.py", "rapl.py", "amdsmi.py")]
+FILES = [*(ROOT / "control").glob("*.py"), *SETTERS, ROOT / "core" / "setting.py"]
 CODES = """
 config.bad-range config.cannot-listen config.capd-running config.duplicate-device config.message-too-long
-config.no-users config.not-a-number config.not-a-request config.number-of-devices
-config.socket-place-taken config.unknown-device config.unknown-group config.unknown-user
-config.unreadable config.untrusted
-denied.clock-record
+config.no-users config.not-a-number config.not-a-request config.number-of-devices config.socket-place-taken
+config.unknown-device config.unknown-group config.unknown-user config.unreadable config.untrusted
+denied.cap denied.clock-record denied.counters denied.gpu denied.library denied.limit denied.read-only
 error.capd-failed error.capd-no-answer error.capd-unavailable error.keeper-died error.keeper-failed
 error.keeper-not-started error.no-answer error.other-process
 missing-dependency.broken-package
-read-failed.clock-record read-failed.no-cap
+read-failed.clock-record read-failed.gpu read-failed.limit read-failed.no-cap
 refused.changed-elsewhere refused.clock-record refused.clocks-not-allowed refused.device-busy
-refused.device-not-allowed refused.hidden-process refused.leftover-cap refused.no-default refused.no-space
-refused.not-kept refused.not-restored refused.not-supported refused.out-of-range refused.state-not-writable
-refused.state-untrusted refused.too-many-clients refused.unknown-limit refused.unknown-user refused.value-not-allowed
+refused.device-not-allowed refused.hidden-process refused.leftover-cap refused.locked refused.no-cap
+refused.no-default refused.no-space refused.not-kept refused.not-restored refused.not-supported
+refused.out-of-range refused.state-not-writable refused.state-untrusted refused.too-many-clients
+refused.unknown-limit refused.unknown-user refused.value-not-allowed
 store.damaged store.other-schema store.unreadable
-unavailable.no-gpu unavailable.no-package
+unavailable.broken-library unavailable.no-driver unavailable.no-gpu unavailable.no-library
+unavailable.no-package unavailable.no-zone unavailable.unreadable-zones
 """
 
 

@@ -43,7 +43,7 @@ def test_the_drawing_is_the_tree():
 
 def test_there_are_about_a_dozen_and_each_says_what_it_is_for():
     assert 10 <= len(CLASSES) <= 16
-    assert all(c.__doc__ and c.__doc__.endswith(".") for c in CLASSES.values())
+    assert all(c.__doc__ and c.__doc__.rstrip().endswith(".") for c in CLASSES.values())
 
 
 def test_an_error_has_the_code_of_its_class_or_a_more_precise_one():

@@ -55,10 +55,9 @@ class JoulelabError(Exception):
 
 
 class ConfigError(JoulelabError):
-    """Report bad input.
+    """Report bad input; `mistakes` are the single errors if several were found at once.
 
-    `mistakes` are the single errors if several were found at once; `choices` are settings that would be right, each
-    with a text for a person to choose by.
+    `choices` are settings that would be right, each with a text for a person to choose by.
     """
 
     code = "config"

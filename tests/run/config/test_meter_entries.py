@@ -82,7 +82,7 @@ COLUMN = 'columns = [{ column = "w", scope = "node.ac", unit = "W" }]\n'
         (FILE + 'preset = "wandbb"\n', 4, "did you mean 'wandb'?"),
         (FILE + COLUMN.replace("scope", "scop"), 4, "did you mean 'scope'?"),
         (FILE + COLUMN.replace("node.ac", "nodeac"), 4, "did you mean 'node.ac'?"),
-        (FILE + COLUMN.replace('"W"', '"Wats"'), 4, "unit is 'Wats'"),
+        (FILE + COLUMN.replace('"W"', '"Wats"'), 4, "the unit of 'w' is 'Wats'"),
         (FILE + 'time = { colum = "t" }\n', 4, "did you mean 'column'?"),
         (FILE + 'time = { column = "t", format = "unix_mss" }\n', 4, "did you mean 'unix_ms'?"),
         (FILE + 'decimal = "x"\n', 4, "decimal is 'x'"),

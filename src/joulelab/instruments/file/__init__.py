@@ -13,7 +13,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import wall
 from joulelab.instruments.file.guesses import guess_layout
-from joulelab.instruments.file.layout import Header, make_layout
+from joulelab.instruments.file.layout import Header, check_layout, make_layout
 from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
 from joulelab.instruments.file.presets import PRESETS, apply_preset, check_preset, find_preset
 from joulelab.instruments.file.sources import PARQUET, CsvSource, ParquetSource, open_bytes, read_lines
@@ -61,7 +61,10 @@ MOST_PROBED = 1000  # lines in which a log of MLPerf has to show itself
 def check(config: Mapping[str, Any]) -> None:
     """Check an entry before it is used; the file need not be there yet. Raises ConfigError."""
     _check_form(config)
-    check_preset(config, f"meter {wall.label_of(config)}")
+    where = f"meter {wall.label_of(config)}"
+    check_preset(config, where)
+    if config.get("preset") is None:
+        check_layout(config, where)
 
 
 def open_archive(config: Mapping[str, Any]) -> FileArchive | LoadArchive:

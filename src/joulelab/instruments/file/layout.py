@@ -146,6 +146,29 @@ def make_layout(config: Mapping[str, Any], header: Header, decimal: str) -> Layo
     )
 
 
+class _AssumedHeader(Header):
+    """Stand for a header that nobody has read yet: it has every column that is asked for."""
+
+    def find_column(self, name: str) -> int:
+        self.names.append(name)
+        return len(self.names) - 1
+
+
+def check_layout(config: Mapping[str, Any], where: str) -> None:
+    """Check the settings of columns and times before the file is there. Raises ConfigError."""
+    time = config.get("time") or {}
+    time = dict(time) if isinstance(time, Mapping) else {"column": time}
+    columns = []
+    for table in _list_tables(config, "columns", where):
+        usual = {"counter": "J", "state": "1"}.get(str(table.get("kind")), "W")  # the header may have the unit
+        columns.append({**table, "unit": table.get("unit") or usual})
+    make_layout(
+        {**config, "time": {"column": "", **time}, "columns": columns, "header_units": False},
+        _AssumedHeader([], where),
+        ".",
+    )
+
+
 def _list_tables(config: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     value = config.get(key) or []
     found = [value] if isinstance(value, Mapping) else value

@@ -15,7 +15,8 @@ config.parameter-twice config.replaces-notebook config.secret-in-plain-text conf
 config.secret-unreadable config.two-names config.unknown-entry config.unknown-gpu config.unknown-kind
 config.unknown-meter config.unknown-option config.unknown-parameter config.unknown-preset config.unknown-workload
 config.unreadable config.unsafe-change config.unused-entry config.used-twice config.wrong-name config.wrong-value
-missing-dependency.library read-failed.impossible-power read-failed.no-readings store.nothing-to-add unavailable.no-cap unavailable.no-cpu
+missing-dependency.library read-failed.impossible-power read-failed.no-readings store.nothing-to-add
+unavailable.no-cap unavailable.no-cpu
 unavailable.no-gpu workload.not-found workload.not-started
 """
 RECORDER = """

@@ -134,12 +134,6 @@ def test_the_counter_wraps_at_its_modulus(truth, serve, opened):
     assert truth.energy("node.dc", read, asked) - 1 <= counted <= truth.energy("node.dc", begin, end) + 1
 
 
-def test_a_counter_that_is_reset_is_stored_as_read(truth, serve, opened):
-    at_s = (monotonic_ns() - truth.start_ns) / NS - 1.0
-    meter, streams = opened(entry(serve(period_s=0.0, base_j=1e9, reset_at_s=at_s), **ONLY_XCC))
-    assert meter.read(streams["xcc"])[0] < 1e6
-
-
 def test_the_newer_xcc_gives_power(truth, serve, opened):
     meter, streams = opened(entry(serve(xcc="power"), sources=["xcc"]))
     assert streams["xcc"].channels[0].kind == "power"
@@ -212,10 +206,6 @@ def test_wrong_logins_are_denied_without_the_password(usual, change, code):
     assert config["password"] not in str(caught.value) + found
 
 
-def test_a_bmc_that_refuses_every_login(serve):
-    assert code_of(lambda: ipmi.open_meter(entry(serve(refuse=True))), Denied) == "denied.password"
-
-
 def test_too_high_a_privilege_is_denied(serve, opened):
     server = serve(privilege=2)
     config = entry(server, privilege="administrator")
@@ -271,14 +261,6 @@ def test_it_restarts_between_two_readings(serve, opened):
     # It does not know the session any more.
     assert code_of(lambda: meter.read(streams["dcmi"]), ReadFailed) == "read-failed.no-answer"
     assert eventually(lambda: meter.read(streams["dcmi"]))[0] > 100
-
-
-def test_a_slow_bmc_is_read(serve, opened):
-    meter, streams = opened(entry(serve(latency_s=0.05), **ONLY_DCMI))
-    begin = time.monotonic()
-    assert meter.read(streams["dcmi"])[0] > 100
-    assert time.monotonic() - begin >= 0.05
-    assert list(streams) == ["dcmi"]
 
 
 def test_one_that_is_slower_than_the_timeout_is_not(serve, opened):

@@ -52,10 +52,6 @@ def test_xcc_in_both_forms():
     assert refusal(answers.parse_xcc, bytes(2) + POWER[2:]) == "read-failed.no-reading", "it has no samples yet"
 
 
-def test_manufacturer():
-    assert answers.parse_manufacturer(bytes([0x20, 1, 1, 0, 2, 3, 0x66, 0x4A, 0x00, 1, 0])) == 19046
-
-
 @pytest.mark.parametrize(("built", "value", "step"), [(INLET, -12.5, 0.5), (FAN, 7440.0, 60.0), (PSU, 1168.0, 16.0)])
 def test_sensors_are_scaled_by_their_record(built, value, step):
     sensor = parsed(built.record(7))
@@ -199,12 +195,6 @@ def test_fuzzed_records():
 
 def _twos(value: int, bits: int) -> int:
     return value - 2**bits if value >= 2 ** (bits - 1) else value
-
-
-def test_fuzzed_device_ids():
-    for data in mutations([bytes([0x20, 1, 1, 0, 2, 3, 0x66, 0x4A, 0x00, 1, 0])], 5):
-        number = answered(answers.parse_manufacturer, data)
-        assert number == (data[6] + 256 * data[7] + 65536 * (data[8] & 15) if 11 <= len(data) <= 15 else None)
 
 
 def test_fuzzed_output_of_ipmitool():

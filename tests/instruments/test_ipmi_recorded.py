@@ -141,6 +141,19 @@ def test_supplies_are_not_summed_while_one_of_them_may_be_unknown(opened):
         assert "unavailable.no-supplies" in [m.code for m in meter.missing()]
 
 
+def test_supplies_without_a_power_of_a_node_are_no_reading(opened):
+    records = [make_record(n, f"PSU{n} Input Power", 10) for n in (1, 2)]
+    link = Exchange(records, {1: answer(0), 2: answer(0)}, dcmi=400)
+    assert list(opened(link)[1]) == ["dcmi"], "0 W at opening"
+    assert code_of(lambda: opened(link, sources=["psu"])) == "unavailable.no-supplies"
+    link.readings = {1: answer(100), 2: answer(0)}
+    meter, streams = opened(link)
+    assert [meter.read(streams[f"psu:{n}"]) for n in (1, 2)] == [(400.0,), (0.0,)], "a spare supply"
+    link.readings = {1: answer(0), 2: answer(0)}
+    for n in (1, 2):
+        assert code_of(lambda n=n: meter.read(streams[f"psu:{n}"])) == "read-failed.no-reading"
+
+
 def test_supplies_that_several_nodes_share_are_not_taken_for_this_node(opened):
     records = [make_record(n, f"PSU{n} Input Power", 10, m=40) for n in (1, 2)]
     link = Exchange(records, {1: answer(60), 2: answer(60)}, dcmi=1200)

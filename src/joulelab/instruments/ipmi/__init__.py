@@ -46,7 +46,8 @@ GET_DCMI_POWER = (0x2C, 0x02, b"\xdc\x01\x00\x00")
 GET_XCC = (0x3A, 0x32, b"\x04\x02\x00\x00\x00")
 # Powers (W) that a node can have. Below: kW taken for W, or a BMC that measures only itself.
 NODE_W = (10.0, 1e5)
-SUPPLY_W = (0.0, 1e5)  # a spare supply may draw nothing
+PART_W = (0.001, 1e5)  # 0 W stands for no reading
+SUPPLY_W = (0.0, 1e5)  # but one of several supplies may draw nothing
 # Errors of a BMC that answers, but has no such reading: now, and at opening.
 NO_READING = ("read-failed.refused", "denied.privilege", "read-failed.no-reading")
 ABSENT = (*NO_READING, "read-failed.malformed", "unavailable.no-supplies")
@@ -190,7 +191,7 @@ class IpmiMeter:
             self._add_supplies(source)
 
     def _add_sensor(self, source: PowerSource, sensor: SensorRecord) -> None:
-        limits_w = NODE_W if source.feeds.startswith("node") else SUPPLY_W
+        limits_w = NODE_W if source.feeds.startswith("node") else PART_W
         stream = self._factory.make_power(f"sensor:{sensor.name}", source, sensor.step)
         self._add_stream(stream, partial(self._read_sensor, sensor, limits_w))
 
@@ -198,11 +199,14 @@ class IpmiMeter:
         pattern = self._settings.psu_dc if source.kind == "psu.dc" else self._settings.psu
         found = sensors.choose_supplies(self._sensors, pattern, output=source.kind == "psu.dc")
         # One without a reading still counts: a sum without it would be wrong.
-        total_w = sum(self._read_first_value(sensor) for sensor in found)
+        latest_w = {sensor.number: self._read_first_value(sensor) for sensor in found}
+        total_w = sum(latest_w.values())
         why = ""
         if not found or self._broken:  # a record that cannot be read may be a supply's: the sum would be too small
             named = f" by the name {pattern!r}" if pattern else ""
             why = f"not each supply has one sensor in W that can be read{named}"
+        elif total_w < NODE_W[0]:
+            why = f"their sum is {total_w:g} W"
         elif self._settings.sources is None and abs(total_w - self._dcmi_w) > max(UNLIKE_W, UNLIKE * self._dcmi_w):
             why = f"their sum is {total_w:.0f} W, DCMI shows {self._dcmi_w:.0f} W: they may feed several nodes"
         if why:
@@ -210,7 +214,7 @@ class IpmiMeter:
             raise Unavailable(what, where=self._bmc.where, why=why, next=advice, code="unavailable.no-supplies")
         for number, sensor in enumerate(found, start=1):
             stream = self._factory.make_supply(source, number, len(found), sensor)
-            self._add_stream(stream, partial(self._read_sensor, sensor, SUPPLY_W))
+            self._add_stream(stream, partial(self._read_supply, sensor, latest_w))
 
     def _add_cooling(self) -> None:
         wanted = sensors.choose_temperatures(self._sensors, self._settings.temperatures)
@@ -245,6 +249,13 @@ class IpmiMeter:
 
     def _read_sensor(self, sensor: SensorRecord, limits_w: tuple[float, float]) -> Sequence[float]:
         return (self._check_power(self._read_value(sensor), limits_w, sensor.name),)
+
+    def _read_supply(self, sensor: SensorRecord, latest_w: dict[int, float]) -> Sequence[float]:
+        """Return the power of a supply; 0 W counts if the latest powers of all supplies are that of a node."""
+        latest_w[sensor.number] = self._check_power(self._read_value(sensor), SUPPLY_W, sensor.name)
+        if sum(latest_w.values()) < NODE_W[0]:
+            self._check_power(sum(latest_w.values()), NODE_W, "the sum of the supplies")
+        return (latest_w[sensor.number],)
 
     def _read_value(self, sensor: SensorRecord, until_ns: int = 0) -> float:
         data = self._bmc.request_data(*GET_READING, bytes([sensor.number]), until_ns)

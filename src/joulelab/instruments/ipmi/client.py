@@ -118,9 +118,11 @@ class Bmc:
         """
         for _ in range(RESERVATIONS):
             reserved = self.request_data(0x0A, 0x22)
+            if len(reserved) != 2:
+                raise self._fail_records(f"a reservation has {len(reserved)} bytes")
             record = self.request_data(*GET_SDR, reserved + struct.pack("<HBB", number, 0, 5))
-            if len(reserved) != 2 or len(record) != 7:
-                raise self._fail_records("a reservation or a header is malformed")
+            if len(record) != 7:
+                raise self._fail_records(f"a header has {len(record)} bytes")
             size, code, piece = 7 + record[6], 0, bytes(3)
             while len(record) < size and not code and len(piece) > 2:
                 want = struct.pack("<HBB", number, len(record) - 2, min(PIECE, size - len(record)))

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Subset
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data import load
-from joulelab.workloads.data.load import SPAN, WEEK, Load, Weeks, collate, open_data, synthetic, write
+from joulelab.workloads.data.load import SPAN, WEEK, CountryLoad, WeekPairs, collate, make_load, open_data, write_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 
-def ramp(hours: int, low: float, width: float) -> Load:
-    return Load("A", np.linspace(low, low + width, hours, dtype=np.float32))
+def ramp(hours: int, low: float, width: float) -> CountryLoad:
+    return CountryLoad("A", np.linspace(low, low + width, hours, dtype=np.float32))
 
 
 def in_mw(hours: Any, scale: Any) -> Any:
@@ -30,7 +30,7 @@ def in_mw(hours: Any, scale: Any) -> Any:
 
 def test_weeks_follow_each_other_and_never_cross_countries() -> None:
     loads = [ramp(SPAN + 10, 100.0, 50.0), ramp(SPAN + 3, 4000.0, 1000.0)]
-    weeks = Weeks(loads)
+    weeks = WeekPairs(loads)
     assert len(weeks) == 10 + 3
     for number, load_of, begin in ((0, 0, 0), (9, 0, 9), (10, 1, 0), (12, 1, 2)):
         past, future, scale = weeks[number]
@@ -43,7 +43,7 @@ def test_weeks_follow_each_other_and_never_cross_countries() -> None:
 
 
 def test_a_batch_is_gathered_at_once_and_is_the_same_as_one_by_one() -> None:
-    weeks = Weeks(synthetic(2, 400, 0)["train"])
+    weeks = WeekPairs(make_load(2, 400, 0)["train"])
     rows = [3, 100, 7]
     whole, single = weeks.__getitems__(rows), collate([weeks[row] for row in rows])
     assert all(torch.equal(a, b) for a, b in zip(whole, single, strict=True))
@@ -53,7 +53,7 @@ def test_a_batch_is_gathered_at_once_and_is_the_same_as_one_by_one() -> None:
 
 
 def test_a_stand_in_repeats_days_and_weeks_and_is_the_same_for_a_seed() -> None:
-    parts = synthetic(3, 2000, 1)
+    parts = make_load(3, 2000, 1)
     assert {part: [len(one.mw) for one in found] for part, found in parts.items()} == {
         "train": [2000] * 3,
         "valid": [500] * 3,
@@ -63,8 +63,8 @@ def test_a_stand_in_repeats_days_and_weeks_and_is_the_same_for_a_seed() -> None:
     assert mw.min() > 1000
     assert np.abs(mw[WEEK:] / mw[:-WEEK] - 1).mean() < 0.1
     assert np.abs(mw[12:] / mw[:-12] - 1).mean() > 0.15
-    np.testing.assert_array_equal(mw, synthetic(3, 2000, 1)["train"][0].mw)
-    assert len(synthetic(1, 40000, 0)["test"][0].mw) == 8760
+    np.testing.assert_array_equal(mw, make_load(3, 2000, 1)["train"][0].mw)
+    assert len(make_load(1, 40000, 0)["test"][0].mw) == 8760
     data = open_data("auto", countries=3, hours=2000, environ={})
     assert (data.source.name, data.source.real, data.source.samples) == ("synthetic-memory", False, 3 * (2000 - SPAN))
     assert len(data.train) == data.source.samples
@@ -87,18 +87,21 @@ def test_synthetic_files_have_the_published_form_and_are_kept(tmp_path: Path) ->
 def test_a_folder_is_named_as_published_only_if_it_is(tmp_path: Path) -> None:
     folder = tmp_path / load.PUBLISHED
     folder.mkdir()
-    write(folder, synthetic(2, 400, 0))
+    write_tables(folder, make_load(2, 400, 0))
     data = open_data("auto", environ={"JOULELAB_DATA": str(tmp_path)})
     assert (data.source.name, data.source.real) == ("folder in the form of ai-hero-energy", True)
     assert data.source.where == str(folder)
     (folder / "test.csv").unlink()  # the study kept it to itself
     assert open_data(str(folder)).test is None
-    train = [Load(str(k), np.zeros(35064, np.float32), "2014-01-01 00:00:00", "2017-12-31 23:00:00") for k in range(15)]
-    valid = [Load("0", np.zeros(8760, np.float32), "2018-01-01 00:00:00", "2018-12-31 23:00:00")]
-    assert load._has_counts({"train": train, "valid": valid})
+    train = [
+        CountryLoad(str(k), np.zeros(35064, np.float32), "2014-01-01 00:00:00", "2017-12-31 23:00:00")
+        for k in range(15)
+    ]
+    valid = [CountryLoad("0", np.zeros(8760, np.float32), "2018-01-01 00:00:00", "2018-12-31 23:00:00")]
+    assert load.has_study_counts({"train": train, "valid": valid})
     assert load.name_of(load.PUBLISHED, counts=True) == "ai-hero-energy (by its counts)"
-    assert not load._has_counts({"train": train, "valid": valid, "test": valid})
-    assert not load._has_counts({"train": train[:14], "valid": valid})
+    assert not load.has_study_counts({"train": train, "valid": valid, "test": valid})
+    assert not load.has_study_counts({"train": train[:14], "valid": valid})
 
 
 HEAD = "Load [MW],Time [s],Country\n"
@@ -112,7 +115,7 @@ HOURS = [f"{k},2014-01-{1 + k // 24:02} {k % 24:02}:00:00,DE\n" for k in range(4
         ("", "no column"),
         (HEAD, "there is no load in it"),
         (HEAD + "much,2014-01-01 00:00:00,DE\n", r"train.csv:2: this is no hour of load \(could not convert"),
-        (HEAD + "1\n", "train.csv:2: this is no hour of load"),
+        (HEAD + "1\n", r"train.csv:2: this is no hour of load \(it has 1 columns"),
         (HEAD + "nan,2014-01-01 00:00:00,DE\n", "train.csv:2: the load is no number"),
         ("".join((HEAD, *HOURS, HOURS[3])), "train.csv:402: its hours are not in order"),
         ("".join((HEAD, *HOURS[:5], *HOURS[6:])), r"train.csv:7: hours are missing.*'2014-01-01 06:00:00' comes after"),
@@ -163,4 +166,4 @@ def test_where_real_load_is_not_found_it_is_told_how_to_get_it(tmp_path: Path) -
     other = tmp_path / "other.csv"
     other.write_text("ds,y\n" + "".join(f"{k:04},{k}\n" for k in range(400)))
     with pytest.raises(ConfigError, match=r"not the load of Victoria \(it has 400 hours"):
-        load._victoria(other)
+        load.read_victoria(other)

@@ -1,7 +1,8 @@
-"""Read hourly electric load as weeks that follow each other: the published tables, a real substitute, a stand-in.
+"""Read hourly electric load as weeks that follow each other: tables, Kaggle's files, a real substitute, a stand-in.
 
-The published form is `train.csv`, `valid.csv` and `test.csv` with the columns below, each country's hours one after
-another. As in the study, the load of a country is brought to 0...1 by its least and greatest value, in each file anew.
+The study's tables are `train.csv`, `valid.csv` and `test.csv` with the columns below, each country's hours one after
+another; `split_countries` makes them of the published files. As in the study, the load of a country is brought to
+0...1 by its least and greatest value, in each file anew. torch is imported only by `WeekPairs`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch.utils.data import Dataset, default_collate
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import made_once
@@ -34,7 +33,7 @@ from joulelab.workloads.data.source import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,10 +42,14 @@ LOAD, TIME, COUNTRY = "Load [MW]", "Time [s]", "Country"
 COLUMNS = (LOAD, TIME, COUNTRY)
 WEEK = 7 * 24
 SPAN = 2 * WEEK
-YEAR, HOUR_S = 8760, 3600.0
+YEAR, HOUR_S = 8760, 3600
 PARTS = ("train", "valid", "test")
 # Countries and hours of each in what the study trained on: after its text, and after its notebook.
 KNOWN = {(15, 35064): "2014", (14, 26304): "2015"}
+# Where each part ends, as the study divided them; the published files begin with 2015 and go on until August 2020.
+PART_ENDS = {"train": "2018-01-01", "valid": "2019-01-01", "test": "2020-01-01"}
+# The study's script fills an hour from as many days before it. More than this share of filled hours is refused.
+DAYS_BEFORE, MOST_FILLED = 4, 0.05
 # A file that statsmodels tests itself with: the hourly load of Victoria, 150 days of 2012.
 FIXTURE = Path("tsa", "stl", "tests", "results", "mstl_elec_vic.csv")
 FIXTURE_HOURS, FIXTURE_CUTS = 3600, (2400, 3000)
@@ -54,7 +57,7 @@ VERSION = 1  # of what synthetic load is like
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class CountryLoad:
     """Hold one country's load in MW, hour by hour, and the text of its first and last time."""
 
     country: str
@@ -63,14 +66,16 @@ class Load:
     last: str = ""
 
 
-class Weeks(Dataset[Any]):
-    """Give each week of hours with the week that follows: (past, future, scale), the first two as hours x 1.
+class WeekPairs:
+    """Be a torch Dataset of each week of hours and the next one: (past, future, scale), the first two as hours x 1.
 
     `scale` is the least load and the range in MW, by which a normalised load becomes MW again. A sample is found in
     the series itself, and a batch is gathered at once: nothing is stored twice.
     """
 
-    def __init__(self, loads: Sequence[Load]) -> None:
+    def __init__(self, loads: Sequence[CountryLoad]) -> None:
+        import torch
+
         self.zeros = sum(int((load.mw == 0).sum()) for load in loads)  # hours that no error can be a share of
         lows = [float(load.mw.min()) for load in loads]
         ranges = [float(load.mw.max()) - low for load, low in zip(loads, lows, strict=True)]
@@ -90,13 +95,15 @@ class Weeks(Dataset[Any]):
         return past[0], future[0], scale[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> tuple[Any, Any, Any]:
-        chosen = torch.as_tensor(numbers)
+        chosen = self._begin.new_tensor(numbers)  # int64, as indices have to be
         spans = self._spans[self._begin[chosen]].unsqueeze(-1)
         return spans[:, :WEEK], spans[:, WEEK:], self._scale[self._country[chosen]]
 
 
 def collate(samples: Any) -> Any:
     """Return a batch: what was gathered at once is one already."""
+    from torch.utils.data import default_collate
+
     return samples if isinstance(samples, tuple) else default_collate(samples)
 
 
@@ -105,21 +112,26 @@ def open_data(
 ) -> Data:
     """Return load as weeks; `countries` and `hours` are those of a stand-in. Raises ConfigError."""
     chosen = choose(asked, (PUBLISHED,), environ=environ, otherwise=MEMORY, named=(VICTORIA,))
+    name, real, where = str(chosen), not isinstance(chosen, str), ""
     if isinstance(chosen, Path):
-        parts = _read_folder(chosen)
-        return _data(parts, name_of(PUBLISHED, counts=_has_counts(parts)), str(chosen), real=True)
-    if chosen == VICTORIA:
+        parts, where = read_tables(chosen), str(chosen)
+        name = name_of(PUBLISHED, counts=has_study_counts(parts))
+    elif chosen == VICTORIA:
         file = find_victoria()
-        return _data(_victoria(file), "victoria-load-2012", str(file), real=True)
-    if chosen == FILES:
-        name = f"load-{VERSION}-{countries}x{hours}-{seed}"
-        folder = made_once(cache_folder(name, environ), lambda to: write(to, synthetic(countries, hours, seed)))
-        return _data(_read_folder(folder), FILES, str(folder), real=False)
-    return _data(synthetic(countries, hours, seed), MEMORY, "", real=False)
+        parts, name, real, where = read_victoria(file), "victoria-load-2012", True, str(file)
+    elif chosen == FILES:
+        folder = cache_folder(f"load-{VERSION}-{countries}x{hours}-{seed}", environ)
+        made_once(folder, lambda empty: write_tables(empty, make_load(countries, hours, seed)))
+        parts, where = read_tables(folder), str(folder)
+    else:
+        parts = make_load(countries, hours, seed)
+    pairs = {part: WeekPairs(loads) for part, loads in parts.items()}
+    source = Source(name, real, len(pairs["train"]), where)
+    return Data(pairs["train"], pairs.get("valid"), pairs.get("test"), source)
 
 
-def synthetic(countries: int, hours: int, seed: int) -> dict[str, list[Load]]:
-    """Return made-up load: cycles of a day, a week and a year and slow changes; a quarter more for each other part."""
+def make_load(countries: int, hours: int, seed: int) -> dict[str, list[CountryLoad]]:
+    """Make up load: cycles of a day, a week and a year and slow changes; a quarter more for each other part."""
     random = np.random.default_rng(seed)
     rest = max(min(YEAR, hours // 4), SPAN + 1)
     hour = np.arange(hours + 2 * rest)
@@ -127,28 +139,28 @@ def synthetic(countries: int, hours: int, seed: int) -> dict[str, list[Load]]:
     cycles = 0.15 * np.sin(day) + 0.05 * np.sin(2 * day) - 0.08 * (hour // 24 % 7 >= 5)
     cycles += 0.15 * np.cos(2 * np.pi * (hour / YEAR - random.uniform(0.0, 0.1, (countries, 1))))
     base = random.uniform(5e3, 6e4, (countries, 1))
-    mw = (base * (1 + cycles + _drift(random, countries, len(hour)))).astype(np.float32)
+    drift = random.normal(0.0, 0.008, (len(hour), countries))
+    for k in range(1, len(hour)):  # AR(1): each hour keeps most of the one before
+        drift[k] += 0.97 * drift[k - 1]
+    mw = (base * (1 + cycles + drift.T)).astype(np.float32)
     cuts = np.split(mw, [hours, hours + rest], axis=1)
-    return {part: [Load(f"C{k:02d}", row) for k, row in enumerate(cut)] for part, cut in zip(PARTS, cuts, strict=True)}
+    return {
+        part: [CountryLoad(f"C{k:02d}", row) for k, row in enumerate(cut)]
+        for part, cut in zip(PARTS, cuts, strict=True)
+    }
 
 
-def _drift(random: np.random.Generator, countries: int, hours: int) -> NDArray[np.float64]:
-    """Return AR(1) noise: each hour keeps most of the one before."""
-    out = random.normal(0.0, 0.008, (hours, countries))
-    for k in range(1, hours):
-        out[k] += 0.97 * out[k - 1]
-    return np.asarray(out.T)
-
-
-def write(folder: Path, parts: Mapping[str, Sequence[Load]]) -> None:
-    """Write load in the published form; its hours are counted from 2014 on, whatever the part."""
+def write_tables(folder: Path, parts: Mapping[str, Sequence[CountryLoad]]) -> None:
+    """Write load in the study's form; hours of a load without a first time are counted from 2014 on."""
     for part, loads in parts.items():
         with open(folder / f"{part}.csv", "w", newline="") as opened:
             table = csv.writer(opened)
             table.writerow(COLUMNS)
             for load in loads:
-                times = np.datetime64("2014-01-01T00", "s") + np.arange(len(load.mw)).astype("timedelta64[h]")
-                stamps = np.char.replace(times.astype(str), "T", " ")
+                first = np.datetime64(load.first or "2014-01-01 00:00:00", "s")
+                stamps = np.char.replace(
+                    (first + np.arange(len(load.mw)) * np.timedelta64(1, "h")).astype(str), "T", " "
+                )
                 table.writerows(zip(load.mw.tolist(), stamps.tolist(), [load.country] * len(stamps), strict=True))
 
 
@@ -164,23 +176,101 @@ def find_victoria(package: str = "statsmodels") -> Path:
     raise ConfigError(f"data is {VICTORIA!r}", why=why, next=advice)
 
 
-def _victoria(file: Path) -> dict[str, list[Load]]:
-    loads = _read(file, load="y", time="ds", country=None)
+def read_victoria(file: Path) -> dict[str, list[CountryLoad]]:
+    """Return the load of Victoria in three parts, one after another. Raises ConfigError."""
+    loads = _read_table(file, load="y", time="ds", country=None)
     if len(loads) != 1 or len(loads[0].mw) != FIXTURE_HOURS:
         why = f"it has {sum(len(load.mw) for load in loads)} hours, not {FIXTURE_HOURS}"
         raise ConfigError("this is not the load of Victoria", where=str(file), why=why, next="install statsmodels 0.14")
     cuts = np.split(loads[0].mw, FIXTURE_CUTS)
-    return {part: [Load("Victoria", cut)] for part, cut in zip(PARTS, cuts, strict=True)}
+    return {part: [CountryLoad("Victoria", cut)] for part, cut in zip(PARTS, cuts, strict=True)}
 
 
-def _read_folder(folder: Path) -> dict[str, list[Load]]:
+def read_tables(folder: Path) -> dict[str, list[CountryLoad]]:
     """Return the parts of a folder; the study kept its test file to itself, so that one may be missing."""
     files = {part: folder / f"{part}.csv" for part in PARTS}
-    return {part: _read(file) for part, file in files.items() if part != "test" or file.is_file()}
+    return {part: _read_table(file) for part, file in files.items() if part != "test" or file.is_file()}
+
+
+def split_countries(
+    folder: Path, to: Path, without: Collection[str] = (), ends: Mapping[str, str] = PART_ENDS
+) -> list[dict[str, str | int]]:
+    """Make the study's tables in `to` of published files, one for each country; return hours and filled ones of each.
+
+    An hour is the mean of its readings (15, 30 or 60 minutes). NaN and 0 are no readings. An hour that has none is
+    filled with the mean of the same hour of the four days before, as the study's script does. Raises ConfigError.
+    """
+    parts: dict[str, list[CountryLoad]] = {part: [] for part in PARTS}
+    rows: list[dict[str, str | int]] = []
+    files = [file for file in sorted(folder.glob("*.csv")) if file.stem not in without]
+    if not files:
+        advice = "unpack the Western Europe Power Consumption Dataset there: de.csv, fr.csv, ..."
+        raise ConfigError("there is no country's file", where=str(folder), next=advice)
+    for file in files:
+        first_hour, mw = read_country_file(file)
+        row: dict[str, str | int] = {"country": file.stem}
+        begin, filled = 0, fill_hours(mw)
+        for part, date in ends.items():
+            end = int(_read_time(date, "")[0] // HOUR_S) - first_hour
+            if end - begin <= SPAN or end > len(mw):
+                why = f"the {part} data ends before {date}; the file has {len(mw)} hours from {_word_hour(first_hour)}"
+                raise ConfigError("there are too few hours", where=str(file), why=why, next=f"--without {file.stem}")
+            share = filled[begin:end].mean()
+            if share > MOST_FILLED:
+                why = f"{share:.0%} of the hours of the {part} data have no reading"
+                raise ConfigError("there are too many gaps", where=str(file), why=why, next=f"--without {file.stem}")
+            times = (_word_hour(first_hour + begin), _word_hour(first_hour + end - 1))
+            parts[part].append(CountryLoad(file.stem, mw[begin:end].astype(np.float32), *times))
+            row[part], begin = end - begin, end
+        rows.append({**row, "filled": int(filled[:begin].sum())})
+    write_tables(to, parts)
+    return rows
+
+
+def read_country_file(file: Path) -> tuple[int, NDArray[np.float64]]:
+    """Return the first hour of a country's file, counted from 1970 in UTC, and hourly means in MW; NaN where none is.
+
+    Raises ConfigError with the line that is wrong.
+    """
+    readings: dict[int, list[float]] = {}
+    try:
+        with open(file, newline="", encoding="utf-8-sig") as opened:
+            for line, text, stamp, _ in _list_rows(file, csv.reader(opened), "load", "start", None):
+                at_s, is_date = _read_time(stamp, f"{file}:{line}")
+                if not is_date:
+                    raise ConfigError("the time is no date", where=f"{file}:{line}", why=f"it is {stamp!r}")
+                of_hour = readings.setdefault(int(at_s // HOUR_S), [])
+                mw = _read_mw(text or "nan", f"{file}:{line}")
+                if math.isfinite(mw) and mw != 0:
+                    of_hour.append(mw)
+    except BROKEN as error:
+        raise ConfigError("the load cannot be read", where=str(file), why=unreadable(error)) from error
+    if not any(readings.values()):
+        raise ConfigError("there is no load in it", where=str(file), next="its columns are start, end, load")
+    hours = range(min(readings), max(readings) + 1)
+    return hours[0], np.array([np.mean(readings[k]) if readings.get(k) else np.nan for k in hours])
+
+
+def fill_hours(mw: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Fill hours of NaN in place: the mean of the same hour of up to four days before, or after; return which."""
+    is_filled = np.isnan(mw)
+    for k in np.flatnonzero(is_filled):
+        for step in (-24, 24):  # those before are filled already
+            days = mw[[n for n in range(k + step, k + step * (DAYS_BEFORE + 1), step) if 0 <= n < len(mw)]]
+            if np.isfinite(days).any():
+                mw[k] = np.nanmean(days)
+                break
+        else:
+            raise ConfigError("there are too many gaps", why=f"hour {k} has no reading, and no day beside it has one")
+    return is_filled
+
+
+def _word_hour(hour: int) -> str:
+    return f"{dt.datetime.fromtimestamp(hour * HOUR_S, tz=dt.UTC):%Y-%m-%d %H:%M:%S}"
 
 
 @dataclass(slots=True)
-class Series:
+class HourSeries:
     """Gather one country's hours, each an hour after the one before: a week with a gap in it would be another week."""
 
     first: str
@@ -189,9 +279,9 @@ class Series:
     _at_s: float = 0.0
     _step_s: float = 0.0
 
-    def add(self, mw: float, stamp: str, where: str) -> None:
-        """Take the next hour. Raises ConfigError where it is not the next one."""
-        at_s, is_date = _time(stamp, where)
+    def add_hour(self, mw: float, stamp: str, where: str) -> None:
+        """Add an hour. Raises ConfigError where it does not follow."""
+        at_s, is_date = _read_time(stamp, where)
         step_s, why = at_s - self._at_s, f"{stamp!r} comes after {self.last!r}"
         if self.mw:
             if step_s <= 0:
@@ -205,7 +295,7 @@ class Series:
         self.mw.append(mw)
 
 
-def _time(stamp: str, where: str) -> tuple[float, bool]:
+def _read_time(stamp: str, where: str) -> tuple[float, bool]:
     """Return a time in seconds and whether it is a date, which is in UTC unless it says otherwise, or a number."""
     try:
         return float(stamp), False
@@ -219,26 +309,46 @@ def _time(stamp: str, where: str) -> tuple[float, bool]:
     return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp(), True
 
 
-def _read(file: Path, *, load: str = LOAD, time: str = TIME, country: str | None = COUNTRY) -> list[Load]:
+def _read_mw(text: str, where: str) -> float:
+    try:
+        mw = float(text)
+    except ValueError as error:
+        raise ConfigError("this is no hour of load", where=where, why=str(error)) from error
+    if mw < 0:
+        raise ConfigError(f"the load is {mw:g} MW", where=where, next="it cannot be less than 0")
+    return mw
+
+
+def _read_table(file: Path, *, load: str = LOAD, time: str = TIME, country: str | None = COUNTRY) -> list[CountryLoad]:
     """Return each country's load. Raises ConfigError with the line that is wrong."""
-    found: dict[str, Series] = {}
+    found: dict[str, HourSeries] = {}
     try:
         with open(file, newline="", encoding="utf-8-sig") as opened:
-            for line, mw, stamp, name in _rows(file, csv.reader(opened), load, time, country):
-                if name not in found:
-                    found[name] = Series(first=stamp)
-                found[name].add(mw, stamp, f"{file}:{line}")
+            for line, text, stamp, name in _list_rows(file, csv.reader(opened), load, time, country):
+                mw = _read_mw(text, f"{file}:{line}")
+                if not math.isfinite(mw):
+                    advice = "the series has to be complete"
+                    raise ConfigError("the load is no number", where=f"{file}:{line}", next=advice)
+                found.setdefault(name, HourSeries(first=stamp)).add_hour(mw, stamp, f"{file}:{line}")
     except BROKEN as error:
-        advice = f"the folder has to hold {', '.join(f'{part}.csv' for part in PARTS)}, as text in UTF-8"
+        tables = ", ".join(f"{part}.csv" for part in PARTS)
+        advice = f"the folder has to hold {tables} in UTF-8; joulelab workload split load makes them of Kaggle's files"
         raise ConfigError("the load cannot be read", where=str(file), why=unreadable(error), next=advice) from error
-    loads = [Load(k, np.array(one.mw, dtype=np.float32), one.first, one.last) for k, one in found.items()]
-    _check(file, loads)
-    return loads
+    if not found:
+        raise ConfigError("there is no load in it", where=str(file), next=f"columns are {', '.join(COLUMNS)}")
+    for name, series in found.items():
+        if len(series.mw) <= SPAN:
+            why = f"{name or 'the series'} has {len(series.mw)}"
+            raise ConfigError("there are too few hours", where=str(file), why=why, next=f"give more than {SPAN}")
+        if min(series.mw) == max(series.mw):
+            raise ConfigError("the load never changes", where=str(file), why=name, next="check the column")
+    return [CountryLoad(k, np.array(one.mw, dtype=np.float32), one.first, one.last) for k, one in found.items()]
 
 
-def _rows(
+def _list_rows(
     file: Path, table: Iterator[list[str]], load: str, time: str, country: str | None
-) -> Iterator[tuple[int, float, str, str]]:
+) -> Iterator[tuple[int, str, str, str]]:
+    """Give each row's line, load, time and country as text. Raises ConfigError."""
     head = [name.strip() for name in next(table, [])]
     for name in filter(None, (load, time, country)):
         if name not in head:
@@ -246,30 +356,12 @@ def _rows(
             raise ConfigError(f"there is no column {name!r}", where=str(file), why=why, next=f"name it {name!r}")
     at_load, at_time, at_country = head.index(load), head.index(time), head.index(country) if country else None
     for line, row in enumerate(table, 2):
-        try:
-            mw, stamp = float(row[at_load]), row[at_time]
-            name = row[at_country] if at_country is not None else ""
-        except (ValueError, IndexError) as error:
-            raise ConfigError("this is no hour of load", where=f"{file}:{line}", why=str(error)) from error
-        if not math.isfinite(mw):
-            raise ConfigError("the load is no number", where=f"{file}:{line}", next="the series has to be complete")
-        if mw < 0:
-            raise ConfigError(f"the load is {mw:g} MW", where=f"{file}:{line}", next="it cannot be less than 0")
-        yield line, mw, stamp, name
+        if len(row) <= max(at_load, at_time, at_country or 0):
+            raise ConfigError("this is no hour of load", where=f"{file}:{line}", why=f"it has {len(row)} columns")
+        yield line, row[at_load], row[at_time], row[at_country] if at_country is not None else ""
 
 
-def _check(where: Path, loads: Sequence[Load]) -> None:
-    if not loads:
-        raise ConfigError("there is no load in it", where=str(where), next=f"columns are {', '.join(COLUMNS)}")
-    for load in loads:
-        if len(load.mw) <= SPAN:
-            why = f"{load.country or 'the series'} has {len(load.mw)}"
-            raise ConfigError("there are too few hours", where=str(where), why=why, next=f"give more than {SPAN}")
-        if load.mw.min() == load.mw.max():
-            raise ConfigError("the load never changes", where=str(where), why=load.country, next="check the column")
-
-
-def _has_counts(parts: Mapping[str, Sequence[Load]]) -> bool:
+def has_study_counts(parts: Mapping[str, Sequence[CountryLoad]]) -> bool:
     """Return whether countries, hours and years are those of the study; we know no checksums of its files."""
     train = parts["train"]
     begin = KNOWN.get((len(train), len(train[0].mw)))
@@ -281,9 +373,3 @@ def _has_counts(parts: Mapping[str, Sequence[Load]]) -> bool:
         for part, loads in parts.items()
         for load in loads
     )
-
-
-def _data(parts: Mapping[str, Sequence[Load]], name: str, where: str, *, real: bool) -> Data:
-    weeks = {part: Weeks(loads) for part, loads in parts.items()}
-    source = Source(name, real, len(weeks["train"]), where)
-    return Data(weeks["train"], weeks.get("valid"), weeks.get("test"), source)

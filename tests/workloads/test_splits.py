@@ -1,0 +1,94 @@
+"""The data as published, in small files of the same form, divided as the studies did."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from joulelab.core.errors import ConfigError
+from joulelab.workloads.data import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST = dt.datetime(2018, 3, 1, tzinfo=dt.UTC)
+LAST = dt.datetime(2018, 4, 16, tzinfo=dt.UTC)
+ENDS = {"train": "2018-03-16", "valid": "2018-03-31", "test": "2018-04-15"}
+
+
+def write_country(file: Path, minutes: int, left_out: tuple[str, ...] = (), **loads: str) -> None:
+    """Write a country's file: 1000 MW and its hour of the day, a bit more in each later reading of an hour."""
+    rows, at, step = ["start,end,load"], FIRST, dt.timedelta(minutes=minutes)
+    while at < LAST:
+        stamp = f"{at:%Y-%m-%d %H:%M:%S}+00:00"
+        if f"{at:%Y-%m-%d %H}" not in left_out:
+            rows.append(f"{stamp},{at + step},{loads.get(f'at_{at:%d%H%M}', 1000 + at.hour + at.minute)}")
+        at += step
+    file.write_text("\n".join(rows) + "\n")
+
+
+def test_quarters_become_hourly_means_and_each_part_has_its_years(tmp_path: Path) -> None:
+    raw, made = tmp_path / "raw", tmp_path / "made"
+    raw.mkdir(), made.mkdir()
+    for name, minutes in (("de", 15), ("fr", 60), ("lu", 60)):
+        write_country(raw / f"{name}.csv", minutes)
+    rows = load.split_countries(raw, made, without=["lu"], ends=ENDS)
+    assert rows == [
+        {"country": name, "train": 15 * 24, "valid": 15 * 24, "test": 15 * 24, "filled": 0} for name in ("de", "fr")
+    ]
+    parts = load.read_tables(made)
+    assert [one.country for one in parts["valid"]] == ["de", "fr"]
+    assert parts["train"][0].first == "2018-03-01 00:00:00"
+    assert (parts["test"][0].first, parts["test"][0].last) == ("2018-03-31 00:00:00", "2018-04-14 23:00:00")
+    # The mean of 0, 15, 30 and 45 minutes is 22.5 more.
+    np.testing.assert_allclose(parts["train"][0].mw[:3], [1022.5, 1023.5, 1024.5])
+    np.testing.assert_allclose(parts["train"][1].mw[:3], [1000, 1001, 1002])
+
+
+def test_hours_without_a_reading_are_filled_from_the_days_before(tmp_path: Path) -> None:
+    file = tmp_path / "de.csv"
+    # NaN, nothing and 0 are no readings; the hour that summer time leaves out is missing in the file.
+    gaps = {"at_100500": "nan", "at_110600": "", "at_120700": "0.0", "at_050000": "1100", "at_040000": "1040"}
+    write_country(file, 60, left_out=("2018-03-25 02", "2018-03-06 00"), **gaps)
+    first_hour, mw = load.read_country_file(file)
+    assert first_hour == FIRST.timestamp() / 3600
+    day = 24
+    assert [math.isnan(mw[k]) for k in (9 * day + 5, 10 * day + 6, 11 * day + 7, 5 * day, 0)] == [True] * 4 + [False]
+    is_filled = load.fill_hours(mw)
+    assert is_filled.sum() == 3 * 2 + 2  # three hours in March and in April, the hour of summer time and another
+    assert mw[9 * day + 5] == 1005
+    assert mw[5 * day] == np.mean([1100, 1040, 1000, 1000])
+    assert not np.isnan(mw).any()
+
+
+def test_the_first_day_is_filled_from_the_next_ones() -> None:
+    mw = np.arange(24.0 * 3)
+    mw[[0, 1, 24]] = np.nan
+    load.fill_hours(mw)
+    assert mw[0] == 48
+    assert mw[1] == np.mean([25, 49])
+    assert mw[24] == 48  # hour 0 has been filled before
+    with pytest.raises(ConfigError, match="too many gaps"):
+        load.fill_hours(np.full(30, np.nan))
+
+
+def test_a_file_that_is_too_short_or_has_too_many_gaps_is_named_with_the_way_out(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    with pytest.raises(ConfigError, match="no country's file"):
+        load.split_countries(tmp_path, made)
+    hours = [f"{dt.datetime(2017, 12, 1, tzinfo=dt.UTC) + dt.timedelta(hours=k)},x,{5 + k % 3}" for k in range(800)]
+    (tmp_path / "at.csv").write_text("\n".join(["start,end,load", *hours]))
+    with pytest.raises(ConfigError, match=r"at.csv: .*the valid data ends before 2019-01-01; the.* 800 .*--without at"):
+        load.split_countries(tmp_path, made)
+    (tmp_path / "at.csv").write_text("start,end,load\nnoon,x,5\n")
+    with pytest.raises(ConfigError, match=r"at.csv:2: the time is no date"):
+        load.split_countries(tmp_path, made)
+    write_country(tmp_path / "at.csv", 60, left_out=tuple(f"2018-03-20 {hour:02}" for hour in range(24)))
+    with pytest.raises(ConfigError, match=r"too many gaps \(7% of the hours of the valid data"):
+        load.split_countries(tmp_path, made, ends=ENDS)
+    assert not list(made.iterdir())

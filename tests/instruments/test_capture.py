@@ -298,6 +298,11 @@ def test_no_file_of_a_capture_leaves_its_folder(tmp_path, name):
         write_tree(Capture("cray", exchanges={name: "x"}), tmp_path)
 
 
+def test_a_file_that_is_a_folder_too_is_refused(tmp_path):
+    with pytest.raises(ConfigError):
+        write_tree(Capture("cray", exchanges={"a/b": "x", "a": "x"}), tmp_path)
+
+
 def test_a_machine_without_the_files_has_nothing_to_capture(tmp_path):
     with pytest.raises(Refused) as refused:
         capture_device("cray", {"root": str(tmp_path)}, ())
@@ -359,6 +364,7 @@ def test_a_reading_that_fails_is_a_gap_with_its_code():
         ("snmp", {"1.3.x": "number 1"}),
         ("snmp", {"1.3.6.1.2.1.1.2.0": "number x"}),
         ("modbus", {"unit 1 function 3 registers 19026 2": "44zz 8666"}),
+        ("modbus", {"unit 1 function 3 registers 19026 2": "4474"}),
         ("ipmi", {"06 01": "xx yy"}),
     ],
 )

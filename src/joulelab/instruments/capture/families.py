@@ -364,7 +364,10 @@ def _tap_modbus(tape: Tape, connection: Any) -> Any:
         text = tape.take(f"unit {unit} function {request[0]} registers {request[1]} {request[2]}", ask) or "exception 2"
         if text.startswith("exception"):
             raise Refusal(LABEL, unit, request, int(text.split()[1]))
-        return tuple(int(word, 16) for word in text.split())
+        words = tuple(int(word, 16) for word in text.split())
+        if len(words) != request[2] or max(words) > 0xFFFF:
+            raise ValueError(f"{text!r} is not {request[2]} words")
+        return words
 
     connection.read_blocks = lambda unit, requests: [read_block(unit, request) for request in requests]
     return connection
@@ -470,8 +473,11 @@ def write_tree(capture: Capture, folder: Path) -> None:
         if path.is_absolute() or ".." in path.parts:
             raise refuse_capture(LABEL, "a file is outside the tree", name)
         file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("" if content.startswith("!") else f"{content}\n")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("" if content.startswith("!") else f"{content}\n")
+        except OSError as error:
+            raise refuse_capture(LABEL, "a file cannot be written", f"{name}: {error.strerror}") from None
         if content.startswith("!"):
             file.chmod(0)
 

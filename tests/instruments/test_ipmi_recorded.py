@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from math import isnan
 
@@ -41,7 +42,7 @@ class Exchange:
             if offset and reservation != self.reservation:
                 return 0xC5, b""
             following = at + 1 if at + 1 < len(self.records) else 0xFFFF
-            piece = self.records[at][offset : offset + min(count, self.longest)]
+            piece = b"".join(self.records[at : at + 1])[offset : offset + min(count, self.longest)]
             return (0, struct.pack("<H", following) + piece) if piece else (0xC9, b"")
         if (netfn, command) == (0x04, 0x2D):
             return self.readings.get(data[0], (0xCB, b""))
@@ -251,3 +252,41 @@ def test_cooling_without_an_answer_or_a_reading_is_a_gap(opened):
     assert [not isnan(value) for value in meter.read(streams["cooling"])] == [n == 2 for n in range(7)]
     link.readings = {}
     assert code_of(lambda: meter.read(streams["cooling"])) == "read-failed.no-reading"
+
+
+@pytest.mark.parametrize("rounds", [400, pytest.param(20_000, marks=pytest.mark.campaign)])
+def test_a_bmc_with_changed_bytes_never_crashes_the_meter_nor_shows_an_impossible_power(opened, rounds):
+    """Wrong would be: an exception of Python, a power outside its limits."""
+    draw = random.Random(8)
+    records = [make_record(n, f"PSU{n} Input Power", 10) for n in (1, 2)]
+    records += [make_record(3, "System Power", 7), make_record(4, "Inlet Temp", 64, unit=1, m=1)]
+    read = refused = 0
+    for _ in range(rounds):
+        link = Exchange(list(records), {n: answer(30 * n) for n in range(1, 5)}, dcmi=draw.choice([None, 360, 3]))
+        link.longest = draw.choice([255, 16])
+        plain, share = link.carry_command, draw.choice([0.02, 0.2])
+
+        def damage(*words, plain=plain, share=share):
+            code, data = plain(*words)
+            changed = bytearray(data)
+            if changed and draw.random() < share:
+                changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+                changed = changed[: draw.choice([len(changed), draw.randrange(len(changed) + 1)])]
+            return (draw.randrange(256) if draw.random() < share / 10 else code), bytes(changed)
+
+        link.carry_command = damage
+        try:
+            meter, streams = opened(link)
+        except JoulelabError:
+            refused += 1
+            continue
+        for stream in streams.values():
+            try:
+                row = meter.read(stream)
+            except JoulelabError:
+                continue
+            read += 1
+            if stream.channels[0].kind == "power":
+                assert 0 <= row[0] <= 1e5
+                assert row[0] >= 10 or stream.name.startswith("psu")
+    assert min(read, refused) > rounds / 20

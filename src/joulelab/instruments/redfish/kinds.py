@@ -18,14 +18,15 @@ EQUIPMENT_TYPES = ("StorageEnclosure", "PowerStrip", "Rack", "RackGroup", "Row",
 BLADE_TYPES = ("Blade", "Sled")
 _SHELF = re.compile(r"power[ _-]?shelf", re.IGNORECASE)
 _EQUIPMENT = re.compile(r"switch|router|power[ _-]?shelf|rectifier|\bpdu|\bcdu|jbod", re.IGNORECASE)
-_NO_NODES = ("DPU", "OS", "Virtual", "VirtuallyPartitioned")
+# Types of computer systems that are no node: cards with a processor of their own are systems too.
+NO_NODES = ("DPU", "OS", "Virtual", "VirtuallyPartitioned")
 # PhysicalContext of Sensors, as the schema lists it.
 CPUS = ("CPU", "CPUSubsystem")
 GPUS = ("GPU", "GPUSubsystem", "Accelerator")
 MEMORIES = ("Memory", "MemorySubsystem", *GPUS)
 SUPPLIES = ("PowerSupply", "PowerSupplyBay", "Rectifier")
 _BOARDS = ("SystemBoard", "Board", "PowerSubsystem")  # these may be all of a node or not: the name decides
-_PARTS = {
+PARTS = {
     *("FPGA", "ASIC", "Backplane", "VoltageRegulator", "StorageDevice", "NetworkingDevice", "ComputeBay", "StorageBay"),
     *("NetworkBay", "ExpansionBay", "Fan", "CoolingSubsystem", "Motor", "Pump", "TrustedModule", "Transceiver"),
     *("Battery", "Switch", "Manager", "DCBus", *CPUS, *MEMORIES, *SUPPLIES),
@@ -99,11 +100,6 @@ def is_shelf(chassis: Resource, supplies: str) -> bool:
     return chassis.body.get("ChassisType") in ("Enclosure", "Drawer") and "rectifier" in supplies.lower()
 
 
-def is_node_system(system: Resource) -> bool:
-    """Return whether a computer system may be a node; cards with a processor of their own are systems too."""
-    return system.body.get("SystemType") not in _NO_NODES
-
-
 def find_owners(chassis: Resource, systems: Iterable[Resource]) -> set[str]:
     """Return the computer systems that a chassis belongs to: by a link of either, or by having the same Id."""
     own = list_links(chassis.body.get("Links"), "ComputerSystems")
@@ -147,17 +143,11 @@ def doubt_source(sensor: Resource, contexts: Iterable[str] | None = None) -> str
         return f"{shown}, which is {read_state(sensor.body)}"
     if contexts is not None:
         return f"{shown}, which measures {context}" if context and context not in contexts else ""
-    if context in _PARTS or (context in _BOARDS and not names_total(sensor.name)):
+    if context in PARTS or (context in _BOARDS and not names_total(sensor.name)):
         return f"{shown}, which measures {context}"
     # The sum of all supplies is the node, the sum of all GPUs is not.
     is_supply = bool(_SUPPLY_NAME.search(sensor.name)) and "total" not in sensor.name.lower()
     return f"{shown}, a part" if is_supply or _PART_NAME.search(sensor.name) else ""
-
-
-def doubt_control(member: dict[str, Any]) -> str:
-    """Return why the PhysicalContext of a PowerControl is not a whole node, "" if it is, or if none is stated."""
-    context = read_text(member, "PhysicalContext")
-    return f"it measures {context}" if context in _PARTS else ""
 
 
 def find_side(sensor: Resource) -> str:

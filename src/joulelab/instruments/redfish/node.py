@@ -58,7 +58,7 @@ def open_service(walker: Walker, chassis: str | None, label: str) -> Service:
             code="unavailable.no-chassis",
         )
     listed = walker.list_members(walker.follow_link(walker.root, "Systems"))
-    systems = [one for one in listed if kinds.is_node_system(one)]
+    systems = [one for one in listed if one.body.get("SystemType") not in kinds.NO_NODES]
     if chassis is not None:
         named = [one for one in every if chassis in (one.id, one.name)]
         if not named:
@@ -90,13 +90,13 @@ def choose_total(service: Service) -> Candidate | None:
         raise refuse_several(service.label, "several chassis are nodes", rows, then, empty + lost)
     if shown:
         return shown[0]
-    # ChassisType Card and other boards, if nothing else has power (Intel).
+    # Intel: a Card that belongs to one system has the one PowerControl that is named as the power of the system.
     boards = [
         one
         for chassis in service.others
-        if kinds.is_part(chassis)
+        if kinds.is_part(chassis) and len(kinds.find_owners(chassis, service.systems)) == 1
         for one in sources.list_totals(service.walker, chassis, service.systems)[0]
-        if sources.is_of_system(one, service.systems)
+        if one.kind == "power" and not one.doubt and kinds.list_words(one.names[0]) & kinds.NODE_WORDS
     ]
     if len(boards) != 1:
         return None

@@ -224,10 +224,12 @@ def _list_controls(walker: Walker, chassis: Resource, power: Resource, systems: 
     found, controls = [], find_controls(power)
     owners = {path.rstrip("/") for path in kinds.find_owners(chassis, systems)}
     for member, field, shown in controls:
-        doubt = shown or kinds.doubt_control(member) or _doubt_related(walker, member, chassis, systems)
+        context = values.read_text(member, "PhysicalContext")
+        measured = f"it measures {context}" if context in kinds.PARTS else ""
+        doubt = shown or measured or _doubt_related(walker, member, chassis, systems)
         is_linked = len(controls) == 1 and bool(owners & set(list_links(member, "RelatedItem")))
         if shown == NAME_DOUBT and is_linked and not kinds.names_part(values.read_text(member, "Name")):
-            doubt = kinds.doubt_control(member)  # the only one, and linked to the computer system: its name may be any
+            doubt = measured  # the only one, and linked to the computer system: its name may be any
         try:
             watts = values.read_number(power.body, field)
         except ReadFailed:
@@ -249,9 +251,8 @@ def _doubt_related(walker: Walker, member: dict[str, Any], chassis: Resource, sy
         kind = values.read_text(one.body, "@odata.type").split(".")[0].removeprefix("#")
         if kind == "Chassis" and owners and kinds.find_owners(one, systems) == owners:
             return ""
-        doubt = doubt or (
-            f"it measures {kind} {one.id}" if kind in ("Chassis", "ComputerSystem") else f"it measures {kind}"
-        )
+        other = f" {one.id}" if kind in ("Chassis", "ComputerSystem") else ""
+        doubt = doubt or f"it measures {kind}{other}"
     return doubt
 
 
@@ -283,13 +284,6 @@ def find_controls(power: Resource) -> list[tuple[dict[str, Any], Field, str]]:
     makers = [power.locate_power(*steps) for steps in MAKER_TOTALS]
     shown = [field for field in makers if values.has_value(power.body, field)]
     return found + [({}, field, "" if len(served) <= 1 else "it is beside several others") for field in shown[:1]]
-
-
-def is_of_system(candidate: Candidate, systems: Iterable[Resource]) -> bool:
-    """Return whether the one PowerControl of a board is named as the power of its computer system (Intel)."""
-    if candidate.kind != "power" or candidate.doubt or len(kinds.find_owners(candidate.chassis, systems)) != 1:
-        return False
-    return bool(kinds.list_words(candidate.names[0]) & kinds.NODE_WORDS)
 
 
 # ---- power supplies
@@ -401,7 +395,7 @@ def list_processors(walker: Walker, system: Resource, kind: str) -> list[Resourc
     """Return the processors of a kind (CPU, GPU) in the order of their numbers. Raises Unavailable if one is lost."""
     rows = walker.list_members(walker.follow_link(system, "Processors"), complete=True)
     found = [one for one in rows if one.body.get("ProcessorType") == kind and kinds.is_present(one.body)]
-    return sorted(found, key=lambda one: find_number(one.path))
+    return sorted(found, key=lambda one: int((re.search(r"[0-9]{1,9}$", one.path.rstrip("/")) or "0")[0]))
 
 
 def read_processor(walker: Walker, processor: Resource, contexts: Iterable[str]) -> tuple[Reading | None, str]:
@@ -412,9 +406,3 @@ def read_processor(walker: Walker, processor: Resource, contexts: Iterable[str])
     pair = kinds.find_pair(list_sensors(walker, walker.follow_link(processor, "Links", "Chassis")), contexts)
     made = read_sensor(walker, pair[0], "Sensors of its chassis", pair[1]) if pair is not None else None
     return made, doubt or ("EnvironmentMetrics shows no power" if made is not None else "")
-
-
-def find_number(path: str) -> int:
-    """Return the number at the end of an address, for the order of modules."""
-    digits = path.rstrip("/")[len(path.rstrip("/").rstrip("0123456789")) :]
-    return int(digits) if digits and len(digits) < 10 else 0

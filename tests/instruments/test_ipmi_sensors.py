@@ -144,6 +144,7 @@ def test_sources_and_their_scopes():
         {"address": "a:b"},
         {"interface": "serial"},
         {"interface": "in-band", "command": []},
+        {"interface": "in-band", "command": "ipmitool 'x"},
         {"source": "dcmi"},
     ],
 )

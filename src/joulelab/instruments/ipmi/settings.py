@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.instruments import wall
 from joulelab.instruments.ipmi.client import COMMAND, InBandLink
-from joulelab.instruments.settings import check_keys, seconds, text
+from joulelab.instruments.settings import check_keys, read_choice, seconds, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,10 +95,8 @@ def read_settings(config: Mapping[str, Any]) -> IpmiSettings:
 
 def choose_interface(config: Mapping[str, Any]) -> str:
     """Return `lan` or `in-band`: the stated one, or LAN where an address is given. Raises ConfigError."""
-    interface: str = config.get("interface", "lan" if "address" in config else "in-band")
-    if interface not in ("lan", "in-band"):
-        raise _explain_value(config, "interface", "lan or in-band")
-    return interface
+    usual = "lan" if "address" in config else "in-band"
+    return str(read_choice(wall.label_of(config), config, "interface", ("lan", "in-band"), usual))
 
 
 def open_link(config: Mapping[str, Any]) -> BmcLink:
@@ -128,16 +126,17 @@ def read_account(config: Mapping[str, Any]) -> BmcAccount:
     cipher = config.get("cipher")
     if cipher not in (None, 3) or isinstance(cipher, bool):
         raise _explain_value(config, "cipher", "3, or leave it out: 17 is tried first")
-    privilege = config.get("privilege", "operator")
-    if privilege not in tuple(PRIVILEGES):
-        raise _explain_value(config, "privilege", f"one of {', '.join(PRIVILEGES)}")
+    privilege = read_choice(wall.label_of(config), config, "privilege", tuple(PRIVILEGES), "operator")
     return BmcAccount(host, port, user, password, PRIVILEGES[privilege], cipher)
 
 
 def read_command(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the command line in front of `raw`. Raises ConfigError."""
     value = config.get("command", COMMAND)
-    words = shlex.split(value) if isinstance(value, str) else value
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError:  # a quotation mark without another
+        words = None
     if not isinstance(words, (list, tuple)) or not words or not all(isinstance(w, str) for w in words):
         raise _explain_value(config, "command", 'words such as ["ipmitool", "-I", "open"]')
     return tuple(words)

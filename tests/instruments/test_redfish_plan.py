@@ -90,6 +90,8 @@ def test_supplies_that_do_not_add_up_are_ratings():
     found, notes = plan_docs(make_supplies(("a", 1100, 480, {}), ("b", 1100, 470, {})))
     assert "psu:1" not in found
     assert "they sum to 2200 W while the node draws 1000 W" in notes[-1].why
+    found, notes = plan_docs(make_supplies(("a", 700, 650, {}), ("b", 700, 660, {})))
+    assert "psu:1" not in found, "two supplies feed another node, too"
     found, _ = plan_docs(make_supplies(("a", 1000, 950, {}), ("b", 0, 0, {})))
     assert found["psu:2"].stream.parts == 2  # a supply that rests draws 0, and counts
     found, _ = plan_docs(make_supplies(("a", 1000, 950, {}), ("b", 0, 0, {"Status": {"State": "Absent"}})))

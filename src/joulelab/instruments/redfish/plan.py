@@ -31,6 +31,8 @@ COOLING_S = 5.0
 # named in `sources`.
 NODE_S, LOOK_S = 60.0, 6.0
 ASSUMED_GAIN = 0.05
+SUPPLIES_APART = 1.25  # the sum of a node's supplies and its power differ by a smaller factor
+LEAST_OUTPUT = 0.5  # the share of the node's input that its supplies give at the least, at idle
 ABOVE = 1.15  # parts may seem to draw this much more than the whole, which is read at another moment
 # GPU boards with a BMC by words of their model, as NVML's architecture numbers.
 _ARCHITECTURES = {"H100": 9, "H200": 9, "H800": 9, "H20": 9, "GH200": 9, "A100": 7, "A800": 7}
@@ -217,23 +219,30 @@ def _doubt_supplies(walker: Walker, found: list[Supply]) -> str:
 def _compare_supplies(
     walker: Walker, metered: list[Reading], total: list[Plan], *, is_whole: bool, is_output: bool
 ) -> str:
-    """Return why the figures of all supplies are no readings: all zero, far from the node's power, or no output."""
+    """Return why the figures of all supplies are not the node's: all zero, far from its power, or no output."""
     powers = [reading.power for reading in metered]
     whole = next((field for plan in total[:1] if (field := plan.fields[0])), None)
     if powers and not any(map(walker.read_field, powers)):
         return "all are 0 W: this model does not meter them"
     if not powers or whole is None:
         return ""
-    is_input = total[0].stream.scope == "node.ac"
+    least = LEAST_OUTPUT if is_output else 1 / SUPPLIES_APART
+    has_losses = is_output and is_whole and total[0].stream.scope == "node.ac"
+
+    def is_off(node_w: float, watts: float) -> bool:
+        is_small, is_full = is_whole and watts < least * node_w, has_losses and watts >= node_w
+        return watts > SUPPLIES_APART * node_w or is_small or is_full
+
     node_w, watts = walker.read_field(whole), sum(map(walker.read_field, powers))
-    if watts >= node_w and is_output and is_whole and is_input:  # the load may have changed between the answers
+    if is_off(node_w, watts):  # the load may have changed between the answers
         node_w, *again = walker.read_again(whole, *powers)
         watts = sum(again)
-    if watts > 1.5 * node_w or (is_whole and watts < 0.5 * node_w):
-        return f"they sum to {watts:g} W while the node draws {node_w:g} W: ratings, not readings"
-    if watts >= node_w and is_output and is_whole and is_input:  # HPE shows the input of each supply as its output
-        return f"they sum to {watts:g} W while the node draws {node_w:g} W: an efficiency of {watts / node_w:.0%}"
-    return ""
+    if not is_off(node_w, watts):
+        return ""
+    # HPE shows the input of each supply as its output.
+    is_full = has_losses and watts <= SUPPLIES_APART * node_w
+    reason = f"an efficiency of {watts / node_w:.0%}" if is_full else "ratings, or shared with other nodes"
+    return f"they sum to {watts:g} W while the node draws {node_w:g} W: {reason}"
 
 
 def _check_parts(service: Service, found: list[Plan], body: Resource | None) -> list[Plan]:

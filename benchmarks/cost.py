@@ -24,6 +24,7 @@ from benchmarks.measure_cost import install_peer
 from joulelab.twin.flaws import HOPPER
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import square
+from joulelab.twin.records import Process
 from joulelab.twin.twin_server import TwinServer
 
 NVML = {"meter": "nvml"}
@@ -136,6 +137,8 @@ def main() -> None:
     print(f"{'meters':32s}" + "".join(f"{h:>10s}" for h in heads))
     with TwinServer(Node(gpus=(gpu,) * 8), profiles=profiles) as twin:
         env = twin.environment
+        for index in range(8):  # real GPUs have memory in use, and perun reads it only then
+            twin.truth.set_processes(index, [Process(pid=os.getpid(), memory_bytes=1 << 30)])
         usual = print_row("NVML, 10 Hz", [NVML], 0.1, env, seconds)
         both = print_row("NVML and host load, 10 Hz", [NVML, HOST], 0.1, env, seconds)
         if peer:

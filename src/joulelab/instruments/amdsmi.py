@@ -10,7 +10,7 @@ import ctypes
 import importlib.util
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -186,7 +186,7 @@ class AmdSmi:
         try:
             return getattr(self._library, name)(gpu.handle, *arguments)
         except self._error as error:
-            if _find_status(error) in _ABSENT:
+            if _read_error(error)[0] in _ABSENT:
                 return None
             raise _explain_reading(error, f"gpu:{gpu.index} gives no {value}") from error
 
@@ -232,24 +232,21 @@ def _can_load(library: str) -> bool:
     return True
 
 
-def _find_status(error: Exception) -> int | None:
-    return getattr(error, "err_code", None)
-
-
-def _word_error(error: Exception) -> str:
-    return str(getattr(error, "err_info", None) or error).strip()
+def _read_error(error: Exception) -> tuple[int | None, str]:
+    """Return the status and the words of an error of the library."""
+    return getattr(error, "err_code", None), str(getattr(error, "err_info", None) or error).strip()
 
 
 def _explain_opening(error: Exception) -> MeterError:
-    why = _word_error(error)
-    if _find_status(error) == _NO_PERMISSION:
+    status, why = _read_error(error)
+    if status == _NO_PERMISSION:
         return Denied("AMD SMI may not be used", where="amdsmi", why=why, next=_JOIN_GROUPS, code="denied.library")
     what = "there is no AMD GPU to measure"
     return Unavailable(what, where="amdsmi", why=why, next=_INSTALL, code="unavailable.no-driver")
 
 
 def _explain_reading(error: Exception, what: str) -> MeterError:
-    status, why = _find_status(error), _word_error(error)
+    status, why = _read_error(error)
     if status == _NO_PERMISSION:
         return Denied(what, where="amdsmi", why=why, next=_JOIN_GROUPS, code="denied.gpu")
     if status in _LOST:
@@ -259,7 +256,7 @@ def _explain_reading(error: Exception, what: str) -> MeterError:
 
 
 def _explain_setting(error: Exception, what: str) -> JoulelabError:
-    status, why = _find_status(error), _word_error(error)
+    status, why = _read_error(error)
     if status in _ABSENT:
         why, advice = f"{why}: this GPU, its driver or its virtual machine does not take it", "amd-smi static --limit"
         return Refused(what, where="amdsmi", why=why, next=advice, code="refused.no-cap")
@@ -349,32 +346,28 @@ class AmdMeter(Readers):
             self._missing.append(Missing(scope, "its energy counter gives nothing", _FROZEN, "power is integrated"))
         limits = (0.0, gpu.cap_w[1]) if gpu.cap_w else None
 
-        def describe_channel(name: str, quantity: str, unit: str, kind: Literal["counter", "power"]) -> Spec:
-            quantum = 15.3e-6 if kind == "counter" else 1.0  # AMD states no window
-            accuracy = Accuracy("unknown", quantum=quantum, shared=f"amdsmi:{gpu.name}", reference=_UNKNOWN)
-            return Spec(name, quantity, unit, kind, 0.001, limits=limits, accuracy=accuracy)
-
+        coarse = Accuracy("unknown", quantum=1.0, shared=f"amdsmi:{gpu.name}", reference=_UNKNOWN)
+        fine = replace(coarse, quantum=15.3e-6)
+        # AMD states no window.
         specs = (
-            describe_channel("energy_j", "energy", "J", "counter"),
-            describe_channel("power_instant_w", "power", "W", "power"),
-            describe_channel("power_average_w", "power", "W", "power"),
+            Spec("energy_j", "energy", "J", "counter", 0.001, limits=limits, accuracy=fine),
+            Spec("power_instant_w", "power", "W", "power", 0.001, limits=limits, accuracy=coarse),
+            Spec("power_average_w", "power", "W", "power", 0.001, limits=limits, accuracy=coarse),
         )
         power = Stream(f"{scope}.power", "power", scope, period_s, specs, device=gpu.uuid, model=gpu.name)
         state = Stream(f"{scope}.state", "state", scope, slow_s, STATE, device=gpu.uuid, model=gpu.name)
-        self._put(power, lambda: (self._read_count(gpu, accumulator)[0], *self._library.read_power(gpu)))
+        self._put(power, lambda: (self._read_count(gpu, accumulator), *self._library.read_power(gpu)))
         self._put(state, lambda: self._read_state(gpu, scope))
 
-    def _read_count(self, gpu: AmdGpu, accumulator: Accumulator) -> tuple[float, bool]:
-        """Return the trusted count (J), and whether the device has a counter at all."""
+    def _read_count(self, gpu: AmdGpu, accumulator: Accumulator) -> float:
         count_j, stamp = self._library.read_energy(gpu)
-        return accumulator.judge_count(count_j, stamp, monotonic_ns()), not isnan(count_j)
+        return accumulator.judge_count(count_j, stamp, monotonic_ns())
 
     def _is_counting(self, gpu: AmdGpu, accumulator: Accumulator) -> bool:
         """Read the accumulator for up to 50 ms, until it is seen to move: it is updated every millisecond or so."""
         for _ in range(25):
-            count_j, has_counter = self._read_count(gpu, accumulator)
-            if not has_counter or not isnan(count_j):
-                return has_counter
+            if not isnan(self._read_count(gpu, accumulator)):
+                return True
             time.sleep(0.002)
         return False
 

@@ -28,20 +28,24 @@ GPU, MODULE, MEMORY = 0, 1, 2
 GPU_FIELDS: Final = {ENERGY: (83, GPU), INSTANT: (186, GPU), AVERAGE: (185, GPU)}  # mJ, mW, mW
 # nvmlFieldValue_t: field, scope, time stamp and latency, which are not needed; value type, return code, value
 _FIELD: Final = struct.Struct("=24xIIQ")
-_UNSIGNED, _UNSIGNED_LONG = 1, (2, 3)  # the second as long, or long long
+_MASKS: Final = {1: 0xFFFFFFFF, 2: 2**64 - 1, 3: 2**64 - 1}  # unsigned int, long, long long
 # Older drivers call a field that they do not know an invalid argument.
 _UNKNOWN: Final = client.ABSENT | {client.INVALID_ARGUMENT}
 
 
 def decode_value(kind: int, raw: int) -> float:
     """Return the number in the eight bytes of an NVML value; NaN for a type that no field of power or energy has."""
-    if kind in _UNSIGNED_LONG:
-        return raw
-    return raw & 0xFFFFFFFF if kind == _UNSIGNED else NAN
+    return raw & _MASKS[kind] if kind in _MASKS else NAN
 
 
 class PowerReader:
     """Read the energy counter (J), instant and average power (W) of one GPU, in one call if the driver allows."""
+
+    # Few cache lines: after each sleep they are cold, which costs more than the calls themselves.
+    __slots__ = (
+        "_buffer", "_columns", "_count", "_gpu", "_handle", "_is_lost", "_nvml", "_pointer", "_read_fields", "_single",
+        "_wanted", "columns",
+    )  # fmt: skip
 
     def __init__(
         self, nvml: Nvml, gpu: Gpu, plain: int | None, fields: Mapping[int, tuple[int, int]] = GPU_FIELDS

@@ -27,6 +27,7 @@ from joulelab.workloads.data import llava_mix as data  # noqa: E402
 from joulelab.workloads.models import llama, llava  # noqa: E402
 from joulelab.workloads.training import launch, loop  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402
+from joulelab.workloads.training.ranks import Ranks  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +131,7 @@ class TestModel:
     def test_scores_are_sums_of_what_is_learned(self):
         model, batch = llava.build(TINY).eval(), batch_of(1, 2)
         with torch.no_grad():
-            sums, mean = llava.score(model, batch), llava.loss(model, batch).item()
+            sums, mean = llava.score(llava.forward(model, batch), batch), llava.loss(model, batch).item()
         assert sums["learned"] == int((batch["labels"][:, 1:] != data.IGNORED).sum())
         assert sums["loss"] / sums["learned"] == pytest.approx(mean)
         assert training.quality(sums)["perplexity"] == pytest.approx(math.exp(mean))
@@ -140,20 +141,73 @@ class TestModel:
     def test_weights_come_from_a_folder_of_the_same_size(self, tmp_path):
         saved = llava.build(TINY)
         saved.save_pretrained(tmp_path)
-        read = llava.build(TINY, weights=tmp_path)
+
+        def fill(size: llava.Size, folder: Path | None) -> llava.Llava:
+            with torch.device("meta"):
+                model = llava.build(size)
+            model.to_empty(device="cpu")
+            llava.fill_weights(model, folder, seed=3)
+            return model
+
+        read = fill(TINY, tmp_path)
         assert all(torch.equal(a, b) for a, b in zip(saved.parameters(), read.parameters(), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(saved.buffers(), read.buffers(), strict=True))
         assert not any(p.requires_grad for p in read.model.vision_tower.parameters())
+        drawn, again = (dict(fill(TINY, None).named_parameters()) for _ in range(2))
+        assert all(torch.equal(drawn[name], again[name]) for name in drawn)
+        # Drawn as transformers draws them: constants are the same, the decoder's spread is.
+        for name, parameter in saved.named_parameters():
+            if parameter.std() == 0:
+                assert torch.equal(parameter, drawn[name]), name
+            elif "language_model" in name:
+                assert drawn[name].std().item() == pytest.approx(parameter.std().item(), rel=0.1)
         other = llava.Size(TINY.decoder, hidden=32, inner=64, layers=2, heads=4, pixels=56)
-        with pytest.raises(ConfigError, match=r"has the shape \[64, 64\], that of the size asked for \[64, 32\]"):
-            llava.build(other, weights=tmp_path)
-        # transformers would draw what is missing, and say so in passing.
+        with pytest.raises(ConfigError, match=r"has the shape \[64\], that of the size asked for \[32\]"):
+            fill(other, tmp_path)
         most = {name: value for name, value in saved.state_dict().items() if name != "lm_head.weight"}
         saved.save_pretrained(tmp_path / "most", state_dict=most)
         with pytest.raises(ConfigError, match=r"1 weights are not there, lm_head\.weight among them"):
-            llava.build(TINY, weights=tmp_path / "most")
-        (tmp_path / "config.json").unlink()
-        with pytest.raises(ConfigError, match=r"it has no config\.json"):
-            llava.build(TINY, weights=tmp_path)
+            fill(TINY, tmp_path / "most")
+        (tmp_path / "model.safetensors").write_bytes(b"broken")
+        with pytest.raises(ConfigError, match="there is no model that can be read"):
+            fill(TINY, tmp_path)
+        (tmp_path / "model.safetensors").unlink()
+        with pytest.raises(ConfigError, match="it has no safetensors files"):
+            fill(TINY, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("published", "ours"),
+        [
+            ("language_model.lm_head.weight", "lm_head.weight"),
+            ("language_model.model.layers.0.mlp.up_proj.weight", "model.language_model.layers.0.mlp.up_proj.weight"),
+            ("model.language_model.norm.weight", "model.language_model.norm.weight"),
+            ("vision_tower.vision_model.pre_layrnorm.bias", "model.vision_tower.pre_layrnorm.bias"),
+            ("multi_modal_projector.linear_1.bias", "model.multi_modal_projector.linear_1.bias"),
+            ("lm_head.weight", "lm_head.weight"),
+        ],
+    )
+    def test_weights_have_had_several_names(self, published, ours):
+        assert llava._rename_weight(published) == ours
+
+    def test_a_rank_reads_only_its_own_rows(self, tmp_path):
+        import torch.distributed as dist
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        saved = llava.build(TINY)
+        saved.save_pretrained(tmp_path)
+        dist.init_process_group("fake", store=FakeStore(), rank=2, world_size=3)
+        try:
+            task = training.task(merge_parameters("x", training.PARAMETERS, {**training.PRESETS["smoke"], "seed": "3"}))
+            task = replace(task, fill=lambda model: llava.fill_weights(model, tmp_path, 3))
+            with torch.device("meta"):
+                model = task.model()
+            placed = Ranks(2, 2, 3, torch.device("cpu")).place(model, task, "fp32")
+            parts = {name: p.to_local() for name, p in placed.named_parameters()}
+        finally:
+            dist.destroy_process_group()
+        for name, whole in saved.named_parameters():
+            each = -(-len(whole) // 3)
+            assert torch.equal(parts[name], whole[2 * each :]), name
 
     def counted(self, **sizes: int):
         """Count the model of the paper with fewer layers, or as it is."""
@@ -240,6 +294,7 @@ class TestTraining:
         given = merge_parameters("x", training.PARAMETERS, training.PRESETS["paper"])
         assert (given["batch"], float(given["rate"]), float(given["warmup_ratio"])) == ("128", 2e-5, 0.03)
         assert (given["model"], given["precision"], given["text"]) == ("13b", "bf16", "300")
+        assert float(given["clip"]) == 1
         assert training.command(given)[2] == "joulelab.workloads.llava15_13b"
 
     @pytest.mark.parametrize(

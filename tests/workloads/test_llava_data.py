@@ -87,10 +87,11 @@ class TestData:
         assert facts == {"tokens": data.STAND_IN, "images_missing": 1}
         assert (found.source.name, found.source.real) == ("folder in the form of llava-v1.5-mix665k", True)
         asked, alone = found.train[0], found.train[1]
-        question, answer = CUT("USER:") + CUT("What is this?"), [*CUT("ASSISTANT:"), *CUT("A bird."), llama.END]
         image = [SHAPE.image_token] * SHAPE.image_tokens
-        assert asked["ids"].tolist() == [llama.BEGIN, *image, *question, *answer]
-        assert asked["labels"].tolist() == [data.IGNORED] * (1 + len(image) + len(question)) + answer
+        prompt = [*CUT(f"{data.SYSTEM} USER:"), *image, *CUT("What is this? ASSISTANT:")]
+        answer = [*CUT("A bird."), llama.END]
+        assert asked["ids"].tolist() == [llama.BEGIN, *prompt, *answer]
+        assert asked["labels"].tolist() == [data.IGNORED] * (1 + len(prompt)) + answer
         assert SHAPE.image_token not in alone["ids"]
         assert not alone["pixels"].any()
         # A wide image is made square: its middle is red, what was added is not.
@@ -105,6 +106,33 @@ class TestData:
         images.new("RGB", (9, 9)).save(folder / "coco" / "é.jpg")
         auto, _ = data.load("auto", SHAPE, samples=9, environ={"JOULELAB_DATA": str(tmp_path)})
         assert auto.source.name == "llava-v1.5-mix665k (by its counts)"
+
+    def test_a_conversation_has_the_format_of_llava_1_5(self):
+        turns = [
+            {"from": "gpt", "value": "too early"},
+            {"from": "human", "value": "What is this?\n<image>"},
+            {"from": "gpt", "value": "A bird."},
+            {"from": "human", "value": "Which one?"},
+            {"from": "gpt", "value": "A kite."},
+            {"from": "human", "value": "not answered"},
+        ]
+        pieces: list[str] = []
+
+        def note(text: str) -> list[int]:
+            pieces.append(text)
+            return [100 + len(pieces)]
+
+        found = data.tokenize_conversation(turns, SHAPE, note, has_image=True)
+        system = (
+            "A chat between a curious user and an artificial intelligence assistant. "
+            "The assistant gives helpful, detailed, and polite answers to the user's questions. "
+        )
+        asked = ["\nWhat is this? ASSISTANT:", "A bird.", "USER: Which one? ASSISTANT:", "A kite."]
+        assert pieces == [f"{system}USER: ", *asked]
+        image = [SHAPE.image_token] * SHAPE.image_tokens
+        assert found["ids"].tolist() == [llama.BEGIN, 101, *image, 102, 103, llama.END, 104, 105, llama.END]
+        no = data.IGNORED
+        assert found["labels"].tolist() == [no] * (3 + len(image)) + [103, llama.END, no, 105, llama.END]
 
     @pytest.mark.parametrize(
         ("record", "why"),

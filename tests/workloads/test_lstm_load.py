@@ -69,7 +69,7 @@ def test_its_cell_begins_at_random_by_the_seed_or_at_zero() -> None:
 def test_errors_are_in_mw_and_stand_beside_those_of_the_week_before() -> None:
     past, future = torch.full((1, 168, 1), 0.5), torch.full((1, 168, 1), 1.0)
     scale = torch.tensor([[1000.0, 3000.0]])  # so 2500 MW, then 4000 MW
-    sums = lstm_load.score(lambda week: torch.full_like(week, 0.8), (past, future, scale))  # says 3400 MW
+    sums = lstm_load.score(torch.full_like(past, 0.8), (past, future, scale))  # says 3400 MW
     assert sums["hours"] == 168
     found = lstm_load.quality(sums)
     assert found == pytest.approx({"mape_pct": 15.0, "mape_last_week_pct": 37.5}, rel=1e-5)
@@ -79,10 +79,10 @@ def test_errors_are_in_mw_and_stand_beside_those_of_the_week_before() -> None:
 def test_hours_of_no_load_are_left_out_of_the_errors_and_counted(tmp_path: Any) -> None:
     past, future = torch.full((1, 168, 1), 0.5), torch.full((1, 168, 1), 1.0)
     future[0, :68] = 0.0
-    sums = lstm_load.score(lambda week: torch.full_like(week, 0.8), (past, future, torch.tensor([[0.0, 1000.0]])))
+    sums = lstm_load.score(torch.full_like(past, 0.8), (past, future, torch.tensor([[0.0, 1000.0]])))
     assert sums["hours"] == 100
     assert lstm_load.quality(sums) == pytest.approx({"mape_pct": 20.0, "mape_last_week_pct": 50.0}, rel=1e-5)
-    nothing = lstm_load.score(lambda week: week, (past, torch.zeros_like(past), torch.tensor([[0.0, 1.0]])))
+    nothing = lstm_load.score(past, (past, torch.zeros_like(past), torch.tensor([[0.0, 1.0]])))
     assert lstm_load.quality(nothing) == {}
     for part in ("train", "valid"):
         rows = [f"{k % 7},{k},DE" for k in range(700)]

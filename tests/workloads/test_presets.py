@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import find_workload, merge_parameters
 from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
+from joulelab.workloads.training.step_limits import Goal
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,3 +110,36 @@ def test_the_node_without_gpus_does_not_claim_independent_predictions() -> None:
     header = file.read_text().partition("\ntitle =")[0].replace("\n# ", " ")
     assert "all predicted" not in header
     assert "251 to 270 W" in header
+
+
+@pytest.mark.parametrize(
+    ("target", "patience", "is_lower_better", "epochs", "reached"),
+    [
+        (0, 0, False, [0.5, 0.4, 0.3, 0.2], (4, "")),
+        (0.98, 0, False, [0.5, 0.98, 0.9], (2, "target")),
+        (5.65, 0, True, [9.0, 5.7, 5.6], (3, "target")),
+        (0, 2, False, [0.5, 0.6, 0.6, 0.55, 0.9], (4, "patience")),
+        (0, 2, True, [9.0, 8.0, 8.5, 7.0, 7.5, 7.1], (6, "patience")),
+        (0.9, 1, False, [0.5, 0.9], (2, "target")),
+    ],
+)
+def test_a_training_ends_at_its_target_or_when_it_no_longer_improves(
+    target, patience, is_lower_better, epochs, reached
+):
+    goal = Goal(target, patience, is_lower_better=is_lower_better)
+    done = next((n for n, quality in enumerate(epochs, 1) if goal.update(quality)), len(epochs))
+    assert (done, goal.reached) == reached
+    assert goal.is_set() == bool(target or patience)
+
+
+def test_loading_processes_start_as_in_the_papers():
+    for name in ("vgg19bn-xray", "vgg19bn-notebook"):
+        assert find_workload(name).PARAMETERS["worker_starts"][0] == "each-epoch"
+    assert find_workload("resnet152-cifar10").PARAMETERS["worker_starts"][0] == "once"
+
+
+def test_a_model_to_load_has_to_be_there(tmp_path):
+    module = find_workload("lstm-load")
+    parameters = merge_parameters("lstm-load", module.PARAMETERS, {"load": str(tmp_path / "none.pt"), "epochs": "0"})
+    with pytest.raises(ConfigError, match="there is no such file"):
+        module.command(parameters)

@@ -103,6 +103,18 @@ class TestFeed:
         other = [n for b in self.feed(1, 2).epoch(1) for n in b.tolist()]
         assert len({*(n for b in first for n in b), *other}) == 23
 
+    @pytest.mark.parametrize(("worker_starts", "expected"), [("once", 3), ("each-epoch", 6)])
+    def test_processes_that_load_start_as_often_as_asked(self, worker_starts, expected):
+        numbers = torch.arange(6)
+        data = Data(numbers, numbers, numbers, Source("numbers", real=False, samples=6))
+        settings = given(workers="1", worker_starts=worker_starts)
+        feed = Feed(replace(workload.task(given()), data=data, batch=6), settings, ONE)
+        for epoch in (1, 2):
+            assert [sorted(batch.tolist()) for batch in feed.epoch(epoch)] == [[*range(6)]]
+            assert [batch.tolist() for batch, _ in feed.rounds("valid")] == [[*range(6)]]
+        assert len([batch.tolist() for batch, _ in feed.rounds("test", times=2)]) == 2
+        assert feed.starts == expected
+
     def test_a_batch_that_cannot_be_divided_is_refused(self):
         with pytest.raises(ConfigError, match="multiple of 3"):
             self.feed(0, 3)
@@ -181,6 +193,34 @@ class TestTraining:
         assert "no data is found, so it is synthetic-memory" in capsys.readouterr().err
         assert told["data"] == "synthetic-memory"
 
+    def test_a_saved_model_predicts_as_it_did_and_predictions_are_written(self, told, reported, tmp_path):
+        model, predictions = tmp_path / "model.pt", tmp_path / "predictions.csv"
+        loop.train("resnet", workload.task, given(save=str(model), target="0.01"))
+        assert (told["stopped_by"], told["epochs_trained"], told["target"]) == ("target", 1, "0.01")
+        accuracy = told["accuracy"]
+        loop.train("resnet", workload.task, given(load=str(model), epochs="0", predictions=str(predictions)))
+        assert (told["accuracy"], told["steps"]) == (accuracy, 0)
+        rows = [line.split(",") for line in predictions.read_text().splitlines()]
+        assert rows[0] == ["sample", "class"]
+        assert [int(number) for number, _ in rows[1:]] == [*range(40)]
+        right = [
+            int(found) == label
+            for (_, found), (_, label) in zip(rows[1:], workload.task(given()).data.test, strict=False)
+        ]
+        assert sum(right) / len(right) == pytest.approx(accuracy)
+
+    def test_a_training_that_no_longer_improves_ends(self, told, reported):
+        loop.train("resnet", workload.task, given(rate="0", momentum="0", epochs="9", patience="2", augment="no"))
+        assert (told["stopped_by"], told["epochs_trained"]) == ("patience", 3)
+
+    @pytest.mark.parametrize("augment", ["cpu", "device"])
+    def test_images_are_enlarged_where_they_are_augmented(self, told, reported, augment):
+        settings = given(pixels="48", augment=augment, wait="yes", max_steps="1", precision="bf16")
+        loop.train("resnet", workload.task, settings)
+        image, _ = workload.task(settings).data.train[0]
+        assert image.shape == {"cpu": (3, 48, 48), "device": (3, 32, 32)}[augment]
+        assert (told["pixels"], told["augment"], told["wait"], told["precision"]) == (48, augment, "yes", "bf16")
+
     def test_the_model_is_saved_whole(self, told, reported, tmp_path):
         file = tmp_path / "model.pt"
         loop.train("resnet", workload.task, given(save=str(file), max_steps="1", precision="bf16"))
@@ -212,11 +252,26 @@ class TestCounting:
 class TestSaving:
     def test_a_folder_that_is_not_there_is_refused_first(self, tmp_path):
         with pytest.raises(ConfigError, match="there is no folder"):
-            saving.check_file(str(tmp_path / "none" / "model.pt"))
+            saving.check_file({"save": str(tmp_path / "none" / "model.pt")}, "save")
         with pytest.raises(ConfigError, match="it is a folder"):
-            saving.check_file(str(tmp_path))
+            saving.check_file({"predictions": str(tmp_path)}, "predictions")
         with pytest.raises(ConfigError, match="no plain file"):
-            saving.check_file("/dev/null")
+            saving.check_file({"save": "/dev/null"}, "save")
+
+    def test_a_file_that_is_no_model_is_refused(self, tmp_path):
+        (tmp_path / "text").write_text("no model")
+        torch.save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "other")
+        for name in ("text", "other"):
+            with pytest.raises(ConfigError, match="cannot load the model"):
+                saving.load_model(torch.nn.Linear(1, 1), str(tmp_path / name))
+
+    def test_each_rank_writes_the_numbers_of_its_own_samples(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(Ranks, "any", lambda _, told: told)
+        rows = [torch.tensor([[0.5], [1.0]]), torch.tensor([[2.0]])]
+        saving.write_predictions(rows, ["class"], str(tmp_path / "p.csv"), Ranks(1, 1, 2, CPU), samples=4)
+        assert (tmp_path / "p-rank1.csv").read_text() == "sample,class\n1,0.5\n3,1\n1,2\n"
+        with pytest.raises(StoreError, match="cannot write the predictions"):
+            saving.write_predictions(rows, ["class"], "/dev/full/p.csv", ONE, samples=4)
 
     def test_a_full_disk_is_said(self):
         with pytest.raises(StoreError, match="cannot be saved"):

@@ -63,7 +63,7 @@ def test_it_learns_with_a_seed() -> None:
                 assert task.amounts(batch) == {"samples": 8}
     assert losses[0] == losses[1][:4]
     assert sum(losses[1][-4:]) < 0.8 * sum(losses[1][:4])
-    scores = task.score(model, batch)
+    scores = task.score(task.forward(model, batch), batch)
     assert scores["samples"] == 8
     assert task.quality(scores) == {"accuracy": scores["correct"] / 8}
 

@@ -32,13 +32,14 @@ PARAMETERS = {
     "workers": ("4", "processes of each rank that load data"),
     "save": ("no", "the file to save the model to (53 GB); temporary: deleted afterwards; no: it is not saved"),
     "model": ("13b", "13b, 7b or tiny"),
-    "weights": (RANDOM, "a folder with a LLaVA of that size, as transformers saves it; random: none are read"),
+    "weights": (RANDOM, "a folder with a LLaVA of that size in safetensors files; random: none are read"),
     "tokenizer": (AUTO, "a folder with a tokenizer; auto: that of the weights, else a stand-in"),
     "epochs": ("1", "how often the data is seen"),
     "batch": ("128", "samples in a step, of all ranks together"),
     "rate": ("2e-5", "learning rate of AdamW after its warm-up; it falls as a cosine"),
     "warmup_ratio": ("0.03", "share of all steps in which the rate rises"),
     "decay": ("0", "weight decay"),
+    "clip": ("1.0", "norm to which gradients are clipped; 0: they are not"),
     "recompute": ("yes", "yes: what is inside a layer is computed again going back, which saves memory"),
     "text": ("300", "tokens of a text without its image: the mean of synthetic ones, and what FLOP are counted for"),
     "longest": ("2048", "tokens of a sample at most, those of its image among them; the rest is cut off"),
@@ -58,7 +59,9 @@ NOTES = (
     "The paper states DDP. AdamW for 13 B parameters needs 208 GB: fully sharded training (FSDP) stands for it.",
     "The paper does not print epochs: one, as in LLaVA's recipe. It is 5,197 steps, which fits the paper's 8 hours.",
     "The paper's table calls its batch tokens; its text calls it pairs of image and question, which is what is taken.",
-    "AdamW, no weight decay, recomputing and at most 2048 tokens are assumed, as in LLaVA's recipe.",
+    "AdamW, no weight decay, gradients clipped at 1, recomputing and 2048 tokens are assumed, as in LLaVA's recipe.",
+    "Conversations have the format of LLaVA-1.5 (version v1); only answers and the ends after them are learned.",
+    "Each rank reads its own rows of the weights from mapped files: no process ever holds the whole model.",
     "FLOP are those of a sample of 576 tokens of image and 300 of text, whatever its length; 300 is an assumption.",
     "What is recomputed, a third more, and what is filled up in a batch are not counted as FLOP.",
     "A token is what the decoder sees: parts of images are counted, what is filled up is not.",
@@ -85,7 +88,7 @@ def read(parameters: Mapping[str, str]) -> None:
         read_whole_number(parameters, key, least=least, most=10**9)
     for key in ("text", "longest"):
         read_whole_number(parameters, key, least=2, most=4096)
-    for key, most in (("rate", 1000.0), ("decay", 1000.0), ("warmup_ratio", 1.0)):
+    for key, most in (("rate", 1000.0), ("decay", 1000.0), ("clip", 1000.0), ("warmup_ratio", 1.0)):
         read_number(parameters, key, least=0, most=most)
     folder(parameters, "weights", RANDOM)
     folder(parameters, "tokenizer", AUTO)
@@ -136,24 +139,28 @@ def task(given: Mapping[str, str]) -> Task:
     )
     _tell_missing(facts)
     return Task(
-        model=lambda: llava.build(size, weights=weights, recomputes=given["recompute"] == "yes"),
+        model=lambda: llava.build(size, recomputes=given["recompute"] == "yes"),
         data=found,
         loss=llava.loss,
         optimizer=functools.partial(_optimizer, given),
         example=functools.partial(_example, size.image_tokens + text, size.pixels),
         amounts=lambda batch: {"samples": len(batch["ids"]), "tokens": batch["tokens"]},
+        forward=llava.forward,
         score=llava.score,
         quality=quality,
         batch=int(given["batch"]),
         epochs=int(given["epochs"]),
         predict_times=1 if int(given["held_out"]) else 0,
         sharded=llava.PARTS,
+        fill=lambda model: llava.fill_weights(model, weights, int(given["seed"])),
+        clip=float(given["clip"]),
         drop_last=True,
         collate=functools.partial(data.collate, padding=shape.image_token + 1),
         facts={
             "model": given["model"],
             "weights": given["weights"],
             "recompute": given["recompute"],
+            "clip": float(given["clip"]),
             "flop_tokens": size.image_tokens + text,
             **facts,
         },

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, main, one_of, something, start
+from joulelab.workloads.training.launch import COMMON, JUDGED, check_amounts, main, one_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,12 +18,15 @@ STUDY = "HoreKa 2022"
 NAME = "lstm-load"
 PARAMETERS = {
     **COMMON,
+    **JUDGED,
+    "predictions": ("temporary", "the CSV file to write forecasts (MW) to; temporary: deleted afterwards; no: none is"),
+    "target": ("0", "MAPE in percent of the validation at which the training ends; 0: it goes on"),
     "data": (
         "auto",
         "folder of train.csv, valid.csv; victoria; synthetic-files; synthetic-memory; auto: $JOULELAB_DATA or the last",
     ),
     "workers": ("0", "processes of each rank that load data; a batch is gathered in a fraction of a millisecond"),
-    "epochs": ("30", "how often the data is seen; 0: only predict, by a model that has learned nothing"),
+    "epochs": ("30", "how often the data is seen; 0: only predict, with the model of load="),
     "batch": ("64", "samples in a step, of all ranks together"),
     "rate": ("1e-3", "learning rate of Adam"),
     "units": ("48", "width of the LSTM"),
@@ -58,7 +61,8 @@ NOTES = (
     "MAPE is over all hours in MW but those of no load at all (fact hours_of_zero_load), of which no error is a share.",
     "A table with hours that are missing is refused: a sample is two weeks of hours without a gap.",
     "Beside MAPE it stands that of a forecast that just repeats the hour of the week before.",
-    "The study trained and predicted in jobs of their own: copies=0, and epochs=0.",
+    "The study trained and predicted in jobs of their own: copies=0 and save; epochs=0 and load that file.",
+    "The study's prediction job writes all forecasts as CSV: most of its time. So does lstm-load, in the phase write.",
     "The paper reached a MAPE of 5.65 % on its test data, and predicted on five copies of its training data.",
     "The preset victoria is the paper's training on 2,400 real hours, tested on 600 later ones.",
     "lstm-load reached a MAPE of 7.6 % there (seed 0), the week before just repeated 3.4 %: 2,400 hours are too few.",
@@ -74,20 +78,25 @@ def read(parameters: Mapping[str, str]) -> None:
     """Check what is not common to all trainings. Raises ConfigError."""
     for key, most in (("batch", 10**6), ("units", 65536), ("countries", 1000)):
         read_whole_number(parameters, key, least=1, most=most)
-    something(parameters, "epochs", "copies")
+    check_amounts(parameters, "epochs", "copies")
     read_whole_number(parameters, "hours", least=337, most=10**7)
     read_number(parameters, "rate", least=0, most=1000)
     one_of(parameters, "cell", ("random", "zero"))
 
 
-def score(model: Any, batch: Any) -> dict[str, float]:
+def to_mw(hours: Any, batch: Any) -> Any:
+    """Return normalised load (samples x hours x 1) in MW, by the scales of a batch."""
+    scale = batch[2]
+    return hours * scale[:, 1, None, None] + scale[:, 0, None, None]
+
+
+def score(forecast: Any, batch: Any) -> dict[str, float]:
     """Return sums of relative errors in MW over the hours of a batch: the model's, and those of the week before.
 
     Hours of no load are left out: no error is a share of nothing.
     """
-    past, future, scale = batch
-    low, width = scale[:, 0, None, None], scale[:, 1, None, None]
-    true, forecast, before = (hours * width + low for hours in (future, model(past), past))
+    past, future, _ = batch
+    true, forecast, before = (to_mw(hours, batch) for hours in (future, forecast, past))
     some = true != 0
     relative = [((guess - true)[some] / true[some]).abs().sum() for guess in (forecast, before)]
     return {"error": float(relative[0]), "error_last_week": float(relative[1]), "hours": float(some.sum())}
@@ -123,6 +132,9 @@ def task(given: Mapping[str, str]) -> Task:
         amounts=lambda batch: {"samples": len(batch[0])},
         score=score,
         quality=quality,
+        rows=lambda forecast, batch: to_mw(forecast, batch)[..., 0],
+        columns=tuple(f"hour_{hour}" for hour in range(1, load.WEEK + 1)),
+        is_lower_better=True,
         batch=int(given["batch"]),
         epochs=int(given["epochs"]),
         predict_on="train",

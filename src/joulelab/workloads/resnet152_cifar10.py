@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, main, one_of, start
+from joulelab.workloads.training.launch import COMMON, JUDGED, YES_NO, main, one_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,16 +19,20 @@ STUDY = "BNL 2024"
 NAME = "resnet152-cifar10"
 PARAMETERS = {
     **COMMON,
+    **JUDGED,
     "data": (
         "auto",
         "a folder with CIFAR-10, fashion-mnist, or synthetic-memory; auto: $JOULELAB_DATA, else synthetic-memory",
     ),
     "workers": ("8", "processes of each rank that load data"),
-    "epochs": ("200", "how often the data is seen"),
+    "epochs": ("200", "how often the data is seen; 0: only predict, with the model of load="),
     "batch": ("512", "samples in a step, of all ranks together"),
     "rate": ("0.1", "learning rate at the begin; it falls as a cosine"),
     "momentum": ("0.9", "momentum of SGD"),
     "decay": ("5e-4", "weight decay"),
+    "augment": ("cpu", "where images are moved and mirrored: cpu, by the processes that load them; device; or no"),
+    "pixels": ("32", "rows and columns to which images are enlarged where they are augmented; 32: as they are"),
+    "wait": ("no", "yes: after each step all ranks wait for each other and for their device"),
     "stem": ("cifar", "cifar: 3 x 3, images keep their size; imagenet: 7 x 7 and a pool, 15.8 times less FLOP"),
     "depths": ("3,8,36,3", "blocks of each stage"),
     "width": ("64", "channels of the first stage"),
@@ -54,6 +59,9 @@ NOTES = (
     "The paper printed 26 h and 123 kWh with batch 512, 5 h and 30 kWh with 4096. Do not expect that on real H100s:",
     "per step that is 4.8 s and 6.9 s (19,600 and 2,600 steps), so a step cost over 4 s whatever its batch.",
     "The paper does not explain that cost and this workload does not have it; only the twin bnl-h100 adds it (step_s).",
+    "Options that could explain a part of it, each to be measured: workers=1 or 0 (images wait for one process),",
+    "worker_starts=each-epoch, pixels=224 augment=cpu (resized in Python, 49 times the arithmetic), precision=fp32",
+    "against bf16, wait=yes. Nobody has measured on H100s which of them, if any, makes a step of 4 s.",
     "200 epochs are 2.2e17 FLOP: about an hour at a tenth of the fp32 peak of eight H100 (an estimate, never run).",
     "Both batches compute the same FLOP, so their energies should differ far less than by the paper's factor of 4.",
     "PyTorch's default, which the study may have used, computes convolutions in TF32 on GPUs: precision=tf32.",
@@ -69,13 +77,15 @@ def command(parameters: Mapping[str, str]) -> list[str]:
 
 def _read(parameters: Mapping[str, str]) -> tuple[int, ...]:
     """Check what is not common to all trainings; return the depths. Raises ConfigError."""
-    for key, most in (("epochs", 10**6), ("batch", 10**6), ("width", 4096)):
-        read_whole_number(parameters, key, least=1, most=most)
+    for key, least, most in (("epochs", 0, 10**6), ("batch", 1, 10**6), ("width", 1, 4096), ("pixels", 32, 4096)):
+        read_whole_number(parameters, key, least=least, most=most)
     for key in ("train_samples", "test_samples"):
         read_whole_number(parameters, key, least=1, most=10**8)
     for key in ("rate", "momentum", "decay"):
         read_number(parameters, key, least=0, most=1000)
     one_of(parameters, "stem", ("cifar", "imagenet"))
+    one_of(parameters, "augment", ("cpu", "device", "no"))
+    one_of(parameters, "wait", YES_NO)
     depths = parameters["depths"].split(",")
     return tuple(read_whole_number({"depths": text}, "depths", least=1, most=1000) for text in depths)
 
@@ -85,6 +95,7 @@ def task(given: Mapping[str, str]) -> Task:
     import torch
 
     from joulelab.workloads.data import cifar10, fashion_mnist
+    from joulelab.workloads.data.pictures import move_pictures, resize_pictures
     from joulelab.workloads.models.resnet import resnet
     from joulelab.workloads.training import classifying
     from joulelab.workloads.training.training_task import Task
@@ -95,24 +106,46 @@ def task(given: Mapping[str, str]) -> Task:
         data = fashion_mnist.load(train=train, test=test)
     else:
         data = cifar10.load(given["data"], train=train, test=test, seed=int(given["seed"]))
+    pixels, augment = int(given["pixels"]), given["augment"]
+    own = 0 if augment == "device" or pixels == cifar10.SIZE else pixels  # what the loading processes enlarge to
+    data = replace(
+        data,
+        train=data.train.with_changes(changed=augment == "cpu", size=own),
+        valid=data.valid.with_changes(changed=False, size=own),
+        test=data.test.with_changes(changed=False, size=own),
+    )
     rate = {key: float(given[name]) for key, name in (("lr", "rate"), ("momentum",) * 2, ("weight_decay", "decay"))}
 
     def optimizer(model: torch.nn.Module, steps: int) -> tuple[torch.optim.Optimizer, object]:
         found = torch.optim.SGD(model.parameters(), **rate)
         return found, torch.optim.lr_scheduler.CosineAnnealingLR(found, T_max=steps)
 
+    def enlarge(images: torch.Tensor) -> torch.Tensor:
+        return images if images.shape[-1] == pixels else resize_pictures(images, pixels)
+
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        images = move_pictures(batch[0]) if augment == "device" and not batch[0].is_meta else batch[0]
+        return classifying.loss(model, (enlarge(images), batch[1]))
+
     return Task(
         model=lambda: resnet(classes, stem=stem, depths=depths, width=int(given["width"])),
         data=data,
-        loss=classifying.loss,
+        loss=loss,
+        forward=lambda model, batch: model(enlarge(batch[0])),
         optimizer=optimizer,
-        example=classifying.example(3, 32, 32),
+        example=classifying.example(3, pixels, pixels),
         amounts=classifying.amounts,
         score=classifying.score,
         quality=classifying.quality,
+        rows=classifying.list_classes,
+        columns=classifying.COLUMNS,
+        waits=given["wait"] == "yes",
         batch=int(given["batch"]),
         epochs=int(given["epochs"]),
-        facts={"stem": stem, "depths": given["depths"], "width": int(given["width"])},
+        facts={
+            **{key: given[key] for key in ("stem", "depths", "augment", "wait")},
+            **{key: int(given[key]) for key in ("width", "pixels")},
+        },
     )
 
 

@@ -18,8 +18,8 @@ FILE = Path(__file__).with_name("notebooks") / "vgg19bn.ipynb"
 # What the cell tagged `parameters` sets, with what it means there.
 SAME = (
     "data", "preparation", "draft", "train_samples", "distinct", "file_pixels", "epochs", "batch", "rate",
-    "momentum", "pool_stride", "divisor", "pixels", "repeats", "workers", "device", "threads", "seed", "deterministic",
-    "max_seconds",
+    "momentum", "pool_stride", "divisor", "pixels", "repeats", "workers", "worker_starts",
+    "device", "threads", "seed", "deterministic", "max_seconds",
 )  # fmt: skip
 PARAMETERS = list_notebook_parameters(vgg19bn_xray, SAME)
 PRESETS = {

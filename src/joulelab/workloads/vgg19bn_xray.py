@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, something, start
+from joulelab.workloads.training.launch import COMMON, JUDGED, YES_NO, check_amounts, main, one_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,13 +20,17 @@ STUDY = "HoreKa 2022"
 NAME = "vgg19bn-xray"
 PARAMETERS = {
     **COMMON,
+    **JUDGED,
+    "predictions": ("temporary", "the CSV file to write predictions to; temporary: deleted afterwards; no: none is"),
+    "target": ("0", "accuracy (0 to 1) of the validation at which the training ends; 0: it goes on"),
     "data": (
         "auto",
         "folder with train.csv, valid.csv, imgs; synthetic-memory; synthetic-files; auto: $JOULELAB_DATA, or the last",
     ),
     "workers": ("128", "processes of each rank that load data"),
+    "worker_starts": ("each-epoch", "each-epoch: each epoch and validation starts its own; once: they stay"),
     "deterministic": ("yes", "yes: only algorithms that give the same result each time"),
-    "epochs": ("25", "how often the data is seen; 0: only predict, by a model that has learned nothing"),
+    "epochs": ("25", "how often the data is seen; 0: only predict, with the model of load="),
     "batch": ("64", "samples in a step, of all ranks together"),
     "rate": ("0.1", "learning rate at the begin; it falls as a cosine, from epoch to epoch"),
     "momentum": ("0.9", "Nesterov's momentum of SGD"),
@@ -60,7 +64,8 @@ NOTES = (
     "No weight decay, 128 loading processes, turns by up to 30 degrees, deterministic: all from the study's code.",
     "draft=yes decodes JPEG files at a smaller size where that is enough, which the study did not do.",
     "PyTorch's default, which the study may have used, computes in TF32 on an A100; fp32 here is fp32.",
-    "The study trained and predicted in jobs of their own: repeats=0, and epochs=0.",
+    "The study's loaders start their processes anew for each epoch and each validation: 50 times in 25 epochs.",
+    "The study trained and predicted in jobs of their own: repeats=0 and save; epochs=0 and load that file.",
     "The paper reached an accuracy of 63.79 % after 250 epochs, and predicted each test sample ten times.",
     "The study's test data is not published: without test.csv, validation data is predicted (fact predicted_on).",
     "Half of a stand-in's images are positive; of the study's training images 13 % were.",
@@ -76,7 +81,7 @@ def read(parameters: Mapping[str, str]) -> None:
     """Check what is not common to all trainings. Raises ConfigError."""
     for key in ("batch", "train_samples", "distinct"):
         read_whole_number(parameters, key, least=1, most=10**6)
-    something(parameters, "epochs", "repeats")
+    check_amounts(parameters, "epochs", "repeats")
     for key in ("rate", "momentum"):
         read_number(parameters, key, least=0, most=1000)
     read_whole_number(parameters, "divisor", least=1, most=64)
@@ -133,6 +138,8 @@ def task(given: Mapping[str, str]) -> Task:
         amounts=classifying.amounts,
         score=classifying.score,
         quality=classifying.quality,
+        rows=classifying.list_classes,
+        columns=classifying.COLUMNS,
         batch=int(given["batch"]),
         epochs=epochs,
         predict_on=tested,

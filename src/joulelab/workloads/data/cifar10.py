@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # The files for Python first: they are the ones whose checksums are known.
 NAME, FOLDERS = "cifar-10", ("cifar-10-batches-py", "cifar-10-batches-bin")
-CLASSES, PIXELS = 10, 3072
+CLASSES, PIXELS, SIZE = 10, 3072, 32
 IMAGES = ([5000] * CLASSES, [1000] * CLASSES)  # of each class, to train on and to test
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 TRAIN, TEST = [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"]

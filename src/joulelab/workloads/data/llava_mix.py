@@ -37,7 +37,12 @@ LENGTHS, SHARES = (0.4, 0.7, 1.0, 1.5, 2.35), (0.2, 0.3, 0.25, 0.15, 0.1)
 WITHOUT_IMAGE = 16
 MOST_PAIRS, PAIRS_PER_IMAGE, DRAWN_IMAGES = 8000, 4, 32
 HIGH, WIDE = 480, 640
-GREY = (123, 117, 104)  # CLIP's mean: what is added to make an image square
+GREY = (122, 116, 104)  # CLIP's mean, rounded down: what is added to make an image square
+# What begins each conversation of LLaVA-1.5 (Vicuna's sentence).
+SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,10 @@ class Conversations:
         pixels = blank(self._shape)
         if name := record.get("image"):
             pixels = to_tensor(_square(read_image(self._folder / name, "RGB"), self._shape.pixels))
-        return {**spoken(record["conversations"], self._shape, self._tokenizer, bool(name)), "pixels": pixels}
+        return {
+            **tokenize_conversation(record["conversations"], self._shape, self._tokenizer, bool(name)),
+            "pixels": pixels,
+        }
 
     def _image(self, record: Mapping[str, Any], number: int) -> str:
         """Return the name of a record's image, empty where it has none. Raises ConfigError for what is no record."""
@@ -159,20 +167,37 @@ class _Folders:
         return file in self._names[folder]
 
 
-def spoken(
+def tokenize_conversation(
     turns: Sequence[Mapping[str, str]], shape: Shape, tokenizer: StandIn | Tokenizer, has_image: bool
 ) -> dict[str, Tensor]:
-    """Return a conversation as ids, and labels: only what the assistant says is learned."""
+    """Return a conversation in the format of LLaVA-1.5 as ids and labels: only answers and their ends are learned.
+
+    It is a fixed sentence, then for each question `USER: `, its image, its text, `ASSISTANT:`, the answer, the end.
+    As in LLaVA's code an answer before the first question is left out, and texts around an image are tokenized apart.
+    """
     ids, labels = [BEGIN], [IGNORED]
+
+    def add(tokens: list[int], *, is_learned: bool = False) -> None:
+        ids.extend(tokens)
+        labels.extend(tokens if is_learned else [IGNORED] * len(tokens))
+
+    prompt, is_asked = f"{SYSTEM} ", False
     for turn in turns:
-        answers = turn["from"] == "gpt"
-        text = turn["value"].replace(IMAGE, "").strip()
-        if has_image and IMAGE in turn["value"] and shape.image_token not in ids:
-            ids += [shape.image_token] * shape.image_tokens
-            labels += [IGNORED] * shape.image_tokens
-        said = [*tokenizer("ASSISTANT:" if answers else "USER:"), *tokenizer(text), *([END] if answers else [])]
-        ids += said
-        labels += said if answers else [IGNORED] * len(said)
+        text = turn["value"]
+        if turn["from"] == "gpt":
+            if is_asked:
+                add(tokenizer(f"{prompt}ASSISTANT:"))
+                add([*tokenizer(text), END], is_learned=True)
+                prompt, is_asked = "", False
+            continue
+        prompt, is_asked = f"{prompt}USER: ", True
+        if IMAGE in text:
+            text = text.replace(IMAGE, "").strip()
+            if has_image and shape.image_token not in ids:
+                add(tokenizer(prompt))
+                add([shape.image_token] * shape.image_tokens)
+                prompt = "\n"
+        prompt += f"{text} "
     return {"ids": torch.tensor(ids[: shape.longest]), "labels": torch.tensor(labels[: shape.longest])}
 
 
@@ -241,11 +266,12 @@ def write_files(folder: Path, pairs: int, text: int) -> None:
     """Write conversations of random words on random images, in the published form."""
     names = [f"coco/train2017/{number:012d}.jpg" for number in range(-(-pairs // PAIRS_PER_IMAGE))]
     write_jpegs(folder, names, _photo)
+    around = len(StandIn(32000)(f"{SYSTEM} USER: ASSISTANT:"))  # tokens of a text beside question and answer
     with (folder / FILE).open("w") as file:
         file.write("[")
         for number in range(pairs):
             random = np.random.default_rng(number)
-            words = _words(random, _length(random, text))
+            words = _words(random, max(_length(random, text) - around, 2))
             asked = max(len(words) // 4, 1)
             image = {"image": names[number % len(names)]} if _has_image(number) else {}
             question = (IMAGE + "\n" if image else "") + " ".join(words[:asked])
@@ -303,7 +329,7 @@ def load(
     tokens = STAND_IN if tokenizer is None else f"tokenizer of {tokenizer}"
     if where == FILES:
         pairs = min(samples, MOST_PAIRS)
-        name = f"llava-{pairs}-{shape.text}-1"
+        name = f"llava-{pairs}-{shape.text}-2"
         folder = made_once(cache_folder(name, environ), lambda made: write_files(made, pairs, shape.text))
         few = Conversations(folder, shape, cut)
         source = Source(FILES, real=False, samples=samples, where=str(folder))

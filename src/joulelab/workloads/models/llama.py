@@ -68,19 +68,15 @@ def build(described: Any, dtype: Any) -> Any:
 
 
 def load(folder: Path, dtype: Any) -> Any:
-    """Return the decoder in a folder, with its weights. Raises ConfigError."""
+    """Return the decoder in a folder, with its weights. Raises ConfigError.
+
+    Weights that are missing are refused: transformers would draw them, and go on.
+    """
     from transformers import AutoModelForCausalLM
 
-    return weighted(AutoModelForCausalLM, folder, dtype)
-
-
-def weighted(kind: Any, folder: Path, dtype: Any) -> Any:
-    """Return the model of a kind in a folder. Raises ConfigError.
-
-    Weights that are missing are told as well: transformers would draw them, and go on.
-    """
+    settings = {"local_files_only": True, "dtype": dtype, "output_loading_info": True}
     try:
-        model, found = kind.from_pretrained(folder, local_files_only=True, dtype=dtype, output_loading_info=True)
+        model, found = AutoModelForCausalLM.from_pretrained(folder, **settings)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise no_model(folder, str(error)) from error
     if absent := sorted(found["missing_keys"]):

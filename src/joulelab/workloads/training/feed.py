@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 
 class Feed:
-    """Hold the loaders of one rank."""
+    """Hold the loaders of one rank; `starts` counts how often their processes were started.
+
+    With `worker_starts` = once they stay until the end, else each epoch, validation and prediction starts its own.
+    """
 
     def __init__(self, task: Task, given: Mapping[str, str], ranks: Ranks) -> None:
         self._task, self._ranks, self._seed = task, ranks, int(given["seed"])
         self._batch, self._workers = ranks.share(task.batch), int(given["workers"])
+        self._keeps_workers = given["worker_starts"] == "once"
+        self._kept: dict[str, DataLoader[Any]] = {}
+        self.starts = 0
         self._sampler = DistributedSampler(
             task.data.train, ranks.count, ranks.rank, shuffle=True, seed=self._seed, drop_last=task.drop_last
         )
@@ -44,6 +50,7 @@ class Feed:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Return the batches of an epoch, on the device."""
         self._sampler.set_epoch(epoch - 1)
+        self._count_start("epochs", self.train)
         return (to_device(batch, self._ranks.device) for batch in self.train)
 
     def rounds(self, part: str, times: int = 1) -> Iterator[tuple[Batch | None, bool]]:
@@ -61,9 +68,10 @@ class Feed:
         again = None
         if self._task.sharded and not mine:
             again = to_device(self.first(), self._ranks.device)
-        loader = self._loader(Subset(whole, mine) if count > 1 else whole, self._workers)
+        loader = self._kept.get(part) or self._loader(Subset(whole, mine) if count > 1 else whole, self._workers)
         for _ in range(times):
             given = 0
+            self._count_start(part, loader)
             for batch in loader:
                 given += 1
                 here = to_device(batch, self._ranks.device)
@@ -72,10 +80,17 @@ class Feed:
             for _ in range(given, -(-most // self._batch)):
                 yield again, False
 
+    def _count_start(self, name: str, loader: DataLoader[Any]) -> None:
+        """Count the start of a loader's processes, unless they are there already."""
+        if self._workers and self._kept.get(name) is not loader:
+            self.starts += 1
+        if self._keeps_workers:
+            self._kept[name] = loader
+
     def _loader(self, data: Any, workers: int, **more: Any) -> DataLoader[Any]:
         """Return a loader that reads ahead in processes of its own, if there are any."""
         if workers:
-            more |= {"persistent_workers": True, "prefetch_factor": self._task.prefetch or 2}
+            more |= {"persistent_workers": self._keeps_workers, "prefetch_factor": self._task.prefetch or 2}
         return DataLoader(
             data,
             batch_size=self._batch,

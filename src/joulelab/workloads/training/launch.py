@@ -43,6 +43,7 @@ COMMON = {
     "precision": ("fp32", "fp32 (TF32 switched off), tf32 or bf16 (autocast)"),
     "threads": ("0", "threads of each rank on CPUs; 0: OMP_NUM_THREADS, else its share of the physical cores"),
     "workers": ("2", "processes of each rank that load data"),
+    "worker_starts": ("once", "once: they stay until the end; each-epoch: each epoch and validation starts its own"),
     "seed": ("0", "where random numbers begin"),
     "deterministic": ("no", "yes: only algorithms that give the same result each time"),
     "warmup_steps": ("2", "steps before the first that counts, in a phase of their own; they do not train"),
@@ -50,6 +51,14 @@ COMMON = {
     "max_seconds": ("0", "stop training, and prediction, after so many seconds each; 0: no limit"),
     "save": ("temporary", "the file to save the model to; temporary: deleted afterwards; no: it is not saved"),
 }
+# What a training takes whose quality is one figure, and whose model is loaded whole.
+JUDGED = {
+    "load": ("no", "a file that save= wrote: the model begins with it (with epochs=0 it only predicts); no: none"),
+    "target": ("0", "quality after an epoch at which the training ends; 0: it goes on"),
+    "patience": ("0", "end the training after so many epochs without a better quality; 0: it goes on"),
+    "predictions": ("no", "the CSV file to write predictions to; temporary: deleted afterwards; no: none is written"),
+}
+WORKER_STARTS = ("once", "each-epoch")
 DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"), ("yes", "no")
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each rank
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set in processes that torchrun started, not in its own
@@ -125,11 +134,17 @@ def check_common(parameters: Mapping[str, str]) -> None:
     one_of(parameters, "device", DEVICES)
     one_of(parameters, "precision", PRECISIONS)
     one_of(parameters, "deterministic", YES_NO)
+    one_of(parameters, "worker_starts", WORKER_STARTS)
     for key, most in (("ranks", 1024), ("threads", 4096), ("workers", 1024), ("warmup_steps", 1000)):
         read_whole_number(parameters, key, least=0, most=most)
     read_whole_number(parameters, "seed", least=0, most=2**31)
     read_whole_number(parameters, "max_steps", least=0, most=10**9)
     read_number(parameters, "max_seconds", least=0, most=86400 * 365)
+    if "target" in parameters:
+        read_number(parameters, "target", least=0, most=10**6)
+        read_whole_number(parameters, "patience", least=0, most=10**6)
+        if parameters["load"] != "no" and not Path(parameters["load"]).expanduser().is_file():
+            raise ConfigError(f"load is {parameters['load']!r}", why="there is no such file", next="name one, or no")
     if read_whole_number(parameters, "nodes", least=1, most=100_000) > 1 and not parameters["rendezvous"]:
         raise ConfigError(
             "there is no rendezvous", why="several nodes train together", next="give rendezvous=HOST:PORT"
@@ -138,8 +153,8 @@ def check_common(parameters: Mapping[str, str]) -> None:
         raise ConfigError(f"rendezvous is {parameters['rendezvous']!r}", next="write it as HOST:PORT")
 
 
-def something(parameters: Mapping[str, str], train: str, predict: str) -> None:
-    """Check how often is trained and predicted; one of both may be 0. Raises ConfigError."""
+def check_amounts(parameters: Mapping[str, str], train: str, predict: str) -> None:
+    """Refuse a training without epochs and predictions; one of both may be 0. Raises ConfigError."""
     if (
         read_whole_number(parameters, train, least=0, most=10**6)
         + read_whole_number(parameters, predict, least=0, most=10**6)

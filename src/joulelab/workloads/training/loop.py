@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import joulelab
-from joulelab.workloads.training.counting import Counts, count
+from joulelab.core.errors import ConfigError
+from joulelab.workloads.training.counting import META, Counts, count
 from joulelab.workloads.training.feed import Feed, to_device
-from joulelab.workloads.training.ranks import Ranks, join
-from joulelab.workloads.training.saving import check_file, save
-from joulelab.workloads.training.step_limits import Limits
+from joulelab.workloads.training.ranks import Ranks, describe_precision, join
+from joulelab.workloads.training.saving import NO, check_file, load_model, save, write_predictions
+from joulelab.workloads.training.step_limits import Goal, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +33,8 @@ def train(
     set_up: contextlib.ExitStack | None = None,
 ) -> None:
     """Do a training from start to end, as one of its ranks; `set_up` is closed when it is ready. Raises ConfigError."""
-    check_file(given["save"])
+    for key in ("save", "predictions"):
+        check_file(given, key)
     with join(given) as ranks:
         training = Training(name, make(given), given, ranks)
         if set_up is not None:
@@ -78,15 +80,22 @@ class Training:
         self.task, self.given, self.ranks = task, given, ranks
         self.feed = Feed(task, given, ranks)
         self.counts: Counts = ranks.tell(lambda: count(task.model, task.example, task.loss))
-        # Eight ranks that each build a model of 13 B parameters in the host's memory would need 400 GB of it.
-        with ranks.device if task.sharded else contextlib.nullcontext():
+        # Eight ranks that each build a model of 13 B parameters would need 400 GB: they build it without values.
+        with META if task.fill is not None else contextlib.nullcontext():
             model = task.model()
+        if given.get("load", NO) != NO:
+            load_model(model, given["load"])
         model.train()
         self.model = ranks.place(model, task, given["precision"])
         steps = task.epochs * len(self.feed.train)
         self.optimizer, self.schedule = task.optimizer(self.model, steps)
         self.losses = Losses()
         self.limits = Limits(int(given["max_steps"]), float(given["max_seconds"]), ranks)
+        target, patience = float(given.get("target", 0)), int(given.get("patience", 0))
+        self.goal = Goal(target, patience, is_lower_better=task.is_lower_better)
+        if self.goal.is_set() and task.data.valid is None:
+            why = "the data has no part to validate with"
+            raise ConfigError("target and patience need validation", why=why, next="leave them out")
         torch.manual_seed(int(given["seed"]) + ranks.rank)  # so that no two ranks change their images alike
         self._tell(name)
 
@@ -103,13 +112,14 @@ class Training:
                 with self._phase("validation", n=epoch):
                     quality = self._judge("valid")
             self._say(epoch, quality)
-            if self.limits.reached:
+            if self.limits.reached or (quality and self.goal.update(next(iter(quality.values())))):
                 break
-        stopped_by = self.limits.reached or "end"
+        stopped_by = self.limits.reached or self.goal.reached or "end"
+        if self.task.epochs:
+            joulelab.fact(epochs_trained=epoch)
         predicted = quality
         if self.task.predict_times:
-            with self._phase("predict"):
-                predicted = self._predict()
+            predicted = self._predict()
             if self.task.predict_on != "test" and self.task.data.test is not None:
                 with self._phase("test"):
                     predicted = self._judge("test")
@@ -149,9 +159,17 @@ class Training:
             "flop_convention": "FLOP = 2 x MAC for a sample; training is forward and backward",
             "device": str(self.ranks.device.type),
             "ranks": self.ranks.count,
-            "precision": self.given["precision"],
+            "precision": describe_precision(self.given["precision"], self.ranks.device),
+            "deterministic": "yes" if torch.are_deterministic_algorithms_enabled() else "no",
             "threads": torch.get_num_threads(),
+            "workers": int(self.given["workers"]),
+            "worker_starts": self.given["worker_starts"],
             "batch": self.task.batch,
+            **{
+                key: self.given[key]
+                for key in ("load", "target", "patience")
+                if self.given.get(key, NO) not in (NO, "0")
+            },
         }
         joulelab.fact(**{**own, **{name: value for name, value in self.task.facts.items() if name not in own}})
 
@@ -183,15 +201,22 @@ class Training:
         for batch in self.feed.epoch(epoch):
             loss = self._loss(batch)
             loss.backward()
+            if self.task.clip:
+                torch.nn.utils.clip_grad_norm_(self._list_trained(), self.task.clip)
             self.optimizer.step()
             if self.schedule is not None:
                 self.schedule.step()
             self.optimizer.zero_grad(set_to_none=True)
             self.losses.add(loss)
+            if self.task.waits:
+                self.ranks.wait()
             amounts = dict(self.task.amounts(batch))
             joulelab.step(**amounts, FLOP=self.counts.training * amounts["samples"])
             if self.limits.step():
                 break
+
+    def _list_trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def _judge(self, part: str) -> dict[str, float]:
         # Only the number of batches is bounded: what is seen in a given time would not be the same each time.
@@ -199,16 +224,32 @@ class Training:
         return self._score(self.feed.rounds(part), limits, "validated")
 
     def _predict(self) -> dict[str, float]:
+        """Predict, then write the predictions: the device keeps them until then, as in the HoreKa study."""
+        asked = self.given.get("predictions", NO) if self.task.rows is not None else NO
+        rows: list[torch.Tensor] | None = None if asked == NO else []
         limits = Limits(int(self.given["max_steps"]), float(self.given["max_seconds"]), self.ranks)
-        limits.begin()
-        scores = self._score(self.feed.rounds(self.task.predict_on, self.task.predict_times), limits, "predicted")
+        with self._phase("predict"):
+            limits.begin()
+            batches = self.feed.rounds(self.task.predict_on, self.task.predict_times)
+            scores = self._score(batches, limits, "predicted", rows)
+        if rows is not None:
+            with self._phase("write"):
+                samples = len(getattr(self.task.data, self.task.predict_on))
+                write_predictions(rows, self.task.columns, asked, self.ranks, samples)
         joulelab.fact(predict_stopped_by=limits.reached or "end")
         return scores
 
-    def _score(self, batches: Iterator[tuple[Batch | None, bool]], limits: Limits, kind: str) -> dict[str, float]:
+    def _score(
+        self,
+        batches: Iterator[tuple[Batch | None, bool]],
+        limits: Limits,
+        kind: str,
+        rows: list[torch.Tensor] | None = None,
+    ) -> dict[str, float]:
         """Return the quality over all ranks' batches; a rank that has none left still takes part in what all do.
 
-        Its samples are work of another `kind` than those of the training, whose J/sample they are no part of.
+        Its samples are work of another `kind` than those of the training, whose J/sample they are no part of. To `rows`
+        the predictions of each batch are added.
         """
         self.model.eval()
         self.ranks.align(self.model)
@@ -217,10 +258,13 @@ class Training:
         for batch, counts in batches:
             if batch is not None:
                 with torch.no_grad(), self._precision():
-                    scores = self.task.score(inner, batch)
+                    outputs = self.task.forward(inner, batch)
+                    scores = self.task.score(outputs, batch)
             if batch is not None and counts:
                 for key, value in scores.items():
                     sums[key] = sums.get(key, 0.0) + value
+                if rows is not None and self.task.rows is not None:
+                    rows.append(self.task.rows(outputs, batch))
                 samples = self.task.amounts(batch)["samples"]
                 joulelab.work(**{kind: samples, "FLOP": self.counts.forward * samples})
             if limits.step():
@@ -234,6 +278,7 @@ class Training:
         self._print(f"epoch {epoch}: loss {recent:.4g}{figures}", sys.stdout)
 
     def _conclude(self, quality: Mapping[str, float], stopped_by: str) -> None:
+        joulelab.fact(loader_starts=self.feed.starts)
         losses = self.losses.all()
         if not len(losses):
             joulelab.fact(stopped_by=stopped_by, steps=0, quality=", ".join(quality), **quality)

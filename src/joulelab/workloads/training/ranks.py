@@ -47,11 +47,14 @@ class Ranks:
 
     def place(self, model: torch.nn.Module, task: Task, precision: str) -> torch.nn.Module:
         """Put a model where it is trained: on the device, copied to all ranks or divided over them."""
-        model = model.to(self.device)
-        if self.count == 1:
+        if task.fill is None:
+            model = model.to(self.device)
+        if self.count > 1 and task.sharded:
+            model = _divided(model, task.sharded, precision)
+        if task.fill is not None:  # it was built without values
+            task.fill(model.to_empty(device=self.device))
+        if self.count == 1 or task.sharded:
             return model
-        if task.sharded:
-            return _divided(model, task.sharded, precision)
         from torch.nn.parallel import DistributedDataParallel
 
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
@@ -160,3 +163,12 @@ def _prepare(given: Mapping[str, str], threads: int) -> None:
         torch.backends.cudnn.benchmark = False
     # cuDNN takes TF32 for fp32 unless told otherwise: a run with fp32 has to be one.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = given["precision"] == "tf32"
+
+
+def describe_precision(asked: str, device: torch.device) -> str:
+    """Return the precision that torch computes with, from its own flags: fp32 is fp32 only with TF32 switched off."""
+    if asked == "bf16" or device.type != "cuda":
+        return asked
+    flags = {"products": torch.backends.cuda.matmul.allow_tf32, "convolutions": torch.backends.cudnn.allow_tf32}
+    tf32 = [name for name, is_on in flags.items() if is_on]
+    return "tf32" if len(tf32) == len(flags) else f"fp32, {tf32[0]} tf32" if tf32 else "fp32"

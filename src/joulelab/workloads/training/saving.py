@@ -1,24 +1,31 @@
-"""Save a trained model, whole or not at all."""
+"""Save and load trained models, and write predictions; a file is there whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import pickle
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from joulelab.core.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from joulelab.workloads.training.ranks import Ranks
 
 NO, TEMPORARY = "no", "temporary"
+FULL = "is the disk full?"
 
 
-def check_file(asked: str) -> None:
+def check_file(given: Mapping[str, str], key: str) -> None:
     """Refuse a file that cannot be written: that would be known only after the training. Raises ConfigError."""
+    asked = given.get(key, NO)
     if asked in (NO, TEMPORARY):
         return
     path = Path(asked).expanduser()
@@ -26,7 +33,46 @@ def check_file(asked: str) -> None:
     if not os.access(path.parent, os.W_OK):
         why = f"{path.parent} cannot be written to" if path.parent.is_dir() else f"there is no folder {path.parent}"
     if why:
-        raise ConfigError(f"save is {asked!r}", why=why, next=f"name a file, {TEMPORARY} or {NO}")
+        raise ConfigError(f"{key} is {asked!r}", why=why, next=f"name a file, {TEMPORARY} or {NO}")
+
+
+def load_model(model: torch.nn.Module, asked: str) -> None:
+    """Give a model what a file that `save` wrote has learned. Raises ConfigError."""
+    try:
+        state = torch.load(Path(asked).expanduser(), map_location="cpu", weights_only=True, mmap=True)
+        model.load_state_dict(state)
+    except (OSError, RuntimeError, ValueError, EOFError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        then = "name a file that save= wrote, of a model with the same settings"
+        raise ConfigError("cannot load the model", where=asked, why=why[:300], next=then) from error
+
+
+def write_predictions(
+    batches: Sequence[torch.Tensor], columns: Sequence[str], asked: str, ranks: Ranks, samples: int
+) -> None:
+    """Write predictions as CSV, a row for each sample with its number, as often as it was predicted. Raises StoreError.
+
+    `samples` is how many there are over all ranks, of which each rank has every `ranks.count`-th. With several ranks
+    each writes a file of its own.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="joulelab-predictions-"))
+        path = Path(folder) / "predictions.csv" if asked == TEMPORARY else Path(asked).expanduser()
+        if ranks.count > 1:
+            path = path.with_name(f"{path.stem}-rank{ranks.rank}{path.suffix}")
+        why = ""
+        try:
+            with open_whole(path) as file:
+                file.write(f"sample,{','.join(columns)}\n".encode())
+                form = ",".join(["%d", *["%.8g"] * len(columns)]) + "\n"
+                numbers = itertools.cycle(range(ranks.rank, samples, ranks.count))
+                for batch in batches:
+                    rows = zip(batch.cpu().tolist(), numbers, strict=False)
+                    file.writelines((form % (number, *row)).encode() for row, number in rows)
+        except OSError as error:
+            why = f"{type(error).__name__}: {error}"
+        if ranks.any(bool(why)):
+            raise StoreError("cannot write the predictions", where=asked, why=why or "another rank failed", next=FULL)
 
 
 def save(model: torch.nn.Module, asked: str, ranks: Ranks) -> None:
@@ -36,7 +82,7 @@ def save(model: torch.nn.Module, asked: str, ranks: Ranks) -> None:
     state = _state(model, ranks)
     why = ranks.tell(lambda: _written(state, asked))
     if why:
-        raise StoreError("the model cannot be saved", where=asked, why=why, next="is the disk full?")
+        raise StoreError("the model cannot be saved", where=asked, why=why, next=FULL)
 
 
 def _written(state: dict[str, Any], asked: str) -> str:
@@ -61,10 +107,17 @@ def _state(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
 
 
 def _write(state: dict[str, Any], file: Path) -> None:
+    with open_whole(file) as opened:
+        torch.save(state, opened)
+
+
+@contextlib.contextmanager
+def open_whole(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file to write that appears under its name when it is complete and on disk."""
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with part.open("wb") as opened:
-            torch.save(state, opened)
+            yield opened
             opened.flush()
             os.fsync(opened.fileno())
         part.replace(file)

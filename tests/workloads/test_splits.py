@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads.data import load
+from joulelab.workloads.data import load, xray
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,3 +92,49 @@ def test_a_file_that_is_too_short_or_has_too_many_gaps_is_named_with_the_way_out
     with pytest.raises(ConfigError, match=r"too many gaps \(7% of the hours of the valid data"):
         load.split_countries(tmp_path, made, ends=ENDS)
     assert not list(made.iterdir())
+
+
+def write_covidx(folder: Path, **tables: str) -> None:
+    """Write a folder in Kaggle's form: for each table letters of sources, large where an image is positive."""
+    for part, letters in tables.items():
+        (folder / part).mkdir(parents=True)
+        lines = []
+        for number, letter in enumerate(letters):
+            name = f"{part}-{number}.png"
+            (folder / part / name).touch()
+            lines.append(f"patient {number} {name} {'positive' if letter.isupper() else 'negative'} {letter.lower()}")
+        (folder / f"{part}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_no_source_of_x_rays_is_in_training_and_test_data(tmp_path: Path) -> None:
+    write_covidx(tmp_path / "raw", train="r" * 40 + "S" * 30 + "cC" * 5 + "A", test="rrSSa")
+    made = tmp_path / "made"
+    made.mkdir()
+    rows = xray.split_covidx(tmp_path / "raw", made)
+    # r and S have one label; of a and c, a comes nearer to the study's share of 1.6 % and 8.3 %.
+    assert [tuple(row.values()) for row in rows] == [
+        ("train", 43, 34, "13696 + 2088", "c, r, s"),
+        ("valid", 4, 3, "76 + 74", rows[1]["sources"]),
+        ("test", 1, 1, "221 + 196", "a"),
+    ]
+    tables = {part: xray._read_table(made, part) for part in xray.PARTS}
+    assert [len(table) for table in tables.values()] == [77, 7, 2]
+    names = [file.name for table in tables.values() for file, _ in table]
+    assert len(set(names)) == len(names)
+    assert all(file.resolve().parent.parent == tmp_path / "raw" for table in tables.values() for file, _ in table)
+
+
+def test_what_is_wrong_in_kaggles_form_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read.*as COVIDx CXR-2 on Kaggle"):
+        xray.split_covidx(tmp_path, tmp_path)
+    write_covidx(tmp_path, train="rR", test="rR")
+    with pytest.raises(ConfigError, match="cannot be divided by their sources"):
+        xray.split_covidx(tmp_path, tmp_path)
+    (tmp_path / "test.txt").write_text("1 test-0.png perhaps s\n")
+    with pytest.raises(ConfigError, match=r"test.txt:1: this is no X-ray \(1 test-0.png perhaps s\)"):
+        xray.split_covidx(tmp_path, tmp_path)
+    (tmp_path / "test.txt").write_text("1 gone.png positive s\n")
+    with pytest.raises(ConfigError, match=r"test.txt:1: there is no image 'gone.png'"):
+        xray.split_covidx(tmp_path, tmp_path)
+    with pytest.raises(ConfigError, match="this is Kaggle's form: joulelab workload split xrays"):
+        xray._read_table(tmp_path, "train")

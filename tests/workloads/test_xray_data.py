@@ -75,10 +75,10 @@ def test_a_folder_is_read_with_its_labels_and_named_by_what_it_is(tmp_path: Path
     counts = {
         part: [(Path(str(k)), int(k >= none)) for k in range(none + some)] for part, (none, some) in xray.KNOWN.items()
     }
-    assert xray._has_counts(counts)
-    assert not xray._has_counts({**counts, "valid": counts["test"]})
+    assert xray.has_study_counts(counts)
+    assert not xray.has_study_counts({**counts, "valid": counts["test"]})
     once_more = {part: [(Path(), label) for _, label in rows] for part, rows in counts.items()}
-    assert not xray._has_counts(once_more)  # one image, again and again
+    assert not xray.has_study_counts(once_more)  # one image, again and again
     assert xray.name_of(xray.PUBLISHED, counts=True) == "ai-hero-health (by its counts)"
 
 

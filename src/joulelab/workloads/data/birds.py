@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import (
+    DrawnImages,
+    ImageFiles,
     images_in,
     made_once,
     pillow,
@@ -58,55 +61,28 @@ class Sizes:
         return self.images if part == "train" else self.classes * self.held_out
 
 
-class Files:
-    """Be a torch Dataset of image files: uint8 pixels, and the number of the class."""
-
-    def __init__(self, labelled: list[tuple[Path, int]], pixels: int) -> None:
-        self._labelled, self._size = labelled, (pixels, pixels)
-
-    def __len__(self) -> int:
-        return len(self._labelled)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        file, label = self._labelled[index]
-        image = read_image(file, "RGB", at_least=self._size)
-        if image.size != self._size:
-            image = image.resize(self._size, pillow().Image.Resampling.BILINEAR)
-        return to_tensor(image), label
-
-
-class Memory:
-    """Be a torch Dataset of images that were drawn beforehand: reading them costs nothing."""
-
-    def __init__(self, sizes: Sizes, part: str) -> None:
-        import torch
-
-        self._count, self._classes = sizes.count(part), sizes.classes
-        distinct = min(self._count, sizes.classes * MOST_IN_MEMORY)
-        drawn = np.stack([draw(part, k, sizes.classes, sizes.pixels) for k in range(distinct)])
-        self._pixels = torch.from_numpy(drawn).permute(0, 3, 1, 2).contiguous()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        return self._pixels[index % len(self._pixels)], index % self._classes
+def read_bird(file: Path, pixels: int) -> Any:
+    """Return an image as uint8 pixels, 3 x rows x columns."""
+    size = (pixels, pixels)
+    image = read_image(file, "RGB", at_least=size)
+    return to_tensor(image if image.size == size else image.resize(size, pillow().Image.Resampling.BILINEAR))
 
 
 def load(asked: str, sizes: Sizes, *, environ: Mapping[str, str] = os.environ) -> Data:
     """Return birds from what `data` asks for, or their stand-in. Raises ConfigError."""
     chosen = choose(asked, (FOLDER,), environ=environ, otherwise=FILES)
     if chosen == MEMORY:
-        drawn = [Memory(sizes, part) for part in PARTS]
+        drawn = [_draw_part(part, sizes) for part in PARTS]
         return Data(drawn[0], drawn[1], drawn[2], Source(MEMORY, real=False, samples=sizes.images))
     if isinstance(chosen, str):
-        folder = made_once(cache_folder(_cache_name(sizes), environ), lambda empty: _write(empty, sizes))
+        counts = f"{sizes.classes}-classes-{sizes.images}-{sizes.held_out}"
+        folder = cache_folder(f"synthetic-birds-{VERSION}-{counts}-{sizes.file_pixels}-pixels", environ)
+        made_once(folder, lambda empty: _write_stand_in(empty, sizes))
         name, real = FILES, False
     else:
         folder, name, real = chosen, name_of(FOLDER), True
-    train, valid, test = (Files(_labelled(folder, part, sizes), sizes.pixels) for part in PARTS)
+    read = partial(read_bird, pixels=sizes.pixels)
+    train, valid, test = (ImageFiles(_label_files(folder, part, sizes), read) for part in PARTS)
     return Data(train, valid, test, Source(name, real=real, samples=len(train), where=str(folder)))
 
 
@@ -129,12 +105,13 @@ def draw(part: str, number: int, classes: int, pixels: int) -> NDArray[np.uint8]
     return whole
 
 
-def _cache_name(sizes: Sizes) -> str:
-    counts = f"{sizes.classes}-classes-{sizes.images}-{sizes.held_out}"
-    return f"synthetic-birds-{VERSION}-{counts}-{sizes.file_pixels}-pixels"
+def _draw_part(part: str, sizes: Sizes) -> DrawnImages:
+    distinct = min(sizes.count(part), sizes.classes * MOST_IN_MEMORY)
+    drawn = [draw(part, k, sizes.classes, sizes.pixels) for k in range(distinct)]
+    return DrawnImages(drawn, sizes.count(part), sizes.classes)
 
 
-def _write(folder: Path, sizes: Sizes) -> None:
+def _write_stand_in(folder: Path, sizes: Sizes) -> None:
     for part in PARTS:
         names = [
             f"{part}/class-{k % sizes.classes:04}/{k // sizes.classes + 1:05}.jpg" for k in range(sizes.count(part))
@@ -146,13 +123,13 @@ def _write(folder: Path, sizes: Sizes) -> None:
         write_jpegs(folder, names, drawn, quality=QUALITY)
 
 
-def _labelled(folder: Path, part: str, sizes: Sizes) -> list[tuple[Path, int]]:
+def _label_files(folder: Path, part: str, sizes: Sizes) -> list[tuple[Path, int]]:
     """Return a part's files with the numbers of their classes; those of `train` are the same share of each class.
 
     Classes are numbered by their sorted names; where there are more than asked for, the first are taken.
     """
     found: list[tuple[int, int, Path]] = []
-    for label, name in enumerate(_classes(folder, sizes.classes)):
+    for label, name in enumerate(_list_classes(folder, sizes.classes)):
         inside = folder / part / name
         if not inside.is_dir():
             advice = f"{', '.join(PARTS)} need the same classes"
@@ -163,7 +140,7 @@ def _labelled(folder: Path, part: str, sizes: Sizes) -> list[tuple[Path, int]]:
     return [(file, label) for _, label, file in found]
 
 
-def _classes(folder: Path, wanted: int) -> list[str]:
+def _list_classes(folder: Path, wanted: int) -> list[str]:
     train = folder / "train"
     if not train.is_dir():
         advice = f"name the folder that holds {', '.join(PARTS)}, each with a folder for each class"

@@ -29,6 +29,49 @@ if TYPE_CHECKING:
 ENDINGS = (".jpg", ".jpeg", ".png")
 
 
+class ImageFiles:
+    """Be a torch Dataset of labelled files; `read` makes numbers of a file, and can be sent to a loader's process."""
+
+    def __init__(self, labelled: Sequence[tuple[Path, int]], read: Callable[[Path], Any]) -> None:
+        self.labelled, self._read = labelled, read
+
+    def __len__(self) -> int:
+        return len(self.labelled)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        file, label = self.labelled[index]
+        return self._read(file), label
+
+
+class DrawnImages:
+    """Be a torch Dataset of images that were drawn beforehand and come again and again: reading them costs nothing.
+
+    The class of image k is k modulo `classes`; `prepare` makes numbers of its pixels.
+    """
+
+    def __init__(
+        self,
+        drawn: Sequence[NDArray[np.uint8]],
+        count: int,
+        classes: int,
+        prepare: Callable[[Any], Any] | None = None,
+    ) -> None:
+        import torch
+
+        self._pixels = torch.stack([to_tensor(image) for image in drawn])
+        self._count, self._classes, self._prepare = count, classes, prepare
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        number = index % len(self._pixels)
+        pixels = self._pixels[number]
+        return self._prepare(pixels) if self._prepare else pixels, number % self._classes
+
+
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return `folder`, filled by `make` if it is not there; it appears whole, or not at all.
 

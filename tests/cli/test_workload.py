@@ -133,3 +133,21 @@ def test_run_measures_it_as_run_does(runs: Path) -> None:
 def test_inside_of_a_run_it_is_a_part_of_it(runs: Path) -> None:
     (row,) = measure(runs, "run", "-q", "--name", "outer", "--", *JOULELAB, "workload", "run", "burn", *SHORT)
     assert (row["name"], row["facts"]["workload"]) == ("outer", "burn")
+
+
+def test_split_writes_a_folder_whole_or_not_at_all_and_names_the_next_command(
+    call: Call, fail: Fail, tmp_path: Path
+) -> None:
+    raw, made = tmp_path / "raw", tmp_path / "new" / "made"
+    for part in ("train", "test"):
+        (raw / part).mkdir(parents=True)
+        rows = [(f"{part}-{k}.png", ("negative", "positive")[k % 2]) for k in range(6)]
+        (raw / f"{part}.txt").write_text("".join(f"{name} {name} {label} of-{part}\n" for name, label in rows))
+        for name, _ in rows:
+            (raw / part / name).touch()
+    shown = call("workload", "split", "xrays", raw, made).output
+    assert f"-> joulelab workload run vgg19bn-xray --set data={made}" in shown.replace("\n", "")
+    assert {file.name for file in made.iterdir()} == {"imgs", "train.csv", "valid.csv", "test.csv"}
+    assert fail("workload", "split", "xrays", raw, made, code=1).where == str(made)
+    assert fail("workload", "split", "load", raw, tmp_path / "other").where == str(raw)
+    assert not (tmp_path / "other").exists()

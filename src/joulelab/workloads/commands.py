@@ -1,9 +1,11 @@
-"""List, describe and measure workloads: `joulelab workload ls | info NAME | run NAME`."""
+"""List, describe and measure workloads, prepare their data: `joulelab workload ls | info | run | split`."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,15 +90,54 @@ def run_command(
 
     ctx.meta[RUNS_WORKLOAD] = True
     module = workload_registry.find_workload(workload)
-    words = module.command(_values(workload, module, preset, given))
+    values = _values(workload, module, preset, given)
+    words = module.command(values)
     if only_print:
         print_json({"command": words}) if options["as_json"] else click.echo(shlex.join(words))
         return
     if _is_recorded():
         _become(words)
+    workload_registry.prepare_workload([workload, *(f"{key}={value}" for key, value in values.items())], os.environ)
     labels = {"workload": workload} | ({"preset": preset} if preset else {}) | dict(options["labels"])
     own = {"name": options["name"] or workload, "labels": tuple(labels.items())}
     run_and_exit(tuple(words), **{**options, **own})
+
+
+@command.command("split", epilog=format_examples("joulelab workload split load ~/western-europe ~/data/ai-hero-energy"))
+@click.argument("kind", metavar="load|xrays", type=click.Choice(["load", "xrays"]))
+@click.argument("folder", metavar="FROM", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("to", metavar="TO", type=click.Path(path_type=Path))
+@click.option("--without", multiple=True, default=["lu"], help="Leave a country out; repeatable.", show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Decides which X-rays are for validation.")
+@json_option
+def split_command(kind: str, folder: Path, to: Path, without: tuple[str, ...], seed: int, as_json: bool) -> None:
+    """Make the tables of the HoreKa study of the data that Kaggle has.
+
+    FROM is the Western Europe Power Consumption Dataset (de.csv, fr.csv, ...) or COVIDx CXR-2 (train.txt, train, ...).
+    TO is a new folder for train.csv, valid.csv and test.csv. The study left Luxembourg out.
+    """
+    from joulelab.cli.output import print_blocks
+    from joulelab.core.errors import StoreError
+    from joulelab.report.tables import make_table
+    from joulelab.report.terminal import BLANK_LINE, TextLine
+    from joulelab.workloads.data import load, xray
+
+    try:
+        to.mkdir(parents=True)
+    except OSError as error:
+        raise StoreError("cannot make the folder", where=str(to), why=error.strerror, next="name a new one") from error
+    try:
+        rows = load.split_countries(folder, to, without) if kind == "load" else xray.split_covidx(folder, to, seed)
+    except BaseException:  # half of it would be taken for the whole
+        shutil.rmtree(to)
+        raise
+    if as_json:
+        print_json(rows)
+        return
+    workload = {"load": "lstm-load", "xrays": "vgg19bn-xray"}[kind]
+    advice = f"-> joulelab workload run {workload} --set data={shlex.quote(str(to))}"
+    table = make_table(tuple(rows[0]), [tuple(row.values()) for row in rows], left=(0, len(rows[0]) - 1))
+    print_blocks([table, BLANK_LINE, TextLine(advice, is_wrapped=False)])
 
 
 def _values(name: str, module: WorkloadModule, preset: str | None, given: Pairs) -> dict[str, str]:

@@ -117,7 +117,7 @@ class AmdSmi:
 
     def read_energy(self, gpu: AmdGpu) -> tuple[float, int]:
         """Return the energy accumulator (J) and the device's own time stamp of it (ns)."""
-        answer = self._call("energy", gpu, "amdsmi_get_energy_count")
+        answer = self._call_library("energy", gpu, "amdsmi_get_energy_count")
         if answer is None:
             return NAN, 0
         count = answer.get("energy_accumulator", answer.get("power"))  # so named before 6.2.1
@@ -125,7 +125,7 @@ class AmdSmi:
 
     def read_power(self, gpu: AmdGpu) -> tuple[float, float]:
         """Return current and average socket power (W)."""
-        answer = self._call("power", gpu, "amdsmi_get_power_info") or {}
+        answer = self._call_library("power", gpu, "amdsmi_get_power_info") or {}
         names = ("current_socket_power", "average_socket_power")
         now_w, average_w = (to_number(answer.get(name)) or NAN for name in names)
         return now_w, average_w
@@ -133,29 +133,29 @@ class AmdSmi:
     def read_state(self, gpu: AmdGpu) -> list[float]:
         """Return the columns of `STATE` up to the temperature (0..1, 0..1, B, Hz, Hz, degC)."""
         library = self._library
-        load = self._call("load", gpu, "amdsmi_get_gpu_activity") or {}
-        memory = self._call("memory", gpu, "amdsmi_get_gpu_memory_usage", library.AmdSmiMemoryType.VRAM)
+        load = self._call_library("load", gpu, "amdsmi_get_gpu_activity") or {}
+        memory = self._call_library("memory", gpu, "amdsmi_get_gpu_memory_usage", library.AmdSmiMemoryType.VRAM)
         row = [to_number(load.get(name), 0.01) for name in ("gfx_activity", "umc_activity")] + [to_number(memory)]
         for kind in ("GFX", "MEM"):
-            clock = self._call("clock", gpu, "amdsmi_get_clock_info", library.AmdSmiClkType[kind]) or {}
+            clock = self._call_library("clock", gpu, "amdsmi_get_clock_info", library.AmdSmiClkType[kind]) or {}
             row.append(to_number(clock.get("clk", clock.get("cur_clk")), 1e6))  # the second name before 6.2
         heat_c, now = NAN, library.AmdSmiTemperatureMetric.CURRENT
         for kind in ("HOTSPOT", "EDGE"):  # the edge where that is all there is
             if isnan(heat_c):
                 sensor = library.AmdSmiTemperatureType[kind]
-                heat_c = to_number(self._call("temperature", gpu, "amdsmi_get_temp_metric", sensor, now))
+                heat_c = to_number(self._call_library("temperature", gpu, "amdsmi_get_temp_metric", sensor, now))
         return [*row, heat_c]
 
     def read_caps_w(self, gpu: AmdGpu) -> tuple[float, float, float, float]:
         """Return the cap that is set, the lowest, the highest, the default (W)."""
-        answer = self._call("cap", gpu, "amdsmi_get_power_cap_info") or {}
+        answer = self._call_library("cap", gpu, "amdsmi_get_power_cap_info") or {}
         names = ("power_cap", "min_power_cap", "max_power_cap", "default_power_cap")
         now, lowest, highest, default = (_convert_cap_w(answer.get(name)) for name in names)
         return now, lowest, highest, default
 
     def read_pids(self, gpu: AmdGpu) -> tuple[int, ...] | None:
         """Return the processes on the GPU, None if the driver does not list them."""
-        answer = self._call("processes", gpu, "amdsmi_get_gpu_process_list")
+        answer = self._call_library("processes", gpu, "amdsmi_get_gpu_process_list")
         return None if answer is None else tuple(sorted({int(process["pid"]) for process in answer}))
 
     def set_cap_w(self, gpu: AmdGpu, cap_w: float) -> None:
@@ -181,7 +181,7 @@ class AmdSmi:
         model = (asic or {}).get("market_name") or "AMD GPU"
         return AmdGpu(index, uuid or "", model, (low, high) if not isnan(low) and high > 0 else None, handle)
 
-    def _call(self, value: str, gpu: AmdGpu, name: str, *arguments: Any) -> Any:
+    def _call_library(self, value: str, gpu: AmdGpu, name: str, *arguments: Any) -> Any:
         """Return the answer, None if the device does not have this value."""
         try:
             return getattr(self._library, name)(gpu.handle, *arguments)

@@ -17,7 +17,7 @@ SOURCE_NOTE = "meter.source"
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Say what a meter that works still cannot measure, why, and what to do about it."""
+    """Name a part that an open meter cannot measure, why, and what to do."""
 
     scope: str
     what: str
@@ -27,13 +27,13 @@ class Missing:
 
     @classmethod
     def from_error(cls, scope: str, error: JoulelabError) -> Missing:
-        """Return what an error says, for one scope."""
+        """Return the text of an error, for one scope."""
         return cls(scope, error.what, error.why or "", error.next or "", error.code)
 
 
 @runtime_checkable
 class HasEvents(Protocol):
-    """Tell what happened since the last call: the recorder drains it after each reading and stores it."""
+    """Report events since the last call: the recorder drains them after each reading and stores them."""
 
     def events(self) -> list[dict[str, Any]]:
         """Return events in order, each with `t` (monotonic ns) and `event`, and forget them."""
@@ -51,7 +51,7 @@ class FollowsWorkload(Protocol):
 
 @runtime_checkable
 class HasMissing(Protocol):
-    """Tell what this open meter cannot measure."""
+    """List the parts that this open meter cannot measure."""
 
     def missing(self) -> Sequence[Missing]:
         """Return what cannot be measured; fixed for the life of the meter."""

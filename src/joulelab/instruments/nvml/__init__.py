@@ -209,17 +209,19 @@ def open_module(nvml: Nvml, gpu: Gpu) -> PowerReader | None:
     if GRACE_HOPPER in gpu.name:
         fields[ENERGY] = (83, GPU)
     module = PowerReader(nvml, gpu, None, fields)
-    return module if module.columns and _exceeds(module, PowerReader(nvml, gpu, None, list_own_fields(gpu))) else None
+    return (
+        module if module.columns and _shows_more(module, PowerReader(nvml, gpu, None, list_own_fields(gpu))) else None
+    )
 
 
 def open_memory(nvml: Nvml, gpu: Gpu) -> PowerReader | None:
     """Return a reader of the average power of the GPU's memory; None if it shows none, or that of the GPU."""
     memory = PowerReader(nvml, gpu, None, {AVERAGE: (185, MEMORY)})
     whole = PowerReader(nvml, gpu, None, {AVERAGE: (185, GPU)})
-    return memory if memory.columns and whole.columns and _exceeds(whole, memory) else None
+    return memory if memory.columns and whole.columns and _shows_more(whole, memory) else None
 
 
-def _exceeds(whole: PowerReader, part: PowerReader) -> bool:
+def _shows_more(whole: PowerReader, part: PowerReader) -> bool:
     """Return whether a scope shows more than a part of it: a driver that ignores scopes shows the same for both."""
     try:
         pairs = list(zip(whole.read(), part.read(), strict=True))[INSTANT:]

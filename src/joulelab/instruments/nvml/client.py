@@ -95,7 +95,7 @@ class Nvml:
         except self.binding.NVMLError as error:
             raise explain_opening(error.value, str(error)) from error
         self._is_open = True
-        self._driver: str = self._ask(self.binding.nvmlSystemGetDriverVersion, "")
+        self._driver: str = self._ask_fact(self.binding.nvmlSystemGetDriverVersion, "")
 
     def close(self) -> None:
         """End NVML for this holder; others in this process go on."""
@@ -146,7 +146,7 @@ class Nvml:
                 failed[index] = explain_reading(error.value, str(error), f"gpu:{index} gives no answer")
         return found, failed
 
-    def _ask(self, function: Callable[..., Any], default: Any, *arguments: Any) -> Any:
+    def _ask_fact(self, function: Callable[..., Any], default: Any, *arguments: Any) -> Any:
         """Call a function of pynvml for a fact that may be missing; return `default` unless the device is gone."""
         try:
             return function(*arguments)
@@ -156,7 +156,7 @@ class Nvml:
             return default
 
     def _describe_gpu(self, index: int) -> Gpu:
-        nvml, ask = self.binding, self._ask
+        nvml, ask = self.binding, self._ask_fact
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         limits = ask(nvml.nvmlDeviceGetPowerManagementLimitConstraints, None, handle)
         capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, None, handle)
@@ -180,14 +180,14 @@ class Nvml:
 
     def _find_node(self, handle: Any) -> int | None:
         """Return the NUMA node of a GPU's PCI device, None if the kernel does not know it."""
-        info = self._ask(self.binding.nvmlDeviceGetPciInfo, None, handle)
+        info = self._ask_fact(self.binding.nvmlDeviceGetPciInfo, None, handle)
         bus = info.busIdLegacy if info is not None else b""
         name = (bus.decode() if isinstance(bus, bytes) else bus).lower()
         node = read_number(PCI / name / "numa_node") if name else None
         return node if node is not None and node >= 0 else None
 
     def _list_instances(self, parent: Any) -> list[Mig]:
-        nvml, ask = self.binding, self._ask
+        nvml, ask = self.binding, self._ask_fact
         found = []
         for index in range(ask(nvml.nvmlDeviceGetMaxMigDeviceCount, 0, parent)):
             try:
@@ -201,7 +201,7 @@ class Nvml:
 
 
 def load_binding() -> Any:
-    """Import pynvml; ctypes.util, which it imports and never uses, is loaded only when somebody calls it.
+    """Import pynvml; ctypes.util, which it imports and never uses, is loaded only when it is called.
 
     That is 1.7 of the 20 MB of a recorder: ctypes.util loads subprocess, tempfile, shutil and their libraries.
     """

@@ -1,6 +1,7 @@
-"""State what NVIDIA's power sensors do, per generation: how often they update, how much they see, how wrong they are.
+"""Describe NVIDIA's power sensors per generation: update period, share of time that they see, errors.
 
-Measured by Yang, Adamek and Armour (SC24, arXiv 2312.02741) on over 70 boards; what they did not measure says so.
+Measured by Yang, Adamek and Armour (SC24, arXiv 2312.02741) on over 70 boards; sensors that they did not measure are
+marked.
 """
 
 from __future__ import annotations
@@ -77,20 +78,12 @@ def find_sensor(architecture: int | None, capability: tuple[int, int] | None, na
 def power_specs(found: Sensor, model: str, limits: tuple[float, float] | None) -> tuple[Spec, Spec, Spec]:
     """Return the channels energy_j, power_instant_w, power_average_w of a GPU; limits in W."""
     window, update = found.window_s * 1000, found.update_s * 1000
-    share = f"sees {found.seen:.0%} of the time ({window:.0f} of {update:.0f} ms); {found.why}"
-
-    def accuracy(extra: str = "") -> Accuracy:
-        text = f"{found.name}: {share}{extra}"
-        # Counts of 1 mJ and 1 mW.
-        return Accuracy("assumed", found.gain, found.offset_w, 0.001, f"nvml:{model}", text)
-
-    extra = "" if found.seen == 1 else f"; {_COUNTER}"
-
-    def power(name: str, update_s: float, window_s: float) -> Spec:
-        return Spec(name, "power", "W", "power", update_s, window_s, found.seen, limits=limits, accuracy=accuracy())
-
-    return (
-        Spec("energy_j", "energy", "J", "counter", 0.1, None, found.seen, limits=limits, accuracy=accuracy(extra)),
-        power("power_instant_w", found.update_s, found.window_s),
-        power("power_average_w", 0.1, 1.0),
-    )
+    text = f"{found.name}: sees {found.seen:.0%} of the time ({window:.0f} of {update:.0f} ms); {found.why}"
+    # Counts of 1 mJ and 1 mW.
+    accuracy = Accuracy("assumed", found.gain, found.offset_w, 0.001, f"nvml:{model}", text)
+    counter = accuracy if found.seen == 1 else replace(accuracy, reference=f"{text}; {_COUNTER}")
+    energy = Spec("energy_j", "energy", "J", "counter", 0.1, None, found.seen, limits=limits, accuracy=counter)
+    instant = Spec("power_instant_w", "power", "W", "power", found.update_s, found.window_s, found.seen)
+    average = Spec("power_average_w", "power", "W", "power", 0.1, 1.0, found.seen)
+    powers = [replace(power, limits=limits, accuracy=accuracy) for power in (instant, average)]
+    return energy, powers[0], powers[1]

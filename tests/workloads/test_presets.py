@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import find_workload, merge_parameters
+from joulelab.workloads.commands import command
 from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
 from joulelab.workloads.training.step_limits import Goal
 
@@ -143,3 +145,45 @@ def test_a_model_to_load_has_to_be_there(tmp_path):
     parameters = merge_parameters("lstm-load", module.PARAMETERS, {"load": str(tmp_path / "none.pt"), "epochs": "0"})
     with pytest.raises(ConfigError, match="there is no such file"):
         module.command(parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_made"),
+    [
+        ("vgg19bn-xray", "auto", True),
+        ("vgg19bn-notebook", "synthetic-files", True),
+        ("vgg19bn-xray", "synthetic-memory", False),
+        ("xception-birds", "auto", True),
+        ("xception-birds", ".", False),
+        ("llava15-13b", "auto", True),
+        ("lstm-load", "auto", False),
+        ("lstm-notebook", "synthetic-files", True),
+    ],
+)
+def test_files_of_stand_ins_are_made_by_a_command_of_their_own(name, data, is_made, monkeypatch):
+    monkeypatch.delenv("JOULELAB_DATA", raising=False)
+    module = find_workload(name)
+    words = module.prepare(merge_parameters(name, module.PARAMETERS, {"data": data}))
+    assert (words is not None) == is_made
+    if words is not None:
+        assert words[3] == "--prepare"
+        assert f"data={data}" in words
+
+
+def test_published_data_is_not_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("JOULELAB_DATA", str(tmp_path))
+    (tmp_path / "birds-450").mkdir()
+    module = find_workload("xception-birds")
+    assert module.prepare(merge_parameters("xception-birds", module.PARAMETERS, {})) is None
+
+
+def test_stand_ins_are_made_before_measuring_starts(monkeypatch):
+    done = []
+    monkeypatch.setattr("subprocess.run", lambda argv, **_: done.append(argv[1:4]))
+    monkeypatch.setattr("joulelab.workloads.commands.run_and_exit", lambda words, **_: done.append(list(words[1:3])))
+    monkeypatch.setattr("joulelab.workloads.commands._is_recorded", lambda: False)
+    words = ["run", "vgg19bn-xray", "--preset", "smoke"]
+    result = CliRunner().invoke(command, words)
+    assert result.exit_code == 0, result.output
+    module = ["-m", "joulelab.workloads.vgg19bn_xray"]
+    assert done == [[*module, "--prepare"], module]

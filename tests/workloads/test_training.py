@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import joulelab  # noqa: E402
 from joulelab.core.errors import ConfigError, StoreError  # noqa: E402
 from joulelab.run.workload_registry import merge_parameters  # noqa: E402
+from joulelab.workloads import lstm_load  # noqa: E402
 from joulelab.workloads import resnet152_cifar10 as workload  # noqa: E402
 from joulelab.workloads.data.source import Data, Source  # noqa: E402
 from joulelab.workloads.training import launch, loop, saving  # noqa: E402
@@ -342,6 +343,13 @@ class TestLaunch:
     def test_wrong_words_end_with_two(self, capsys):
         assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words=["bach=3"]) == 2
         assert "did you mean 'batch'" in capsys.readouterr().err
+
+    def test_a_preparation_makes_the_files_and_trains_nothing(self, tmp_path, monkeypatch, reported, capsys):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        words = [launch.PREPARE, "data=synthetic-files", "countries=1", "hours=400"]
+        assert launch.main("lstm-load", lstm_load.PARAMETERS, lstm_load.task, words=words) == 0
+        assert [file.name for file in (tmp_path / "joulelab").glob("*/train.csv")] == ["train.csv"]
+        assert (reported, capsys.readouterr().out) == ([], "")
 
     def test_a_preset_may_be_named(self, capsys):
         words = ["preset=smok"]

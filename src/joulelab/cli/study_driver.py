@@ -54,6 +54,7 @@ def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
 
     cells = {cell.key: cell for cell in plan.cells}
     print_notice(f"{describe_size(plan)} in {shorten_path(study.folder)}, seed {study.seed}")
+    prepare_data(plan)
     with ExitStack() as stack:
         stack.callback(restore_at_start, os.environ, print_notice)
         executors = open_executors(study, plan, stack)
@@ -66,6 +67,21 @@ def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
             if jobs:
                 print_notice(f"these jobs continue: {', '.join(jobs)}; scancel {' '.join(jobs)} ends them")
         return outcome
+
+
+def prepare_data(plan: Plan) -> None:
+    """Make the stand-in data of reference workloads once, before a slot is measured. Raises ConfigError.
+
+    Jobs find it where the cache folder of this user is shared with the nodes.
+    """
+    from joulelab.run.workload_process import strip_own_locale
+    from joulelab.run.workload_registry import prepare_workload
+    from joulelab.study.nodes import TWIN
+
+    measured = [cell for cell in plan.cells if cell.workload.kind == "reference"]
+    simulated = {name for name, node in plan.nodes.items() if node.executor == TWIN}
+    for words in dict.fromkeys(tuple(c.argv()) for c in measured if c.workload.node_type not in simulated):
+        prepare_workload(words, strip_own_locale(os.environ))
 
 
 def open_executors(study: Study, plan: Plan, stack: ExitStack) -> dict[str, Executor]:

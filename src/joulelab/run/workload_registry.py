@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -46,7 +47,8 @@ class WorkloadModule(Protocol):
     """Describe the module (or entry point) of a reference workload.
 
     It may also have `STUDY` (a text: who trained it), `PRESETS` (name: changes to the defaults) and `NOTES`
-    (lines: corrections to the paper, assumptions); see `get_study`, `get_presets` and `get_notes`.
+    (lines: corrections to the paper, assumptions); see `get_study`, `get_presets` and `get_notes`. With
+    `prepare(parameters) -> argv | None` it names a command that makes its data, to be run before it is measured.
     """
 
     SUMMARY: str
@@ -137,6 +139,21 @@ def make_reference_command(words: Sequence[str]) -> list[str]:
     module = find_workload(words[0])
     given = read_pairs(words[1:], where=words[0])
     return module.command(merge_parameters(words[0], module.PARAMETERS, given, get_presets(module)))
+
+
+def prepare_workload(words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Make the data of a reference workload before it is measured, if it names a command for that. Raises ConfigError.
+
+    A command that fails is no error here: the workload meets the same problem, and reports it.
+    """
+    module = find_workload(words[0])
+    prepare = getattr(module, "prepare", None)
+    if prepare is not None:
+        given = read_pairs(words[1:], where=words[0])
+        argv = prepare(merge_parameters(words[0], module.PARAMETERS, given, get_presets(module)))
+        if argv is not None:
+            quiet = subprocess.DEVNULL
+            subprocess.run(argv, env=dict(environ), stdin=quiet, stdout=quiet, stderr=quiet, check=False)
 
 
 def read_pairs(words: Iterable[str], *, where: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, start
+from joulelab.workloads.training.launch import COMMON, YES_NO, main, make_preparation, one_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,6 +78,11 @@ def command(parameters: Mapping[str, str]) -> list[str]:
     images = () if parameters["data"] == "synthetic-memory" else ("PIL",)
     needs = ("torch", "transformers", *images)
     return start("joulelab.workloads.llava15_13b", PARAMETERS, parameters, check=read, needs=needs)
+
+
+def prepare(parameters: Mapping[str, str]) -> list[str] | None:
+    """Return the command that writes the stand-in's files, None without them. Raises ConfigError."""
+    return make_preparation("joulelab.workloads.llava15_13b", parameters, "llava")
 
 
 def read(parameters: Mapping[str, str]) -> None:

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, JUDGED, check_amounts, main, one_of, start
+from joulelab.workloads.data.source import MEMORY
+from joulelab.workloads.training.launch import COMMON, JUDGED, check_amounts, main, make_preparation, one_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +73,11 @@ NOTES = (
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
     return start("joulelab.workloads.lstm_load", PARAMETERS, parameters, check=read)
+
+
+def prepare(parameters: Mapping[str, str]) -> list[str] | None:
+    """Return the command that writes the stand-in's files, None without them. Raises ConfigError."""
+    return make_preparation("joulelab.workloads.lstm_load", parameters, "ai-hero-energy", otherwise=MEMORY)
 
 
 def read(parameters: Mapping[str, str]) -> None:

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.workloads import lstm_load
-from joulelab.workloads.training.launch import list_notebook_notes, list_notebook_parameters, start_notebook
+from joulelab.workloads.training.launch import (
+    list_base_parameters,
+    list_notebook_notes,
+    list_notebook_parameters,
+    start_notebook,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,3 +37,8 @@ NOTES = list_notebook_notes(lstm_load, FILE, "701.9 kJ and 1046 s")
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
     return start_notebook(NAME, FILE, lstm_load, SAME, parameters, needs=("torch", "matplotlib"))
+
+
+def prepare(parameters: Mapping[str, str]) -> list[str] | None:
+    """Return the command that writes the stand-in's files, None without them. Raises ConfigError."""
+    return lstm_load.prepare(list_base_parameters(lstm_load, parameters))

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.workloads import vgg19bn_xray
-from joulelab.workloads.training.launch import list_notebook_notes, list_notebook_parameters, start_notebook
+from joulelab.workloads.training.launch import (
+    list_base_parameters,
+    list_notebook_notes,
+    list_notebook_parameters,
+    start_notebook,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,3 +38,8 @@ NOTES = list_notebook_notes(vgg19bn_xray, FILE, "783.6 kJ and 966 s")
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
     return start_notebook(NAME, FILE, vgg19bn_xray, SAME, parameters, needs=("torch", "PIL", "matplotlib"))
+
+
+def prepare(parameters: Mapping[str, str]) -> list[str] | None:
+    """Return the command that writes the stand-in's files, None without them. Raises ConfigError."""
+    return vgg19bn_xray.prepare(list_base_parameters(vgg19bn_xray, parameters))

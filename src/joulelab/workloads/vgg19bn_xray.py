@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, JUDGED, YES_NO, check_amounts, main, one_of, start
+from joulelab.workloads.training.launch import (
+    COMMON,
+    JUDGED,
+    YES_NO,
+    check_amounts,
+    main,
+    make_preparation,
+    one_of,
+    start,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +84,11 @@ NOTES = (
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
     return start("joulelab.workloads.vgg19bn_xray", PARAMETERS, parameters, check=read, needs=("torch", "PIL"))
+
+
+def prepare(parameters: Mapping[str, str]) -> list[str] | None:
+    """Return the command that writes the stand-in's files, None without them. Raises ConfigError."""
+    return make_preparation("joulelab.workloads.vgg19bn_xray", parameters, "ai-hero-health")
 
 
 def read(parameters: Mapping[str, str]) -> None:

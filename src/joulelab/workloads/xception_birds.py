@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, JUDGED, main, one_of, start
+from joulelab.workloads.training.launch import COMMON, JUDGED, main, make_preparation, one_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +73,11 @@ RANDOM = "random"
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
     return start("joulelab.workloads.xception_birds", PARAMETERS, parameters, check=_read, needs=("torch", "PIL"))
+
+
+def prepare(parameters: Mapping[str, str]) -> list[str] | None:
+    """Return the command that writes the stand-in's files, None without them. Raises ConfigError."""
+    return make_preparation("joulelab.workloads.xception_birds", parameters, "birds-450")
 
 
 def _read(parameters: Mapping[str, str]) -> dict[str, int]:

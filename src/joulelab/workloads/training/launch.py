@@ -23,6 +23,7 @@ from joulelab.run.workload_registry import (
     refuse_missing_library,
     require_libraries,
 )
+from joulelab.workloads.data.source import FILES, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -63,6 +64,7 @@ DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"),
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each rank
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set in processes that torchrun started, not in its own
 FAILED, WRONG = 1, 2
+PREPARE = "--prepare"  # the first word of a program that only makes its data
 
 
 def start(
@@ -84,6 +86,19 @@ def start(
     return [sys.executable, "-m", module, *(f"{key}={parameters[key]}" for key in known)]
 
 
+def make_preparation(
+    module: str, parameters: Mapping[str, str], folder: str, *, otherwise: str = FILES
+) -> list[str] | None:
+    """Return the command that writes the files of a stand-in, None where the training reads other data.
+
+    `folder` is the name of the published data below $JOULELAB_DATA, `otherwise` the stand-in where it is missing.
+    Raises ConfigError.
+    """
+    if choose(parameters["data"], (folder,), otherwise=otherwise) != FILES:
+        return None
+    return [sys.executable, "-m", module, PREPARE, *(f"{key}={value}" for key, value in parameters.items())]
+
+
 def list_notebook_parameters(base: Any, same: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return the parameters of a notebook: those that it takes of its workload, and its own."""
     return {
@@ -103,6 +118,12 @@ def list_notebook_notes(base: Any, file: Path, published: str) -> tuple[str, ...
     )
 
 
+def list_base_parameters(base: Any, parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return all parameters of a notebook's workload: those of the notebook, and the defaults of the others."""
+    defaults = {key: default for key, (default, _) in base.PARAMETERS.items()}
+    return defaults | {key: value for key, value in parameters.items() if key in defaults}
+
+
 def start_notebook(
     name: str,
     file: Path,
@@ -116,7 +137,7 @@ def start_notebook(
 
     Raises ConfigError, MissingDependency.
     """
-    whole_set = {key: default for key, (default, _) in base.PARAMETERS.items()} | dict(parameters)
+    whole_set = list_base_parameters(base, parameters)
     check_common(whole_set)
     base.read(whole_set)
     for key in ("epochs", "copies", "repeats"):  # cells follow each other: none can be left out
@@ -179,10 +200,15 @@ def main(
 ) -> int:
     """Train as words ask for (those of this program unless given); return the exit code."""
     words = sys.argv[1:] if words is None else words
+    is_preparation = words[:1] == [PREPARE]
+    words = words[1:] if is_preparation else words
 
     def run() -> None:
         given = merge_parameters(name, known, read_pairs(words, where=name), presets)
         check_common(given)
+        if is_preparation:
+            task(given)
+            return
         become_ranks(given, words)
         with contextlib.ExitStack() as set_up:
             set_up.enter_context(joulelab.phase("set-up"))

@@ -63,7 +63,7 @@ def single(value, code=0):
 def test_all_in_one_call():
     answers = {83: (5_000, 0), 186: (250_000, 0), 185: (240_500, 0)}
     reader = PowerReader(Driver(nvmlDeviceGetFieldValues=fields(answers)), GPU, AVERAGE)
-    assert reader.read() == [5.0, 250.0, 240.5]
+    assert reader.read() == (5.0, 250.0, 240.5)
 
 
 @pytest.mark.parametrize(("plain", "row"), [(INSTANT, (7.0, 100.0, math.nan)), (AVERAGE, (7.0, math.nan, 100.0))])
@@ -113,7 +113,7 @@ def test_a_driver_that_fails_at_first_is_asked_again():
     with pytest.raises(ReadFailed):
         reader.read()
     call.code = 0
-    assert reader.read() == [1, 2, 3]
+    assert reader.read() == (1, 2, 3)
 
 
 def test_a_lost_device_gets_a_fresh_handle():

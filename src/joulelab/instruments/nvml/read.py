@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import struct
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ GPU, MODULE, MEMORY = 0, 1, 2
 GPU_FIELDS: Final = {ENERGY: (83, GPU), INSTANT: (186, GPU), AVERAGE: (185, GPU)}  # mJ, mW, mW
 # nvmlFieldValue_t: field, scope, time stamp and latency, which are not needed; value type, return code, value
 _FIELD: Final = struct.Struct("=24xIIQ")
+_FIELDS: Final = struct.Struct("=" + 3 * "24xIIQ")
 _MASKS: Final = {1: 0xFFFFFFFF, 2: 2**64 - 1, 3: 2**64 - 1}  # unsigned int, long, long long
 # Older drivers call a field that they do not know an invalid argument.
 _UNKNOWN: Final = client.ABSENT | {client.INVALID_ARGUMENT}
@@ -44,7 +46,7 @@ class PowerReader:
     # Few cache lines: after each sleep they are cold, which costs more than the calls themselves.
     __slots__ = (
         "_buffer", "_columns", "_count", "_gpu", "_handle", "_is_lost", "_nvml", "_pointer", "_read_fields", "_single",
-        "_wanted", "columns",
+        "_unpack", "_wanted", "columns",
     )  # fmt: skip
 
     def __init__(
@@ -71,21 +73,30 @@ class PowerReader:
 
     def read(self) -> Sequence[float]:
         """Return J, W, W; NaN for a column that the device has not. Raises ReadFailed, Denied, DeviceLost."""
-        row = [NAN, NAN, NAN]
         if self._is_lost:
             self._handle = self._nvml.find_handle(self._gpu.uuid)
             self._is_lost = False
-        got, failed = False, 0
         if self._columns:
             code = self._read_fields(self._handle, self._count, self._pointer)  # type: ignore[misc]
             if code:
                 raise self._explain_code(code)
-            for column, (kind, code, raw) in zip(self._columns, _FIELD.iter_unpack(self._buffer), strict=True):
-                if code:
-                    failed = code
-                else:
-                    row[column] = decode_value(kind, raw) / 1000
-                    got = True
+        if self._unpack is not None:  # the usual case, in little code: it is cold after each sleep
+            kind0, code0, energy, kind1, code1, instant, kind2, code2, average = self._unpack()
+            if not (code0 or code1 or code2) and kind0 in _MASKS and kind1 in _MASKS and kind2 in _MASKS:
+                masks = _MASKS[kind0], _MASKS[kind1], _MASKS[kind2]
+                return (energy & masks[0]) / 1000, (instant & masks[1]) / 1000, (average & masks[2]) / 1000
+        return self._collect_row()
+
+    def _collect_row(self) -> Sequence[float]:
+        """Return the row if not all columns come by one call, or some of them failed. Raises as `read`."""
+        row = [NAN, NAN, NAN]
+        got, failed = False, 0
+        for column, (kind, code, raw) in zip(self._columns, _FIELD.iter_unpack(self._buffer), strict=True):
+            if code:
+                failed = code
+            else:
+                row[column] = decode_value(kind, raw) / 1000
+                got = True
         for column, function, cell, pointer in self._single:
             code = function(self._handle, pointer)
             if code:
@@ -108,15 +119,17 @@ class PowerReader:
 
     def _arrange_fields(self, columns: Sequence[int]) -> None:
         """Lay out one array of fields for these columns, used in every call from now on."""
-        self._columns = list(columns)
+        self._columns = tuple(columns)
         array = (self._nvml.binding.c_nvmlFieldValue_t * max(1, len(columns)))()
         for cell, column in zip(array, columns, strict=False):
             cell.fieldId, cell.scopeId = self._wanted[column]
         self._buffer = memoryview((ctypes.c_char * (_FIELD.size * len(columns))).from_buffer(array))
         self._pointer = ctypes.byref(array)
         self._count = ctypes.c_int(len(columns))
+        has_all = self._columns == (ENERGY, INSTANT, AVERAGE)
+        self._unpack = partial(_FIELDS.unpack_from, self._buffer) if has_all else None
 
-    def _find_fields(self) -> list[int]:
+    def _find_fields(self) -> Sequence[int]:
         """Return the columns whose field this device has."""
         code = client.FUNCTION_NOT_FOUND
         if self._read_fields is not None:

@@ -59,8 +59,9 @@ class Paper:
     what is reproduced. Kinds: "identity", "finding", "outside" as they are; all else "predicted", the frame marks what
     the twin was calibrated on. `pictures(study, folder)` writes files and returns them, and raises MissingDependency
     without matplotlib; `tables(study)` returns the paper's own tables; `meters(study)` says in sentences what the
-    meters cost. `not_figures` names keys of published.toml that are no figures (`rows.0.2`), with the reason. `example`
-    is a change of the twin that moves figures, to be tried with --set.
+    meters cost. `not_figures` names keys of published.toml that are no figures (`rows.0.2`), with the reason.
+    `hardware` says what will differ from the paper on hardware. `example` is a change of the twin that moves figures,
+    to be tried with --set.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Paper:
     tables: Callable[[Study], Sequence[PublishedTable]] = _nothing
     meters: Callable[[Study], Sequence[str]] = _nothing
     not_figures: Mapping[str, str] = field(default_factory=dict)
+    hardware: str = ""
     example: str = "cooling.inlet_c=35"
 
 

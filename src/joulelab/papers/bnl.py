@@ -282,4 +282,7 @@ PAPER = Paper(
     pictures=pictures,
     tables=tables,
     meters=meters,
+    hardware="do not expect the paper's ResNet-152 figures on H100s: the 4.4 s that each step waits are calibrated "
+    "in the twin, and the workload does not have them; joulelab workload info resnet152-cifar10 lists options that "
+    "could explain a part of them",
 )

@@ -57,6 +57,7 @@ def summary(told: Told) -> list[tuple[str, str]]:
     if held.total:
         facts.append(("findings", f"{held.hits} of {held.total} hold"))
     facts.append(("energy", say.coverage(told.covered)))
+    facts += [("hardware", told.paper.hardware)] if told.paper.hardware else []
     if told.left:
         facts.append(("left", f"{told.left} of {told.slots} runs have no result"))
     facts += [("study", told.folder)] if told.folder else []

@@ -211,3 +211,15 @@ def _code(line: str) -> list[str]:
 def test_the_example_is_whole() -> None:
     table = tomllib.loads(EXAMPLE.read_text())
     assert {"gpu", "cpu", "dram", "host", "cooling", "supply", "workloads", "meters", "sources"} <= table.keys()
+
+
+def test_both_horeka_nodes_differ_by_the_mean_of_the_published_differences_as_their_files_admit() -> None:
+    green, blue = (nodefile.find(name).node for name in ("horeka-green", "horeka-blue"))
+    memory = 0.3  # load of the memory in the rows on CPUs
+    drawn = [
+        sum(gpu.idle_w for gpu in node.gpus) + node.host.idle_w + 2 * float(node.draws_w("dram:0", memory))
+        for node in (green, blue)
+    ]
+    published = [644.4 - 374.1, 621.5 - 370.6, 651.7 - 392.1, 644.5 - 377.4]  # cpu-mix less cpu-only, W
+    assert drawn[0] - drawn[1] == pytest.approx(262.0)
+    assert sum(published) / 4 == pytest.approx(262.0, abs=0.1)

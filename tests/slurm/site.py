@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from tests.study.bench import make_study
 
 from joulelab.instruments.slurm.client import Answer
-from joulelab.instruments.slurm.submission import JobQueue
 from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
+from joulelab.study.slurm.job_queue import JobQueue
 from joulelab.study.slurm.job_watch import Watch
 
 if TYPE_CHECKING:

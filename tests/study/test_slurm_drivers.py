@@ -10,11 +10,11 @@ import pytest
 from tests.slurm.site import AWAY, NONE, Site, executor
 
 from joulelab.core.process_identity import identify_process
-from joulelab.instruments.slurm.submission import JobState
 from joulelab.study.executors import Ended
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.driver import Sending
+from joulelab.study.slurm.job_queue import JobState
 from joulelab.study.slurm.queued import is_stuck, queued
 
 BOTH = "8_0|9|PENDING||Resources\n8_1|10|PENDING||Resources\n"

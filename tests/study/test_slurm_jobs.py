@@ -9,12 +9,12 @@ from tests.slurm.site import AWAY, DOWN, NO_DATABASE, NONE, Site, executor
 
 from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
 from joulelab.instruments.slurm.client import Answer, clean_environment
-from joulelab.instruments.slurm.submission import JobQueue, JobState
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.check import check
+from joulelab.study.slurm.job_queue import JobQueue, JobState
 from joulelab.study.slurm.job_watch import Seen, by_name
 from joulelab.study.slurm.task import Task, why, write_job
 

@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused, StoreError
-from joulelab.instruments.slurm.submission import JobQueue
 from joulelab.store.safe_files import open_regular
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.folder import read_cell
 from joulelab.study.nodes import USUAL
 from joulelab.study.slurm import sent
 from joulelab.study.slurm.check import check  # noqa: F401 - the lead asks the executor
+from joulelab.study.slurm.job_queue import JobQueue
 from joulelab.study.slurm.job_watch import Watch
 from joulelab.study.slurm.queued import going_on, in_order, is_stuck
 from joulelab.study.slurm.sender import Sender

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, MeterError
-from joulelab.instruments.slurm.submission import JobQueue
 from joulelab.study.slurm import options
+from joulelab.study.slurm.job_queue import JobQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import MeterError, Unavailable
-from joulelab.instruments.slurm.submission import JobState
+from joulelab.study.slurm.job_queue import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from joulelab.instruments.slurm.submission import JobQueue
+    from joulelab.study.slurm.job_queue import JobQueue
 
 # The database has so long to tell the end of a job that the controller knows of, or knows nothing of.
 SETTLE_S, LOST_S = 5.0, 60.0

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError
-from joulelab.instruments.slurm.submission import JobQueue
+from joulelab.study.slurm.job_queue import JobQueue
 from joulelab.study.slurm.job_watch import COMPLETING, by_name
 from joulelab.study.slurm.sent import read_sent
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from joulelab.instruments.slurm.submission import JobState
+    from joulelab.study.slurm.job_queue import JobState
 
 # Who only wants to look does not wait long.
 ANSWER_S = 10.0

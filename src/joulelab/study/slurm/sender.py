@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.instruments.slurm.submission import JobQueue
     from joulelab.study.nodes import NodeType
+    from joulelab.study.slurm.job_queue import JobQueue
     from joulelab.study.slurm.sent import Sent
 
 

@@ -108,6 +108,33 @@ def test_caps_and_gpus_reach_the_twin(study: Study) -> None:
 
 
 @pytest.mark.system
+def test_locked_clocks_and_caps_of_cpus_reach_the_twin(tmp_path: Path) -> None:
+    file = write(tmp_path, repeats=1)
+    knobs = "cap = [150, 260]\ngpus = [1, 2]"
+    file.write_text(file.read_text().replace(knobs, "clock = [1050, 2100]\ncpu_cap = [120, 350]\ngpus = [1]"))
+    saving = '[[workloads.train.stages]]\nname = "save"\nsamples = "images"\nhost_rate = 300\ncpu = 0.9\n'
+    (tmp_path / "node.toml").write_text(NODE + saving + METERS)
+    study = run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")
+    cells = {k: (c.knobs["clock"].value / 1e6, c.knobs["cpu_cap"].value) for k, c in study.cells().items()}
+    slots = {cells[slot.folder.parent.name]: slot for slot in slots_of(study)}
+    took, watts = {}, {}
+    for knobs_of, slot in slots.items():
+        took[knobs_of], joules = load_trial(slot).time_s, read_truth(slot.folder)["energy_j"]
+        watts[knobs_of] = [joules[point] / took[knobs_of] for point in ("gpu:0", "cpu:0")]
+    assert took[1050, 350] > took[2100, 350] + 0.9 * 40, "epochs of 20 s take twice as long"
+    assert watts[1050, 350][0] < 0.5 * watts[2100, 350][0]
+    assert took[2100, 120] > took[2100, 350] + 0.5 * 10, "saving takes longer"
+    assert watts[2100, 120][1] < watts[2100, 350][1]
+    with open_run(slots[1050, 120].run) as opened:
+        told = [(e["scope"], e["unit"], e["asked"]) for e in opened.events() if e["event"] == "cap-set"]
+    assert sorted(told) == [("cpu:0", "W", 120.0), ("gpu:0", "Hz", 1.05e9)]
+    file.write_text(file.read_text().replace("[120, 350]", "[20]").replace("[1050, 2100]", "[100]"))
+    plan = replaced(read_study(file).plan, str(tmp_path / "node.toml"))
+    with pytest.raises(JoulelabError, match="clock of 100 MHz cannot be locked"):
+        check_plan(plan, {})
+
+
+@pytest.mark.system
 def test_the_results_are_those_of_any_study(study: Study) -> None:
     results = gather(study)
     assert len(results.cells) == 4

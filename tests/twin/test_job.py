@@ -131,23 +131,19 @@ def test_a_cap_that_is_not_enforced_slows_nothing(tmp_path, clock):
 
 
 def test_locked_clocks_take_power_and_speed(truth, clock):
-    lock_clocks(truth, 1470)  # 70 % of 2100
+    truth.lock_clock(0, 1470, START)  # 70 % of 2100
     seen = run(truth, clock)
     watts = 18 + 242 * 0.49
     assert seen.seconds == pytest.approx(0.25 * RTX6000.stretch(watts / 260))
     assert energy(truth, "gpu:0", seen) == pytest.approx(watts * seen.seconds)
 
 
-def lock_clocks(truth: Truth, mhz: int) -> None:
-    with truth._editing(0) as state:
-        state["sm_lock_max_mhz"] = mhz
-
-
 def test_clocks_that_are_locked_meanwhile(truth, clock):
-    clock.plan(START + 220_000_000, lambda: lock_clocks(truth, 1050))
+    clock.plan(START + 220_000_000, lambda: truth.lock_clock(0, 1050, clock.now()))
     seen = run(truth, clock, work=20, speed=50.0)
     watts = 18 + 242 / 4
-    assert seen.seconds == pytest.approx(0.2 + 0.2 * RTX6000.stretch(watts / 260), abs=0.1)  # to a few ticks
+    assert RTX6000.stretch(watts / 260) > 2, "a cap of that power would slow it more than half the clock can"
+    assert seen.seconds == pytest.approx(0.2 + 0.2 * 2, abs=0.02)  # to one tick
     assert truth.power("gpu:0", seen.done.end_ns - 1) == pytest.approx(watts)
 
 

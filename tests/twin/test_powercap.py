@@ -61,6 +61,33 @@ def test_the_tree_looks_like_the_kernels(truth: Truth, tmp_path: Path) -> None:
         assert (package / "enabled").read_text() == "1\n"
 
 
+def test_a_limit_that_is_written_caps_the_package_and_its_cores(tmp_path: Path) -> None:
+    node = Node(gpus=(), packages=2)
+    with Truth.create(tmp_path / "truth", node, profiles={"cpu": profile.constant(1.0)}) as truth:
+        clock = Clock(truth)
+        flaws = PowercapFlaws(period_s=3600)
+        with PowercapServer(truth, tmp_path / "tree", flaws, now=clock) as server:
+            limit = tmp_path / "tree" / "intel-rapl:0" / "constraint_0_power_limit_uw"
+            shown = [truth.power("cpu:0", clock.t_ns)]
+            for text in ("200000000\n", "1000000\n", "", "350000000\n"):
+                limit.write_text(text)
+                clock.t_ns += 10**9
+                server.update()
+                shown.append(truth.power("cpu:0", clock.t_ns))
+            lowest = 90 + 260 / 16  # at a quarter of the clock
+            assert shown == pytest.approx([350, 200, lowest, lowest, 350]), (
+                "a file that is being written changes nothing"
+            )
+            at_200 = truth.start_ns + 10**9
+            assert truth.power("core:0", at_200) == pytest.approx(25 + 0.85 * (200 - 90))
+            assert truth.power("cpu:1", at_200) == 350
+            assert truth.energy("cpu:0", truth.start_ns, clock.t_ns) == pytest.approx(350 + 200 + 2 * lowest)
+            limit.write_text("120000000\n")
+            (limit.parent / "enabled").write_text("0\n")
+            server.update()
+            assert truth.power("cpu:0", clock.t_ns) == 350, "limits that are off"
+
+
 def test_energies_are_true_and_in_place(truth: Truth, tmp_path: Path) -> None:
     clock, flaws = Clock(truth), PowercapFlaws(period_s=3600, gain={"cpu:1": 1.1})
     with PowercapServer(truth, tmp_path / "tree", flaws, now=clock) as server, contextlib.ExitStack() as stack:

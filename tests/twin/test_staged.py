@@ -198,12 +198,23 @@ def test_a_cap_that_is_set_meanwhile_slows_what_is_left(truth: Truth, clock: Vir
 
 def test_locked_clocks_slow_it(truth: Truth, clock: VirtualStop) -> None:
     before = run(truth, clock, Ask({"epochs": 1}, (0,)))
-    with truth._editing(0) as state:
-        state["sm_lock_max_mhz"] = 1050
+    truth.lock_clock(0, 1050, clock.now())
     after = run(truth, clock, Ask({"epochs": 1}, (0,)))
     assert after.seconds > 1.3 * before.seconds
     middle = (after.times[1][0] + after.times[1][1]) // 2
     assert truth.power("gpu:0", middle) < 100
+
+
+def test_a_cap_of_the_cpus_slows_a_run_on_them_as_in_virtual_time(truth: Truth, clock: VirtualStop) -> None:
+    for package in range(2):
+        truth.set_cpu_cap(package, 62.0, clock.now())
+    seen = run(truth, clock, Ask({}))
+    laid = lay_out(FOUND.node, BIRDS, Ask({}, cpu_caps={0: 62.0, 1: 62.0}), When(), 3)
+    free = lay_out(FOUND.node, BIRDS, Ask({}), When(), 3)
+    assert seen.seconds == pytest.approx(SCALE * (laid.end_ns - laid.start_ns) / NS, rel=1e-3)
+    assert laid.end_ns > free.end_ns
+    joules = truth.energy("cpu:1", seen.begin_ns, seen.end_ns)
+    assert joules == pytest.approx(SCALE * laid.energy("cpu:1", laid.start_ns, laid.end_ns), rel=1e-3)
 
 
 def test_a_signal_ends_it_and_all_idles(truth: Truth, clock: VirtualStop) -> None:

@@ -69,6 +69,31 @@ def test_the_c_library_shows_what_the_model_says(make_twin: Callable[..., Twin],
         assert shown[gpu][1] == pytest.approx(float(board.celsius(given)), abs=0.51)
 
 
+LOCKED = """
+h = n.nvmlDeviceGetHandleByIndex(0)
+n.nvmlDeviceSetGpuLockedClocks(h, 210, 1050)
+time.sleep(0.3)
+read = lambda: [n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM),
+    n.nvmlDeviceGetUtilizationRates(h).gpu, n.nvmlDeviceGetCurrentClocksThrottleReasons(h)]
+locked = read()
+n.nvmlDeviceResetGpuLockedClocks(h)
+n.nvmlDeviceSetApplicationsClocks(h, n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_MEM), 1470)
+time.sleep(0.3)
+print(json.dumps([locked, read()]))
+"""
+
+
+@pytest.mark.system
+def test_a_locked_clock_takes_power_of_any_load(make_twin: Callable[..., Twin]) -> None:
+    twin = make_twin(Node(gpus=(RTX6000,), packages=0, spread=0.0), {"gpu": profile.constant(1.0)})
+    a = monotonic_ns()
+    locked, application = twin.run(LOCKED)
+    assert locked == [round(1000 * (18 + 242 / 4)), 1050, 100, 2]
+    assert application[:3] == [round(1000 * (18 + 242 * 0.49)), 1470, 100]
+    assert twin.truth.power("gpu:0", monotonic_ns()) == pytest.approx(18 + 242 * 0.49)
+    assert twin.truth.power("gpu:0", a) == 260
+
+
 def test_bmcs_show_the_same_fans_and_temperatures(tmp_path: Path) -> None:
     node = Node(gpus=(H100, H100), packages=1, spread=0.06)
     profiles = {"gpu:0": profile.constant(0.5), "gpu:1": profile.constant(0.0)}

@@ -86,6 +86,31 @@ def test_a_cap_holds_the_power_and_takes_time() -> None:
     assert capped.energy("fans", 110 * NS, 130 * NS) <= free.energy("fans", 110 * NS, 130 * NS)
 
 
+def test_a_locked_clock_takes_dynamic_power_and_time_but_no_more_than_the_clock() -> None:
+    wanted = 18 + 0.9 * (42 + 0.8 * 200)
+    for mhz, slower in ((1680, GPU.stretch((18 + 0.64 * (wanted - 18)) / wanted)), (1050, 2.0)):
+        found = run(ask=Ask({}, (0,), clocks={0: mhz}))
+        assert watts(found, "gpu:0", 20) == pytest.approx([18 + (mhz / 2100) ** 2 * (wanted - 18)])
+        assert (found.end_ns - found.start_ns) / NS == pytest.approx(20 + 60 * slower)
+    both = run(ask=Ask({}, (0,), caps={0: 100.0}, clocks={0: 1680}))
+    assert watts(both, "gpu:0", 20) == [100], "the stronger one counts"
+    assert both.end_ns == run(ask=Ask({}, (0,), caps={0: 100.0})).end_ns
+
+
+def test_a_cap_of_the_cpus_takes_power_and_time_of_what_they_do() -> None:
+    stages = (Stage(samples=600, rate=20, cpu=0.8), Stage(samples=60, host_rate=6, cpu=0.8), Stage(seconds=5, cpu=0.8))
+    model, ask = Model(stages=stages, epochs=1, parameters={}), Ask({}, cpu_caps={0: 100.0})
+    free, capped = run(model, Ask({})), run(model, ask)
+    assert watts(free, "cpu:0", 10) == pytest.approx([140])
+    assert watts(capped, "cpu:0", 10, 55) == pytest.approx([100, 100])
+    assert watts(capped, "core:0", 10) == pytest.approx([25 + 0.85 * 60])
+    assert (free.end_ns - free.start_ns) / NS == pytest.approx(45)
+    assert (capped.end_ns - capped.start_ns) / NS == pytest.approx(40 * (100 / 60) ** 0.5 + 5)
+    on_gpu = run(model, replace(ask, gpus=(0,)))
+    assert (on_gpu.end_ns - on_gpu.start_ns) / NS == pytest.approx(30 + 10 * (100 / 60) ** 0.5 + 5)
+    assert watts(run(model, replace(ask, cpu_caps={0: 1.0})), "cpu:0", 10) == pytest.approx([40 + 120 / 16])
+
+
 def test_a_seed_gives_the_same_and_another_one_not() -> None:
     def told(seed: int) -> tuple[int, float]:
         found = run(NOISY, seed=seed)

@@ -45,11 +45,12 @@ def write(path: Path, node: Node, segments: Mapping[str, Segments], start_ns: in
         leaf = {"name": name, "segments_at": at, "segment_capacity": len(rows) + room, "segments": len(rows)}
         tables.append((at, rows.tobytes()))
         at = _aligned(at + (len(rows) + room) * rows.itemsize)
-        if index < len(gpus):
-            default = round(node.gpus[index].default_cap_w * 1000)
+        if name.startswith(("gpu", "cpu")):
+            cap_mw = round(node.gpus[index].default_cap_w * 1000) if index < len(gpus) else layout.NO_CAP_MW
             leaf |= {"caps_at": at, "cap_capacity": CAPS, "caps": 1}
-            tables.append((at, np.array([(layout.ALWAYS, default)], dtype=layout.CAP).tobytes()))
+            tables.append((at, np.array([(layout.ALWAYS, cap_mw, 0)], dtype=layout.CAP).tobytes()))
             at = _aligned(at + CAPS * layout.CAP.itemsize)
+        if index < len(gpus):
             _fill_gpu(gpus[index], node, index, start_ns)
         fill(leaves[index], leaf)
     values_of_head = {

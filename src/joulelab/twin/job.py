@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twin.job_notes import LEAD_S, Board, Done, clocked_w, fed
+from joulelab.twin.job_notes import LEAD_S, Board, Done, fed
 from joulelab.twin.staged import Staged, model_of
 from joulelab.twin.truth import Truth
 from joulelab.twin.workload_progress import Ask
@@ -106,7 +106,7 @@ class Runner:
         draw = random.Random(job.seed).gauss(0.0, job.noise) if job.noise else 0.0  # noqa: S311 - not a secret
         self._speed: float = job.speed * count * job.scaling ** math.log2(count) * math.exp(draw)
         self._full_w = {gpu: self._draw_w(gpu, job.load) for gpu in job.gpus}
-        gpus = {gpu: truth.node.gpus[gpu] for gpu in job.gpus}
+        gpus = {gpu: truth.node.board(gpu) for gpu in job.gpus}
         self._models = {gpu: replace(one, slowdown=job.slowdown or one.slowdown) for gpu, one in gpus.items()}
 
     def run(self) -> Done:
@@ -123,14 +123,13 @@ class Runner:
         """Return what a GPU draws without a cap but its default (W)."""
         return min(float(self._truth.node.draws_w(f"gpu:{gpu}", load)), self._truth.node.gpus[gpu].default_cap_w)
 
-    def _wanted_w(self, gpu: int) -> float:
-        """Return what a GPU wants now (W)."""
-        return clocked_w(self._truth, gpu, self._full_w[gpu])
-
-    def _rate(self, wanted_w: Mapping[int, float], t_ns: int) -> float:
+    def _rate(self, t_ns: int) -> float:
         """Return steps per second at a time: the slowest GPU holds up the others."""
-        shares = {gpu: min(w, self._truth.limit_w(gpu, t_ns)) / self._full_w[gpu] for gpu, w in wanted_w.items()}
-        return self._speed / max(self._models[gpu].stretch(share) for gpu, share in shares.items())
+        truth = self._truth
+        return self._speed / max(
+            one.slow_down(self._full_w[gpu], truth.limit_w(gpu, t_ns), truth.locked_mhz(gpu))
+            for gpu, one in self._models.items()
+        )
 
     def _warm_up(self, begin_ns: int) -> int:
         watts = {gpu: self._draw_w(gpu, WARM_UP_LOAD * self._job.load) for gpu in self._job.gpus}
@@ -141,17 +140,16 @@ class Runner:
         return max(end_ns, self._now()) + round(LEAD_S * NS)
 
     def _work(self, begin_ns: int) -> Done:
-        wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
         if self._stop.signal is not None:
             return Done(0, begin_ns, begin_ns, self._stop.signal)
-        self._board.put(fed(self._truth.node, wanted_w), begin_ns)
+        self._board.put(fed(self._truth.node, self._full_w), begin_ns)
         self._stop.wait_until(begin_ns)
         last_ns, done, told = begin_ns, 0.0, 0
         with contextlib.ExitStack() as stack:
             phases = self._phases(stack)
             while told < self._job.work and self._stop.signal is None:
                 phases(told)
-                rate = self._rate(wanted_w, last_ns)
+                rate = self._rate(last_ns)
                 due_ns = last_ns + math.ceil((self._job.work - done) / rate * NS)
                 # The end is announced ahead, as every change of power is.
                 is_last = due_ns - last_ns <= round((TICK_S + LEAD_S) * NS) and due_ns - self._now() > 0
@@ -159,17 +157,10 @@ class Runner:
                     self._board.clear(due_ns)
                 self._stop.wait_until(due_ns if is_last else last_ns + round(TICK_S * NS))
                 now_ns = due_ns if is_last and self._stop.signal is None else self._now()
-                done += (rate + self._rate(wanted_w, now_ns)) / 2 * (now_ns - last_ns) / NS
+                done += (rate + self._rate(now_ns)) / 2 * (now_ns - last_ns) / NS
                 last_ns = now_ns
                 told = self._tell(told, self._job.work if now_ns == due_ns else math.floor(done))
-                wanted_w = self._follow_clocks(wanted_w)
         return Done(told, begin_ns, last_ns, self._stop.signal)
-
-    def _follow_clocks(self, before: Mapping[int, float]) -> dict[int, float]:
-        wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
-        if wanted_w != before:
-            self._board.put(fed(self._truth.node, wanted_w), self._now() + round(LEAD_S * NS))
-        return wanted_w
 
     def _tell(self, told: int, done: int) -> int:
         """Report whole steps that are new, and print a line; return how many there are."""

@@ -36,7 +36,7 @@ _PACKAGE: Final = ("cpu", "core")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Hold what a job asks of a node: `watts` of its GPUs without their caps, and loads (0 to 1) of the rest.
+    """Hold what a job asks of a node: `watts` of its GPUs if nothing holds them down, and loads (0 to 1) of the rest.
 
     `packages` are the share of time that each is awake, the load of its cores, and that of its memory.
     """
@@ -74,12 +74,6 @@ def fed(node: Node, watts: Mapping[int, float]) -> Asked:
 def folder_of(truth: Truth) -> Path:
     """Return where the notes of a twin's jobs are; a twin that something else moves has none."""
     return truth.path.with_name("jobs")
-
-
-def clocked_w(truth: Truth, gpu: int, full_w: float) -> float:
-    """Return what a GPU wants now (W), with the clock that is locked, if one is."""
-    locked = truth.locked_mhz(gpu)
-    return full_w if locked is None else truth.node.board(gpu).clocked_w(full_w, locked)
 
 
 class Board:

@@ -16,6 +16,7 @@ import numpy as np
 MAGIC = b"JLTWIN\x00\x01"
 NEVER = 2**63 - 1
 ALWAYS = -(2**62)
+NO_CAP_MW = 2**62
 PROCESSES = 64
 INSTANCES = 8
 
@@ -29,7 +30,7 @@ def _type(*fields: tuple[object, ...]) -> np.dtype[np.void]:
 
 
 SEGMENT = _type(("t_ns", "i8"), ("start_w", "f8"), ("end_w", "f8"))
-CAP = _type(("t_ns", "i8"), ("cap_mw", "i8"))
+CAP = _type(("t_ns", "i8"), ("cap_mw", "i8"), ("sm_mhz", "i8"))  # a clock of 0 is not locked
 PROCESS = _type(
     ("pid", "u4"),
     ("kind", "u4"),

@@ -23,6 +23,7 @@ MIB = 1 << 20
 FULL_RPM = 13_000.0
 COOLING_S = 5.0  # what is warm, and fans that cool it, are shown as the mean power of so long has them
 CLOCK_POWER = 2.0  # dynamic power goes with this power of the clock: between that of a fixed voltage, 1, and 3
+LEAST_CLOCK = 0.25  # assumed: a CPU's lowest clock, as a share of its highest; no cap gets it lower
 _FAN_KNOTS = 26
 _SPREAD = 1 << 32  # the stream of draws for the spread; those of the sensors are the GPUs' numbers
 
@@ -91,9 +92,24 @@ class Gpu:
         a, k = self.slowdown
         return 1.0 if share >= 1 else 1 + a * (math.pow(share, -k) - 1)
 
-    def clocked_w(self, wanted_w: float, mhz: float) -> float:
-        """Return what it draws (W) at a clock that is held down (MHz), if it wants so much at full clock."""
-        return self.idle_w + (wanted_w - self.idle_w) * math.pow(min(mhz / self.sm_max_mhz, 1.0), CLOCK_POWER)
+    def clock_share(self, mhz: float | None) -> float:
+        """Return the share of its dynamic power that a locked clock (MHz) leaves; None is no lock."""
+        return 1.0 if mhz is None else math.pow(min(mhz / self.sm_max_mhz, 1.0), CLOCK_POWER)
+
+    def clocked_w(self, wanted_w: float, mhz: float | None) -> float:
+        """Return its power (W) at a locked clock (MHz), if it draws `wanted_w` at full clock."""
+        return self.idle_w + (wanted_w - self.idle_w) * self.clock_share(mhz)
+
+    def slow_down(self, full_w: float, cap_w: float, mhz: float | None = None) -> float:
+        """Return the factor by which a cap (W) and a locked clock (MHz) prolong work that draws `full_w` without them.
+
+        Where the clock alone holds it down, work takes as long as under a cap of the same power, but never longer than
+        the clock is lower.
+        """
+        clocked_w = self.clocked_w(full_w, mhz)
+        if cap_w < clocked_w:
+            return self.stretch(cap_w / full_w)
+        return 1.0 if mhz is None else min(self.stretch(clocked_w / full_w), max(self.sm_max_mhz / mhz, 1.0))
 
     def sm_mhz(self, wanted_w: Floats | float, given_w: Floats | float, busy: Floats | float) -> Floats:
         """Return the SM clock (MHz) at which it draws what a cap leaves of what it wants; at rest without a load.
@@ -128,6 +144,19 @@ class Cpu:
         """Return the power (W): awake for that share of the time, with that load of all cores."""
         least_w = self.idle_w if self.awake_w is None else self.awake_w
         return self.idle_w + awake * (least_w - self.idle_w) + load * (self.max_w - least_w)
+
+    def held_w(self, cap_w: float) -> float:
+        """Return the power (W) that a cap holds a package to: the cap, or that of the lowest clock if it is higher."""
+        return max(cap_w, self.idle_w + math.pow(LEAST_CLOCK, CLOCK_POWER) * (self.max_w - self.idle_w))
+
+    def slow_down(self, wanted_w: float, cap_w: float) -> float:
+        """Return the factor by which a cap (W) prolongs work that draws `wanted_w` without it, by the lower clock."""
+        given_w = min(wanted_w, self.held_w(cap_w))
+        return 1.0 if given_w >= wanted_w else ((wanted_w - self.idle_w) / (given_w - self.idle_w)) ** (1 / CLOCK_POWER)
+
+    def core_w(self, package_w: float) -> float:
+        """Return the power (W) of the cores of a package that draws `package_w`."""
+        return self.core_idle_w + self.core_share * (package_w - self.idle_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +351,7 @@ class Node:
             factor = self.factor(int(number))
             return gpu.idle_w * factor, gpu.max_w * factor
         if kind == "core":
-            return self.cpu.core_idle_w, self.cpu.core_idle_w + self.cpu.core_share * (self.cpu.max_w - self.cpu.idle_w)
+            return self.cpu.core_idle_w, self.cpu.core_w(self.cpu.max_w)
         parts: dict[str, Cpu | Dram | Host] = {"cpu": self.cpu, "dram": self.dram, "host": self.host}
         part = parts[kind]
         return part.idle_w, part.max_w

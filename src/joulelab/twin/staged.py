@@ -14,7 +14,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.twin.course import Course
-from joulelab.twin.job_notes import LEAD_S, Asked, Board, Done, clocked_w
+from joulelab.twin.job_notes import LEAD_S, Asked, Board, Done
 from joulelab.twin.workload_progress import Ask, Model, Step, check_names, names_used, step_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Staged:
         check_names(model, ask.parameters, "job")
         self._truth, self._scale, self._stop, self._now = truth, scale, stop, now
         self._ask = ask
-        self._course = Course(truth.node, model, replace(ask, caps=self._limits_w()), seed)
+        self._course = Course(truth.node, model, self._ask_now(), seed)
         idle = [name for name in ask.parameters if name not in names_used(model)]
         if idle:
             say(f"without effect in the model of the workload: {', '.join(idle)}")
@@ -136,25 +136,20 @@ class Staged:
                 self._announce(piece, at_ns)
             yield at_ns, piece
 
-    def _limits_w(self) -> dict[int, float]:
-        now_ns = self._now()
-        return {gpu: self._truth.limit_w(gpu, now_ns) for gpu in self._ask.gpus}
+    def _ask_now(self) -> Ask:
+        """Return what the run is given, with the caps and clocks of now."""
+        now_ns, truth = self._now(), self._truth
+        caps = {gpu: truth.limit_w(gpu, now_ns) for gpu in self._ask.gpus}
+        clocks = {gpu: float(mhz) for gpu in self._ask.gpus if (mhz := truth.locked_mhz(gpu)) is not None}
+        return replace(self._ask, caps=caps, clocks=clocks, cpu_caps=truth.cpu_caps(now_ns))
 
     def _lasts_s(self, piece: int) -> float:
         """Return how long a whole piece lasts (s) under the caps and clocks of now."""
-        number, limits = int(self._course.of[piece]), self._limits_w()
-        step, clocks = self._course.steps[number], tuple(map(self._truth.locked_mhz, limits))
-        key = (id(step.stage), tuple(limits.values()), clocks)
+        step, ask = self._course.steps[int(self._course.of[piece])], self._ask_now()
+        key = (id(step.stage), *(tuple(limits.items()) for limits in (ask.caps, ask.clocks, ask.cpu_caps)))
         if key not in self._slower:
-            caps = {gpu: min(cap_w, self._clocked_w(gpu, step)) for gpu, cap_w in limits.items()}
-            now = step_of(self._truth.node, step.stage, replace(self._ask, caps=caps))
-            self._slower[key] = now.seconds / step.seconds
+            self._slower[key] = step_of(self._truth.node, step.stage, ask).seconds / step.seconds
         return self._scale * self._widths[piece] * self._slower[key]
-
-    def _clocked_w(self, gpu: int, step: Step) -> float:
-        one, more = self._truth.node.gpus[gpu], self._truth.node.factor(gpu)
-        wanted_w = more * float(one.draws_w(step.busy, step.occupied))
-        return clocked_w(self._truth, gpu, min(wanted_w, one.default_cap_w))
 
     def _announce(self, piece: int, at_ns: int) -> None:
         """Let the node draw from a time on what a piece asks for; the end asks for nothing."""
@@ -162,7 +157,7 @@ class Staged:
             self._board.clear(at_ns)
             return
         course = self._course
-        watts = {gpu: clocked_w(self._truth, gpu, float(wanted[piece])) for gpu, wanted in self._wanted.items()}
+        watts = {gpu: float(wanted[piece]) for gpu, wanted in self._wanted.items()}
         loads = (float(course.awake[piece]), float(course.cpu[piece]), float(course.memory[piece]))
         packages = dict.fromkeys(range(self._truth.node.packages), loads)
         self._board.put(Asked(watts, float(course.host[piece]), packages), at_ns)

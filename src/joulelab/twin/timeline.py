@@ -116,7 +116,7 @@ def lay_out(node: Node, model: Model, ask: Ask, when: When, seed: int) -> Timeli
     at_ns = when.start_ns + np.rint(course.begins * NS).astype(np.int64)
     t_ns = np.concatenate([[begin], at_ns, [end]])
     wanted = {leaf: _wanted_w(node, leaf, course) for leaf in node.leaves()}
-    leaves = {leaf: _curve(t_ns, _under_cap(node, leaf, watts, ask)) for leaf, watts in wanted.items()}
+    leaves = {leaf: _curve(t_ns, _hold_down(node, leaf, watts, ask)) for leaf, watts in wanted.items()}
     spans = [
         Span(step.stage.name, step.epoch, int(marks[k]), int(marks[k + 1]), step.samples)
         for k, step in enumerate(course.steps)
@@ -133,11 +133,18 @@ def _wanted_w(node: Node, leaf: str, course: Course) -> Floats:
     return np.concatenate([[idle_w], course.watts(leaf), [idle_w]])
 
 
-def _under_cap(node: Node, leaf: str, watts: Floats, ask: Ask) -> Floats:
-    kind, _, number = leaf.partition(":")
-    if kind != "gpu":
-        return watts
-    return np.minimum(watts, (ask.caps or {}).get(int(number), node.gpus[int(number)].default_cap_w))
+def _hold_down(node: Node, leaf: str, watts: Floats, ask: Ask) -> Floats:
+    """Return what a leaf draws (W) of what it wants, under its cap and locked clock."""
+    kind, _, text = leaf.partition(":")
+    number = int(text or 0)
+    if kind == "gpu":
+        one = node.board(number)
+        clocked = one.idle_w + (watts - one.idle_w) * one.clock_share(ask.clocks.get(number))
+        return np.minimum(clocked, ask.caps.get(number, one.default_cap_w))
+    if kind in ("cpu", "core") and number in ask.cpu_caps:
+        held_w = node.cpu.held_w(ask.cpu_caps[number])
+        return np.minimum(watts, held_w if kind == "cpu" else node.cpu.core_w(held_w))
+    return watts
 
 
 def _curve(t_ns: Ints, watts: Floats) -> Curve:

@@ -18,7 +18,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.twin import compose, layout, points, records, script
-from joulelab.twin.leaf import Caps, LeafCurve, pieces, segment_rows
+from joulelab.twin.leaf import FREE, LeafCurve, Limits, pieces, segment_rows
 from joulelab.twin.model import Node
 
 if TYPE_CHECKING:
@@ -173,18 +173,18 @@ class Truth:
 
     def _leaf_curve(self, index: int) -> Curve:
         cache, leaf = self._curves[index], self._leaves[index]
-        count, edits = int(leaf["segments"]), int(leaf["cap_edits"])
+        count, edits = int(leaf["segments"]), int(self._leaves[self._capped(index)]["cap_edits"])
         gpu = self._gpu_of(index)
         state = (count, edits, int(self._gpus[gpu]["flaws"]["generation"]) if gpu is not None else 0)
         if state == cache.state:
             return cache.curve
         rows = self._array(layout.SEGMENT, int(leaf["segments_at"]), count)
-        caps = self._limits(index)
-        begin = cache.changed_from(rows, caps, count)
+        limits = self._limits(index)
+        begin = cache.changed_from(rows, limits, count)
         if begin is not None:
-            cache.curve.replace_from(pieces(rows, caps, begin))
+            cache.curve.replace_from(pieces(rows, limits, self.node.range_w(self.leaves[index])[0], begin))
             self._whole_from = begin if self._whole_from is None else min(self._whole_from, begin)
-        cache.state, cache.caps = state, caps
+        cache.state, cache.limits = state, limits
         return cache.curve
 
     def _whole_curve(self, point: str) -> Curve:
@@ -240,17 +240,33 @@ class Truth:
 
     def set_cap(self, gpu: int, cap_w: float, t_ns: int | None = None) -> None:
         """Set the requested cap of a GPU in W from `t_ns` (now) on; later changes are dropped. Raises ConfigError."""
+        lowest, highest = (int(self._gpu(gpu)[key]) / 1000 for key in ("min_cap_mw", "max_cap_mw"))
+        if not lowest <= cap_w <= highest:
+            raise ConfigError(f"cap {cap_w} W is not within {lowest:g} to {highest:g} W", where=f"gpu:{gpu}")
+        self._append_limit(int(self._gpu(gpu)["leaf"]), t_ns, cap_mw=round(cap_w * 1000))
+
+    def lock_clock(self, gpu: int, mhz: int | None, t_ns: int | None = None) -> None:
+        """Lock the SM clock of a GPU to at most `mhz` (None: unlock) from `t_ns` (now) on, as NVML's call does."""
+        self._append_limit(int(self._gpu(gpu)["leaf"]), t_ns, sm_mhz=mhz or 0)
+        with self._editing(gpu) as state:
+            state["sm_lock_max_mhz"] = mhz or 0
+
+    def set_cpu_cap(self, package: int, cap_w: float | None, t_ns: int | None = None) -> None:
+        """Set the cap of a CPU package in W (None: no cap) from `t_ns` (now) on. Raises ConfigError."""
+        cap_mw = layout.NO_CAP_MW if cap_w is None else round(cap_w * 1000)
+        self._append_limit(self._index(f"cpu:{package}"), t_ns, cap_mw=cap_mw)
+
+    def _append_limit(self, index: int, t_ns: int | None, **changes: int) -> None:
+        """Add a row to the caps and clocks of a leaf: the last one before `t_ns` with some changes."""
         with self._writing():
-            record = self._leaves[int(self._gpu(gpu)["leaf"])]
-            lowest, highest = (int(self._gpu(gpu)[key]) / 1000 for key in ("min_cap_mw", "max_cap_mw"))
-            if not lowest <= cap_w <= highest:
-                raise ConfigError(f"cap {cap_w} W is not within {lowest:g} to {highest:g} W", where=f"gpu:{gpu}")
+            record = self._leaves[index]
             at_ns = monotonic_ns() if t_ns is None else t_ns
             history = self._array(layout.CAP, int(record["caps_at"]), int(record["caps"]))
             count = int(np.searchsorted(history["t_ns"], at_ns, side="right"))
             if count == record["cap_capacity"]:
                 raise ConfigError("no room for more caps", where=str(self.path))
-            row = np.array([(at_ns, round(cap_w * 1000))], dtype=layout.CAP)
+            row = history[count - 1 : count].copy()
+            compose.fill(row[0], {"t_ns": at_ns, **changes})
             os.pwrite(self._fd, row.tobytes(), int(record["caps_at"]) + count * row.itemsize)
             record["caps"] = count + 1
             record["cap_edits"] += 1
@@ -258,35 +274,55 @@ class Truth:
     def caps(self, gpu: int, t_ns: int) -> tuple[float, float]:
         """Return the requested and the enforced cap of a GPU in W at a time."""
         with self._lock:
-            times, requested, enforced = self._caps(int(self._gpu(gpu)["leaf"]))
-            index = int(np.searchsorted(times, t_ns, side="right")) - 1
-            return float(requested[index]), float(enforced[index])
+            caps = self._caps(int(self._gpu(gpu)["leaf"]))
+            index = caps.find(t_ns)
+            return float(caps.requested_w[index]), float(caps.enforced_w[index])
 
     def limit_w(self, gpu: int, t_ns: int) -> float:
         """Return the cap that holds the power of a GPU down (W) at a time, infinite where caps are not enforced."""
         with self._lock:
-            times, _, limits = self._limits(int(self._gpu(gpu)["leaf"]))
-            return float(limits[int(np.searchsorted(times, t_ns, side="right")) - 1])
+            limits = self._limits(int(self._gpu(gpu)["leaf"]))
+            return float(limits.enforced_w[limits.find(t_ns)])
+
+    def cpu_caps(self, t_ns: int) -> dict[int, float]:
+        """Return the caps of the CPU packages that have one (W), at a time."""
+        found = {}
+        for package in range(self.node.packages):
+            rows = self._history(self._index(f"cpu:{package}"))
+            cap_mw = int(rows["cap_mw"][max(int(np.searchsorted(rows["t_ns"], t_ns, side="right")) - 1, 0)])
+            if cap_mw != layout.NO_CAP_MW:
+                found[package] = cap_mw / 1000
+        return found
 
     def locked_mhz(self, gpu: int) -> int | None:
         """Return the highest SM clock that a GPU is locked to (MHz) now, None where it is not."""
-        return int(self._gpu(gpu)["state"]["sm_lock_max_mhz"]) or None
+        return int(self._history(int(self._gpu(gpu)["leaf"]))["sm_mhz"][-1]) or None
 
-    def _limits(self, index: int) -> Caps:
+    def _history(self, index: int) -> npt.NDArray[Any]:
+        leaf = self._leaves[index]
+        return self._array(layout.CAP, int(leaf["caps_at"]), int(leaf["caps"]))
+
+    def _capped(self, index: int) -> int:
+        """Return the leaf whose caps hold a leaf down: cores go by their package."""
+        kind, _, number = self.leaves[index].partition(":")
+        return self._index(f"cpu:{number}") if kind == "core" else index
+
+    def _limits(self, index: int) -> Limits:
         """Return the same as `_caps`, with no limit where caps are shown but not enforced."""
-        times, requested, enforced = self._caps(index)
-        gpu = self._gpu_of(index)
+        limits, gpu = self._caps(index), self._gpu_of(index)
         if gpu is not None and self._gpus[gpu]["flaws"]["unenforced_caps"]:
-            enforced = np.full_like(enforced, np.inf)
-        return times, requested, enforced
+            return limits._replace(enforced_w=np.full_like(limits.enforced_w, np.inf))
+        return limits
 
-    def _caps(self, index: int) -> Caps:
-        """Return from when on which caps (W) are requested and enforced on a leaf."""
-        gpu = self._gpu_of(index)
+    def _caps(self, index: int) -> Limits:
+        """Return from when on which caps (W) and clocks hold a leaf down."""
+        kind, gpu = self.leaves[index].partition(":")[0], self._gpu_of(index)
+        if kind not in ("gpu", "cpu", "core"):
+            return FREE
+        history = self._history(self._capped(index))
         if gpu is None:
-            return np.array([layout.ALWAYS]), np.array([np.inf]), np.array([np.inf])
-        leaf, flaws = self._leaves[index], self._gpus[gpu]["flaws"]
-        history = self._array(layout.CAP, int(leaf["caps_at"]), int(leaf["caps"]))
+            return self._package_caps(history, of_cores=kind == "core")
+        flaws = self._gpus[gpu]["flaws"]
         forget_ns, outside_ns = int(flaws["forget_cap_ns"]), int(flaws["outside_cap_ns"])
         events = np.array([t for t in (forget_ns, outside_ns) if t != layout.NEVER], dtype=np.int64)
         times = np.unique(np.append(history["t_ns"], events))
@@ -295,7 +331,15 @@ class Truth:
         forgotten = (times >= forget_ns) & (history["t_ns"][entry] < forget_ns)
         requested = np.where(forgotten, int(self._gpus[gpu]["default_cap_mw"]) / 1000, requested)
         limit = np.where(times >= outside_ns, int(flaws["outside_cap_mw"]) / 1000, np.inf)
-        return times, requested, np.minimum(requested, limit)
+        one = self.node.gpus[gpu]
+        share = np.array([one.clock_share(int(mhz) or None) for mhz in history["sm_mhz"][entry]])
+        return Limits(times, requested, np.minimum(requested, limit), share)
+
+    def _package_caps(self, history: npt.NDArray[Any], *, of_cores: bool) -> Limits:
+        cpu = self.node.cpu
+        asked = [np.inf if mw == layout.NO_CAP_MW else float(mw) / 1000 for mw in history["cap_mw"]]
+        held = [cpu.core_w(cpu.held_w(cap_w)) if of_cores else cpu.held_w(cap_w) for cap_w in asked]
+        return Limits(history["t_ns"].copy(), np.array(asked), np.array(held), np.ones(len(asked)))
 
     def _gpu(self, gpu: int) -> Any:
         if not 0 <= gpu < len(self._gpus):

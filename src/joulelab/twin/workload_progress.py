@@ -1,7 +1,8 @@
 """Model how a workload gets on: its stages, what they ask of GPUs, CPUs and memory, and how long they take.
 
 A stage's time has four parts: `seconds` as such, samples that the host handles one after another, a fixed cost of each
-step, and samples that the devices share. Only the last is shorter on more GPUs and longer under a cap.
+step, and samples that the devices share. Only the last is shorter on more GPUs, and longer under caps and locked clocks
+of the devices; a cap of the CPUs prolongs what the host handles, too.
 """
 
 from __future__ import annotations
@@ -97,11 +98,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Hold what a run is given: parameters, GPUs (none: it runs on the CPUs), and caps (W) where there are any."""
+    """Hold what a run is given: parameters, GPUs (none: it runs on the CPUs), and what holds them down.
+
+    `caps` (W) and `clocks` (MHz) are by GPU, where there are any; `cpu_caps` (W) by package.
+    """
 
     parameters: Mapping[str, float]
     gpus: tuple[int, ...] = ()
-    caps: Mapping[int, float] | None = None
+    caps: Mapping[int, float] = field(default_factory=dict)
+    clocks: Mapping[int, float] = field(default_factory=dict)
+    cpu_caps: Mapping[int, float] = field(default_factory=dict)
 
 
 def steps(node: Node, model: Model, ask: Ask) -> list[Step]:
@@ -133,26 +139,31 @@ def step_of(node: Node, stage: Stage, ask: Ask) -> Step:
     occupied = stage.intensity * (each / (each + stage.half_batch) if each and stage.half_batch else 1.0)
     seconds = float(stage.seconds)
     if samples and stage.host_rate:
-        seconds += samples / stage.host_rate
+        seconds += samples / stage.host_rate * slow_cpus(node, stage, ask)
     if samples and batch:
         count_of = samples / batch
         seconds += (math.ceil(count_of) if count_of < bounds.MOST else count_of) * stage.step_s
     if samples and stage.rate:
-        seconds += samples / (stage.rate * count) * stretch(node, stage.busy, occupied, ask)
+        slower = slow_gpus(node, stage.busy, occupied, ask) if ask.gpus else slow_cpus(node, stage, ask)
+        seconds += samples / (stage.rate * count) * slower
     done = samples if stage.rate else 0.0  # what the host alone handles is done by another stage
     return Step(stage, None, seconds, stage.busy if ask.gpus else 0.0, occupied if ask.gpus else 0.0, done)
 
 
-def stretch(node: Node, busy: float, occupied: float, ask: Ask) -> float:
-    """Return by how much work on the GPUs takes longer under their caps: the slowest holds up the others."""
+def slow_gpus(node: Node, busy: float, occupied: float, ask: Ask) -> float:
+    """Return how many times as long work on the GPUs takes under caps and locked clocks: the slowest GPU counts."""
     worst = 1.0
     for gpu in ask.gpus:
-        one = node.gpus[gpu]
-        wanted = float(one.draws_w(busy, occupied)) * node.factor(gpu)
-        full = min(wanted, one.default_cap_w)
-        cap = (ask.caps or {}).get(gpu, one.default_cap_w)
-        worst = max(worst, one.stretch(min(cap, full) / full))
+        one = node.board(gpu)
+        full_w = min(float(one.draws_w(busy, occupied)), one.default_cap_w)
+        worst = max(worst, one.slow_down(full_w, ask.caps.get(gpu, one.default_cap_w), ask.clocks.get(gpu)))
     return worst
+
+
+def slow_cpus(node: Node, stage: Stage, ask: Ask) -> float:
+    """Return how many times as long work on the CPUs takes under their caps: the slowest package counts."""
+    wanted_w = float(node.cpu.draws_w(stage.awake, stage.cpu))
+    return max((node.cpu.slow_down(wanted_w, cap_w) for cap_w in ask.cpu_caps.values()), default=1.0)
 
 
 def _holds(stage: Stage, known: Mapping[str, float]) -> bool:

@@ -1,8 +1,13 @@
-"""Serve a powercap tree: the files of Linux' RAPL driver, kept up to date in place from a truth file."""
+"""Serve a powercap tree: the files of Linux' RAPL driver, kept up to date in place from a truth file.
+
+A limit of a package that is written there caps its power in the truth file from the next update on (10 ms); the time
+windows of limits, and those of memory, are shown and have no effect.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -80,6 +85,7 @@ class PowercapServer:
         self._truth, self._now = truth, now
         self._flaws = flaws or PowercapFlaws()
         self._zones: dict[str, _Zone] = {}
+        self._caps: dict[int, float | None] = {}  # by package, as last passed on to the truth
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="twin-powercap", daemon=True)
         if wrong := set(self._flaws.gain) - set(truth.points):
@@ -108,6 +114,7 @@ class PowercapServer:
             package = control / f"intel-rapl:{j}"
             self._add(package, f"cpu:{j}", f"package-{j}")
             _constraints(package, node.cpu.max_w)
+            self._caps[j] = self._read_cap(j)
             self._add(package / f"intel-rapl:{j}:0", f"core:{j}", "core")
             self._add(package / f"intel-rapl:{j}:1", f"dram:{j}", "dram")
             _constraints(package / f"intel-rapl:{j}:1", node.dram.max_w)
@@ -129,9 +136,23 @@ class PowercapServer:
         return (self._flaws.base_uj + int(joules * 1e6)) % (self._flaws.range_uj + 1)
 
     def update(self) -> None:
-        """Write the energies of now."""
+        """Take the caps that were written meanwhile, and write the energies of now."""
+        for package, known_w in self._caps.items():
+            with contextlib.suppress(OSError, ValueError):  # a file that is being written
+                cap_w = self._read_cap(package)
+                if cap_w != known_w:
+                    self._truth.set_cpu_cap(package, cap_w, self._now())
+                    self._caps[package] = cap_w
         for point, zone in self._zones.items():
             zone.write(self.energy_uj(point, self._now()))
+
+    def _read_cap(self, package: int) -> float | None:
+        """Return the lower of both limits of a package (W), None where they are off. Raises OSError, ValueError."""
+        folder = self.root / "intel-rapl" / f"intel-rapl:{package}"
+        if not int((folder / "enabled").read_text()):
+            return None
+        limits = [int((folder / f"constraint_{n}_power_limit_uw").read_text()) / 1e6 for n in (0, 1)]
+        return min((limit for limit in limits if limit > 0), default=None)
 
     def _run(self) -> None:
         period_ns = round(self._flaws.period_s * NS)

@@ -12,7 +12,7 @@ from joulelab.core.text import suggest_name
 from joulelab.twin.workload_progress import Ask, check_names, names_used
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from joulelab.twin.workload_progress import Model
 
 FLAGS = {"true": 1.0, "false": 0.0}
-UNKNOWN = ("clock", "cpu_cap")
-OWN = ("cap", "gpus", *UNKNOWN)  # knobs of joulelab's own
+OWN = ("cap", "clock", "cpu_cap", "gpus")  # knobs of joulelab's own
+LEAST_CPU_CAP = 0.1  # of a package's rated power, as the setter has it
+LEAST_MHZ = 210
 SPECIAL = ("preset",)  # what it stands for is looked up
 
 
@@ -45,7 +46,13 @@ def ask_of(described: Description, node: NodeType, cell: PlannedCell) -> Ask:
     """Return what a cell asks for. Raises ConfigError for GPUs or caps that the node does not have."""
     _, model = model_of(described, cell)
     gpus = _gpus(described.node, node, cell)
-    return Ask(_parameters(cell, model), gpus, _caps(described.node, gpus, cell))
+    return Ask(
+        _parameters(cell, model),
+        gpus,
+        caps=_read_limits(described.node, gpus, cell, "cap"),
+        clocks=_read_limits(described.node, gpus, cell, "clock"),
+        cpu_caps=_read_limits(described.node, range(described.node.packages), cell, "cpu_cap"),
+    )
 
 
 def _gpus(node: Node, kind: NodeType, cell: PlannedCell) -> tuple[int, ...]:
@@ -59,23 +66,33 @@ def _gpus(node: Node, kind: NodeType, cell: PlannedCell) -> tuple[int, ...]:
     return tuple(range(count))
 
 
-def _caps(node: Node, gpus: tuple[int, ...], cell: PlannedCell) -> dict[int, float]:
-    wrong = next((name for name in UNKNOWN if name in cell.knobs), None)
-    if wrong is not None:
-        raise ConfigError(f"a twin has no {wrong}", where=f"knob {wrong}", next="use cap (W of each GPU)")
-    if "cap" not in cell.knobs:
+def _read_limits(node: Node, devices: Iterable[int], cell: PlannedCell, knob: str) -> dict[int, float]:
+    """Return the caps (W) or clocks (MHz) that a knob sets, by GPU or CPU package. Raises ConfigError."""
+    if knob not in cell.knobs:
         return {}
-    if not gpus:
-        raise ConfigError("there is no GPU to cap", where="knob cap", why=f"the cell uses none of {node.name}")
-    value, caps = cell.knobs["cap"], {}
-    for gpu in gpus:
-        one = node.gpus[gpu]
-        watts = float(value.value) * (one.default_cap_w if value.unit == "share" else 1.0)
-        if not one.min_cap_w <= watts <= one.max_cap_w:
-            why = f"{one.name} takes {one.min_cap_w:g} to {one.max_cap_w:g} W"
-            raise ConfigError(f"a cap of {watts:g} W cannot be set", where="knob cap", why=why)
-        caps[gpu] = watts
-    return caps
+    value, limits = cell.knobs[knob], {}
+    for device in devices:
+        if knob == "cpu_cap":
+            name, unit, lowest, highest = "the CPU", "W", LEAST_CPU_CAP * node.cpu.max_w, node.cpu.max_w
+            usual = highest
+        else:
+            one = node.gpus[device]
+            name, unit, lowest, highest, usual = one.name, "W", one.min_cap_w, one.max_cap_w, one.default_cap_w
+            if knob == "clock":
+                unit, lowest, highest = "MHz", LEAST_MHZ, one.sm_max_mhz
+        number = float(value.value) * {"share": usual, "Hz": 1e-6}.get(str(value.unit), 1.0)
+        if not lowest <= number <= highest:
+            what = (
+                f"a clock of {number:g} MHz cannot be locked"
+                if unit == "MHz"
+                else f"a cap of {number:g} W cannot be set"
+            )
+            raise ConfigError(what, where=f"knob {knob}", why=f"{name} takes {lowest:g} to {highest:g} {unit}")
+        limits[device] = number
+    if not limits:
+        what = "there is no CPU package to cap" if knob == "cpu_cap" else "there is no GPU to cap"
+        raise ConfigError(what, where=f"knob {knob}", why=f"the cell uses none of {node.name}")
+    return limits
 
 
 def said_of(cell: PlannedCell) -> dict[str, str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DRIVER = "twin"
 READ_NS = 150_000  # a call of the library
 SLOW_S = 1.0
-SW_POWER_CAP = 4.0  # the bit of nvmlClocksEventReasons
+LOCKED_CLOCK, SW_POWER_CAP = 2.0, 4.0  # bits of nvmlClocksEventReasons
 HELD = 0.6  # share of a GPU's memory that a workload holds
 IDLE_MIB = 500
 
@@ -75,23 +75,25 @@ def _states(bench: Bench, stream: Stream, gpu: int) -> Rows:
     t0 = bench.times(stream.period_s, 1e-9 * READ_NS * (gpu + 8))
     _, curve = timeline.curve(f"gpu:{gpu}")
     load = timeline.load(gpu, t0)
-    watts, cap = curve.watts(t0), (bench.ask.caps or {}).get(gpu, one.default_cap_w)
+    watts, cap = curve.watts(t0), bench.ask.caps.get(gpu, one.default_cap_w)
     values = np.empty((len(t0), len(nvml.STATE)))
     inside = (t0 >= timeline.start_ns) & (t0 < timeline.end_ns) & (gpu in timeline.used)
     share = np.clip((watts - one.idle_w) / (one.max_w - one.idle_w), 0.0, 1.0)
     wanted = timeline.wanted_w(gpu, t0)
     warming = (curve.joules(t0) - curve.joules(t0 - round(COOLING_S * NS))) / COOLING_S
-    limited = inside & (wanted > watts)
+    locked = bench.ask.clocks.get(gpu)
+    limited = inside & (one.idle_w + (wanted - one.idle_w) * one.clock_share(locked) > watts * (1 + 1e-9))
+    mhz = np.minimum(one.sm_mhz(wanted, watts, load), one.sm_max_mhz if locked is None else locked)
     columns: list[Floats | float] = [
         load,
         0.6 * load * share,
         np.where(inside, HELD * one.memory_bytes, IDLE_MIB * (1 << 20)),
-        1e6 * np.rint(one.sm_mhz(wanted, watts, load)),
+        1e6 * np.rint(mhz),
         1e6 * np.where(load > 0, one.memory_max_mhz, one.memory_idle_mhz),
         np.rint(one.celsius(warming)),
         cap,
         cap,
-        np.where(limited, SW_POWER_CAP, 0.0),
+        np.where(limited, SW_POWER_CAP, 0.0) + (0.0 if locked is None else LOCKED_CLOCK),
         np.where(inside, 1.0, 0.0),
         np.where(inside, load, 0.0),
         np.where(inside, 0.0, load),
@@ -105,7 +107,7 @@ def _states(bench: Bench, stream: Stream, gpu: int) -> Rows:
 def _watched(bench: Bench, gpu: Gpu) -> list[dict[str, Any]]:
     """Return the cap that the meter tells of at its first reading, and the workload's process."""
     one = bench.timeline.node.gpus[gpu.index]
-    cap, scope = (bench.ask.caps or {}).get(gpu.index, one.default_cap_w), f"gpu:{gpu.index}"
+    cap, scope = bench.ask.caps.get(gpu.index, one.default_cap_w), f"gpu:{gpu.index}"
     begin, start = bench.timeline.begin_ns, bench.timeline.start_ns
     told = [{"t": begin, "event": "cap", "scope": scope, "requested_w": cap, "enforced_w": cap}]
     if gpu.index in bench.timeline.used:
@@ -113,15 +115,24 @@ def _watched(bench: Bench, gpu: Gpu) -> list[dict[str, Any]]:
     return told
 
 
-def held(bench: Bench) -> list[dict[str, Any]]:
-    """Return the events of a run that set its caps itself, and put them back."""
-    told = []
-    for gpu, cap in sorted((bench.ask.caps or {}).items()):
-        one = bench.timeline.node.gpus[gpu]
-        device = {"scope": f"gpu:{gpu}", "device": gpu_of(gpu, one).uuid, "unit": "W", "found": one.default_cap_w}
-        values = {"asked": cap, "requested": cap, "enforced": cap, "default": one.default_cap_w}
-        about = {**device, "model": one.name, "kind": "power", **values}
-        told.append({"t": bench.timeline.begin_ns, "event": "cap-set", **about})
-        back = {**device, "outcome": "restored", "now": one.default_cap_w, "said": ""}
-        told.append({"t": bench.timeline.close_ns, "event": "cap-restored", **back})
-    return told
+def list_cap_events(bench: Bench) -> list[dict[str, Any]]:
+    """Return the events of a run that set its caps and clocks itself, and put them back."""
+    node, ask, events = bench.timeline.node, bench.ask, []
+    held: list[tuple[str, str, str, str, float, float]] = []
+    for gpu in ask.gpus:
+        one, uuid = node.gpus[gpu], gpu_of(gpu, node.gpus[gpu]).uuid
+        if gpu in ask.caps:
+            held.append((f"gpu:{gpu}", uuid, one.name, "W", ask.caps[gpu], one.default_cap_w))
+        if gpu in ask.clocks:
+            held.append((f"gpu:{gpu}", f"{uuid}.clocks", one.name, "Hz", ask.clocks[gpu] * 1e6, one.sm_max_mhz * 1e6))
+    for package, cap_w in sorted(ask.cpu_caps.items()):
+        held.append((f"cpu:{package}", f"powercap-intel-rapl:{package}", "twin", "W", cap_w, node.cpu.max_w))
+    for scope, name, model, unit, value, default in held:
+        found = None if unit == "Hz" else default  # clocks are not locked before
+        device = {"scope": scope, "device": name, "unit": unit, "found": found}
+        values = {"asked": value, "requested": value, "enforced": None if unit == "Hz" else value, "default": default}
+        about = {**device, "model": model, "kind": "clocks" if unit == "Hz" else "power", **values}
+        events.append({"t": bench.timeline.begin_ns, "event": "cap-set", **about})
+        back = {**device, "outcome": "restored", "now": found, "said": ""}
+        events.append({"t": bench.timeline.close_ns, "event": "cap-restored", **back})
+    return events

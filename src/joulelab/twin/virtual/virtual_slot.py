@@ -127,7 +127,7 @@ def _measured(of: _Setting, folder: Path) -> tuple[Path, Bench, dict[str, Any]]:
         },
         options={"period_s": of.settings.period_s, "idle_s": of.settings.idle_s},
     )
-    run = write_run(folder / PREPARED, about, bench.timeline, measure(bench, of.meters), gpus.held(bench))
+    run = write_run(folder / PREPARED, about, bench.timeline, measure(bench, of.meters), gpus.list_cap_events(bench))
     return run, bench, notes
 
 

@@ -43,7 +43,7 @@ NO_ENGINE(nvmlDeviceGetJpgUtilization)
 NO_ENGINE(nvmlDeviceGetOfaUtilization)
 
 /* Clock and temperature are those of Gpu.sm_mhz and Gpu.celsius in twin/model.py, and change with them.
-   Under a cap the SM clock is that at which the dynamic power, which goes with its square, is what is left. */
+   Under a cap or a lock the SM clock is that at which the dynamic power, which goes with its square, is what is left. */
 static unsigned sm_mhz(const struct gpu *gpu, int64_t now) {
     double wanted = true_watts(gpu, now, 0), given = true_watts(gpu, now, 1);
     double mhz = load_percent(gpu, now) ? gpu->sm_max_mhz : gpu->sm_idle_mhz;
@@ -123,7 +123,7 @@ API result nvmlDeviceGetSupportedGraphicsClocks(device d, unsigned memory, unsig
 static unsigned long long reasons(const struct gpu *gpu, int64_t now) {
     unsigned long long bits = load_percent(gpu, now) ? 0 : 1;
     if (gpu->state.sm_lock_max_mhz) bits |= 2;
-    if (true_watts(gpu, now, 0) > true_watts(gpu, now, 1)) bits |= 4;
+    if (is_capped(gpu, now)) bits |= 4;
     return bits;
 }
 

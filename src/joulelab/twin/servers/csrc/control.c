@@ -66,14 +66,14 @@ API result nvmlDeviceSetGpuLockedClocks(device d, unsigned lowest, unsigned high
     if (lowest > highest || !highest) return INVALID_ARGUMENT;
     STORE(sm_lock_min_mhz, lowest);
     STORE(sm_lock_max_mhz, highest);
-    return SUCCESS;
+    return hold_clock(gpu);
 }
 
 API result nvmlDeviceResetGpuLockedClocks(device d) {
     ENTER_TO_SET(d);
     STORE(sm_lock_min_mhz, 0);
     STORE(sm_lock_max_mhz, 0);
-    return SUCCESS;
+    return hold_clock(gpu);
 }
 
 API result nvmlDeviceSetMemoryLockedClocks(device d, unsigned lowest, unsigned highest) {
@@ -96,14 +96,14 @@ API result nvmlDeviceSetApplicationsClocks(device d, unsigned memory, unsigned g
     if (memory != gpu->memory_max_mhz || graphics > gpu->sm_max_mhz || graphics < 210) return INVALID_ARGUMENT;
     STORE(memory_application_mhz, memory);
     STORE(sm_application_mhz, graphics);
-    return SUCCESS;
+    return hold_clock(gpu);
 }
 
 API result nvmlDeviceResetApplicationsClocks(device d) {
     ENTER_TO_SET(d);
     STORE(memory_application_mhz, gpu->memory_max_mhz);
     STORE(sm_application_mhz, gpu->sm_max_mhz);
-    return SUCCESS;
+    return hold_clock(gpu);
 }
 
 /* Clocks are open to root only, as they are by default. */

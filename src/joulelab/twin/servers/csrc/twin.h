@@ -52,12 +52,14 @@ void lock_file(void);
 void unlock_file(void);
 result copy_text(char *out, unsigned size, const char *text);
 
-/* power.c: true power. `watts` and `joules` follow the cap when `clipped`. */
+/* power.c: true power. `watts` and `joules` follow locked clocks and the cap when `clipped`. */
 double true_watts(const struct gpu *gpu, int64_t t, int clipped);
 double true_joules(const struct gpu *gpu, int64_t a, int64_t b, int clipped);
 int64_t requested_cap_mw(const struct gpu *gpu, int64_t t);
 int64_t enforced_cap_mw(const struct gpu *gpu, int64_t t);
+int is_capped(const struct gpu *gpu, int64_t t);
 result request_cap(struct gpu *gpu, int64_t cap_mw);
+result hold_clock(struct gpu *gpu);
 
 /* sensor.c: what the GPU's own meter shows of it. */
 int64_t instant_mw(int gpu, int64_t now);

@@ -29,7 +29,7 @@ JOIN_S = 5.0  # how long to wait for a thread that may be waiting for a server
 TRIES = 3  # a file that is just being created may fail to be read once or twice
 POWER_S = 1.0  # power now is the mean over this time
 FAST_S = 1.0  # streams with a longer period are not waited for
-COVER_S = 1.5  # how long the last readings may take to reach the disk
+COVER_S = 3.0  # how long the last readings may take to reach the disk
 _STAMPS = struct.Struct("<qqq")
 
 

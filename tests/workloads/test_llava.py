@@ -201,7 +201,7 @@ class TestModel:
             task = replace(task, fill=lambda model: llava.fill_weights(model, tmp_path, 3))
             with torch.device("meta"):
                 model = task.model()
-            placed = Ranks(2, 2, 3, torch.device("cpu")).place(model, task, "fp32")
+            placed = Ranks(2, 2, 3, torch.device("cpu")).place_model(model, task, "fp32")
             parts = {name: p.to_local() for name, p in placed.named_parameters()}
         finally:
             dist.destroy_process_group()
@@ -400,7 +400,7 @@ class TestServing:
         capsys.readouterr()
         other = {"tokens": 7, "waited_s": 3600.0, "prompts": 2, "cut": True, "output": 2}
         both = lambda _, own: {key: own[key] + other[key] for key in own}  # noqa: E731
-        monkeypatch.setattr("joulelab.workloads.training.ranks.Ranks.sums", both)
+        monkeypatch.setattr("joulelab.workloads.training.ranks.Ranks.sum_amounts", both)
         self.serve()
         assert "tokens 27 (until max_seconds)" in capsys.readouterr().out
         assert 900 < facts["first_token_s"] < 910

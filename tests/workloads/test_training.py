@@ -80,28 +80,28 @@ class TestFeed:
 
     @pytest.mark.parametrize("count", [1, 2, 4])
     def test_each_sample_is_predicted_once_and_all_ranks_go_round_as_often(self, count):
-        rounds = [list(self.feed(rank, count).rounds("test", times=2)) for rank in range(count)]
+        rounds = [list(self.feed(rank, count).iterate_part("test", times=2)) for rank in range(count)]
         assert len({len(batches) for batches in rounds}) == 1
         seen = sorted(n for batches in rounds for batch, counts in batches if counts for n in batch.tolist())
         assert seen == sorted([*range(23)] * 2)
 
     def test_parts_of_a_divided_model_always_have_a_batch(self):
         rounds = [
-            list(self.feed(r, 4, samples=9, batch=4, sharded=(torch.nn.Linear,)).rounds("test")) for r in range(4)
+            list(self.feed(r, 4, samples=9, batch=4, sharded=(torch.nn.Linear,)).iterate_part("test")) for r in range(4)
         ]
         assert all(batch is not None for batches in rounds for batch, _ in batches)
         assert {len(batches) for batches in rounds} == {3}
         assert sorted(n for batches in rounds for b, counts in batches if counts for n in b.tolist()) == [*range(9)]
 
     def test_what_is_not_there_has_no_rounds(self):
-        assert list(self.feed(0, 1).rounds("valid")) == []
+        assert list(self.feed(0, 1).iterate_part("valid")) == []
 
     def test_epochs_differ_and_come_again_the_same(self):
         feed, again = self.feed(0, 2), self.feed(0, 2)
-        first, second = ([b.tolist() for b in feed.epoch(n)] for n in (1, 2))
+        first, second = ([b.tolist() for b in feed.iterate_epoch(n)] for n in (1, 2))
         assert first != second
-        assert [b.tolist() for b in again.epoch(1)] == first
-        other = [n for b in self.feed(1, 2).epoch(1) for n in b.tolist()]
+        assert [b.tolist() for b in again.iterate_epoch(1)] == first
+        other = [n for b in self.feed(1, 2).iterate_epoch(1) for n in b.tolist()]
         assert len({*(n for b in first for n in b), *other}) == 23
 
     @pytest.mark.parametrize(("worker_starts", "expected"), [("once", 3), ("each-epoch", 6)])
@@ -111,9 +111,9 @@ class TestFeed:
         settings = given(workers="1", worker_starts=worker_starts)
         feed = Feed(replace(workload.task(given()), data=data, batch=6), settings, ONE)
         for epoch in (1, 2):
-            assert [sorted(batch.tolist()) for batch in feed.epoch(epoch)] == [[*range(6)]]
-            assert [batch.tolist() for batch, _ in feed.rounds("valid")] == [[*range(6)]]
-        assert len([batch.tolist() for batch, _ in feed.rounds("test", times=2)]) == 2
+            assert [sorted(batch.tolist()) for batch in feed.iterate_epoch(epoch)] == [[*range(6)]]
+            assert [batch.tolist() for batch, _ in feed.iterate_part("valid")] == [[*range(6)]]
+        assert len([batch.tolist() for batch, _ in feed.iterate_part("test", times=2)]) == 2
         assert feed.starts == expected
 
     def test_a_batch_that_cannot_be_divided_is_refused(self):
@@ -121,8 +121,8 @@ class TestFeed:
             self.feed(0, 3)
 
     def test_a_last_batch_of_one_is_left_out(self):
-        assert [len(b) for b in self.feed(0, 1, samples=17).epoch(1)] == [8, 8]
-        assert [len(b) for b in self.feed(0, 1, samples=18).epoch(1)] == [8, 8, 2]
+        assert [len(b) for b in self.feed(0, 1, samples=17).iterate_epoch(1)] == [8, 8]
+        assert [len(b) for b in self.feed(0, 1, samples=18).iterate_epoch(1)] == [8, 8, 2]
 
     def test_nothing_to_predict_on_is_refused(self):
         with pytest.raises(ConfigError, match="nothing to predict on"):
@@ -183,10 +183,10 @@ class TestTraining:
         losses = loop.Losses()
         for k in range(5):
             losses.add(torch.tensor(float(k)))
-        assert losses.epoch().tolist() == [0, 1, 2, 3, 4]
+        assert losses.take_epoch().tolist() == [0, 1, 2, 3, 4]
         losses.add(torch.tensor(5.0))
-        assert losses.epoch().tolist() == [5]
-        assert len(losses.all()) == 6
+        assert losses.take_epoch().tolist() == [5]
+        assert len(losses.gather_all()) == 6
 
     def test_no_data_is_said(self, told, reported, capsys, monkeypatch):
         monkeypatch.delenv("JOULELAB_DATA", raising=False)
@@ -267,7 +267,7 @@ class TestSaving:
                 saving.load_model(torch.nn.Linear(1, 1), str(tmp_path / name))
 
     def test_each_rank_writes_the_numbers_of_its_own_samples(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(Ranks, "any", lambda _, told: told)
+        monkeypatch.setattr(Ranks, "is_any", lambda _, own: own)
         rows = [torch.tensor([[0.5], [1.0]]), torch.tensor([[2.0]])]
         saving.write_predictions(rows, ["class"], str(tmp_path / "p.csv"), Ranks(1, 1, 2, CPU), samples=4)
         assert (tmp_path / "p-rank1.csv").read_text() == "sample,class\n1,0.5\n3,1\n1,2\n"
@@ -276,7 +276,7 @@ class TestSaving:
 
     def test_a_full_disk_is_said(self):
         with pytest.raises(StoreError, match="cannot be saved"):
-            saving.save(torch.nn.Linear(1, 1), "/dev/full/model.pt", ONE)
+            saving.save_model(torch.nn.Linear(1, 1), "/dev/full/model.pt", ONE)
 
 
 class TestRanks:
@@ -316,7 +316,7 @@ class TestRanks:
         try:
             with join(given(deterministic="yes"), {}) as ranks:
                 assert torch.are_deterministic_algorithms_enabled()
-                assert (ranks.first, ranks.count, ranks.share(6)) == (True, 1, 6)
+                assert (ranks.is_first, ranks.count, ranks.share_batch(6)) == (True, 1, 6)
         finally:
             torch.use_deterministic_algorithms(mode=False)
 
@@ -362,7 +362,7 @@ class TestLaunch:
             (None, 0),
             (ConfigError("wrong"), 2),
             (StoreError("full"), 1),
-            (launch.Told(15), "by 15"),
+            (launch.StopSignal(15), "by 15"),
             (KeyboardInterrupt(), "by 2"),
         ],
     )
@@ -371,10 +371,10 @@ class TestLaunch:
             if raised is not None:
                 raise raised
 
-        monkeypatch.setattr(launch, "_die", lambda number: pytest.exit(f"by {number}"))
+        monkeypatch.setattr(launch, "_end_by_signal", lambda number: pytest.exit(f"by {number}"))
         before = signal.getsignal(signal.SIGTERM)
         try:
-            found = launch.concluded("x", run)
+            found = launch.run_workload("x", run)
         except pytest.exit.Exception as died:
             found = died.msg
         assert found == ends
@@ -394,8 +394,8 @@ class TestLaunch:
     def test_an_error_of_a_loading_process_is_one_line(self):
         trace = "Caught ConfigError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n"
         told = ConfigError(f"{trace}joulelab.core.errors.ConfigError: a.jpg: it is broken\n")
-        assert launch._said(told) == "a.jpg: it is broken"
-        assert launch._said(ConfigError("plain")) == "plain"
+        assert launch._shorten_error(told) == "a.jpg: it is broken"
+        assert launch._shorten_error(ConfigError("plain")) == "plain"
 
     def test_data_that_is_not_there_ends_with_two(self, capsys, tmp_path):
         words = [f"{key}={value}" for key, value in given(data=str(tmp_path / "none")).items()]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import merge_parameters, read_pairs, read_whole_number, require_libraries
-from joulelab.workloads.training.launch import COMMON, become_ranks, check_common, concluded, one_of
+from joulelab.workloads.training.launch import COMMON, become_ranks, check_common, one_of, run_workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -166,7 +166,7 @@ class Serving:
         folder = None if given["model"] in MODELS else Path(given["model"]).expanduser()
         described = llama.described(folder) if folder else llama.config(llama.DECODERS[given["model"]])
         _check_length(described, asked)
-        parameters, self.flop = ranks.tell(lambda: count(described, asked.prompt))
+        parameters, self.flop = ranks.find_once(lambda: count(described, asked.prompt))
         with ranks.device:
             built = llama.load(folder, dtype) if folder else llama.build(described, dtype)
         self.model = built.to(ranks.device).eval()
@@ -237,12 +237,12 @@ class Serving:
         """Tell figures of all ranks together."""
         took_s, cut = time.monotonic() - self._began, self._stopped_by != END
         own = {"tokens": self._tokens, "waited_s": self._waited_s, "prompts": self._prompts, "cut": cut}
-        all_of = self.ranks.sums({**own, "output": self._output})
+        all_of = self.ranks.sum_amounts({**own, "output": self._output})
         stopped_by, first_s = "max_seconds" if all_of["cut"] else END, all_of["waited_s"] / all_of["prompts"]
         joulelab.fact(
             stopped_by=stopped_by, first_token_s=first_s, answers_crc=f"{int(all_of['output']) % (1 << 32):08x}"
         )
-        if self.ranks.first:
+        if self.ranks.is_first:
             tokens = int(all_of["tokens"])
             text = f"tokens {tokens} (until {stopped_by}), {tokens / took_s:.4g} tokens/s"
             sys.stdout.write(f"{text}, first token after {first_s:.3g} s\n")
@@ -306,7 +306,7 @@ def main(words: Sequence[str] | None = None) -> int:
         become_ranks(given, words)
         serve(given, asked)
 
-    return concluded(NAME, run)
+    return run_workload(NAME, run)
 
 
 if __name__ == "__main__":

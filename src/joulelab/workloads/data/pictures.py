@@ -66,7 +66,7 @@ def move_pictures(pictures: torch.Tensor) -> torch.Tensor:
     below = torch.arange(rows, device=device) + down
     which = torch.arange(count, device=device)[:, None, None]
     padded = pad(pictures, (PAD,) * 4).permute(0, 2, 3, 1)
-    return padded[which, below[:, :, None], across[:, None, :]].permute(0, 3, 1, 2)
+    return padded[which, below[:, :, None], across[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
 def _move_picture(picture: torch.Tensor) -> torch.Tensor:

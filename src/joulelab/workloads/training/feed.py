@@ -25,7 +25,7 @@ class Feed:
 
     def __init__(self, task: Task, given: Mapping[str, str], ranks: Ranks) -> None:
         self._task, self._ranks, self._seed = task, ranks, int(given["seed"])
-        self._batch, self._workers = ranks.share(task.batch), int(given["workers"])
+        self._batch, self._workers = ranks.share_batch(task.batch), int(given["workers"])
         self._keeps_workers = given["worker_starts"] == "once"
         self._kept: dict[str, DataLoader[Any]] = {}
         self.starts = 0
@@ -34,7 +34,7 @@ class Feed:
         )
         # A last batch of one sample has no statistics to normalise by.
         alone = self._batch > 1 and len(self._sampler) % self._batch == 1
-        self.train = self._loader(
+        self.train = self._make_loader(
             task.data.train, self._workers, sampler=self._sampler, drop_last=task.drop_last or alone
         )
         if task.predict_times and getattr(task.data, task.predict_on) is None:
@@ -43,17 +43,17 @@ class Feed:
             why = f"there are {len(task.data.train)} samples, a batch has {task.batch}"
             raise ConfigError("there is nothing to train on", why=why, next="choose a smaller batch, or more data")
 
-    def first(self) -> Batch:
+    def draw_first(self) -> Batch:
         """Return a batch to warm up with; what is trained on afterwards does not depend on it."""
-        return next(iter(self._loader(self._task.data.train, 0, sampler=self._sampler)))
+        return next(iter(self._make_loader(self._task.data.train, 0, sampler=self._sampler)))
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def iterate_epoch(self, epoch: int) -> Iterator[Batch]:
         """Return the batches of an epoch, on the device."""
         self._sampler.set_epoch(epoch - 1)
         self._count_start("epochs", self.train)
         return (to_device(batch, self._ranks.device) for batch in self.train)
 
-    def rounds(self, part: str, times: int = 1) -> Iterator[tuple[Batch | None, bool]]:
+    def iterate_part(self, part: str, times: int = 1) -> Iterator[tuple[Batch | None, bool]]:
         """Return this rank's batches of a part, on the device, and whether each counts, as many on each rank.
 
         Where it has no more there is None. A model that is divided over ranks works only where all have a batch: there
@@ -67,8 +67,8 @@ class Feed:
         mine = list(range(rank, len(whole), count))
         again = None
         if self._task.sharded and not mine:
-            again = to_device(self.first(), self._ranks.device)
-        loader = self._kept.get(part) or self._loader(Subset(whole, mine) if count > 1 else whole, self._workers)
+            again = to_device(self.draw_first(), self._ranks.device)
+        loader = self._kept.get(part) or self._make_loader(Subset(whole, mine) if count > 1 else whole, self._workers)
         for _ in range(times):
             given = 0
             self._count_start(part, loader)
@@ -87,7 +87,7 @@ class Feed:
         if self._keeps_workers:
             self._kept[name] = loader
 
-    def _loader(self, data: Any, workers: int, **more: Any) -> DataLoader[Any]:
+    def _make_loader(self, data: Any, workers: int, **more: Any) -> DataLoader[Any]:
         """Return a loader that reads ahead in processes of its own, if there are any."""
         if workers:
             more |= {"persistent_workers": self._keeps_workers, "prefetch_factor": self._task.prefetch or 2}

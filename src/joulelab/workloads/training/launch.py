@@ -61,7 +61,7 @@ JUDGED = {
 }
 WORKER_STARTS = ("once", "each-epoch")
 DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"), ("yes", "no")
-LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each rank
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables that torchrun sets for each rank
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set in processes that torchrun started, not in its own
 FAILED, WRONG = 1, 2
 PREPARE = "--prepare"  # the first word of a program that only makes its data
@@ -218,52 +218,52 @@ def main(
                 refuse_missing_library(name, error.name or "torch")
             train(name, task, given, set_up)
 
-    return concluded(name, run)
+    return run_workload(name, run)
 
 
-def concluded(name: str, run: Callable[[], None]) -> int:
-    """Do what a workload does; return the exit code. Told to end, clear up first, and then end by that signal."""
-    before = signal.signal(signal.SIGTERM, _told)
+def run_workload(name: str, run: Callable[[], None]) -> int:
+    """Run a workload; return the exit code. After a signal to end it clears up, and then ends by that signal."""
+    before = signal.signal(signal.SIGTERM, _raise_stop)
     number = 0
     try:
         run()
     except JoulelabError as error:
-        sys.stderr.write(f"joulelab: {name}: {_said(error)}\n")
+        sys.stderr.write(f"joulelab: {name}: {_shorten_error(error)}\n")
         return WRONG if isinstance(error, ConfigError) else FAILED
-    except Told as told:
-        number = told.number
+    except StopSignal as stop:
+        number = stop.number
     except KeyboardInterrupt:
         number = signal.SIGINT
     finally:
         signal.signal(signal.SIGTERM, before)
     if number:
         gc.collect()  # so that processes that load data end before us
-        _die(number)
+        _end_by_signal(number)
     return 0
 
 
-class Told(BaseException):
-    """Somebody told us to end, by a signal."""
+class StopSignal(BaseException):
+    """Report a signal that asks this process to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-def _told(number: int, _frame: Any) -> NoReturn:
-    raise Told(number)
+def _raise_stop(number: int, _frame: Any) -> NoReturn:
+    raise StopSignal(number)
 
 
-def _die(number: int) -> NoReturn:
-    """End by a signal, as any program does that is told to."""
+def _end_by_signal(number: int) -> NoReturn:
+    """End by a signal, so that the parent sees which one it was."""
     sys.stdout.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)
 
 
-def _said(error: JoulelabError) -> str:
-    """Return what an error says; one of a process that loads data comes with all that process's trace."""
+def _shorten_error(error: JoulelabError) -> str:
+    """Return the text of an error; one of a loading process comes with the whole trace of that process."""
     text = str(error)
     if "Original Traceback" not in text:
         return text
@@ -276,11 +276,11 @@ def become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
         return
     ranks, nodes = int(given["ranks"]), int(given["nodes"])
     if ranks == 0:
-        ranks = 1 if given["device"] == "cpu" else _gpus()
+        ranks = 1 if given["device"] == "cpu" else _count_gpus()
     if ranks > 1 or nodes > 1:
         threads = count_threads(int(given["threads"]), max(ranks, 1), os.environ)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # torchrun would set 1, and say so at length
-        _torchrun(max(ranks, 1), nodes, given["rendezvous"], words)
+        _run_torchrun(max(ranks, 1), nodes, given["rendezvous"], words)
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
@@ -334,7 +334,7 @@ def _start_environments() -> Iterator[Mapping[str, str]]:
             yield process.environ()  # as it was at the start of the process, without later changes
 
 
-def _gpus() -> int:
+def _count_gpus() -> int:
     try:
         import torch
     except ImportError:
@@ -342,8 +342,8 @@ def _gpus() -> int:
     return int(torch.cuda.device_count())
 
 
-def _torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> NoReturn:
-    """Start the ranks and watch them; end as they do: by the signal we are told, or with the exit code of the first."""
+def _run_torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> NoReturn:
+    """Start the ranks and watch them; end by a signal that we get, or with the exit code of the first that failed."""
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={rendezvous}", "--rdzv-id=joulelab"] if nodes > 1 else []
     with joulelab.phase("launch"):
         try:
@@ -355,16 +355,16 @@ def _torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> 
     with tempfile.TemporaryDirectory(prefix="joulelab-ranks-") as folder:  # torchrun's own would stay
         argv = [*(where or ["--standalone"]), f"--log-dir={folder}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
         try:
-            torchrun([*argv, "-m", _module(), *words])
-        except SignalException as told:
-            raise Told(int(told.sigval)) from None
+            torchrun([*argv, "-m", _find_module(), *words])
+        except SignalException as stop:
+            raise StopSignal(int(stop.sigval)) from None
         except ChildFailedError as failed:
             code = int(failed.get_first_failure()[1].exitcode)
             sys.exit(code if code >= 0 else 128 - code)
     sys.exit(0)
 
 
-def _module() -> str:
+def _find_module() -> str:
     """Return the name of the module that runs as this program."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None:

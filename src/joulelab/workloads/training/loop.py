@@ -13,7 +13,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.workloads.training.counting import META, Counts, count
 from joulelab.workloads.training.feed import Feed, to_device
 from joulelab.workloads.training.ranks import Ranks, describe_precision, join
-from joulelab.workloads.training.saving import NO, check_file, load_model, save, write_predictions
+from joulelab.workloads.training.saving import NO, check_file, load_model, save_model, write_predictions
 from joulelab.workloads.training.step_limits import Goal, Limits
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Losses:
     def __init__(self) -> None:
         self._pending: list[torch.Tensor] = []
         self._gathered: list[torch.Tensor] = []
-        self._told = 0
+        self._taken = 0
 
     def add(self, loss: torch.Tensor) -> None:
         """Take one more."""
@@ -56,15 +56,15 @@ class Losses:
         if len(self._pending) >= GATHERED:
             self._gather()
 
-    def all(self) -> torch.Tensor:
+    def gather_all(self) -> torch.Tensor:
         """Return all so far."""
         self._gather()
         return torch.cat(self._gathered) if self._gathered else torch.zeros(0)
 
-    def epoch(self) -> torch.Tensor:
+    def take_epoch(self) -> torch.Tensor:
         """Return those since this was asked last."""
-        found = self.all()[self._told :]
-        self._told += len(found)
+        found = self.gather_all()[self._taken :]
+        self._taken += len(found)
         return found
 
     def _gather(self) -> None:
@@ -79,14 +79,14 @@ class Training:
     def __init__(self, name: str, task: Task, given: Mapping[str, str], ranks: Ranks) -> None:
         self.task, self.given, self.ranks = task, given, ranks
         self.feed = Feed(task, given, ranks)
-        self.counts: Counts = ranks.tell(lambda: count(task.model, task.example, task.loss))
+        self.counts: Counts = ranks.find_once(lambda: count(task.model, task.example, task.loss))
         # Eight ranks that each build a model of 13 B parameters would need 400 GB: they build it without values.
         with META if task.fill is not None else contextlib.nullcontext():
             model = task.model()
         if given.get("load", NO) != NO:
             load_model(model, given["load"])
         model.train()
-        self.model = ranks.place(model, task, given["precision"])
+        self.model = ranks.place_model(model, task, given["precision"])
         steps = task.epochs * len(self.feed.train)
         self.optimizer, self.schedule = task.optimizer(self.model, steps)
         self.losses = Losses()
@@ -97,21 +97,21 @@ class Training:
             why = "the data has no part to validate with"
             raise ConfigError("target and patience need validation", why=why, next="leave them out")
         torch.manual_seed(int(given["seed"]) + ranks.rank)  # so that no two ranks change their images alike
-        self._tell(name)
+        self._report_facts(name)
 
     def run(self) -> None:
-        """Train, validate after each epoch, predict, save; tell the quality."""
-        with self._phase("warm-up"):
+        """Train, validate after each epoch, predict, save; report the quality."""
+        with self._mark_phase("warm-up"):
             self._warm_up(int(self.given["warmup_steps"]))
         quality: dict[str, float] = {}
         self.limits.begin()
         for epoch in range(1, self.task.epochs + 1):
-            with self._phase("epoch", n=epoch):
-                self._epoch(epoch)
+            with self._mark_phase("epoch", n=epoch):
+                self._train_epoch(epoch)
             if self.task.data.valid is not None:
-                with self._phase("validation", n=epoch):
-                    quality = self._judge("valid")
-            self._say(epoch, quality)
+                with self._mark_phase("validation", n=epoch):
+                    quality = self._validate("valid")
+            self._print_epoch(epoch, quality)
             if self.limits.reached or (quality and self.goal.update(next(iter(quality.values())))):
                 break
         stopped_by = self.limits.reached or self.goal.reached or "end"
@@ -121,28 +121,28 @@ class Training:
         if self.task.predict_times:
             predicted = self._predict()
             if self.task.predict_on != "test" and self.task.data.test is not None:
-                with self._phase("test"):
-                    predicted = self._judge("test")
-        with self._phase("save"):
-            save(self.model, self.given["save"], self.ranks)
+                with self._mark_phase("test"):
+                    predicted = self._validate("test")
+        with self._mark_phase("save"):
+            save_model(self.model, self.given["save"], self.ranks)
         self._conclude(predicted, stopped_by)
 
     @contextlib.contextmanager
-    def _phase(self, name: str, n: int | None = None) -> Iterator[None]:
+    def _mark_phase(self, name: str, n: int | None = None) -> Iterator[None]:
         """Mark a phase. The first rank begins it before the others and ends it after them: what they do lies in it."""
-        if not self.ranks.first:
+        if not self.ranks.is_first:
             self.ranks.wait()
         with joulelab.phase(name, n):
-            if self.ranks.first:
+            if self.ranks.is_first:
                 self.ranks.wait()
             yield
-            if self.ranks.first:
+            if self.ranks.is_first:
                 self.ranks.wait()
-        if not self.ranks.first:
+        if not self.ranks.is_first:
             self.ranks.wait()
 
-    def _tell(self, name: str) -> None:
-        """Tell what is trained, on what, and how."""
+    def _report_facts(self, name: str) -> None:
+        """Report as facts what is trained, on what, and how."""
         source, counts = self.task.data.source, self.counts
         if not source.real and self.given["data"] == "auto":
             self._print(
@@ -173,11 +173,11 @@ class Training:
         }
         joulelab.fact(**{**own, **{name: value for name, value in self.task.facts.items() if name not in own}})
 
-    def _loss(self, batch: Batch) -> torch.Tensor:
-        with self._precision():
+    def _compute_loss(self, batch: Batch) -> torch.Tensor:
+        with self._cast():
             return self.task.loss(self.model, batch)
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+    def _cast(self) -> contextlib.AbstractContextManager[Any]:
         if self.given["precision"] != "bf16" or (self.task.sharded and self.ranks.count > 1):
             return contextlib.nullcontext()  # what is divided has its own way
         cast: contextlib.AbstractContextManager[Any] = torch.autocast(self.ranks.device.type, dtype=torch.bfloat16)
@@ -189,17 +189,17 @@ class Training:
             return
         kept = [buffer.clone() for buffer in self.model.buffers()]
         with torch.random.fork_rng(devices=[self.ranks.device] if self.ranks.device.type == "cuda" else []):
-            batch = to_device(self.feed.first(), self.ranks.device)
+            batch = to_device(self.feed.draw_first(), self.ranks.device)
             for _ in range(steps):
-                self._loss(batch).backward()
+                self._compute_loss(batch).backward()
                 self.optimizer.zero_grad(set_to_none=True)
         for buffer, before in zip(self.model.buffers(), kept, strict=True):
             buffer.copy_(before)
 
-    def _epoch(self, epoch: int) -> None:
+    def _train_epoch(self, epoch: int) -> None:
         self.model.train()
-        for batch in self.feed.epoch(epoch):
-            loss = self._loss(batch)
+        for batch in self.feed.iterate_epoch(epoch):
+            loss = self._compute_loss(batch)
             loss.backward()
             if self.task.clip:
                 torch.nn.utils.clip_grad_norm_(self._list_trained(), self.task.clip)
@@ -218,22 +218,22 @@ class Training:
     def _list_trained(self) -> list[torch.nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def _judge(self, part: str) -> dict[str, float]:
+    def _validate(self, part: str) -> dict[str, float]:
         # Only the number of batches is bounded: what is seen in a given time would not be the same each time.
         limits = Limits(int(self.given["max_steps"]), 0.0, self.ranks)
-        return self._score(self.feed.rounds(part), limits, "validated")
+        return self._score(self.feed.iterate_part(part), limits, "validated")
 
     def _predict(self) -> dict[str, float]:
         """Predict, then write the predictions: the device keeps them until then, as in the HoreKa study."""
         asked = self.given.get("predictions", NO) if self.task.rows is not None else NO
         rows: list[torch.Tensor] | None = None if asked == NO else []
         limits = Limits(int(self.given["max_steps"]), float(self.given["max_seconds"]), self.ranks)
-        with self._phase("predict"):
+        with self._mark_phase("predict"):
             limits.begin()
-            batches = self.feed.rounds(self.task.predict_on, self.task.predict_times)
+            batches = self.feed.iterate_part(self.task.predict_on, self.task.predict_times)
             scores = self._score(batches, limits, "predicted", rows)
         if rows is not None:
-            with self._phase("write"):
+            with self._mark_phase("write"):
                 samples = len(getattr(self.task.data, self.task.predict_on))
                 write_predictions(rows, self.task.columns, asked, self.ranks, samples)
         joulelab.fact(predict_stopped_by=limits.reached or "end")
@@ -252,12 +252,12 @@ class Training:
         the predictions of each batch are added.
         """
         self.model.eval()
-        self.ranks.align(self.model)
+        self.ranks.align_buffers(self.model)
         inner = self.model.module if hasattr(self.model, "module") and self.ranks.count > 1 else self.model
         sums: dict[str, float] = {}
         for batch, counts in batches:
             if batch is not None:
-                with torch.no_grad(), self._precision():
+                with torch.no_grad(), self._cast():
                     outputs = self.task.forward(inner, batch)
                     scores = self.task.score(outputs, batch)
             if batch is not None and counts:
@@ -269,32 +269,36 @@ class Training:
                 joulelab.work(**{kind: samples, "FLOP": self.counts.forward * samples})
             if limits.step():
                 break
-        summed = self.ranks.sums(sums)
+        summed = self.ranks.sum_amounts(sums)
         return dict(self.task.quality(summed)) if summed else {}
 
-    def _say(self, epoch: int, quality: Mapping[str, float]) -> None:
-        recent = self._mean(self.losses.epoch())
-        figures = "".join(f", {key} {value:.4g}" for key, value in quality.items())
-        self._print(f"epoch {epoch}: loss {recent:.4g}{figures}", sys.stdout)
+    def _print_epoch(self, epoch: int, quality: Mapping[str, float]) -> None:
+        recent = self._average_losses(self.losses.take_epoch())
+        self._print(f"epoch {epoch}: loss {recent:.4g}{format_quality(quality)}", sys.stdout)
 
     def _conclude(self, quality: Mapping[str, float], stopped_by: str) -> None:
         joulelab.fact(loader_starts=self.feed.starts)
-        losses = self.losses.all()
+        losses = self.losses.gather_all()
         if not len(losses):
             joulelab.fact(stopped_by=stopped_by, steps=0, quality=", ".join(quality), **quality)
-            self._print("no steps: only predicted", sys.stdout)
+            self._print(f"no steps: only predicted{format_quality(quality)}", sys.stdout)
             return
         edge = max(round(len(losses) * EDGE), 1)
-        first, last = self._mean(losses[:edge]), self._mean(losses[-edge:])
+        first, last = self._average_losses(losses[:edge]), self._average_losses(losses[-edge:])
         joulelab.fact(stopped_by=stopped_by, steps=len(losses), loss_first=first, loss_last=last)
         joulelab.fact(quality=", ".join(quality), **quality)
-        figures = "".join(f", {key} {value:.4g}" for key, value in quality.items())
-        self._print(f"steps {len(losses)} (until {stopped_by}), loss {first:.4g} to {last:.4g}{figures}", sys.stdout)
+        change = f"loss {first:.4g} to {last:.4g}{format_quality(quality)}"
+        self._print(f"steps {len(losses)} (until {stopped_by}), {change}", sys.stdout)
 
-    def _mean(self, losses: torch.Tensor) -> float:
+    def _average_losses(self, losses: torch.Tensor) -> float:
         """Return the mean loss over all ranks."""
-        return self.ranks.sums({"loss": losses.mean().item()})["loss"] / self.ranks.count
+        return self.ranks.sum_amounts({"loss": losses.mean().item()})["loss"] / self.ranks.count
 
     def _print(self, text: str, to: Any = None) -> None:
-        if self.ranks.first:
+        if self.ranks.is_first:
             print(text, file=to or sys.stderr, flush=True)
+
+
+def format_quality(quality: Mapping[str, float]) -> str:
+    """Return figures as a text that goes on after others."""
+    return "".join(f", {name} {value:.4g}" for name, value in quality.items())

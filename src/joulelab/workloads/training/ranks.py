@@ -34,23 +34,23 @@ class Ranks:
     device: torch.device
 
     @property
-    def first(self) -> bool:
-        """Tell whether this is the rank that speaks for all."""
+    def is_first(self) -> bool:
+        """Return whether this is the rank that prints for all."""
         return self.rank == 0
 
-    def share(self, batch: int) -> int:
+    def share_batch(self, batch: int) -> int:
         """Return this rank's part of a batch. Raises ConfigError where it cannot be divided."""
         if batch % self.count:
             why = f"{batch} samples cannot be divided over {self.count} ranks"
             raise ConfigError("the batch does not fit", why=why, next=f"choose a multiple of {self.count}")
         return batch // self.count
 
-    def place(self, model: torch.nn.Module, task: Task, precision: str) -> torch.nn.Module:
+    def place_model(self, model: torch.nn.Module, task: Task, precision: str) -> torch.nn.Module:
         """Put a model where it is trained: on the device, copied to all ranks or divided over them."""
         if task.fill is None:
             model = model.to(self.device)
         if self.count > 1 and task.sharded:
-            model = _divided(model, task.sharded, precision)
+            model = _shard_model(model, task.sharded, precision)
         if task.fill is not None:  # it was built without values
             task.fill(model.to_empty(device=self.device))
         if self.count == 1 or task.sharded:
@@ -59,7 +59,7 @@ class Ranks:
 
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
-    def sums(self, amounts: Mapping[str, float]) -> dict[str, float]:
+    def sum_amounts(self, amounts: Mapping[str, float]) -> dict[str, float]:
         """Return amounts summed over all ranks; a rank that has done nothing knows no names."""
         if self.count == 1:
             return dict(amounts)
@@ -71,25 +71,25 @@ class Ranks:
                 summed[name] = summed.get(name, 0.0) + amount
         return summed
 
-    def align(self, model: torch.nn.Module) -> None:
+    def align_buffers(self, model: torch.nn.Module) -> None:
         """Give all ranks the first one's running statistics, which differ; it is the first one's that are saved."""
         if self.count > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0)
 
-    def tell(self, find: Callable[[], T]) -> T:
-        """Return what the first rank finds; the others hear it from that one."""
+    def find_once(self, find: Callable[[], T]) -> T:
+        """Return what the first rank finds; it sends it to the others."""
         if self.count == 1:
             return find()
-        told: list[Any] = [find() if self.first else None]
-        dist.broadcast_object_list(told, src=0)
-        return cast("T", told[0])
+        found: list[Any] = [find() if self.is_first else None]
+        dist.broadcast_object_list(found, src=0)
+        return cast("T", found[0])
 
-    def any(self, told: bool) -> bool:
-        """Return whether one of the ranks says so: all stop at the same step."""
+    def is_any(self, own: bool) -> bool:
+        """Return whether it is true of one of the ranks: all stop at the same step."""
         if self.count == 1:
-            return told
-        flag = torch.tensor([float(told)], device=self.device)
+            return own
+        flag = torch.tensor([float(own)], device=self.device)
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return bool(flag.item())
 
@@ -101,7 +101,7 @@ class Ranks:
             dist.barrier()
 
 
-def _divided(model: torch.nn.Module, parts: tuple[type[torch.nn.Module], ...], precision: str) -> torch.nn.Module:
+def _shard_model(model: torch.nn.Module, parts: tuple[type[torch.nn.Module], ...], precision: str) -> torch.nn.Module:
     """Divide a model over all ranks, part by part; bf16 is what they compute with, what they keep stays fp32."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -116,16 +116,16 @@ def _divided(model: torch.nn.Module, parts: tuple[type[torch.nn.Module], ...], p
 
 @contextlib.contextmanager
 def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
-    """Join the ranks that a launcher started, as it tells in the environment. Raises ConfigError."""
+    """Join the ranks that a launcher started, by its variables in the environment. Raises ConfigError."""
     rank, local, count = 0, 0, 1
     if is_launched(environ):
         rank, local, count = (int(environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    device = _device(given["device"], local)
+    device = _choose_device(given["device"], local)
     if given["precision"] == "tf32" and device.type == "cpu":
         raise ConfigError("precision is tf32", why="a CPU has no such units", next="give precision=fp32 or bf16")
     ranks = Ranks(rank, local, count, device)
     on_node = int(environ.get("LOCAL_WORLD_SIZE", 1))
-    _prepare(given, count_threads(int(given["threads"]), on_node, drop_torchrun_threads(environ)))
+    _set_up_torch(given, count_threads(int(given["threads"]), on_node, drop_torchrun_threads(environ)))
     if count == 1:
         yield ranks
         return
@@ -138,7 +138,7 @@ def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> I
         dist.destroy_process_group()
 
 
-def _device(asked: str, local: int) -> torch.device:
+def _choose_device(asked: str, local: int) -> torch.device:
     there = torch.cuda.device_count() if asked != "cpu" else 0
     if asked == "cuda" and not there:
         raise ConfigError(
@@ -153,15 +153,15 @@ def _device(asked: str, local: int) -> torch.device:
     return torch.device("cuda", local)
 
 
-def _prepare(given: Mapping[str, str], threads: int) -> None:
-    """Set seeds, threads and what is asked of algorithms."""
+def _set_up_torch(given: Mapping[str, str], threads: int) -> None:
+    """Set seed, threads, precision, and whether algorithms have to be deterministic."""
     torch.manual_seed(int(given["seed"]))
     torch.set_num_threads(threads)
     if given["deterministic"] == "yes":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(mode=True)
         torch.backends.cudnn.benchmark = False
-    # cuDNN takes TF32 for fp32 unless told otherwise: a run with fp32 has to be one.
+    # cuDNN uses TF32 for convolutions and LSTMs in fp32 unless it is switched off.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = given["precision"] == "tf32"
 
 

@@ -71,34 +71,34 @@ def write_predictions(
                     file.writelines((form % (number, *row)).encode() for row, number in rows)
         except OSError as error:
             why = f"{type(error).__name__}: {error}"
-        if ranks.any(bool(why)):
+        if ranks.is_any(bool(why)):
             raise StoreError("cannot write the predictions", where=asked, why=why or "another rank failed", next=FULL)
 
 
-def save(model: torch.nn.Module, asked: str, ranks: Ranks) -> None:
+def save_model(model: torch.nn.Module, asked: str, ranks: Ranks) -> None:
     """Save what a model has learned; all ranks take part. Raises StoreError."""
     if asked == NO:
         return
-    state = _state(model, ranks)
-    why = ranks.tell(lambda: _written(state, asked))
+    state = _gather_state(model, ranks)
+    why = ranks.find_once(lambda: _try_write(state, asked))
     if why:
         raise StoreError("the model cannot be saved", where=asked, why=why, next=FULL)
 
 
-def _written(state: dict[str, Any], asked: str) -> str:
+def _try_write(state: dict[str, Any], asked: str) -> str:
     """Write what a model has learned; return why that failed, empty where it did not."""
     try:
         if asked == TEMPORARY:
             with tempfile.TemporaryDirectory(prefix="joulelab-model-") as folder:
-                _write(state, Path(folder) / "model.pt")
+                _write_state(state, Path(folder) / "model.pt")
         else:
-            _write(state, Path(asked).expanduser())
+            _write_state(state, Path(asked).expanduser())
     except (OSError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def _state(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
+def _gather_state(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
     if ranks.count == 1:
         return dict(model.state_dict())
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -106,7 +106,7 @@ def _state(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
     return dict(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
 
 
-def _write(state: dict[str, Any], file: Path) -> None:
+def _write_state(state: dict[str, Any], file: Path) -> None:
     with open_whole(file) as opened:
         torch.save(state, opened)
 

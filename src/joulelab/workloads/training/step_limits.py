@@ -31,7 +31,7 @@ class Limits:
         self._steps += 1
         if self.max_steps and self._steps >= self.max_steps:
             self.reached = "max_steps"
-        elif self.max_seconds and self._ranks.any(self._now() - self._began >= self.max_seconds):
+        elif self.max_seconds and self._ranks.is_any(self._now() - self._began >= self.max_seconds):
             self.reached = "max_seconds"
         return bool(self.reached)
 

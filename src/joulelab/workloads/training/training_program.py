@@ -1,0 +1,57 @@
+"""Describe the stages of a training, as `loop.py` goes through them, for those who need them without running it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from joulelab.study.program import LOADERS, Program, ProgramStage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.study.program import Each, Number
+
+
+def describe_training(
+    train: Number,
+    *,
+    batch: Number = "batch",
+    valid: tuple[Number, Number] | None = None,
+    predict: tuple[Number, Number] | None = None,
+    test: Number | None = None,
+    has_loaders: bool = True,
+    writes: bool = False,
+    amounts: Mapping[str, float] | None = None,
+) -> Program:
+    """Return the program of a training on `train` samples in steps of `batch`.
+
+    `valid` and `predict` are samples and how often they come; `test` are the samples of a test after a prediction on
+    other data. With `has_loaders`, loading processes start as worker_starts says. With `writes`, predictions are
+    written to a file.
+    """
+    stages = [ProgramStage(name="set-up"), ProgramStage(name="warm-up")]
+
+    def add(name: str, samples: Number, copies: Number, each: Each) -> None:
+        starts = 1.0 if each == "epoch" else copies
+        loading = ProgramStage(name=name, part=LOADERS, each=each, when="worker_starts", samples=starts)
+        handling = ProgramStage(name=name, each=each, samples=samples, copies=copies, batch=batch)
+        stages.extend([loading, handling] if has_loaders else [handling])
+
+    add("epoch", train, 1.0, "epoch")
+    if valid is not None:
+        add("validation", *valid, "epoch")
+    if predict is not None:
+        add("predict", *predict, "run")
+        if writes:
+            stages.append(ProgramStage(name="write", samples=predict[0], copies=predict[1]))
+        if test is not None:
+            stages.append(ProgramStage(name="test", when=str(predict[1]), samples=test, batch=batch))
+    stages.append(ProgramStage(name="save"))
+    return Program(tuple(stages), amounts=amounts or {})
+
+
+def describe_notebook(program: Program) -> Program:
+    """Return the program of a training as a notebook: data is looked at, results are drawn, nothing is saved."""
+    first, *rest = [stage for stage in program.stages if stage.name not in ("write", "save")]
+    return replace(program, stages=(first, ProgramStage(name="exploration"), *rest, ProgramStage(name="plots")))

@@ -68,8 +68,8 @@ def test_doctor_reads_a_meter(call: Call, powercap: Path) -> None:
     assert data["status"] == "open"
     assert data["power"] is True
     assert data["health"]["channels"][0]["reads"] > 0
-    assert len(data["advice"]) == 1  # the counter stands still
-    assert data["advice"][0] in " ".join(call("doctor", "rapl", "--for", "100ms").output.split())
+    [still] = [line for line in data["advice"] if "did not change" in line]  # a busy machine gets more advice
+    assert still in " ".join(call("doctor", "rapl", "--for", "100ms").output.split())
 
 
 def test_doctor_names_what_is_not_there(

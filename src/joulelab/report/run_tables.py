@@ -408,7 +408,7 @@ def list_missing_facts(result: Result) -> list[tuple[str, str]]:
     """
     lines = []
     for m in result.missing:
-        if result.scopes and (m["status"] == "unavailable" or m["code"] == "meter.source"):
+        if result.scopes and (m["status"] == "unavailable" or m.get("code") == "meter.source"):
             continue
         why = f" ({m['why']})" if m["why"] else ""
         then = f"\n-> {m['next']}" if m["next"] else ""

@@ -17,7 +17,8 @@ impossible-power.wrong-unit in-step.meter in-step.steps interval keeper late met
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 paused power-meter quality
 recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing silent-meter slow-refresh source
-stuck-meter supply-efficiency throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
+stuck-meter supply-efficiency
+throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
 throttled.software-thermal too-many-kinds too-many-phases too-short unseen
 """
 NOTES = """

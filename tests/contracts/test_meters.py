@@ -105,7 +105,8 @@ def test_where_it_is(name):
 
 
 FIND = (
-    "import sys, time; a = time.process_time(); import joulelab.instruments as m; m.find_meter('nvml'); m.find_meter('rapl');"
+    "import sys, time; a = time.process_time(); import joulelab.instruments as m;"
+    "m.find_meter('nvml'); m.find_meter('rapl');"
     "print(time.process_time() - a, sorted({'numpy', 'duckdb', 'pynvml', 'psutil', 'amdsmi'} & set(sys.modules)))"
 )
 

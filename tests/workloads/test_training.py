@@ -259,6 +259,11 @@ class TestSaving:
         with pytest.raises(ConfigError, match="no plain file"):
             saving.check_file({"save": "/dev/null"}, "save")
 
+    def test_a_disk_without_room_for_predictions_is_refused_first(self, tmp_path):
+        saving.check_room(str(tmp_path / "p.csv"), 10)
+        with pytest.raises(ConfigError, match=r"no room for the predictions.*about 10\d*\.0 GB"):
+            saving.check_room(saving.TEMPORARY, 10**15)
+
     def test_a_file_that_is_no_model_is_refused(self, tmp_path):
         (tmp_path / "text").write_text("no model")
         torch.save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "other")

@@ -13,7 +13,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.workloads.training.counting import META, Counts, count
 from joulelab.workloads.training.feed import Feed, to_device
 from joulelab.workloads.training.ranks import Ranks, describe_precision, join
-from joulelab.workloads.training.saving import NO, check_file, load_model, save_model, write_predictions
+from joulelab.workloads.training.saving import NO, check_file, check_room, load_model, save_model, write_predictions
 from joulelab.workloads.training.step_limits import Goal, Limits
 
 if TYPE_CHECKING:
@@ -91,6 +91,11 @@ class Training:
         self.optimizer, self.schedule = task.optimizer(self.model, steps)
         self.losses = Losses()
         self.limits = Limits(int(given["max_steps"]), float(given["max_seconds"]), ranks)
+        self.predictions = given.get("predictions", NO) if task.rows is not None and task.predict_times else NO
+        if self.predictions != NO:
+            samples = len(getattr(task.data, task.predict_on)) * task.predict_times
+            most = int(given["max_steps"]) * task.batch or samples
+            check_room(self.predictions, min(samples, most) * (1 + len(task.columns)))
         target, patience = float(given.get("target", 0)), int(given.get("patience", 0))
         self.goal = Goal(target, patience, is_lower_better=task.is_lower_better)
         if self.goal.is_set() and task.data.valid is None:
@@ -225,8 +230,7 @@ class Training:
 
     def _predict(self) -> dict[str, float]:
         """Predict, then write the predictions: the device keeps them until then, as in the HoreKa study."""
-        asked = self.given.get("predictions", NO) if self.task.rows is not None else NO
-        rows: list[torch.Tensor] | None = None if asked == NO else []
+        rows: list[torch.Tensor] | None = None if self.predictions == NO else []
         limits = Limits(int(self.given["max_steps"]), float(self.given["max_seconds"]), self.ranks)
         with self._mark_phase("predict"):
             limits.begin()
@@ -235,7 +239,7 @@ class Training:
         if rows is not None:
             with self._mark_phase("write"):
                 samples = len(getattr(self.task.data, self.task.predict_on))
-                write_predictions(rows, self.task.columns, asked, self.ranks, samples)
+                write_predictions(rows, self.task.columns, self.predictions, self.ranks, samples)
         joulelab.fact(predict_stopped_by=limits.reached or "end")
         return scores
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import pickle
+import shutil
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NO, TEMPORARY = "no", "temporary"
 FULL = "is the disk full?"
+VALUE_BYTES = 10  # of a predicted value as text
 
 
 def check_file(given: Mapping[str, str], key: str) -> None:
@@ -34,6 +36,16 @@ def check_file(given: Mapping[str, str], key: str) -> None:
         why = f"{path.parent} cannot be written to" if path.parent.is_dir() else f"there is no folder {path.parent}"
     if why:
         raise ConfigError(f"{key} is {asked!r}", why=why, next=f"name a file, {TEMPORARY} or {NO}")
+
+
+def check_room(asked: str, values: int) -> None:
+    """Refuse predictions that the disk has no room for: that would be known only at the end. Raises ConfigError."""
+    folder = Path(tempfile.gettempdir()) if asked == TEMPORARY else Path(asked).expanduser().absolute().parent
+    needed, free = values * VALUE_BYTES, shutil.disk_usage(folder).free
+    if needed > free:
+        why = f"they take about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+        then = f"give predictions={NO} or a file on another disk, or set TMPDIR"
+        raise ConfigError("there is no room for the predictions", where=str(folder), why=why, next=then)
 
 
 def load_model(model: torch.nn.Module, asked: str) -> None:

@@ -24,7 +24,7 @@ from benchmarks.measure_cost import install_peer
 from joulelab.twin.flaws import HOPPER
 from joulelab.twin.model import Node, preset
 from joulelab.twin.profile import square
-from joulelab.twin.records import Process
+from joulelab.twin.truth_file import Process
 from joulelab.twin.twin_server import TwinServer
 
 NVML = {"meter": "nvml"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.twin.power_pieces import Curve, Pieces
+from joulelab.twin.power_curves import Curve, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

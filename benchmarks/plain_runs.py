@@ -31,7 +31,7 @@ from joulelab.twin.instrument import average_w, counter_j, instant_w
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
-    from joulelab.twin.power_pieces import Curve
+    from joulelab.twin.power_curves import Curve
 
 LEAD_S, TAIL_S, SPAN_S, PERIOD_S = 3.0, 2.0, 60.0, 0.1
 SEED = 19

@@ -19,7 +19,7 @@ from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.twin.flaws import GA10X, GA100, VOLTA, Counter, Flaws
 from joulelab.twin.instrument import average_w, counter_j, instant_w
-from joulelab.twin.power_pieces import Curve, Pieces
+from joulelab.twin.power_curves import Curve, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.twin import profile
 from joulelab.twin.flaws import HOPPER, Counter
 from joulelab.twin.model import A100, H100, RTX3090, RTX6000, V100, Node
-from joulelab.twin.records import Instance, Process
+from joulelab.twin.truth_file import Instance, Process
 
 pytestmark = pytest.mark.system
 

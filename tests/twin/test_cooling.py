@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin import points, profile
+from joulelab.twin import power_curves, profile
 from joulelab.twin.model import H100, Cooling, Node
 from joulelab.twin.truth import Truth
 
@@ -50,7 +50,7 @@ def test_speed_is_the_cube_root_of_power() -> None:
 def test_a_node_takes_what_its_leaves_and_fans_take(kind: str) -> None:
     node = Node(gpus=(H100,) * 8, spread=0.0, cooling=Cooling(kind=kind, inlet_c=22))  # type: ignore[arg-type]
     heat, dc = node.to_dc()
-    full = sum(node.range_w(leaf)[1] for leaf in points.heating(node.leaves()))
+    full = sum(node.range_w(leaf)[1] for leaf in power_curves.list_heating_leaves(node.leaves()))
     assert dc - heat == pytest.approx(node.cooling.fans_w(heat, full))
     assert all(b > a for a, b in itertools.pairwise(dc))
 
@@ -62,8 +62,8 @@ def test_a_cap_slows_the_fans_of_a_served_node(tmp_path) -> None:
         for gpu in range(8):
             truth.set_cap(gpu, 350.0, 3 * NS)
         after = truth.power("fans", 5 * NS)
-        heat = sum(truth.power(leaf, 5 * NS) for leaf in points.heating(node.leaves()))
-        full = sum(node.range_w(leaf)[1] for leaf in points.heating(node.leaves()))
+        heat = sum(truth.power(leaf, 5 * NS) for leaf in power_curves.list_heating_leaves(node.leaves()))
+        full = sum(node.range_w(leaf)[1] for leaf in power_curves.list_heating_leaves(node.leaves()))
         # A curve between knots 5 % of the full load apart.
         assert after == pytest.approx(float(node.cooling.fans_w(np.array([heat]), full)[0]), rel=0.02)
         assert after < 0.6 * before

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from joulelab.twin import instrument, points, profile
+from joulelab.twin import instrument, power_curves, profile
 from joulelab.twin.model import H100, Node
 from joulelab.twin.panel import Panel, PanelFlaws
 from joulelab.twin.truth import Truth
@@ -43,7 +43,7 @@ def truth(tmp_path: Path) -> Iterator[Truth]:
 def test_all_readings_at_once_are_those_of_the_panel(truth: Truth, flaws: PanelFlaws, point: str) -> None:
     panel = Panel(truth, point, flaws, number=5)
     t_ns = START + np.sort(np.random.default_rng(1).integers(0, 9 * NS, 200))
-    part, of = points.share(NODE, point)
+    part, of = power_curves.find_share(NODE, point)
     source = (part, truth._parts(of)[0])
     watts = instrument.panel_w(source, flaws, t_ns, start_ns=START, seed=NODE.seed, number=5)
     joules = instrument.panel_j(source, flaws, t_ns, start_ns=START)

@@ -10,8 +10,8 @@ import pytest
 from joulelab.core.errors import JoulelabError, MissingDependency
 from joulelab.twin import profile
 from joulelab.twin.model import A100, H100, RTX3090, RTX6000, V100, Node
-from joulelab.twin.records import Instance, Process
 from joulelab.twin.servers import nvml
+from joulelab.twin.truth_file import Instance, Process
 
 from .conftest import Twin
 

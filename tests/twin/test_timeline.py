@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin import points, profile
+from joulelab.twin import power_curves, profile
 from joulelab.twin.model import RTX6000, Cpu, Node
 from joulelab.twin.timeline import Timeline, When, lay_out
 from joulelab.twin.truth import Truth
@@ -59,7 +59,7 @@ def test_every_leaf_draws_what_its_stage_asks_for() -> None:
 def test_points_add_up_as_those_of_a_truth_file(tmp_path) -> None:
     found = run(NOISY, Ask({}, (0, 1), {0: 150.0, 1: 150.0}))
     a, b = found.begin_ns, found.close_ns
-    leaves = points.heating(NODE.leaves())
+    leaves = power_curves.list_heating_leaves(NODE.leaves())
     assert found.energy("node.dc", a, b) == pytest.approx(sum(found.energy(p, a, b) for p in [*leaves, "fans"]))
     assert found.energy("psys", a, b) == pytest.approx(
         sum(found.energy(p, a, b) for p in ("cpu:0", "dram:0", "host", "fans"))

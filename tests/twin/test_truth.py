@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin import layout, profile
+from joulelab.twin import profile, truth_file
 from joulelab.twin.flaws import Flaws
-from joulelab.twin.leaf import pieces
 from joulelab.twin.model import A100, H100, Node, Supply, preset
-from joulelab.twin.records import Instance, Process
+from joulelab.twin.power_curves import limit_segments
 from joulelab.twin.truth import Truth
+from joulelab.twin.truth_file import Instance, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,11 +148,11 @@ def test_long_scripts_stay_cheap(make: Callable[..., Truth], monkeypatch: pytest
     truth, computed = make(room=20_000), list[int]()
 
     def count(*arguments: Any) -> Any:
-        made = pieces(*arguments)
+        made = limit_segments(*arguments)
         computed.append(len(made.t_ns))
         return made
 
-    monkeypatch.setattr("joulelab.twin.truth.pieces", count)
+    monkeypatch.setattr("joulelab.twin.truth.limit_segments", count)
     t_ns = START + np.arange(1, 15_001) * 50_000_000
     watts = np.tile([100.0, 650.0, 300.0], 5_000)
     truth.append("gpu:0", t_ns, watts, watts)
@@ -200,7 +200,7 @@ def test_what_is_wrong_is_refused(make: Callable[..., Truth], tmp_path: Path) ->
         with pytest.raises(ConfigError, match="not a truth file"):
             Truth(tmp_path / "other")
     other = bytearray(truth.path.read_bytes())
-    at = (layout.HEADER.fields or {})["layout"][1]
+    at = (truth_file.HEADER.fields or {})["layout"][1]
     other[at : at + 4] = b"\0\0\0\0"
     (tmp_path / "other").write_bytes(other)
     with pytest.raises(ConfigError, match="another version"):

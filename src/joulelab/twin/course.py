@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.twin.model import Node
-    from joulelab.twin.power_pieces import Floats, Ints
+    from joulelab.twin.power_curves import Floats, Ints
 
 # Streams of draws: what differs from run to run, and what flutters inside of one.
 _TIME, _POWER, _FLUTTER = 1 << 40, (1 << 40) + 1, (1 << 40) + 2

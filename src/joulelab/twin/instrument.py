@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from joulelab.twin.panel import PanelFlaws
-    from joulelab.twin.power_pieces import Curve, Floats, Ints
+    from joulelab.twin.power_curves import Curve, Floats, Ints
 
 NS = 1_000_000_000
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.process_identity import find_process, identify_process
-from joulelab.twin.records import Process
+from joulelab.twin.truth_file import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

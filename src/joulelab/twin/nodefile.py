@@ -13,7 +13,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.core.toml_reading import Mistakes, convert_value, describe_keys, parse_toml, read_table
 from joulelab.run.config.config_files import read_toml
-from joulelab.twin import bounds, points
+from joulelab.twin import bounds, power_curves
 from joulelab.twin.flaws import Flaws
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
 from joulelab.twin.mounted import Mounted  # noqa: TC001 - node files are converted by these types
@@ -152,7 +152,7 @@ def _check_stages(name: str, workload: Any, mistakes: Mistakes) -> bool:
 
 
 def _check_meter(meter: Mounted, node: Node, mistakes: Mistakes, place: tuple[str, str]) -> None:
-    known = {*points.names(node), *(leaf.partition(":")[0] for leaf in node.leaves())}
+    known = {*power_curves.list_points(node), *(leaf.partition(":")[0] for leaf in node.leaves())}
     if not meter.family:
         then = 'write family = "nvml"; joulelab meters lists them'
         mistakes.add(place, "a meter needs its family", next=then, code="config.missing-key")

@@ -9,13 +9,13 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin import points
+from joulelab.twin import power_curves
 from joulelab.twin.course import Course
-from joulelab.twin.power_pieces import Curve, Pieces, total
+from joulelab.twin.power_curves import Curve, Pieces, add_curves
 
 if TYPE_CHECKING:
     from joulelab.twin.model import Node
-    from joulelab.twin.power_pieces import Floats, Ints
+    from joulelab.twin.power_curves import Floats, Ints
     from joulelab.twin.workload_progress import Ask, Model
 
 NS = 1_000_000_000
@@ -68,18 +68,24 @@ class Timeline:
 
     def curve(self, point: str) -> tuple[float, Curve]:
         """Return the true power of a point as a share of a curve. Raises ConfigError for an unknown point."""
-        part, of = points.share(self.node, point)
-        if of not in points.names(self.node):
+        part, of = power_curves.find_share(self.node, point)
+        if of not in power_curves.list_points(self.node):
             raise ConfigError(
-                f"no meter reads {point!r} here", where="twin", next=suggest_name(of, points.names(self.node))
+                f"no meter reads {point!r} here",
+                where="twin",
+                next=suggest_name(of, power_curves.list_points(self.node)),
             )
         if of not in self._leaves and not self._made:
-            heating = [self._leaves[leaf] for leaf in points.heating(self._leaves)]
-            whole = points.Whole(self.node)
+            heating = [self._leaves[leaf] for leaf in power_curves.list_heating_leaves(self._leaves)]
+            whole = power_curves.NodeCurves(self.node)
             whole.replace_from(heating, self.begin_ns)
-            others = [self._leaves[leaf] for leaf in points.heating(self._leaves) if not leaf.startswith("gpu")]
+            others = [
+                self._leaves[leaf]
+                for leaf in power_curves.list_heating_leaves(self._leaves)
+                if not leaf.startswith("gpu")
+            ]
             psys = Curve()
-            psys.replace_from(total([whole.curves["fans"], *others], self.begin_ns))
+            psys.replace_from(add_curves([whole.curves["fans"], *others], self.begin_ns))
             self._made = {**whole.curves, "psys": psys}
         return part, self._leaves[of] if of in self._leaves else self._made[of]
 

@@ -17,16 +17,17 @@ import numpy.typing as npt
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin import compose, layout, points, records, script
-from joulelab.twin.leaf import FREE, LeafCurve, Limits, pieces, segment_rows
+from joulelab.twin import power_curves, script, truth_file
 from joulelab.twin.model import Node
+from joulelab.twin.power_curves import NO_LIMITS, LeafCurve, Limits, limit_segments
+from joulelab.twin.truth_file import make_segment_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.twin.flaws import Flaws
-    from joulelab.twin.power_pieces import Curve, Floats, Ints
+    from joulelab.twin.power_curves import Curve, Floats, Ints
     from joulelab.twin.profile import Profile
 
 HORIZON_S = 600.0
@@ -57,21 +58,21 @@ class Truth:
             raise
 
     def _attach(self) -> None:
-        head = self._array(layout.HEADER, 0, 1)[0]
-        if bytes(head["magic"]) != layout.MAGIC.rstrip(b"\0"):
+        head = self._array(truth_file.HEADER, 0, 1)[0]
+        if bytes(head["magic"]) != truth_file.MAGIC.rstrip(b"\0"):
             raise ConfigError("not a truth file", where=str(self.path))
-        if head["layout"] != layout.LAYOUT:
+        if head["layout"] != truth_file.LAYOUT:
             raise ConfigError(
                 "written by another version of joulelab", where=str(self.path), next="serve the twin again"
             )
         self.start_ns = int(head["start_ns"])
         at, size = int(head["node_at"]), int(head["node_bytes"])
         self.node: Node = msgspec.json.decode(self._map[at : at + size], type=Node)
-        self._gpus = self._array(layout.GPU, int(head["gpus_at"]), int(head["gpus"]))
-        self._leaves = self._array(layout.LEAF, int(head["leaves_at"]), int(head["leaves"]))
+        self._gpus = self._array(truth_file.GPU, int(head["gpus_at"]), int(head["gpus"]))
+        self._leaves = self._array(truth_file.LEAF, int(head["leaves_at"]), int(head["leaves"]))
         self.leaves = [bytes(name).decode() for name in self._leaves["name"]]
         self._curves = [LeafCurve() for _ in self.leaves]
-        self._whole = points.Whole(self.node)
+        self._whole = power_curves.NodeCurves(self.node)
         self._whole_from: int | None = None
 
     def _array(self, dtype: np.dtype[Any], at: int, count: int) -> npt.NDArray[Any]:
@@ -94,7 +95,9 @@ class Truth:
         """
         node = node or Node()
         begin = monotonic_ns() if start_ns is None else start_ns
-        compose.write(path, node, script.segments(node, profiles or {}, begin, 0.0, horizon_s), begin, room)
+        truth_file.write_truth_file(
+            path, node, script.segments(node, profiles or {}, begin, 0.0, horizon_s), begin, room
+        )
         return cls(path)
 
     def close(self) -> None:
@@ -124,7 +127,7 @@ class Truth:
         """Return the true power at a point in W; raise ConfigError for an unknown point."""
         times = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
         with self._lock:
-            share, whole = points.share(self.node, point)
+            share, whole = power_curves.find_share(self.node, point)
             watts = share * np.sum([curve.watts(times) for curve in self._parts(whole)], axis=0)
         return watts if np.ndim(t_ns) else float(watts[0])
 
@@ -137,7 +140,7 @@ class Truth:
     def energy(self, point: str, a_ns: int | Ints, b_ns: int | Ints) -> float | Floats:
         """Return the true energy at a point from a to b in J; raise ConfigError for an unknown point."""
         with self._lock:
-            share, whole = points.share(self.node, point)
+            share, whole = power_curves.find_share(self.node, point)
             parts = self._parts(whole)
             if isinstance(a_ns, int) and isinstance(b_ns, int):
                 return share * sum(curve.joules_at(b_ns) - curve.joules_at(a_ns) for curve in parts)
@@ -148,7 +151,7 @@ class Truth:
     @property
     def points(self) -> list[str]:
         """Return all points that have a power."""
-        return points.names(self.node)
+        return power_curves.list_points(self.node)
 
     def curve(self, leaf: str) -> Curve:
         """Return the true, clipped power of a leaf as it is known now; raise ConfigError for an unknown leaf."""
@@ -156,10 +159,10 @@ class Truth:
             return self._leaf_curve(self._index(leaf))
 
     def _parts(self, point: str) -> list[Curve]:
-        if point in points.WHOLE:
+        if point in power_curves.NODE_POINTS:
             return [self._whole_curve(point)]
         if point == "psys":
-            own = [leaf for leaf in points.heating(self.leaves) if not leaf.startswith("gpu")]
+            own = [leaf for leaf in power_curves.list_heating_leaves(self.leaves) if not leaf.startswith("gpu")]
             return [self._whole_curve("fans"), *(self._leaf_curve(self._index(name)) for name in own)]
         return [self._leaf_curve(self._index(point))]
 
@@ -178,17 +181,17 @@ class Truth:
         state = (count, edits, int(self._gpus[gpu]["flaws"]["generation"]) if gpu is not None else 0)
         if state == cache.state:
             return cache.curve
-        rows = self._array(layout.SEGMENT, int(leaf["segments_at"]), count)
+        rows = self._array(truth_file.SEGMENT, int(leaf["segments_at"]), count)
         limits = self._limits(index)
         begin = cache.changed_from(rows, limits, count)
         if begin is not None:
-            cache.curve.replace_from(pieces(rows, limits, self.node.range_w(self.leaves[index])[0], begin))
+            cache.curve.replace_from(limit_segments(rows, limits, self.node.range_w(self.leaves[index])[0], begin))
             self._whole_from = begin if self._whole_from is None else min(self._whole_from, begin)
         cache.state, cache.limits = state, limits
         return cache.curve
 
     def _whole_curve(self, point: str) -> Curve:
-        parts = [self._leaf_curve(self._index(name)) for name in points.heating(self.leaves)]
+        parts = [self._leaf_curve(self._index(name)) for name in power_curves.list_heating_leaves(self.leaves)]
         if self._whole_from is not None:
             self._whole.replace_from(parts, self._whole_from)
             self._whole_from = None
@@ -207,7 +210,7 @@ class Truth:
 
     def append(self, leaf: str, t_ns: npt.ArrayLike, start_w: npt.ArrayLike, end_w: npt.ArrayLike) -> None:
         """Add segments (ns, W, W) to a leaf: not before what is there, the last one constant; raise ConfigError."""
-        rows = segment_rows(t_ns, start_w, end_w)
+        rows = make_segment_rows(t_ns, start_w, end_w)
         with self._writing():
             record = self._leaves[self._index(leaf)]
             count, at = int(record["segments"]), int(record["segments_at"])
@@ -215,7 +218,7 @@ class Truth:
                 raise ConfigError(
                     f"no room for more segments of {leaf}", where=str(self.path), next="create it with more `room`"
                 )
-            last = self._array(layout.SEGMENT, at + (count - 1) * rows.itemsize, 1)[0]
+            last = self._array(truth_file.SEGMENT, at + (count - 1) * rows.itemsize, 1)[0]
             if rows["t_ns"][0] < last["t_ns"]:
                 raise ConfigError(f"{leaf} is already written up to {last['t_ns']} ns", where=str(self.path))
             os.pwrite(self._fd, rows.tobytes(), at + count * rows.itemsize)
@@ -224,8 +227,8 @@ class Truth:
     def last(self, leaf: str) -> tuple[int, float]:
         """Return since when (ns) a leaf would draw its last power for ever, and that power (W), not clipped."""
         record = self._leaves[self._index(leaf)]
-        at = int(record["segments_at"]) + (int(record["segments"]) - 1) * layout.SEGMENT.itemsize
-        row = self._array(layout.SEGMENT, at, 1)[0]
+        at = int(record["segments_at"]) + (int(record["segments"]) - 1) * truth_file.SEGMENT.itemsize
+        row = self._array(truth_file.SEGMENT, at, 1)[0]
         return int(row["t_ns"]), float(row["start_w"])
 
     def room(self, leaf: str) -> float:
@@ -253,7 +256,7 @@ class Truth:
 
     def set_cpu_cap(self, package: int, cap_w: float | None, t_ns: int | None = None) -> None:
         """Set the cap of a CPU package in W (None: no cap) from `t_ns` (now) on. Raises ConfigError."""
-        cap_mw = layout.NO_CAP_MW if cap_w is None else round(cap_w * 1000)
+        cap_mw = truth_file.NO_CAP_MW if cap_w is None else round(cap_w * 1000)
         self._append_limit(self._index(f"cpu:{package}"), t_ns, cap_mw=cap_mw)
 
     def _append_limit(self, index: int, t_ns: int | None, **changes: int) -> None:
@@ -261,12 +264,12 @@ class Truth:
         with self._writing():
             record = self._leaves[index]
             at_ns = monotonic_ns() if t_ns is None else t_ns
-            history = self._array(layout.CAP, int(record["caps_at"]), int(record["caps"]))
+            history = self._array(truth_file.CAP, int(record["caps_at"]), int(record["caps"]))
             count = int(np.searchsorted(history["t_ns"], at_ns, side="right"))
             if count == record["cap_capacity"]:
                 raise ConfigError("no room for more caps", where=str(self.path))
             row = history[count - 1 : count].copy()
-            compose.fill(row[0], {"t_ns": at_ns, **changes})
+            truth_file.fill_record(row[0], {"t_ns": at_ns, **changes})
             os.pwrite(self._fd, row.tobytes(), int(record["caps_at"]) + count * row.itemsize)
             record["caps"] = count + 1
             record["cap_edits"] += 1
@@ -290,7 +293,7 @@ class Truth:
         for package in range(self.node.packages):
             rows = self._history(self._index(f"cpu:{package}"))
             cap_mw = int(rows["cap_mw"][max(int(np.searchsorted(rows["t_ns"], t_ns, side="right")) - 1, 0)])
-            if cap_mw != layout.NO_CAP_MW:
+            if cap_mw != truth_file.NO_CAP_MW:
                 found[package] = cap_mw / 1000
         return found
 
@@ -300,7 +303,7 @@ class Truth:
 
     def _history(self, index: int) -> npt.NDArray[Any]:
         leaf = self._leaves[index]
-        return self._array(layout.CAP, int(leaf["caps_at"]), int(leaf["caps"]))
+        return self._array(truth_file.CAP, int(leaf["caps_at"]), int(leaf["caps"]))
 
     def _capped(self, index: int) -> int:
         """Return the leaf whose caps hold a leaf down: cores go by their package."""
@@ -318,13 +321,13 @@ class Truth:
         """Return from when on which caps (W) and clocks hold a leaf down."""
         kind, gpu = self.leaves[index].partition(":")[0], self._gpu_of(index)
         if kind not in ("gpu", "cpu", "core"):
-            return FREE
+            return NO_LIMITS
         history = self._history(self._capped(index))
         if gpu is None:
             return self._package_caps(history, of_cores=kind == "core")
         flaws = self._gpus[gpu]["flaws"]
         forget_ns, outside_ns = int(flaws["forget_cap_ns"]), int(flaws["outside_cap_ns"])
-        events = np.array([t for t in (forget_ns, outside_ns) if t != layout.NEVER], dtype=np.int64)
+        events = np.array([t for t in (forget_ns, outside_ns) if t != truth_file.NEVER], dtype=np.int64)
         times = np.unique(np.append(history["t_ns"], events))
         entry = np.maximum(np.searchsorted(history["t_ns"], times, side="right") - 1, 0)
         requested = history["cap_mw"][entry] / 1000
@@ -337,7 +340,7 @@ class Truth:
 
     def _package_caps(self, history: npt.NDArray[Any], *, of_cores: bool) -> Limits:
         cpu = self.node.cpu
-        asked = [np.inf if mw == layout.NO_CAP_MW else float(mw) / 1000 for mw in history["cap_mw"]]
+        asked = [np.inf if mw == truth_file.NO_CAP_MW else float(mw) / 1000 for mw in history["cap_mw"]]
         held = [cpu.core_w(cpu.held_w(cap_w)) if of_cores else cpu.held_w(cap_w) for cap_w in asked]
         return Limits(history["t_ns"].copy(), np.array(asked), np.array(held), np.ones(len(asked)))
 
@@ -351,13 +354,14 @@ class Truth:
 
     def flaws(self, gpu: int) -> Flaws:
         """Return the flaws of a GPU's meter as they are now."""
-        return records.flaws_from(self._gpu(gpu)["flaws"], self.start_ns)
+        return truth_file.read_flaws(self._gpu(gpu)["flaws"], self.start_ns)
 
     def change_flaws(self, gpu: int, **changes: Any) -> None:
         """Change some flaws of a GPU's meter at once, for every process."""
         with self._writing():
-            compose.fill(
-                self._gpu(gpu)["flaws"], records.flaws_record(replace(self.flaws(gpu), **changes), self.start_ns)
+            truth_file.fill_record(
+                self._gpu(gpu)["flaws"],
+                truth_file.make_flaws_record(replace(self.flaws(gpu), **changes), self.start_ns),
             )
             self._gpu(gpu)["flaws"]["generation"] += 1
 
@@ -369,25 +373,25 @@ class Truth:
         """Return the UUID of a GPU."""
         return bytes(self._gpu(gpu)["uuid"]).decode()
 
-    def set_processes(self, gpu: int, processes: Sequence[records.Process]) -> None:
+    def set_processes(self, gpu: int, processes: Sequence[truth_file.Process]) -> None:
         """Replace the list of processes on a GPU; raise ConfigError if there are too many."""
-        if len(processes) > layout.PROCESSES:
-            raise ConfigError(f"a GPU has room for {layout.PROCESSES} processes", where=f"gpu:{gpu}")
+        if len(processes) > truth_file.PROCESSES:
+            raise ConfigError(f"a GPU has room for {truth_file.PROCESSES} processes", where=f"gpu:{gpu}")
         none = 0xFFFFFFFF
         with self._editing(gpu) as state:
             for number, process in enumerate(processes):
                 numbers = (process.gpu_instance, process.compute_instance, process.load)
-                values = (process.pid, layout.KINDS[process.kind], process.memory_bytes)
+                values = (process.pid, truth_file.KINDS[process.kind], process.memory_bytes)
                 state["process"][number] = (*values, *(none if n is None else n for n in numbers))
             state["processes"] = len(processes)
 
-    def set_instances(self, gpu: int, instances: Sequence[records.Instance], *, mode: bool = True) -> None:
+    def set_instances(self, gpu: int, instances: Sequence[truth_file.Instance], *, mode: bool = True) -> None:
         """Replace the MIG instances of a GPU and switch MIG `mode`; raise ConfigError where MIG is unknown."""
         if not self._gpu(gpu)["mig"] or len(instances) > 7:
             raise ConfigError("this GPU has no MIG, or not that many instances", where=f"gpu:{gpu}")
         with self._editing(gpu) as state:
             for number, one in enumerate(instances):
-                uuid = f"MIG-{records.identity(self.node, gpu, 'mig', number)}"
+                uuid = f"MIG-{truth_file.make_uuid(self.node, gpu, 'mig', number)}"
                 numbers = (one.gpu_instance, one.compute_instance, one.multiprocessors, one.slices)
                 state["instance"][number] = (uuid, one.profile, one.memory_bytes, *numbers)
             state["instances"] = len(instances)

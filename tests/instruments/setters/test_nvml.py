@@ -17,7 +17,7 @@ from joulelab.instruments.nvml.client import Gpu
 from joulelab.instruments.nvml.setter import GpuControl, LockedClocks, PowerCap, add_gpu
 from joulelab.store import safe_files
 from joulelab.twin.model import A100, H100, RTX6000, Node
-from joulelab.twin.records import Instance
+from joulelab.twin.truth_file import Instance
 
 POWER, CLOCKS = ("gpu:0", "power"), ("gpu:0", "clocks")
 TWO = Node(gpus=(RTX6000, H100), packages=0)

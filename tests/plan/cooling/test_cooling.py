@@ -18,7 +18,7 @@ from joulelab.plan.cooling.pooled import load_of
 from joulelab.plan.cooling.supplies import Supplies
 from joulelab.plan.rack.spread import ASSUMED as SPREAD
 from joulelab.store.run_reader import open_run
-from joulelab.twin import points, profile
+from joulelab.twin import power_curves, profile
 from joulelab.twin.model import H100, Cooling, Node
 from joulelab.twin.nodefile import find
 from joulelab.twin.truth import Truth
@@ -219,7 +219,8 @@ def test_full_load_is_that_of_the_calibrated_burn() -> None:
     node = find("bnl-h100").node
     assert full_load_w(node, Supplies(node, None)) == pytest.approx(8460.0, rel=0.01)
     heat = sum(
-        min(node.range_w(leaf)[1], 700.0 if leaf.startswith("gpu") else 1e9) for leaf in points.heating(node.leaves())
+        min(node.range_w(leaf)[1], 700.0 if leaf.startswith("gpu") else 1e9)
+        for leaf in power_curves.list_heating_leaves(node.leaves())
     )
     plan = plan_cooling([], [], node, Given(), kinds=("immersion",))
     assert plan.options[0].node_w.value == pytest.approx(float(np.interp(heat, *node.to_ac())), rel=1e-3)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError, MissingDependency
-from joulelab.twin.layout import c_header
+from joulelab.twin.truth_file import make_c_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,9 @@ def library(cache: Path | None = None, cc: str | None = None) -> Path:
     With a library of these sources in the cache no compiler is needed.
     """
     files = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])
-    digest = hashlib.sha256("\0".join([c_header(), *_FLAGS, *(f.read_text() for f in files)]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(
+        "\0".join([make_c_header(), *_FLAGS, *(f.read_text() for f in files)]).encode()
+    ).hexdigest()[:16]
     built = (cache or cache_directory()) / f"{os.uname().machine}-{digest}" / LIBRARY
     if not built.exists():
         _build(built, cc or compiler(), [str(f) for f in files if f.suffix == ".c"])
@@ -69,7 +71,7 @@ def _build(target: Path, cc: str, files: list[str]) -> None:
     """Build next to the target and rename, so that two builders do not meet."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        (Path(scratch) / "layout.h").write_text(c_header())
+        (Path(scratch) / "layout.h").write_text(make_c_header())
         made = Path(scratch) / LIBRARY
         command = [cc, *_FLAGS, f"-I{scratch}", f"-I{SOURCES}", "-o", str(made), *files, "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

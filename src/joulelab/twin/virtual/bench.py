@@ -15,7 +15,7 @@ from joulelab.twin.panel import PanelFlaws
 if TYPE_CHECKING:
     from joulelab.core.spec import Stream
     from joulelab.twin.mounted import Mounted
-    from joulelab.twin.power_pieces import Floats, Ints
+    from joulelab.twin.power_curves import Floats, Ints
     from joulelab.twin.timeline import Timeline
     from joulelab.twin.workload_progress import Ask
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Stream
     from joulelab.twin import model
     from joulelab.twin.mounted import Mounted
-    from joulelab.twin.power_pieces import Floats
+    from joulelab.twin.power_curves import Floats
     from joulelab.twin.virtual.bench import Bench
 
 DRIVER = "twin"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Stream
     from joulelab.twin.mounted import Mounted
-    from joulelab.twin.power_pieces import Curve, Floats, Ints
+    from joulelab.twin.power_curves import Curve, Floats, Ints
     from joulelab.twin.virtual.bench import Bench
 
 VOLTS, FACTOR, HERTZ = 230.0, 0.98, 50.0

@@ -9,7 +9,7 @@ import numpy as np
 from joulelab.core.clock import NS
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import write_json_atomic
-from joulelab.twin import points
+from joulelab.twin import power_curves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def truth_of(timeline: Timeline) -> dict[str, Any]:
     Median and maximum are of means over 1 s.
     """
     a, b = timeline.start_ns, timeline.end_ns
-    names = [*timeline.node.leaves(), *points.WHOLE]
+    names = [*timeline.node.leaves(), *power_curves.NODE_POINTS]
     share, curve = timeline.curve(SHOWN)
     edges = np.arange(a, b + 1, NS, dtype=np.int64)
     means = share * np.diff(curve.joules(edges)) if len(edges) > 1 else share * curve.watts(edges)

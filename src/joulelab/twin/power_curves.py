@@ -1,11 +1,18 @@
-"""Hold power as linear pieces with its running integral: split, clip, add, grow."""
+"""Hold power as linear pieces with its integral, held down by caps and clocks; derive the points of a node."""
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from joulelab.twin.model import Node
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -120,7 +127,7 @@ class Curve:
         return float(joules + (watts + ramp) * since / NS)
 
 
-def total(curves: list[Curve], from_ns: int) -> Pieces:
+def add_curves(curves: list[Curve], from_ns: int) -> Pieces:
     """Return the sum of several curves from a time on."""
     edges = [curve.t_ns[np.searchsorted(curve.t_ns, from_ns, side="right") :] for curve in curves]
     t_ns = np.unique(np.concatenate([np.array([from_ns], dtype=np.int64), *edges]))
@@ -129,3 +136,98 @@ def total(curves: list[Curve], from_ns: int) -> Pieces:
         watts += curve.watts(t_ns)
         slope += curve.slope(t_ns)
     return Pieces(t_ns, watts, slope)
+
+
+ALWAYS = -(2**62)  # ns: before all times
+
+
+class Limits(NamedTuple):
+    """Hold from when on (ns) which caps are requested and enforced (W), and which share of dynamic power is left."""
+
+    t_ns: Ints
+    requested_w: Floats
+    enforced_w: Floats
+    share: Floats
+
+    def find(self, t_ns: int) -> int:
+        """Return the index of what holds at a time."""
+        return max(int(np.searchsorted(self.t_ns, t_ns, side="right")) - 1, 0)
+
+
+NO_LIMITS = Limits(np.array([ALWAYS]), np.array([np.inf]), np.array([np.inf]), np.ones(1))
+
+
+class LeafCurve:
+    """Remember which part of a leaf is already in its curve."""
+
+    def __init__(self) -> None:
+        self.curve = Curve()
+        self.state = (0, -1, -1)
+        self.limits = NO_LIMITS
+
+    def changed_from(self, rows: npt.NDArray[Any], limits: Limits, count: int) -> int | None:
+        """Return the time from which on the curve is no longer right, None if it is."""
+        known = self.state[0]
+        if not known:
+            return int(rows["t_ns"][0])
+        changes = [int(rows["t_ns"][known])] if count > known else []
+        old, new = list(zip(*self.limits, strict=True)), list(zip(*limits, strict=True))
+        shared = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+        changes += [max(int(entry[shared][0]), int(rows["t_ns"][0])) for entry in (old, new) if len(entry) > shared]
+        return min(changes, default=None)
+
+
+def limit_segments(rows: npt.NDArray[Any], limits: Limits, idle_w: float, begin: int) -> Pieces:
+    """Return the power of a leaf from `begin` (ns) on, as clocks and caps leave it; `idle_w` (W) is not dynamic."""
+    first = max(bisect.bisect_right(rows["t_ns"], begin) - 1, 0)  # numpy would copy the whole column first
+    t_ns, start_w, end_w = (rows[name][first:].copy() for name in ("t_ns", "start_w", "end_w"))
+    width = np.append(np.diff(t_ns), 0).astype(np.float64)
+    slope = np.divide(end_w - start_w, width, out=np.zeros_like(width), where=width > 0)
+    changes = limits.t_ns[limits.t_ns > begin]
+    edges = np.unique(np.concatenate([[begin], t_ns[t_ns > begin], changes])).astype(np.int64)
+    index = np.maximum(np.searchsorted(t_ns, edges, side="right") - 1, 0)
+    held = np.maximum(np.searchsorted(limits.t_ns, edges, side="right") - 1, 0)
+    watts, share = start_w[index] + slope[index] * (edges - t_ns[index]), limits.share[held]
+    clocked_w = np.where(share == 1.0, watts, idle_w + (watts - idle_w) * share)
+    return Pieces(edges, clocked_w, slope[index] * share).clipped(limits.enforced_w[held])
+
+
+CORD_POINTS: Final = {"outlet": "node.ac", "psu": "node.ac", "psu.dc": "node.dc"}
+# What the leaves make together; `psys` is summed from those that it has.
+NODE_POINTS: Final = ("fans", "node.dc", "node.ac")
+
+
+def list_points(node: Node) -> list[str]:
+    """Return all points that have a power."""
+    cords = range(1, len(node.supply.cords) + 1)
+    return [*node.leaves(), "psys", *NODE_POINTS, *(f"{kind}:{n}" for kind in CORD_POINTS for n in cords)]
+
+
+def list_heating_leaves(leaves: Iterable[str]) -> list[str]:
+    """Return the leaves that add up to what the node draws without its fans: cores are in their packages."""
+    return [leaf for leaf in leaves if not leaf.startswith("core")]
+
+
+def find_share(node: Node, point: str) -> tuple[float, str]:
+    """Return a cord's share and what it is a share of; all of the point itself for any other."""
+    kind, _, number = point.partition(":")
+    if kind not in CORD_POINTS or point not in list_points(node):
+        return 1.0, point
+    return node.supply.cords[int(number) - 1], CORD_POINTS[kind]
+
+
+class NodeCurves:
+    """Keep fans, DC and AC of a node as curves."""
+
+    def __init__(self, node: Node) -> None:
+        heat, dc = node.to_dc()
+        self._fans, self._dc, self._ac = (heat, dc - heat), (heat, dc), node.to_ac()
+        self.curves = {point: Curve() for point in NODE_POINTS}
+
+    def replace_from(self, leaves: list[Curve], from_ns: int) -> None:
+        """Take what the leaves (those of `heating`) draw from a time on."""
+        heat = add_curves(leaves, from_ns)
+        dc = heat.mapped(*self._dc)
+        self.curves["fans"].replace_from(heat.mapped(*self._fans))
+        self.curves["node.dc"].replace_from(dc)
+        self.curves["node.ac"].replace_from(dc.mapped(*self._ac))

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from joulelab.cli.study_driver import prepare_data
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import find_workload, merge_parameters
+from joulelab.study.file import read_study
 from joulelab.workloads.commands import command
 from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
 from joulelab.workloads.training.step_limits import Goal
@@ -111,7 +113,8 @@ def test_the_node_without_gpus_does_not_claim_independent_predictions() -> None:
     file = ROOT / "src" / "joulelab" / "twin" / "nodes" / "horeka-blue.toml"
     header = file.read_text().partition("\ntitle =")[0].replace("\n# ", " ")
     assert "all predicted" not in header
-    assert "251 to 270 W" in header
+    assert "no independent predictions" in header
+    assert "262.0 W" in header
 
 
 @pytest.mark.parametrize(
@@ -187,3 +190,12 @@ def test_stand_ins_are_made_before_measuring_starts(monkeypatch):
     assert result.exit_code == 0, result.output
     module = ["-m", "joulelab.workloads.vgg19bn_xray"]
     assert done == [[*module, "--prepare"], module]
+
+
+def test_a_study_makes_stand_ins_once_for_all_its_cells(monkeypatch):
+    done = []
+    monkeypatch.setattr("joulelab.run.workload_registry.prepare_workload", lambda words, _: done.append(words))
+    plan = read_study(ROOT / "studies" / "gdansk.toml").plan
+    assert len(plan.cells) == 68
+    prepare_data(plan)
+    assert done == [("xception-birds", "classes=69", "epochs=5", "images=10000")]

@@ -20,7 +20,7 @@ NAME = "lstm-load"
 PARAMETERS = {
     **COMMON,
     **JUDGED,
-    "predictions": ("temporary", "CSV file for forecasts in MW (4.3 GB in all); temporary: deleted afterwards; no: none"),
+    "predictions": ("temporary", "CSV file for forecasts in MW (4.3 GB); temporary: deleted afterwards; no: none"),
     "target": ("0", "MAPE in percent of the validation at which the training ends; 0: it goes on"),
     "data": (
         "auto",

@@ -77,7 +77,7 @@ def test_the_twin_meets_what_it_was_calibrated_on() -> None:
     small = laid("resnet152-cifar10", batch=512)
     assert (small.end_ns - small.start_ns) / NS / 3600 == pytest.approx(26, abs=0.02)
     assert np.median(sampled(small)) == pytest.approx(4680, abs=5)
-    assert np.median(sampled(laid("burn", host_memory=0.87))) == pytest.approx(8430, abs=5)
+    assert np.median(sampled(laid("burn", seconds=600, host_memory=0.87))) == pytest.approx(8430, abs=5)
     node = find("bnl-h100").node
     idle_w = sum(node.range_w(leaf)[0] for leaf in node.leaves() if not leaf.startswith("core"))
     assert np.interp(idle_w, *node.to_ac()) == pytest.approx(2200, abs=2)  # without fans: immersed
@@ -96,7 +96,7 @@ def test_calibrated_figures_are_few_and_printed(tmp_path: Path) -> None:
 
 
 def test_the_host_is_loaded_only_where_the_burn_says_so() -> None:
-    alone, both = laid("burn"), laid("burn", host_memory=0.87)
+    alone, both = (laid("burn", seconds=600, host_memory=share) for share in (0, 0.87))
     assert alone.energy("cpu:0", alone.start_ns, alone.end_ns) < 0.6 * both.energy("cpu:0", both.start_ns, both.end_ns)
     assert [s.name for s in alone.spans] == [s.name for s in both.spans] == ["set-up", "burn"]
     # Held by their caps, whatever they would draw.

@@ -87,3 +87,17 @@ def read_numbers(texts: Mapping[str, str]) -> dict[str, float]:
         if math.isfinite(number):
             found[name] = number
     return found
+
+
+def list_phases(program: Program, numbers: Mapping[str, float]) -> list[str]:
+    """Return the phases that a program marks with these parameters and amounts, each once, in their order."""
+
+    def read(number: Number) -> float:
+        return numbers[number] if isinstance(number, str) else number
+
+    def has_work(stage: ProgramStage) -> bool:
+        is_on = not stage.when or (read(stage.when.removeprefix("!")) > 0) != stage.when.startswith("!")
+        amount = read(stage.samples) * read(stage.copies)
+        return is_on and (amount > 0 or stage.samples == 0) and (stage.each == "run" or read(program.epochs) > 0)
+
+    return list(dict.fromkeys(stage.name for stage in program.stages if stage.name and has_work(stage)))

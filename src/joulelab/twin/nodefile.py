@@ -13,6 +13,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.core.toml_reading import Mistakes, convert_value, describe_keys, parse_toml, read_table
 from joulelab.run.config.config_files import read_toml
+from joulelab.study.program import find_program
 from joulelab.twin import bounds, power_curves
 from joulelab.twin.flaws import Flaws
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
@@ -103,7 +104,7 @@ def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
     workloads = table.get("workloads")
     if isinstance(workloads, dict):
         right = {name: one for name, one in workloads.items() if _check_stages(name, one, mistakes)}
-        table = {**table, "workloads": right}
+        table = {**table, "workloads": {name: fill_stages(name, one, mistakes) for name, one in right.items()}}
     found = read_table(NodeFile, table, mistakes) or NodeFile()
     given = {one.name: getattr(found, one.name) for one in dataclasses.fields(NodeFile) if one.name not in _BESIDE}
     node = Node(**{key: value for key, value in given.items() if value is not None})
@@ -149,6 +150,34 @@ def _check_stages(name: str, workload: Any, mistakes: Mistakes) -> bool:
         names = [str(one["name"]) for one in tables if one.get("name")]
         mistakes.add(place, f"there is no stage {key!r}", next=suggest_name(key, names))
     return not wrong
+
+
+def fill_stages(name: str, workload: Any, mistakes: Mistakes) -> Any:
+    """Return the table of a workload with what its program says: when stages come, their samples and batches.
+
+    What the table says itself comes first. A stage that has `each` is the node's own and stays as it is; others are
+    stages of the program, by `name` and `part`. A workload without a program stays as it is.
+    """
+    stages = workload.get("stages") if isinstance(workload, dict) else None
+    found = find_program(name)
+    if found is None or not isinstance(stages, list):
+        return workload
+    program, usual = found
+    known, filled = {(stage.name, stage.part): stage.list_given() for stage in program.stages}, []
+    for number, stage in enumerate(stages):
+        given: Mapping[str, Any] = {}
+        if isinstance(stage, dict) and "each" not in stage:
+            key = (str(stage.get("name", "")), str(stage.get("part", "")))
+            if key not in known:
+                listed = ", ".join(" ".join(filter(None, each)) for each in known)
+                then = f"its stages are {listed}; a stage of the node's own has each"
+                what = f"the program of {name} has no stage {' '.join(filter(None, key))!r}"
+                mistakes.add(("workloads", name, "stages", number), what, next=then, code="config.wrong-value")
+            given = known.get(key, {})
+        filled.append({**given, **stage} if given else stage)
+    parameters = workload.get("parameters", {})
+    merged_parameters = {**usual, **parameters} if isinstance(parameters, dict) else parameters
+    return {"epochs": program.epochs, **workload, "parameters": merged_parameters, "stages": filled}
 
 
 def _check_meter(meter: Mounted, node: Node, mistakes: Mistakes, place: tuple[str, str]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
+from joulelab.study.program import NAMING, Each, Number
 from joulelab.twin import bounds
 
 if TYPE_CHECKING:
@@ -21,25 +22,22 @@ if TYPE_CHECKING:
 
     from joulelab.twin.model import Node
 
-Each = Literal["run", "epoch"]
-Number = float | str  # a text names one of the workload's parameters
-NAMING = ("seconds", "samples", "copies", "batch")  # keys of a stage that may do so
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """Describe a stretch of a workload; numbers may name its parameters (`"epochs"`).
 
-    `name` is the phase that the real workload marks, empty where it marks none; `each` says whether it comes once or in
-    every epoch; `on` restricts it to runs on the GPUs or on the CPUs, `when` to those where a parameter is above 0
-    (`"host_memory"`), or is not (`"!host_memory"`). Times in s, rates in samples/s of one device
-    (GPU, or all CPUs), saturated and without a cap. `busy` is the share of time that kernels run on the GPUs in use,
-    `intensity` how much of the chip they occupy with large batches, `half_batch` the samples of a step on each GPU with
-    which it is half of that. `cpu` and `memory` are loads from 0 to 1. `flutter` is the relative standard deviation of
-    dynamic power around its mean, each `flutter_s` (s) anew.
+    `name` is the phase that the real workload marks, empty where it marks none; `part` tells stages of one phase apart;
+    `each` says whether it comes once or in every epoch; `on` restricts it to runs on the GPUs or on the CPUs, `when` to
+    those where a parameter is above 0 (`"host_memory"`), or is not (`"!host_memory"`). Times in s, rates in samples/s
+    of one device (GPU, or all CPUs), saturated and without a cap. `busy` is the share of time that kernels run on the
+    GPUs in use, `intensity` how much of the chip they occupy with large batches, `half_batch` the samples of a step on
+    each GPU with which it is half of that. `cpu` and `memory` are loads from 0 to 1. `flutter` is the relative standard
+    deviation of dynamic power around its mean, each `flutter_s` (s) anew.
     """
 
     name: str = ""
+    part: str = ""
     each: Each = "run"
     on: Literal["", "gpu", "cpu"] = ""
     when: str = ""

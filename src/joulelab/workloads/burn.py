@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.run.workload_registry import merge_parameters, read_pairs
+from joulelab.study.program import Program, ProgramStage
 from joulelab.workloads.burning.settings import check_installed, has_gpu, read
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ PRESETS = {
         "device": "cpu", "processes": "1", "size": "256", "seconds": "3", "host": "stress-ng", "tasks": "2",
     },
 }  # fmt: skip
+PROGRAM = Program(
+    (
+        ProgramStage(name="set-up"),
+        ProgramStage(name="burn", when="!host_memory", seconds="seconds"),
+        ProgramStage(name="burn", part="host", when="host_memory", seconds="seconds"),
+    ),
+    epochs=0.0,
+)
 NOTES = (
     "The paper ran gpu-burn -tc: fp32 matrices of size 8192 which tensor cores multiply, their input cut to fp16.",
     "torch has no such mode. tf32 stands for it from Ampere on (fp32 in memory too), fp16 before; or give dtype.",

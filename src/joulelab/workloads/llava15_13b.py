@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, YES_NO, main, make_preparation, one_of, start
+from joulelab.workloads.training.training_program import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +55,7 @@ PRESETS = {
         "warmup_steps": "1", "max_steps": "12", "max_seconds": "15",
     },
 }  # fmt: skip
+PROGRAM = describe_training("samples", predict=("held_out", 1.0))
 NOTES = (
     "The tower and the projector stay as they are, as the paper tells: 13.017 of 13.351 B parameters are trained.",
     "The paper states DDP. AdamW for 13 B parameters needs 208 GB: fully sharded training (FSDP) stands for it.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.data.source import MEMORY
 from joulelab.workloads.training.launch import COMMON, JUDGED, check_amounts, main, make_preparation, one_of, start
+from joulelab.workloads.training.training_program import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +54,11 @@ PRESETS = {
         "max_seconds": "15",
     },
 }
+# Windows of two weeks in four years of 15 countries to train on, and in a year to validate and to test with.
+PROGRAM = describe_training(
+    "windows", valid=("a_year", 1.0), predict=("windows", "copies"), test="a_year", has_loaders=False, writes=True,
+    amounts={"windows": 15 * (35064 - 336), "a_year": 15 * (8760 - 336)},
+)  # fmt: skip
 NOTES = (
     "3.177 MFLOP forward for a sample, over 168 hours; the paper's 16.13 KFLOP are those of the last layer alone.",
     "9,841 parameters; the paper's 9.79 K leave out the last layer.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joulelab.study.program import ProgramStage
 from joulelab.workloads import lstm_load
 from joulelab.workloads.training.launch import (
     list_base_parameters,
@@ -12,6 +13,7 @@ from joulelab.workloads.training.launch import (
     list_notebook_parameters,
     start_notebook,
 )
+from joulelab.workloads.training.training_program import describe_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +33,8 @@ PRESETS = {
     "victoria": {key: value for key, value in lstm_load.PRESETS["victoria"].items() if key in SAME},
     "smoke": {key: value for key, value in lstm_load.PRESETS["smoke"].items() if key in SAME},
 }
+_FIRST_TEST = ProgramStage(name="validation", part="before", samples="a_year", batch="batch")
+PROGRAM = describe_notebook(lstm_load.PROGRAM, first_test=_FIRST_TEST)
 NOTES = list_notebook_notes(lstm_load, FILE, "701.9 kJ and 1046 s")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, JUDGED, YES_NO, main, one_of, start
+from joulelab.workloads.training.training_program import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +53,7 @@ PRESETS = {
     },
     "smoke": {**_SMALL, "width": "8", "data": "synthetic-memory", "max_steps": "60", "max_seconds": "15"},
 }  # fmt: skip
+PROGRAM = describe_training("train_samples", valid=("test_samples", 1.0), predict=("test_samples", 1.0))
 NOTES = (
     "The paper does not tell the stem. Its recipe is the usual one for CIFAR's: 7.444 GFLOP forward for an image.",
     "With ImageNet's stem (stem=imagenet) it is 0.470 GFLOP. The stem is told with each run.",

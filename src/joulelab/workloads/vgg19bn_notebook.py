@@ -12,6 +12,7 @@ from joulelab.workloads.training.launch import (
     list_notebook_parameters,
     start_notebook,
 )
+from joulelab.workloads.training.training_program import describe_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,7 @@ PRESETS = {
     "paper-250": {"epochs": "250"},
     "smoke": {key: value for key, value in vgg19bn_xray.PRESETS["smoke"].items() if key in SAME},
 }
+PROGRAM = describe_notebook(vgg19bn_xray.PROGRAM)
 NOTES = list_notebook_notes(vgg19bn_xray, FILE, "783.6 kJ and 966 s")
 
 

@@ -18,6 +18,7 @@ from joulelab.workloads.training.launch import (
     one_of,
     start,
 )
+from joulelab.workloads.training.training_program import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +63,11 @@ PRESETS = {
         "repeats": "2", "threads": "1", "max_seconds": "15",
     },
 }  # fmt: skip
+# The study's images to validate and to test with; a small stand-in has fewer.
+PROGRAM = describe_training(
+    "train_samples", valid=("valid_samples", 1.0), predict=("test_samples", "repeats"), writes=True,
+    amounts={"valid_samples": 150, "test_samples": 417},
+)  # fmt: skip
 NOTES = (
     "The preset paper is the training of 25 epochs of the paper's table; paper-250 is the full one.",
     "10.053 GFLOP forward for a sample, 30.10 with backward: the pools of the study's code have a stride of 3.",

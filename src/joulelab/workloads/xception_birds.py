@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import COMMON, JUDGED, main, make_preparation, one_of, start
+from joulelab.workloads.training.training_program import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +53,8 @@ PRESETS = {
         "file_pixels": "112", "warmup_steps": "1", "max_steps": "6", "max_seconds": "15",
     },
 }  # fmt: skip
+# Its batch is that of each rank: batch_per_rank.
+PROGRAM = describe_training("images", batch=0.0, valid=("held_out", "classes"), predict=("held_out", "classes"))
 NOTES = (
     "The paper assumes an accuracy of 98 % after five epochs; the fact paper_accuracy stands beside what is reached.",
     "Its pilots trained until that accuracy: target=0.98 patience=5 epochs=100 finds how many epochs that takes.",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
+from joulelab.study.program import read_numbers
 from joulelab.twin.workload_progress import Ask, check_names, names_used
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from joulelab.twin.nodefile import Description
     from joulelab.twin.workload_progress import Model
 
-FLAGS = {"true": 1.0, "false": 0.0}
 OWN = ("cap", "clock", "cpu_cap", "gpus")  # knobs of joulelab's own
 LEAST_CPU_CAP = 0.1  # of a package's rated power, as the setter has it
 LEAST_MHZ = 210
@@ -112,7 +111,7 @@ def without_effect(cell: PlannedCell, model: Model, folder: Path) -> tuple[list[
     said, used = said_of(cell), names_used(model)
     own, wrong = _own_parameters(cell, list(said), folder), {}
     for name, text in said.items():
-        if name in used and not _numbers({name: text}):
+        if name in used and not read_numbers({name: text}):
             wrong[name] = ConfigError(f"{name} is {text!r}", where=name, why="the twin's model takes a number for it")
         try:
             check_names(model, [] if name in own else [name], name)
@@ -152,15 +151,4 @@ def _parameters(cell: PlannedCell, model: Model) -> dict[str, float]:
         usual = {name: default for name, (default, _) in module.PARAMETERS.items() if name not in model.parameters}
         usual = {**usual, **(workload_registry.get_presets(module).get(preset, {}))}
     knobs = {name: str(value.value) for name, value in cell.knobs.items()}
-    return _numbers({**knobs, **usual, **given})
-
-
-def _numbers(texts: Mapping[str, str]) -> dict[str, float]:
-    """Return those that are numbers, or true and false."""
-    found: dict[str, float] = {}
-    for name, text in texts.items():
-        with contextlib.suppress(ValueError):
-            number = FLAGS[text.lower()] if text.lower() in FLAGS else float(text)
-            if math.isfinite(number):
-                found[name] = number
-    return found
+    return read_numbers({**knobs, **usual, **given})

@@ -51,7 +51,11 @@ def describe_training(
     return Program(tuple(stages), amounts=amounts or {})
 
 
-def describe_notebook(program: Program) -> Program:
-    """Return the program of a training as a notebook: data is looked at, results are drawn, nothing is saved."""
+def describe_notebook(program: Program, *, first_test: ProgramStage | None = None) -> Program:
+    """Return the program of a training as a notebook: data is looked at, results are drawn, nothing is saved.
+
+    `first_test` is a test of the model before it is trained.
+    """
     first, *rest = [stage for stage in program.stages if stage.name not in ("write", "save")]
-    return replace(program, stages=(first, ProgramStage(name="exploration"), *rest, ProgramStage(name="plots")))
+    before = [ProgramStage(name="exploration"), *([first_test] if first_test else [])]
+    return replace(program, stages=(first, *before, *rest, ProgramStage(name="", part="plots")))

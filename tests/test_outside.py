@@ -16,7 +16,7 @@ from joulelab.plan.rates.services.access import settings_file
 from joulelab.run.config.config_files import get_system_file, get_user_file, list_config_files
 from joulelab.study.turn import places
 from joulelab.twin.servers.nvml import cache_directory
-from joulelab.workloads.data.source import cache_folder
+from joulelab.workloads.data.source import get_cache_folder
 
 
 def test_everything_of_a_user_is_in_the_tests_own_home(own_home: Path) -> None:
@@ -24,7 +24,7 @@ def test_everything_of_a_user_is_in_the_tests_own_home(own_home: Path) -> None:
     state = [Path(get_caps_folder(os.environ)), get_state_folder(), places(os.environ)[0]]
     for path in [*configuration, *state, Path.home(), Path.cwd()]:
         assert path.is_relative_to(own_home)
-    for path in (cache_directory(), cache_folder("data")):
+    for path in (cache_directory(), get_cache_folder("data")):
         assert path.is_relative_to(ROOT / ".pytest_cache")
     assert not own_home.is_relative_to(HOME / ".config")
     assert list_config_files(os.environ) == ([], [])

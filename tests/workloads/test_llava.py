@@ -89,17 +89,17 @@ def test_a_tokenizer_of_a_folder(tmp_path):
     whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model, **empty}
     words = tokenizers.Tokenizer.from_str(json.dumps(whole))
     transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "words")
-    found, facts = data.load(str(one_text(tmp_path)), SHAPE, samples=9, tokenizer=tmp_path / "words")
+    found, facts = data.open_conversations(str(one_text(tmp_path)), SHAPE, samples=9, tokenizer=tmp_path / "words")
     assert facts["tokens"] == f"tokenizer of {tmp_path / 'words'}"
     assert 5 in found.train[0]["ids"]
     assert data.Tokenizer(tmp_path / "words", 1000)("A far") == [5]  # what the model does not know is left out
     with pytest.raises(ConfigError, match="there is no tokenizer"):
-        data.load(str(tmp_path), SHAPE, samples=9, tokenizer=tmp_path)
+        data.open_conversations(str(tmp_path), SHAPE, samples=9, tokenizer=tmp_path)
 
 
 def batch_of(*numbers: int) -> dict:
-    found, _ = data.load("synthetic-memory", SHAPE, samples=100)
-    return data.collate([found.train[k] for k in numbers], padding=PADDING)
+    found, _ = data.open_conversations("synthetic-memory", SHAPE, samples=100)
+    return data.collate_conversations([found.train[k] for k in numbers], padding=PADDING)
 
 
 class TestModel:

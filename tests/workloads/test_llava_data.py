@@ -82,7 +82,7 @@ def published(folder: Path, *more: dict, size: tuple[int, int] = (40, 20)) -> Pa
 class TestData:
     def test_a_folder_in_the_published_form(self, tmp_path, monkeypatch):
         folder = published(tmp_path / "llava")
-        found, facts = data.load(str(folder), SHAPE, samples=9)
+        found, facts = data.open_conversations(str(folder), SHAPE, samples=9)
         assert (len(found.train), found.valid, found.test) == (2, None, None)
         assert facts == {"tokens": data.STAND_IN, "images_missing": 1}
         assert (found.source.name, found.source.real) == ("folder in the form of llava-v1.5-mix665k", True)
@@ -100,11 +100,11 @@ class TestData:
         assert asked["pixels"][:, 2, 28].tolist() == pytest.approx(data.GREY, abs=2)
         # Only whole and with all images it has the published name.
         monkeypatch.setattr(data, "RECORDS", 3)
-        assert data.load(str(folder), SHAPE, samples=9)[0].source.name.startswith("folder")
+        assert data.open_conversations(str(folder), SHAPE, samples=9)[0].source.name.startswith("folder")
         (folder / "vg").mkdir()
         (folder / "coco" / "é.jpg").rename(folder / "vg" / "none.jpg")
         images.new("RGB", (9, 9)).save(folder / "coco" / "é.jpg")
-        auto, _ = data.load("auto", SHAPE, samples=9, environ={"JOULELAB_DATA": str(tmp_path)})
+        auto, _ = data.open_conversations("auto", SHAPE, samples=9, environ={"JOULELAB_DATA": str(tmp_path)})
         assert auto.source.name == "llava-v1.5-mix665k (by its counts)"
 
     def test_a_conversation_has_the_format_of_llava_1_5(self):
@@ -145,38 +145,38 @@ class TestData:
     def test_a_record_that_is_none_is_told(self, tmp_path, record, why):
         folder = published(tmp_path / "llava", record)
         with pytest.raises(ConfigError, match=why):
-            data.load(str(folder), SHAPE, samples=9)
+            data.open_conversations(str(folder), SHAPE, samples=9)
 
     def test_what_cannot_be_trained_on_is_told(self, tmp_path):
         with pytest.raises(ConfigError, match=r"there is no llava_v1_5_mix665k\.json"):
-            data.load(str(tmp_path), SHAPE, samples=9)
+            data.open_conversations(str(tmp_path), SHAPE, samples=9)
         folder = published(tmp_path / "llava")
         (folder / "coco" / "é.jpg").write_text("no image")
         with pytest.raises(ConfigError, match=r"é\.jpg: cannot read the image"):
-            data.load(str(folder), SHAPE, samples=9)[0].train[0]
+            data.open_conversations(str(folder), SHAPE, samples=9)[0].train[0]
         (folder / data.FILE).write_text(json.dumps([{"image": "no.jpg", "conversations": TURNS}]))
         with pytest.raises(ConfigError, match=r"nothing to train on \(1 images are missing"):
-            data.load(str(folder), SHAPE, samples=9)
+            data.open_conversations(str(folder), SHAPE, samples=9)
         with pytest.raises(ConfigError, match="held_out is 9"):
-            data.load("synthetic-memory", SHAPE, samples=9, held_out=9)
+            data.open_conversations("synthetic-memory", SHAPE, samples=9, held_out=9)
 
     def test_synthetic_files_are_read_as_the_published_ones(self, tmp_path):
         environ = {"XDG_CACHE_HOME": str(tmp_path)}
-        found, facts = data.load("auto", SHAPE, samples=17, environ=environ, held_out=1)
+        found, facts = data.open_conversations("auto", SHAPE, samples=17, environ=environ, held_out=1)
         assert (found.source.name, found.source.real, found.source.samples) == ("synthetic-files", False, 16)
         assert facts["data_files"] == 17
         assert (len(found.train), len(found.test)) == (16, 1)
         samples = [found.train[k] for k in range(16)]
         assert [bool((s["ids"] == SHAPE.image_token).any()) for s in samples] == [True] * 15 + [False]
         assert all(sample["pixels"].float().std() > 10 for sample in samples[:15])
-        batch = data.collate(samples, padding=PADDING)
+        batch = data.collate_conversations(samples, padding=PADDING)
         lengths = [len(sample["ids"]) for sample in samples]
         assert batch["ids"].shape == batch["labels"].shape == (16, max(lengths))
         assert batch["tokens"] == sum(lengths) == int((batch["ids"] != PADDING).sum())
         assert int((batch["labels"] != data.IGNORED).sum()) > 16
 
     def test_drawn_samples_have_the_mean_length_and_are_the_same_each_time(self):
-        found, _ = data.load("synthetic-memory", SHAPE, samples=10**6)
+        found, _ = data.open_conversations("synthetic-memory", SHAPE, samples=10**6)
         lengths = [len(found.train[k]["ids"]) - 1 - SHAPE.image_tokens for k in range(0, 1600, 2)]
         assert sum(lengths) / len(lengths) == pytest.approx(SHAPE.text, rel=0.1)
         assert len(set(lengths)) == len(data.LENGTHS)

@@ -12,7 +12,16 @@ from torch.utils.data import DataLoader, Subset
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data import load
-from joulelab.workloads.data.load import SPAN, WEEK, CountryLoad, WeekPairs, collate, make_load, open_data, write_tables
+from joulelab.workloads.data.load import (
+    SPAN,
+    WEEK,
+    CountryLoad,
+    WeekPairs,
+    collate_weeks,
+    make_load,
+    open_load,
+    write_tables,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,10 +54,10 @@ def test_weeks_follow_each_other_and_never_cross_countries() -> None:
 def test_a_batch_is_gathered_at_once_and_is_the_same_as_one_by_one() -> None:
     weeks = WeekPairs(make_load(2, 400, 0)["train"])
     rows = [3, 100, 7]
-    whole, single = weeks.__getitems__(rows), collate([weeks[row] for row in rows])
+    whole, single = weeks.__getitems__(rows), collate_weeks([weeks[row] for row in rows])
     assert all(torch.equal(a, b) for a, b in zip(whole, single, strict=True))
-    assert collate(whole) is whole
-    seen = [len(past) for past, _, _ in DataLoader(Subset(weeks, range(10)), 4, collate_fn=collate)]
+    assert collate_weeks(whole) is whole
+    seen = [len(past) for past, _, _ in DataLoader(Subset(weeks, range(10)), 4, collate_fn=collate_weeks)]
     assert seen == [4, 4, 2]
 
 
@@ -65,22 +74,22 @@ def test_a_stand_in_repeats_days_and_weeks_and_is_the_same_for_a_seed() -> None:
     assert np.abs(mw[12:] / mw[:-12] - 1).mean() > 0.15
     np.testing.assert_array_equal(mw, make_load(3, 2000, 1)["train"][0].mw)
     assert len(make_load(1, 40000, 0)["test"][0].mw) == 8760
-    data = open_data("auto", countries=3, hours=2000, environ={})
+    data = open_load("auto", countries=3, hours=2000, environ={})
     assert (data.source.name, data.source.real, data.source.samples) == ("synthetic-memory", False, 3 * (2000 - SPAN))
     assert len(data.train) == data.source.samples
 
 
 def test_synthetic_files_have_the_published_form_and_are_kept(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    data = open_data("synthetic-files", countries=2, hours=400, seed=5, environ=environ)
-    memory = open_data("synthetic-memory", countries=2, hours=400, seed=5)
+    data = open_load("synthetic-files", countries=2, hours=400, seed=5, environ=environ)
+    memory = open_load("synthetic-memory", countries=2, hours=400, seed=5)
     assert (data.source.name, data.source.real) == ("synthetic-files", False)
     for part in ("train", "valid", "test"):
         ours, theirs = getattr(data, part), getattr(memory, part)
         assert len(ours) == len(theirs)
         assert torch.allclose(ours[0][0], theirs[0][0])
     kept = [file.stat().st_mtime_ns for file in tmp_path.rglob("train.csv")]
-    open_data("synthetic-files", countries=2, hours=400, seed=5, environ=environ)
+    open_load("synthetic-files", countries=2, hours=400, seed=5, environ=environ)
     assert [file.stat().st_mtime_ns for file in tmp_path.rglob("train.csv")] == kept
 
 
@@ -88,18 +97,18 @@ def test_a_folder_is_named_as_published_only_if_it_is(tmp_path: Path) -> None:
     folder = tmp_path / load.PUBLISHED
     folder.mkdir()
     write_tables(folder, make_load(2, 400, 0))
-    data = open_data("auto", environ={"JOULELAB_DATA": str(tmp_path)})
+    data = open_load("auto", environ={"JOULELAB_DATA": str(tmp_path)})
     assert (data.source.name, data.source.real) == ("folder in the form of ai-hero-energy", True)
     assert data.source.where == str(folder)
     (folder / "test.csv").unlink()  # the study kept it to itself
-    assert open_data(str(folder)).test is None
+    assert open_load(str(folder)).test is None
     train = [
         CountryLoad(str(k), np.zeros(35064, np.float32), "2014-01-01 00:00:00", "2017-12-31 23:00:00")
         for k in range(15)
     ]
     valid = [CountryLoad("0", np.zeros(8760, np.float32), "2018-01-01 00:00:00", "2018-12-31 23:00:00")]
     assert load.has_study_counts({"train": train, "valid": valid})
-    assert load.name_of(load.PUBLISHED, counts=True) == "ai-hero-energy (by its counts)"
+    assert load.name_data(load.PUBLISHED, counts=True) == "ai-hero-energy (by its counts)"
     assert not load.has_study_counts({"train": train, "valid": valid, "test": valid})
     assert not load.has_study_counts({"train": train[:14], "valid": valid})
 
@@ -131,26 +140,26 @@ HOURS = [f"{k},2014-01-{1 + k // 24:02} {k % 24:02}:00:00,DE\n" for k in range(4
 def test_what_is_wrong_in_a_table_is_told_with_its_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "train.csv").write_text(text)
     with pytest.raises(ConfigError, match=why):
-        open_data(str(tmp_path))
+        open_load(str(tmp_path))
 
 
 def test_a_table_that_is_no_utf_8_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("".join((HEAD, *HOURS)))
     (tmp_path / "valid.csv").write_text("".join((HEAD, *HOURS)), encoding="utf-16")
     with pytest.raises(ConfigError, match=r"valid.csv: the load cannot be read \(it is no text in UTF-8: byte 0xff\)"):
-        open_data(str(tmp_path))
+        open_load(str(tmp_path))
 
 
 def test_a_folder_without_tables_is_refused_and_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be read \(No such file"):
-        open_data(str(tmp_path))
+        open_load(str(tmp_path))
     with pytest.raises(ConfigError, match=r"no such folder.*victoria"):
-        open_data("victora")
+        open_load("victora")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("statsmodels") is None, reason="statsmodels is not installed")
 def test_real_load_comes_from_statsmodels() -> None:
-    data = open_data("victoria")
+    data = open_load("victoria")
     assert (data.source.name, data.source.real, data.source.samples) == ("victoria-load-2012", True, 2400 - SPAN)
     assert len(data.valid) == len(data.test) == 600 - SPAN
     past, future, scale = data.train[0]

@@ -67,7 +67,7 @@ def pickled(tmp_path):
 
 
 def load(folder, **more):
-    return cifar10.load(str(folder), train=0, test=0, seed=0, **more)
+    return cifar10.open_cifar10(str(folder), train=0, test=0, seed=0, **more)
 
 
 def test_both_published_forms_give_the_same(binary, pickled):
@@ -149,17 +149,17 @@ def test_any_number_of_stages_is_taken():
 
 
 def test_a_stand_in_has_as_many_and_says_so():
-    data = cifar10.load("synthetic-memory", train=50, test=20, seed=3)
+    data = cifar10.open_cifar10("synthetic-memory", train=50, test=20, seed=3)
     assert (len(data.train), len(data.test)) == (50, 20)
     assert (data.source.name, data.source.real) == ("synthetic-memory", False)
     with pytest.raises(ConfigError, match="give data=synthetic-memory"):
-        cifar10.load("synthetic-files", train=50, test=20, seed=3)
+        cifar10.open_cifar10("synthetic-files", train=50, test=20, seed=3)
 
 
 @pytest.mark.skipif(not fashion_mnist.FOLDER.is_dir(), reason="apt-get install dataset-fashion-mnist")
 class TestFashion:
     def test_all_of_it_is_read(self):
-        data = fashion_mnist.load()
+        data = fashion_mnist.open_fashion_mnist()
         assert (len(data.train), len(data.test)) == (60_000, 10_000)
         assert (data.source.name, data.source.real) == ("fashion-mnist", True)
         labels = np.bincount([data.test[k][1] for k in range(0, 10_000, 10)], minlength=10)
@@ -171,4 +171,4 @@ class TestFashion:
 
 def test_fashion_that_is_not_installed_says_how(tmp_path):
     with pytest.raises(ConfigError, match="apt-get install dataset-fashion-mnist"):
-        fashion_mnist.load(tmp_path)
+        fashion_mnist.open_fashion_mnist(tmp_path)

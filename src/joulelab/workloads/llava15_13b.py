@@ -137,7 +137,7 @@ def task(given: Mapping[str, str]) -> Task:
     size, text = llava.SIZES[given["model"]], int(given["text"])
     weights = folder(given, "weights", RANDOM)
     shape = data.Shape(size.pixels, size.image_tokens, size.decoder.vocabulary, text, int(given["longest"]))
-    found, facts = data.load(
+    found, facts = data.open_conversations(
         given["data"],
         shape,
         samples=int(given["samples"]),
@@ -162,7 +162,7 @@ def task(given: Mapping[str, str]) -> Task:
         fill=lambda model: llava.fill_weights(model, weights, int(given["seed"])),
         clip=float(given["clip"]),
         drop_last=True,
-        collate=functools.partial(data.collate, padding=shape.image_token + 1),
+        collate=functools.partial(data.collate_conversations, padding=shape.image_token + 1),
         facts={
             "model": given["model"],
             "weights": given["weights"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.data.source import MEMORY
 from joulelab.workloads.training.launch import COMMON, JUDGED, check_amounts, main, make_preparation, one_of, start
@@ -31,7 +32,8 @@ PARAMETERS = {
     "epochs": ("30", "how often the data is seen; 0: only predict, with the model of load="),
     "batch": ("64", "samples in a step, of all ranks together"),
     "rate": ("1e-3", "learning rate of Adam"),
-    "units": ("48", "width of the LSTM"),
+    "model": ("lstm", "lstm: the study's; attention: two layers of self-attention over the hours of the week"),
+    "units": ("48", "width of the LSTM, or of the attention layers (a multiple of 4)"),
     "cell": ("random", "how the cell state begins: random for each batch, as in the study's code, or zero"),
     "copies": ("5", "how many copies of the training data are predicted on; 0: only train"),
     "countries": ("15", "countries of a stand-in"),
@@ -72,7 +74,11 @@ NOTES = (
     "The study's prediction job writes all forecasts as CSV: most of its time. So does lstm-load, in the phase write.",
     "The paper reached a MAPE of 5.65 % on its test data, and predicted on five copies of its training data.",
     "The preset victoria is the paper's training on 2,400 real hours, tested on 600 later ones.",
-    "lstm-load reached a MAPE of 7.6 % there (seed 0), the week before just repeated 3.4 %: 2,400 hours are too few.",
+    "There its MAPE is 7.7 % on the test hours (seed 0); the week before, just repeated, has 3.4 %.",
+    "On the hours that it trains on it has 7.1 % to 8.8 %: a summer, whose weeks differ; the test hours are an autumn.",
+    "Another rate or cell state does not help, nor does more training: 100 epochs, 4.4 % in summer, 13 % in autumn.",
+    "On a stand-in of 15 countries and a year it is better than the week before after three epochs: 4.25 to 4.40 %.",
+    "The attention model has 64,849 parameters and 29.45 MFLOP forward; it learns the change from the week before.",
 )
 
 
@@ -94,6 +100,8 @@ def read(parameters: Mapping[str, str]) -> None:
     read_whole_number(parameters, "hours", least=337, most=10**7)
     read_number(parameters, "rate", least=0, most=1000)
     one_of(parameters, "cell", ("random", "zero"))
+    if one_of(parameters, "model", ("lstm", "attention")) == "attention" and int(parameters["units"]) % 4:
+        raise ConfigError(f"units is {parameters['units']}", why="there are four heads", next="give a multiple of 4")
 
 
 def to_mw(hours: Any, batch: Any) -> Any:
@@ -128,15 +136,17 @@ def task(given: Mapping[str, str]) -> Task:
     from torch.nn.functional import mse_loss
 
     from joulelab.workloads.data import load
+    from joulelab.workloads.models.attention import AttentionForecaster
     from joulelab.workloads.models.lstm import LoadForecaster
     from joulelab.workloads.training.training_task import Task
 
     read(given)
+    is_lstm, units = given["model"] == "lstm", int(given["units"])
     countries, hours, seed = (int(given[key]) for key in ("countries", "hours", "seed"))
-    data = load.open_data(given["data"], countries=countries, hours=hours, seed=seed)
+    data = load.open_load(given["data"], countries=countries, hours=hours, seed=seed)
     zeros = sum(part.zeros for part in (data.train, data.valid, data.test) if part is not None)
     return Task(
-        model=lambda: LoadForecaster(int(given["units"]), given["cell"]),
+        model=lambda: LoadForecaster(units, given["cell"]) if is_lstm else AttentionForecaster(units, load.WEEK),
         data=data,
         loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]),
         optimizer=lambda model, _: (torch.optim.Adam(model.parameters(), lr=float(given["rate"])), None),
@@ -152,8 +162,8 @@ def task(given: Mapping[str, str]) -> Task:
         predict_on="train",
         predict_times=int(given["copies"]),
         drop_last=True,
-        collate=load.collate,
-        facts={"units": int(given["units"]), "cell": given["cell"], "hours_of_zero_load": zeros},
+        collate=load.collate_weeks,
+        facts={"model": given["model"], "units": units, "cell": given["cell"], "hours_of_zero_load": zeros},
     )
 
 

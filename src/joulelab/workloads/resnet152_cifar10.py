@@ -106,9 +106,9 @@ def task(given: Mapping[str, str]) -> Task:
     depths, stem, classes = _read(given), given["stem"], cifar10.CLASSES
     train, test = int(given["train_samples"]), int(given["test_samples"])
     if given["data"] == fashion_mnist.NAME:
-        data = fashion_mnist.load(train=train, test=test)
+        data = fashion_mnist.open_fashion_mnist(train=train, test=test)
     else:
-        data = cifar10.load(given["data"], train=train, test=test, seed=int(given["seed"]))
+        data = cifar10.open_cifar10(given["data"], train=train, test=test, seed=int(given["seed"]))
     pixels, augment = int(given["pixels"]), given["augment"]
     own = 0 if augment == "device" or pixels == cifar10.SIZE else pixels  # what the loading processes enlarge to
     data = replace(

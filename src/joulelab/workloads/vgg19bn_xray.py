@@ -44,6 +44,7 @@ PARAMETERS = {
     "batch": ("64", "samples in a step, of all ranks together"),
     "rate": ("0.1", "learning rate at the begin; it falls as a cosine, from epoch to epoch"),
     "momentum": ("0.9", "Nesterov's momentum of SGD"),
+    "model": ("vgg", "vgg: the study's VGG-19; vit: ViT-S/16 of about as many parameters and FLOP, for a rate of 0.01"),
     "pool_stride": ("3", "from one pool to the next: 3 in the study's code, 2 in textbooks (3.9 times the FLOP)"),
     "divisor": ("1", "makes all layers so many times thinner"),
     "pixels": ("224", "width of what the model sees"),
@@ -84,6 +85,7 @@ NOTES = (
     "The paper reached an accuracy of 63.79 % after 250 epochs, and predicted each test sample ten times.",
     "The study's test data is not published: without test.csv, validation data is predicted (fact predicted_on).",
     "Half of a stand-in's images are positive; of the study's training images 13 % were.",
+    "The ViT has 21,469,058 parameters and 9.070 GFLOP forward. It needs more images than a stand-in's to learn.",
 )
 
 
@@ -112,6 +114,11 @@ def read(parameters: Mapping[str, str]) -> None:
         read_whole_number(parameters, "pool_stride", least=2, most=3),
         read_whole_number(parameters, "pixels", least=1, most=8192),
     )
+    if one_of(parameters, "model", ("vgg", "vit")) == "vit":
+        if pixels % 16 or 64 % int(parameters["divisor"]):
+            why = f"pixels is {pixels}, divisor {parameters['divisor']}"
+            raise ConfigError("patches or heads do not fit", why=why, next="give a multiple of 16, and a power of 2")
+        return
     least = {2: 32, 3: 122}[stride]
     if pixels < least:
         why = f"five pools of stride {stride} leave nothing of it"
@@ -130,14 +137,15 @@ def task(given: Mapping[str, str]) -> Task:
     import torch
 
     from joulelab.workloads.data import xray
+    from joulelab.workloads.models.attention import VisionTransformer
     from joulelab.workloads.models.vgg import VGG19
     from joulelab.workloads.training import classifying
     from joulelab.workloads.training.training_task import Task
 
     read(given)
     stride, divisor, pixels = (int(given[key]) for key in ("pool_stride", "divisor", "pixels"))
-    epochs, samples = int(given["epochs"]), int(given["train_samples"])
-    data = xray.load(
+    epochs, samples, is_vgg = int(given["epochs"]), int(given["train_samples"]), given["model"] == "vgg"
+    data = xray.open_xrays(
         given["data"],
         xray.Preparation(given["preparation"], pixels, given["draft"] == "yes"),
         xray.StandIn(samples, int(given["distinct"]), int(given["file_pixels"])),
@@ -150,7 +158,7 @@ def task(given: Mapping[str, str]) -> Task:
         return found, torch.optim.lr_scheduler.LambdaLR(found, schedule(epochs, steps))
 
     return Task(
-        model=lambda: VGG19(pool_stride=stride, divisor=divisor),
+        model=lambda: VGG19(pool_stride=stride, divisor=divisor) if is_vgg else VisionTransformer(2, pixels, divisor),
         data=data,
         loss=classifying.loss,
         optimizer=optimizer,
@@ -165,6 +173,7 @@ def task(given: Mapping[str, str]) -> Task:
         predict_on=tested,
         predict_times=int(given["repeats"]),
         facts={
+            "model": given["model"],
             "pool_stride": stride,
             "divisor": divisor,
             "preparation": given["preparation"],

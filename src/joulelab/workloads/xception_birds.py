@@ -108,7 +108,7 @@ def task(given: Mapping[str, str]) -> Task:
     pixels, classes = sizes["pixels"], sizes["classes"]
     return Task(
         model=lambda: _model(given, sizes),
-        data=birds.load(
+        data=birds.open_birds(
             given["data"],
             birds.Sizes(classes, sizes["images"], sizes["held_out"], pixels, sizes["file_pixels"]),
         ),

@@ -17,15 +17,15 @@ from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import (
     DrawnImages,
     ImageFiles,
-    images_in,
-    made_once,
-    pillow,
+    draw_field,
+    import_pillow,
+    list_images,
+    make_once,
     read_image,
-    smooth,
     to_tensor,
     write_jpegs,
 )
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose, name_of
+from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, choose_source, get_cache_folder, name_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,28 +65,28 @@ def read_bird(file: Path, pixels: int) -> Any:
     """Return an image as uint8 pixels, 3 x rows x columns."""
     size = (pixels, pixels)
     image = read_image(file, "RGB", at_least=size)
-    return to_tensor(image if image.size == size else image.resize(size, pillow().Image.Resampling.BILINEAR))
+    return to_tensor(image if image.size == size else image.resize(size, import_pillow().Image.Resampling.BILINEAR))
 
 
-def load(asked: str, sizes: Sizes, *, environ: Mapping[str, str] = os.environ) -> Data:
+def open_birds(asked: str, sizes: Sizes, *, environ: Mapping[str, str] = os.environ) -> Data:
     """Return birds from what `data` asks for, or their stand-in. Raises ConfigError."""
-    chosen = choose(asked, (FOLDER,), environ=environ, otherwise=FILES)
+    chosen = choose_source(asked, (FOLDER,), environ=environ, otherwise=FILES)
     if chosen == MEMORY:
         drawn = [_draw_part(part, sizes) for part in PARTS]
         return Data(drawn[0], drawn[1], drawn[2], Source(MEMORY, real=False, samples=sizes.images))
     if isinstance(chosen, str):
         counts = f"{sizes.classes}-classes-{sizes.images}-{sizes.held_out}"
-        folder = cache_folder(f"synthetic-birds-{VERSION}-{counts}-{sizes.file_pixels}-pixels", environ)
-        made_once(folder, lambda empty: _write_stand_in(empty, sizes))
+        folder = get_cache_folder(f"synthetic-birds-{VERSION}-{counts}-{sizes.file_pixels}-pixels", environ)
+        make_once(folder, lambda empty: _write_stand_in(empty, sizes))
         name, real = FILES, False
     else:
-        folder, name, real = chosen, name_of(FOLDER), True
+        folder, name, real = chosen, name_data(FOLDER), True
     read = partial(read_bird, pixels=sizes.pixels)
     train, valid, test = (ImageFiles(_label_files(folder, part, sizes), read) for part in PARTS)
     return Data(train, valid, test, Source(name, real=real, samples=len(train), where=str(folder)))
 
 
-def draw(part: str, number: int, classes: int, pixels: int) -> NDArray[np.uint8]:
+def draw_bird(part: str, number: int, classes: int, pixels: int) -> NDArray[np.uint8]:
     """Draw image `number` of a part: stripes in its class's colours and direction, over hills, with noise.
 
     Its class is `number` modulo `classes`.
@@ -98,7 +98,7 @@ def draw(part: str, number: int, classes: int, pixels: int) -> NDArray[np.uint8]
     along = np.linspace(0, 2 * np.pi * cycles * own.uniform(0.8, 1.25), pixels, dtype=np.float32)
     waves = along[:, None] * np.float32(np.cos(angle)) + along * np.float32(np.sin(angle))
     stripes = 0.5 + 0.5 * np.sin(waves + np.float32(own.uniform(0, 2 * np.pi)))
-    share = 0.6 * stripes + 0.4 * smooth(own, pixels, pixels, 6)
+    share = 0.6 * stripes + 0.4 * draw_field(own, pixels, pixels, 6)
     picture = colours[0] + share[:, :, None] * (colours[1] - colours[0])
     picture += NOISE * own.standard_normal((pixels, pixels, 1), dtype=np.float32)
     whole: NDArray[np.uint8] = np.clip(picture, 0, 255).astype(np.uint8)
@@ -107,7 +107,7 @@ def draw(part: str, number: int, classes: int, pixels: int) -> NDArray[np.uint8]
 
 def _draw_part(part: str, sizes: Sizes) -> DrawnImages:
     distinct = min(sizes.count(part), sizes.classes * MOST_IN_MEMORY)
-    drawn = [draw(part, k, sizes.classes, sizes.pixels) for k in range(distinct)]
+    drawn = [draw_bird(part, k, sizes.classes, sizes.pixels) for k in range(distinct)]
     return DrawnImages(drawn, sizes.count(part), sizes.classes)
 
 
@@ -118,7 +118,7 @@ def _write_stand_in(folder: Path, sizes: Sizes) -> None:
         ]
 
         def drawn(number: int, part: str = part) -> NDArray[np.uint8]:
-            return draw(part, number, sizes.classes, sizes.file_pixels)
+            return draw_bird(part, number, sizes.classes, sizes.file_pixels)
 
         write_jpegs(folder, names, drawn, quality=QUALITY)
 
@@ -134,7 +134,7 @@ def _label_files(folder: Path, part: str, sizes: Sizes) -> list[tuple[Path, int]
         if not inside.is_dir():
             advice = f"{', '.join(PARTS)} need the same classes"
             raise ConfigError(f"there is no folder {part}/{name}", where=str(folder), next=advice)
-        found += [(number, label, file) for number, file in enumerate(images_in(inside))]
+        found += [(number, label, file) for number, file in enumerate(list_images(inside))]
     if part == "train":
         found = sorted(found)[: sizes.images]
     return [(file, label) for _, label, file in found]

@@ -12,7 +12,7 @@ import torch
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.pictures import Pictures
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, choose, name_of
+from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, choose_source, name_data
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,9 +41,9 @@ ALLOWED = {
 }
 
 
-def load(asked: str, *, train: int, test: int, seed: int) -> Data:
+def open_cifar10(asked: str, *, train: int, test: int, seed: int) -> Data:
     """Return CIFAR-10, or a stand-in of `train` and `test` images. Raises ConfigError."""
-    chosen = choose(asked, FOLDERS, otherwise=MEMORY, named=["fashion-mnist"])
+    chosen = choose_source(asked, FOLDERS, otherwise=MEMORY, named=["fashion-mnist"])
     if chosen in (FILES, MEMORY):
         if chosen == FILES:
             why = "CIFAR-10 lies in memory whole, so files would cost nothing more"
@@ -61,7 +61,7 @@ def _folder(given: Path) -> Data:
                 parts = [[folder / f"{name}{suffix}" for name in names] for names in (TRAIN, TEST)]
                 (x, y), (tx, ty) = ([np.concatenate(a) for a in zip(*map(reader, p), strict=True)] for p in parts)
                 each = tuple(np.bincount(labels, minlength=CLASSES).tolist() for labels in (y, ty))
-                name = name_of(NAME, sums=not suffix and _has_sums(folder), counts=each == IMAGES)
+                name = name_data(NAME, sums=not suffix and _has_sums(folder), counts=each == IMAGES)
                 source = Source(name, real=True, samples=len(y), where=str(folder))
                 return Data(_pictures(x, y, changed=True), _pictures(tx, ty), _pictures(tx, ty), source)
     then = f"unpack {' or '.join(FOLDERS)} there, or name the folder that holds it"

@@ -23,7 +23,7 @@ MEAN, DEVIATION = (0.2860,), (0.3530,)
 IMAGES, LABELS = 0x803, 0x801  # the first word of a file of three dimensions, or of one
 
 
-def load(folder: Path = FOLDER, *, train: int = 0, test: int = 0) -> Data:
+def open_fashion_mnist(folder: Path = FOLDER, *, train: int = 0, test: int = 0) -> Data:
     """Return Fashion-MNIST, or the first pictures of it. Raises ConfigError where it is not installed."""
     parts = [
         _pictures(folder, "train", train, changed=True),

@@ -1,6 +1,6 @@
 """Share what folders of images need: draw synthetic ones, write them once as JPEG files, read an image as a tensor.
 
-A stand-in is written with `made_once(cache_folder(NAME), make)`, where `make(folder)` calls `write_jpegs`; the name
+A stand-in is written with `make_once(get_cache_folder(NAME), make)`, where `make(folder)` calls `write_jpegs`; the name
 has to say everything that the images depend on (count, size, version), for a folder that is there is used as it is.
 A Dataset reads with `to_tensor(read_image(file, "RGB", at_least=(299, 299)))`: uint8, channels first. Other transforms
 (resize, rotate, crop) go between the two, on the Pillow image.
@@ -72,7 +72,7 @@ class DrawnImages:
         return self._prepare(pixels) if self._prepare else pixels, number % self._classes
 
 
-def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return `folder`, filled by `make` if it is not there; it appears whole, or not at all.
 
     Any number of processes may ask at once: one makes it, the others wait. Raises ConfigError where it cannot be
@@ -103,7 +103,7 @@ def write_jpegs(
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    image_class = pillow().Image
+    image_class = import_pillow().Image
 
     def write(number: int) -> None:
         image_class.fromarray(draw(number)).save(folder / names[number], "JPEG", quality=quality)
@@ -115,15 +115,15 @@ def write_jpegs(
             done.result()
 
 
-def smooth(random: np.random.Generator, rows: int, columns: int, grain: int) -> NDArray[np.float32]:
+def draw_field(random: np.random.Generator, rows: int, columns: int, grain: int) -> NDArray[np.float32]:
     """Return a smooth random field between 0 and 1 whose hills are about rows / `grain` pixels wide."""
-    images = pillow().Image
+    images = import_pillow().Image
     coarse = random.random((grain, grain), dtype=np.float32)
     field = images.fromarray(coarse).resize((columns, rows), images.Resampling.BICUBIC)
     return np.clip(np.asarray(field, dtype=np.float32), 0.0, 1.0)
 
 
-def images_in(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
     """Return the images of one folder, sorted by name. Raises ConfigError where there is none."""
     found = sorted(f for f in folder.iterdir() if f.suffix.lower() in ENDINGS and not f.name.startswith("."))
     if not found:
@@ -137,7 +137,7 @@ def read_image(file: Path, mode: str, at_least: tuple[int, int] | None = None) -
     Where a JPEG file is far larger than `at_least` (columns, rows), it is decoded at a half, a quarter or an eighth
     of its size, never below: a third of the cost for X-rays that are to become small.
     """
-    library = pillow()
+    library = import_pillow()
     try:
         with library.Image.open(file) as image:
             image.draft(mode, at_least)
@@ -157,7 +157,7 @@ def to_tensor(image: Any) -> Any:
     return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
-def pillow() -> Any:
+def import_pillow() -> Any:
     """Return Pillow's package with its Image module. Raises MissingDependency."""
     try:
         import PIL.Image

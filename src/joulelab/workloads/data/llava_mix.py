@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads.data.images import made_once, pillow, read_image, smooth, to_tensor, write_jpegs
+from joulelab.workloads.data.images import draw_field, import_pillow, make_once, read_image, to_tensor, write_jpegs
 from joulelab.workloads.data.json_records import records
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose, name_of
+from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, choose_source, get_cache_folder, name_data
 from joulelab.workloads.models.llama import BEGIN, END
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Conversations:
         with self._file.open("rb") as opened:
             opened.seek(self._begins[number])
             record = json.loads(opened.read(self._ends[number] - self._begins[number]))
-        pixels = blank(self._shape)
+        pixels = make_blank_image(self._shape)
         if name := record.get("image"):
             pixels = to_tensor(_square(read_image(self._folder / name, "RGB"), self._shape.pixels))
         return {
@@ -203,14 +203,14 @@ def tokenize_conversation(
 
 def _square(image: Any, size: int) -> Any:
     """Return an image made square by adding to its shorter side, then scaled, as LLaVA-1.5 does."""
-    images = pillow().Image
+    images = import_pillow().Image
     most = max(image.size)
     whole = images.new("RGB", (most, most), GREY)
     whole.paste(image, ((most - image.width) // 2, (most - image.height) // 2))
     return whole.resize((size, size), images.Resampling.BICUBIC)
 
 
-def blank(shape: Shape) -> Tensor:
+def make_blank_image(shape: Shape) -> Tensor:
     """Return the image of a sample that has none."""
     return torch.zeros(3, shape.pixels, shape.pixels, dtype=torch.uint8)
 
@@ -238,7 +238,11 @@ class Drawn:
         ids = torch.cat([torch.tensor([BEGIN]), torch.full((image,), shape.image_token), text])[: shape.longest]
         labels = ids.clone()
         labels[: 1 + image + length // 4] = IGNORED  # the question
-        return {"ids": ids, "labels": labels, "pixels": self._images[number % DRAWN_IMAGES] if image else blank(shape)}
+        return {
+            "ids": ids,
+            "labels": labels,
+            "pixels": self._images[number % DRAWN_IMAGES] if image else make_blank_image(shape),
+        }
 
 
 class Again:
@@ -289,12 +293,12 @@ def _words(random: np.random.Generator, count: int) -> list[str]:
 
 def _photo(number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     random = np.random.default_rng(number)
-    fields = np.stack([smooth(random, HIGH, WIDE, 24) for _ in range(3)], axis=2)
+    fields = np.stack([draw_field(random, HIGH, WIDE, 24) for _ in range(3)], axis=2)
     grain = random.integers(0, 32, (HIGH, WIDE, 1))  # photographs have some, and it is what decoding takes time for
     return np.asarray(np.clip(fields * 224 + grain, 0, 255), dtype=np.uint8)
 
 
-def collate(samples: Sequence[Mapping[str, Tensor]], *, padding: int) -> dict[str, Any]:
+def collate_conversations(samples: Sequence[Mapping[str, Tensor]], *, padding: int) -> dict[str, Any]:
     """Return samples as one batch, filled up at their ends; `tokens` counts what is no filling."""
     most = max(len(sample["ids"]) for sample in samples)
 
@@ -309,7 +313,7 @@ def collate(samples: Sequence[Mapping[str, Tensor]], *, padding: int) -> dict[st
     }
 
 
-def load(
+def open_conversations(
     asked: str,
     shape: Shape,
     *,
@@ -322,7 +326,7 @@ def load(
 
     `samples` is how many synthetic ones there are.
     """
-    where = choose(asked, (FOLDER,), environ=environ, otherwise=FILES)
+    where = choose_source(asked, (FOLDER,), environ=environ, otherwise=FILES)
     if where == MEMORY:
         return _divided(Drawn(samples, shape), Source(MEMORY, real=False, samples=samples), held_out), {}
     cut = StandIn(shape.vocabulary) if tokenizer is None else Tokenizer(tokenizer, shape.vocabulary)
@@ -330,13 +334,13 @@ def load(
     if where == FILES:
         pairs = min(samples, MOST_PAIRS)
         name = f"llava-{pairs}-{shape.text}-2"
-        folder = made_once(cache_folder(name, environ), lambda made: write_files(made, pairs, shape.text))
+        folder = make_once(get_cache_folder(name, environ), lambda made: write_files(made, pairs, shape.text))
         few = Conversations(folder, shape, cut)
         source = Source(FILES, real=False, samples=samples, where=str(folder))
         return _divided(Again(few, samples), source, held_out), {"tokens": tokens, "data_files": pairs}
     assert not isinstance(where, str)
     read = Conversations(where, shape, cut)
-    name = name_of(PUBLISHED, counts=read.total == RECORDS and not read.missing)
+    name = name_data(PUBLISHED, counts=read.total == RECORDS and not read.missing)
     source = Source(name, real=True, samples=len(read), where=str(where))
     return _divided(read, source, held_out), {"tokens": tokens, "images_missing": read.missing}
 

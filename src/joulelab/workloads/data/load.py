@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads.data.images import made_once
+from joulelab.workloads.data.images import make_once
 from joulelab.workloads.data.source import (
     BROKEN,
     FILES,
     MEMORY,
     Data,
     Source,
-    cache_folder,
-    choose,
-    name_of,
-    unreadable,
+    choose_source,
+    explain_failure,
+    get_cache_folder,
+    name_data,
 )
 
 if TYPE_CHECKING:
@@ -100,28 +100,28 @@ class WeekPairs:
         return spans[:, :WEEK], spans[:, WEEK:], self._scale[self._country[chosen]]
 
 
-def collate(samples: Any) -> Any:
+def collate_weeks(samples: Any) -> Any:
     """Return a batch: what was gathered at once is one already."""
     from torch.utils.data import default_collate
 
     return samples if isinstance(samples, tuple) else default_collate(samples)
 
 
-def open_data(
+def open_load(
     asked: str, *, countries: int = 15, hours: int = 35064, seed: int = 0, environ: Mapping[str, str] = os.environ
 ) -> Data:
     """Return load as weeks; `countries` and `hours` are those of a stand-in. Raises ConfigError."""
-    chosen = choose(asked, (PUBLISHED,), environ=environ, otherwise=MEMORY, named=(VICTORIA,))
+    chosen = choose_source(asked, (PUBLISHED,), environ=environ, otherwise=MEMORY, named=(VICTORIA,))
     name, real, where = str(chosen), not isinstance(chosen, str), ""
     if isinstance(chosen, Path):
         parts, where = read_tables(chosen), str(chosen)
-        name = name_of(PUBLISHED, counts=has_study_counts(parts))
+        name = name_data(PUBLISHED, counts=has_study_counts(parts))
     elif chosen == VICTORIA:
         file = find_victoria()
         parts, name, real, where = read_victoria(file), "victoria-load-2012", True, str(file)
     elif chosen == FILES:
-        folder = cache_folder(f"load-{VERSION}-{countries}x{hours}-{seed}", environ)
-        made_once(folder, lambda empty: write_tables(empty, make_load(countries, hours, seed)))
+        folder = get_cache_folder(f"load-{VERSION}-{countries}x{hours}-{seed}", environ)
+        make_once(folder, lambda empty: write_tables(empty, make_load(countries, hours, seed)))
         parts, where = read_tables(folder), str(folder)
     else:
         parts = make_load(countries, hours, seed)
@@ -244,7 +244,7 @@ def read_country_file(file: Path) -> tuple[int, NDArray[np.float64]]:
                 if math.isfinite(mw) and mw != 0:
                     of_hour.append(mw)
     except BROKEN as error:
-        raise ConfigError("the load cannot be read", where=str(file), why=unreadable(error)) from error
+        raise ConfigError("the load cannot be read", where=str(file), why=explain_failure(error)) from error
     if not any(readings.values()):
         raise ConfigError("there is no load in it", where=str(file), next="its columns are start, end, load")
     hours = range(min(readings), max(readings) + 1)
@@ -333,7 +333,9 @@ def _read_table(file: Path, *, load: str = LOAD, time: str = TIME, country: str 
     except BROKEN as error:
         tables = ", ".join(f"{part}.csv" for part in PARTS)
         advice = f"the folder has to hold {tables} in UTF-8; joulelab workload split load makes them of Kaggle's files"
-        raise ConfigError("the load cannot be read", where=str(file), why=unreadable(error), next=advice) from error
+        raise ConfigError(
+            "the load cannot be read", where=str(file), why=explain_failure(error), next=advice
+        ) from error
     if not found:
         raise ConfigError("there is no load in it", where=str(file), next=f"columns are {', '.join(COLUMNS)}")
     for name, series in found.items():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 AUTO, FILES, MEMORY = "auto", "synthetic-files", "synthetic-memory"
 VARIABLE = "JOULELAB_DATA"
-# What reading a table of text may end with; `unreadable` says why.
+# What reading a table of text may end with; `explain_failure` says why.
 BROKEN = (OSError, UnicodeDecodeError, csv.Error)
 
 
@@ -39,7 +39,7 @@ class Data:
     source: Source
 
 
-def name_of(published: str, *, sums: bool = False, counts: bool = False) -> str:
+def name_data(published: str, *, sums: bool = False, counts: bool = False) -> str:
     """Return the name of a folder in a published form: plain only where its checksums (`sums`) are the published ones.
 
     Where only `counts` agree it may still hold anything, and the name says so.
@@ -49,14 +49,14 @@ def name_of(published: str, *, sums: bool = False, counts: bool = False) -> str:
     return f"{published} (by its counts)" if counts else f"folder in the form of {published}"
 
 
-def unreadable(error: OSError | UnicodeDecodeError | csv.Error) -> str:
+def explain_failure(error: OSError | UnicodeDecodeError | csv.Error) -> str:
     """Say why a table of text cannot be read."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is no text in UTF-8: byte {error.object[error.start]:#04x}"
     return getattr(error, "strerror", None) or str(error)
 
 
-def choose(
+def choose_source(
     asked: str,
     folders: Sequence[str],
     *,
@@ -84,7 +84,7 @@ def choose(
     return next((folder for folder in usual if folder.is_dir()), otherwise)
 
 
-def cache_folder(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+def get_cache_folder(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder where files that are made once are kept; it may not be there yet."""
     base = environ.get("XDG_CACHE_HOME")
     root = Path(base) if base else Path.home() / ".cache"

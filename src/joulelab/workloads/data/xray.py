@@ -20,10 +20,10 @@ from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import (
     DrawnImages,
     ImageFiles,
-    made_once,
-    pillow,
+    draw_field,
+    import_pillow,
+    make_once,
     read_image,
-    smooth,
     to_tensor,
     write_jpegs,
 )
@@ -33,10 +33,10 @@ from joulelab.workloads.data.source import (
     MEMORY,
     Data,
     Source,
-    cache_folder,
-    choose,
-    name_of,
-    unreadable,
+    choose_source,
+    explain_failure,
+    get_cache_folder,
+    name_data,
 )
 
 if TYPE_CHECKING:
@@ -107,24 +107,28 @@ class CovidxImage(NamedTuple):
     source: str
 
 
-def load(asked: str, preparation: Preparation, stand_in: StandIn, *, environ: Mapping[str, str] = os.environ) -> Data:
+def open_xrays(
+    asked: str, preparation: Preparation, stand_in: StandIn, *, environ: Mapping[str, str] = os.environ
+) -> Data:
     """Return X-rays from what `data` asks for, or their stand-in. Raises ConfigError."""
-    chosen = choose(asked, (PUBLISHED,), environ=environ, otherwise=FILES)
+    chosen = choose_source(asked, (PUBLISHED,), environ=environ, otherwise=FILES)
     if chosen == MEMORY:
-        drawn = {part: [draw(part, k, preparation.pixels) for k in range(stand_in.drawn(part))] for part in PARTS}
-        train, valid, test = (DrawnImages(drawn[part], stand_in.count(part), len(LABELS), normalised) for part in PARTS)
+        drawn = {part: [draw_xray(part, k, preparation.pixels) for k in range(stand_in.drawn(part))] for part in PARTS}
+        train, valid, test = (
+            DrawnImages(drawn[part], stand_in.count(part), len(LABELS), normalise_image) for part in PARTS
+        )
         return Data(train, valid, test, Source(MEMORY, real=False, samples=stand_in.samples))
     if isinstance(chosen, str):
         counts = "-".join(str(stand_in.drawn(part)) for part in PARTS)
-        folder = cache_folder(f"synthetic-xrays-{VERSION}-{counts}-{stand_in.file_pixels}-pixels", environ)
-        made_once(folder, partial(_write_stand_in, stand_in=stand_in))
+        folder = get_cache_folder(f"synthetic-xrays-{VERSION}-{counts}-{stand_in.file_pixels}-pixels", environ)
+        make_once(folder, partial(_write_stand_in, stand_in=stand_in))
         name, real = FILES, False
         few = {part: _read_table(folder, part) for part in PARTS}
         rows = {part: [few[part][k % len(few[part])] for k in range(stand_in.count(part))] for part in PARTS}
     else:
         folder, real = chosen, True
         rows = {part: _read_table(folder, part) for part in PARTS if part != "test" or _has_table(folder, part)}
-        name = name_of(PUBLISHED, counts=has_study_counts(rows))
+        name = name_data(PUBLISHED, counts=has_study_counts(rows))
     read = {part: partial(read_xray, preparation=preparation, changed=part == "train") for part in rows}
     files = {part: ImageFiles(found, read[part]) for part, found in rows.items()}
     source = Source(name, real=real, samples=len(files["train"]), where=str(folder))
@@ -135,14 +139,14 @@ def read_xray(file: Path, preparation: Preparation, *, changed: bool) -> Any:
     """Return an image as the model sees it, 1 x rows x columns; `changed` at random where it is trained on."""
     width = preparation.resized if changed else preparation.pixels
     image = read_image(file, "L", at_least=(width, width) if preparation.draft else None)
-    return normalised(prepared(image, preparation, changed=changed))
+    return normalise_image(prepare_image(image, preparation, changed=changed))
 
 
-def prepared(image: Any, preparation: Preparation, *, changed: bool) -> Any:
+def prepare_image(image: Any, preparation: Preparation, *, changed: bool) -> Any:
     """Return a grey Pillow image as it is shown to the model; `changed` at random where it is trained on."""
     width = preparation.resized if changed else preparation.pixels
     if image.size != (width, width):
-        image = image.resize((width, width), pillow().Image.Resampling.BILINEAR)
+        image = image.resize((width, width), import_pillow().Image.Resampling.BILINEAR)
     if preparation.way == PAPER:
         image = image.point(LOGARITHM)  # of every image: what is trained and what is tested have to look alike
     return _change_at_random(image, preparation) if changed else image
@@ -166,21 +170,21 @@ def _change_at_random(image: Any, preparation: Preparation) -> Any:
     return image.crop((left, top, left + preparation.pixels, top + preparation.pixels))
 
 
-def normalised(image: Any) -> Any:
+def normalise_image(image: Any) -> Any:
     """Return a grey Pillow image, or its pixels, as numbers about 0."""
     pixels = image if hasattr(image, "float") else to_tensor(image)
     return pixels.float().div_(255).sub_(MEAN).div_(DEVIATION)
 
 
-def draw(part: str, number: int, pixels: int) -> NDArray[np.uint8]:
+def draw_xray(part: str, number: int, pixels: int) -> NDArray[np.uint8]:
     """Draw image `number` of a part: a smooth grey field with noise, with fine patches in it where it is positive.
 
     Its label is `number` modulo 2.
     """
     own = np.random.default_rng((VERSION, PARTS.index(part), number))
-    field = 60 + 110 * smooth(own, pixels, pixels, 5)
+    field = 60 + 110 * draw_field(own, pixels, pixels, 5)
     if number % len(LABELS):
-        field += 60 * (smooth(own, pixels, pixels, 24) - 0.5)
+        field += 60 * (draw_field(own, pixels, pixels, 24) - 0.5)
     field += NOISE * own.standard_normal((pixels, pixels), dtype=np.float32)
     whole: NDArray[np.uint8] = np.clip(field, 0, 255).astype(np.uint8)
     return whole
@@ -193,7 +197,7 @@ def _write_stand_in(folder: Path, stand_in: StandIn) -> None:
         write_jpegs(
             folder / IMAGES,
             names,
-            lambda number, part=part: draw(part, number, stand_in.file_pixels),  # type: ignore[misc]
+            lambda number, part=part: draw_xray(part, number, stand_in.file_pixels),  # type: ignore[misc]
             quality=QUALITY,
         )
         _write_table(folder, part, ((name, number % len(LABELS)) for number, name in enumerate(names)))
@@ -222,7 +226,7 @@ def _read_table(folder: Path, part: str) -> list[tuple[Path, int]]:
         if (folder / "train.txt").is_file():
             advice = f"this is Kaggle's form: joulelab workload split xrays {folder} NEW_FOLDER"
         where = str(getattr(error, "filename", table))
-        raise ConfigError("the X-rays cannot be read", where=where, why=unreadable(error), next=advice) from error
+        raise ConfigError("the X-rays cannot be read", where=where, why=explain_failure(error), next=advice) from error
     for line, (image, label) in enumerate(rows, 2):
         if label not in LABELS:
             why = f"the label is {label!r}"
@@ -310,7 +314,7 @@ def _read_covidx_table(folder: Path, part: str) -> list[CovidxImage]:
     except BROKEN as error:
         advice = "the folder has to hold train.txt, test.txt and the folders train and test, as COVIDx CXR-2 on Kaggle"
         where = str(getattr(error, "filename", table))
-        raise ConfigError("the X-rays cannot be read", where=where, why=unreadable(error), next=advice) from error
+        raise ConfigError("the X-rays cannot be read", where=where, why=explain_failure(error), next=advice) from error
     found = []
     for number, words in enumerate(lines, 1):
         if len(words) < 4 or words[-2] not in LABELS:

@@ -23,7 +23,7 @@ from joulelab.run.workload_registry import (
     refuse_missing_library,
     require_libraries,
 )
-from joulelab.workloads.data.source import FILES, choose
+from joulelab.workloads.data.source import AUTO, FILES, choose_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -94,7 +94,8 @@ def make_preparation(
     `folder` is the name of the published data below $JOULELAB_DATA, `otherwise` the stand-in where it is missing.
     Raises ConfigError.
     """
-    if choose(parameters["data"], (folder,), otherwise=otherwise) != FILES:
+    data = parameters["data"]  # a folder and a real substitute are there already
+    if data not in (AUTO, FILES) or choose_source(data, (folder,), otherwise=otherwise) != FILES:
         return None
     return [sys.executable, "-m", module, PREPARE, *(f"{key}={value}" for key, value in parameters.items())]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulelab.twin.model import Node
-from joulelab.twin.timeline import Timeline, When, lay_out
+from joulelab.twin.timeline import RunTimes, Timeline, lay_out_run
 from joulelab.twin.workload_progress import Ask, Model, Stage
 
 if TYPE_CHECKING:
@@ -118,12 +118,12 @@ class Fleet:
         node = Node(name=self.plan.name_of(number), spread=0.03, seed=self.plan.seed * 100_003 + number)
         job = self.job_of(number)
         if job is None:  # idle before a job of the day after
-            when, ask = When(self.plan.start_ns + 86_400 * NS, 90_000.0), Ask({"epochs": 1}, tuple(range(GPUS)))
-            return lay_out(node, MODEL, ask, when, node.seed)
+            when, ask = RunTimes(self.plan.start_ns + 86_400 * NS, 90_000.0), Ask({"epochs": 1}, tuple(range(GPUS)))
+            return lay_out_run(node, MODEL, ask, when, node.seed)
         load_s, save_s = self._ends_s
         asked = {"epochs": job.epochs, "epoch_s": job.epoch_s, "load_s": load_s, "save_s": save_s}
         ask = Ask(asked, tuple(range(GPUS)))
-        return lay_out(node, MODEL, ask, When(job.start_ns), node.seed)
+        return lay_out_run(node, MODEL, ask, RunTimes(job.start_ns), node.seed)
 
     def true_j(self, job: Job, since_ns: int, until_ns: int) -> dict[str, float]:
         """Return the true energy (J) of a job's nodes in an interval: of all GPUs, and of the nodes."""

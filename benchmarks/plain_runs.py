@@ -27,7 +27,7 @@ from joulelab.report.comparison import compare_runs
 from joulelab.store.run_folder import create_run, end_run
 from joulelab.store.run_reader import open_run
 from joulelab.twin.flaws import GA100, HOPPER, TURING, Counter, Flaws
-from joulelab.twin.instrument import average_w, counter_j, instant_w
+from joulelab.twin.readings import read_average_w, read_counter_j, read_instant_w
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
@@ -56,7 +56,7 @@ def measure_run(folder: Path, rng: np.random.Generator, device: str, curve: Curv
     stamp = {"mono_ns": START, "utc_ns": START, "width_ns": 400, "kernel_error_ns": None, "boot_id": "b"}
     run = create_run(folder, {"host": HOST, "command": ["python", "train.py"], "started": stamp, "owner": {}})
     stream = Stream("gpu:0.power", "power", "gpu:0", PERIOD_S, specs, device="GPU-0", model=device)
-    columns = [f(curve, flaws, t, start_ns=START) for f in (counter_j, instant_w, average_w)]
+    columns = [f(curve, flaws, t, start_ns=START) for f in (read_counter_j, read_instant_w, read_average_w)]
     Recorder(run).write("nvml", "power", [(stream, t, columns)])
     (run / HOST / "events.run.jsonl").write_text(json.dumps({"t": a, "event": "workload", "start_ns": a}) + "\n")
     end_run(run, {"outcome": "exit", "exit_code": 0, "ended": stamp, "start_ns": a, "end_ns": b})

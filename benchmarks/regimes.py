@@ -18,8 +18,8 @@ from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.twin.flaws import GA10X, GA100, VOLTA, Counter, Flaws
-from joulelab.twin.instrument import average_w, counter_j, instant_w
 from joulelab.twin.power_curves import Curve, Pieces
+from joulelab.twin.readings import read_average_w, read_counter_j, read_instant_w
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,11 +145,11 @@ def _read(
     """Return the curve that the analysis makes of a sensor's readings."""
     specs, read = make_specs(sensor.flaws, GPU_W), t + took // 2
     shown = "average" if sensor.channel == "average" else "instant"
-    watts = (average_w if shown == "average" else instant_w)(curve, flaws, read, start_ns=START)
+    watts = (read_average_w if shown == "average" else read_instant_w)(curve, flaws, read, start_ns=START)
     power = PowerCurve(Readings.from_rows(t, t + took, watts), specs[shown], name="p", step_s=period_s)
     if sensor.channel != "counter":
         return power
-    counted = Readings.from_rows(t, t + took, counter_j(curve, flaws, read, start_ns=START))
+    counted = Readings.from_rows(t, t + took, read_counter_j(curve, flaws, read, start_ns=START))
     spec = specs["counter"] if sensor.has_power else replace(specs["counter"], limits=None)
     return CounterCurve(counted, spec, name="c", power=power if sensor.has_power else None)
 
@@ -270,7 +270,7 @@ def _read_slow(rng: np.random.Generator, curve: Curve, step_s: float, end_s: flo
     t = START + np.rint((at + rng.exponential(0.002, at.size)) * NS).astype(np.int64)
     accuracy = Accuracy("datasheet", quantum=1.0, shared="wall", reference="drawn")
     spec = Spec("power_w", "power", "W", "power", update, window, limits=NODE_W, accuracy=accuracy)
-    watts = instant_w(curve, flaws, t, start_ns=START)
+    watts = read_instant_w(curve, flaws, t, start_ns=START)
     return PowerCurve(Readings.from_rows(t, t + 1_000_000, watts), spec, name="wall", step_s=step_s), spec
 
 
@@ -298,7 +298,7 @@ def measure_guided(rng: np.random.Generator, kind: str) -> tuple[Quantity, float
     flaws = replace(GA10X, power_phase_s=float(rng.uniform(0, 0.1)))
     counter = make_specs(flaws, (400.0, 7_000.0))["counter"]
     fast = CounterCurve(
-        Readings.from_rows(t, t + 20_000, counter_j(gpus, flaws, t, start_ns=START)), counter, name="gpu"
+        Readings.from_rows(t, t + 20_000, read_counter_j(gpus, flaws, t, start_ns=START)), counter, name="gpu"
     )
     inner = Stream("gpu:0", "power", "gpu:0", 0.1, (counter,))
     outer = Stream("node.ac", "power", "node.ac", step, (spec,))
@@ -332,7 +332,7 @@ def measure_slow_refresh(rng: np.random.Generator, kind: str, refresh_s: float) 
     t = START + np.rint((at + rng.exponential(0.002, at.size)) * NS).astype(np.int64)
     accuracy = Accuracy("datasheet", quantum=1.0, shared="wall", reference="drawn")
     spec = Spec("power_w", "power", "W", "power", 1.0, 0.0, limits=NODE_W, accuracy=accuracy)
-    readings = Readings.from_rows(t, t + 1_000_000, np.rint(instant_w(curve, flaws, t, start_ns=START)))
+    readings = Readings.from_rows(t, t + 1_000_000, np.rint(read_instant_w(curve, flaws, t, start_ns=START)))
     a, b = START + round(lead * NS), START + round((lead + span) * NS)
     return PowerCurve(readings, spec, name="wall", step_s=1.0).energy(a, b), _find_truth(curve, a, b)
 

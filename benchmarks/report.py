@@ -23,9 +23,9 @@ from joulelab.report.run_tables import describe_rated
 from joulelab.store.documents import read_json
 from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
-from joulelab.twin.mounted import Mounted
+from joulelab.twin.flaws import MountedMeter
 from joulelab.twin.nodefile import find
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual.bench import Bench
 from joulelab.twin.virtual.slot_measurement import measure
 from joulelab.twin.virtual.write import About, write_run
@@ -47,13 +47,13 @@ def make_run(runs: Path, epochs: float) -> Path:
     described = find(TWIN)
     meters = {
         "nvml": replace(described.meters["nvml"], ask_s=PERIOD_S),
-        "rapl": Mounted(family="rapl", ask_s=PERIOD_S, gain_sd=0.02),
-        "analyzer": Mounted(family="analyzer", ask_s=PERIOD_S),
+        "rapl": MountedMeter(family="rapl", ask_s=PERIOD_S, gain_sd=0.02),
+        "analyzer": MountedMeter(family="analyzer", ask_s=PERIOD_S),
         "pdu": described.meters["pdu"],
     }
     model = described.workloads[WORKLOAD]
     ask = Ask({**model.parameters, "epochs": epochs}, tuple(range(len(described.node.gpus))), {})
-    timeline = lay_out(described.node, model, ask, When(START_NS, IDLE_S, TAIL_S), 1)
+    timeline = lay_out_run(described.node, model, ask, RunTimes(START_NS, IDLE_S, TAIL_S), 1)
     bench = Bench(timeline, ask, 1, PERIOD_S)
     about = About("a day", {}, ["resnet152-cifar10"], described.node.name, {"name": TWIN}, {"period_s": PERIOD_S})
     run = write_run(runs, about, timeline, measure(bench, meters), [])

@@ -14,10 +14,10 @@ from joulelab.instruments.nvml.generations import find_sensor, power_specs
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.run_folder import create_run, end_run
 from joulelab.store.run_reader import open_run
-from joulelab.twin import instrument, profile
-from joulelab.twin.flaws import HOPPER
+from joulelab.twin import profile, readings
+from joulelab.twin.flaws import HOPPER, PanelFlaws
 from joulelab.twin.model import H100, Node
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ def _inside(recorder: Recorder, truth: Truth, rng: np.random.Generator, span: fl
         curve = truth.curve(f"gpu:{k}")
         stream = Stream(f"gpu:{k}.power", "power", f"gpu:{k}", 0.1, specs, device=str(k), model=H100.name)
         columns = (
-            instrument.counter_j(curve, flaws, t, start_ns=START),
-            instrument.instant_w(curve, flaws, t, start_ns=START),
-            instrument.average_w(curve, flaws, t, start_ns=START),
+            readings.read_counter_j(curve, flaws, t, start_ns=START),
+            readings.read_instant_w(curve, flaws, t, start_ns=START),
+            readings.read_average_w(curve, flaws, t, start_ns=START),
         )
         rows.append((stream, t, columns))
     recorder.write("nvml", "power", rows)

@@ -14,7 +14,7 @@ from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 from joulelab.core.quantity import add_quantities
 from joulelab.twin.flaws import GA10X, GA100, HOPPER, VOLTA
-from joulelab.twin.instrument import counter_j, instant_w
+from joulelab.twin.readings import read_counter_j, read_instant_w
 
 END = LEAD_S + 30
 IDLE, BUSY = 75.0, 620.0
@@ -63,7 +63,7 @@ def measure(rng, curve, span_s, sensor):
     took = rng.integers(5_000, 30_000, t.size)
     specs = make_specs(flaws, GPU_W)
     read = t + took // 2
-    watts, joules = (f(curve, flaws, read, start_ns=START) for f in (instant_w, counter_j))
+    watts, joules = (f(curve, flaws, read, start_ns=START) for f in (read_instant_w, read_counter_j))
     name = f"gpu:{rng.integers(1 << 40)}"
     power = PowerCurve(Readings.from_rows(t, t + took, watts), specs["instant"], name=f"{name}.p", step_s=0.1)
     counter = CounterCurve(Readings.from_rows(t, t + took, joules), specs["counter"], name=name, power=power)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin import nodefile, wall
+from joulelab.twin import nodefile, twin_server
 from joulelab.twin.commands import _node, _wall
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_a_node_is_told_from_a_command() -> None:
 
 def test_flaws_are_of_the_kind_that_the_server_takes() -> None:
     assert _wall(False, None, ()) == {}
-    assert set(_wall(True, None, ())) == set(wall.names())
+    assert set(_wall(True, None, ())) == set(twin_server.list_servers())
     found = _wall(False, "modbus, pdu", ("modbus.period_s=60", "modbus.drop_share=0.1"))
     assert found == {"modbus": {"period_s": 60.0, "drop_share": 0.1}, "pdu": {}}
     assert _wall(False, None, ("modbus.period_s=60",)) == {"modbus": {"period_s": 60.0}}

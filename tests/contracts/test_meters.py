@@ -14,7 +14,7 @@ from tests.instruments.test_cray import tree
 from tests.instruments.test_hwmon import grace
 
 from joulelab import instruments as meters
-from joulelab.twin import profile, wall
+from joulelab.twin import profile, twin_server
 from joulelab.twin.model import A100, H100, Host, Node
 from joulelab.twin.twin_server import TwinServer
 
@@ -33,7 +33,7 @@ def node(tmp_path_factory):
     stub.write_text(json.dumps({"gpus": [{"watts": 300}, {"watts": 90, "frozen": True}]}))
     trees = {"TEST_HWMON": grace(tmp_path_factory.mktemp("hwmon")), "TEST_CRAY": tree(tmp_path_factory.mktemp("cray"))}
     small = Node(gpus=(H100, A100), host=Host(max_w=500))  # small enough for a plug
-    every = {name: {} for name in wall.names()}
+    every = {name: {} for name in twin_server.list_servers()}
     with TwinServer(small, profiles={"gpu": profile.constant(0.5)}, wall=every) as server:
         yield server, server.environment | {"AMDSMI_STUB": str(stub)} | {k: str(v) for k, v in trees.items()}
 

@@ -25,7 +25,7 @@ from joulelab.store.run_reader import open_run
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin.nodefile import Description, find, merged, parsed
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import run_twin_study
 from joulelab.twin.workload_progress import Ask
 
@@ -63,7 +63,7 @@ def laid(name: str, described: Description | None = None, **parameters: float) -
     """Lay out a run without scatter between runs."""
     known = described or find("bnl-h100")
     model = replace(known.workloads[name], time_scatter=0.0, power_scatter=0.0)
-    return lay_out(known.node, model, Ask(parameters, GPUS), When(0, 60.0, 60.0), 3)
+    return lay_out_run(known.node, model, Ask(parameters, GPUS), RunTimes(0, 60.0, 60.0), 3)
 
 
 def sampled(run: Timeline) -> np.ndarray:

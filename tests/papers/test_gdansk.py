@@ -18,7 +18,7 @@ from joulelab.papers.published import leaves, published
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin.nodefile import parsed
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import run_twin_study
 from joulelab.twin.workload_progress import Ask
 
@@ -67,7 +67,7 @@ def modelled(described: Description, caps: Sequence[int] = CAPS, scatter: Sequen
     for gpus in (1, 2, 4, 8):
         for cap in caps:
             ask = Ask({}, tuple(range(gpus)), dict.fromkeys(range(gpus), float(cap)))
-            run = lay_out(described.node, model, ask, When(10**12), 1)
+            run = lay_out_run(described.node, model, ask, RunTimes(10**12), 1)
             spans = [span for span in run.spans if span.name == "epoch"]
             time_s = sum(span.end_ns - span.start_ns for span in spans) / 1e9
             energy = sum(run.energy("node.ac", span.start_ns, span.end_ns) for span in spans)

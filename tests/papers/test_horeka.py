@@ -20,7 +20,7 @@ from joulelab.papers.published import published
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.twin.nodefile import Description, parsed
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import read_truth, run_twin_study
 from joulelab.twin.virtual.ask import ask_of, model_of
 from joulelab.twin.virtual.bench import Bench
@@ -82,7 +82,7 @@ def modelled(on: Mapping[str, Description]) -> dict[tuple[str, str], Ran]:
         kind = cell.workload.node_type
         _, model = model_of(on[kind], cell)
         steady = replace(model, time_scatter=0.0, power_scatter=0.0)
-        run = lay_out(on[kind].node, steady, ask_of(on[kind], plan.nodes[kind], cell), When(10**15), 1)
+        run = lay_out_run(on[kind].node, steady, ask_of(on[kind], plan.nodes[kind], cell), RunTimes(10**15), 1)
         energy, time_s = run.energy("node.dc", run.start_ns, run.end_ns), (run.end_ns - run.start_ns) / 1e9
         found[cell.workload.name, kind] = Ran((energy,), (time_s,), None, None, None)
     return found
@@ -243,7 +243,7 @@ def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study) -> None:
     assert mean[2] < -0.05
     green = node("green")
     lays = {
-        name: lay_out(green.node, green.workloads["vgg19bn-xray"], Ask(parameters, (0,)), When(10**15, 60.0), 1)
+        name: lay_out_run(green.node, green.workloads["vgg19bn-xray"], Ask(parameters, (0,)), RunTimes(10**15, 60.0), 1)
         for name, parameters in (("train", {"repeats": 0.0}), ("predict", {"epochs": 0.0}))
     }
     off = {name: errors(timeline, 30) for name, timeline in lays.items()}
@@ -270,11 +270,11 @@ def test_jobs_of_the_study_are_accounted_as_the_table_says(look_s: int) -> None:
     )
     off, table = [], []
     for seed in range(60):
-        one = lay_out(green.node, green.workloads["vgg19bn-xray"], ask, When(10**15, 0.0, 1.0), seed)
+        one = lay_out_run(green.node, green.workloads["vgg19bn-xray"], ask, RunTimes(10**15, 0.0, 1.0), seed)
         a, b = one.start_ns, one.end_ns
         counted = counted_j(Bench(one, ask, seed), "slurm", green.meters["slurm"], a, b)
         off.append(counted / one.energy("node.dc", a, b) - 1)
-        rested = lay_out(green.node, green.workloads["vgg19bn-xray"], ask, When(10**15, 60.0), seed)
+        rested = lay_out_run(green.node, green.workloads["vgg19bn-xray"], ask, RunTimes(10**15, 60.0), seed)
         table += [*errors(rested, look_s)] if seed < 10 else []
     assert np.mean(off) == pytest.approx(np.mean(table), abs=3 * np.std(table) / 60**0.5)
     assert np.mean(off) < -0.0022 * look_s

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.twin.panel import Panel
+    from joulelab.twin.readings import Panel
 
 
 class Feed:

@@ -19,8 +19,9 @@ from tests.waiting import until
 
 from joulelab.core.errors import JoulelabError
 from joulelab.twin import profile
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import Node
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 

@@ -25,8 +25,9 @@ from joulelab.store.run_folder import list_runs
 from joulelab.study.accounting import attach_job, fill_in
 from joulelab.study.slots import Slot, State
 from joulelab.twin import profile
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import Node
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 

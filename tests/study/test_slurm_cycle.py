@@ -28,8 +28,9 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.run.run_command import analyse_closed_run
 from joulelab.study.slots import look
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import RTX6000, Node
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers import nvml
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.twin_server import TwinServer

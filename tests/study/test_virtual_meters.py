@@ -14,7 +14,7 @@ from joulelab.store.documents import read_json
 from joulelab.study.slots import State, look
 from joulelab.study.trial import load_trial
 from joulelab.twin.nodefile import parsed
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import read_truth, run_twin_study
 from joulelab.twin.virtual.bench import Bench
 from joulelab.twin.virtual.families import READERS, gain_of
@@ -50,7 +50,7 @@ def bench_of(
 ) -> tuple[Bench, dict[str, Measured]]:
     described = parsed(NODE + text, "node")
     ask = Ask({}, (0, 1))
-    timeline = lay_out(described.node, described.workloads["train"], ask, When(1000 * NS), seed=slot)
+    timeline = lay_out_run(described.node, described.workloads["train"], ask, RunTimes(1000 * NS), seed=slot)
     bench = Bench(timeline, ask, slot, period_s, study)
     return bench, {each.meter: each for each in measure(bench, described.meters)}
 
@@ -178,7 +178,7 @@ def test_what_a_cluster_accounts_comes_by_the_code_of_real_ones(tmp_path: Path) 
 def test_gpus_show_clock_and_heat_as_a_served_twin_does() -> None:
     described = parsed(NODE + '[meters.nvml]\nfamily = "nvml"\n', "node")
     ask = Ask({}, (0,), {0: 120.0})
-    timeline = lay_out(described.node, described.workloads["train"], ask, When(1000 * NS), seed=1)
+    timeline = lay_out_run(described.node, described.workloads["train"], ask, RunTimes(1000 * NS), seed=1)
     (nvml,) = measure(Bench(timeline, ask, 1), described.meters)
     for gpu in (0, 1):
         (rows,) = (r for r in nvml.rows if r.stream.scope == f"gpu:{gpu}" and r.stream.table == "state")

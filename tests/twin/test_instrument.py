@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from joulelab.twin import instrument, power_curves, profile
+from joulelab.twin import power_curves, profile, readings
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import H100, Node
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def test_all_readings_at_once_are_those_of_the_panel(truth: Truth, flaws: PanelF
     t_ns = START + np.sort(np.random.default_rng(1).integers(0, 9 * NS, 200))
     part, of = power_curves.find_share(NODE, point)
     source = (part, truth._parts(of)[0])
-    watts = instrument.panel_w(source, flaws, t_ns, start_ns=START, seed=NODE.seed, number=5)
-    joules = instrument.panel_j(source, flaws, t_ns, start_ns=START)
-    fine = instrument.answers(flaws, t_ns, start_ns=START)
+    watts = readings.read_panel_w(source, flaws, t_ns, start_ns=START, seed=NODE.seed, number=5)
+    joules = readings.read_panel_j(source, flaws, t_ns, start_ns=START)
+    fine = readings.find_answered(flaws, t_ns, start_ns=START)
     assert watts.tolist() == pytest.approx([panel.power_w(int(t)) for t in t_ns], rel=1e-9)
     assert joules.tolist() == pytest.approx([panel.energy_j(int(t)) for t in t_ns], rel=1e-9)
     assert fine.tolist() == [not (panel.is_silent(int(t)) or panel.is_garbled(int(t))) for t in t_ns]

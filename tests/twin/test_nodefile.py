@@ -12,9 +12,9 @@ import pytest
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile
+from joulelab.twin.flaws import MountedMeter
 from joulelab.twin.model import PRESETS, Cooling, Cpu, Dram, Gpu, Host, Node, Supply
-from joulelab.twin.mounted import Mounted
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.workload_progress import Ask, Model, Stage
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +177,7 @@ def test_a_node_that_comes_with_joulelab_says_where_its_numbers_are_from(name: s
     for workload, model in found.workloads.items():
         for gpus in ((), tuple(range(len(found.node.gpus)))):
             if any(stage.on in ("", "gpu" if gpus else "cpu") for stage in model.stages):
-                run = lay_out(found.node, model, Ask(_parameters(workload, model), gpus), When(), 1)
+                run = lay_out_run(found.node, model, Ask(_parameters(workload, model), gpus), RunTimes(), 1)
                 assert run.energy("node.ac", run.start_ns, run.end_ns) > 0
 
 
@@ -194,7 +194,7 @@ def test_every_key_is_in_the_table_of_the_readme() -> None:
     section = text.partition("## A node file")[2].partition("\n## ")[0]
     told = {word for line in section.splitlines() for word in _code(line)}
     hidden = {"gpus", "stages"} | {each.name for each in fields(Gpu)} - set(GPU_KEYS)
-    for kind in (Node, Gpu, Cpu, Dram, Host, Cooling, Supply, Model, Stage, Mounted):
+    for kind in (Node, Gpu, Cpu, Dram, Host, Cooling, Supply, Model, Stage, MountedMeter):
         missing = {each.name for each in fields(kind)} - told - hidden
         assert not missing, f"{kind.__name__}: {missing}"
     for short in PRESETS:

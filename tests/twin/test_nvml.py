@@ -13,8 +13,8 @@ import pytest
 from joulelab.core.clock import monotonic_ns
 from joulelab.twin import profile
 from joulelab.twin.flaws import Counter
-from joulelab.twin.instrument import average_w, counter_j, instant_w
 from joulelab.twin.model import A100, H100, RTX3090, RTX6000, V100, Node
+from joulelab.twin.readings import read_average_w, read_counter_j, read_instant_w
 
 from .conftest import Twin, finish
 
@@ -56,9 +56,9 @@ def check(twin: Twin, rows: list[list[Any]]) -> None:
     for row in rows:
         gpu, times = row[0], moments(row)
         flaws, curve, start_ns = truth.flaws(gpu), truth.curve(f"gpu:{gpu}"), truth.start_ns
-        instant = instant_w(curve, flaws, times, start_ns=start_ns, seed=truth.node.seed, gpu=gpu)
-        average = average_w(curve, flaws, times, start_ns=start_ns)
-        counter = counter_j(curve, flaws, times, start_ns=start_ns)
+        instant = read_instant_w(curve, flaws, times, start_ns=start_ns, seed=truth.node.seed, gpu=gpu)
+        average = read_average_w(curve, flaws, times, start_ns=start_ns)
+        counter = read_counter_j(curve, flaws, times, start_ns=start_ns)
         plain = average if flaws.plain == "average" and flaws.average_window_s else instant
         for expected, shown in zip((instant, average, counter, plain), row[3:], strict=True):
             if shown is None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin.course import Course
 from joulelab.twin.model import RTX6000, Node
-from joulelab.twin.workload_progress import Ask, Model, Stage, check_names, names_used, steps, stretch
+from joulelab.twin.timeline import Course
+from joulelab.twin.workload_progress import Ask, Model, Stage, check_names, names_used, slow_gpus, steps
 
 NODE = Node(gpus=(RTX6000,) * 4, spread=0.0)
 EPOCH = Stage(name="epoch", each="epoch", samples="images", rate=100.0, busy=1.0, intensity=1.0)
@@ -50,15 +50,15 @@ def test_only_that_is_slower_under_a_cap(cap_w: float, slower: float) -> None:
 
 
 def test_the_slowest_holds_up_the_others_and_a_cap_that_is_not_reached_nobody() -> None:
-    one = stretch(NODE, 1.0, 1.0, Ask({}, (0,), {0: 130.0}))
-    assert stretch(NODE, 1.0, 1.0, Ask({}, (0, 1, 2), {1: 130.0, 2: 200.0})) == one
-    assert stretch(NODE, 1.0, 1.0, Ask({}, (0, 1), {2: 130.0})) == 1.0  # the cap of another
-    assert stretch(NODE, 0.3, 1.0, Ask({}, (0,), {0: 130.0})) == 1.0  # 18 + 0.3 * 242 W
+    one = slow_gpus(NODE, 1.0, 1.0, Ask({}, (0,), {0: 130.0}))
+    assert slow_gpus(NODE, 1.0, 1.0, Ask({}, (0, 1, 2), {1: 130.0, 2: 200.0})) == one
+    assert slow_gpus(NODE, 1.0, 1.0, Ask({}, (0, 1), {2: 130.0})) == 1.0  # the cap of another
+    assert slow_gpus(NODE, 0.3, 1.0, Ask({}, (0,), {0: 130.0})) == 1.0  # 18 + 0.3 * 242 W
     spread = Node(gpus=(RTX6000,) * 4, spread=0.2)
     hungry = max(range(4), key=spread.factor)
     assert spread.factor(hungry) > 1.02
     # Its own default cap holds it down already: nothing is slower by that.
-    assert stretch(spread, 1.0, 1.0, Ask({}, (hungry,))) == 1.0
+    assert slow_gpus(spread, 1.0, 1.0, Ask({}, (hungry,))) == 1.0
 
 
 def test_small_batches_occupy_less_of_the_chip() -> None:

@@ -21,7 +21,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile, staged
 from joulelab.twin.job_notes import folder_of
 from joulelab.twin.staged import Staged
-from joulelab.twin.timeline import Span, Timeline, When, lay_out
+from joulelab.twin.timeline import RunTimes, Span, Timeline, lay_out_run
 from joulelab.twin.truth import Truth
 from joulelab.twin.workload_progress import Ask, Model
 
@@ -153,7 +153,7 @@ def test_a_served_run_and_a_laid_out_one_are_the_same(
 ) -> None:
     for gpu, cap_w in caps.items():
         truth.set_cap(gpu, cap_w, START)
-    laid_out = lay_out(FOUND.node, BIRDS, Ask({}, gpus, caps), When(0), 3)
+    laid_out = lay_out_run(FOUND.node, BIRDS, Ask({}, gpus, caps), RunTimes(0), 3)
     seen = run(truth, clock, Ask({}, gpus))
     assert seen.seconds / SCALE == pytest.approx((laid_out.end_ns - laid_out.start_ns) / NS)
     for point in ("node.ac", "node.dc", "fans", "gpu:0", "gpu:2", "cpu:0", "core:1", "dram:0", "host", "outlet:1"):
@@ -177,7 +177,7 @@ def test_a_served_run_and_a_laid_out_one_are_the_same(
 
 def test_a_run_that_is_held_up_goes_through_all_stages_later(truth: Truth) -> None:
     clock = VirtualStop(0, 2_000_000, 0, 300_000_000)  # a busy machine
-    laid_out = lay_out(FOUND.node, BIRDS, Ask({}, (0, 1)), When(0), 3)
+    laid_out = lay_out_run(FOUND.node, BIRDS, Ask({}, (0, 1)), RunTimes(0), 3)
     seen = run(truth, clock, Ask({}, (0, 1)))
     assert seen.seconds >= SCALE * (laid_out.end_ns - laid_out.start_ns) / NS
     assert seen.samples == sum(span.samples for span in laid_out.spans)
@@ -187,7 +187,7 @@ def test_a_run_that_is_held_up_goes_through_all_stages_later(truth: Truth) -> No
 
 def test_a_cap_that_is_set_meanwhile_slows_what_is_left(truth: Truth, clock: VirtualStop) -> None:
     quiet = replace(BIRDS, time_scatter=0.0, stages=tuple(replace(s, seconds=0.0) for s in BIRDS.stages))
-    free, capped = (lay_out(FOUND.node, quiet, Ask({}, (0,), caps), When(0), 1) for caps in ({}, {0: 100.0}))
+    free, capped = (lay_out_run(FOUND.node, quiet, Ask({}, (0,), caps), RunTimes(0), 1) for caps in ({}, {0: 100.0}))
     half = SCALE * free.end_ns / NS / 2
     clock.plan(START + round(half * NS), lambda: truth.set_cap(0, 100.0, clock.now()))
     seen = run(truth, clock, Ask({}, (0,)), model=quiet)
@@ -209,8 +209,8 @@ def test_a_cap_of_the_cpus_slows_a_run_on_them_as_in_virtual_time(truth: Truth, 
     for package in range(2):
         truth.set_cpu_cap(package, 62.0, clock.now())
     seen = run(truth, clock, Ask({}))
-    laid = lay_out(FOUND.node, BIRDS, Ask({}, cpu_caps={0: 62.0, 1: 62.0}), When(), 3)
-    free = lay_out(FOUND.node, BIRDS, Ask({}), When(), 3)
+    laid = lay_out_run(FOUND.node, BIRDS, Ask({}, cpu_caps={0: 62.0, 1: 62.0}), RunTimes(), 3)
+    free = lay_out_run(FOUND.node, BIRDS, Ask({}), RunTimes(), 3)
     assert seen.seconds == pytest.approx(SCALE * (laid.end_ns - laid.start_ns) / NS, rel=1e-3)
     assert laid.end_ns > free.end_ns
     joules = truth.energy("cpu:1", seen.begin_ns, seen.end_ns)

@@ -10,7 +10,7 @@ import pytest
 from joulelab.core.errors import ConfigError
 from joulelab.twin import power_curves, profile
 from joulelab.twin.model import RTX6000, Cpu, Node
-from joulelab.twin.timeline import Timeline, When, lay_out
+from joulelab.twin.timeline import RunTimes, Timeline, lay_out_run
 from joulelab.twin.truth import Truth
 from joulelab.twin.workload_progress import Ask, Model, Stage
 
@@ -27,7 +27,7 @@ NOISY = replace(QUIET, time_scatter=0.02, power_scatter=0.03)
 
 
 def run(model: Model = QUIET, ask: Ask | None = None, seed: int = 1, node: Node = NODE) -> Timeline:
-    return lay_out(node, model, ask or Ask({}, (0,)), When(100 * NS, 7.0, 3.0), seed)
+    return lay_out_run(node, model, ask or Ask({}, (0,)), RunTimes(100 * NS, 7.0, 3.0), seed)
 
 
 def watts(found: Timeline, point: str, *seconds: float) -> list[float]:

@@ -14,7 +14,7 @@ import numpy as np
 from joulelab.core.clock import NS
 from joulelab.papers.bnl_runs import NODE, done
 from joulelab.study.nodes import TWIN
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual.ask import ask_of, model_of
 from joulelab.twin.virtual.bench import Bench
 from joulelab.twin.virtual.families import gain_of
@@ -89,7 +89,7 @@ def _seen(study: Study, cell: PlannedCell, slot: str) -> Seen | None:
     described, seed = description_of(node), seed_of(study, cell, slot)
     ask = ask_of(described, node, cell)
     _, model = model_of(described, cell)
-    laid = lay_out(described.node, model, ask, When(0, REST_S, REST_S + 1), seed)
+    laid = lay_out_run(described.node, model, ask, RunTimes(0, REST_S, REST_S + 1), seed)
     share, curve = laid.curve(NODE)
     whole_s = (laid.end_ns - laid.start_ns) // NS
     edges = laid.start_ns + NS * np.arange(-REST_S, whole_s + REST_S + 1, dtype=np.int64)

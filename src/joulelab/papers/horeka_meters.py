@@ -11,9 +11,9 @@ from joulelab.core.clock import NS
 from joulelab.papers import PublishedTable
 from joulelab.papers.horeka_runs import done
 from joulelab.study.nodes import TWIN
-from joulelab.twin.instrument import panel_j
-from joulelab.twin.panel import PanelFlaws
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import read_panel_j
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import cluster
 from joulelab.twin.virtual.ask import ask_of, model_of
 from joulelab.twin.virtual.twin import description_of
@@ -77,9 +77,9 @@ def _laid(study: Study, cell: PlannedCell) -> tuple[list[Timeline], float]:
     _, model = model_of(described, cell)
     mounted = cluster.mounted_on(described.meters)
     own_s = cluster.frequency_of(mounted[1]) if mounted else 0.0
-    ask, when = ask_of(described, node, cell), When(NS * 10**6, idle_s=max(*PERIODS_S, own_s))
+    ask, when = ask_of(described, node, cell), RunTimes(NS * 10**6, idle_s=max(*PERIODS_S, own_s))
     seeds = [seed_of(study, cell, f"r{k + 1:02d}") for k in range(RUNS)]
-    return [lay_out(described.node, model, ask, when, seed) for seed in seeds], own_s
+    return [lay_out_run(described.node, model, ask, when, seed) for seed in seeds], own_s
 
 
 def _cost(workload: str, period_s: float, laid: list[Timeline]) -> Cost:
@@ -102,7 +102,7 @@ def errors(timeline: Timeline, period_s: float) -> Floats:
     off = []
     for look in range(LOOKS):
         since = a - round(period_s * NS * (look + 0.5) / LOOKS)
-        before, after = panel_j(timeline.curve(POINT), flaws, edges, start_ns=since)
+        before, after = read_panel_j(timeline.curve(POINT), flaws, edges, start_ns=since)
         off.append(float(after - before) / true - 1)
     return np.array(off)
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.twin import flaws as shapes
-from joulelab.twin.flaws import Flaws
-from joulelab.twin.noise import normal
+from joulelab.twin.flaws import Flaws, draw_normal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -321,7 +320,7 @@ class Node:
 
     def factor(self, gpu: int) -> float:
         """Return by how much one GPU draws more than its model says."""
-        return max(0.5, 1 + self.spread * float(normal(self.seed, _SPREAD, gpu)[0]))
+        return max(0.5, 1 + self.spread * float(draw_normal(self.seed, _SPREAD, gpu)[0]))
 
     def board(self, gpu: int) -> Gpu:
         """Return one GPU as it was built: its powers with the spread, its caps as they are."""

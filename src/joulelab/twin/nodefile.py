@@ -15,12 +15,11 @@ from joulelab.core.toml_reading import Mistakes, convert_value, describe_keys, p
 from joulelab.run.config.config_files import read_toml
 from joulelab.study.program import find_program
 from joulelab.twin import bounds, power_curves
-from joulelab.twin.flaws import Flaws
+from joulelab.twin.flaws import Flaws, MountedMeter
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
-from joulelab.twin.mounted import Mounted  # noqa: TC001 - node files are converted by these types
 from joulelab.twin.profile import Profile, parse
 from joulelab.twin.servers.powercap import PowercapFlaws
-from joulelab.twin.workload_progress import Model  # noqa: TC001 - the same
+from joulelab.twin.workload_progress import Model  # noqa: TC001 - node files are converted by this type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +52,7 @@ class NodeFile:
     profiles: dict[str, str] = field(default_factory=dict)
     powercap: PowercapFlaws = field(default_factory=PowercapFlaws)
     workloads: dict[str, Model] = field(default_factory=dict)
-    meters: dict[str, Mounted] = field(default_factory=dict)
+    meters: dict[str, MountedMeter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Description:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     powercap: PowercapFlaws = field(default_factory=PowercapFlaws)
     workloads: Mapping[str, Model] = field(default_factory=dict)
-    meters: Mapping[str, Mounted] = field(default_factory=dict)
+    meters: Mapping[str, MountedMeter] = field(default_factory=dict)
     title: str = ""
     calibrated: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -180,7 +179,7 @@ def fill_stages(name: str, workload: Any, mistakes: Mistakes) -> Any:
     return {"epochs": program.epochs, **workload, "parameters": merged_parameters, "stages": filled}
 
 
-def _check_meter(meter: Mounted, node: Node, mistakes: Mistakes, place: tuple[str, str]) -> None:
+def _check_meter(meter: MountedMeter, node: Node, mistakes: Mistakes, place: tuple[str, str]) -> None:
     known = {*power_curves.list_points(node), *(leaf.partition(":")[0] for leaf in node.leaves())}
     if not meter.family:
         then = 'write family = "nvml"; joulelab meters lists them'

@@ -24,9 +24,9 @@ from joulelab.instruments.capture.families import (
     split_status,
     write_tree,
 )
-from joulelab.twin.panel import PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.servers._http import Handler, listening
-from joulelab.twin.wall import CONFIG, write_entries
+from joulelab.twin.twin_server import CONFIG, write_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -13,8 +13,8 @@ import msgspec
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin.course import Course
 from joulelab.twin.job_notes import LEAD_S, Asked, Board, Done
+from joulelab.twin.timeline import Course
 from joulelab.twin.workload_progress import Ask, Model, Step, check_names, names_used, step_of
 
 if TYPE_CHECKING:

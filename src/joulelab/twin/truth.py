@@ -17,7 +17,7 @@ import numpy.typing as npt
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin import power_curves, script, truth_file
+from joulelab.twin import power_curves, profile, truth_file
 from joulelab.twin.model import Node
 from joulelab.twin.power_curves import NO_LIMITS, LeafCurve, Limits, limit_segments
 from joulelab.twin.truth_file import make_segment_rows
@@ -96,7 +96,7 @@ class Truth:
         node = node or Node()
         begin = monotonic_ns() if start_ns is None else start_ns
         truth_file.write_truth_file(
-            path, node, script.segments(node, profiles or {}, begin, 0.0, horizon_s), begin, room
+            path, node, profile.compile_segments(node, profiles or {}, begin, 0.0, horizon_s), begin, room
         )
         return cls(path)
 
@@ -238,7 +238,7 @@ class Truth:
 
     def play(self, profiles: Mapping[str, Profile], at_ns: int, for_s: float) -> None:
         """Append `for_s` (s) of profiles that begin at `at_ns`; afterwards every leaf holds its last power."""
-        for leaf, (t_ns, start_w, end_w) in script.segments(self.node, profiles, at_ns, 0.0, for_s).items():
+        for leaf, (t_ns, start_w, end_w) in profile.compile_segments(self.node, profiles, at_ns, 0.0, for_s).items():
             self.append(leaf, t_ns, start_w, end_w)
 
     def set_cap(self, gpu: int, cap_w: float, t_ns: int | None = None) -> None:

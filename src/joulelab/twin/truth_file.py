@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.twin.model import Gpu, Node
-    from joulelab.twin.script import Segments
+    from joulelab.twin.profile import Segments
 
 MAGIC = b"JLTWIN\x00\x01"
 NEVER = 2**63 - 1

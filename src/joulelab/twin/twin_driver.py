@@ -10,7 +10,7 @@ import psutil
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
-from joulelab.twin import script
+from joulelab.twin import profile
 from joulelab.twin.job_notes import LEAD_S, Board
 from joulelab.twin.truth import HORIZON_S, Truth
 
@@ -115,7 +115,7 @@ class ScriptDriver(Driver):
     def step(self) -> float:
         """Append a stretch if less than half of one is left."""
         while self._until_s - self._truth.seconds(self._now()) < self._chunk_s / 2:
-            more = script.segments(
+            more = profile.compile_segments(
                 self._truth.node, self._profiles, self._truth.start_ns, self._until_s, self._until_s + self._chunk_s
             )
             for leaf, (t_ns, start_w, end_w) in more.items():

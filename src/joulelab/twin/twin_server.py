@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,20 +13,106 @@ from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import find_process, identify_process
-from joulelab.twin import staged
+from joulelab.core.text import suggest_name
+from joulelab.twin import servers, staged
 from joulelab.twin.job_notes import folder_of
 from joulelab.twin.model import Node
 from joulelab.twin.servers import nvml
 from joulelab.twin.servers.powercap import PowercapFlaws, PowercapServer
+from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
 from joulelab.twin.twin_driver import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
-from joulelab.twin.wall import Wall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from joulelab.twin.profile import Profile
     from joulelab.twin.workload_progress import Model
+
+CONFIG = "JOULELAB_CONFIG"
+# Not servers of a node-level meter.
+_OTHERS = ("nvml", "powercap", "server_process")
+
+
+def list_servers() -> list[str]:
+    """Return the servers that there are: modules of `servers`, one per instrument."""
+    found = (module.name for module in pkgutil.iter_modules(servers.__path__) if not module.ispkg)
+    return [name for name in found if name not in _OTHERS and not name.startswith("_")]
+
+
+class WallMeters:
+    """Serve instruments of a truth file from the beginning of the block to its end.
+
+    `missing` says why a server is not there; `environment` is what to export. `flaws` go by server.
+    `rated_w` is what the node's nameplate says, 0 where it says nothing.
+    """
+
+    def __init__(
+        self,
+        truth: Path,
+        directory: Path,
+        wanted: Iterable[str] | None = None,
+        flaws: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        rated_w: float = 0.0,
+    ) -> None:
+        chosen = list_servers() if wanted is None else list(wanted)
+        for name in (*chosen, *(flaws or {})):
+            if name not in list_servers():
+                raise ConfigError(f"there is no server {name!r}", where="twin", next=suggest_name(name, list_servers()))
+        self._directory, self._rated_w = directory, rated_w
+        self.servers = {
+            name: ServerProcess(name, truth, directory / name, flaws=(flaws or {}).get(name)) for name in chosen
+        }
+        self.missing: dict[str, JoulelabError] = {}
+        self.environment: dict[str, str] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            for server in self.servers.values():
+                stack.callback(server.stop)
+                server.begin()
+            for name, server in self.servers.items():
+                try:
+                    server.wait()
+                except JoulelabError as error:
+                    self.missing[name] = error
+            self._write()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _write(self) -> None:
+        entries: dict[str, Mapping[str, Any]] = {}
+        for server in self.servers.values():
+            self.environment |= server.served.environment
+            entries |= server.served.entries
+        path = self._directory / "joulelab.toml"
+        write_entries(path, entries, self._rated_w)
+        self.environment[CONFIG] = str(path)
+
+
+def write_entries(path: Path, entries: Mapping[str, Mapping[str, Any]], rated_w: float = 0.0) -> None:
+    """Write a joulelab.toml with these meters."""
+    lines = ["# The meters of a twin on this machine."]
+    if rated_w:
+        lines += ["", "[node]", f"rated_w = {rated_w}"]
+    for name, entry in entries.items():
+        lines += ["", f"[meters.{name}]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _toml(value: Any) -> str:
+    """Return plain data in TOML: inline tables, lists, texts, numbers."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value)
+
 
 LIVE_ROOM = 1 << 20
 PREFIX = "joulelab-twin-"
@@ -65,7 +152,7 @@ class TwinServer:
         self._powercap = powercap or PowercapFlaws()
         self._workloads = workloads or {}
         self._wall = wall or {}
-        self.wall: Wall | None = None
+        self.wall: WallMeters | None = None
         self._parent = directory
         self._start_ns = start_ns
         self._library = library
@@ -97,7 +184,7 @@ class TwinServer:
                 self.environment["JOULELAB_POWERCAP"] = str(self.powercap.root)
             if self._wall:
                 self.wall = stack.enter_context(
-                    Wall(path, self.directory, self._wall, self._wall, rated_w=self._node.rated_w)
+                    WallMeters(path, self.directory, self._wall, self._wall, rated_w=self._node.rated_w)
                 )
                 self.environment |= self.wall.environment
             self.driver = self._driver()

@@ -117,13 +117,13 @@ def _read(run: Run) -> tuple[Measured, Seen]:
 
 def _node(name: str | None, measured: list[Measured]) -> Node | None:
     """Return the node that was named, or the twin that the runs are of. Raises ConfigError."""
-    from joulelab.twin.node_commands import described
+    from joulelab.twin.commands import find_node
     from joulelab.twin.nodefile import own_names
 
     twins = {m.result.twin for m in measured if m.result.twin}
     if name is None and len(twins) == 1 and (own := twins & set(own_names())):
         name = own.pop()
-    return None if name is None else described(name).node
+    return None if name is None else find_node(name).node
 
 
 def _given(asked: dict[str, Any]) -> Given:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
-    from joulelab.twin.panel import Panel
+    from joulelab.twin.readings import Panel
 
 # What a firmware in trouble sends instead of an answer.
 GARBLED = (b'{"Reading": 12', b"<html><body>503</body></html>", b"\x00\xff\x10", b'{"Reading": NaN}', b"[]", b"")

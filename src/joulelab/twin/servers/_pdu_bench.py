@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
-from joulelab.twin.panel import Panel
+from joulelab.twin.readings import Panel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from joulelab.core.clock import NS, monotonic_ns
 
 if TYPE_CHECKING:
-    from joulelab.twin.panel import Panel
+    from joulelab.twin.readings import Panel
 
 _CLIENTS = 256
 _BYTES = 65_535

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import Panel
 
 if TYPE_CHECKING:
     from joulelab.twin.truth import Truth

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import Panel
 
 if TYPE_CHECKING:
     from joulelab.twin.truth import Truth

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import COOLING_S
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers import _bmc_sdr as sdr
 from joulelab.twin.servers.server_process import Served, run
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.core.text import suggest_name
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.core.text import suggest_name
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers import _pdu_relay
 from joulelab.twin.servers._pdu_bench import Bench
 from joulelab.twin.servers._pdu_feeder import Feeder

@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from joulelab.core.clock import NS, read_utc_ns
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers._http import Handler, listening
 from joulelab.twin.servers.server_process import Served, run
 

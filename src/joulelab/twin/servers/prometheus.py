@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Unavailable
-from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import Panel
 from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from joulelab.twin.panel import PanelFlaws
+    from joulelab.twin.flaws import PanelFlaws
 
 PACKAGE = "joulelab.twin.servers"
 START_S = 15.0

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.clock import NS
-from joulelab.twin.noise import normal
-from joulelab.twin.panel import PanelFlaws
+from joulelab.twin.flaws import PanelFlaws, draw_normal
 
 if TYPE_CHECKING:
     from joulelab.core.spec import Stream
-    from joulelab.twin.mounted import Mounted
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.power_curves import Floats, Ints
     from joulelab.twin.timeline import Timeline
     from joulelab.twin.workload_progress import Ask
@@ -67,7 +66,7 @@ class Bench:
         """Return the time (ns) from which an instrument updates: its updates have nothing to do with the run's."""
         return self.timeline.begin_ns - round(self.draw(name, "updates") * period_s * NS)
 
-    def gain(self, name: str, mounted: Mounted, device: str) -> float:
+    def gain(self, name: str, mounted: MountedMeter, device: str) -> float:
         """Return by how much an instrument is wrong in every run: by its flaws, and by what such instruments vary.
 
         Each `device` that a meter reads (gpu:0, outlet:pdu.1, node.ac) is an instrument of its own.
@@ -75,7 +74,7 @@ class Bench:
         if not mounted.gain_sd:
             return mounted.flaws.gain_error
         text = f"{self.timeline.node.seed}/{self.study_seed}/{name}/{device}"
-        drawn = float(normal(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]), _GAINS, 0)[0])
+        drawn = float(draw_normal(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]), _GAINS, 0)[0])
         return mounted.flaws.gain_error + mounted.gain_sd * drawn
 
 

@@ -20,13 +20,13 @@ from joulelab.instruments.slurm.client import Answer, SlurmClient
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.accounting import fill_in
 from joulelab.study.slots import JOB, Slot, State
-from joulelab.twin import instrument
+from joulelab.twin import readings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.twin.mounted import Mounted
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.virtual.bench import Bench
 
 FAMILY = "slurm"
@@ -36,12 +36,12 @@ USUAL_S = 30.0
 LATER_NS = 3600 * NS  # the database has long settled
 
 
-def mounted_on(meters: Mapping[str, Mounted]) -> tuple[str, Mounted] | None:
+def mounted_on(meters: Mapping[str, MountedMeter]) -> tuple[str, MountedMeter] | None:
     """Return the accounting of a cluster among a twin's meters, with its name."""
     return next(((name, m) for name, m in meters.items() if m.family == FAMILY), None)
 
 
-def check(name: str, mounted: Mounted) -> None:
+def check(name: str, mounted: MountedMeter) -> None:
     """Refuse wrong options of an accounting. Raises ConfigError."""
     where = f"[meters.{name}]"
     for key in mounted.options:
@@ -53,12 +53,12 @@ def check(name: str, mounted: Mounted) -> None:
         )
 
 
-def plugin_of(mounted: Mounted) -> str:
+def plugin_of(mounted: MountedMeter) -> str:
     """Return the energy plugin: as the twin's file says, else by the side of the supplies that it counts on."""
     return str(mounted.options.get("plugin", "ipmi" if mounted.point == "node.ac" else "xcc"))
 
 
-def frequency_of(mounted: Mounted) -> float:
+def frequency_of(mounted: MountedMeter) -> float:
     """Return how often the plugin looks at its counter, in s."""
     return float(mounted.options.get("frequency_s", USUAL_S))
 
@@ -69,7 +69,7 @@ def job_of(study: str, cell: str, slot: str) -> str:
     return str(1_000_000 + int.from_bytes(digest[:4]) % 8_000_000)
 
 
-def account(folder: Path, run: Path, job: str, bench: Bench, meter: tuple[str, Mounted]) -> list[str]:
+def account(folder: Path, run: Path, job: str, bench: Bench, meter: tuple[str, MountedMeter]) -> list[str]:
     """Add what the cluster accounts for a slot's job to its run; return problems in words."""
     name, mounted = meter
     row = _Job(job, bench, name, mounted)
@@ -78,7 +78,7 @@ def account(folder: Path, run: Path, job: str, bench: Bench, meter: tuple[str, M
     return fill_in([slot], {}, slurm=SlurmClient(run=row.answer, where="twin"), now=lambda: row.end_ns + LATER_NS)
 
 
-def counted_j(bench: Bench, name: str, mounted: Mounted, start_ns: int, end_ns: int) -> int:
+def counted_j(bench: Bench, name: str, mounted: MountedMeter, start_ns: int, end_ns: int) -> int:
     """Return what the counter rose by (J) from its last look before a job's start to its last before the end.
 
     Before the run the node was at rest, as it is after it.
@@ -89,7 +89,7 @@ def counted_j(bench: Bench, name: str, mounted: Mounted, start_ns: int, end_ns: 
     period_ns = round(period_s * NS)
     since = bench.since(name, period_s) - period_ns
     share, curve = timeline.curve(mounted.point)
-    before, after = instrument.panel_j((share, curve), flaws, np.array([start_ns, end_ns]), start_ns=since)
+    before, after = readings.read_panel_j((share, curve), flaws, np.array([start_ns, end_ns]), start_ns=since)
     early_s = max(timeline.begin_ns - since - (start_ns - since) // period_ns * period_ns, 0) / NS
     first_w, last_w = share * curve.watts(np.array([timeline.begin_ns, timeline.close_ns]))
     # The curve goes on before its begin as it began: at work, where no idle time was asked for.
@@ -99,7 +99,7 @@ def counted_j(bench: Bench, name: str, mounted: Mounted, start_ns: int, end_ns: 
 class _Job:
     """Hold what sacct would say of one job."""
 
-    def __init__(self, job: str, bench: Bench, name: str, mounted: Mounted) -> None:
+    def __init__(self, job: str, bench: Bench, name: str, mounted: MountedMeter) -> None:
         timeline = bench.timeline
         self._job, self._node, self._mounted = job, timeline.node.name, mounted
         self.start_ns = timeline.begin_ns // NS * NS

@@ -14,41 +14,41 @@ from joulelab.instruments.ipmi.settings import read_settings as read_ipmi_settin
 from joulelab.instruments.ipmi.streams import StreamFactory
 from joulelab.instruments.modbus.settings import read_settings as read_modbus_settings
 from joulelab.instruments.settings import check_keys, seconds
-from joulelab.twin.panel import PanelFlaws
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.virtual import gpus, panels
 from joulelab.twin.virtual.pdu_streams import list_pdu_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from joulelab.twin.mounted import Mounted
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.virtual.bench import Bench, Measured
 
-    Reader = Callable[[Bench, str, Mounted], Measured]
+    Reader = Callable[[Bench, str, MountedMeter], Measured]
 
 NODE = ("node.ac", "node.dc")
 RAPL_STEP_S = 0.001
 RAPL_MODULUS_J = 262_143.328850
 
 
-def _entry(name: str, mounted: Mounted) -> dict[str, Any]:
+def _entry(name: str, mounted: MountedMeter) -> dict[str, Any]:
     """Return the entry of joulelab.toml that the twin's file stands for."""
     feeds = {"feeds": mounted.point} if mounted.point in NODE else {}
     return {"label": name, "period_s": mounted.ask_s, **feeds, **mounted.options}
 
 
-def _modbus(bench: Bench, name: str, mounted: Mounted) -> Measured:
+def _modbus(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     settings = read_modbus_settings({"address": "twin", **_entry(name, mounted)})
     mains = [plan for plan in settings.plans if plan.table == "power"]
     streams = [settings.make_stream(plan, dict.fromkeys(plan.registers, 1.0)) for plan in mains]
     return panels.polled(bench, name, mounted, streams)
 
 
-def _snmp(bench: Bench, name: str, mounted: Mounted) -> Measured:
+def _snmp(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     return panels.polled(bench, name, mounted, list_pdu_streams(_entry(name, mounted)))
 
 
-def _ipmi(bench: Bench, name: str, mounted: Mounted) -> Measured:
+def _ipmi(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     """Read a BMC: DCMI's power, or what `sources` names of dcmi and xcc."""
     config = _entry(name, mounted)
     settings = read_ipmi_settings(config)
@@ -64,7 +64,7 @@ def _ipmi(bench: Bench, name: str, mounted: Mounted) -> Measured:
     return panels.polled(bench, name, mounted, streams, [source.feeds for source in sources])
 
 
-def _rapl(bench: Bench, name: str, mounted: Mounted) -> Measured:
+def _rapl(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     """Read the counters of CPU packages and their memory."""
     check_keys(name, mounted.options, rapl.CONFIG)
     period_s = seconds(name, mounted.options, "period_s", bench.period_s or mounted.ask_s)
@@ -81,7 +81,7 @@ def _rapl(bench: Bench, name: str, mounted: Mounted) -> Measured:
     return panels.polled(bench, name, mounted, streams, [stream.scope for stream in streams])
 
 
-def gain_of(bench: Bench, name: str, mounted: Mounted) -> float:
+def gain_of(bench: Bench, name: str, mounted: MountedMeter) -> float:
     """Return by how much a node's meter is wrong as a whole: the mean over its outlets, which share alike."""
     outlets = list_pdu_streams(_entry(name, mounted)) if mounted.family == "snmp" else ()
     return fmean(bench.gain(name, mounted, device) for device in [one.scope for one in outlets] or [mounted.point])

@@ -11,14 +11,14 @@ from joulelab.core.clock import NS
 from joulelab.instruments import nvml
 from joulelab.instruments.nvml.client import Gpu
 from joulelab.instruments.settings import check_keys, devices, seconds
-from joulelab.twin import instrument
+from joulelab.twin import readings
 from joulelab.twin.model import COOLING_S
 from joulelab.twin.virtual.bench import Measured, Rows
 
 if TYPE_CHECKING:
     from joulelab.core.spec import Stream
     from joulelab.twin import model
-    from joulelab.twin.mounted import Mounted
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.power_curves import Floats
     from joulelab.twin.virtual.bench import Bench
 
@@ -36,7 +36,7 @@ def gpu_of(index: int, one: model.Gpu) -> Gpu:
     return Gpu(index, f"GPU-twin-{index}", one.name, one.architecture, one.compute, DRIVER, limits)
 
 
-def read(bench: Bench, name: str, mounted: Mounted) -> Measured:
+def read(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     """Return what NVML shows of every GPU. Raises ConfigError for a wrong option."""
     check_keys(name, mounted.options, nvml.CONFIG)
     period_s = seconds(name, mounted.options, "period_s", bench.period_s or mounted.ask_s)
@@ -63,9 +63,9 @@ def _powers(bench: Bench, name: str, stream: Stream, gpu: int, gain: float) -> R
     t0 = bench.times(stream.period_s, 1e-9 * READ_NS * gpu)
     start = bench.since(f"{name}:{gpu}", max(flaws.power_period_s, flaws.counter_period_s, 0.1))
     values = np.empty((len(t0), 3))
-    values[:, 0] = instrument.counter_j(curve, flaws, t0, start_ns=start)
-    values[:, 1] = instrument.instant_w(curve, flaws, t0, start_ns=start, seed=bench.seed, gpu=gpu)
-    values[:, 2] = instrument.average_w(curve, flaws, t0, start_ns=start)
+    values[:, 0] = readings.read_counter_j(curve, flaws, t0, start_ns=start)
+    values[:, 1] = readings.read_instant_w(curve, flaws, t0, start_ns=start, seed=bench.seed, gpu=gpu)
+    values[:, 2] = readings.read_average_w(curve, flaws, t0, start_ns=start)
     return Rows(stream, t0, t0 + READ_NS, values)
 
 

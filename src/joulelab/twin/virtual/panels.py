@@ -14,15 +14,15 @@ from joulelab.instruments.analyzer.accuracy import MODELS, Ranges, build_streams
 from joulelab.instruments.analyzer.answers import Element, Identity
 from joulelab.instruments.analyzer.settings import read_settings
 from joulelab.instruments.analyzer.setup import InstrumentState
-from joulelab.twin import instrument
-from joulelab.twin.panel import PanelFlaws
+from joulelab.twin import readings
+from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.virtual.bench import Measured, Rows, number_of, own_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Stream
-    from joulelab.twin.mounted import Mounted
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.power_curves import Curve, Floats, Ints
     from joulelab.twin.virtual.bench import Bench
 
@@ -32,7 +32,7 @@ UPDATE_S = 0.1
 RANGE_ROOM = 1.2  # a range that the entry does not name is at least this much larger than the largest load
 
 
-def analyzer(bench: Bench, name: str, mounted: Mounted) -> Measured:
+def analyzer(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     """Return what a power analyzer shows at each of its updates. `options` may name its `model`. Raises ConfigError."""
     config = {"label": name, **mounted.options}
     model = str(config.pop("model", "WT310E"))
@@ -83,7 +83,9 @@ def _list_analyzer_streams(
     return build_streams(settings, state, [Element(VOLTS, apparent / VOLTS, idle_w, apparent, FACTOR, HERTZ, 0.0)])
 
 
-def polled(bench: Bench, name: str, mounted: Mounted, streams: Sequence[Stream], at: Sequence[str] = ()) -> Measured:
+def polled(
+    bench: Bench, name: str, mounted: MountedMeter, streams: Sequence[Stream], at: Sequence[str] = ()
+) -> Measured:
     """Return what an instrument shows that is asked every so often; `at` are the points of its streams, if its own."""
     flaws = mounted.flaws
     t0 = bench.times(streams[0].period_s)
@@ -95,13 +97,13 @@ def polled(bench: Bench, name: str, mounted: Mounted, streams: Sequence[Stream],
 class _Shown:
     """Work out what the streams of one instrument show."""
 
-    def __init__(self, bench: Bench, name: str, mounted: Mounted, flaws: PanelFlaws, start_ns: int) -> None:
+    def __init__(self, bench: Bench, name: str, mounted: MountedMeter, flaws: PanelFlaws, start_ns: int) -> None:
         self._bench, self._name, self._mounted, self._start = bench, name, mounted, start_ns
         self._flaws = flaws
 
     def measured(self, streams: Sequence[Stream], at: Ints, t0: Ints, t1: Ints, places: Sequence[str] = ()) -> Measured:
         """Return the rows of each stream; requests without an answer are gaps."""
-        fine = instrument.answers(self._flaws, at, start_ns=self._start)
+        fine = readings.find_answered(self._flaws, at, start_ns=self._start)
         found = Measured(self._name)
         for k, stream in enumerate(streams):
             source = self._bench.timeline.curve(places[k]) if places else self._source(k, len(streams))
@@ -125,10 +127,10 @@ class _Shown:
     def _rows(self, stream: Stream, source: tuple[float, Curve], number: int, at: Ints) -> Floats:
         gain = self._bench.gain(self._name, self._mounted, stream.scope)
         flaws, start, seed = own_steps(replace(self._flaws, gain_error=gain), stream), self._start, self._bench.seed
-        watts = instrument.panel_w(source, flaws, at, start_ns=start, seed=seed, number=number)
+        watts = readings.read_panel_w(source, flaws, at, start_ns=start, seed=seed, number=number)
         shown: Mapping[str, Callable[[], Any]] = {
             "power_w": lambda: watts,
-            "energy_j": lambda: instrument.panel_j(source, flaws, at, start_ns=start),
+            "energy_j": lambda: readings.read_panel_j(source, flaws, at, start_ns=start),
             "voltage_v": lambda: VOLTS,
             "current_a": lambda: watts / FACTOR / VOLTS,
             "apparent_va": lambda: watts / FACTOR,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.text import suggest_name
 from joulelab.study.nodes import TWIN
-from joulelab.twin.course import pieces_of
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, count_pieces, lay_out_run
 from joulelab.twin.virtual import cluster
 from joulelab.twin.virtual.ask import OWN, ask_of, model_of, said_of, without_effect
 from joulelab.twin.virtual.bench import Bench
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType
     from joulelab.study.refusals import Refusals
-    from joulelab.twin.mounted import Mounted
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.nodefile import Description
 
 WORDS = "Only knobs and parameters reach the twin's model; the words of the command do not."
@@ -78,9 +77,9 @@ def _within(where: str, error: JoulelabError) -> ConfigError:
     return ConfigError(error.what, where=f"{where} {error.where or ''}".strip(), why=error.why, next=error.next)
 
 
-def _read(described: Description, meters: Mapping[str, Mounted]) -> None:
+def _read(described: Description, meters: Mapping[str, MountedMeter]) -> None:
     """Read meters of a twin, in a run of a second. Raises JoulelabError."""
-    timeline = lay_out(described.node, TRIED, Ask({}), When(0, 1.0, 1.0), 0)
+    timeline = lay_out_run(described.node, TRIED, Ask({}), RunTimes(0, 1.0, 1.0), 0)
     for name, mounted in meters.items():
         where = f"[meters.{name}]"
         for key, period in _periods(mounted).items():
@@ -96,7 +95,7 @@ def _read(described: Description, meters: Mapping[str, Mounted]) -> None:
             raise ConfigError("its options cannot be taken", where=where, why=str(error)) from None
 
 
-def _periods(mounted: Mounted) -> dict[str, Any]:
+def _periods(mounted: MountedMeter) -> dict[str, Any]:
     """Return all that says how often a meter is read, in s, by key: what is given, and numbers only if they are."""
     options = {key: mounted.options[key] for key in ("period_s", "frequency_s") if key in mounted.options}
     own = {"flaws.period_s": mounted.flaws.period_s} if mounted.family == ANALYZER else {}
@@ -136,11 +135,11 @@ def _lay_out(described: Description, model: Model, ask: Ask) -> float:
     if not made:
         stages = ", ".join(stage.name or "(no name)" for stage in model.stages)
         raise ConfigError("the workload has nothing to do there", next=f"its stages are {stages}")
-    pieces_of(made, [step.seconds for step in made])
+    count_pieces(made, [step.seconds for step in made])
     return sum(step.seconds for step in made)
 
 
-def _check_readings(meters: Mapping[str, Mounted], settings: Settings, took_s: float) -> None:
+def _check_readings(meters: Mapping[str, MountedMeter], settings: Settings, took_s: float) -> None:
     """Refuse a run with more readings than there is memory for. Raises ConfigError."""
     for name, mounted in meters.items():
         periods = [settings.period_s, *_periods(mounted).values()]

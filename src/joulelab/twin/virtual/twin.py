@@ -29,13 +29,13 @@ def options_of(name: str, described: Description | None = None) -> dict[str, Any
     """
     import msgspec
 
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.model import Node
-    from joulelab.twin.mounted import Mounted
     from joulelab.twin.nodefile import find
     from joulelab.twin.workload_progress import Model
 
     found = described or find(name)
-    kinds: dict[str, Any] = {"node": Node, "workloads": dict[str, Model], "meters": dict[str, Mounted]}
+    kinds: dict[str, Any] = {"node": Node, "workloads": dict[str, Model], "meters": dict[str, MountedMeter]}
     # Through the types, so that a number that may be 700 or 700.0 has one form, and one hash.
     plain = {
         key: msgspec.to_builtins(msgspec.convert(msgspec.to_builtins(getattr(found, key)), kind))
@@ -53,8 +53,8 @@ def description_of(node: NodeType) -> Description:
     """Return the description of the twin that a node type is. Raises ConfigError."""
     import msgspec
 
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.model import Node
-    from joulelab.twin.mounted import Mounted
     from joulelab.twin.nodefile import Description, find
     from joulelab.twin.workload_progress import Model
 
@@ -65,7 +65,7 @@ def description_of(node: NodeType) -> Description:
         return Description(
             msgspec.convert(plain["node"], type=Node),
             workloads=msgspec.convert(plain["workloads"], type=dict[str, Model]),
-            meters=msgspec.convert(plain["meters"], type=dict[str, Mounted]),
+            meters=msgspec.convert(plain["meters"], type=dict[str, MountedMeter]),
         )
     except (msgspec.ValidationError, KeyError) as error:
         where, then = f"node type {node.name}", "remove the study's folder, or run it by the joulelab that made it"

@@ -17,7 +17,7 @@ from joulelab.study.devices import Used
 from joulelab.study.folder import open_study, read_cell
 from joulelab.study.slot import labels_of
 from joulelab.study.slots import NOTES, claimed
-from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import cluster, gpus, slot_truth
 from joulelab.twin.virtual.ask import ask_of, model_of
 from joulelab.twin.virtual.bench import Bench, draw
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Settings, Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType
-    from joulelab.twin.mounted import Mounted
+    from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.nodefile import Description
 
 IDLE_S, TAIL_S = 10.0, 5.0
@@ -78,7 +78,7 @@ class _Setting:
     node: NodeType
     described: Description
     settings: Settings
-    meters: dict[str, Mounted]
+    meters: dict[str, MountedMeter]
 
 
 def _node(study: Study, cell: PlannedCell) -> NodeType:
@@ -139,8 +139,8 @@ def _bench(of: _Setting, slot: str) -> Bench:
     lead_s = draw(seed, "lead") * slow_s if slow_s > SLOW_S else 0.0
     idle_s = (IDLE_S if of.settings.idle_s is None else of.settings.idle_s) + lead_s
     tail_s = max(JOB_TAIL_S if cluster.mounted_on(of.meters) else TAIL_S, 1.2 * slow_s)
-    when = When(start_of(of.study, of.cell, slot), idle_s, tail_s)
-    timeline = lay_out(of.described.node, model, ask, when, seed)
+    when = RunTimes(start_of(of.study, of.cell, slot), idle_s, tail_s)
+    timeline = lay_out_run(of.described.node, model, ask, when, seed)
     return Bench(timeline, ask, seed, of.settings.period_s, of.study.seed)
 
 

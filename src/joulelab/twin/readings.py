@@ -1,25 +1,89 @@
-"""Read meters in virtual time: all rows of a stream in one vectorised step, with the flaws of the real one.
-
-The C library (a GPU's) and `Panel` (a node's) answer one reading at a time from the same description; tests hold them
-equal.
-"""
+"""Read meters from true power with the flaws of real ones: one reading at a time, or all rows of a stream at once."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.twin.flaws import Counter, Flaws
-from joulelab.twin.noise import normal
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.twin.flaws import Counter, Flaws, draw_normal
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from joulelab.twin.panel import PanelFlaws
+    from joulelab.twin.flaws import PanelFlaws
     from joulelab.twin.power_curves import Curve, Floats, Ints
+    from joulelab.twin.truth import Truth
 
-NS = 1_000_000_000
+
+class Panel:
+    """Read one point of a truth file as an instrument would; all times are monotonic ns (None: now).
+
+    `number` makes the noise of this instrument its own.
+    """
+
+    def __init__(self, truth: Truth, point: str, flaws: PanelFlaws, *, number: int = 0) -> None:
+        truth.power(point, truth.start_ns)  # raises ConfigError for an unknown point
+        self.truth = truth
+        self.point = point
+        self.flaws = flaws
+        self._number = number
+
+    def tick(self, t_ns: int | None = None) -> tuple[int, int]:
+        """Return number and time (ns) of the last update."""
+        now = monotonic_ns() if t_ns is None else t_ns
+        period = round(self.flaws.period_s * NS)
+        if period <= 0:
+            return now, now
+        first = self.truth.start_ns + round(self.flaws.phase_s * NS)
+        number = (now - first) // period
+        return number, first + number * period
+
+    def power_w(self, t_ns: int | None = None) -> float:
+        """Return the power shown, in W."""
+        number, at = self.tick(t_ns)
+        flaws = self.flaws
+        window = round(flaws.window_s * NS)
+        if window > 0:
+            true = self.truth.energy(self.point, at - window, at) / flaws.window_s
+        else:
+            true = self.truth.power(self.point, at)
+        noise = flaws.noise_w * float(draw_normal(self.truth.node.seed, 1_000 + self._number, number)[0])
+        watts = max((1 + flaws.gain_error) * true + flaws.offset_w + (noise if flaws.noise_w else 0.0), 0.0)
+        return round(watts / flaws.quantum_w) * flaws.quantum_w
+
+    def energy_j(self, t_ns: int | None = None) -> float:
+        """Return the energy counter shown, in J."""
+        _, at = self.tick(t_ns)
+        flaws, begin, base = self.flaws, self.truth.start_ns, self.flaws.base_j
+        if flaws.reset_at_s is not None and at >= begin + round(flaws.reset_at_s * NS):
+            begin, base = begin + round(flaws.reset_at_s * NS), 0.0
+        true = self.truth.energy(self.point, begin, at)
+        joules = base + (1 + flaws.gain_error) * true + flaws.offset_w * (at - begin) / NS
+        counted = math.floor(max(joules, 0.0) / flaws.quantum_j) * flaws.quantum_j
+        return counted if flaws.modulus_j is None else counted % flaws.modulus_j
+
+    def true_j(self, a_ns: int, b_ns: int) -> float:
+        """Return the true energy of [a, b] at this point, in J."""
+        return self.truth.energy(self.point, a_ns, b_ns)
+
+    def is_silent(self, t_ns: int | None = None) -> bool:
+        """Return whether a request that arrives now gets no answer; one at random of those that are dropped."""
+        flaws, now = self.flaws, monotonic_ns() if t_ns is None else t_ns
+        if self._within(flaws.silent_at_s, flaws.silent_for_s, now):
+            return True
+        # From the request's own nanosecond: as good as random, and no state.
+        return flaws.drop_share > 0 and (now * 0x9E3779B97F4A7C15 % (1 << 64)) / (1 << 64) < flaws.drop_share
+
+    def is_garbled(self, t_ns: int | None = None) -> bool:
+        """Return whether answers are nonsense now."""
+        flaws, now = self.flaws, monotonic_ns() if t_ns is None else t_ns
+        return self._within(flaws.garble_at_s, flaws.garble_for_s, now)
+
+    def _within(self, at_s: float | None, for_s: float, now: int) -> bool:
+        return at_s is not None and at_s <= (now - self.truth.start_ns) / NS < at_s + for_s
 
 
 def _last_tick(t_ns: Ints, start_ns: int, period_s: float, phase_s: float) -> tuple[Ints, Ints]:
@@ -39,16 +103,16 @@ def _mean(curve: Curve, until_ns: Ints, window_s: float) -> Floats:
     return (curve.joules(until_ns) - curve.joules(until_ns - window)) / window_s
 
 
-def instant_w(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int, seed: int = 0, gpu: int = 0) -> Floats:
+def read_instant_w(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int, seed: int = 0, gpu: int = 0) -> Floats:
     """Return what `power instant` reads at each time, in W."""
     number, tick = _last_tick(t_ns, start_ns, flaws.power_period_s, flaws.power_phase_s)
     true = _mean(curve, tick, flaws.power_window_s)
-    noise = flaws.noise_w * normal(seed, gpu, number) if flaws.noise_w else 0.0
+    noise = flaws.noise_w * draw_normal(seed, gpu, number) if flaws.noise_w else 0.0
     watts = np.maximum((1 + flaws.gain_error) * true + flaws.offset_w + noise, 0.0)
     return np.rint(watts * 1000 / flaws.power_step_mw) * flaws.power_step_mw / 1000
 
 
-def average_w(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Floats:
+def read_average_w(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Floats:
     """Return what `power average` reads at each time, in W; NaN where this generation has none."""
     if flaws.average_window_s <= 0:
         return np.full(len(t_ns), np.nan)
@@ -57,7 +121,7 @@ def average_w(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Float
     return np.rint(watts * 1000 / flaws.power_step_mw) * flaws.power_step_mw / 1000
 
 
-def counter_j(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Floats:
+def read_counter_j(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Floats:
     """Return what the energy counter reads at each time, in J; NaN where there is none."""
     if flaws.counter is Counter.NONE:
         return np.full(len(t_ns), np.nan)
@@ -81,7 +145,7 @@ def _seen(curve: Curve, flaws: Flaws, tick: Ints, start_ns: int) -> Floats:
     return sums[np.clip(last, 0, numbers.size)]
 
 
-def panel_w(
+def read_panel_w(
     source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start_ns: int, seed: int = 0, number: int = 0
 ) -> Floats:
     """Return what a node-level instrument shows as power at each time, in W: as `Panel`, all readings at once.
@@ -91,12 +155,12 @@ def panel_w(
     share, curve = source
     index, tick = _last_tick(t_ns, start_ns, flaws.period_s, flaws.phase_s)
     true = share * _mean(curve, tick, flaws.window_s)
-    noise = flaws.noise_w * normal(seed, 1_000 + number, index) if flaws.noise_w else 0.0
+    noise = flaws.noise_w * draw_normal(seed, 1_000 + number, index) if flaws.noise_w else 0.0
     watts = np.maximum((1 + flaws.gain_error) * true + flaws.offset_w + noise, 0.0)
     return np.rint(watts / flaws.quantum_w) * flaws.quantum_w
 
 
-def panel_j(source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> Floats:
+def read_panel_j(source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> Floats:
     """Return what the energy counter of a node-level instrument shows at each time, in J."""
     share, curve = source
     _, tick = _last_tick(t_ns, start_ns, flaws.period_s, flaws.phase_s)
@@ -110,7 +174,7 @@ def panel_j(source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start
     return counted if flaws.modulus_j is None else counted % flaws.modulus_j
 
 
-def answers(flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> npt.NDArray[np.bool_]:
+def find_answered(flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> npt.NDArray[np.bool_]:
     """Return which requests an instrument answers, and sensibly: not while it is silent, garbled, or drops one."""
     since_s = (t_ns - start_ns) / NS
     fine = np.ones(len(t_ns), dtype=np.bool_)

@@ -379,3 +379,20 @@ def test_families_of_files_and_of_the_network_are_all():
     assert set(TREES) == set(FILE_FAMILIES) < set(FAMILIES)
     with contextlib.suppress(Unavailable), open_capture(Capture("cray", exchanges={"x": "1"})):
         pytest.fail("there is no energy")
+
+
+@pytest.mark.parametrize("secret", ["271828", "Power-PDU-42", "12.5 W"])
+def test_a_secret_that_looks_like_a_reading_is_removed(secret):
+    remover = Remover()
+    remove_login({"community": secret, "address": "10.0.0.5"}, ("community",), remover)
+    others = ["10.0.0.5", "10.11.12.13", "00:11:22:33:44:55", "4915112345"]
+    walk = {f"1.3.6.1.4.1.318.2.5.{n}": f"text {text}" for n, text in enumerate([secret, *others, "230.1 V"])}
+    cleaned = " ".join(remove_from_walk(walk, remover).values())
+    assert [text for text in (secret, *others) if text in cleaned] == []
+    assert "230.1 V" in cleaned
+
+
+@pytest.mark.parametrize("key", ["LicenseKey", "UserLabel", "EncryptionKeys", "ApiKey"])
+def test_keys_and_labels_of_users_are_removed(key):
+    assert find_kind(key) != ""
+    assert find_kind("RegistryPrefix") == find_kind("MessageKey") == ""

@@ -19,7 +19,7 @@ from tests.instruments.test_capture import MARKED, find_leaks
 from tests.instruments.test_snmp_walks import READ
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import JoulelabError
+from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.instruments.capture import (
     Capture,
     compare_values,
@@ -207,6 +207,7 @@ def test_a_walk_and_a_mockup_become_captures(tmp_path):
         ".1.3.6.1.4.1.318.1 = Gauge32: 41\n.1.3.6.1.4.1.318.2 = INTEGER: on(1)\n"
         ".1.3.6.1.4.1.318.3 = Hex-STRING: 00 1A\n"
         ".1.3.6.1.4.1.318.4 = Timeticks: (123) 0:00:01.23\n.1.3.6.1.4.1.318.5 = No Such Object available\nrubbish\n"
+        ".1.3.6.1.2.1.4.22.1.2.1.141.52.12.99 = Hex-STRING: 00 11 22 33 44 55\n"  # ARP: an address in its OID
     )
     family, walk = read_recording(tmp_path / "walk.txt")
     assert family == "snmp"
@@ -218,6 +219,10 @@ def test_a_walk_and_a_mockup_become_captures(tmp_path):
         "hex 001a",
         "number 123",
     ]
+    (tmp_path / "walk.txt").write_text(".1.3.6.1.4.1.318.1 = INTEGER: 3.40\n")  # a MIB has rescaled 340
+    with pytest.raises(ConfigError) as caught:
+        read_recording(tmp_path / "walk.txt")
+    assert (caught.value.code, "3.40" in caught.value.what) == ("config.no-recording", True)
     (tmp_path / "mockup" / "Chassis" / "1").mkdir(parents=True)
     (tmp_path / "mockup" / "index.json").write_text('{"RedfishVersion": "1.6.0"}')
     (tmp_path / "mockup" / "Chassis" / "1" / "index.json").write_text("{}")

@@ -25,6 +25,7 @@ from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.core.version import __version__
 from joulelab.instruments.capture import LABEL, Capture, Tape, read_values, refuse_capture, state_refusal
+from joulelab.instruments.capture.recordings import SUBTREES
 from joulelab.instruments.capture.removal import Remover, is_electrical, remove_from_json, remove_login
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ _LEFT_OUT = re.compile(
 DEPTH, FILE_BYTES = 4, 4096
 # Limits of exploring a device beyond the requests of its meter.
 DOCUMENTS, EXPLORE_S = 2_000, 120.0
-_WALKED = ("1.3.6.1.2.1.1", "1.3.6.1.2.1.33", "1.3.6.1.4.1")
 # Resources of Redfish that are private, and those that have no power, either.
 _PRIVATE = re.compile(
     r"/(?:\w*Account\w*|\w*Session\w*|EventService|Registries|JsonSchemas|LogServices|Certificate\w*|KeyService|License\w*|"
@@ -268,7 +268,7 @@ def _tap_snmp(tape: Tape, session: Any) -> Any:
 def _explore_snmp(session: Any) -> None:
     """Walk what a PDU or UPS may have, as far as the time allows."""
     until_ns = monotonic_ns() + round(EXPLORE_S * NS)
-    for root in _WALKED:
+    for root in SUBTREES:
         with contextlib.suppress(MeterError):
             for _ in takewhile(lambda _: monotonic_ns() < until_ns, session.walk_subtree(root)):
                 pass
@@ -328,7 +328,7 @@ def _clean_value(kind: str, value: str, role: str, remover: Remover) -> str:
         return "text"
     if role == "kept":
         return f"text {remover.clean(value)}"
-    if not role and is_electrical(value):
+    if not role and is_electrical(value) and remover.find_placeholder(value) == value:
         return f"text {value}"
     named = {"names": "outlet", "serial": "serial number"}.get(role, role or "text")
     return f"text {remover.replace(named, value)}"

@@ -11,6 +11,8 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The parts of a device that a capture has: others (ARP, users of SNMP) hold addresses and names in their OIDs.
+SUBTREES = ("1.3.6.1.2.1.1", "1.3.6.1.2.1.33", "1.3.6.1.4.1")
 _WALKED = re.compile(r"\.?(1(?:\.\d+)+) = (?:([\w-]+): ?)?(.*)")
 _RECORDED = re.compile(r"(1(?:\.\d+)+)\|(\d+)(x?)\|(.*)")
 # Types of a .snmprec, and of snmpwalk.
@@ -32,24 +34,31 @@ def read_recording(path: Path) -> tuple[str, dict[str, str]]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error), code="config.no-recording") from None
     if not exchanges:
-        advice = "give the output of snmpwalk -On -v2c -c COMMUNITY HOST .1.3.6.1, or the folder of a Redfish mockup"
+        advice = (
+            "give the output of snmpwalk -m '' -On -v2c -c COMMUNITY HOST .1.3.6.1, or the folder of a Redfish mockup"
+        )
         raise ConfigError(f"{path} is no recording", next=advice, code="config.no-recording")
     return family, exchanges
 
 
 def parse_walk(text: str) -> dict[str, str]:
-    """Return the objects of a walk as a capture has them; lines that are none are left out."""
+    """Return the objects of a walk as a capture has them; lines that are none are left out. Raises ConfigError."""
     objects: dict[str, str] = {}
-    for line in text.splitlines():
+    for line_number, line in enumerate(text.splitlines(), 1):
         if match := _RECORDED.fullmatch(line):
             oid, kind, is_hex, value = match.groups()
             objects[oid] = _write_value("hex" if is_hex else _TYPES.get(kind, "text"), value)
         elif (match := _WALKED.fullmatch(line)) and not match[3].startswith("No "):
             oid, kind, value = match[1], _TYPES.get(match[2], "text"), match[3].strip().strip('"')
-            if kind == "number" and (number := re.search(r"\((-?\d+)\)|(-?\d+)", value)):
-                value = number[1] or number[2]  # up(1), (1234) 0:00:12.34, 230
+            if kind == "number":  # 230, up(1), (1234) 0:00:12.34
+                number = re.fullmatch(r"(-?\d+)|[\w-]*\((-?\d+)\).*", value)
+                if number is None:
+                    what, why = f"line {line_number} has {value!r}", "a MIB has rescaled it, or added its unit"
+                    advice = "walk again without MIBs: snmpwalk -m '' -On ..."
+                    raise ConfigError(what, why=why, next=advice, code="config.no-recording")
+                value = number[1] or number[2]
             objects[oid] = _write_value(kind, value)
-    return objects
+    return {oid: value for oid, value in objects.items() if f"{oid}.".startswith(tuple(f"{s}." for s in SUBTREES))}
 
 
 def _write_value(kind: str, value: str) -> str:

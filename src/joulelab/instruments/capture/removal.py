@@ -43,8 +43,9 @@ KEYS = {
     "MAC address": "mac$|macaddress",
     "address": "ipaddress|^ip$|staip|^gateway|nameserver|ipv[46]address|^subnet|^address(?:es)?$|broker|server$|^url$",
     "host name": "hostname|fqdn|domainname|^b?ssid|^topic",
-    "user": "user(?:name)?$|account|owner|contact|email|phone",
-    "password": "passw|secret|token|credential|privatekey|hostkey|fingerprint|certificatestring|community|apikey",
+    "user": "user(?:name|label)?$|account|owner|contact|email|phone",
+    "password": "passw|secret|token|credential|fingerprint|certificatestring|community"
+    "|(?:host|private|api|license|activation|encryption)keys?$",
     "location": "(?<!al)location$|^room|^rack$|^row$|building|postal|street|^city|^country|latitude|longitude|^lat$"
     "|^lon$|^floor$|altitude|timezone|^tz$",
 }
@@ -65,7 +66,7 @@ _WORDS = re.compile(
 )
 _WORD = re.compile(r"[A-Za-z]+|\d{1,2}(?!\d)|[^A-Za-z\d]+")
 _READING = re.compile(
-    r"[-+]?\d{1,6}(?:[.,]\d{1,4})? ?(?:[munk]?(?:A|V|W|VA|var|Wh|VAh|varh|Hz)|%|°?[CF])?", re.IGNORECASE
+    r"[-+]?\d{1,5}(?:[.,]\d{1,4})? ?(?:[munk]?(?:A|V|W|VA|var|Wh|VAh|varh|Hz)|%|°?[CF])?", re.IGNORECASE
 )
 
 

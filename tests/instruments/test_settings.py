@@ -13,6 +13,12 @@ def test_a_wrong_key_names_the_nearest():
         settings.check_keys("x", {"zzzzzz": 1}, {"period_s": ""})
 
 
+def test_a_key_of_the_first_edition_is_refused_with_what_to_do_instead():
+    with pytest.raises(ConfigError, match=r"'inlets' is no setting any more; read .* by SNMP") as caught:
+        settings.check_keys("x", {"inlets": [1]}, {"outlets": ""})
+    assert caught.value.code == "config.removed-key"
+
+
 @pytest.mark.parametrize("value", [0, -1, "1", True, float("nan"), float("inf"), None])
 def test_seconds_are_positive_numbers(value):
     with pytest.raises(ConfigError, match="period_s is"):

@@ -9,10 +9,32 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 
 
+# Settings of the first edition, and what to do instead; docs/limits.md has the reasons.
+REMOVED_KEYS = {
+    "byte_order": "meters that swap the bytes of a register are not read",
+    "comment": "remove the comments from the file",
+    "elements": "remove it; each element is read, and the analysis adds them",
+    "encoding": "store the file as UTF-8",
+    "format": "remove it; the file itself shows whether it is CSV or Parquet",
+    "inlets": "read a PDU of several inlets by SNMP",
+    "keep_rate": "set period_s to the analyzer's rate",
+    "limits": "remove it; values are checked against the limits of their scope",
+    "modulus": "map a column of power instead of a counter that wraps",
+    "parent": "remove it; the scope says what contains it",
+    "step_s": "remove it; samples are read with their own times",
+    "timestamps": "remove it; readings have the time of their answer",
+    "trap_port": "remove it; traps are received by joulelab agent --traps",
+    "wait": "remove it; the meter waits for an update if the analyzer can report one",
+}
+
+
 def check_keys(meter: str, config: Mapping[str, Any], known: Mapping[str, str]) -> None:
     """Refuse keys that the meter does not know. Raises ConfigError."""
     for key in config:
         if key not in known:
+            if key in REMOVED_KEYS:
+                what = f"{key!r} is no setting any more"
+                raise ConfigError(what, where=f"meter {meter}", next=REMOVED_KEYS[key], code="config.removed-key")
             then = suggest_name(str(key), list(known))
             raise ConfigError(f"unknown key {key!r}", where=f"meter {meter}", next=then, code="config.unknown-key")
 

@@ -8,7 +8,6 @@ from typing import Any
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 
-
 # Settings of the first edition, and what to do instead; docs/limits.md has the reasons.
 REMOVED_KEYS = {
     "byte_order": "meters that swap the bytes of a register are not read",

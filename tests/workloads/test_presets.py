@@ -160,6 +160,7 @@ def test_a_model_to_load_has_to_be_there(tmp_path):
         ("xception-birds", ".", False),
         ("llava15-13b", "auto", True),
         ("lstm-load", "auto", False),
+        ("lstm-load", "victoria", False),
         ("lstm-notebook", "synthetic-files", True),
     ],
 )

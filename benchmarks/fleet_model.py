@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from joulelab.twin.model import Node
 from joulelab.twin.timeline import RunTimes, Timeline, lay_out_run
-from joulelab.twin.workload_progress import Ask, Model, Stage
+from joulelab.twin.workload_progress import RunRequest, Stage, WorkloadModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ PORT = 9797
 READ_S = 1.0  # how often an agent reads its meters
 MISSED = 0.003  # share of the scrapes that fail
 LOAD_S, VALIDATE_S, SAVE_S = 45.0, 20.0, 12.0
-MODEL = Model(
+MODEL = WorkloadModel(
     stages=(
         Stage(name="load", seconds="load_s", cpu=0.35, memory=0.3),
         Stage(name="train", each="epoch", seconds="epoch_s", busy=0.97, intensity=0.85, cpu=0.15, memory=0.25,
@@ -118,11 +118,14 @@ class Fleet:
         node = Node(name=self.plan.name_of(number), spread=0.03, seed=self.plan.seed * 100_003 + number)
         job = self.job_of(number)
         if job is None:  # idle before a job of the day after
-            when, ask = RunTimes(self.plan.start_ns + 86_400 * NS, 90_000.0), Ask({"epochs": 1}, tuple(range(GPUS)))
+            when, ask = (
+                RunTimes(self.plan.start_ns + 86_400 * NS, 90_000.0),
+                RunRequest({"epochs": 1}, tuple(range(GPUS))),
+            )
             return lay_out_run(node, MODEL, ask, when, node.seed)
         load_s, save_s = self._ends_s
         asked = {"epochs": job.epochs, "epoch_s": job.epoch_s, "load_s": load_s, "save_s": save_s}
-        ask = Ask(asked, tuple(range(GPUS)))
+        ask = RunRequest(asked, tuple(range(GPUS)))
         return lay_out_run(node, MODEL, ask, RunTimes(job.start_ns), node.seed)
 
     def true_j(self, job: Job, since_ns: int, until_ns: int) -> dict[str, float]:

@@ -24,12 +24,11 @@ from joulelab.store.documents import read_json
 from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 from joulelab.twin.flaws import MountedMeter
-from joulelab.twin.nodefile import find
+from joulelab.twin.nodefile import find_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
-from joulelab.twin.virtual.bench import Bench
-from joulelab.twin.virtual.slot_measurement import measure
-from joulelab.twin.virtual.write import About, write_run
-from joulelab.twin.workload_progress import Ask
+from joulelab.twin.virtual.meters import Bench, read_meters
+from joulelab.twin.virtual.slot import RunDescription, write_run
+from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +43,7 @@ MOST_S, MOST_B = 10.0, 8e6  # what a report may take, and how large its page may
 
 def make_run(runs: Path, epochs: float) -> Path:
     """Write a run in virtual time: NVML, RAPL and an analyzer ten times a second, a PDU once a minute."""
-    described = find(TWIN)
+    described = find_node(TWIN)
     meters = {
         "nvml": replace(described.meters["nvml"], ask_s=PERIOD_S),
         "rapl": MountedMeter(family="rapl", ask_s=PERIOD_S, gain_sd=0.02),
@@ -52,11 +51,13 @@ def make_run(runs: Path, epochs: float) -> Path:
         "pdu": described.meters["pdu"],
     }
     model = described.workloads[WORKLOAD]
-    ask = Ask({**model.parameters, "epochs": epochs}, tuple(range(len(described.node.gpus))), {})
+    ask = RunRequest({**model.parameters, "epochs": epochs}, tuple(range(len(described.node.gpus))), {})
     timeline = lay_out_run(described.node, model, ask, RunTimes(START_NS, IDLE_S, TAIL_S), 1)
     bench = Bench(timeline, ask, 1, PERIOD_S)
-    about = About("a day", {}, ["resnet152-cifar10"], described.node.name, {"name": TWIN}, {"period_s": PERIOD_S})
-    run = write_run(runs, about, timeline, measure(bench, meters), [])
+    about = RunDescription(
+        "a day", {}, ["resnet152-cifar10"], described.node.name, {"name": TWIN}, {"period_s": PERIOD_S}
+    )
+    run = write_run(runs, about, timeline, read_meters(bench, meters), [])
     seal_run(run)
     return run
 

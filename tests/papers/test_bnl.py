@@ -24,10 +24,10 @@ from joulelab.papers.published import published
 from joulelab.store.run_reader import open_run
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
-from joulelab.twin.nodefile import Description, find, merged, parsed
+from joulelab.twin.nodefile import Description, find_node, merge_tables, parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import run_twin_study
-from joulelab.twin.workload_progress import Ask
+from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:
     from joulelab.twin.timeline import Timeline
@@ -41,7 +41,7 @@ PRINTED = published("bnl")
 
 
 def changed(**changes: object) -> Description:
-    return parsed(NODE.read_text(), "node", changes)
+    return parse_node(NODE.read_text(), "node", changes)
 
 
 def short(folder: Path) -> Path:
@@ -61,9 +61,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def laid(name: str, described: Description | None = None, **parameters: float) -> Timeline:
     """Lay out a run without scatter between runs."""
-    known = described or find("bnl-h100")
+    known = described or find_node("bnl-h100")
     model = replace(known.workloads[name], time_scatter=0.0, power_scatter=0.0)
-    return lay_out_run(known.node, model, Ask(parameters, GPUS), RunTimes(0, 60.0, 60.0), 3)
+    return lay_out_run(known.node, model, RunRequest(parameters, GPUS), RunTimes(0, 60.0, 60.0), 3)
 
 
 def sampled(run: Timeline) -> np.ndarray:
@@ -78,13 +78,13 @@ def test_the_twin_meets_what_it_was_calibrated_on() -> None:
     assert (small.end_ns - small.start_ns) / NS / 3600 == pytest.approx(26, abs=0.02)
     assert np.median(sampled(small)) == pytest.approx(4680, abs=5)
     assert np.median(sampled(laid("burn", seconds=600, host_memory=0.87))) == pytest.approx(8430, abs=5)
-    node = find("bnl-h100").node
+    node = find_node("bnl-h100").node
     idle_w = sum(node.range_w(leaf)[0] for leaf in node.leaves() if not leaf.startswith("core"))
     assert np.interp(idle_w, *node.to_ac()) == pytest.approx(2200, abs=2)  # without fans: immersed
 
 
 def test_calibrated_figures_are_few_and_printed(tmp_path: Path) -> None:
-    known = find("bnl-h100").calibrated
+    known = find_node("bnl-h100").calibrated
     made = bnl.figures(Study(tmp_path, {"name": "none", "seed": 1}), PRINTED)
     assert set(known) == {"bnl.resnet-512.duration_h", "bnl.resnet-512.median_w", "bnl.burn.median_w"}
     assert {f.id for f in marked(made, known) if f.kind == "calibrated"} == set(known)
@@ -109,8 +109,8 @@ def test_the_study_file_is_that_of_the_paper() -> None:
     cells = {bnl_runs.name_of(cell) for cell in plan.cells}
     assert cells == set(bnl_runs.NAMES)
     assert plan.repeats == 1
-    assert set(plan.settings.meters) == set(find("bnl-h100").meters)
-    pdu = find("bnl-h100").meters["pdu"]
+    assert set(plan.settings.meters) == set(find_node("bnl-h100").meters)
+    pdu = find_node("bnl-h100").meters["pdu"]
     assert pdu.options["period_s"] == PRINTED["sample_period_s"]
     entry = tomllib.loads("\n".join(line[4:] for line in STUDY.read_text().splitlines() if line.startswith("#   ")
                                     and "joulelab" not in line))["meters"]["pdu"]  # fmt: skip
@@ -265,5 +265,5 @@ def test_energy_is_what_the_analysis_makes_of_the_same_readings(begin: int, peri
 
 
 def test_changes_are_merged_into_every_stage() -> None:
-    table = merged({"stages": [{"cpu": 1}, {"cpu": 2}]}, {"stages": {"cpu": 3}})
+    table = merge_tables({"stages": [{"cpu": 1}, {"cpu": 2}]}, {"stages": {"cpu": 3}})
     assert table == {"stages": [{"cpu": 3}, {"cpu": 3}]}

@@ -17,10 +17,10 @@ from joulelab.papers.gdansk_runs import EDS15, METRICS, Swept, cap_of, judged
 from joulelab.papers.published import leaves, published
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
-from joulelab.twin.nodefile import parsed
+from joulelab.twin.nodefile import parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import run_twin_study
-from joulelab.twin.workload_progress import Ask
+from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ parameters = { images = 1000 }
 
 
 def node(**changes: Any) -> Description:
-    return parsed(NODE, "gdansk-rtx6000", changes)
+    return parse_node(NODE, "gdansk-rtx6000", changes)
 
 
 def modelled(described: Description, caps: Sequence[int] = CAPS, scatter: Sequence[float] = SCATTER) -> Swept:
@@ -66,7 +66,7 @@ def modelled(described: Description, caps: Sequence[int] = CAPS, scatter: Sequen
     cells = []
     for gpus in (1, 2, 4, 8):
         for cap in caps:
-            ask = Ask({}, tuple(range(gpus)), dict.fromkeys(range(gpus), float(cap)))
+            ask = RunRequest({}, tuple(range(gpus)), dict.fromkeys(range(gpus), float(cap)))
             run = lay_out_run(described.node, model, ask, RunTimes(10**12), 1)
             spans = [span for span in run.spans if span.name == "epoch"]
             time_s = sum(span.end_ns - span.start_ns for span in spans) / 1e9

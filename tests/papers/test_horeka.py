@@ -19,14 +19,12 @@ from joulelab.papers.horeka_runs import Profile, Ran, profiles, ran
 from joulelab.papers.published import published
 from joulelab.study.file import read_study
 from joulelab.study.folder import Study
-from joulelab.twin.nodefile import Description, parsed
+from joulelab.twin.nodefile import Description, parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import read_truth, run_twin_study
-from joulelab.twin.virtual.ask import ask_of, model_of
-from joulelab.twin.virtual.bench import Bench
-from joulelab.twin.virtual.cluster import counted_j
-from joulelab.twin.virtual.twin import replaced
-from joulelab.twin.workload_progress import Ask
+from joulelab.twin.virtual.cells import find_model, make_request, place_on_twins
+from joulelab.twin.virtual.meters import Bench, count_energy_j
+from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +64,7 @@ PREDICT = {"epochs": 0.0}
 
 def node(name: str, **changes: Any) -> Description:
     text = (resources.files("joulelab.twin") / "nodes" / f"horeka-{name}.toml").read_text("utf-8")
-    return parsed(text, name, changes)
+    return parse_node(text, name, changes)
 
 
 def twins(**changes: Any) -> dict[str, Description]:
@@ -76,13 +74,13 @@ def twins(**changes: Any) -> dict[str, Description]:
 
 def modelled(on: Mapping[str, Description]) -> dict[tuple[str, str], Ran]:
     """Return every cell of the study by the model's own integrals, without scatter."""
-    plan = replaced(read_study(ROOT / "studies" / "horeka.toml").plan, on)
+    plan = place_on_twins(read_study(ROOT / "studies" / "horeka.toml").plan, on)
     found = {}
     for cell in plan.cells:
         kind = cell.workload.node_type
-        _, model = model_of(on[kind], cell)
+        _, model = find_model(on[kind], cell)
         steady = replace(model, time_scatter=0.0, power_scatter=0.0)
-        run = lay_out_run(on[kind].node, steady, ask_of(on[kind], plan.nodes[kind], cell), RunTimes(10**15), 1)
+        run = lay_out_run(on[kind].node, steady, make_request(on[kind], plan.nodes[kind], cell), RunTimes(10**15), 1)
         energy, time_s = run.energy("node.dc", run.start_ns, run.end_ns), (run.end_ns - run.start_ns) / 1e9
         found[cell.workload.name, kind] = Ran((energy,), (time_s,), None, None, None)
     return found
@@ -243,7 +241,9 @@ def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study) -> None:
     assert mean[2] < -0.05
     green = node("green")
     lays = {
-        name: lay_out_run(green.node, green.workloads["vgg19bn-xray"], Ask(parameters, (0,)), RunTimes(10**15, 60.0), 1)
+        name: lay_out_run(
+            green.node, green.workloads["vgg19bn-xray"], RunRequest(parameters, (0,)), RunTimes(10**15, 60.0), 1
+        )
         for name, parameters in (("train", {"repeats": 0.0}), ("predict", {"epochs": 0.0}))
     }
     off = {name: errors(timeline, 30) for name, timeline in lays.items()}
@@ -266,13 +266,13 @@ def test_jobs_of_the_study_are_accounted_as_the_table_says(look_s: int) -> None:
     """Before a job the node is at rest, also where no idle time is asked for: the bias of a short job is in its row."""
     green, ask = (
         node("green", meters={"slurm": {"gain_sd": 0.0, "options": {"frequency_s": look_s}}}),
-        Ask(PREDICT, (0,)),
+        RunRequest(PREDICT, (0,)),
     )
     off, table = [], []
     for seed in range(60):
         one = lay_out_run(green.node, green.workloads["vgg19bn-xray"], ask, RunTimes(10**15, 0.0, 1.0), seed)
         a, b = one.start_ns, one.end_ns
-        counted = counted_j(Bench(one, ask, seed), "slurm", green.meters["slurm"], a, b)
+        counted = count_energy_j(Bench(one, ask, seed), "slurm", green.meters["slurm"], a, b)
         off.append(counted / one.energy("node.dc", a, b) - 1)
         rested = lay_out_run(green.node, green.workloads["vgg19bn-xray"], ask, RunTimes(10**15, 60.0), seed)
         table += [*errors(rested, look_s)] if seed < 10 else []

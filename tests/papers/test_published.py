@@ -83,7 +83,7 @@ def test_without_a_run_every_figure_is_listed_and_nothing_is_reproduced(paper: s
 @pytest.mark.parametrize("paper", names())
 def test_a_twin_says_on_which_figures_it_was_calibrated_and_they_are_few(paper: str, empty: Study) -> None:
     figures = find(paper).figures(empty, published(paper))
-    calibrated = {each for twin in find(paper).twins.values() for each in nodefile.find(twin).calibrated}
+    calibrated = {each for twin in find(paper).twins.values() for each in nodefile.find_node(twin).calibrated}
     there = {f.id for f in figures if f.kind in ("predicted", "identity")}
     assert calibrated, "no twin is right without"
     assert calibrated <= there, "not a figure of the paper"

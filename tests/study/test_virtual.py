@@ -23,9 +23,9 @@ from joulelab.study.results import gather
 from joulelab.study.slots import State
 from joulelab.study.trial import load_trial, read_trial
 from joulelab.twin import executor
-from joulelab.twin.nodefile import parsed
-from joulelab.twin.virtual import options_of, read_truth, replaced, run_twin_study
-from joulelab.twin.virtual.refused import WORDS, remarks
+from joulelab.twin.nodefile import parse_node
+from joulelab.twin.virtual import make_options, place_on_twins, read_truth, run_twin_study
+from joulelab.twin.virtual.cells import WORDS, list_remarks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +44,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_a_whole_number_describes_the_same_twin_as_a_float() -> None:
-    node = parsed(NODE + METERS, "node.toml")
+    node = parse_node(NODE + METERS, "node.toml")
     whole = replace(
         node, node=replace(node.node, gpus=tuple(replace(g, max_cap_w=int(g.max_cap_w)) for g in node.node.gpus))
     )
-    assert options_of("mine", whole) == options_of("mine", node)
+    assert make_options("mine", whole) == make_options("mine", node)
 
 
 def slots_of(study: Study) -> list[Slot]:
@@ -129,7 +129,7 @@ def test_locked_clocks_and_caps_of_cpus_reach_the_twin(tmp_path: Path) -> None:
         told = [(e["scope"], e["unit"], e["asked"]) for e in opened.events() if e["event"] == "cap-set"]
     assert sorted(told) == [("cpu:0", "W", 120.0), ("gpu:0", "Hz", 1.05e9)]
     file.write_text(file.read_text().replace("[120, 350]", "[20]").replace("[1050, 2100]", "[100]"))
-    plan = replaced(read_study(file).plan, str(tmp_path / "node.toml"))
+    plan = place_on_twins(read_study(file).plan, str(tmp_path / "node.toml"))
     with pytest.raises(JoulelabError, match="clock of 100 MHz cannot be locked"):
         check_plan(plan, {})
 
@@ -158,7 +158,7 @@ def test_the_same_seed_gives_the_same_and_another_does_not(study: Study, tmp_pat
 def test_a_changed_parameter_changes_what_is_measured(tmp_path: Path) -> None:
     file = write(tmp_path, repeats=1, caps="[260]")
     text = (tmp_path / "node.toml").read_text()
-    plain, hot = (parsed(text, "node", changes) for changes in ({}, {"host": {"idle_w": 140.0, "max_w": 160.0}}))
+    plain, hot = (parse_node(text, "node", changes) for changes in ({}, {"host": {"idle_w": 140.0, "max_w": 160.0}}))
     found = [energies(run_twin_study(file, each, tmp_path / name)) for each, name in ((plain, "a"), (hot, "b"))]
     watts = [sorted(e["node.ac"].value / t for t, e, _ in each.values()) for each in found]
     assert all(b > a + 10 for a, b in zip(*watts, strict=True))
@@ -169,7 +169,7 @@ def test_what_a_twin_does_not_have_is_refused_before_anything_runs(tmp_path: Pat
     def refusal(node: str = NODE + METERS, **study: Any) -> str:
         file = write(tmp_path, **study)
         with pytest.raises(ConfigError) as told:
-            run_twin_study(file, parsed(node, "node"), tmp_path / "out")
+            run_twin_study(file, parse_node(node, "node"), tmp_path / "out")
         return str(told.value)
 
     assert "no model of the workload 'train'" in refusal(NODE.replace("workloads.train", "workloads.other") + METERS)
@@ -179,7 +179,7 @@ def test_what_a_twin_does_not_have_is_refused_before_anything_runs(tmp_path: Pat
     assert "nothing is measured" in refusal(NODE)
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="no node type 'gpu'"):
-        replaced(read_study(write(tmp_path)).plan, {"gpu": str(tmp_path / "node.toml")})
+        place_on_twins(read_study(write(tmp_path)).plan, {"gpu": str(tmp_path / "node.toml")})
 
 
 def test_a_node_type_of_a_study_file_may_be_a_twin(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def checked(folder: Path, node: str = NODE + METERS, more: str = "", command: st
     file = write(folder, caps="[150]")
     (folder / "node.toml").write_text(node)
     file.write_text(file.read_text().replace('"train"', f'"{command}"') + more)
-    return check_plan(replaced(read_study(file).plan, str(folder / "node.toml")), {})
+    return check_plan(place_on_twins(read_study(file).plan, str(folder / "node.toml")), {})
 
 
 def test_what_the_model_does_not_have_is_refused_and_what_has_no_effect_is_told(tmp_path: Path) -> None:
@@ -281,23 +281,23 @@ def test_what_the_model_does_not_have_is_refused_and_what_has_no_effect_is_told(
 
 
 def test_parameters_of_a_reference_workload_pass_with_a_note(tmp_path: Path) -> None:
-    node = (NODE + METERS).replace("workloads.train", "workloads.burn")
+    node = (NODE + METERS).replace("workloads.train", "workloads.burn").replace('"load"', '"load"\neach = "run"')
     file = write(tmp_path, caps="[150]")
     text = file.read_text().replace('command = "train"', 'reference = "burn"\nparameters = { device = "cuda" }')
     file.write_text(text)
-    plan = replaced(read_study(file).plan, parsed(node, "node"))
+    plan = place_on_twins(read_study(file).plan, parse_node(node, "node"))
     assert check_plan(plan, {}) == ["train: without effect in the twin's model: device."]
-    assert remarks(plan) == ["train: without effect in the twin's model: device."]
+    assert list_remarks(plan) == ["train: without effect in the twin's model: device."]
 
 
 def test_cpus_that_have_the_rates_of_a_gpu_are_told(tmp_path: Path) -> None:
     file = write(tmp_path)
     file.write_text(file.read_text().partition("[knobs]")[0] + '[nodes.c]\nuses = "cpu"\n')
     node = NODE + METERS
-    (note,) = check_plan(replaced(read_study(file).plan, parsed(node, "node")), {})
+    (note,) = check_plan(place_on_twins(read_study(file).plan, parse_node(node, "node")), {})
     assert "train on c uses no GPU" in note
     own = node.replace('name = "epoch"', 'name = "epoch"\non = "cpu"')
-    assert check_plan(replaced(read_study(file).plan, parsed(own, "node")), {}) == []
+    assert check_plan(place_on_twins(read_study(file).plan, parse_node(own, "node")), {}) == []
 
 
 @pytest.mark.parametrize(

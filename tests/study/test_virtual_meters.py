@@ -13,18 +13,16 @@ from joulelab.core.errors import ConfigError
 from joulelab.store.documents import read_json
 from joulelab.study.slots import State, look
 from joulelab.study.trial import load_trial
-from joulelab.twin.nodefile import parsed
+from joulelab.twin.nodefile import parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import read_truth, run_twin_study
-from joulelab.twin.virtual.bench import Bench
-from joulelab.twin.virtual.families import READERS, gain_of
-from joulelab.twin.virtual.slot_measurement import check_meters, measure
-from joulelab.twin.workload_progress import Ask
+from joulelab.twin.virtual.meters import READERS, Bench, check_meters, find_gain, read_meters
+from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.twin.virtual.bench import Measured
+    from joulelab.twin.virtual.meters import Measured
 
 METERS = """
 [meters.pdu]
@@ -48,11 +46,11 @@ ask_s = 0.5
 def bench_of(
     text: str, *, period_s: float | None = None, slot: int = 5, study: int = 0
 ) -> tuple[Bench, dict[str, Measured]]:
-    described = parsed(NODE + text, "node")
-    ask = Ask({}, (0, 1))
+    described = parse_node(NODE + text, "node")
+    ask = RunRequest({}, (0, 1))
     timeline = lay_out_run(described.node, described.workloads["train"], ask, RunTimes(1000 * NS), seed=slot)
     bench = Bench(timeline, ask, slot, period_s, study)
-    return bench, {each.meter: each for each in measure(bench, described.meters)}
+    return bench, {each.meter: each for each in read_meters(bench, described.meters)}
 
 
 def test_meters_read_their_points() -> None:
@@ -117,8 +115,8 @@ def test_every_device_has_its_own_gain_that_is_the_same_in_all_slots_of_a_study(
     drawn = [gain for study in range(12) for gain in gains_of(study=study).values()]
     assert 0.02 < float(np.std(drawn)) < 0.04
     bench, _ = bench_of(GAINS, study=1)
-    both = [bench.gain("pdu", parsed(NODE + GAINS, "node").meters["pdu"], f"outlet:pdu.{n}") for n in (1, 2)]
-    assert gain_of(bench, "pdu", parsed(NODE + GAINS, "node").meters["pdu"]) == pytest.approx(sum(both) / 2)
+    both = [bench.gain("pdu", parse_node(NODE + GAINS, "node").meters["pdu"], f"outlet:pdu.{n}") for n in (1, 2)]
+    assert find_gain(bench, "pdu", parse_node(NODE + GAINS, "node").meters["pdu"]) == pytest.approx(sum(both) / 2)
 
 
 def test_a_silent_meter_leaves_a_gap() -> None:
@@ -146,7 +144,7 @@ def test_wrong_options_are_refused() -> None:
             bench_of(f"[meters.x]\n{text}\n")
     for text, told in (("{ plugin = 'abacus' }", "no plugin 'abacus'"), ("{ often = 3 }", "unknown key 'often'")):
         with pytest.raises(ConfigError, match=told):
-            check_meters(parsed(f"[meters.x]\nfamily = 'slurm'\noptions = {text}\n", "node").meters)
+            check_meters(parse_node(f"[meters.x]\nfamily = 'slurm'\noptions = {text}\n", "node").meters)
     assert "slurm" not in READERS
 
 
@@ -176,10 +174,10 @@ def test_what_a_cluster_accounts_comes_by_the_code_of_real_ones(tmp_path: Path) 
 
 
 def test_gpus_show_clock_and_heat_as_a_served_twin_does() -> None:
-    described = parsed(NODE + '[meters.nvml]\nfamily = "nvml"\n', "node")
-    ask = Ask({}, (0,), {0: 120.0})
+    described = parse_node(NODE + '[meters.nvml]\nfamily = "nvml"\n', "node")
+    ask = RunRequest({}, (0,), {0: 120.0})
     timeline = lay_out_run(described.node, described.workloads["train"], ask, RunTimes(1000 * NS), seed=1)
-    (nvml,) = measure(Bench(timeline, ask, 1), described.meters)
+    (nvml,) = read_meters(Bench(timeline, ask, 1), described.meters)
     for gpu in (0, 1):
         (rows,) = (r for r in nvml.rows if r.stream.scope == f"gpu:{gpu}" and r.stream.table == "state")
         at = {c.name: rows.values[:, k] for k, c in enumerate(rows.stream.channels)}

@@ -20,8 +20,8 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin import job as jobs
 from joulelab.twin import profile
-from joulelab.twin.job import Job, Runner
-from joulelab.twin.job_notes import CPU_SHARE, Board, Done, folder_of
+from joulelab.twin.job import Job, JobRunner
+from joulelab.twin.job_notes import CPU_SHARE, Board, JobEnd, find_jobs_folder
 from joulelab.twin.model import H100, RTX3090, RTX6000, V100, Node
 from joulelab.twin.truth import Truth
 from joulelab.twin.twin_driver import JobDriver
@@ -35,7 +35,7 @@ SRC = Path(__file__).parents[2] / "src"
 @pytest.fixture
 def truth(tmp_path):
     with Truth.create(tmp_path / "truth", NODE, start_ns=START) as made:
-        folder_of(made).mkdir()
+        find_jobs_folder(made).mkdir()
         yield made
 
 
@@ -48,7 +48,7 @@ def clock():
 class Seen:
     """What a job told."""
 
-    done: Done | None = None
+    done: JobEnd | None = None
     work: dict[str, float] = field(default_factory=dict)
     phases: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def run(truth: Truth, clock: VirtualStop, *, during: Any = None, **options: Any)
 
     options = {"gpus": (0,), "work": 10, "speed": 40.0} | options
     told = {"report": report, "phase": phase, "say": seen.lines.append}
-    seen.done = Runner(truth, Job(**options), stop=clock, now=clock.now, **told).run()
+    seen.done = JobRunner(truth, Job(**options), stop=clock, now=clock.now, **told).run()
     return seen
 
 
@@ -123,7 +123,7 @@ def test_a_cap_that_is_set_meanwhile_takes_effect(truth, clock):
 
 def test_a_cap_that_is_not_enforced_slows_nothing(tmp_path, clock):
     with Truth.create(tmp_path / "t", NODE.with_flaws(0, unenforced_caps=True), start_ns=START) as truth:
-        folder_of(truth).mkdir()
+        find_jobs_folder(truth).mkdir()
         truth.set_cap(0, 100, START)
         seen = run(truth, clock)
         assert seen.seconds == pytest.approx(0.25)
@@ -179,7 +179,7 @@ def test_a_signal_ends_it_and_its_gpus_idle(truth, clock):
     assert seen.done.signal == signal.SIGTERM
     assert 0 < seen.done.steps < 1000
     assert truth.power("gpu:0", clock.now() + NS) == 18
-    assert list(folder_of(truth).glob("*.json")) == []
+    assert list(find_jobs_folder(truth).glob("*.json")) == []
     early = run(truth, clock, warm_up_s=30.0)
     assert early.done.steps == 0
 
@@ -204,14 +204,14 @@ def test_slowdowns_go_by_model():
 )
 def test_gpus_are_those_that_are_visible(truth, environ, count, gpus):
     environ = {key: value.replace("uuid", truth.uuid(2)) for key, value in environ.items()}
-    assert jobs.visible(truth, environ, count) == gpus
+    assert jobs.find_visible_gpus(truth, environ, count) == gpus
 
 
 def test_wrong_jobs_are_refused(truth, tmp_path):
     with pytest.raises(ConfigError, match="there is no GPU '9'"):
-        jobs.visible(truth, {"CUDA_VISIBLE_DEVICES": "9"}, None)
+        jobs.find_visible_gpus(truth, {"CUDA_VISIBLE_DEVICES": "9"}, None)
     with pytest.raises(ConfigError, match="5 GPUs are wanted, 4 are visible"):
-        jobs.visible(truth, {}, 5)
+        jobs.find_visible_gpus(truth, {}, 5)
     for wrong in ({"load": 0.0}, {"work": 0}, {"scaling": 2.0}, {"phases": (("a", 0.0),)}):
         with pytest.raises(ConfigError, match="out of range"):
             Job(**{"gpus": (0,)} | wrong)
@@ -288,10 +288,10 @@ def test_the_next_job_finds_what_a_killed_one_left(truth):
         child.kill()
         child.communicate(timeout=120)
     assert truth.last("gpu:0")[1] == 260
-    (folder_of(truth) / "1.json").write_text("{")  # killed while it wrote
+    (find_jobs_folder(truth) / "1.json").write_text("{")  # killed while it wrote
     run(truth, VirtualStop(t_ns=monotonic_ns()), gpus=(1,), work=2)
     assert truth.last("gpu:0")[1] == 18
-    assert list(folder_of(truth).glob("*.json")) == []
+    assert list(find_jobs_folder(truth).glob("*.json")) == []
     JobDriver(truth).step()
 
 

@@ -15,7 +15,7 @@ from joulelab.twin import nodefile
 from joulelab.twin.flaws import MountedMeter
 from joulelab.twin.model import PRESETS, Cooling, Cpu, Dram, Gpu, Host, Node, Supply
 from joulelab.twin.timeline import RunTimes, lay_out_run
-from joulelab.twin.workload_progress import Ask, Model, Stage
+from joulelab.twin.workload_progress import RunRequest, Stage, WorkloadModel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "my-node.toml"
@@ -44,11 +44,11 @@ options = { vendor = "apc" }
 
 
 def test_all_tables_are_read() -> None:
-    found = nodefile.parsed('title = "two"\ncalibrated = ["x.y"]\n' + NODE, "test")
+    found = nodefile.parse_node('title = "two"\ncalibrated = ["x.y"]\n' + NODE, "test")
     assert (found.title, found.calibrated, found.sources) == ("two", ("x.y",), {"gpu.idle_w": "a data sheet"})
     assert [(gpu.slowdown, gpu.active_w) for gpu in found.node.gpus] == [((0.05, 3.0), 50.0)] * 2
     assert found.node.cooling == Cooling(kind="rear-door", inlet_c=20)
-    assert found.workloads == {"a": Model(stages=(Stage(seconds=1.0, cpu=0.5),), epochs=1, parameters={})}
+    assert found.workloads == {"a": WorkloadModel(stages=(Stage(seconds=1.0, cpu=0.5),), epochs=1, parameters={})}
     meter = found.meters["pdu"]
     assert (meter.family, meter.point, meter.ask_s, meter.options) == ("snmp", "node.ac", 60, {"vendor": "apc"})
     assert (meter.flaws.period_s, meter.flaws.window_s, meter.flaws.quantum_w) == (60, 0, 1)
@@ -103,14 +103,14 @@ def test_all_tables_are_read() -> None:
 )
 def test_what_is_wrong_is_named(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as raised:
-        nodefile.parsed(text, "here.toml")
+        nodefile.parse_node(text, "here.toml")
     assert "here.toml" in str(raised.value)
 
 
 def test_all_mistakes_are_told_at_once() -> None:
     text = "spred = 1\ninlet_c = 3\n[[gpu]]\nmodel = 'x'\n[[gpu]]\nidle_w = 'low'\ncount = 0\n[host]\nmax_w = -1\n"
     with pytest.raises(ConfigError) as raised:
-        nodefile.parsed(text + "[profiles]\ngpu = 'saw'\n[meters.m]\npoint = 'x'\n", "f")
+        nodefile.parse_node(text + "[profiles]\ngpu = 'saw'\n[meters.m]\npoint = 'x'\n", "f")
     places = [str(one).partition(": ")[0] for one in raised.value.mistakes]
     assert places == ["f:1", "f:2", "f:4", "f:6", "f:7", "f:9", "f:11", "f:12"]
     assert "it belongs to [cooling]" in str(raised.value)
@@ -118,7 +118,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_numbers_that_may_be_negative_or_endless_are_taken() -> None:
     flaws = "flaws = { gain_error = -0.01, offset_w = -2, phase_s = -0.1, silent_at_s = 1, silent_for_s = inf }"
-    found = nodefile.parsed(f"seed = -3\n[cooling]\ninlet_c = -5\n[meters.m]\nfamily = 'x'\n{flaws}", "t")
+    found = nodefile.parse_node(f"seed = -3\n[cooling]\ninlet_c = -5\n[meters.m]\nfamily = 'x'\n{flaws}", "t")
     assert found.meters["m"].flaws.offset_w == -2
     assert found.node.cooling.inlet_c == -5
 
@@ -126,31 +126,31 @@ def test_numbers_that_may_be_negative_or_endless_are_taken() -> None:
 def test_a_stage_that_there_is_not_is_told_with_those_that_there_are() -> None:
     text = WORKLOAD + "name = 'epoch'"
     with pytest.raises(ConfigError, match=r"no stage 'epohc'.*did you mean 'epoch'"):
-        nodefile.parsed(text, "t", {"workloads": {"a": {"stages": {"epohc": {"seconds": 3}}}}})
+        nodefile.parse_node(text, "t", {"workloads": {"a": {"stages": {"epohc": {"seconds": 3}}}}})
 
 
 def test_changes_go_into_tables_and_into_each_of_a_list() -> None:
     changes: dict[str, Any] = {"gpu": {"idle_w": 30}, "cooling": {"inlet_c": 35}, "spread": 0.5}
     changes["workloads"] = {"a": {"stages": {"seconds": 7}}}
-    found, before = nodefile.parsed(NODE, "t", changes), nodefile.parsed(NODE, "t")
+    found, before = nodefile.parse_node(NODE, "t", changes), nodefile.parse_node(NODE, "t")
     assert [gpu.idle_w for gpu in found.node.gpus] == [30, 30]
     assert [gpu.idle_w for gpu in before.node.gpus] == [18, 18]
     assert (found.node.cooling.inlet_c, found.node.cooling.kind, found.node.spread) == (35, "rear-door", 0.5)
     assert found.workloads["a"].stages[0].seconds == 7
     with pytest.raises(ConfigError, match="did you mean 'idle_w'"):
-        nodefile.parsed(NODE, "t", {"gpu": {"idel_w": 30}})
+        nodefile.parse_node(NODE, "t", {"gpu": {"idel_w": 30}})
 
 
 def test_nodes_are_found_by_name_or_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(NODE)
-    assert len(nodefile.find(str(tmp_path / "mine.toml")).node.gpus) == 2
+    assert len(nodefile.find_node(str(tmp_path / "mine.toml")).node.gpus) == 2
     with pytest.raises(ConfigError, match=r"there is no node 'gdansk'.*did you mean 'gdansk-rtx6000'"):
-        nodefile.find("gdansk")
+        nodefile.find_node("gdansk")
     with pytest.raises(ConfigError, match="there is no such node file"):
-        nodefile.find(str(tmp_path / "other.toml"))
+        nodefile.find_node(str(tmp_path / "other.toml"))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not a TOML file"):
-        nodefile.find(str(tmp_path / "binary.toml"))
+        nodefile.find_node(str(tmp_path / "binary.toml"))
 
 
 def roots(found: nodefile.Description) -> dict[str, set[str]]:
@@ -162,9 +162,9 @@ def roots(found: nodefile.Description) -> dict[str, set[str]]:
 
 
 @pytest.mark.system  # pure, and slow
-@pytest.mark.parametrize("name", [*nodefile.own_names(), str(EXAMPLE)])
+@pytest.mark.parametrize("name", [*nodefile.list_own_nodes(), str(EXAMPLE)])
 def test_a_node_that_comes_with_joulelab_says_where_its_numbers_are_from(name: str) -> None:
-    found = nodefile.find(name)
+    found = nodefile.find_node(name)
     assert found.title
     assert found.node.name == Path(name).stem
     assert found.workloads
@@ -177,11 +177,11 @@ def test_a_node_that_comes_with_joulelab_says_where_its_numbers_are_from(name: s
     for workload, model in found.workloads.items():
         for gpus in ((), tuple(range(len(found.node.gpus)))):
             if any(stage.on in ("", "gpu" if gpus else "cpu") for stage in model.stages):
-                run = lay_out_run(found.node, model, Ask(_parameters(workload, model), gpus), RunTimes(), 1)
+                run = lay_out_run(found.node, model, RunRequest(_parameters(workload, model), gpus), RunTimes(), 1)
                 assert run.energy("node.ac", run.start_ns, run.end_ns) > 0
 
 
-def _parameters(workload: str, model: Model) -> dict[str, float]:
+def _parameters(workload: str, model: WorkloadModel) -> dict[str, float]:
     """Return numbers for what the stages name and the file leaves to the workload."""
     named = [getattr(stage, key) for stage in model.stages for key in ("seconds", "samples", "copies", "batch")]
     texts = [value for value in (*named, model.epochs) if isinstance(value, str)]
@@ -194,7 +194,7 @@ def test_every_key_is_in_the_table_of_the_readme() -> None:
     section = text.partition("## A node file")[2].partition("\n## ")[0]
     told = {word for line in section.splitlines() for word in _code(line)}
     hidden = {"gpus", "stages"} | {each.name for each in fields(Gpu)} - set(GPU_KEYS)
-    for kind in (Node, Gpu, Cpu, Dram, Host, Cooling, Supply, Model, Stage, MountedMeter):
+    for kind in (Node, Gpu, Cpu, Dram, Host, Cooling, Supply, WorkloadModel, Stage, MountedMeter):
         missing = {each.name for each in fields(kind)} - told - hidden
         assert not missing, f"{kind.__name__}: {missing}"
     for short in PRESETS:
@@ -214,7 +214,7 @@ def test_the_example_is_whole() -> None:
 
 
 def test_both_horeka_nodes_differ_by_the_mean_of_the_published_differences_as_their_files_admit() -> None:
-    green, blue = (nodefile.find(name).node for name in ("horeka-green", "horeka-blue"))
+    green, blue = (nodefile.find_node(name).node for name in ("horeka-green", "horeka-blue"))
     memory = 0.3  # load of the memory in the rows on CPUs
     drawn = [
         sum(gpu.idle_w for gpu in node.gpus) + node.host.idle_w + 2 * float(node.draws_w("dram:0", memory))

@@ -12,7 +12,7 @@ import pytest
 from joulelab.core.errors import ConfigError
 from joulelab.study.program import NAMING, find_program, list_phases
 from joulelab.twin import nodefile
-from joulelab.twin.workload_progress import Ask, steps
+from joulelab.twin.workload_progress import RunRequest, list_steps
 
 PROGRAM_KEYS = ("each", "when", "samples", "copies", "batch")
 # What node files say of a program besides, each with its reason in the file: the calibrated times depend on it.
@@ -37,7 +37,7 @@ UNMODELLED = {
 def list_tables() -> list[tuple[str, str, dict[str, Any]]]:
     """Return the workloads of joulelab's own nodes, as their files have them."""
     folder = resources.files("joulelab.twin") / "nodes"
-    tables = {name: tomllib.loads((folder / f"{name}.toml").read_text()) for name in nodefile.own_names()}
+    tables = {name: tomllib.loads((folder / f"{name}.toml").read_text()) for name in nodefile.list_own_nodes()}
     return [(node, name, found) for node, table in tables.items() for name, found in table["workloads"].items()]
 
 
@@ -71,17 +71,17 @@ def test_stages_come_in_the_order_of_the_program_and_what_a_twin_omits_is_listed
 def test_a_stage_that_the_program_does_not_have_is_refused_unless_it_is_the_nodes_own() -> None:
     text = "[workloads.lstm-load]\nstages = [{ name = 'epohc', seconds = 3 }]"
     with pytest.raises(ConfigError, match=r"lstm-load has no stage 'epohc'.*epoch, validation"):
-        nodefile.parsed(text, "t")
-    own = nodefile.parsed(text.replace("seconds", "each = 'run', seconds"), "t").workloads["lstm-load"]
+        nodefile.parse_node(text, "t")
+    own = nodefile.parse_node(text.replace("seconds", "each = 'run', seconds"), "t").workloads["lstm-load"]
     assert (own.stages[0].seconds, own.stages[0].samples) == (3, 0)
 
 
 def test_loaders_that_stay_are_not_started_in_each_epoch() -> None:
-    known = nodefile.find("horeka-green")
+    known = nodefile.find_node("horeka-green")
     model = known.workloads["vgg19bn-xray"]
 
     def count(**parameters: float) -> int:
-        found = steps(known.node, model, Ask({"epochs": 3, **parameters}, (0,)))
+        found = list_steps(known.node, model, RunRequest({"epochs": 3, **parameters}, (0,)))
         return sum(step.stage.part == "loaders" for step in found)
 
     assert count() == 2 * 3 + 1

@@ -104,7 +104,7 @@ gpu = "square:period_s=0.35"
 
 def test_a_node_file(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text(NODE)
-    found = nodefile.find(str(tmp_path / "node.toml"))
+    found = nodefile.find_node(str(tmp_path / "node.toml"))
     assert [gpu.name for gpu in found.node.gpus] == ["NVIDIA A100-SXM4-80GB"] * 2 + ["NVIDIA GeForce RTX 3090"]
     assert found.node.gpus[0].max_w == 380
     assert found.node.gpus[0].flaws.power_window_s == 0.025
@@ -140,12 +140,12 @@ def test_wrong_node_files_are_explained(tmp_path: Path, text: str, says: str) ->
     path = tmp_path / "node.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=says):
-        nodefile.find(str(path))
+        nodefile.find_node(str(path))
 
 
 def test_a_missing_node_file() -> None:
     with pytest.raises(ConfigError, match="there is no such node file"):
-        nodefile.find("/nonexistent.toml")
+        nodefile.find_node("/nonexistent.toml")
 
 
 def test_flaws_as_text() -> None:

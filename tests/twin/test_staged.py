@@ -19,11 +19,11 @@ from tests.twin.virtual_clock import START, VirtualStop
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile, staged
-from joulelab.twin.job_notes import folder_of
-from joulelab.twin.staged import Staged
+from joulelab.twin.job_notes import find_jobs_folder
+from joulelab.twin.staged import StagedRun
 from joulelab.twin.timeline import RunTimes, Span, Timeline, lay_out_run
 from joulelab.twin.truth import Truth
-from joulelab.twin.workload_progress import Ask, Model
+from joulelab.twin.workload_progress import RunRequest, WorkloadModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,15 +73,15 @@ seconds = 1.5
 name = "save"
 seconds = 3
 """
-FOUND = nodefile.parsed(TEXT, "test")
+FOUND = nodefile.parse_node(TEXT, "test")
 BIRDS = FOUND.workloads["birds"]
 
 
 @pytest.fixture
 def truth(tmp_path: Path) -> Iterator[Truth]:
     with Truth.create(tmp_path / "truth", FOUND.node, start_ns=START) as made:
-        folder_of(made).mkdir()
-        staged.keep(made.path, FOUND.workloads)
+        find_jobs_folder(made).mkdir()
+        staged.write_models(made.path, FOUND.workloads)
         yield made
 
 
@@ -108,7 +108,9 @@ class Seen:
         return (self.end_ns - self.begin_ns) / NS
 
 
-def run(truth: Truth, clock: VirtualStop, ask: Ask, *, scale: float = SCALE, model: Model = BIRDS) -> Seen:
+def run(
+    truth: Truth, clock: VirtualStop, ask: RunRequest, *, scale: float = SCALE, model: WorkloadModel = BIRDS
+) -> Seen:
     seen = Seen()
 
     def report(samples: float) -> None:
@@ -123,18 +125,18 @@ def run(truth: Truth, clock: VirtualStop, ask: Ask, *, scale: float = SCALE, mod
         seen.times.append((begin_ns, clock.now()))
 
     options: dict[str, Any] = {"report": report, "phase": phase, "say": seen.lines.append}
-    done = Staged(truth, model, ask, scale=scale, seed=3, stop=clock, now=clock.now, **options).run()
+    done = StagedRun(truth, model, ask, scale=scale, seed=3, stop=clock, now=clock.now, **options).run()
     seen.begin_ns, seen.end_ns, seen.stages = done.begin_ns, done.end_ns, done.steps
     return seen
 
 
 def test_parameters_that_the_model_does_not_have_are_refused(truth: Truth, clock: VirtualStop) -> None:
     with pytest.raises(ConfigError, match="job: the model of the workload has no parameter 'foo'"):
-        run(truth, clock, Ask({"foo": 1.0}, (0,)))
+        run(truth, clock, RunRequest({"foo": 1.0}, (0,)))
     with pytest.raises(ConfigError, match="images is inf"):
-        run(truth, clock, Ask({"images": math.inf}, (0,)))
+        run(truth, clock, RunRequest({"images": math.inf}, (0,)))
     with pytest.raises(ConfigError, match="scale is inf"):
-        run(truth, clock, Ask({}, (0,)), scale=math.inf)
+        run(truth, clock, RunRequest({}, (0,)), scale=math.inf)
 
 
 def marked_spans(timeline: Timeline) -> list[list[Span]]:
@@ -153,8 +155,8 @@ def test_a_served_run_and_a_laid_out_one_are_the_same(
 ) -> None:
     for gpu, cap_w in caps.items():
         truth.set_cap(gpu, cap_w, START)
-    laid_out = lay_out_run(FOUND.node, BIRDS, Ask({}, gpus, caps), RunTimes(0), 3)
-    seen = run(truth, clock, Ask({}, gpus))
+    laid_out = lay_out_run(FOUND.node, BIRDS, RunRequest({}, gpus, caps), RunTimes(0), 3)
+    seen = run(truth, clock, RunRequest({}, gpus))
     assert seen.seconds / SCALE == pytest.approx((laid_out.end_ns - laid_out.start_ns) / NS)
     for point in ("node.ac", "node.dc", "fans", "gpu:0", "gpu:2", "cpu:0", "core:1", "dram:0", "host", "outlet:1"):
         true = laid_out.energy(point, laid_out.start_ns, laid_out.end_ns)
@@ -177,8 +179,8 @@ def test_a_served_run_and_a_laid_out_one_are_the_same(
 
 def test_a_run_that_is_held_up_goes_through_all_stages_later(truth: Truth) -> None:
     clock = VirtualStop(0, 2_000_000, 0, 300_000_000)  # a busy machine
-    laid_out = lay_out_run(FOUND.node, BIRDS, Ask({}, (0, 1)), RunTimes(0), 3)
-    seen = run(truth, clock, Ask({}, (0, 1)))
+    laid_out = lay_out_run(FOUND.node, BIRDS, RunRequest({}, (0, 1)), RunTimes(0), 3)
+    seen = run(truth, clock, RunRequest({}, (0, 1)))
     assert seen.seconds >= SCALE * (laid_out.end_ns - laid_out.start_ns) / NS
     assert seen.samples == sum(span.samples for span in laid_out.spans)
     assert seen.phases == [(spans[0].name, spans[0].epoch) for spans in marked_spans(laid_out)]
@@ -187,19 +189,21 @@ def test_a_run_that_is_held_up_goes_through_all_stages_later(truth: Truth) -> No
 
 def test_a_cap_that_is_set_meanwhile_slows_what_is_left(truth: Truth, clock: VirtualStop) -> None:
     quiet = replace(BIRDS, time_scatter=0.0, stages=tuple(replace(s, seconds=0.0) for s in BIRDS.stages))
-    free, capped = (lay_out_run(FOUND.node, quiet, Ask({}, (0,), caps), RunTimes(0), 1) for caps in ({}, {0: 100.0}))
+    free, capped = (
+        lay_out_run(FOUND.node, quiet, RunRequest({}, (0,), caps), RunTimes(0), 1) for caps in ({}, {0: 100.0})
+    )
     half = SCALE * free.end_ns / NS / 2
     clock.plan(START + round(half * NS), lambda: truth.set_cap(0, 100.0, clock.now()))
-    seen = run(truth, clock, Ask({}, (0,)), model=quiet)
+    seen = run(truth, clock, RunRequest({}, (0,)), model=quiet)
     assert capped.end_ns > 1.8 * free.end_ns
     # What is announced already, 0.1 s ahead, goes on as it was.
     assert seen.seconds == pytest.approx(half + SCALE * capped.end_ns / NS / 2, abs=0.1)
 
 
 def test_locked_clocks_slow_it(truth: Truth, clock: VirtualStop) -> None:
-    before = run(truth, clock, Ask({"epochs": 1}, (0,)))
+    before = run(truth, clock, RunRequest({"epochs": 1}, (0,)))
     truth.lock_clock(0, 1050, clock.now())
-    after = run(truth, clock, Ask({"epochs": 1}, (0,)))
+    after = run(truth, clock, RunRequest({"epochs": 1}, (0,)))
     assert after.seconds > 1.3 * before.seconds
     middle = (after.times[1][0] + after.times[1][1]) // 2
     assert truth.power("gpu:0", middle) < 100
@@ -208,9 +212,9 @@ def test_locked_clocks_slow_it(truth: Truth, clock: VirtualStop) -> None:
 def test_a_cap_of_the_cpus_slows_a_run_on_them_as_in_virtual_time(truth: Truth, clock: VirtualStop) -> None:
     for package in range(2):
         truth.set_cpu_cap(package, 62.0, clock.now())
-    seen = run(truth, clock, Ask({}))
-    laid = lay_out_run(FOUND.node, BIRDS, Ask({}, cpu_caps={0: 62.0, 1: 62.0}), RunTimes(), 3)
-    free = lay_out_run(FOUND.node, BIRDS, Ask({}), RunTimes(), 3)
+    seen = run(truth, clock, RunRequest({}))
+    laid = lay_out_run(FOUND.node, BIRDS, RunRequest({}, cpu_caps={0: 62.0, 1: 62.0}), RunTimes(), 3)
+    free = lay_out_run(FOUND.node, BIRDS, RunRequest({}), RunTimes(), 3)
     assert seen.seconds == pytest.approx(SCALE * (laid.end_ns - laid.start_ns) / NS, rel=1e-3)
     assert laid.end_ns > free.end_ns
     joules = truth.energy("cpu:1", seen.begin_ns, seen.end_ns)
@@ -219,11 +223,11 @@ def test_a_cap_of_the_cpus_slows_a_run_on_them_as_in_virtual_time(truth: Truth, 
 
 def test_a_signal_ends_it_and_all_idles(truth: Truth, clock: VirtualStop) -> None:
     clock.plan(START + NS // 2, lambda: clock.note(signal.SIGTERM))
-    seen = run(truth, clock, Ask({}, (0, 1)), scale=0.05)
+    seen = run(truth, clock, RunRequest({}, (0, 1)), scale=0.05)
     assert seen.end_ns == START + NS // 2
     assert (seen.stages, seen.lines) == (1, ["set-up"])
     assert truth.power("gpu:0", clock.now() + NS) == FOUND.node.range_w("gpu:0")[0]
-    assert list(folder_of(truth).glob("*.json")) == []
+    assert list(find_jobs_folder(truth).glob("*.json")) == []
 
 
 def call(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
@@ -249,6 +253,6 @@ def test_as_a_process_of_its_own(truth: Truth) -> None:
 
 def test_what_is_wrong_is_refused(truth: Truth, clock: VirtualStop, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not above 0"):
-        run(truth, clock, Ask({}, (0,)), scale=0.0)
+        run(truth, clock, RunRequest({}, (0,)), scale=0.0)
     with pytest.raises(ConfigError, match="joulelab twin NODE --idle"):
-        staged.model_of(tmp_path / "elsewhere" / "truth", "birds")
+        staged.find_model(tmp_path / "elsewhere" / "truth", "birds")

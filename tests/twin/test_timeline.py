@@ -12,7 +12,7 @@ from joulelab.twin import power_curves, profile
 from joulelab.twin.model import RTX6000, Cpu, Node
 from joulelab.twin.timeline import RunTimes, Timeline, lay_out_run
 from joulelab.twin.truth import Truth
-from joulelab.twin.workload_progress import Ask, Model, Stage
+from joulelab.twin.workload_progress import RunRequest, Stage, WorkloadModel
 
 NS = 10**9
 GPU = replace(RTX6000, active_w=60.0)
@@ -22,12 +22,12 @@ STAGES = (
     Stage(name="epoch", each="epoch", samples=600, rate=20, busy=0.9, intensity=0.8, cpu=0.2, memory=0.5),
     Stage(name="rest", each="epoch", seconds=5, awake=0.0),
 )
-QUIET = Model(stages=STAGES, epochs=2, parameters={})
+QUIET = WorkloadModel(stages=STAGES, epochs=2, parameters={})
 NOISY = replace(QUIET, time_scatter=0.02, power_scatter=0.03)
 
 
-def run(model: Model = QUIET, ask: Ask | None = None, seed: int = 1, node: Node = NODE) -> Timeline:
-    return lay_out_run(node, model, ask or Ask({}, (0,)), RunTimes(100 * NS, 7.0, 3.0), seed)
+def run(model: WorkloadModel = QUIET, ask: RunRequest | None = None, seed: int = 1, node: Node = NODE) -> Timeline:
+    return lay_out_run(node, model, ask or RunRequest({}, (0,)), RunTimes(100 * NS, 7.0, 3.0), seed)
 
 
 def watts(found: Timeline, point: str, *seconds: float) -> list[float]:
@@ -57,7 +57,7 @@ def test_every_leaf_draws_what_its_stage_asks_for() -> None:
 
 
 def test_points_add_up_as_those_of_a_truth_file(tmp_path) -> None:
-    found = run(NOISY, Ask({}, (0, 1), {0: 150.0, 1: 150.0}))
+    found = run(NOISY, RunRequest({}, (0, 1), {0: 150.0, 1: 150.0}))
     a, b = found.begin_ns, found.close_ns
     leaves = power_curves.list_heating_leaves(NODE.leaves())
     assert found.energy("node.dc", a, b) == pytest.approx(sum(found.energy(p, a, b) for p in [*leaves, "fans"]))
@@ -78,7 +78,7 @@ def test_points_add_up_as_those_of_a_truth_file(tmp_path) -> None:
 
 
 def test_a_cap_holds_the_power_and_takes_time() -> None:
-    free, capped = run(), run(ask=Ask({}, (0,), {0: 120.0}))
+    free, capped = run(), run(ask=RunRequest({}, (0,), {0: 120.0}))
     assert watts(capped, "gpu:0", 20) == [120]
     wanted = 18 + 0.9 * (42 + 0.8 * 200)
     slower = 1 + 0.035 * ((120 / wanted) ** -4 - 1)
@@ -89,18 +89,18 @@ def test_a_cap_holds_the_power_and_takes_time() -> None:
 def test_a_locked_clock_takes_dynamic_power_and_time_but_no_more_than_the_clock() -> None:
     wanted = 18 + 0.9 * (42 + 0.8 * 200)
     for mhz, slower in ((1680, GPU.stretch((18 + 0.64 * (wanted - 18)) / wanted)), (1050, 2.0)):
-        found = run(ask=Ask({}, (0,), clocks={0: mhz}))
+        found = run(ask=RunRequest({}, (0,), clocks={0: mhz}))
         assert watts(found, "gpu:0", 20) == pytest.approx([18 + (mhz / 2100) ** 2 * (wanted - 18)])
         assert (found.end_ns - found.start_ns) / NS == pytest.approx(20 + 60 * slower)
-    both = run(ask=Ask({}, (0,), caps={0: 100.0}, clocks={0: 1680}))
+    both = run(ask=RunRequest({}, (0,), caps={0: 100.0}, clocks={0: 1680}))
     assert watts(both, "gpu:0", 20) == [100], "the stronger one counts"
-    assert both.end_ns == run(ask=Ask({}, (0,), caps={0: 100.0})).end_ns
+    assert both.end_ns == run(ask=RunRequest({}, (0,), caps={0: 100.0})).end_ns
 
 
 def test_a_cap_of_the_cpus_takes_power_and_time_of_what_they_do() -> None:
     stages = (Stage(samples=600, rate=20, cpu=0.8), Stage(samples=60, host_rate=6, cpu=0.8), Stage(seconds=5, cpu=0.8))
-    model, ask = Model(stages=stages, epochs=1, parameters={}), Ask({}, cpu_caps={0: 100.0})
-    free, capped = run(model, Ask({})), run(model, ask)
+    model, ask = WorkloadModel(stages=stages, epochs=1, parameters={}), RunRequest({}, cpu_caps={0: 100.0})
+    free, capped = run(model, RunRequest({})), run(model, ask)
     assert watts(free, "cpu:0", 10) == pytest.approx([140])
     assert watts(capped, "cpu:0", 10, 55) == pytest.approx([100, 100])
     assert watts(capped, "core:0", 10) == pytest.approx([25 + 0.85 * 60])
@@ -146,4 +146,4 @@ def test_a_cold_chip_draws_less() -> None:
 
 def test_nothing_to_do_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to do"):
-        run(Model(stages=(Stage(on="cpu", seconds=3),), epochs=1, parameters={}))
+        run(WorkloadModel(stages=(Stage(on="cpu", seconds=3),), epochs=1, parameters={}))

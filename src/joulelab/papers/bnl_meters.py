@@ -15,12 +15,9 @@ from joulelab.core.clock import NS
 from joulelab.papers.bnl_runs import NODE, done
 from joulelab.study.nodes import TWIN
 from joulelab.twin.timeline import RunTimes, lay_out_run
-from joulelab.twin.virtual.ask import ask_of, model_of
-from joulelab.twin.virtual.bench import Bench
-from joulelab.twin.virtual.families import gain_of
-from joulelab.twin.virtual.slot_measurement import chosen
-from joulelab.twin.virtual.twin import description_of
-from joulelab.twin.virtual.virtual_slot import seed_of
+from joulelab.twin.virtual.cells import find_model, make_request, read_description
+from joulelab.twin.virtual.meters import Bench, choose_meters, find_gain
+from joulelab.twin.virtual.slot import make_seed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -86,16 +83,16 @@ def _seen(study: Study, cell: PlannedCell, slot: str) -> Seen | None:
     node = study.nodes.get(cell.workload.node_type)
     if node is None or node.executor != TWIN:
         return None
-    described, seed = description_of(node), seed_of(study, cell, slot)
-    ask = ask_of(described, node, cell)
-    _, model = model_of(described, cell)
+    described, seed = read_description(node), make_seed(study, cell, slot)
+    ask = make_request(described, node, cell)
+    _, model = find_model(described, cell)
     laid = lay_out_run(described.node, model, ask, RunTimes(0, REST_S, REST_S + 1), seed)
     share, curve = laid.curve(NODE)
     whole_s = (laid.end_ns - laid.start_ns) // NS
     edges = laid.start_ns + NS * np.arange(-REST_S, whole_s + REST_S + 1, dtype=np.int64)
-    read = chosen(described.meters, study.settings_of(cell.workload.name))
+    read = choose_meters(described.meters, study.settings_of(cell.workload.name))
     bench = Bench(laid, ask, seed, study_seed=study.seed)
-    gains = [gain_of(bench, name, one) for name, one in read.items() if one.point == NODE]
+    gains = [find_gain(bench, name, one) for name, one in read.items() if one.point == NODE]
     return Seen(np.asarray(share * np.diff(curve.joules(edges))), next(iter(gains), 0.0))
 
 

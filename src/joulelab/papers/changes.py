@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin.nodefile import parsed
+from joulelab.twin.nodefile import parse_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class Twin:
 
     def description(self) -> Description:
         """Return the node that it describes. Raises ConfigError that names the wrong key and the nearest valid one."""
-        return parsed(self.text, f"node {self.name}", self.changes)
+        return parse_node(self.text, f"node {self.name}", self.changes)
 
     def given(self) -> Description | str:
         """Return what a study is to run on: the twin's name where nothing is changed."""

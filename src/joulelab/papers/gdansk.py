@@ -13,7 +13,7 @@ from joulelab.papers.gdansk_findings import findings
 from joulelab.papers.gdansk_pictures import pictures_of
 from joulelab.papers.gdansk_runs import ALL, CAPPED_W, COUNTS, DEFAULT_W, EDS15, METRICS, Swept, cap_of, swept
 from joulelab.twin.virtual import read_truth
-from joulelab.twin.virtual.slot_truth import FILE as TRUTH
+from joulelab.twin.virtual.slot import FILE as TRUTH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

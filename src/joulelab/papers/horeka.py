@@ -15,7 +15,7 @@ from joulelab.papers.horeka_outside import outside
 from joulelab.papers.horeka_pictures import pictures_of
 from joulelab.papers.horeka_runs import KJ, profiles, ran
 from joulelab.study.nodes import TWIN
-from joulelab.twin.virtual.twin import description_of
+from joulelab.twin.virtual.cells import read_description
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,7 @@ def _idle_w(study: Study) -> float | None:
     kind = study.nodes.get(GPU)
     if kind is None or kind.executor != TWIN or not study.cells():
         return None
-    node = description_of(kind).node
+    node = read_description(kind).node
     heat_w = sum(node.range_w(leaf)[0] for leaf in node.leaves() if not leaf.startswith("core"))
     return float(np.interp(heat_w, *node.to_dc()))
 

@@ -14,10 +14,9 @@ from joulelab.study.nodes import TWIN
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import read_panel_j
 from joulelab.twin.timeline import RunTimes, lay_out_run
-from joulelab.twin.virtual import cluster
-from joulelab.twin.virtual.ask import ask_of, model_of
-from joulelab.twin.virtual.twin import description_of
-from joulelab.twin.virtual.virtual_slot import seed_of
+from joulelab.twin.virtual import meters
+from joulelab.twin.virtual.cells import find_model, make_request, read_description
+from joulelab.twin.virtual.slot import make_seed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -73,12 +72,12 @@ def _laid(study: Study, cell: PlannedCell) -> tuple[list[Timeline], float]:
     node = study.nodes.get(cell.workload.node_type)
     if node is None or node.executor != TWIN:
         return [], 0.0
-    described = description_of(node)
-    _, model = model_of(described, cell)
-    mounted = cluster.mounted_on(described.meters)
-    own_s = cluster.frequency_of(mounted[1]) if mounted else 0.0
-    ask, when = ask_of(described, node, cell), RunTimes(NS * 10**6, idle_s=max(*PERIODS_S, own_s))
-    seeds = [seed_of(study, cell, f"r{k + 1:02d}") for k in range(RUNS)]
+    described = read_description(node)
+    _, model = find_model(described, cell)
+    mounted = meters.find_accounting(described.meters)
+    own_s = meters.read_frequency_s(mounted[1]) if mounted else 0.0
+    ask, when = make_request(described, node, cell), RunTimes(NS * 10**6, idle_s=max(*PERIODS_S, own_s))
+    seeds = [make_seed(study, cell, f"r{k + 1:02d}") for k in range(RUNS)]
     return [lay_out_run(described.node, model, ask, when, seed) for seed in seeds], own_s
 
 

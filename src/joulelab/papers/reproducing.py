@@ -293,12 +293,12 @@ def _worded(cell: PlannedCell) -> str:
 
 def _accounted(study: Study) -> dict[str, str]:
     """Return the point of each node type that a cluster accounts for by job, where one does."""
-    from joulelab.twin.virtual import description_of
+    from joulelab.twin.virtual import read_description
 
     return {
         name: mounted.point
         for name, node in study.nodes.items()
-        for mounted in description_of(node).meters.values()
+        for mounted in read_description(node).meters.values()
         if mounted.family == "slurm"
     }
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from joulelab.twin.nodefile import Description
     from joulelab.twin.replay import Replay
     from joulelab.twin.twin_server import TwinServer
-    from joulelab.twin.workload_progress import Model
+    from joulelab.twin.workload_progress import WorkloadModel
 
 COUNTED = re.compile(r"(\d{1,2})x([A-Za-z]\w*)")
 # What of a GPU is physical; the rest is what NVML tells of it.
@@ -51,7 +51,7 @@ def find_node(name: str) -> Description:
 
     counted = COUNTED.fullmatch(name)
     if counted is None:
-        return nodefile.find(name)
+        return nodefile.find_node(name)
     return nodefile.Description(Node(name=name, gpus=(preset(counted[2].lower()),) * int(counted[1])))
 
 
@@ -60,7 +60,7 @@ def is_node_name(word: str) -> bool:
     from joulelab.core.text import suggest_name
     from joulelab.twin import nodefile
 
-    names = nodefile.own_names()
+    names = nodefile.list_own_nodes()
     if word in names:
         return True
     part = len(word) >= _PART and any(word in name for name in names)
@@ -75,9 +75,9 @@ def list_nodes() -> list[dict[str, Any]]:
     from joulelab.twin import nodefile
 
     rows = []
-    for name in nodefile.own_names():
+    for name in nodefile.list_own_nodes():
         try:
-            found = nodefile.find(name)
+            found = nodefile.find_node(name)
             rows.append({"node": name, "title": found.title, "workloads": list(found.workloads)})
         except ConfigError as error:
             rows.append({"node": name, "title": str(error), "workloads": []})
@@ -167,7 +167,7 @@ def _shown(key: str, value: Any) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _stages(model: Model) -> str:
+def _stages(model: WorkloadModel) -> str:
     """Return the stages of a workload in order, those of an epoch in brackets, and its parameters."""
     parts: list[str] = []
     before = "run"

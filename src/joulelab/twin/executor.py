@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from joulelab.study.refusals import Refusals
 
 SUMMARY = "a node's twin in virtual time: nothing is measured"
-WORKER = "joulelab.twin.virtual.slot_worker"
+WORKER = "joulelab.twin.virtual.slot"
 AHEAD = 2  # slots that a worker has: the one that it runs, and the next
 END_S = 20.0
 SAID_MOST = 2000
@@ -45,30 +45,30 @@ def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str
 
 def read_options(name: str, folder: Path) -> dict[str, Any]:
     """Return the options of a node type by a twin's name, or by the path of a node file. Raises ConfigError."""
-    from joulelab.twin.virtual.twin import options_of
+    from joulelab.twin.virtual.cells import make_options
 
-    return options_of(str(folder / name) if name.endswith(".toml") else name)
+    return make_options(str(folder / name) if name.endswith(".toml") else name)
 
 
 def place_plan(plan: Plan, names: Mapping[str, str]) -> Plan:
     """Return a plan with the named node types on twins. Raises ConfigError."""
-    from joulelab.twin.virtual.twin import replaced
+    from joulelab.twin.virtual.cells import place_on_twins
 
-    return replaced(plan, names)
+    return place_on_twins(plan, names)
 
 
 def check_cells(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> list[str]:
     """Refuse cells that the twins cannot run; return warnings."""
-    from joulelab.twin.virtual import refused
+    from joulelab.twin.virtual.cells import check_cells
 
-    return refused.check_cells(plan, cells, refusals)
+    return check_cells(plan, cells, refusals)
 
 
 def list_remarks(plan: Plan) -> list[str]:
     """List what twins leave out of a study."""
-    from joulelab.twin.virtual.refused import remarks
+    from joulelab.twin.virtual.cells import list_remarks
 
-    return remarks(plan)
+    return list_remarks(plan)
 
 
 class _Worker:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twin.job_notes import LEAD_S, Board, Done, fed
-from joulelab.twin.staged import Staged, model_of
+from joulelab.twin.job_notes import LEAD_S, Board, JobEnd, feed_gpus
+from joulelab.twin.staged import StagedRun, find_model
 from joulelab.twin.truth import Truth
-from joulelab.twin.workload_progress import Ask
+from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,7 +84,7 @@ class Stop:
         return self._event.wait(max(t_ns - monotonic_ns(), 0) / NS)
 
 
-class Runner:
+class JobRunner:
     """Run one job in this process; `report` and `phase` are those of joulelab, `say` prints a line."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Runner:
         gpus = {gpu: truth.node.board(gpu) for gpu in job.gpus}
         self._models = {gpu: replace(one, slowdown=job.slowdown or one.slowdown) for gpu, one in gpus.items()}
 
-    def run(self) -> Done:
+    def run(self) -> JobEnd:
         """Warm up, work, idle again, also where a signal ends it."""
         begin_ns = self._now() + round(LEAD_S * NS)
         try:
@@ -133,16 +133,16 @@ class Runner:
 
     def _warm_up(self, begin_ns: int) -> int:
         watts = {gpu: self._draw_w(gpu, WARM_UP_LOAD * self._job.load) for gpu in self._job.gpus}
-        self._board.put(fed(self._truth.node, watts), begin_ns)
+        self._board.put(feed_gpus(self._truth.node, watts), begin_ns)
         with self._phase("warm-up"):
             end_ns = begin_ns + round(self._job.warm_up_s * NS)
             self._stop.wait_until(end_ns)
         return max(end_ns, self._now()) + round(LEAD_S * NS)
 
-    def _work(self, begin_ns: int) -> Done:
+    def _work(self, begin_ns: int) -> JobEnd:
         if self._stop.signal is not None:
-            return Done(0, begin_ns, begin_ns, self._stop.signal)
-        self._board.put(fed(self._truth.node, self._full_w), begin_ns)
+            return JobEnd(0, begin_ns, begin_ns, self._stop.signal)
+        self._board.put(feed_gpus(self._truth.node, self._full_w), begin_ns)
         self._stop.wait_until(begin_ns)
         last_ns, done, told = begin_ns, 0.0, 0
         with contextlib.ExitStack() as stack:
@@ -160,7 +160,7 @@ class Runner:
                 done += (rate + self._rate(now_ns)) / 2 * (now_ns - last_ns) / NS
                 last_ns = now_ns
                 told = self._tell(told, self._job.work if now_ns == due_ns else math.floor(done))
-        return Done(told, begin_ns, last_ns, self._stop.signal)
+        return JobEnd(told, begin_ns, last_ns, self._stop.signal)
 
     def _tell(self, told: int, done: int) -> int:
         """Report whole steps that are new, and print a line; return how many there are."""
@@ -187,7 +187,7 @@ class Runner:
         return at
 
 
-def visible(truth: Truth, environ: Mapping[str, str], count: int | None, least: int = 1) -> tuple[int, ...]:
+def find_visible_gpus(truth: Truth, environ: Mapping[str, str], count: int | None, least: int = 1) -> tuple[int, ...]:
     """Return the GPUs of a job: the first `count` of CUDA_VISIBLE_DEVICES, or all of it; else the first GPU."""
     known = range(len(truth.node.gpus))
     given = environ.get("CUDA_VISIBLE_DEVICES")
@@ -201,22 +201,22 @@ def visible(truth: Truth, environ: Mapping[str, str], count: int | None, least: 
     return tuple(names[word] for word in words[:wanted])
 
 
-def _pair(text: str) -> tuple[float, float]:
+def _read_pair(text: str) -> tuple[float, float]:
     a, k = (float(part) for part in text.split(","))
     return a, k
 
 
-def _named(text: str) -> tuple[tuple[str, float], ...]:
+def _read_phases(text: str) -> tuple[tuple[str, float], ...]:
     parts = (part.partition("=") for part in text.split(","))
     return tuple((name.strip(), float(share or 1)) for name, _, share in parts)
 
 
-def _setting(text: str) -> tuple[str, float]:
+def _read_setting(text: str) -> tuple[str, float]:
     key, _, value = text.partition("=")
     return key.strip(), float(value)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m joulelab.twin.job", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--gpus", type=int, metavar="N", help="first N of CUDA_VISIBLE_DEVICES (all of it, else one GPU)")
@@ -224,21 +224,39 @@ def _parser() -> argparse.ArgumentParser:
     add("--speed", type=float, default=20.0, help="steps/s on one GPU without a cap (20)")
     add("--batch", type=int, default=64, help="samples per step (64)")
     add("--load", type=float, default=1.0, help="share of dynamic power, above 0 to 1 (1)")
-    add("--slowdown", type=_pair, metavar="A,K", help="t/t0 = 1 + A ((P/P0)^-K - 1) under a cap (by the GPU's model)")
+    add(
+        "--slowdown",
+        type=_read_pair,
+        metavar="A,K",
+        help="t/t0 = 1 + A ((P/P0)^-K - 1) under a cap (by the GPU's model)",
+    )
     add("--scaling", type=float, default=0.97, help="efficiency that each doubling of GPUs leaves (0.97)")
     add("--noise", type=float, default=0.0, help="relative spread of speed between runs (0)")
     add("--seed", type=int, help="draw the noise from this (anew each time)")
     add("--warm-up", type=float, default=0.0, dest="warm_up_s", metavar="S", help="seconds before the work (0)")
-    add("--phases", type=_named, default=(), metavar="NAME[=SHARE],...", help="mark stretches of the work as phases")
+    add(
+        "--phases",
+        type=_read_phases,
+        default=(),
+        metavar="NAME[=SHARE],...",
+        help="mark stretches of the work as phases",
+    )
     add = parser.add_argument_group("a workload that the node's file models, instead of the above").add_argument
     add("--workload", metavar="NAME", help="go through its stages (--gpus 0: on the CPUs)")
     add("--scale", type=float, default=1.0, help="times as long as the model says: 0.01 for a look (1)")
-    add("--set", type=_setting, action="append", default=[], metavar="KEY=NUMBER", help="a parameter of the workload")
+    add(
+        "--set",
+        type=_read_setting,
+        action="append",
+        default=[],
+        metavar="KEY=NUMBER",
+        help="a parameter of the workload",
+    )
     return parser
 
 
 @contextlib.contextmanager
-def _signals(stop: Stop) -> Iterator[None]:
+def _catch_signals(stop: Stop) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     found = {number: signal.signal(number, stop.note) for number in numbers}
     try:
@@ -248,9 +266,9 @@ def _signals(stop: Stop) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> Done:
+def run_job(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> JobEnd:
     """Run the job that the arguments describe. Raises ConfigError."""
-    options = vars(_parser().parse_args(arguments))
+    options = vars(_make_parser().parse_args(arguments))
     path = environ.get("JOULELAB_TWIN")
     if not path or not Path(path).exists():
         raise ConfigError(
@@ -260,18 +278,18 @@ def run(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> Done:
     # The job is a workload: it speaks to joulelab as any user's script does.
     joulelab = importlib.import_module("joulelab")
     stop = Stop()
-    with Truth(Path(path)) as truth, _signals(stop):
-        told: dict[str, Any] = {"report": joulelab.work, "phase": joulelab.phase, "say": _say, "stop": stop}
+    with Truth(Path(path)) as truth, _catch_signals(stop):
+        told: dict[str, Any] = {"report": joulelab.work, "phase": joulelab.phase, "say": _print_line, "stop": stop}
         workload, scale, given = (options.pop(key) for key in ("workload", "scale", "set"))
-        options["gpus"] = visible(truth, environ, options["gpus"], least=0 if workload else 1)
+        options["gpus"] = find_visible_gpus(truth, environ, options["gpus"], least=0 if workload else 1)
         if workload is None:
-            return Runner(truth, Job(**options), **told).run()
+            return JobRunner(truth, Job(**options), **told).run()
         seed = random.getrandbits(32) if options["seed"] is None else options["seed"]
-        ask = Ask(dict(given), options["gpus"])
-        return Staged(truth, model_of(truth.path, workload), ask, scale=scale, seed=seed, **told).run()
+        ask = RunRequest(dict(given), options["gpus"])
+        return StagedRun(truth, find_model(truth.path, workload), ask, scale=scale, seed=seed, **told).run()
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -280,7 +298,7 @@ def _say(line: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a job; end by the signal that ended it."""
     try:
-        done = run(arguments, os.environ)
+        done = run_job(arguments, os.environ)
     except ConfigError as error:
         sys.stderr.write(f"joulelab: {error}\n")
         return 2
@@ -288,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(done.signal, signal.SIG_DFL)
         os.kill(os.getpid(), done.signal)
     seconds = (done.end_ns - done.begin_ns) / NS
-    _say(f"finished {done.steps} steps in {seconds:.3f} s")
+    _print_line(f"finished {done.steps} steps in {seconds:.3f} s")
     return 0
 
 

@@ -35,7 +35,7 @@ _PACKAGE: Final = ("cpu", "core")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobDemand:
     """Hold what a job asks of a node: `watts` of its GPUs if nothing holds them down, and loads (0 to 1) of the rest.
 
     `packages` are the share of time that each is awake, the load of its cores, and that of its memory.
@@ -47,7 +47,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobEnd:
     """Tell what a job did: steps, and from when to when (ns) it worked; `signal` ended it early."""
 
     steps: int
@@ -56,7 +56,7 @@ class Done:
     signal: int | None = None
 
 
-def fed(node: Node, watts: Mapping[int, float]) -> Asked:
+def feed_gpus(node: Node, watts: Mapping[int, float]) -> JobDemand:
     """Return what a job asks whose host does no more than feed its GPUs (W): `CPU_SHARE` of their load."""
     count = len(node.gpus)
     loads = [0.0] * count
@@ -68,10 +68,10 @@ def fed(node: Node, watts: Mapping[int, float]) -> Asked:
         mine = [loads[gpu] for gpu in range(count) if gpu * node.packages // count == package]
         load = CPU_SHARE * sum(mine) / max(len(mine), 1)
         packages[package] = (float(load > 0), load, load)
-    return Asked(watts, sum(loads) / max(count, 1), packages)
+    return JobDemand(watts, sum(loads) / max(count, 1), packages)
 
 
-def folder_of(truth: Truth) -> Path:
+def find_jobs_folder(truth: Truth) -> Path:
     """Return where the notes of a twin's jobs are; a twin that something else moves has none."""
     return truth.path.with_name("jobs")
 
@@ -82,7 +82,7 @@ class Board:
     def __init__(self, truth: Truth) -> None:
         """Take a truth file. Raises ConfigError where its twin takes no jobs."""
         self._truth = truth
-        self._folder = folder_of(truth)
+        self._folder = find_jobs_folder(truth)
         self._note = self._folder / f"{os.getpid()}.json"
         if not self._folder.is_dir():
             raise ConfigError(
@@ -90,7 +90,7 @@ class Board:
                 next="serve it idle: joulelab twin 8xrtx6000 --idle -- CMD",
             )  # fmt: skip
 
-    def put(self, asked: Asked, at_ns: int) -> None:
+    def put(self, asked: JobDemand, at_ns: int) -> None:
         """Let this job ask for something else from `at_ns` on."""
         with self._locked():
             self._write({"owner": identify_process(), **asdict(asked)})

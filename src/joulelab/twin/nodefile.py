@@ -19,7 +19,7 @@ from joulelab.twin.flaws import Flaws, MountedMeter
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
 from joulelab.twin.profile import Profile, parse
 from joulelab.twin.servers.powercap import PowercapFlaws
-from joulelab.twin.workload_progress import Model  # noqa: TC001 - node files are converted by this type
+from joulelab.twin.workload_progress import WorkloadModel  # noqa: TC001 - node files are converted by this type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ class NodeFile:
     gpu: list[dict[str, Any]] | None = None
     profiles: dict[str, str] = field(default_factory=dict)
     powercap: PowercapFlaws = field(default_factory=PowercapFlaws)
-    workloads: dict[str, Model] = field(default_factory=dict)
+    workloads: dict[str, WorkloadModel] = field(default_factory=dict)
     meters: dict[str, MountedMeter] = field(default_factory=dict)
 
 
@@ -65,35 +65,35 @@ class Description:
     node: Node = field(default_factory=Node)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     powercap: PowercapFlaws = field(default_factory=PowercapFlaws)
-    workloads: Mapping[str, Model] = field(default_factory=dict)
+    workloads: Mapping[str, WorkloadModel] = field(default_factory=dict)
     meters: Mapping[str, MountedMeter] = field(default_factory=dict)
     title: str = ""
     calibrated: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
-def own_names() -> list[str]:
+def list_own_nodes() -> list[str]:
     """Return the nodes that come with joulelab."""
     return sorted(entry.name[:-5] for entry in _folder().iterdir() if entry.name.endswith(".toml"))
 
 
-def find(name: str) -> Description:
+def find_node(name: str) -> Description:
     """Return one of joulelab's own nodes by its name, or that of a file (`mine.toml`). Raises ConfigError."""
     if name.endswith(".toml"):
         return _describe(*read_toml(Path(name), "node file"), name)
-    if name not in own_names():
-        raise ConfigError(f"there is no node {name!r}", where="twin", next=suggest_name(name, own_names()))
-    return parsed((_folder() / f"{name}.toml").read_text("utf-8"), f"node {name}")
+    if name not in list_own_nodes():
+        raise ConfigError(f"there is no node {name!r}", where="twin", next=suggest_name(name, list_own_nodes()))
+    return parse_node((_folder() / f"{name}.toml").read_text("utf-8"), f"node {name}")
 
 
 def _folder() -> Traversable:
     return resources.files("joulelab.twin") / "nodes"
 
 
-def parsed(text: str, where: str, changes: Mapping[str, Any] | None = None) -> Description:
+def parse_node(text: str, where: str, changes: Mapping[str, Any] | None = None) -> Description:
     """Read the text of a node file, with some of its tables changed first. Raises ConfigError with all mistakes."""
     _, table = parse_toml(text.encode(), where)
-    return _describe("" if changes else text, merged(table, changes or {}), where)  # a change has no line
+    return _describe("" if changes else text, merge_tables(table, changes or {}), where)  # a change has no line
 
 
 def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
@@ -123,15 +123,15 @@ def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
     )
 
 
-def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with some values changed, tables inside it key by key, lists of tables in each of them."""
     result = dict(table)
     for key, value in changes.items():
         there = result.get(key)
         if isinstance(there, dict) and isinstance(value, dict):
-            result[key] = merged(there, value)
+            result[key] = merge_tables(there, value)
         elif isinstance(there, list) and isinstance(value, dict):
-            result[key] = [merged(each, value) for each in there]
+            result[key] = [merge_tables(each, value) for each in there]
         else:
             result[key] = value
     return result

@@ -13,9 +13,9 @@ import msgspec
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin.job_notes import LEAD_S, Asked, Board, Done
+from joulelab.twin.job_notes import LEAD_S, Board, JobDemand, JobEnd
 from joulelab.twin.timeline import Course
-from joulelab.twin.workload_progress import Ask, Model, Step, check_names, names_used, step_of
+from joulelab.twin.workload_progress import RunRequest, Step, WorkloadModel, check_names, list_used_names, make_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,15 +31,15 @@ AHEAD_S: Final = 0.1
 MOST_SCALE: Final = 1e6
 
 
-def keep(truth: Path, workloads: Mapping[str, Model]) -> None:
+def write_models(truth: Path, workloads: Mapping[str, WorkloadModel]) -> None:
     """Write the workloads of a node beside its truth file, where jobs find them."""
-    _file(truth).write_bytes(msgspec.json.encode(dict(workloads)))
+    _name_file(truth).write_bytes(msgspec.json.encode(dict(workloads)))
 
 
-def model_of(truth: Path, name: str) -> Model:
+def find_model(truth: Path, name: str) -> WorkloadModel:
     """Return how a workload gets on here. Raises ConfigError for one that the node's file does not model."""
     try:
-        known = msgspec.json.decode(_file(truth).read_bytes(), type=dict[str, Model])
+        known = msgspec.json.decode(_name_file(truth).read_bytes(), type=dict[str, WorkloadModel])
     except FileNotFoundError:
         known = {}
     if name not in known:
@@ -52,11 +52,11 @@ def model_of(truth: Path, name: str) -> Model:
     return known[name]
 
 
-def _file(truth: Path) -> Path:
+def _name_file(truth: Path) -> Path:
     return truth.with_name("workloads.json")
 
 
-class Staged:
+class StagedRun:
     """Run one workload in this process, `scale` times as long as the model says, with the scatter of a seed.
 
     `report` and `phase` are those of joulelab, `say` prints a line.
@@ -65,8 +65,8 @@ class Staged:
     def __init__(
         self,
         truth: Truth,
-        model: Model,
-        ask: Ask,
+        model: WorkloadModel,
+        ask: RunRequest,
         *,
         scale: float,
         seed: int,
@@ -83,16 +83,16 @@ class Staged:
         self._truth, self._scale, self._stop, self._now = truth, scale, stop, now
         self._ask = ask
         self._course = Course(truth.node, model, self._ask_now(), seed)
-        idle = [name for name in ask.parameters if name not in names_used(model)]
+        idle = [name for name in ask.parameters if name not in list_used_names(model)]
         if idle:
             say(f"without effect in the model of the workload: {', '.join(idle)}")
-        self._marks = Marks(self._course, report, phase, say)
+        self._marks = StageMarks(self._course, report, phase, say)
         self._wanted = {gpu: self._course.watts(f"gpu:{gpu}") for gpu in ask.gpus}
-        self._widths = [float(width) for width in _differences(self._course)]
+        self._widths = [float(width) for width in _list_widths(self._course)]
         self._slower: dict[object, float] = {}  # by stage, caps and clocks
         self._board = Board(truth)
 
-    def run(self) -> Done:
+    def run(self) -> JobEnd:
         """Go through the stages, idle again, also where a signal ends it."""
         begin_ns = self._now() + round(LEAD_S * NS)
         try:
@@ -100,7 +100,7 @@ class Staged:
         finally:
             self._board.clear(self._now() + round(LEAD_S * NS))
 
-    def _go(self, begin_ns: int) -> Done:
+    def _go(self, begin_ns: int) -> JobEnd:
         count = len(self._widths)
         waiting = deque([(begin_ns, 0)])  # pieces that are planned and not yet begun; `count` is the end
         self._announce(0, begin_ns)
@@ -123,7 +123,7 @@ class Staged:
                     left, since_ns = left - (now_ns - since_ns) / NS / self._lasts_s(last), now_ns
                     marks.progress(1 - left)
         stopped = self._stop.signal is not None
-        return Done(marks.ended, begin_ns, self._now() if stopped else end_ns, self._stop.signal)
+        return JobEnd(marks.ended, begin_ns, self._now() if stopped else end_ns, self._stop.signal)
 
     def _announced(self, planned: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Announce pieces that are due (ns), and return when they really begin.
@@ -136,7 +136,7 @@ class Staged:
                 self._announce(piece, at_ns)
             yield at_ns, piece
 
-    def _ask_now(self) -> Ask:
+    def _ask_now(self) -> RunRequest:
         """Return what the run is given, with the caps and clocks of now."""
         now_ns, truth = self._now(), self._truth
         caps = {gpu: truth.limit_w(gpu, now_ns) for gpu in self._ask.gpus}
@@ -148,7 +148,7 @@ class Staged:
         step, ask = self._course.steps[int(self._course.of[piece])], self._ask_now()
         key = (id(step.stage), *(tuple(limits.items()) for limits in (ask.caps, ask.clocks, ask.cpu_caps)))
         if key not in self._slower:
-            self._slower[key] = step_of(self._truth.node, step.stage, ask).seconds / step.seconds
+            self._slower[key] = make_step(self._truth.node, step.stage, ask).seconds / step.seconds
         return self._scale * self._widths[piece] * self._slower[key]
 
     def _announce(self, piece: int, at_ns: int) -> None:
@@ -160,10 +160,10 @@ class Staged:
         watts = {gpu: float(wanted[piece]) for gpu, wanted in self._wanted.items()}
         loads = (float(course.awake[piece]), float(course.cpu[piece]), float(course.memory[piece]))
         packages = dict.fromkeys(range(self._truth.node.packages), loads)
-        self._board.put(Asked(watts, float(course.host[piece]), packages), at_ns)
+        self._board.put(JobDemand(watts, float(course.host[piece]), packages), at_ns)
 
 
-class Marks:
+class StageMarks:
     """Tell joulelab what a run does: stages of one name and epoch that follow each other are one phase."""
 
     def __init__(
@@ -228,6 +228,6 @@ def _phase_of(step: Step) -> tuple[str, int | None]:
     return step.stage.name, step.epoch
 
 
-def _differences(course: Course) -> list[float]:
+def _list_widths(course: Course) -> list[float]:
     ends = [*course.begins[1:], course.edges[-1]]
     return [float(end - begin) for begin, end in zip(course.begins, ends, strict=True)]

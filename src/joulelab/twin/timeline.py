@@ -16,7 +16,7 @@ from joulelab.core.text import suggest_name
 from joulelab.twin import bounds, power_curves
 from joulelab.twin.flaws import draw_normal
 from joulelab.twin.power_curves import Curve, Pieces, add_curves
-from joulelab.twin.workload_progress import Ask, Model, Step, steps
+from joulelab.twin.workload_progress import RunRequest, Step, WorkloadModel, list_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +36,8 @@ class Course:
     each. `busy`, `awake`, `cpu`, `memory` and `host` are loads (0 to 1) of the pieces. Raises ConfigError.
     """
 
-    def __init__(self, node: Node, model: Model, ask: Ask, seed: int) -> None:
-        self.steps = steps(node, model, ask)
+    def __init__(self, node: Node, model: WorkloadModel, ask: RunRequest, seed: int) -> None:
+        self.steps = list_steps(node, model, ask)
         if not self.steps:
             raise ConfigError("the workload has nothing to do", where="twin", next="see its stages in the node's file")
         self._node, self._gpus = node, ask.gpus
@@ -200,7 +200,7 @@ class RunTimes:
     tail_s: float = 5.0
 
 
-def lay_out_run(node: Node, model: Model, ask: Ask, when: RunTimes, seed: int) -> Timeline:
+def lay_out_run(node: Node, model: WorkloadModel, ask: RunRequest, when: RunTimes, seed: int) -> Timeline:
     """Return one run; the same seed gives the same. Raises ConfigError."""
     course = Course(node, model, ask, seed)
     marks = when.start_ns + np.rint(course.edges * NS).astype(np.int64)
@@ -225,7 +225,7 @@ def _wanted_w(node: Node, leaf: str, course: Course) -> Floats:
     return np.concatenate([[idle_w], course.watts(leaf), [idle_w]])
 
 
-def _hold_down(node: Node, leaf: str, watts: Floats, ask: Ask) -> Floats:
+def _hold_down(node: Node, leaf: str, watts: Floats, ask: RunRequest) -> Floats:
     """Return what a leaf draws (W) of what it wants, under its cap and locked clock."""
     kind, _, text = leaf.partition(":")
     number = int(text or 0)

@@ -15,7 +15,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import find_process, identify_process
 from joulelab.core.text import suggest_name
 from joulelab.twin import servers, staged
-from joulelab.twin.job_notes import folder_of
+from joulelab.twin.job_notes import find_jobs_folder
 from joulelab.twin.model import Node
 from joulelab.twin.servers import nvml
 from joulelab.twin.servers.powercap import PowercapFlaws, PowercapServer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from joulelab.twin.profile import Profile
-    from joulelab.twin.workload_progress import Model
+    from joulelab.twin.workload_progress import WorkloadModel
 
 CONFIG = "JOULELAB_CONFIG"
 # Not servers of a node-level meter.
@@ -136,7 +136,7 @@ class TwinServer:
         follow: bool = False,
         load: Callable[[], float] = machine_load,
         powercap: PowercapFlaws | None = None,
-        workloads: Mapping[str, Model] | None = None,
+        workloads: Mapping[str, WorkloadModel] | None = None,
         wall: Mapping[str, Mapping[str, Any]] | None = None,
         directory: Path | None = None,
         start_ns: int | None = None,
@@ -219,8 +219,8 @@ class TwinServer:
         if ScriptDriver.is_needed(self._profiles):
             return ScriptDriver(self.truth, self._profiles)
         if not self._profiles:
-            folder_of(self.truth).mkdir()
-            staged.keep(self.truth.path, self._workloads)
+            find_jobs_folder(self.truth).mkdir()
+            staged.write_models(self.truth.path, self._workloads)
             return JobDriver(self.truth)
         return None
 

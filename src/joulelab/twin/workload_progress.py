@@ -68,7 +68,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class WorkloadModel:
     """Describe a workload: its stages in order, how often an epoch comes, and the scatter between runs.
 
     `parameters` are those of the real workload where a study does not say otherwise. `time_scatter` and `power_scatter`
@@ -95,7 +95,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RunRequest:
     """Hold what a run is given: parameters, GPUs (none: it runs on the CPUs), and what holds them down.
 
     `caps` (W) and `clocks` (MHz) are by GPU, where there are any; `cpu_caps` (W) by package.
@@ -108,20 +108,20 @@ class Ask:
     cpu_caps: Mapping[int, float] = field(default_factory=dict)
 
 
-def steps(node: Node, model: Model, ask: Ask) -> list[Step]:
+def list_steps(node: Node, model: WorkloadModel, ask: RunRequest) -> list[Step]:
     """Return every stage of a run in order, without scatter. Raises ConfigError for a parameter that is not known."""
     known = {**model.parameters, **ask.parameters}
     device = "gpu" if ask.gpus else "cpu"
-    there = [stage for stage in model.stages if stage.on in ("", device) and _holds(stage, known)]
-    chosen = [_resolved(stage, known) for stage in there]
-    epochs = round(_number(model.epochs, known, "epochs"))
+    there = [stage for stage in model.stages if stage.on in ("", device) and _is_active(stage, known)]
+    chosen = [_resolve_stage(stage, known) for stage in there]
+    epochs = round(_read_number(model.epochs, known, "epochs"))
     bounds.check_run(0.0, epochs * max(sum(stage.each == "epoch" for stage in chosen), 1), f"{epochs} epochs")
     within = [k for k, stage in enumerate(chosen) if stage.each == "epoch"]
     first, last = (within[0], within[-1] + 1) if within else (len(chosen), len(chosen))
     order: list[tuple[Stage, int | None]] = [(stage, None) for stage in chosen[:first]]
     order += [(stage, n) for n in range(1, epochs + 1) for stage in chosen[first:last]]
     order += [(stage, None) for stage in chosen[last:]]
-    each = {id(stage): step_of(node, stage, ask) for stage in chosen}
+    each = {id(stage): make_step(node, stage, ask) for stage in chosen}
     longest = max(each.values(), key=lambda step: step.seconds, default=None)
     if longest is not None:
         bounds.check_run(longest.seconds, 0.0, f"stage {longest.stage.name!r}")
@@ -129,7 +129,7 @@ def steps(node: Node, model: Model, ask: Ask) -> list[Step]:
     return [step for step in made if step.seconds > 0]
 
 
-def step_of(node: Node, stage: Stage, ask: Ask) -> Step:
+def make_step(node: Node, stage: Stage, ask: RunRequest) -> Step:
     """Return what a stage whose numbers are known comes to."""
     samples = float(stage.samples) * float(stage.copies)
     count, batch = max(len(ask.gpus), 1), float(stage.batch)
@@ -148,7 +148,7 @@ def step_of(node: Node, stage: Stage, ask: Ask) -> Step:
     return Step(stage, None, seconds, stage.busy if ask.gpus else 0.0, occupied if ask.gpus else 0.0, done)
 
 
-def slow_gpus(node: Node, busy: float, occupied: float, ask: Ask) -> float:
+def slow_gpus(node: Node, busy: float, occupied: float, ask: RunRequest) -> float:
     """Return how many times as long work on the GPUs takes under caps and locked clocks: the slowest GPU counts."""
     worst = 1.0
     for gpu in ask.gpus:
@@ -158,23 +158,23 @@ def slow_gpus(node: Node, busy: float, occupied: float, ask: Ask) -> float:
     return worst
 
 
-def slow_cpus(node: Node, stage: Stage, ask: Ask) -> float:
+def slow_cpus(node: Node, stage: Stage, ask: RunRequest) -> float:
     """Return how many times as long work on the CPUs takes under their caps: the slowest package counts."""
     wanted_w = float(node.cpu.draws_w(stage.awake, stage.cpu))
     return max((node.cpu.slow_down(wanted_w, cap_w) for cap_w in ask.cpu_caps.values()), default=1.0)
 
 
-def _holds(stage: Stage, known: Mapping[str, float]) -> bool:
+def _is_active(stage: Stage, known: Mapping[str, float]) -> bool:
     name = stage.when.removeprefix("!")
-    return not name or (_number(name, known, stage.name) > 0) != stage.when.startswith("!")
+    return not name or (_read_number(name, known, stage.name) > 0) != stage.when.startswith("!")
 
 
-def _resolved(stage: Stage, known: Mapping[str, float]) -> Stage:
-    seconds, samples, copies, batch = (_number(getattr(stage, key), known, stage.name) for key in NAMING)
+def _resolve_stage(stage: Stage, known: Mapping[str, float]) -> Stage:
+    seconds, samples, copies, batch = (_read_number(getattr(stage, key), known, stage.name) for key in NAMING)
     return replace(stage, seconds=seconds, samples=samples, copies=copies, batch=batch)
 
 
-def _number(value: Number, known: Mapping[str, Any], where: str) -> float:
+def _read_number(value: Number, known: Mapping[str, Any], where: str) -> float:
     if not isinstance(value, str):
         return float(value)
     try:
@@ -189,7 +189,7 @@ def _number(value: Number, known: Mapping[str, Any], where: str) -> float:
     return number
 
 
-def names_used(model: Model) -> set[str]:
+def list_used_names(model: WorkloadModel) -> set[str]:
     """Return the parameters that a model's time and power depend on."""
     named = [getattr(stage, key) for stage in model.stages for key in NAMING]
     found = {text for text in named if isinstance(text, str)} | {stage.when.removeprefix("!") for stage in model.stages}
@@ -198,9 +198,9 @@ def names_used(model: Model) -> set[str]:
     return found - {""}
 
 
-def check_names(model: Model, names: Iterable[str], where: str) -> None:
+def check_names(model: WorkloadModel, names: Iterable[str], where: str) -> None:
     """Refuse parameters that a model does not have, with the nearest that it has. Raises ConfigError."""
-    known = names_used(model) | set(model.parameters)
+    known = list_used_names(model) | set(model.parameters)
     wrong = next((name for name in names if name not in known), None)
     if wrong is not None:
         then = suggest_name(wrong, known) if known else 'give numbers of its stages a name, as in samples = "images"'

@@ -20,7 +20,7 @@ from joulelab.plan.rack.spread import ASSUMED as SPREAD
 from joulelab.store.run_reader import open_run
 from joulelab.twin import power_curves, profile
 from joulelab.twin.model import H100, Cooling, Node
-from joulelab.twin.nodefile import find
+from joulelab.twin.nodefile import find_node
 from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def test_a_speed_becomes_a_power_by_its_cube(tmp_path: Path) -> None:
     assert plan.now.setting == Setting("air", 22.0)
     assert "speed was measured" in plan.notes[0]
     assert any("90 to 97 % efficient, assumed" in note for note in plan.notes)
-    modelled = planned(run, find("bnl-h100").node, fan_rpm=12_000.0)
+    modelled = planned(run, find_node("bnl-h100").node, fan_rpm=12_000.0)
     assert (plan.now.by, modelled.now.by) == ("speed", "model")
     assert option(modelled, "immersion").fans_w.expanded == 0  # there are none
     assert not modelled.now.fans_w.known  # nobody states what those of a model take
@@ -182,7 +182,7 @@ def test_fans_do_not_leave_the_range_that_is_known(tmp_path: Path) -> None:
     assert warm.full_speed
     assert warm.fans_w.value == 700.0
     assert any("fans at full speed do not carry" in text for text in plan.warnings)
-    node = find("bnl-h100").node
+    node = find_node("bnl-h100").node
     assert option(planned(run, node, inlet_c=25.0), "direct-to-chip").fans_w.value == node.cooling.fan_idle_w
 
 
@@ -204,7 +204,7 @@ def test_the_model_says_what_a_twin_with_that_cooling_takes(tmp_path: Path, kind
 
 
 def test_the_model_goes_by_the_course_and_not_by_the_mean(tmp_path: Path) -> None:
-    node = find("bnl-h100").node
+    node = find_node("bnl-h100").node
     one = measured(node_run(tmp_path, lambda s: 8500.0 if s % 10 < 5 else 3000.0, seconds=40.0, idle_w=5750.0))
     supplies = Supplies(node, None)
     load = load_of([one], supplies)
@@ -216,7 +216,7 @@ def test_the_model_goes_by_the_course_and_not_by_the_mean(tmp_path: Path) -> Non
 
 
 def test_full_load_is_that_of_the_calibrated_burn() -> None:
-    node = find("bnl-h100").node
+    node = find_node("bnl-h100").node
     assert full_load_w(node, Supplies(node, None)) == pytest.approx(8460.0, rel=0.01)
     heat = sum(
         min(node.range_w(leaf)[1], 700.0 if leaf.startswith("gpu") else 1e9)
@@ -255,7 +255,7 @@ def test_a_rack_a_year_and_a_facility(tmp_path: Path) -> None:
     [(27.0, None), (34.0, "class A2 is needed"), (38.0, "class A3 is needed"), (4.0, "no class of ASHRAE")],
 )
 def test_inlets_outside_of_a_class_are_warned_of(inlet_c: float, said: str | None) -> None:
-    plan = plan_cooling([], [], find("bnl-h100").node, Given(power_w=3000.0), inlets_c=(inlet_c,))
+    plan = plan_cooling([], [], find_node("bnl-h100").node, Given(power_w=3000.0), inlets_c=(inlet_c,))
     texts = [text for text in plan.warnings if "ASHRAE" in text]
     assert len(texts) == (said is not None)
     assert said is None or said in texts[0]
@@ -269,11 +269,11 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--power is for a node without runs"):
         planned(node_run(tmp_path / "b", fan_w=480.0), power_w=7000.0)
     with pytest.raises(ConfigError, match="too warm"):
-        plan_cooling([], [], find("bnl-h100").node, Given(), inlets_c=(50.0,))
+        plan_cooling([], [], find_node("bnl-h100").node, Given(), inlets_c=(50.0,))
 
 
 def test_plain_data_says_where_each_figure_is_from(tmp_path: Path) -> None:
-    plan = plan_cooling([], [], find("bnl-h100").node, Given())
+    plan = plan_cooling([], [], find_node("bnl-h100").node, Given())
     told = json.loads(json.dumps(plan.to_json(), allow_nan=False))
     assert (told["model"], told["simulated"]) == ("bnl-h100", None)
     assert {o["fans_by"] for o in told["options"]} == {"model"}
@@ -281,5 +281,5 @@ def test_plain_data_says_where_each_figure_is_from(tmp_path: Path) -> None:
     assert told["now"]["cooling"] == "rear-door"
     assert told["now"]["highest_upper_w"] == told["now"]["highest_w"]
     assert told["now"]["fans_beyond_seen"] is False
-    counted = plan_cooling([], [], find("bnl-h100").node, Given(supply_w=70_000.0))
+    counted = plan_cooling([], [], find_node("bnl-h100").node, Given(supply_w=70_000.0))
     assert any("nothing was measured of peaks" in note for note in counted.notes)

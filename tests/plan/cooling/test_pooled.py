@@ -17,7 +17,7 @@ from joulelab.plan.cooling.pooled import flat_load, load_of, own_of, pooled
 from joulelab.plan.cooling.supplies import ASSUMED, EFFICIENCY, Supplies
 from joulelab.plan.rack.guarantee import EFFICIENCIES
 from joulelab.plan.rack.spread import ASSUMED as SPREAD
-from joulelab.twin.nodefile import find
+from joulelab.twin.nodefile import find_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def test_behind_supplies_that_nobody_describes_the_worst_of_them_counts(tmp_path
     assert load.read_w == pytest.approx(4800.0 / EFFICIENCY)
     assert load.upper_w == pytest.approx(4800.0 * UP / EFFICIENCIES[0])
     assert ASSUMED not in load_of([one], KNOWN).mean_w.terms
-    node = find("bnl-h100").node
+    node = find_node("bnl-h100").node
     modelled = load_of([one], Supplies(node, None)).mean_w
     assert modelled.value == pytest.approx(float(np.interp(4800.0, *node.to_ac())), rel=1e-3)
     assert not modelled.known  # nobody states how good a model of supplies is

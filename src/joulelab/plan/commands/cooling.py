@@ -118,10 +118,10 @@ def _read(run: Run) -> tuple[Measured, Seen]:
 def _node(name: str | None, measured: list[Measured]) -> Node | None:
     """Return the node that was named, or the twin that the runs are of. Raises ConfigError."""
     from joulelab.twin.commands import find_node
-    from joulelab.twin.nodefile import own_names
+    from joulelab.twin.nodefile import list_own_nodes
 
     twins = {m.result.twin for m in measured if m.result.twin}
-    if name is None and len(twins) == 1 and (own := twins & set(own_names())):
+    if name is None and len(twins) == 1 and (own := twins & set(list_own_nodes())):
         name = own.pop()
     return None if name is None else find_node(name).node
 

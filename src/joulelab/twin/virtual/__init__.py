@@ -9,8 +9,8 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from joulelab.twin.virtual.slot_truth import read_truth
-from joulelab.twin.virtual.twin import description_of, options_of, replaced
+from joulelab.twin.virtual.cells import make_options, place_on_twins, read_description
+from joulelab.twin.virtual.slot import read_truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Plan, Study
     from joulelab.twin.nodefile import Description
 
-__all__ = ["description_of", "options_of", "read_truth", "replaced", "run_plan", "run_twin_study"]
+__all__ = ["make_options", "place_on_twins", "read_description", "read_truth", "run_plan", "run_twin_study"]
 
 
 def run_twin_study(
@@ -39,7 +39,7 @@ def run_twin_study(
     from joulelab.study.file import read_study
 
     found = read_study(file)
-    plan = replaced(found.plan, twins)
+    plan = place_on_twins(found.plan, twins)
     return run_plan(plan, found.name, folder, seed=found.drawn if seed is None else seed, tell=tell)
 
 

@@ -29,7 +29,7 @@ SAME = (
 )  # fmt: skip
 PARAMETERS = list_notebook_parameters(lstm_load, SAME)
 PRESETS = {
-    "paper": {},
+    "paper": {"copies": "1"},
     "victoria": {key: value for key, value in lstm_load.PRESETS["victoria"].items() if key in SAME},
     "smoke": {key: value for key, value in lstm_load.PRESETS["smoke"].items() if key in SAME},
 }

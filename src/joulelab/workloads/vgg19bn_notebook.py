@@ -29,8 +29,8 @@ SAME = (
 )  # fmt: skip
 PARAMETERS = list_notebook_parameters(vgg19bn_xray, SAME)
 PRESETS = {
-    "paper": {},
-    "paper-250": {"epochs": "250"},
+    "paper": {"repeats": "1"},
+    "paper-250": {"epochs": "250", "repeats": "1"},
     "smoke": {key: value for key, value in vgg19bn_xray.PRESETS["smoke"].items() if key in SAME},
 }
 PROGRAM = describe_notebook(vgg19bn_xray.PROGRAM)

@@ -2,8 +2,8 @@
 
 A reference workload is a module of the package `joulelab.workloads`, or of an outside package by the entry-point group
 of the same name. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, meaning)) and
-`command(parameters) -> argv` (see `WorkloadModule`); it may have `STUDY`, `PRESETS` and `NOTES`. Its name is the
-module's, with `-` for `_`.
+`command(parameters) -> argv` (see `WorkloadModule`); it may have `STUDY`, `PRESETS`, `NOTES` and `PROGRAM`. Its name is
+the module's, with `-` for `_`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class WorkloadModule(Protocol):
     It may also have `STUDY` (a text: who trained it), `PRESETS` (name: changes to the defaults) and `NOTES`
     (lines: corrections to the paper, assumptions); see `get_study`, `get_presets` and `get_notes`. With
     `prepare(parameters) -> argv | None` it names a command that makes its data, to be run before it is measured.
+    `PROGRAM` describes its stages for twins; see `joulelab.study.program`, which finds it.
     """
 
     SUMMARY: str

@@ -7,6 +7,7 @@ it. The file is read piece by piece: all that is kept of a record is where it st
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import zlib
@@ -14,17 +15,17 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import draw_field, import_pillow, make_once, read_image, to_tensor, write_jpegs
-from joulelab.workloads.data.json_records import records
 from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, choose_source, get_cache_folder, name_data
 from joulelab.workloads.models.llama import BEGIN, END
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -112,7 +113,7 @@ class Conversations:
             advice = f"put {FILE} there, and the folders of its images"
             raise ConfigError(f"there is no {FILE}", where=str(folder), next=advice)
         there = _Folders(folder)
-        for begin, end, record in records(self._file):
+        for begin, end, record in list_records(self._file):
             self.total += 1
             if not there.have(self._image(record, self.total)):
                 self.missing += 1
@@ -143,7 +144,26 @@ class Conversations:
         name, turns = record.get("image", ""), record.get("conversations")
         if not isinstance(name, str) or not isinstance(turns, list) or not all(map(_is_turn, turns)):
             raise _no_form(self._file, f"record {number} is no conversation on an image")
-        return name.encode("latin-1").decode("utf-8", "replace")
+        return name
+
+
+def list_records(file: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Give the objects of a JSON array, each with the bytes where it begins and ends. Raises ConfigError.
+
+    The file, a gigabyte, is mapped and not read into memory; only one record at a time is made into objects.
+    """
+    try:
+        with file.open("rb") as opened:
+            whole = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        end = 0
+        for raw in msgspec.json.decode(memoryview(whole), type=list[msgspec.Raw]):
+            text = bytes(raw)
+            begin = whole.find(text, end)
+            end = begin + len(text)
+            yield begin, end, msgspec.json.decode(text, type=dict[str, Any])
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        what = "it is no array of JSON objects"
+        raise ConfigError(what, where=str(file), why=str(error), next="is it whole?") from error
 
 
 def _is_turn(turn: Any) -> bool:

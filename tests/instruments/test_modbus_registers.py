@@ -15,7 +15,7 @@ from joulelab.core.toml_reading import Mistakes
 from joulelab.instruments import open_meter
 from joulelab.instruments.modbus import ModbusMeter
 from joulelab.instruments.modbus.client import Refusal, Request
-from joulelab.instruments.modbus.doctor import explain_answers
+from joulelab.instruments.modbus.doctor import diagnose, explain_answers, find_fitting_settings
 from joulelab.instruments.modbus.profiles import list_profiles, load_profile, parse_profile
 from joulelab.instruments.modbus.registers import (
     BOUNDS,
@@ -296,3 +296,93 @@ def test_the_doctor_finds_the_unit_that_answers_where_others_are_silent():
     entry = {"address": "a", "profile": "sdm630", "unit_id": 4}
     found = explain_answers(Gateway(), read_settings(entry))
     assert "set unit_id = 3" in " ".join(found)
+
+
+JANITZA = {"address": "a", "profile": "janitza", "label": "m"}
+
+
+def make_janitza(power=1380.0, phases=(460.0,) * 3, amperes=(2.0,) * 3, volts=230.0, watt_hours=5e5):
+    values = {19026: power, 19068: watt_hours}
+    for n in range(3):
+        values |= {19000 + 2 * n: volts, 19012 + 2 * n: amperes[n], 19020 + 2 * n: phases[n]}
+    return values
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, ""),
+        ({"power": 460.0, "phases": (460.0, 460.0, -460.0)}, "read-failed.turned-clamp"),
+        ({"phases": (692.0, 693.0, -5.0)}, ""),  # the noise of a phase without load
+        ({"power": 460.0}, "read-failed.phases"),
+        ({"phases": (0.0,) * 3}, ""),  # a device that shows no phases
+        ({"phases": (math.nan, 460.0, 460.0)}, ""),
+        ({"power": 1.38, "phases": (0.46,) * 3}, "read-failed.product"),  # kW taken for W
+        ({"power": 0.0, "phases": (0.0,) * 3}, "read-failed.zero-power"),
+        ({"power": 0.0, "phases": (0.0,) * 3, "amperes": (0.0,) * 3}, ""),  # a node that is off
+        ({"power": 0.0, "phases": (0.0,) * 3, "amperes": (0.0,) * 3, "volts": 0.0}, "read-failed.zero-power"),
+        (
+            {"power": 0.0, "phases": (0.0,) * 3, "amperes": (0.0,) * 3, "volts": 0.0, "watt_hours": 0.0},
+            "read-failed.all-zero",
+        ),
+    ],
+)
+def test_a_power_that_other_values_contradict_is_refused_at_opening_and_a_gap_later(changes, code):
+    device = Device(make_janitza())
+    meter = ModbusMeter(read_settings(JANITZA), device)
+    whole, *phases = meter.streams()
+    device.values = make_janitza(**changes)
+    for stream in phases:
+        meter.read(stream)
+    if not code:
+        assert ModbusMeter(read_settings(JANITZA), device).read(whole) == meter.read(whole)
+        return
+    with pytest.raises(ReadFailed) as caught:
+        ModbusMeter(read_settings(JANITZA), device)
+    assert (caught.value.code, caught.value.where) == (code, "m")
+    assert "its values contradict" in diagnose(JANITZA, caught.value)[0]
+    if code not in ("read-failed.phases", "read-failed.product"):  # later, a step of the load would look the same
+        with pytest.raises(ReadFailed) as caught:
+            meter.read(whole)
+        assert caught.value.code == code
+
+
+@pytest.mark.parametrize("step", range(12, 24))
+def test_a_step_of_the_load_while_opening_is_no_contradiction(step):
+    class Stepping(Device):
+        count = 0
+
+        def read_blocks(self, unit, requests):
+            self.count += 1
+            self.values = make_janitza(9e4, (3e4,) * 3, (130.0,) * 3) if self.count > step else make_janitza()
+            return super().read_blocks(unit, requests)
+
+    assert len(ModbusMeter(read_settings(JANITZA), Stepping({})).streams()) == 4
+
+
+def test_outlets_that_are_off_are_read_unless_all_of_them_show_nothing():
+    rows = [{"name": "power_w", "address": 0, "unit": "W", "each": "outlet"}]
+    rows += [{"name": "voltage_v", "address": 4, "unit": "V", "each": "outlet"}]
+    settings = read_settings({"address": "a", "registers": rows, "outlets": [1, 2], "stride": 8})
+    meter = ModbusMeter(settings, Device({0: 0.0, 4: 0.0, 8: 500.0, 12: 230.0}))
+    assert [meter.read(stream)[0] for stream in meter.streams()] == [0.0, 500.0]
+    with pytest.raises(ReadFailed) as caught:
+        ModbusMeter(settings, Device(dict.fromkeys((0, 4, 8, 12), 0.0)))
+    assert caught.value.code == "read-failed.all-zero"
+
+
+def test_a_setting_under_which_the_power_is_zero_is_no_advice():
+    """W taken for kW: one address further there are the low words of both values, and zeros behind them."""
+    found = dict.fromkeys(range(3050, 3220), 0)
+    found |= dict(zip(range(3059, 3061), words("f", 1380.0), strict=True))
+    found |= dict(zip(range(3203, 3207), words("q", 500_000), strict=True))
+
+    class Meter(Device):
+        def read_blocks(self, unit, requests):
+            return [tuple(found[r.address + n] for n in range(r.size)) for r in requests]
+
+    settings = read_settings({"address": "a", "profile": "pm5000"})
+    assert find_fitting_settings(Meter({}), settings) == []
+    with pytest.raises(ReadFailed) as caught:
+        ModbusMeter(settings, Meter({}))
+    assert caught.value.next.startswith("check unit")

@@ -35,6 +35,8 @@ BMC_LAG_S = 4.0
 NUMBERED = ("gpu", "cpu", "core", "uncore", "dram", "accel", "module", "psu.dc", "psu", "outlet")
 # Scopes without an energy of their own: only states are of these.
 STATES_OF = ("host", "node", "phase", "bank")
+# Beside more than this a power of 0 W is no reading: 0.5 A are 115 VA at 230 V. Less may be filters of idle supplies.
+DRAWS = {"current_a": 0.5, "apparent_va": 115.0}
 # Keys that hold the place of an instrument.
 ADDRESSES = ("address", "resource", "url")
 
@@ -60,6 +62,11 @@ def place(config: Mapping[str, Any], feeds: str, piece: str = "", pieces: int = 
         return {"scope": scope, "parent": None, "sums": "", "parts": 0}
     name = f"{config.get('label') or 'meter'}.{piece}".removesuffix(".")
     return {"scope": f"outlet:{name}", "parent": scope, "sums": scope, "parts": parts}
+
+
+def find_draw(values: Mapping[str, float]) -> str:
+    """Return the current or apparent power that shows a load, in words; empty where there is none."""
+    return next((f"{name} is {values[name]:g}" for name, least in DRAWS.items() if values.get(name, 0.0) > least), "")
 
 
 def feeds_of(config: Mapping[str, Any], default: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.hooks import Missing
 from joulelab.instruments.modbus.client import FINAL, Connection, Refusal
+from joulelab.instruments.modbus.contradictions import CODES, check_agreement, check_reading, check_zeros
 from joulelab.instruments.modbus.doctor import diagnose, find_fitting_settings
 from joulelab.instruments.modbus.profiles import list_profiles
 from joulelab.instruments.modbus.registers import Register, decode_register, find_words, group_registers
@@ -25,6 +26,7 @@ PRIVILEGE = "none on this host; Modbus has no log-in, so the device's network de
 TRIED = "the simulated node, which is served by pymodbus; not on hardware"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
+OPENING_TRIES = 3  # a load that steps between two requests contradicts itself once
 
 __all__ = [
     "CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "list_choices", "open_meter",
@@ -59,9 +61,18 @@ class ModbusMeter:
         self._streams: list[Stream] = []
         self._missing: list[Missing] = []
         self._reads: dict[str, tuple[list[Register | None], list[Request]]] = {}
+        self._phases: dict[str, dict[str, float]] = {}  # the last values of each phase
         try:
             for plan in settings.plans:
                 self._add_stream(plan)
+            for left in reversed(range(OPENING_TRIES)):
+                try:
+                    self._compare_values()
+                    break
+                except ReadFailed as error:
+                    error.where = settings.label
+                    if not left or error.code not in CODES:
+                        raise
         except BaseException:
             self._connection.close()
             raise
@@ -73,8 +84,19 @@ class ModbusMeter:
     def read(self, stream: Stream) -> Sequence[float]:
         """Return the values in SI. Raises ReadFailed."""
         registers, requests = self._reads[stream.name]
+        self._phases.pop(stream.name, None)
         answers = self._read_requests(requests)
-        return [math.nan if r is None else self._decode_value(r, answers) for r in registers]
+        row = [math.nan if r is None else self._decode_value(r, answers) for r in registers]
+        values = dict(zip((c.name for c in stream.channels), row, strict=True))
+        if stream.table == "phases":
+            self._phases[stream.name] = values
+            return row
+        try:
+            check_reading(values, self._phases, is_outlet=any(r is not None and r.each for r in registers))
+        except ReadFailed as error:
+            error.where = self._settings.label
+            raise
+        return row
 
     def missing(self) -> Sequence[Missing]:
         """Return the registers of the profile that this device does not have."""
@@ -95,6 +117,17 @@ class ModbusMeter:
                 return math.nan
             error.where = self._settings.label
             raise
+
+    def _compare_values(self) -> None:
+        """Read all streams, phases first, and compare their values. Raises ReadFailed."""
+        wholes = []
+        for stream in reversed(self._streams):
+            row = self.read(stream)
+            if stream.table != "phases":
+                wholes.append(dict(zip((c.name for c in stream.channels), row, strict=True)))
+        for values in wholes:
+            check_agreement(values, self._phases)
+        check_zeros(wholes)
 
     def _add_stream(self, plan: StreamPlan) -> None:
         """Add a stream with the registers that the device has. Raises JoulelabError if it has no power or energy."""
@@ -140,7 +173,10 @@ class ModbusMeter:
         label = self._settings.label
         fitting = find_fitting_settings(self._connection, self._settings)
         if fitting and fitting[0]:
-            why, advice = f"{first.what}: {first.why}", f"set {fitting[0]}: then all values are plausible"
+            why, advice = (
+                f"{first.what}: {first.why}",
+                f"set {fitting[0]}: then all values are plausible; compare them with its display",
+            )
             what = "the registers are read wrongly"
             return ConfigError(what, where=label, why=why, next=advice, code="config.wrong-order")
         advice = first.next or f"run joulelab doctor {label}"

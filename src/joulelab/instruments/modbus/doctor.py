@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed
 from joulelab.instruments.modbus.client import MEANING, Connection, Refusal
+from joulelab.instruments.modbus.contradictions import CODES
 from joulelab.instruments.modbus.registers import UNITS, Register, decode_register, find_words, group_registers
 from joulelab.instruments.modbus.settings import ModbusSettings, read_settings
 
@@ -34,6 +35,8 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
         settings = read_settings(config)
     except JoulelabError as wrong:
         return [str(wrong)]
+    if error.code in CODES:
+        return [f"The device answers, and its values contradict each other: {error}."]
     connection = Connection(settings.label, settings.host, settings.port, min(settings.timeout_s, REQUEST_S))
     with contextlib.closing(connection):
         found = explain_answers(connection, settings)
@@ -91,8 +94,8 @@ def find_fitting_settings(connection: Connection, settings: ModbusSettings) -> l
 
 
 def _is_plausible(connection: Connection, settings: ModbusSettings) -> bool:
-    """Return whether all values are usual, and some above 0. Raises ReadFailed."""
-    is_above = False
+    """Return whether all values are usual, and a power (of counters only: a counter) is above 0. Raises ReadFailed."""
+    above, kinds = set(), {register.kind for plan in settings.plans for register in plan.registers.values()}
     for plan in settings.plans:
         registers = list(plan.registers.values())
         requests = group_registers(registers, settings.profile.gap, settings.profile.longest)
@@ -102,8 +105,8 @@ def _is_plausible(connection: Connection, settings: ModbusSettings) -> bool:
             low, high = USUAL.get(UNITS[register.unit].si, (-1e9, 1e9))
             if value != 0 and not (low <= value <= high and abs(value) > 1e-6):
                 return False
-            is_above = is_above or (register.kind != "state" and value > 0)
-    return is_above
+            above |= {register.kind} if value > 0 else set()
+    return ("power" if "power" in kinds else "counter") in above
 
 
 def _request_register(connection: Connection, unit: int, register: Register) -> int | str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from joulelab.core.errors import ConfigError
+from joulelab.run.workload_registry import find_workload
 from joulelab.study.program import NAMING, find_program, list_phases
 from joulelab.twin import nodefile
 from joulelab.twin.workload_progress import RunRequest, list_steps
@@ -86,6 +87,17 @@ def test_loaders_that_stay_are_not_started_in_each_epoch() -> None:
 
     assert count() == 2 * 3 + 1
     assert count(worker_starts=0) == 0
+
+
+def test_amounts_are_those_of_the_published_data() -> None:
+    from joulelab.workloads.data import load, xray
+
+    _, numbers = find_program("vgg19bn-xray") or pytest.fail("it has none")
+    for part in ("train", "valid", "test"):
+        assert numbers[f"{part}_samples"] == sum(xray.KNOWN[part])
+    usual = {key: int(text) for key, (text, _) in find_workload("lstm-load").PARAMETERS.items() if text.isdigit()}
+    _, numbers = find_program("lstm-load") or pytest.fail("it has none")
+    assert numbers["windows"] == usual["countries"] * (usual["hours"] - load.SPAN)
 
 
 def test_phases_follow_the_parameters() -> None:

@@ -18,7 +18,7 @@ from tests.workloads.shrinking import ALLOWED, SHRUNKEN, shrink_words
 from joulelab.run import workload_registry
 from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE
 from joulelab.study.file import read_study
-from joulelab.study.program import find_program, list_phases, read_numbers
+from joulelab.study.program import list_marked_phases
 from joulelab.workloads.training import launch
 
 __all__ = ["marked"]
@@ -55,11 +55,7 @@ FIRST = {words[0]: words for words in reversed(CELLS.values()) if words[0] != "b
 
 def list_expected(shrunken: list[str]) -> list[str]:
     """Return the phases that the program of a workload declares for these words, which have all its parameters."""
-    found = find_program(shrunken[0])
-    assert found is not None
-    program, numbers = found
-    given = read_numbers(workload_registry.read_pairs(shrunken[1:], where=shrunken[0]))
-    return list_phases(program, {**numbers, **given})
+    return list_marked_phases(shrunken[0], workload_registry.read_pairs(shrunken[1:], where=shrunken[0]))
 
 
 def list_marked(found: Marked) -> list[str]:

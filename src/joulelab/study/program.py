@@ -89,6 +89,12 @@ def read_numbers(texts: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
+def list_marked_phases(name: str, parameters: Mapping[str, str]) -> list[str]:
+    """Return the phases that a reference workload marks with these parameters; none where it publishes no program."""
+    found = find_program(name)
+    return [] if found is None else list_phases(found[0], {**found[1], **read_numbers(parameters)})
+
+
 def list_phases(program: Program, numbers: Mapping[str, float]) -> list[str]:
     """Return the phases that a program marks with these parameters and amounts, each once, in their order."""
 

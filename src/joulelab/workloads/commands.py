@@ -57,13 +57,14 @@ def ls_command(as_json: bool) -> None:
 @settings_options
 @json_option
 def info_command(workload: str, preset: str | None, given: Pairs, as_json: bool) -> None:
-    """Describe a workload: parameters, presets, notes, command."""
+    """Describe a workload: phases, parameters, presets, notes, command."""
     from joulelab.core.errors import MissingDependency
     from joulelab.run import workload_registry
+    from joulelab.study.program import list_marked_phases
 
     module = workload_registry.find_workload(workload)
     values = _values(workload, module, preset, given)
-    told = _described(workload, module)
+    told = _described(workload, module) | {"phases": list_marked_phases(workload, values)}
     try:
         told |= {"settings": values, "command": module.command(values)}
     except MissingDependency as error:
@@ -229,9 +230,10 @@ def _print_info(told: Mapping[str, Any]) -> None:
 
     needs = told["needs"]
     head = [(told["name"], told["summary"]), ("study", told["study"])]
+    head += [("phases", ", ".join(told["phases"]))]
     head += [("needs", INSTALLED if needs is None else f"{needs['why']}\n-> {needs['next']}")]
     facts = [(key, text) for key, text in head if text]
-    blocks: list[TextBlock] = [list_facts(facts, label_width=max(5, len(told["name"]))), BLANK_LINE, _parameters(told)]
+    blocks: list[TextBlock] = [list_facts(facts, label_width=max(6, len(told["name"]))), BLANK_LINE, _parameters(told)]
     if told["presets"]:
         rows = [(name, _preset(told, values)) for name, values in told["presets"].items()]
         width = max(6, *map(len, told["presets"]))

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 from joulelab.core.errors import ConfigError  # noqa: E402
 from joulelab.workloads import resnet152_cifar10  # noqa: E402
-from joulelab.workloads.data import cifar10, fashion_mnist  # noqa: E402
+from joulelab.workloads.data import pictures  # noqa: E402
 from joulelab.workloads.models.resnet import resnet  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402
 
@@ -50,7 +50,7 @@ def rows(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def binary(tmp_path):
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
-    for n, name in enumerate([*cifar10.TRAIN, *cifar10.TEST]):
+    for n, name in enumerate([*pictures.TRAIN, *pictures.TEST]):
         pixels, labels = rows(6, n)
         (folder / f"{name}.bin").write_bytes(np.hstack([labels[:, None], pixels]).tobytes())
     return folder
@@ -60,14 +60,14 @@ def binary(tmp_path):
 def pickled(tmp_path):
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    for n, name in enumerate([*cifar10.TRAIN, *cifar10.TEST]):
+    for n, name in enumerate([*pictures.TRAIN, *pictures.TEST]):
         pixels, labels = rows(6, n)
         (folder / name).write_bytes(pickle.dumps({b"data": pixels, b"labels": labels.tolist()}, protocol=2))
     return folder
 
 
 def load(folder, **more):
-    return cifar10.open_cifar10(str(folder), train=0, test=0, seed=0, **more)
+    return pictures.open_pictures(str(folder), train=0, test=0, seed=0, **more)
 
 
 def test_both_published_forms_give_the_same(binary, pickled):
@@ -80,7 +80,8 @@ def test_both_published_forms_give_the_same(binary, pickled):
         assert x == y
     pixels, labels = rows(6, 5)
     assert first.test[2][1] == labels[2]
-    back = first.test[2][0] * torch.tensor(cifar10.DEVIATION).view(3, 1, 1) + torch.tensor(cifar10.MEAN).view(3, 1, 1)
+    deviation, mean = (torch.tensor(values).view(3, 1, 1) for values in (pictures.DEVIATION, pictures.MEAN))
+    back = first.test[2][0] * deviation + mean
     assert torch.equal((back * 255).round().byte().flatten(), torch.from_numpy(pixels[2]))
 
 
@@ -128,11 +129,11 @@ def test_the_usual_folders_are_found(form, request, monkeypatch):
 def test_only_checksums_give_the_plain_name(form, request, monkeypatch):
     folder = request.getfixturevalue(form)
     each = tuple(np.bincount(np.concatenate(y), minlength=10).tolist() for y in labels_of(6))
-    monkeypatch.setattr(cifar10, "IMAGES", each)
+    monkeypatch.setattr(pictures, "IMAGES", each)
     assert load(folder).source.name == "cifar-10 (by its counts)"
     if form == "pickled":
-        sums = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in cifar10.PUBLISHED}
-        monkeypatch.setattr(cifar10, "PUBLISHED", sums)
+        sums = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in pictures.PUBLISHED}
+        monkeypatch.setattr(pictures, "PUBLISHED", sums)
         assert load(folder).source.name == "cifar-10"
 
 
@@ -149,17 +150,17 @@ def test_any_number_of_stages_is_taken():
 
 
 def test_a_stand_in_has_as_many_and_says_so():
-    data = cifar10.open_cifar10("synthetic-memory", train=50, test=20, seed=3)
+    data = pictures.open_pictures("synthetic-memory", train=50, test=20, seed=3)
     assert (len(data.train), len(data.test)) == (50, 20)
     assert (data.source.name, data.source.real) == ("synthetic-memory", False)
     with pytest.raises(ConfigError, match="give data=synthetic-memory"):
-        cifar10.open_cifar10("synthetic-files", train=50, test=20, seed=3)
+        pictures.open_pictures("synthetic-files", train=50, test=20, seed=3)
 
 
-@pytest.mark.skipif(not fashion_mnist.FOLDER.is_dir(), reason="apt-get install dataset-fashion-mnist")
+@pytest.mark.skipif(not pictures.FASHION_FOLDER.is_dir(), reason="apt-get install dataset-fashion-mnist")
 class TestFashion:
     def test_all_of_it_is_read(self):
-        data = fashion_mnist.open_fashion_mnist()
+        data = pictures.read_fashion_mnist()
         assert (len(data.train), len(data.test)) == (60_000, 10_000)
         assert (data.source.name, data.source.real) == ("fashion-mnist", True)
         labels = np.bincount([data.test[k][1] for k in range(0, 10_000, 10)], minlength=10)
@@ -171,4 +172,4 @@ class TestFashion:
 
 def test_fashion_that_is_not_installed_says_how(tmp_path):
     with pytest.raises(ConfigError, match="apt-get install dataset-fashion-mnist"):
-        fashion_mnist.open_fashion_mnist(tmp_path)
+        pictures.read_fashion_mnist(tmp_path)

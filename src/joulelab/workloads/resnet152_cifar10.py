@@ -97,20 +97,16 @@ def task(given: Mapping[str, str]) -> Task:
     """Describe the training."""
     import torch
 
-    from joulelab.workloads.data import cifar10, fashion_mnist
-    from joulelab.workloads.data.pictures import move_pictures, resize_pictures
+    from joulelab.workloads.data.pictures import CLASSES, SIZE, move_pictures, open_pictures, resize_pictures
     from joulelab.workloads.models.resnet import resnet
     from joulelab.workloads.training import classifying
     from joulelab.workloads.training.training_task import Task
 
-    depths, stem, classes = _read(given), given["stem"], cifar10.CLASSES
+    depths, stem, classes = _read(given), given["stem"], CLASSES
     train, test = int(given["train_samples"]), int(given["test_samples"])
-    if given["data"] == fashion_mnist.NAME:
-        data = fashion_mnist.open_fashion_mnist(train=train, test=test)
-    else:
-        data = cifar10.open_cifar10(given["data"], train=train, test=test, seed=int(given["seed"]))
+    data = open_pictures(given["data"], train=train, test=test, seed=int(given["seed"]))
     pixels, augment = int(given["pixels"]), given["augment"]
-    own = 0 if augment == "device" or pixels == cifar10.SIZE else pixels  # what the loading processes enlarge to
+    own = 0 if augment == "device" or pixels == SIZE else pixels  # what the loading processes enlarge to
     data = replace(
         data,
         train=data.train.with_changes(changed=augment == "cpu", size=own),

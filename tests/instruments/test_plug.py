@@ -176,8 +176,8 @@ def test_configuration_that_does_not_fit(served):
     for wrong, code, words in (
         ({"kind": "kasa"}, "config.wrong-value", "shelly, tasmota"),
         ({"kind": None}, "config.wrong-value", "shelly, tasmota"),
-        ({"channel": 5}, "unavailable.channel", "em1:0, em1:1"),
-        ({}, "unavailable.channel", "em1:0, em1:1"),
+        ({"channel": 5}, "unavailable.channel", '"em1:0", "em1:1"'),
+        ({}, "unavailable.channel", '"em1:0", "em1:1"'),
         ({"channel": -1}, "config.wrong-value", "0, 1"),
         ({"via": "coap"}, "config.wrong-value", "http, mqtt"),
         ({"via": "mqtt"}, "config.no-topic", "topic"),
@@ -223,7 +223,7 @@ def test_answers_without_a_reading_are_refused():
     assert read_switch()[:2] == (412.3, 1000.123 * 3600)
     assert math.isnan(read_switch(pf=None)[3])
     assert math.isnan(read_switch(aenergy=None)[1])
-    for wrong in (None, "412", True, -3.0, 1e9, math.inf):
+    for wrong in (None, "412", True, -1e9, 1e9, math.inf):
         with raises_code("read-failed.wrong-answer"):
             read_switch(apower=wrong)
     with raises_code("read-failed.wrong-answer"):
@@ -244,6 +244,40 @@ def test_answers_without_a_reading_are_refused():
     for channel, answer in ((None, two), (2, two), (1, SENSOR)):
         with raises_code("unavailable.channel"):
             client.parse_tasmota(answer, channel)
+
+
+def test_a_power_that_the_plug_contradicts_is_no_reading():
+    for power, more, code in (
+        (-3.0, {}, "read-failed.turned-clamp"),
+        (0.0, {"current": 2.0}, "read-failed.zero-power"),
+        (0, {"current": None, "aprtpower": 460.0}, "read-failed.zero-power"),
+    ):
+        with raises_code(code) as caught:
+            client.parse_shelly({"switch:0": SWITCH | {"apower": power} | more}, "switch:0")
+        assert caught.value.next
+    off = SWITCH | {"apower": 0.0, "current": 0.2}  # the filter of an idle supply
+    assert client.parse_shelly({"switch:0": off}, "switch:0").values[0] == 0
+    with raises_code("read-failed.turned-clamp"):
+        client.parse_tasmota({"ENERGY": {"Power": -450, "Total": 5.0}}, None)
+    # Totals of two channels are not those of one power.
+    assert math.isnan(client.parse_tasmota({"ENERGY": {"Power": 300, "Total": [1.5, 2.5]}}, None).values[1])
+    assert client.parse_tasmota({"ENERGY": {"Power": [300], "Total": [1.5]}}, None).values[1] == 1.5 * 3.6e6
+
+
+def test_components_of_one_number_are_chosen_by_name():
+    status = {"switch:0": SWITCH, "em1:0": {"act_power": 400.0}, "em1data:0": {"total_act_energy": 1.0}}
+    for channel, words in ((None, "2 channels measure"), (0, "2 channels measure"), (1, "channel 1 measures no")):
+        with raises_code("unavailable.channel") as caught:
+            client.find_shelly_component(status, channel)
+        assert words in caught.value.what
+        assert '"em1:0", "switch:0"' in caught.value.next
+    assert client.find_shelly_component(status, "em1:0") == "em1:0"
+    entry = {"address": "a", "kind": "shelly", "channel": "em1:0"}
+    plug.check(entry)
+    with raises_code("config.wrong-value"):
+        plug.check(entry | {"kind": "tasmota"})
+    with raises_code("config.wrong-value"):
+        plug.check(entry | {"channel": "em2:0"})
 
 
 TOKENS = (b"null", b"true", b'"12"', b"-1", b"1e999", b"NaN", b"{}", b"[]", b"7", b"\xff", b"")
@@ -279,7 +313,7 @@ def test_malformed_answers_never_give_a_wrong_number(kind, rounds):
             found = doc.get("StatusSNS", doc)["ENERGY"]
             watts, total, scale = found["Power"], found.get("Total"), 3.6e6
             watts = watts[0] if isinstance(watts, list) else watts
-            total = total[0] if isinstance(total, list) and total else total
+            total = (total[0] if len(total) == 1 else None) if isinstance(total, list) else total
         assert type(watts) in (int, float)
         power_w, energy_j, *_ = reading.values
         assert power_w == watts >= 0

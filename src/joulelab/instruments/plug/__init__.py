@@ -24,7 +24,7 @@ TRIED = "the simulated node and a real MQTT broker; not on hardware"
 CONFIG = wall.COMMON | {
     "address": "plug: HOST or HOST:PORT; with via = mqtt the broker (port 1883)",
     "kind": "shelly or tasmota",
-    "channel": "number of the switch or clamp, if the plug has several",
+    "channel": "number of the switch or clamp, if the plug has several; of a Shelly with both its name (em1:0)",
     "via": "http, or mqtt for a Tasmota that publishes (http)",
     "topic": "topic of the plug, with via = mqtt",
     "update_s": "how often it publishes (TelePeriod), with via = mqtt (10)",
@@ -52,7 +52,8 @@ class PlugSettings:
             raise ConfigError(what, where=f"meter {label}", next=advice, code="config.wrong-value")
         self.kind: str = read_choice(label, config, "kind", tuple(COUNTER_S))
         self.via: str = read_choice(label, config, "via", ("http", "mqtt"), "http")
-        self.channel: int | None = read_choice(label, config, "channel", (None, *range(8)))
+        names = [f"{part}:{n}" for part in plugs.SHELLY_COMPONENTS for n in range(8)] if self.kind == "shelly" else []
+        self.channel: int | str | None = read_choice(label, config, "channel", (None, *range(8), *names))
         self.topic = text(label, config, "topic") or ""
         if self.via == "mqtt" and (self.kind != "tasmota" or not self.topic or set(self.topic) & set("+#")):
             what, advice = (
@@ -122,7 +123,7 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
         return found
     if isinstance(error, Denied):
         return [*found, "It answers, and refuses the user or the password."]
-    if isinstance(error, Unavailable) and error.code != Unavailable.code:
+    if error.code in plugs.CONTRADICTED or (isinstance(error, Unavailable) and error.code != Unavailable.code):
         return [*found, f"It answers, but {error.what}; {error.next}."]
     other = "tasmota" if settings.kind == "shelly" else "shelly"
     return [*found, f'It does not answer as a {settings.kind} with a meter does: {error}. Is it kind = "{other}"?']

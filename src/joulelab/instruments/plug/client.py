@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Denied, MissingDependency, ReadFailed, Unavailable
 from joulelab.instruments.http import parse_json
+from joulelab.instruments.wall import find_draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ SHELLY_COMPONENTS = {
     "pm1": ("apower", "aprtpower", "pm1", "aenergy.total"),
     "em1": ("act_power", "aprt_power", "em1data", "total_act_energy"),
 }
+CONTRADICTED = ("read-failed.turned-clamp", "read-failed.zero-power")
 MESSAGE_BYTES = 65_536
 KEEPALIVE_S = 15
 STALE_PERIODS = 3  # without a message, after which a plug that publishes has no reading
@@ -45,7 +47,7 @@ class PlugReading:
 class HttpPlug:
     """Query a plug over HTTP."""
 
-    def __init__(self, client: HttpClient, kind: str, channel: int | None, login: Mapping[str, str]) -> None:
+    def __init__(self, client: HttpClient, kind: str, channel: int | str | None, login: Mapping[str, str]) -> None:
         """Find the component of a Shelly that measures. Raises MeterError."""
         self._client, self._kind, self._channel, self._login = client, kind, channel, login
         self._component = find_shelly_component(self._query_status(), channel) if kind == "shelly" else ""
@@ -71,7 +73,7 @@ class PublishingTasmota:
     """Take the readings that a Tasmota publishes; it is queried once, at the start."""
 
     def __init__(
-        self, listener: MqttListener, topic: str, channel: int | None, update_s: float, timeout_s: float
+        self, listener: MqttListener, topic: str, channel: int | str | None, update_s: float, timeout_s: float
     ) -> None:
         self._listener, self._topic, self._channel, self._update_s = listener, topic, channel, update_s
         listener.publish_message(f"cmnd/{topic}/STATUS", "10")
@@ -92,7 +94,7 @@ class PublishingTasmota:
         self._listener.close_connection()
 
 
-def find_shelly_component(status: Any, channel: int | None) -> str:
+def find_shelly_component(status: Any, channel: int | str | None) -> str:
     """Return the component that measures a channel (switch:0, em1:1). Raises ReadFailed, Unavailable."""
     if not isinstance(status, dict):
         raise _refuse_answer("a status that is no object")
@@ -106,9 +108,9 @@ def find_shelly_component(status: Any, channel: int | None) -> str:
     if not found:
         why, advice = "no switch, pm1 or em1 with power", "use one with a meter"
         raise Unavailable("this Shelly measures no power", why=why, next=advice, code="unavailable.no-power")
-    fitting = [name for name in found if channel is None or name.endswith(f":{channel}")]
+    fitting = [name for name in found if channel is None or name == channel or name.endswith(f":{channel}")]
     if len(fitting) != 1:
-        raise _refuse_channel(channel, sorted(found))
+        raise _refuse_channel(channel, [f'"{name}"' for name in sorted(found)], len(fitting))
     return fitting[0]
 
 
@@ -129,7 +131,7 @@ def parse_shelly(status: Any, component: str) -> PlugReading:
     return _make_reading([found.get(key) for key in keys], total, 3600.0)
 
 
-def parse_tasmota(answer: Any, channel: int | None) -> PlugReading:
+def parse_tasmota(answer: Any, channel: int | str | None) -> PlugReading:
     """Return the reading in a status or sensor message of a Tasmota. Raises ReadFailed, Denied, Unavailable."""
     if isinstance(answer, dict) and "WARNING" in answer:
         why, advice = "it wants a user and a password", "check user and password of its web page"
@@ -143,14 +145,14 @@ def parse_tasmota(answer: Any, channel: int | None) -> PlugReading:
         raise _refuse_answer("no ENERGY")
 
     powers = energy.get("Power")
-    count = len(powers) if isinstance(powers, list) else 1
-    if (count > 1 and channel is None) or (channel or 0) >= max(count, 1):
-        raise _refuse_channel(channel, range(count))
+    count, number = len(powers) if isinstance(powers, list) else 1, int(channel or 0)
+    if (count > 1 and channel is None) or number >= max(count, 1):
+        raise _refuse_channel(channel, range(count), 0 if number >= count else count)
 
     def pick_value(key: str) -> Any:
         value = energy.get(key)
-        if isinstance(value, list):
-            return value[channel or 0] if (channel or 0) < len(value) else None
+        if isinstance(value, list):  # of as many channels as there are powers, or it belongs to others
+            return value[number] if number < len(value) == count else None
         return value if count == 1 or key == "Voltage" else None  # one total for several channels is no channel's
 
     keys = ("Power", "ApparentPower", "Factor", "Voltage", "Current")
@@ -159,6 +161,10 @@ def parse_tasmota(answer: Any, channel: int | None) -> PlugReading:
 
 def _make_reading(values: Sequence[Any], total: Any, joules: float) -> PlugReading:
     """Make a reading of W, VA, power factor, V, A and a total in units of `joules`. Raises ReadFailed."""
+    if type(values[0]) in (int, float) and -HIGHEST_W <= values[0] < 0:
+        advice = "turn the clamp around, or take what feeds in off this plug"
+        why = f"its power is {values[0]:g} W"
+        raise ReadFailed("the plug measures feed-in", why=why, next=advice, code="read-failed.turned-clamp")
     limits = (HIGHEST_W, HIGHEST_W, 1.0, 1000.0, 1000.0)
     power, *others = (_read_number(value, limit) for value, limit in zip(values, limits, strict=True))
     energy = _read_number(total, 3.6e12 / joules)
@@ -166,6 +172,9 @@ def _make_reading(values: Sequence[Any], total: Any, joules: float) -> PlugReadi
     for name, given, value in (("power", values[0], power), ("energy", total, energy)):
         if math.isnan(value) and (given is not None or name == "power"):
             raise _refuse_answer(f"{name} is {given!r}"[:60])
+    if power == 0 and (drawn := find_draw({"apparent_va": others[0], "current_a": others[3]})):
+        advice = "calibrate the plug, or use another"
+        raise ReadFailed("the plug shows 0 W to a load", why=f"its {drawn}", next=advice, code="read-failed.zero-power")
     step_j = 3600.0 if total is None else joules * _find_step(total)
     return PlugReading((power, joules * energy, *others), (_find_step(values[0]), step_j))
 
@@ -182,8 +191,8 @@ def _find_step(value: float) -> float:
     return 10.0 ** -len(digits.partition(".")[2]) if "e" not in digits and not digits.endswith(".0") else 1.0
 
 
-def _refuse_channel(channel: int | None, channels: Sequence[object]) -> Unavailable:
-    what = "several channels measure power" if channel is None else f"channel {channel} measures no power"
+def _refuse_channel(channel: int | str | None, channels: Sequence[object], fitting: int) -> Unavailable:
+    what = f"{fitting} channels measure power" if fitting else f"channel {channel} measures no power"
     advice = f"set channel: the plug has {', '.join(map(str, channels))}"
     return Unavailable(what, next=advice, code="unavailable.channel")
 

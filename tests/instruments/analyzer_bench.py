@@ -10,8 +10,7 @@ from joulelab.core.errors import ReadFailed
 from joulelab.instruments import analyzer
 from joulelab.instruments.analyzer import client as scpi
 from joulelab.instruments.analyzer.settings import read_settings
-from joulelab.twin.servers._scpi import Instrument
-from joulelab.twin.servers._scpi_readings import AnalyzerFlaws
+from joulelab.twin.servers._scpi import AnalyzerFlaws, Instrument
 
 CHANNELS = [
     "power_w", "energy_j", "voltage_v", "current_a", "apparent_va", "power_factor", "frequency_hz", "age_s", "missed",

@@ -11,7 +11,7 @@ from tests.remote.child import Meter, children
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.twin import profile
 from joulelab.twin.model import Node
-from joulelab.twin.servers._scpi_readings import AnalyzerFlaws
+from joulelab.twin.servers._scpi import AnalyzerFlaws
 from joulelab.twin.servers.analyzer import serve
 from joulelab.twin.truth import Truth
 

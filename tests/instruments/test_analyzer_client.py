@@ -19,8 +19,7 @@ from tests.waiting import until
 
 from joulelab.instruments import analyzer
 from joulelab.instruments.analyzer import client as scpi
-from joulelab.twin.servers._scpi import Instrument
-from joulelab.twin.servers._scpi_readings import AnalyzerFlaws
+from joulelab.twin.servers._scpi import AnalyzerFlaws, Instrument
 from joulelab.twin.servers.analyzer import serve
 
 

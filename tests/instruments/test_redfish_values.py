@@ -19,8 +19,7 @@ from joulelab.instruments.redfish.values import Field
 from joulelab.instruments.redfish.walk import Resource, Walker, find_link
 from joulelab.twin.model import H100, Node
 from joulelab.twin.servers import redfish
-from joulelab.twin.servers._redfish_shown import VENDORS, Shown
-from joulelab.twin.servers._redfish_trees import tree
+from joulelab.twin.servers._redfish_trees import VENDORS, RedfishReadings, build_tree
 from joulelab.twin.truth import Truth
 
 LENOVO = {
@@ -304,10 +303,10 @@ def test_a_service_whose_resources_are_broken_is_opened_right_or_refused(tmp_pat
     """Wrong: an error that is not ours, or a node power that is neither the true one nor what was put there."""
     draw, opened = random.Random(5), 0
     with Truth.create(tmp_path / "truth", Node(gpus=(H100,)), start_ns=monotonic_ns() - 100 * NS) as truth:
-        watts = Shown(truth, redfish.FLAWS).watts("node.ac")
+        watts = RedfishReadings(truth, redfish.FLAWS).watts("node.ac")
         services = {}
         for vendor in VENDORS:
-            served = tree(vendor, Shown(truth, replace(redfish.FLAWS, vendor=vendor)))
+            served = build_tree(vendor, RedfishReadings(truth, replace(redfish.FLAWS, vendor=vendor)))
             services[vendor] = json.dumps({path: body() for path, body in served.items()})
     for _ in range(rounds):
         docs = json.loads(services[draw.choice(VENDORS)])

@@ -13,9 +13,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.twin import profile
 from joulelab.twin.model import Node
-from joulelab.twin.servers._scpi import Instrument, NotYet
-from joulelab.twin.servers._scpi_language import units
-from joulelab.twin.servers._scpi_readings import AnalyzerFlaws, digits, stepped
+from joulelab.twin.servers._scpi import AnalyzerFlaws, Instrument, NotYet, format_digits, round_to_range, split_message
 from joulelab.twin.servers.analyzer import serve
 from joulelab.twin.truth import Truth
 
@@ -43,17 +41,17 @@ class Bench:
 
 
 def test_digits():
-    assert digits(230.0, 5) == "230.00E+00"
-    assert digits(4478.28, 5) == "4.4783E+03"
-    assert digits(0.98, 5) == "980.00E-03"
-    assert digits(0, 5) == "0.0000E+00"
-    assert digits(-12.5, 5) == "-12.500E+00"
-    assert stepped(4478.28, 30_000) == 4478.0
-    assert stepped(447.828, 1500) == pytest.approx(447.8)
+    assert format_digits(230.0, 5) == "230.00E+00"
+    assert format_digits(4478.28, 5) == "4.4783E+03"
+    assert format_digits(0.98, 5) == "980.00E-03"
+    assert format_digits(0, 5) == "0.0000E+00"
+    assert format_digits(-12.5, 5) == "-12.500E+00"
+    assert round_to_range(4478.28, 30_000) == 4478.0
+    assert round_to_range(447.828, 1500) == pytest.approx(447.8)
 
 
 def test_messages():
-    first, second, third = units(":NUM:NORM:NUM 2;item1 U,1;*OPC?")
+    first, second, third = split_message(":NUM:NORM:NUM 2;item1 U,1;*OPC?")
     assert first.words == ("NUM", "NORM", "NUM")
     assert (second.words, second.data) == (("NUM", "NORM", "ITEM1"), "U,1")
     assert (third.words, third.asks) == (("*OPC",), True)

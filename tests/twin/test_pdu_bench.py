@@ -11,9 +11,8 @@ from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin import profile
 from joulelab.twin.model import Node
 from joulelab.twin.servers import pdu
-from joulelab.twin.servers._pdu_bench import Bench
-from joulelab.twin.servers._pdu_feeder import Feeder
-from joulelab.twin.servers._pdu_trees import MAKERS
+from joulelab.twin.servers._pdu_trees import MAKERS, PduBench
+from joulelab.twin.servers.pdu import Feeder
 from joulelab.twin.truth import Truth
 
 
@@ -23,7 +22,7 @@ def test_counter_wraps_and_resets(tmp_path):
     with Truth.create(tmp_path / "truth", Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
 
         def shown(**changes):
-            return MAKERS["sentry4"][0](Bench(truth, replace(flaws, **changes)))[wh]()[1]
+            return MAKERS["sentry4"][0](PduBench(truth, replace(flaws, **changes)))[wh]()[1]
 
         assert shown() == 10
         assert shown(modulus_j=28_800.0) == 2

@@ -14,8 +14,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.twin import profile
 from joulelab.twin.model import H100, Node
 from joulelab.twin.servers import redfish
-from joulelab.twin.servers._redfish_shown import VENDORS, Shown
-from joulelab.twin.servers._redfish_trees import tree
+from joulelab.twin.servers._redfish_trees import VENDORS, RedfishReadings, build_tree
 from joulelab.twin.truth import Truth
 
 CURL = shutil.which("curl")
@@ -118,7 +117,7 @@ def test_flaws_show(serve, tmp_path):
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_every_link_of_every_maker_leads_somewhere(truth, vendor):
-    served = tree(vendor, Shown(truth, replace(redfish.FLAWS, vendor=vendor)))
+    served = build_tree(vendor, RedfishReadings(truth, replace(redfish.FLAWS, vendor=vendor)))
 
     def links(found):
         if isinstance(found, dict):
@@ -139,10 +138,10 @@ def test_every_link_of_every_maker_leads_somewhere(truth, vendor):
 
 def test_updates_windows_steps_wrap_and_reset(truth):
     flaws = replace(redfish.FLAWS, period_s=5.0, quantum_w=10.0, quantum_j=3600.0, modulus_j=7200.0, base_j=0.0)
-    shown = Shown(truth, flaws)
+    shown = RedfishReadings(truth, flaws)
     assert shown.watts("node.ac") % 10 == 0
     assert shown.joules("node.ac") in (0.0, 3600.0)
     assert shown.kwh("node.ac") in (0.0, 0.001)
     assert shown.interval() == "PT5S"
-    fresh = Shown(truth, replace(redfish.FLAWS, reset_at_s=99.0))
+    fresh = RedfishReadings(truth, replace(redfish.FLAWS, reset_at_s=99.0))
     assert fresh.joules("node.ac") < 1e6

@@ -11,7 +11,7 @@ import pytest
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.twin import profile
 from joulelab.twin.model import A100, FULL_RPM, H100, RTX6000, Cooling, Node
-from joulelab.twin.servers._redfish_shown import RedfishFlaws, Shown
+from joulelab.twin.servers._redfish_trees import RedfishFlaws, RedfishReadings
 from joulelab.twin.servers.bmc import FLAWS, Bmc
 from joulelab.twin.truth import Truth
 
@@ -103,7 +103,7 @@ def test_bmcs_show_the_same_fans_and_temperatures(tmp_path: Path) -> None:
         assert sensors["GPU1 Temp"].read() == pytest.approx(55)
         assert sensors["GPU2 Temp"].read() == pytest.approx(32), "at rest"
         assert sensors["Fan 3"].read() == pytest.approx(node.cooling.rpm(fans_w))
-        assert Shown(truth, RedfishFlaws()).fan_rpm(0) == round(node.cooling.rpm(fans_w))
+        assert RedfishReadings(truth, RedfishFlaws()).fan_rpm(0) == round(node.cooling.rpm(fans_w))
 
 
 def test_fans_turn_by_the_cube_root_of_their_power() -> None:

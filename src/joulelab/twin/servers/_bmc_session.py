@@ -26,10 +26,10 @@ SUITES = {3: ((1, 1, 1), hashlib.sha1, 12), 17: ((3, 4, 1), hashlib.sha256, 16)}
 INVALID_ROLE, UNKNOWN_NAME, BAD_INTEGRITY, NO_SUITE = 0x0A, 0x0D, 0x0F, 0x11
 OPEN_REQUEST = 0x10
 IDLE_S = 60.0
-USER = 2
+USER_NUMBER = 2
 
 
-class Answers(Protocol):
+class BmcAnswers(Protocol):
     """Answer commands, and say whether and when packets are answered at all."""
 
     def answer(self, netfn: int, command: int, data: bytes, privilege: int) -> tuple[int, bytes]:
@@ -52,7 +52,7 @@ class BmcSession(serversession.ServerSession):  # type: ignore[misc]
     _role = 0
     _name = b""
     _allowed = 0
-    _privilege = USER
+    _privilege = USER_NUMBER
     _rm = _rc = b""
     seen_ns = 0
 
@@ -133,7 +133,7 @@ class BmcSession(serversession.ServerSession):  # type: ignore[misc]
         self.aeskey = b"" if key is None else self._mac(key, b"\x02" * 20)[:16]
         self.confalgo, self.integrityalgo = int(key is not None), int(key is not None)
         self.sequencenumber, self.sessionid = sequence, sessionid
-        self._privilege = USER
+        self._privilege = USER_NUMBER
 
     def _refuse(self, kind: str, tag: int, status: int) -> None:
         self._say(kind, bytes([tag, status, 0, 0]) + self.clientsessionid)
@@ -173,7 +173,7 @@ class BmcSession(serversession.ServerSession):  # type: ignore[misc]
 class BmcServer(serversession.IpmiServer):  # type: ignore[misc]
     """Listen on a loopback UDP port; `work` answers what has arrived, and is called from one thread."""
 
-    def __init__(self, answers: Answers, port: int, suites: Collection[int]) -> None:
+    def __init__(self, answers: BmcAnswers, port: int, suites: Collection[int]) -> None:
         self.answers = answers
         self.suites = suites
         self.dropped = 0
@@ -192,7 +192,7 @@ class BmcServer(serversession.IpmiServer):  # type: ignore[misc]
         if not self.answers.hears():
             return
         if bytes(data[:4]) == b"\x06\x00\xff\x06" and len(data) >= 12 and data[8] == 0x80:
-            framing._io_sendto(self.serversocket, _pong(data[9]), sockaddr)  # noqa: SLF001
+            framing._io_sendto(self.serversocket, _make_pong(data[9]), sockaddr)  # noqa: SLF001
             return
         if len(data) > 16 and data[4] == 6 and data[5] == OPEN_REQUEST:
             self._forget_idle()
@@ -217,16 +217,16 @@ class BmcServer(serversession.IpmiServer):  # type: ignore[misc]
         )  # fmt: skip
         head = bytes([clientaddr, clientlun | 7 << 2])
         body = bytes([myaddr, mylun | clientseq << 2, 0x54, 0, 1]) + (records if first else b"")
-        message = head + _checksum(head) + body + _checksum(body)
+        message = head + _make_checksum(head) + body + _make_checksum(body)
         outer = b"\x06\x00\xff\x07\x06\x00" + bytes(8) + struct.pack("<H", len(message))
         framing._io_sendto(self.serversocket, bytearray(outer + message), sockaddr)  # noqa: SLF001
 
 
-def _checksum(data: bytes) -> bytes:
+def _make_checksum(data: bytes) -> bytes:
     return bytes([-sum(data) & 0xFF])
 
 
-def _pong(tag: int) -> bytes:
+def _make_pong(tag: int) -> bytes:
     """Return RMCP's answer to a ping: IPMI is spoken here."""
     return (
         b"\x06\x00\xff\x06\x00\x00\x11\xbe\x40"

@@ -2,29 +2,283 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import threading
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.twin.servers._scpi_language import Dictionary, Unit, full_header, is_word, units
-from joulelab.twin.servers._scpi_readings import (
-    ELEMENTS,
-    FACTOR,
-    NO_DATA,
-    OVER_RANGE,
-    AnalyzerFlaws,
-    Clock,
-    Input,
-    Integration,
-    digits,
-    element_items,
-)
+from joulelab.twin.flaws import PanelFlaws
+from joulelab.twin.readings import Panel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from joulelab.twin.truth import Truth
+
+_NODE = re.compile(r"(\[?):?([A-Za-z]+)(<x>)?(\]?)")
+_TOKEN = re.compile(r"([A-Z]+)(\d*)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageUnit:
+    """Hold one unit of a message: its header's words in capitals, whether it asks, and its data."""
+
+    words: tuple[str, ...]
+    asks: bool
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandMatch:
+    """Hold what a header means: the pattern that it matches, and the number at its end (1 where none is given)."""
+
+    pattern: str
+    number: int
+
+
+def split_message(message: str) -> list[MessageUnit]:
+    """Return the units of a message; a header without a colon goes on where the one before it stood."""
+    found: list[MessageUnit] = []
+    path: tuple[str, ...] = ()
+    for part in message.split(";"):
+        header, _, data = part.strip().partition(" ")
+        if not header:
+            continue
+        asks = header.endswith("?")
+        header = header.removesuffix("?").upper()
+        if header.startswith("*"):
+            found.append(MessageUnit((header,), asks, data.strip()))
+            continue
+        words = tuple(header.removeprefix(":").split(":"))
+        if not header.startswith(":"):
+            words = path + words
+        path = words[:-1]
+        found.append(MessageUnit(words, asks, data.strip()))
+    return found
+
+
+class CommandDictionary:
+    """Find which of the known headers is meant; `[:NORMal]` may be left out, `<x>` takes a number."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._forms = [(form, pattern) for pattern in patterns for form in _list_forms(pattern)]
+
+    def find(self, words: tuple[str, ...]) -> CommandMatch | None:
+        """Return what a header means, None for one that is not known."""
+        for form, pattern in self._forms:
+            if len(form) == len(words) and (number := _match_form(form, words)) is not None:
+                return CommandMatch(pattern, number)
+        return None
+
+
+def is_word(token: str, mnemonic: str) -> bool:
+    """Tell whether a token is a mnemonic: its capitals, and as much of the rest as was written."""
+    short = "".join(itertools.takewhile(lambda c: c.isupper() or c.isdigit(), mnemonic))
+    return token.startswith(short) and mnemonic.upper().startswith(token)
+
+
+def make_header(pattern: str, number: int) -> str:
+    """Return a header as it stands in answers."""
+    return ":" + pattern.replace("[:", ":").replace("[", "").replace("]", "").replace("<x>", str(number)).upper()
+
+
+def _list_forms(pattern: str) -> list[tuple[tuple[str, bool], ...]]:
+    nodes = [(name, bool(x), bool(optional)) for optional, name, x, _ in _NODE.findall(pattern)]
+    choices = [((), ((name, x),)) if optional else (((name, x),),) for name, x, optional in nodes]
+    return [tuple(itertools.chain.from_iterable(pick)) for pick in itertools.product(*choices)]
+
+
+def _match_form(form: tuple[tuple[str, bool], ...], words: tuple[str, ...]) -> int | None:
+    number = 1
+    for (mnemonic, numbered), word in zip(form, words, strict=True):
+        token = _TOKEN.match(word)
+        if token is None or not is_word(token[1], mnemonic) or (token[2] and not numbered):
+            return None
+        number = int(token[2]) if token[2] else number
+    return number
+
+
+VOLTS, FACTOR, HERTZ = 230.0, 0.98, 50.0
+OVER = 1.4  # of a range; beyond, the instrument shows no number
+NO_DATA, OVER_RANGE = "NAN", "INF"
+ELEMENTS = {"WT310E": (1,), "WT310EH": (1,), "WT332E": (1, 3), "WT333E": (1, 2, 3)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzerFlaws(PanelFlaws):
+    """Describe the twin's analyzer on top of a panel: its model, its clock, and how it was left by the last user.
+
+    `period_s` and `window_s` are the update interval at power-on; times in s. The digits of the range quantise on top
+    of `quantum_w`. `refuse` means that another client holds the instrument.
+    """
+
+    period_s: float = 0.1
+    window_s: float = 0.1
+    quantum_w: float = 0.001
+    quantum_j: float = 0.001
+    model: str = "WT310E"
+    voltage_v: float = 300.0  # the ranges that are set
+    current_a: float = 5.0
+    ct_ratio: float = 20.0  # an 8-GPU node draws 45 A, beyond any direct input: a 100:5 A transformer; 1 = none
+    auto_range: bool = False
+    late_s: float = 0.0  # an update may come so much later than it is due
+    skip_share: float = 0.0  # share of updates that do not come at all
+    stall_at_s: float | None = None  # no updates from here on for `stall_for_s`
+    stall_for_s: float = math.inf
+    wt200: bool = False  # left in the mode that understands an older model
+    integrating: bool = False  # somebody else's integration runs
+    has_wait: bool = True  # the header :COMMunicate:WAIT is known
+    identity: str = ""  # what *IDN? says instead
+
+
+def format_digits(value: float, count: int) -> str:
+    """Return a number in the instrument's form: so many digits before an exponent that is a multiple of three."""
+    if value == 0:
+        return f"{0:.{count - 1}f}E+00"
+    exponent = math.floor(math.log10(abs(value)) / 3 + 1e-9) * 3
+    scaled = value / 10.0**exponent
+    whole = len(f"{abs(scaled):.0f}")
+    return f"{scaled:.{max(count - whole, 0)}f}E{exponent:+03d}"
+
+
+def round_to_range(value: float, range_value: float) -> float:
+    """Round to the last of five digits of a range."""
+    step = 10.0 ** (math.floor(math.log10(range_value)) - 4)
+    return round(value / step) * step
+
+
+class UpdateClock:
+    """Tell when the instrument updates: number and time (ns) of the update that shows, and when the next one comes."""
+
+    def __init__(self, truth: Truth, flaws: AnalyzerFlaws) -> None:
+        self._truth = truth
+        self.flaws = flaws
+        self.panel = Panel(truth, "node.ac", flaws, number=70)
+
+    def with_period(self, period_s: float) -> UpdateClock:
+        """Return a clock with another update interval; the window goes with it."""
+        return UpdateClock(self._truth, replace(self.flaws, period_s=period_s, window_s=period_s))
+
+    def shown(self, now_ns: int) -> tuple[int, int]:
+        """Return number and time of the last update that came."""
+        number, _ = self.panel.tick(now_ns)
+        while not self._comes(number) or self._came_ns(number) > now_ns:
+            number -= 1
+        return number, self._due_ns(number)
+
+    def next_ns(self, now_ns: int) -> int:
+        """Return when the next update comes."""
+        number = self.shown(now_ns)[0] + 1
+        for candidate in range(number, number + 600):
+            if self._comes(candidate):
+                return self._came_ns(candidate)
+        return self._came_ns(number + 600)
+
+    def _due_ns(self, number: int) -> int:
+        return self._truth.start_ns + round((self.flaws.phase_s + number * self.flaws.period_s) * NS)
+
+    def _came_ns(self, number: int) -> int:
+        return self._due_ns(number) + round(self.flaws.late_s * NS * _draw_chance(number, 11))
+
+    def _comes(self, number: int) -> bool:
+        flaws, at_s = self.flaws, (self._due_ns(number) - self._truth.start_ns) / NS
+        if flaws.stall_at_s is not None and flaws.stall_at_s <= at_s < flaws.stall_at_s + flaws.stall_for_s:
+            return False
+        return _draw_chance(number, 12) >= flaws.skip_share
+
+
+def _draw_chance(number: int, stream: int) -> float:
+    """Return a number in [0, 1) that is always the same for an update."""
+    mixed = (number * 0x9E3779B97F4A7C15 + stream * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    mixed = ((mixed ^ (mixed >> 29)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return (mixed >> 11) / 2**53
+
+
+@dataclass(slots=True)
+class Integration:
+    """Integrate as the instrument does: reset, started, stopped; continues from where it was stopped."""
+
+    state: str = "RES"
+    since_ns: int = 0
+    kept_j: float = 0.0
+    kept_ns: int = 0
+
+    def start(self, now_ns: int) -> None:
+        """Start, or go on."""
+        self.state, self.since_ns = "STAR", now_ns
+
+    def stop(self, panel: Panel, now_ns: int) -> None:
+        """Stop, keeping what was counted."""
+        self.kept_j, self.kept_ns = self.joules(panel, now_ns), self.elapsed_ns(now_ns, panel)
+        self.state = "STOP"
+
+    def reset(self) -> None:
+        """Forget what was counted."""
+        self.state, self.kept_j, self.kept_ns = "RES", 0.0, 0
+
+    def elapsed_ns(self, now_ns: int, panel: Panel) -> int:
+        """Return for how long it has counted."""
+        if self.state != "STAR":
+            return self.kept_ns
+        began, fresh = self._began(panel, now_ns)
+        return (0 if fresh else self.kept_ns) + max(now_ns - began, 0)
+
+    def joules(self, panel: Panel, now_ns: int) -> float:
+        """Return what it shows, in J."""
+        if self.state != "STAR" or now_ns <= self.since_ns:
+            return self.kept_j
+        flaws, (began, fresh) = panel.flaws, self._began(panel, now_ns)
+        true = panel.true_j(began, now_ns)
+        shown = (0.0 if fresh else self.kept_j) + (1 + flaws.gain_error) * true + flaws.offset_w * (now_ns - began) / NS
+        return shown if flaws.modulus_j is None else shown % flaws.modulus_j
+
+    def _began(self, panel: Panel, now_ns: int) -> tuple[int, bool]:
+        """Return since when it counts, and whether it was reset since it was started."""
+        if panel.flaws.reset_at_s is not None:
+            reset_ns = panel.truth.start_ns + round(panel.flaws.reset_at_s * NS)
+            if self.since_ns < reset_ns <= now_ns:
+                return reset_ns, True
+        return self.since_ns, False
+
+
+@dataclass(frozen=True, slots=True)
+class ElementInput:
+    """Hold how an input is set: ranges (V, A), and by what readings are scaled."""
+
+    volts: float
+    amperes: float
+    scale: float = 1.0
+
+    @property
+    def watts(self) -> float:
+        """Return the power range."""
+        return self.volts * self.amperes * self.scale
+
+
+def list_element_items(watts: float, given: ElementInput, hertz: float = HERTZ) -> dict[str, str]:
+    """Return what one element shows of a power; beyond its ranges it shows words."""
+    apparent = watts / FACTOR
+    amperes = apparent / VOLTS
+    over_u, over_i = OVER * given.volts < VOLTS, amperes > OVER * given.amperes * given.scale
+    over = over_u or over_i
+    nothing = amperes < 0.005 * given.amperes * given.scale
+    shown = 0.0 if nothing else 1.0
+    return {
+        "U": OVER_RANGE if over_u else format_digits(round_to_range(VOLTS, given.volts), 5),
+        "I": OVER_RANGE if over_i else format_digits(shown * round_to_range(amperes, given.amperes * given.scale), 5),
+        "P": OVER_RANGE if over else format_digits(shown * round_to_range(watts, given.watts), 5),
+        "S": OVER_RANGE if over else format_digits(shown * round_to_range(apparent, given.watts), 5),
+        "Q": OVER_RANGE
+        if over
+        else format_digits(shown * round_to_range(math.sqrt(apparent**2 - watts**2), given.watts), 5),
+        "LAMB": NO_DATA if over or nothing else format_digits(round(FACTOR, 4), 5),
+        "FU": OVER_RANGE if over_u else format_digits(hertz, 5),
+        "FI": NO_DATA if nothing else format_digits(hertz, 5),
+    }
+
 
 RATES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 VOLT_RANGES = (15.0, 30.0, 60.0, 150.0, 300.0, 600.0)
@@ -86,9 +340,9 @@ class Instrument:
         self.flaws = flaws
         self._now = now
         self._lock = threading.RLock()
-        self._clock = Clock(truth, flaws)
+        self._clock = UpdateClock(truth, flaws)
         actions = ACTIONS if flaws.has_wait else ACTIONS[1:]
-        self._headers = Dictionary((*SETTINGS, *actions))
+        self._headers = CommandDictionary((*SETTINGS, *actions))
         self._set: dict[tuple[str, int], str] = {
             ("RATE", 1): str(flaws.period_s),
             ("[INPut]:VOLTage:RANGe", 1): str(flaws.voltage_v),
@@ -119,7 +373,7 @@ class Instrument:
         """Execute a message; return the answers in one line, empty where nothing was asked. Raises NotYet."""
         until = self._now() + round(timeout_s * NS)
         answers: list[str] = []
-        for unit in units(message):
+        for unit in split_message(message):
             wait_ns = 0
             with self._lock:
                 answer = self._unit(unit)
@@ -133,7 +387,7 @@ class Instrument:
                     threading.Event().wait(wait_ns / NS)
         return ";".join(answers)
 
-    def _is_wait(self, unit: Unit) -> bool:
+    def _is_wait(self, unit: MessageUnit) -> bool:
         found = self._headers.find(unit.words)
         return found is not None and found.pattern == "COMMunicate:WAIT" and not unit.asks
 
@@ -146,7 +400,7 @@ class Instrument:
                 return 0
             return max(self._clock.next_ns(now) - now, 1)
 
-    def _unit(self, unit: Unit) -> str | None:
+    def _unit(self, unit: MessageUnit) -> str | None:
         if unit.words[0].startswith("*"):
             return self._common(unit)
         found = self._headers.find(unit.words)
@@ -160,7 +414,7 @@ class Instrument:
         self._change(found.pattern, found.number, unit.data)
         return None
 
-    def _common(self, unit: Unit) -> str | None:
+    def _common(self, unit: MessageUnit) -> str | None:
         match unit.words[0], unit.asks:
             case "*IDN", True:
                 return self.flaws.identity or f"YOKOGAWA,{self.flaws.model},C2QG12345V,F1.04"
@@ -180,10 +434,10 @@ class Instrument:
         value = self._value(pattern, number)
         kind = SETTINGS[pattern][0]
         if kind in ("volts", "amperes", "ratio", "rate"):
-            value = digits(float(value), 5)
+            value = format_digits(float(value), 5)
         if self._value("COMMunicate:HEADer") == "0":
             return value
-        return f"{full_header(pattern, number)} {value}"
+        return f"{make_header(pattern, number)} {value}"
 
     def _value(self, pattern: str, number: int = 1) -> str:
         return self._set.get((pattern, number), SETTINGS[pattern][1])
@@ -227,7 +481,7 @@ class Instrument:
             return str(int(value)) if 1 <= value <= 255 else None
         return repr(value) if value > 0 else None
 
-    def _action(self, pattern: str, unit: Unit) -> str | None:
+    def _action(self, pattern: str, unit: MessageUnit) -> str | None:
         now = self._now()
         match pattern, unit.asks:
             case "NUMeric[:NORMal]:VALue", True:
@@ -267,14 +521,14 @@ class Instrument:
         watts = self._clock.panel.power_w(self._clock.panel.truth.start_ns if number < 0 else at) / len(elements)
         joules = self._integration.joules(self._clock.panel, at) / len(elements)
         for element in elements:
-            for name, value in element_items(watts, self._input(element)).items():
+            for name, value in list_element_items(watts, self._input(element)).items():
                 shown[name, str(element)] = value
-            shown["WH", str(element)] = digits(joules / 3600, 6)
+            shown["WH", str(element)] = format_digits(joules / 3600, 6)
         over = shown["P", "1"] == OVER_RANGE
         shown |= {(name, "SIGM"): shown[name, "1"] for name in ("U", "I", "LAMB")}
         for name, each in (("P", watts), ("S", watts / FACTOR)):
-            shown[name, "SIGM"] = OVER_RANGE if over else digits(each * len(elements), 6)
-        shown["WH", "SIGM"] = digits(joules * len(elements) / 3600, 6)
+            shown[name, "SIGM"] = OVER_RANGE if over else format_digits(each * len(elements), 6)
+        shown["WH", "SIGM"] = format_digits(joules * len(elements) / 3600, 6)
         seconds = self._integration.elapsed_ns(at, self._clock.panel) // NS
         values = []
         for item in range(1, int(self._value("NUMeric[:NORMal]:NUMber")) + 1):
@@ -283,14 +537,14 @@ class Instrument:
             values.append(str(seconds) if function == "TIME" else known)
         return ",".join(values)
 
-    def _input(self, element: int) -> Input:
+    def _input(self, element: int) -> ElementInput:
         volts = float(self._value("[INPut]:VOLTage:RANGe"))
         scaled = self._value("[INPut]:SCALing[:STATe]") == "1"
         ratio = float(self._value("[INPut]:SCALing:CT[:ELEMent<x>]", element)) if scaled else 1.0
         amperes = float(self._value("[INPut]:CURRent:RANGe"))
         if self._value("[INPut]:CURRent:AUTO") == "1":
             amperes = AMPERE_RANGES[self.flaws.model][-1]
-        return Input(volts, amperes, ratio)
+        return ElementInput(volts, amperes, ratio)
 
     # Status: the register of events keeps what happened since it was read.
 
@@ -300,7 +554,7 @@ class Instrument:
         elements = ELEMENTS[self.flaws.model]
         watts = self._clock.panel.power_w(at) / len(elements)
         for element in elements:
-            shown = element_items(watts, self._input(element))
+            shown = list_element_items(watts, self._input(element))
             if OVER_RANGE in (shown["U"], shown["I"]):
                 bits |= 1 << (6 + 3 * (element - 1))
         return bits

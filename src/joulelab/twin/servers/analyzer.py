@@ -15,8 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin.servers._scpi import Instrument, NotYet
-from joulelab.twin.servers._scpi_readings import ELEMENTS, AnalyzerFlaws
+from joulelab.twin.servers._scpi import ELEMENTS, AnalyzerFlaws, Instrument, NotYet
 from joulelab.twin.servers._vxi11 import Core, Server, Silent
 from joulelab.twin.servers.server_process import Served, run
 

@@ -17,15 +17,116 @@ from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import COOLING_S
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers import _bmc_sdr as sdr
 from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from joulelab.twin.servers._bmc_session import Answers
+    from joulelab.twin.servers._bmc_session import BmcAnswers
     from joulelab.twin.truth import Truth
+
+# Base units, sensor types and entities of the specification, as far as this BMC uses them.
+CELSIUS, WATT, RPM = 1, 6, 18
+TEMPERATURE, FAN, POWER_SUPPLY, OTHER_UNITS = 0x01, 0x04, 0x08, 0x0B
+BOARD, SUPPLY, ADD_IN_CARD, FANS, INLET = 7, 10, 11, 29, 64
+THRESHOLD, SENSOR_SPECIFIC = 0x01, 0x6F
+FULL, COMPACT = 0x01, 0x02
+SDR_VERSION = 0x51
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BmcSensor:
+    """Describe a sensor: value = (m x + b 10^b_exp) 10^r_exp for a count x of 8 bits; `read` gives the value.
+
+    A sensor without `read` is discrete and has a compact record; `state` is what it reports.
+    """
+
+    number: int
+    name: str
+    entity: tuple[int, int]
+    type: int
+    unit: int = 0
+    m: int = 1
+    b: int = 0
+    b_exp: int = 0
+    r_exp: int = 0
+    signed: bool = False
+    read: Callable[[], float] | None = None
+    state: int = 0
+
+    def count(self, value: float) -> int:
+        """Return the count that shows a value best, as the byte that goes over the wire."""
+        lowest, highest = (-128, 127) if self.signed else (0, 255)
+        exact = (value / 10.0**self.r_exp - self.b * 10.0**self.b_exp) / self.m
+        return min(max(round(exact), lowest), highest) & 0xFF
+
+    def record(self, record_id: int) -> bytes:
+        """Return the sensor's SDR."""
+        kind = COMPACT if self.read is None else FULL
+        body = self._compact() if self.read is None else self._full()
+        return struct.pack("<HBBB", record_id, SDR_VERSION, kind, len(body)) + body
+
+    def _head(self, reading_type: int) -> bytes:
+        key = bytes([0x20, 0, self.number, *self.entity])
+        return key + bytes([0x7F, 0x68, self.type, reading_type]) + bytes(6)
+
+    def _name(self) -> bytes:
+        text = self.name.encode("ascii")[:16]
+        return bytes([0xC0 | len(text)]) + text
+
+    def _full(self) -> bytes:
+        m, b = self.m & 0x3FF, self.b & 0x3FF
+        form = 0x80 if self.signed else 0x00
+        factors = bytes([form, self.unit, 0, 0, m & 0xFF, m >> 8 << 6, b & 0xFF, b >> 8 << 6, 0])
+        exponents = bytes([(self.r_exp & 0xF) << 4 | self.b_exp & 0xF])
+        lowest, highest = (0x80, 0x7F) if self.signed else (0x00, 0xFF)
+        limits = bytes([0, 0, 0, 0, highest, lowest])  # no nominal or normal values; maximum, minimum
+        return self._head(THRESHOLD) + factors + exponents + limits + bytes(11) + self._name()
+
+    def _compact(self) -> bytes:
+        units = bytes([0xC0, 0, 0])  # no analog reading
+        sharing = bytes([1, 0])
+        return self._head(SENSOR_SPECIFIC) + units + sharing + bytes(6) + self._name()
+
+
+class SensorRepository:
+    """Hold the records and give them out in pieces, as a BMC does."""
+
+    def __init__(self, sensors: list[BmcSensor], limit: int) -> None:
+        self.sensors = {sensor.number: sensor for sensor in sensors}
+        self._records = [sensor.record(number) for number, sensor in enumerate(sensors, start=1)]
+        self._limit = limit
+        self._reservation = 0
+
+    def info(self) -> bytes:
+        """Return Get SDR Repository Info: version, records, free space, stamps, operations."""
+        return struct.pack("<BHHIIB", SDR_VERSION, len(self._records), 0xFFFF, 1, 1, 0x22)
+
+    def reserve(self) -> bytes:
+        """Return a new reservation; older ones end."""
+        self._reservation = self._reservation % 0xFFFF + 1
+        return struct.pack("<H", self._reservation)
+
+    def get(self, data: bytes) -> tuple[int, bytes]:
+        """Return completion code and answer of Get SDR."""
+        if len(data) != 6:
+            return 0xC7, b""
+        reservation, wanted, offset, count = struct.unpack("<HHBB", data)
+        last = len(self._records)
+        number = {0: 1, 0xFFFF: last}.get(wanted, wanted)
+        if not 1 <= number <= last:
+            return 0xCB, b""
+        if offset and reservation != self._reservation:
+            return 0xC5, b""
+        record = self._records[number - 1]
+        piece = record[offset:] if count == 0xFF else record[offset : offset + count]
+        if len(piece) > self._limit:
+            return 0xCA, b""
+        if offset >= len(record):
+            return 0xC9, b""
+        return 0, struct.pack("<H", 0xFFFF if number == last else number + 1) + piece
+
 
 LENOVO = 19046
 USER = "USERID"
@@ -78,7 +179,7 @@ class Bmc:
         self._truth, self._flaws, self._password = truth, flaws, password
         self._ac = Panel(truth, "node.ac", flaws)
         self._dc = Panel(truth, "node.dc", flaws, number=1)
-        self._repository = sdr.Repository(self._sensors(), flaws.sdr_limit)
+        self._repository = SensorRepository(self._sensors(), flaws.sdr_limit)
         self._extremes = (math.inf, 0.0)
         self._commands: dict[tuple[int, int], Callable[[bytes], tuple[int, bytes]]] = {
             (0x00, 0x01): lambda _: (0, b"\x01\x00\x00"),
@@ -177,36 +278,36 @@ class Bmc:
         count = sensor.count(sensor.read()) if flags == 0xC0 else 0
         return 0, bytes([count, flags, 0xC0])
 
-    def _sensors(self) -> list[sdr.Sensor]:
+    def _sensors(self) -> list[BmcSensor]:
         supply, cords = self._truth.node.supply, self._truth.node.supply.cords
         reach = 1.1 * float(supply.knots()[1][-1])
-        system = self._flaws.system_step_w or _step(reach)
-        each = self._flaws.supply_step_w or _step(reach * max(cords))
+        system = self._flaws.system_step_w or _choose_step(reach)
+        each = self._flaws.supply_step_w or _choose_step(reach * max(cords))
         draws = [
-            sdr.Sensor(number=1, name="Sys Power", entity=(sdr.BOARD, 1), type=sdr.OTHER_UNITS, unit=sdr.WATT,
+            BmcSensor(number=1, name="Sys Power", entity=(BOARD, 1), type=OTHER_UNITS, unit=WATT,
                        m=system, read=self._power("node.ac", system, 2)),
         ]  # fmt: skip
         for n in range(1, len(cords) + 1):
             draws += [
-                sdr.Sensor(number=0x10 + n, name=f"PSU{n} Input Power", entity=(sdr.SUPPLY, n), type=sdr.OTHER_UNITS,
-                           unit=sdr.WATT, m=each, read=self._power(f"psu:{n}", each, 2 + n)),
-                sdr.Sensor(number=0x20 + n, name=f"PSU{n} Status", entity=(sdr.SUPPLY, n), type=sdr.POWER_SUPPLY,
+                BmcSensor(number=0x10 + n, name=f"PSU{n} Input Power", entity=(SUPPLY, n), type=OTHER_UNITS,
+                           unit=WATT, m=each, read=self._power(f"psu:{n}", each, 2 + n)),
+                BmcSensor(number=0x20 + n, name=f"PSU{n} Status", entity=(SUPPLY, n), type=POWER_SUPPLY,
                            state=0x0001),
             ]  # fmt: skip
         return [*draws, *self._cooling()]
 
-    def _cooling(self) -> list[sdr.Sensor]:
-        inlet = sdr.Sensor(number=0x40, name="Inlet Temp", entity=(sdr.INLET, 1), type=sdr.TEMPERATURE,
-                           unit=sdr.CELSIUS, m=5, r_exp=-1, signed=True,
+    def _cooling(self) -> list[BmcSensor]:
+        inlet = BmcSensor(number=0x40, name="Inlet Temp", entity=(INLET, 1), type=TEMPERATURE,
+                           unit=CELSIUS, m=5, r_exp=-1, signed=True,
                            read=lambda: self._truth.node.cooling.inlet_c)  # fmt: skip
         fans = [
-            sdr.Sensor(number=0x50 + n, name=f"Fan {n}", entity=(sdr.FANS, n), type=sdr.FAN, unit=sdr.RPM, m=60, b=12,
+            BmcSensor(number=0x50 + n, name=f"Fan {n}", entity=(FANS, n), type=FAN, unit=RPM, m=60, b=12,
                        b_exp=2, read=self._fan(n))
             for n in range(1, 7)
         ]  # fmt: skip
         cards = [
-            sdr.Sensor(number=0x60 + i, name=f"GPU{i + 1} Temp", entity=(sdr.ADD_IN_CARD, i + 1), type=sdr.TEMPERATURE,
-                       unit=sdr.CELSIUS, signed=True, read=self._card(i))
+            BmcSensor(number=0x60 + i, name=f"GPU{i + 1} Temp", entity=(ADD_IN_CARD, i + 1), type=TEMPERATURE,
+                       unit=CELSIUS, signed=True, read=self._card(i))
             for i in range(len(self._truth.node.gpus))
         ]  # fmt: skip
         return [inlet, *fans, *cards]
@@ -227,20 +328,20 @@ class Bmc:
         return lambda: float(board.celsius(self._mean_w(f"gpu:{index}")))
 
 
-def _step(reach_w: float) -> int:
+def _choose_step(reach_w: float) -> int:
     return max(2 * math.ceil(reach_w / 255 / 2), 2)
 
 
 @contextlib.contextmanager
 def serve(truth: Truth, directory: Path, flaws: BmcFlaws, port: int) -> Iterator[Served]:
     """Serve on a UDP port of loopback (0: a free one); the password is in a file of the directory."""
-    answers = Bmc(truth, flaws, _password(directory / "password").encode())
+    answers = Bmc(truth, flaws, _make_password(directory / "password").encode())
     with serve_answers(answers, port, flaws.suites) as at:
-        yield Served({"bmc": _entry(at, directory)}, ports={"ipmi": at})
+        yield Served({"bmc": _make_entry(at, directory)}, ports={"ipmi": at})
 
 
 @contextlib.contextmanager
-def serve_answers(answers: Answers, port: int, suites: Collection[int]) -> Iterator[int]:
+def serve_answers(answers: BmcAnswers, port: int, suites: Collection[int]) -> Iterator[int]:
     """Serve what gives answers on a UDP port of loopback; give the port. Raises MissingDependency."""
     try:
         from joulelab.twin.servers._bmc_session import BmcServer
@@ -264,7 +365,7 @@ def serve_answers(answers: Answers, port: int, suites: Collection[int]) -> Itera
         thread.join(2.0)
 
 
-def _entry(port: int, directory: Path) -> dict[str, Any]:
+def _make_entry(port: int, directory: Path) -> dict[str, Any]:
     return {
         "meter": "ipmi",
         "address": f"127.0.0.1:{port}",
@@ -274,7 +375,7 @@ def _entry(port: int, directory: Path) -> dict[str, Any]:
     }
 
 
-def _password(path: Path) -> str:
+def _make_password(path: Path) -> str:
     """Return the password that was given out here before, or a new one."""
     if not path.exists():
         path.touch(mode=0o600)

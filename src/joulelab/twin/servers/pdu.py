@@ -7,35 +7,199 @@ that holds the other end of a pipe ends it.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import heapq
 import json
 import os
+import random
 import secrets
+import selectors
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.core.text import suggest_name
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
 from joulelab.twin.servers import _pdu_relay
-from joulelab.twin.servers._pdu_bench import Bench
-from joulelab.twin.servers._pdu_feeder import Feeder
-from joulelab.twin.servers._pdu_proxy import Proxy
-from joulelab.twin.servers._pdu_trees import MAKERS
+from joulelab.twin.servers._pdu_trees import MAKERS, PduBench
 from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from joulelab.twin.servers._pdu_bench import Tree
+    from joulelab.twin.servers._pdu_trees import Tree
     from joulelab.twin.truth import Truth
+
+
+class Feeder:
+    """Serve a tree on a Unix socket, for `_pdu_relay`, from the beginning of the block to its end.
+
+    The socket has a name and no file, so that a killed server leaves nothing behind.
+    """
+
+    def __init__(self, tree: Tree, name: str) -> None:
+        self.name = name
+        self._tree = tree
+        self.names = sorted(tree)
+        self._socket = socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> Self:
+        self._socket.bind(f"\0{self.name}")
+        self._socket.listen()
+        threading.Thread(target=self._accept, name="pdu-feeder", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._socket.accept()
+            except OSError:
+                return  # closed: the block has ended
+            threading.Thread(target=self._serve, args=(link,), name="pdu-feed", daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        """Answer line by line; each answer begins with how many lines it has."""
+        with link, link.makefile("rw") as lines:
+            order: list[str] = []
+            for line in lines:
+                order.append(line.strip())
+                answer = self.answer(order)
+                if answer is not None:
+                    order = []
+                with contextlib.suppress(BrokenPipeError):
+                    lines.write("".join(f"{part}\n" for part in (len(answer or ()), *(answer or ()))))
+                    lines.flush()
+
+    def answer(self, order: list[str]) -> list[str] | None:
+        """Return the lines that answer an order, None while it is not whole."""
+        match order:
+            case ["PING"]:
+                return ["PONG"]
+            case ["get", oid]:
+                return self._shown(_parse_oid(oid))
+            case ["getnext", oid]:
+                at = bisect.bisect_right(self.names, _parse_oid(oid))
+                return self._shown(self.names[at]) if at < len(self.names) else ["NONE"]
+            case ["set", _, _]:
+                return ["not-writable"]
+            case ["get" | "getnext"] | ["set"] | ["set", _]:
+                return None
+            case _:
+                return ["NONE"]
+
+    def _shown(self, oid: tuple[int, ...]) -> list[str]:
+        read = self._tree.get(oid)
+        if read is None:
+            return ["NONE"]
+        kind, value = read()
+        return ["." + ".".join(map(str, oid)), kind, str(value)]
+
+
+def _parse_oid(oid: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in oid.strip(".").split(".") if part.isdecimal())
+
+
+_CLIENTS = 256
+_BYTES = 65_535
+
+
+class Proxy:
+    """Forward UDP datagrams from a port of loopback to snmpd and back; a thread serves until the block ends.
+
+    What the panel's flaws say is done to whole datagrams: a silent request is not forwarded, an answer waits for the
+    latency, a garbled one is noise of the same length.
+    """
+
+    def __init__(self, panel: Panel, upstream: int, port: int = 0) -> None:
+        self._panel, self._upstream = panel, upstream
+        self._front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._front.bind(("127.0.0.1", port))
+        self._front.setblocking(False)  # noqa: FBT003
+        self.port: int = self._front.getsockname()[1]
+        self._behind: dict[Any, socket.socket] = {}
+        self._waiting: list[tuple[int, int, bytes, Any]] = []
+        self._noise = random.Random(port)  # noqa: S311 noise, no secret
+        self._wake, self._end = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._run, name="pdu-proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._selector.register(self._front, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.send(b"x")
+        self._thread.join(5)
+        for opened in (self._front, self._wake, self._end, *self._behind.values()):
+            opened.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while True:
+            left = (self._waiting[0][0] - monotonic_ns()) / NS if self._waiting else None
+            for key, _ in self._selector.select(None if left is None else max(left, 0)):
+                if key.fileobj is self._wake:
+                    return
+                if key.fileobj is self._front:
+                    self._from_clients()
+                else:
+                    self._from_snmpd(key.fileobj, key.data)
+            while self._waiting and self._waiting[0][0] <= monotonic_ns():
+                _, _, data, client = heapq.heappop(self._waiting)
+                with contextlib.suppress(OSError):  # the client may be gone
+                    self._front.sendto(data, client)
+
+    def _from_clients(self) -> None:
+        try:
+            data, client = self._front.recvfrom(_BYTES)
+        except OSError:
+            return  # an ICMP error of a client that is gone
+        if self._panel.is_silent():
+            return
+        with contextlib.suppress(OSError):
+            self._to(client).send(data)
+
+    def _to(self, client: Any) -> socket.socket:
+        """Return the socket that speaks to snmpd for a client."""
+        if client not in self._behind:
+            if len(self._behind) >= _CLIENTS:
+                oldest = self._behind.pop(next(iter(self._behind)))
+                self._selector.unregister(oldest)
+                oldest.close()
+            opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            opened.setblocking(False)  # noqa: FBT003
+            opened.connect(("127.0.0.1", self._upstream))
+            self._selector.register(opened, selectors.EVENT_READ, client)
+            self._behind[client] = opened
+        return self._behind[client]
+
+    def _from_snmpd(self, opened: Any, client: Any) -> None:
+        try:
+            data = opened.recv(_BYTES)
+        except OSError:
+            return
+        if self._panel.is_garbled():
+            data = b"\x30" + self._noise.randbytes(len(data) - 1)
+        due = monotonic_ns() + round(self._panel.flaws.latency_s * NS)
+        heapq.heappush(self._waiting, (due, len(self._waiting) + self._noise.getrandbits(32), data, client))
+
 
 USER = "meter"
 START_S = 10.0
@@ -70,11 +234,11 @@ def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iter
     directory.mkdir(parents=True, exist_ok=True)
     known = make_credentials(directory)
     tree, object_id, description, _ = MAKERS[flaws.vendor]
-    bench = Bench(truth, flaws)
+    bench = PduBench(truth, flaws)
     with contextlib.ExitStack() as stack:
         upstream = stack.enter_context(serve_tree(tree(bench), (object_id, description), directory, known))
         proxy = stack.enter_context(Proxy(Panel(truth, "node.ac", flaws), upstream, port))
-        entry = _entry(directory, flaws, known, bench, proxy.port)
+        entry = _make_entry(directory, flaws, known, bench, proxy.port)
         facts = {"engine": known["engine"], "snmpd_port": upstream}
         yield Served({"pdu1": entry}, {"snmp": proxy.port}, facts=facts)
 
@@ -89,14 +253,16 @@ def serve_tree(tree: Tree, identity: tuple[str, str], directory: Path, known: Ma
     if snmpd is None:
         raise MissingDependency("snmpd is not installed", where="pdu", why="it serves SNMP", next="apt install snmpd")
     with Feeder(tree, f"joulelab-pdu-{os.getpid()}-{secrets.token_hex(8)}") as feeder:
-        port = _free_port()
+        port = _find_free_port()
         _configure(directory, known, port, identity, feeder)
-        with _snmpd(snmpd, directory):
+        with _run_snmpd(snmpd, directory):
             _wait_for_answer(port, known["community"], min(feeder.names), directory)
             yield port
 
 
-def _entry(directory: Path, flaws: PduFlaws, known: Mapping[str, str], bench: Bench, port: int) -> dict[str, Any]:
+def _make_entry(
+    directory: Path, flaws: PduFlaws, known: Mapping[str, str], bench: PduBench, port: int
+) -> dict[str, Any]:
     """Return the entry of a joulelab.toml that reads this server."""
     for key in _SECRETS:
         path = directory / key
@@ -146,7 +312,7 @@ def _configure(directory: Path, known: Mapping[str, str], port: int, identity: t
 
 
 @contextlib.contextmanager
-def _snmpd(program: str, directory: Path) -> Iterator[None]:
+def _run_snmpd(program: str, directory: Path) -> Iterator[None]:
     state = directory / "state"
     state.mkdir(exist_ok=True)
     words = [program, "-f", "-C", "-c", str(directory / "snmpd.conf"), "-Lf", str(directory / "snmpd.log"), "-M", ""]
@@ -168,7 +334,7 @@ def _snmpd(program: str, directory: Path) -> Iterator[None]:
             guard.wait()
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         number: int = probe.getsockname()[1]
@@ -178,7 +344,7 @@ def _free_port() -> int:
 def _wait_for_answer(port: int, community: str, name: tuple[int, ...], directory: Path) -> None:
     """Ask snmpd until it answers, which also starts the relay. Raises Unavailable."""
     until = time.monotonic() + START_S
-    message = _question(community, name)
+    message = _make_question(community, name)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(("127.0.0.1", port))
         while time.monotonic() < until:
@@ -196,7 +362,7 @@ def _wait_for_answer(port: int, community: str, name: tuple[int, ...], directory
     raise Unavailable("snmpd did not answer", where="pdu", why=why, next="look at snmpd.log in the directory")
 
 
-def _question(community: str, name: tuple[int, ...]) -> bytes:
+def _make_question(community: str, name: tuple[int, ...]) -> bytes:
     """Encode a GET of one name by version 2c; all of it is short."""
 
     def part(tag: int, content: bytes) -> bytes:

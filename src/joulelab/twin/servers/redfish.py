@@ -17,9 +17,7 @@ from urllib.parse import unquote
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.twin.servers._http import Handler, listening
-from joulelab.twin.servers._redfish_build import ROOT, SESSIONS
-from joulelab.twin.servers._redfish_shown import RedfishFlaws, Shown
-from joulelab.twin.servers._redfish_trees import tree
+from joulelab.twin.servers._redfish_trees import ROOT, SESSIONS, RedfishFlaws, RedfishReadings, build_tree
 from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
@@ -35,10 +33,10 @@ FLAWS = RedfishFlaws()
 @contextlib.contextmanager
 def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iterator[Served]:
     """Serve the BMC; the entry pins its certificate, which lasts as long as the directory does."""
-    password = _kept(directory / "password", lambda: secrets.token_urlsafe(12).encode(), 0o600).decode()
-    shown = Shown(truth, flaws)
-    service = Service(shown, password)
-    certificate = _certificate(directory)
+    password = _keep_file(directory / "password", lambda: secrets.token_urlsafe(12).encode(), 0o600).decode()
+    shown = RedfishReadings(truth, flaws)
+    service = RedfishService(shown, password)
+    certificate = _find_certificate(directory)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     handler = type("RedfishHandler", (_Handler,), {"panel": shown.panels["node.ac"], "service": service})
@@ -48,7 +46,7 @@ def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iter
             "address": f"127.0.0.1:{at}",
             "user": USER,
             "password": {"file": str((directory / "password").resolve())},
-            "fingerprint": fingerprint(certificate),
+            "fingerprint": make_fingerprint(certificate),
             "feeds": "node.ac",
             "period_s": 1.0,
         }
@@ -56,13 +54,13 @@ def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iter
         yield Served({"redfish": entry}, ports={"redfish": at}, facts=facts)
 
 
-class Service:
+class RedfishService:
     """Hold the sessions and the tree; know who may read."""
 
-    def __init__(self, shown: Shown, password: str) -> None:
+    def __init__(self, shown: RedfishReadings, password: str) -> None:
         self._shown = shown
         self._password = password
-        self._tree = tree(shown.flaws.vendor, shown)
+        self._tree = build_tree(shown.flaws.vendor, shown)
         self._sessions: dict[str, tuple[str, int]] = {}
         self._count = 0
 
@@ -87,9 +85,9 @@ class Service:
             said = json.loads(body)
             right = self._is_right(said["UserName"], said["Password"])
         except (ValueError, KeyError, TypeError):
-            return 400, _error("MalformedJSON"), {}
+            return 400, _make_error("MalformedJSON"), {}
         if not right or self._shown.flaws.refuse:
-            return 401, _error("ResourceAtUriUnauthorized"), {}
+            return 401, _make_error("ResourceAtUriUnauthorized"), {}
         self._count += 1
         token, place = secrets.token_hex(16), f"{SESSIONS}/{self._count}"
         self._sessions[token] = place, monotonic_ns()
@@ -100,7 +98,7 @@ class Service:
         ended = [token for token, (place, _) in self._sessions.items() if place == path]
         for token in ended:
             del self._sessions[token]
-        return (204, None, {}) if ended else (404, _error("ResourceMissingAtURI"), {})
+        return (204, None, {}) if ended else (404, _make_error("ResourceMissingAtURI"), {})
 
     def get(self, path: str, query: str) -> tuple[int, Any, dict[str, str]]:
         """Return a resource, its members in place of their links where the query asks for them."""
@@ -109,7 +107,7 @@ class Service:
         whole = f"{path}?{query}"
         body = self._tree.get(whole if whole in self._tree else path)
         if body is None:
-            return 404, _error("ResourceMissingAtURI"), {}
+            return 404, _make_error("ResourceMissingAtURI"), {}
         found = body()
         if query.startswith("$expand=") and "Members" in found and "ProtocolFeaturesSupported" in self._tree[ROOT]():
             found = found | {"Members": [self._tree[row["@odata.id"]]() for row in found["Members"]]}
@@ -120,7 +118,7 @@ class Service:
 
 
 class _Handler(Handler):
-    service: Service
+    service: RedfishService
 
     def respond(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
         path, _, query = unquote(self.path).partition("?")
@@ -130,27 +128,27 @@ class _Handler(Handler):
         if method == "GET" and path in (ROOT, "/redfish"):
             return self.service.get(ROOT, query)
         if not self.service.is_known(self.headers.get("X-Auth-Token"), self.headers.get("Authorization")):
-            return 401, _error("NoValidSession"), {}
+            return 401, _make_error("NoValidSession"), {}
         flaws = self.panel.flaws
         assert isinstance(flaws, RedfishFlaws)
         if flaws.error_share > 0 and (monotonic_ns() * 0x9E3779B97F4A7C15 % (1 << 64)) / (1 << 64) < flaws.error_share:
-            return 500, _error("InternalError"), {}
+            return 500, _make_error("InternalError"), {}
         if method == "DELETE":
             return self.service.log_out(path)
-        return self.service.get(path, query) if method == "GET" else (405, _error("ActionNotSupported"), {})
+        return self.service.get(path, query) if method == "GET" else (405, _make_error("ActionNotSupported"), {})
 
 
-def fingerprint(certificate: Path) -> str:
+def make_fingerprint(certificate: Path) -> str:
     """Return the SHA-256 of a certificate in PEM."""
     text = certificate.read_text()
     begin = text.index("-----BEGIN CERTIFICATE-----")
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin:].strip())).hexdigest()
 
 
-def _certificate(directory: Path) -> Path:
+def _find_certificate(directory: Path) -> Path:
     """Return a file with a key and a certificate for loopback, signed by itself; made once."""
     path = directory / "bmc.pem"
-    _kept(path, _make_certificate, 0o600)
+    _keep_file(path, _make_certificate, 0o600)
     return path
 
 
@@ -184,7 +182,7 @@ def _make_certificate() -> bytes:
     return secret + made.public_bytes(serialization.Encoding.PEM)
 
 
-def _kept(path: Path, make: Any, mode: int) -> bytes:
+def _keep_file(path: Path, make: Any, mode: int) -> bytes:
     """Return what a file holds; make it, for its owner alone, where it is not there."""
     if not path.exists():
         path.touch(mode=mode)
@@ -192,7 +190,7 @@ def _kept(path: Path, make: Any, mode: int) -> bytes:
     return path.read_bytes()
 
 
-def _error(code: str) -> dict[str, Any]:
+def _make_error(code: str) -> dict[str, Any]:
     return {"error": {"code": f"Base.1.18.{code}", "message": code}}
 
 

@@ -11,17 +11,17 @@ import pytest
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.ipmi import answers
 from joulelab.instruments.ipmi.client import parse_output
-from joulelab.twin.servers import _bmc_sdr as sdr
+from joulelab.twin.servers import bmc as sdr
 
 DCMI = b"\xdc" + struct.pack("<4HIIB", 4478, 4000, 5000, 4400, 1_700_000_000, 1000, 0x40)
 ENERGY = struct.pack("<HIHIH", 3, 4_294_967_295, 999, 1_700_000_000, 250)
 POWER = struct.pack("<HIH", 100, 427_467, 500) + bytes(24) + struct.pack("<IH", 1_700_000_000, 250)
-INLET = sdr.Sensor(
+INLET = sdr.BmcSensor(
     number=0x40, name="Inlet Temp", entity=(64, 1), type=1, unit=1, m=5, r_exp=-1, signed=True, read=lambda: 0.0
 )
-FAN = sdr.Sensor(number=0x51, name="Fan 1", entity=(29, 1), type=4, unit=18, m=60, b=12, b_exp=2, read=lambda: 0.0)
-PSU = sdr.Sensor(number=0x11, name="PSU1 Input Power", entity=(10, 1), type=11, unit=6, m=16, read=lambda: 0.0)
-STATUS = sdr.Sensor(number=0x21, name="PSU1 Status", entity=(10, 1), type=8, state=1)
+FAN = sdr.BmcSensor(number=0x51, name="Fan 1", entity=(29, 1), type=4, unit=18, m=60, b=12, b_exp=2, read=lambda: 0.0)
+PSU = sdr.BmcSensor(number=0x11, name="PSU1 Input Power", entity=(10, 1), type=11, unit=6, m=16, read=lambda: 0.0)
+STATUS = sdr.BmcSensor(number=0x21, name="PSU1 Status", entity=(10, 1), type=8, state=1)
 
 
 def parsed(record: bytes | bytearray) -> answers.SensorRecord:

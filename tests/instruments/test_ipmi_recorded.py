@@ -11,7 +11,7 @@ import pytest
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError, ReadFailed
 from joulelab.instruments import ipmi
-from joulelab.twin.servers import _bmc_sdr as sdr
+from joulelab.twin.servers import bmc as sdr
 
 READ = lambda: 0.0  # noqa: E731 - the sensor has a value
 
@@ -72,7 +72,7 @@ def opened(monkeypatch):
 
 def make_record(number: int, name: str, entity: int, unit: int = 6, m: int = 4, **more) -> bytes:
     fields = {"type": 11, "entity": (entity, number), "read": READ, **more}
-    return sdr.Sensor(number=number, name=name, unit=unit, m=m, **fields).record(number)
+    return sdr.BmcSensor(number=number, name=name, unit=unit, m=m, **fields).record(number)
 
 
 def answer(count: int) -> tuple[int, bytes]:

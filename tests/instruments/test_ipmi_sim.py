@@ -12,7 +12,7 @@ from tests.waiting import until
 
 from joulelab.core.errors import Denied, ReadFailed
 from joulelab.instruments import ipmi
-from joulelab.twin.servers import _bmc_sdr as sdr
+from joulelab.twin.servers import bmc as sdr
 
 pytestmark = pytest.mark.system
 
@@ -32,7 +32,7 @@ def address(tmp_path_factory):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    sensor = sdr.Sensor(number=1, name="System Power", entity=(7, 1), type=11, unit=6, m=4, read=lambda: 0.0)
+    sensor = sdr.BmcSensor(number=1, name="System Power", entity=(7, 1), type=11, unit=6, m=4, read=lambda: 0.0)
     record = " ".join(f"0x{byte:02x}" for byte in sensor.record(1))
     (directory / "power.emu").write_text(
         "mc_setbmc 0x20\n"

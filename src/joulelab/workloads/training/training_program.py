@@ -46,7 +46,8 @@ def describe_training(
         if writes:
             stages.append(ProgramStage(name="write", samples=predict[0], copies=predict[1]))
         if test is not None:
-            stages.append(ProgramStage(name="test", when=str(predict[1]), samples=test, batch=batch))
+            when = predict[1] if isinstance(predict[1], str) else ""
+            stages.append(ProgramStage(name="test", when=when, samples=test, batch=batch))
     stages.append(ProgramStage(name="save"))
     return Program(tuple(stages), amounts=amounts or {})
 

@@ -44,6 +44,7 @@ def make_file(head: str, *rows: str) -> str:
         ("node_power_w,energy_kwh", ["node.ac"]),
         ("rack_power_w,temp_c", ["rack"]),
         ("power_draw_w,sm_mhz", ["gpu:0"]),
+        ("gpuPower (W),DRAM Energy (mWh)", ["gpu", "dram"]),
     ],
 )
 def test_scopes_and_units_are_in_the_names_of_columns(tmp_path: Path, head: str, scopes: list[str]) -> None:
@@ -55,6 +56,13 @@ def test_scopes_and_units_are_in_the_names_of_columns(tmp_path: Path, head: str,
     (said,) = (text for text in archive.remarks if "read as" in text)
     assert "--time time=iso" in said
     assert f"={scopes[0]}:" in said
+
+
+@pytest.mark.parametrize("head", ["Energy (kWh)", "kWh", "Active Energy Total [kWh]", "energy_kWh", "EnergyTotal_kWh"])
+def test_the_prefix_of_a_unit_is_no_word(tmp_path: Path, head: str) -> None:
+    (found,) = fetch_all(guess_text(tmp_path, make_file(f"time,{head}", f"{ISO[0]},345.5", f"{ISO[1]},346.5")))
+    assert found.stream.scope == "node.ac"
+    assert list_values(found) == [345.5 * 3.6e6, 346.5 * 3.6e6]
 
 
 @pytest.mark.parametrize(
@@ -95,10 +103,23 @@ def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: P
 @pytest.mark.parametrize(
     ("head", "row", "code", "word"),
     [
-        ("time,fan_w", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map fan_w=node.ac "),
-        ("time,power", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map power=node.ac:W"),
-        ("time,value", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map COLUMN=node.ac:W"),
-        ("time,power_w,total_w", "2024-05-01T12:00:00Z,5,5", "config.no-columns", "--map power_w=node.ac "),
+        ("time,fan_w", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map fan_w=SCOPE, with"),
+        ("time,phase1_w", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map phase1_w=SCOPE, with"),
+        ("time,power_max_w,power_min_w", "2024-05-01T12:00:00Z,5,5", "config.no-columns", "--map COLUMN=SCOPE:UNIT, "),
+        (
+            "time,ac_w,gpu0_power_draw_w,gpu0_power_w",
+            "2024-05-01T12:00:00Z,5,5,5",
+            "config.no-columns",
+            "type --map gpu0_power_draw_w=gpu:0:W or --map gpu0_power_w=gpu:0:W, and --map ac_w=node.ac:W;",
+        ),
+        ("time,power", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map power=node.ac:UNIT, "),
+        ("time,value", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map COLUMN=SCOPE:UNIT, "),
+        (
+            "time,power_w,total_w",
+            "2024-05-01T12:00:00Z,5,5",
+            "config.no-columns",
+            "--map power_w=node.ac:W or --map total_w",
+        ),
         ("when,power_w", "2024-05-01T12:00:00Z,5", "config.no-time", "--time COLUMN"),
         ("time,ts,power_w", "2024-05-01T12:00:00Z,1714564800,5", "config.no-time", "--time COLUMN"),
         ("t,power_w", "12.5,500", "config.no-time", "--time t=seconds"),

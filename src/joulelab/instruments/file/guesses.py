@@ -177,12 +177,7 @@ def _guess_columns(config: Mapping[str, Any], header: Header, rows: Sequence[Seq
         kinds.append((scope, unit.si))
         guess.unnamed = name if scope == "node.ac" and not names_node else guess.unnamed
     if not columns or len(set(kinds)) < len(kinds):
-        what = "several columns may be the power of one scope" if columns else "no column is obviously a power"
-        named = [c["column"] for c in columns] or guess.left_out
-        first = f"{named[0]}=node.ac{'' if header.find_unit(header.find_column(named[0])) else ':W'}" if named else ""
-        first = _quote(first or "COLUMN=node.ac:W")
-        advice = f"type --map {first} (or gpu:0, outlet:1, rack); the file has {header.list_names()}"
-        raise ConfigError(what, where=header.where, next=advice, code="config.no-columns")
+        raise _explain_columns(header, columns, kinds, guess.left_out)
     _refuse_devices(config, header, rows, str(columns[0]["column"]))
     guess.settings["columns"] = columns
     guess.options += [f"--map {_quote('{column}={scope}:{unit}'.format(**c))}" for c in columns]
@@ -193,6 +188,28 @@ def _guess_columns(config: Mapping[str, Any], header: Header, rows: Sequence[Seq
     if host is not None and not config.get("host"):
         guess.settings["host"] = {"column": host}
         guess.options.append(_quote(f'host={{column="{host}"}}'))
+
+
+def _explain_columns(
+    header: Header, columns: Sequence[Mapping[str, str]], kinds: Sequence[tuple[str, str]], left_out: Sequence[str]
+) -> ConfigError:
+    """Return the error for columns of one scope, or none: examples have only what the names show."""
+    if columns:
+        what = "several columns may be the power of one scope"
+        by_kind: dict[tuple[str, str], list[str]] = {}
+        for table, kind in zip(columns, kinds, strict=True):
+            by_kind.setdefault(kind, []).append(f"--map {_quote('{column}={scope}:{unit}'.format(**table))}")
+        shown = ", and ".join(" or ".join(options) for options in sorted(by_kind.values(), key=len, reverse=True))
+    else:
+        what, column, scope, unit = "no column is obviously a power", "COLUMN", "SCOPE", ":UNIT"
+        if len(left_out) == 1:
+            column = left_out[0]
+            scope = _find_scope(_split_words(column)) or scope
+            unit = "" if header.find_unit(header.names.index(column)) else unit
+        shown = f"--map {_quote(f'{column}={scope}{unit}')}, with a scope such as node.ac, gpu:0, outlet:1 or rack"
+        shown += ", and a unit such as W or kWh" if unit else ""
+    advice = f"type {shown}; the file has {header.list_names()}"
+    return ConfigError(what, where=header.where, next=advice, code="config.no-columns")
 
 
 def _refuse_devices(config: Mapping[str, Any], header: Header, rows: Sequence[Sequence[str]], column: str) -> None:
@@ -224,8 +241,9 @@ def _find_scope(words: Sequence[str]) -> str | None:
 
 
 def _split_words(name: str) -> list[str]:
-    """Return the words and numbers of a name in small letters: `GPU0 Power (W)` has gpu, 0, power, w."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", name.strip())
+    """Return the words and numbers of a name in small letters: `GPU0 Power (kWh)` has gpu, 0, power, kwh."""
+    # The k of kWh and the m of mWs are no words, unlike the y of EnergyWh.
+    spaced = re.sub(r"(?<=[a-z])(?<![^A-Za-z][km])(?=[A-Z][a-z])", " ", f" {name.strip()}")
     return re.findall(r"[a-z]+|[0-9]+", spaced.lower())
 
 

@@ -73,6 +73,22 @@ def test_a_grace_superchip_has_no_module(tmp_path):
     assert counted(meter) == ["cpu:0", "cpu:1"]
 
 
+@pytest.mark.parametrize("grace_w", [None, 0])
+def test_rails_count_in_the_module_even_without_the_cpu_between_them(tmp_path, grace_w):
+    grace(tmp_path, labels=(GRACE[0], *GRACE[2:]))
+    if grace_w is not None:
+        chip(tmp_path, 9, "power_meter", "device", **meter_files(GRACE[1], grace_w))
+    meter = opened(tmp_path)
+    assert rows(meter) == {"module:0": 600, "cpu:0/cores": 120, "cpu:0/sysio": 30}
+    assert counted(meter) == ["module:0"]
+
+
+@pytest.mark.parametrize("label", ["", "IO Board Power"])
+def test_a_meter_beside_those_of_grace_is_not_the_node(tmp_path, label):
+    chip(grace(tmp_path), 9, "power_meter", "device", **meter_files(label, 33))
+    assert counted(opened(tmp_path)) == ["module:0"]
+
+
 def test_one_acpi_meter_without_a_label_is_the_node(tmp_path):
     files = meter_files("Meter measures total domain", 512.5, 1000)
     place = chip(tmp_path, 0, "power_meter", "device", **files)
@@ -88,7 +104,9 @@ def test_one_acpi_meter_without_a_label_is_the_node(tmp_path):
     ("change", "why"),
     [
         ({"power1_is_battery": 1}, "battery"),
-        ({"power1_oem_info": "Total Power socket 0"}, "a part"),
+        ({"power1_oem_info": "Total Power socket 0"}, "its label"),
+        ({"power1_oem_info": "DIMM Power"}, "its label"),
+        ({"power1_oem_info": "Riser 2"}, "its label"),
         ({"measures": "PNP0A08:00"}, "a part"),
         ({"second": True}, "2 ACPI meters"),
     ],

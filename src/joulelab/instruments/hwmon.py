@@ -1,8 +1,8 @@
 """Measure the power sensors of the kernel's hwmon tree: ACPI power meters (Grace, whole nodes), AMD sockets.
 
 A sensor is read only if its driver or its label states what it measures: the labels of Grace, the sockets of
-`amd_energy`, and an ACPI meter that is alone and names no socket, no battery and no part in `measures/`, which is the
-node. All others are listed and not read. 0 W is a failed reading.
+`amd_energy`, and an ACPI meter without a label that is alone, or with one that says "total", unless it names a battery
+or a part in `measures/`, which is the node. All others are listed and not read. 0 W is a failed reading.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments.hooks import Missing
+from joulelab.instruments.names import names_node_power
 from joulelab.instruments.settings import check_keys, seconds, text
 from joulelab.instruments.sysfs import FileMeter, read_number, read_text
 
@@ -41,6 +42,8 @@ _SENSOR = re.compile(r"(?:power\d+_(?:input|average)|energy\d+_input)")
 # The links in `measures` that stand for the whole machine.
 _WHOLE = ("LNXSYBUS", "LNXSYSTM")
 _SLOW_S = 0.5
+# Texts of firmware that has no label.
+_NO_LABEL = re.compile(r"[\W\d_]*|n/?a|none|unknown", re.IGNORECASE)
 _USUAL_S = 1.0  # an averaging interval that is not stated
 
 
@@ -52,7 +55,6 @@ class Sensor:
     driver: str
     label: str = ""
     scope: str | None = None
-    parent: str | None = None
     unit: str = "W"
     interval_s: float = _USUAL_S
     why: str = ""
@@ -76,14 +78,13 @@ def find_sensors(root: Path) -> list[Sensor]:
     """List all sensors of power and energy, with a scope if their driver or label states it."""
     chips = sorted(root.glob("hwmon*"), key=lambda chip: (len(chip.name), chip.name))
     found = [sensor for chip in chips for sensor in _list_chip(chip)]
-    modules = {sensor.scope for sensor in found if (sensor.scope or "").startswith("module:")}
     wholes = [sensor for sensor in found if sensor.scope == "node.dc"]
+    labels = [sensor.label for sensor in found if sensor.driver == ACPI and sensor.label]
     for k, sensor in enumerate(found):
         if sensor in wholes and len(wholes) > 1:
             found[k] = replace(sensor, scope=None, why=f"one of {len(wholes)} ACPI meters, and none has a label")
-        module = (sensor.scope or "").replace("cpu:", "module:")
-        if module != sensor.scope and module in modules:
-            found[k] = replace(sensor, parent=module)
+        elif sensor in wholes and labels and not sensor.label:
+            found[k] = replace(sensor, scope=None, why=f"it has no label, and another ACPI meter has ({labels[0]})")
     return found
 
 
@@ -107,6 +108,7 @@ def _list_names(folder: Path) -> list[str]:
 
 def _describe_acpi(folder: Path) -> Sensor:
     label = read_text(folder / "power1_oem_info") or ""
+    label = "" if _NO_LABEL.fullmatch(label) else label
     interval_s = (read_number(folder / "power1_average_interval") or 0) / 1000 or _USUAL_S
     measured = _list_names(folder / "measures")
     scope, why = "node.dc", ""
@@ -114,8 +116,10 @@ def _describe_acpi(folder: Path) -> Sensor:
         scope = _GRACE_SCOPES[match[1].lower()].format(int(match[2]))
     elif read_number(folder / "power1_is_battery"):
         why = "it measures a battery"
-    elif "socket" in label.lower() or not all(name.startswith(_WHOLE) for name in measured):
-        why = f"it measures a part ({label or ', '.join(measured)})"
+    elif label and not names_node_power(label):
+        why = f"its label does not say that it is the whole node ({label})"
+    elif not all(name.startswith(_WHOLE) for name in measured):
+        why = f"it measures a part ({', '.join(measured)})"
     path = folder / "power1_average"
     if not path.exists():
         why = "it has no power1_average"
@@ -149,6 +153,8 @@ class HwmonMeter(FileMeter):
                 except MeterError as error:
                     errors.append(error)
                     self._missing.append(Missing.from_error(sensor.scope, error))
+        # Of those that can be read: a part counts in its module even if the CPU between them cannot.
+        self._streams = [replace(stream, parent=self._find_module(stream.scope)) for stream in self._streams]
         if not self._streams:
             self.close()
             what, why = "there are sensors of power, but none can be read", str(errors[0])
@@ -156,6 +162,11 @@ class HwmonMeter(FileMeter):
             if all(isinstance(error, Denied) for error in errors):
                 raise Denied(what, where="hwmon", why=why, next=advice, code="denied.sensors")
             raise Unavailable(what, where="hwmon", why=why, next=advice, code="unavailable.sensors")
+
+    def _find_module(self, scope: str) -> str | None:
+        cpu, module = scope.partition("/")[0], scope.partition("/")[0].replace("cpu:", "module:")
+        is_inside = module != cpu and module in self._readers and (scope == cpu or cpu not in self._readers)
+        return module if is_inside else None
 
     def _add_sensor(self, sensor: Sensor, scope: str, periods_s: tuple[float, float]) -> None:
         file = self._open_file(sensor.path)
@@ -170,7 +181,7 @@ class HwmonMeter(FileMeter):
         read_sensor()
         period_s = periods_s[0] if sensor.interval_s < _SLOW_S else periods_s[1]
         channel = describe_channel(sensor)
-        stream = Stream(scope, channel.quantity, scope, period_s, (channel,), sensor.parent, device=sensor.label)
+        stream = Stream(scope, channel.quantity, scope, period_s, (channel,), device=sensor.label)
         self._put(stream, read_sensor)
 
 

@@ -44,7 +44,7 @@ def test_input_and_output_of_supplies_are_told_apart(into, out):
 
 def test_supplies_in_their_order_and_nothing_else():
     first, second = sensor("PSU1 Power", 10, 1), sensor("PSU2 Power", 10, 2)
-    found = [second, sensor("CPU Power", 3), first, sensor("Fan", 10, 3, RPM), sensor("Rate", 10, 4, 0)]
+    found = [second, sensor("CPU Power", 3), first, sensor("Fan 3", 10, 1, RPM), sensor("Rate", 10, 2, 0)]
     assert sensors.choose_supplies(found, None, output=False) == [first, second]
     assert sensors.choose_supplies([first, replace(second, owner=0x2C)], None, output=False) == []
 
@@ -55,7 +55,9 @@ def test_two_sensors_of_one_supply_are_not_guessed():
     assert names(sensors.choose_supplies(found, "psu* power a", output=False)) == ["PSU1 Power A"]
 
 
-@pytest.mark.parametrize("name", ["Sys Power", "System Power", "Pwr Consumption", "Total_Power", "Power Meter"])
+@pytest.mark.parametrize(
+    "name", ["Sys Power", "System Power", "Pwr Consumption", "Total_Power", "Power Meter", "SYSPWR"]
+)
 def test_the_whole_node(name):
     assert sensors.choose_whole_node([sensor("CPU1 Power", 3), sensor(name)]).name == name
 
@@ -64,6 +66,25 @@ def test_no_single_sensor_of_the_whole_node():
     assert sensors.choose_whole_node([sensor("MEM Power", 8)]) is None
     assert sensors.choose_whole_node([sensor("Sys Power"), sensor("System Power")]) is None
     assert sensors.choose_whole_node([sensor("Sys Power", percent=True)]) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CPU Pwr Consumption", "GPU Total Power", "System Power Limit", "System Power Lim", "Total Power Max"),
+        *("Node Power Budget", "Total Power Out", "Node2 Power", "PSU Total Power", "Sys Fan Power", "Total", "Power"),
+    ],
+)
+def test_a_part_a_limit_or_an_output_is_not_the_node(name):
+    assert sensors.choose_whole_node([sensor(name)]) is None
+
+
+def test_the_redundancy_of_all_supplies_is_none_of_them():
+    supplies = [sensor(f"Power Supply {n}", 10, n) for n in (1, 2)]
+    together = sensor("Power Supplies", 10, 3, 0)
+    assert sensors.choose_supplies([*supplies, together], None, output=False) == []
+    together = replace(together, redundancy=True)
+    assert sensors.choose_supplies([*supplies, together], None, output=False) == supplies
 
 
 def test_inlet_by_entity_or_name():

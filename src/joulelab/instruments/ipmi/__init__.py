@@ -51,8 +51,8 @@ SUPPLY_W = (0.0, 1e5)  # but one of several supplies may draw nothing
 # Errors of a BMC that answers, but has no such reading: now, and at opening.
 NO_READING = ("read-failed.refused", "denied.privilege", "read-failed.no-reading")
 ABSENT = (*NO_READING, "read-failed.malformed", "unavailable.no-supplies")
-# Supplies whose sum differs from DCMI by more (W, and a share of DCMI's power) may feed several nodes.
-UNLIKE_W, UNLIKE = 100.0, 0.5
+# Supplies whose sum differs by this share of DCMI's power: one of up to three is not shown, or they feed several nodes.
+UNLIKE = 0.3
 
 __all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "open_meter"]
 
@@ -131,7 +131,8 @@ class IpmiMeter:
 
     def _read_sensors(self) -> None:
         found: list[SensorRecord] = []
-        for record in self._bmc.read_records():
+        records = list(self._bmc.read_records())
+        for record in records:
             try:
                 sensor = answers.parse_record(record)
             except ReadFailed as error:  # makers get single records wrong
@@ -140,6 +141,9 @@ class IpmiMeter:
                 found += [sensor] if sensor is not None else []
         if self._broken and not found:
             raise self._broken[0]
+        if (count := self._bmc.count_records()) > len(records):
+            what, why = "some sensors are not shown", f"the BMC has {count} sensor records and gives {len(records)}"
+            self._broken.append(ReadFailed(what, where=self._bmc.where, why=why, code="read-failed.records"))
         self._sensors = found  # all or none: a part of the supplies would make a sum that is too small
         self._missing += [Missing.from_error("node", error) for error in self._broken]
 
@@ -160,7 +164,9 @@ class IpmiMeter:
                 "the BMC measures no power that is known here",
                 where=self._bmc.where,
                 why="no active DCMI reading, no supply and no system sensor in W",
-                next=f'choose one: sources = ["sensor:NAME"] of {names}' if names else "measure at the PDU",
+                next=f'choose one of the whole node: sources = ["sensor:NAME"] of {names}'
+                if names
+                else "measure at the PDU",
                 code="unavailable.no-power",
             )
 
@@ -207,8 +213,10 @@ class IpmiMeter:
             why = f"not each supply has one sensor in W that can be read{named}"
         elif total_w < NODE_W[0]:
             why = f"their sum is {total_w:g} W"
-        elif self._settings.sources is None and abs(total_w - self._dcmi_w) > max(UNLIKE_W, UNLIKE * self._dcmi_w):
-            why = f"their sum is {total_w:.0f} W, DCMI shows {self._dcmi_w:.0f} W: they may feed several nodes"
+        elif self._settings.sources is None and abs(total_w - self._dcmi_w) > max(
+            UNLIKE * self._dcmi_w, sum(sensor.step for sensor in found)
+        ):
+            why = f"their sum is {total_w:.0f} W, DCMI shows {self._dcmi_w:.0f} W: not all, or those of several nodes"
         if why:
             what, advice = "the BMC gives no power of each supply", "leave it out of sources"
             raise Unavailable(what, where=self._bmc.where, why=why, next=advice, code="unavailable.no-supplies")

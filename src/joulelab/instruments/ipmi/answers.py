@@ -10,6 +10,7 @@ from joulelab.core.errors import ReadFailed
 # Base units of sensors (IPMI 2.0, table 43-15) that are read here.
 CELSIUS, WATT, RPM = 1, 6, 18
 FULL, COMPACT = 0x01, 0x02
+REDUNDANCY = 0x0B  # the type of states of all supplies, or all fans, together
 LINEAR, INVERSE = 0, 7
 XCC_MODULUS_J = 2.0**32  # 32 bits of joules, and millijoules that never carry beyond them
 
@@ -55,7 +56,8 @@ class SensorRecord:
     """Describe a sensor by its SDR: value = (m x + b 10^b_exp) 10^r_exp for a raw count x, or 1 by that.
 
     `unit` is the base unit, 0 for a composed one (W per hour); `percent` marks a share. A sensor that is not `analog`
-    has states and no value. One with another `owner` than the BMC (20h) or another `lun` has to be bridged to.
+    has states and no value; `redundancy` marks those of several devices together. One with another `owner` than the BMC
+    (20h) or another `lun` has to be bridged to.
     """
 
     owner: int
@@ -68,6 +70,7 @@ class SensorRecord:
     unit: int = 0
     percent: bool = False
     analog: bool = False
+    redundancy: bool = False
     form: int = 0
     function: int = 0
     m: int = 0
@@ -98,13 +101,14 @@ def parse_record(record: bytes) -> SensorRecord | None:
         name = ""
     head = owner, lun & 3, number, entity, instance & 0x7F, record[12], name or f"sensor {number}"
     if record[3] == COMPACT or record[20] >> 6 == 3:
-        return SensorRecord(*head)
+        return SensorRecord(*head, redundancy=record[13] == REDUNDANCY)
     units, base, m, m_high, b, b_high = (record[i] for i in (20, 21, 24, 25, 26, 27))
     return SensorRecord(
         *head,
         unit=0 if units & 0x3E else base,
         percent=bool(units & 1),
         analog=True,
+        redundancy=record[13] == REDUNDANCY,
         form=units >> 6,
         function=record[23] & 0x7F,
         m=_sign_number(m | (m_high & 0xC0) << 2, 10),

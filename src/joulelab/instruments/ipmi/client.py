@@ -35,7 +35,7 @@ PRIVILEGE, RESERVATION_LOST = 0xD4, 0xC5
 TOO_MANY = (0xCA, 0xC8, 0xC7, 0xFF)  # answers of BMCs to a request for more bytes than they give at once
 PIECE = 16
 RESERVATIONS = 5
-GET_SDR = (0x0A, 0x23)
+GET_SDR_INFO, GET_SDR = (0x0A, 0x20), (0x0A, 0x23)
 LAST = 0xFFFF
 
 
@@ -110,6 +110,11 @@ class Bmc:
             if number == LAST:
                 return
         raise self._fail_records(f"they run in a circle: record {number} again")
+
+    def count_records(self) -> int:
+        """Return how many records the repository has, 0 if the BMC does not say. Raises ReadFailed, Denied."""
+        code, answer = self.send_request(*GET_SDR_INFO)
+        return 0 if code or len(answer) < 3 else int.from_bytes(answer[1:3], "little")
 
     def _read_pieces(self, number: int) -> bytes:
         """Return a record with the next record's id before it, for a BMC that gives only pieces.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.errors import Unavailable
 from joulelab.core.text import suggest_name
 from joulelab.instruments.ipmi.answers import CELSIUS, RPM, WATT
+from joulelab.instruments.names import names_node_power
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,13 @@ BMC_ADDRESS = 0x20
 FAN_TYPE = 0x04
 _OUTPUT = re.compile(r"(?<![a-z])(p?out(put)?|dc)(?![a-z])|power[ _]*out", re.IGNORECASE)
 _INPUT = re.compile(r"(?<![a-z])(p?in(put)?|ac)(?![a-z])|power[ _]*in(?![a-z])", re.IGNORECASE)
-_NODE = re.compile(r"(sys|system|total|node|chassis|server)\w*[ _]*(input)?[ _]*(power|pwr|watt)|(power|pwr)[ _]*consum"
-                   r"|power[ _]*meter", re.IGNORECASE)  # fmt: skip
+# The words of a supply's present power. With any other (max, limit, rated, fan) it is something else.
+_SUPPLY = re.compile(
+    r"(?:(?:psu|ps|power|pwr|pw|supply|p?in|input|p?out|output|ac|dc|watts?|consum(?:ption?|pt|ed)?|draw|usage|reading"
+    r"|sensor|[a-f](?![a-z]))[\W\d_]*)+",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"(?:psu?|supply)[\W_]*(\d+)", re.IGNORECASE)
 _INLET = re.compile(r"inlet|ambient|intake|air[ _]*in\b|front[ _]*(panel)?[ _]*temp", re.IGNORECASE)
 
 
@@ -39,24 +45,37 @@ def list_powers(sensors: Sequence[SensorRecord]) -> list[SensorRecord]:
 def choose_supplies(sensors: Sequence[SensorRecord], pattern: str | None, *, output: bool) -> list[SensorRecord]:
     """Return one power sensor per power supply, in their order: the named ones, or those of the supplies' entities.
 
-    The supplies are summed, so the list is empty if one of them cannot be read or has several sensors.
+    The supplies are summed, so the list is empty if one of them cannot be read, or has no or several such sensors. A
+    supply counts by any sensor that it has, in W or not.
     """
-    watts = list_powers(sensors)
-    if pattern is not None:
-        found = [s for s in watts if is_match(s.name, (pattern,))]
+    powers = list_powers(sensors)
+    if pattern is None:
+        every = [s for s in sensors if s.entity in SUPPLY and not s.redundancy]
     else:
-        own = [s for s in watts if s.entity in SUPPLY]
-        outs = [s for s in own if _OUTPUT.search(s.name) and not _INPUT.search(s.name)]
-        ins = [s for s in own if s not in outs]
-        found = outs if output else [s for s in ins if _INPUT.search(s.name)] or ins
-        if len({s.instance for s in found}) != len(found):
-            return []
-    return sorted(found, key=lambda s: (s.instance, s.number)) if all(map(is_readable, found)) else []
+        every = [s for s in powers if is_match(s.name, (pattern,))]
+    plain = [s for s in every if s in powers and _SUPPLY.fullmatch(s.name)]
+    ins = [s for s in plain if _INPUT.search(s.name)]
+    outs = [s for s in plain if _OUTPUT.search(s.name) and s not in ins]
+    found = outs if output else ins or [s for s in plain if s not in outs]
+    if pattern is not None:
+        found = found or [s for s in every if s not in (ins if output else outs)]
+    numbers = _number_supplies(every)
+    is_each_once = sorted(numbers[s] for s in found) == sorted(set(numbers.values()))
+    found.sort(key=lambda s: (s.instance, s.number))
+    return found if is_each_once and all(map(is_readable, found)) else []
+
+
+def _number_supplies(sensors: Sequence[SensorRecord]) -> dict[SensorRecord, int]:
+    """Return the supply of each sensor: the number in its name (`PS2 Fan`), its instance if not each has one."""
+    named = [_NUMBER.search(s.name) for s in sensors]
+    if all(named):
+        return {s: int(match[1]) for s, match in zip(sensors, named, strict=True) if match}
+    return {s: s.instance for s in sensors}
 
 
 def choose_whole_node(sensors: Sequence[SensorRecord]) -> SensorRecord | None:
     """Return the sensor of the power of the whole node, None if not exactly one is."""
-    found = [s for s in list_powers(sensors) if s.entity in WHOLE and _NODE.search(s.name)]
+    found = [s for s in list_powers(sensors) if s.entity in WHOLE and names_node_power(s.name)]
     return found[0] if len(found) == 1 and is_readable(found[0]) else None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.codes import raises_code
 from tests.instruments.snmp_judge import WALKS, judge_device, list_walks, load_walk
-from tests.instruments.snmp_replay import Replay, read_objects
+from tests.instruments.snmp_replay import Replay, plan_session, read_objects, read_plan
 
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.snmp.client import MISSING, Name
@@ -105,7 +106,12 @@ def test_phases_and_banks_of_one_load_are_not_added():
     assert powers(device(CPS, (f"{LOAD}.7", 216, 216), (f"{LOAD}.5", 0, 1))) == [216]
     assert powers(device(CPS, (f"{LOAD}.7", 300, 200, 100), (f"{LOAD}.5", 0, 1, 2))) == [300]
     assert powers(device(CPS, (f"{LOAD}.7", 70, 80, 90), (f"{LOAD}.5", 0, 0, 0))) == [70, 80, 90]
-    assert powers(device(CPS, (f"{LOAD}.7", 70, 80), (f"{LOAD}.5", 1, 2))) == [70, 80]
+    banks = device(CPS, (f"{LOAD}.7", 216, 100, 116), (f"{LOAD}.5", 1, 2, 3))
+    with raises_code("unavailable.no-whole"):  # one of them may be the whole
+        powers(banks)
+    assert powers(banks, units=[2, 3]) == [100, 116]
+    with raises_code("unavailable.no-whole"):
+        powers(device(CPS, (f"{LOAD}.7", 0, 216, 50), (f"{LOAD}.5", 0, 1, 2)))
     assert powers(device(CPS, (f"{LOAD}.7", 216, 216))) == [216]
     for unclear in ((300, 200), (0, 0)):
         with pytest.raises(Unavailable, match=r"may be phases, or banks of them.*units = \[\"1\"\]"):
@@ -237,6 +243,106 @@ def test_a_power_that_does_not_fit_voltage_and_current_is_marked():
     assert "its power may be wrong (it shows 200 W beside 230 V and 9.1 A" in notes(fits | {f"{OUTPUT}.4.1": 200})
 
 
+SENTRY3, SENTRY4 = "1.3.6.1.4.1.1718.3", "1.3.6.1.4.1.1718.4"
+TOWER, INFEED = f"{SENTRY3}.2.1.1.11", f"{SENTRY3}.2.2.1"
+CORD, CORD_PHASE = f"{SENTRY4}.1.3.3.1.3.1", f"{SENTRY4}.1.5.3.1"
+RPDU2_PHASE = "1.3.6.1.4.1.318.1.1.26.6.3.1"
+
+
+@pytest.mark.parametrize("shown", [-1, 0])
+@pytest.mark.parametrize(
+    ("object_id", "column", "part", "whole"),
+    [
+        (SENTRY3, TOWER, {f"{INFEED}.12.1.1": 1200, f"{INFEED}.12.2.1": 900}, [1200]),
+        (SENTRY4, CORD, {f"{CORD_PHASE}.8.1.2.1": 900}, [1000]),
+        (SENTRY4, CORD, {f"{CORD_PHASE}.6.1.2.1": 400}, [1000]),
+    ],
+)
+def test_a_row_without_power_whose_phase_draws_refuses_the_whole(object_id, column, part, whole, shown):
+    objects = device(object_id, (column, whole[0], shown))
+    with raises_code("unavailable.not-metered") as raised:
+        read_objects(objects | part)
+    assert "of 900" in str(raised.value) or "of 4" in str(raised.value)
+    idle = {oid: value if whole[0] == 1200 == value else 0 for oid, value in part.items()}
+    assert sum(powers(objects | idle)) == whole[0]
+
+
+def test_a_unit_of_a_chain_without_power_is_refused_where_any_phase_may_be_its_own():
+    chain = device(APC, (f"{RPDU2}.5", 340, -1), (f"{RPDU2_PHASE}.5", 0, 55))
+    with raises_code("unavailable.not-metered"):
+        read_objects(chain)
+    assert powers(chain, units=["1"]) == [3400]
+    idle = device(APC, (f"{RPDU2}.5", 340, 0), (f"{RPDU2_PHASE}.5", 150, 0))
+    assert powers(idle) == [3400, 0], "0 W is a reading: the phase may be the first unit's"
+
+
+RARITAN = "1.3.6.1.4.1.13742.6"
+
+
+def raritan(*powers, marked=(), state=-1, available=2):
+    """Return a Raritan with an inlet for each power; those marked are not available."""
+    objects = device(RARITAN)
+    for inlet, watts in enumerate(powers, 1):
+        row = f"1.{inlet}.5"
+        objects |= {
+            f"{RARITAN}.5.2.3.1.4.{row}": watts,
+            f"{RARITAN}.3.3.4.1.7.{row}": 0,
+            f"{RARITAN}.3.3.4.1.6.{row}": 3,
+        }
+        objects[f"{RARITAN}.5.2.3.1.2.{row}"] = available if inlet in marked else 1
+        objects[f"{RARITAN}.5.2.3.1.3.{row}"] = state if inlet in marked else 4
+    return objects
+
+
+@pytest.mark.parametrize("mark", [{"state": 4}, {"available": 1}, {}])
+def test_a_sensor_that_is_marked_as_not_available_is_no_reading(mark):
+    assert powers(raritan(0, 900)) == [0, 900]
+    with raises_code("unavailable.not-metered"):
+        read_objects(raritan(0, 900, marked=[1], **mark))
+    plan = plan_session(Replay(raritan(500, 900)))
+    rows = read_plan(Replay(raritan(0, 900, marked=[1], **mark)), *plan)
+    lost, known = (row["power_w"] for row in rows.values())
+    assert "it marks it as not valid" in lost
+    assert known == 900
+
+
+def test_a_whole_that_is_less_than_another_sum_of_the_device_is_refused():
+    ups, phases = "1.3.6.1.4.1.318.1.1.1", "1.3.6.1.4.1.318.1.1.1.9.3.3.1.13.1.1"
+    apc = device("1.3.6.1.4.1.318.1.3.2.12", (phases, 350, 340, 330))
+    assert powers(apc | {f"{ups}.4.2.8.0": 1020}) == [1020]
+    with raises_code("unavailable.no-whole"):
+        read_objects(apc | {f"{ups}.4.2.8.0": 350})
+    more = notes(apc | {f"{ups}.4.2.8.0": 3060})
+    assert "the power may be wrong (its outputs add up to 3060 W, output phases to 1020 W)" in more
+    xups = "1.3.6.1.4.1.534.1"
+    with raises_code("unavailable.no-whole"):
+        read_objects(device(xups, (f"{xups}.4.4.1.4", 500, 0, 0)) | {f"{xups}.4.9.3.0": 1500})
+    assert powers(device(xups, (f"{xups}.4.4.1.4", 500, 480, 510)) | {f"{xups}.4.9.3.0": 1500}) == [500, 480, 510]
+
+
+@pytest.mark.parametrize("full", [32767, 65535])
+def test_full_counts_of_16_bits_are_no_powers(full):
+    assert math.isnan(Cell("current_a", 0).read_number([full], frozenset()))
+    assert Cell("energy_j", 0, vital=True).read_number([full], frozenset()) == full
+    with raises_code("unavailable.not-metered"):
+        read_objects(device(APC, (f"{RPDU2}.5", full)))
+
+
+def test_powers_that_no_outlet_has_are_not_read_and_those_beyond_its_current_are_marked():
+    at = "1.3.6.1.4.1.318.1.1.26.9.4.3.1"
+    outlet = device(APC, (f"{RPDU2}.5", 340), (f"{at}.7", 100), (f"{at}.6", 5))
+    assert (powers(outlet, outlets=[1]), notes(outlet, outlets=[1], energy=False)) == ([100], "")
+    assert "it shows 6000 W beside 0.5 A" in notes(outlet | {f"{at}.7.1": 6000}, outlets=[1])
+    with raises_code("unavailable.not-metered"):
+        read_objects(outlet | {f"{at}.7.1": 200_000}, outlets=[1])
+
+
+def test_a_line_that_shows_the_power_of_three_is_marked():
+    ups = device("1.3.6.1.4.1.2254", *((f"{OUTPUT}.{column}", *[value] * 3) for column, value in ((4, 1500), (2, 230))))
+    assert "1500 W beside 230 V and 2.2 A" in notes(ups | device("1.3.6.1.4.1.2254", (f"{OUTPUT}.3", 22, 22, 22)))
+    assert notes(ups | device("1.3.6.1.4.1.2254", (f"{OUTPUT}.3", 66, 66, 66))) == ""
+
+
 def test_values_under_labels_are_found_by_them_with_unit_and_factor():
     at = "1.3.6.1.4.1.2606.7.4.2.2.1"
 
@@ -290,3 +396,21 @@ def test_the_doctor_lists_what_might_be_power_in_an_unknown_device():
         read_objects(unknown)
     silent = Replay(device("1.3.6.1.4.1.99999.7", (f"{at}.5", 3)))
     assert "none looks like power" in list_suspects(silent, read_identity(silent))[0]
+
+
+def test_the_doctor_lists_numbers_behind_a_text_that_names_power():
+    root = "1.3.6.1.4.1.99999"
+    scalars = {
+        f"{root}.1.1.0": b"Total Power W",
+        f"{root}.1.2.0": 350,
+        f"{root}.1.3.0": b"Power factor",
+        f"{root}.1.4.0": 97,
+    }
+    table = {f"{root}.2.1.{column}.7": value for column, value in ((2, b"L1 watts"), (3, b"ok"), (4, b"120.5"))}
+    table |= {f"{root}.2.1.2.8": b"Fan", f"{root}.2.1.3.8": b"ok", f"{root}.2.1.4.8": b"900"}
+    session = Replay(device(f"{root}.7") | scalars | table)
+    said = "\n".join(list_suspects(session, read_identity(session)))
+    assert f"{root}.1.2.0 is 350, behind 'Total Power W' ({root}.1.1.0)" in said
+    assert f"{root}.2.1.4.7 is 120.5, behind 'L1 watts'" in said
+    assert "97" not in said
+    assert "900," not in said

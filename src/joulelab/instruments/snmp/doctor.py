@@ -27,6 +27,8 @@ ENTERPRISES = "1.3.6.1.4.1"
 # Limits of the search in an unknown device.
 _OBJECTS, _SECONDS, _LISTED = 3_000, 20, 12
 _POWER_TEXT = re.compile(r"-?\d+([.,]\d+)?\s?k?(W|Wh|VA)")
+_POWER_LABEL = re.compile(r"\b(?i:power|watts?|leistung)\b(?!\W+(?i:factor|supply|on|off|state|status))|\bk?W\b")
+_NUMBER_TEXT = re.compile(r"-?\d+([.,]\d+)?")
 _MAINS_V = ((95, 130), (195, 255), (340, 425))
 
 
@@ -118,14 +120,33 @@ def list_suspects(session: Session, who: Identity) -> list[str]:
         return [f"Its objects cannot be listed: {failed}."]
     texts = {oid: decode_text(value) for oid, value in objects.items()}
     found = {oid: f"shows {shown!r}" for oid, shown in texts.items() if _POWER_TEXT.fullmatch(shown)}
-    found |= _find_products(objects)
+    found |= _find_labelled(objects) | _find_products(objects)
     looked = f"Of {len(objects)} objects below {root}"
     if not found:
-        return [f"{looked} none looks like power: no text in W, no number that fits a voltage and a current beside it."]
+        reason = "no text in W, no number behind such a text, none that fits a voltage and a current beside it"
+        return [f"{looked} none looks like power: {reason}."]
     listed = [f"  {oid} {why}" for oid, why in sorted(found.items())[:_LISTED]]
     more = [f"  and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
     advice = "None of it is read. A table for this device is one TOML file: see README.md of joulelab.instruments.snmp."
     return [f"{looked} these might be power:", *listed, *more, advice]
+
+
+def _find_labelled(objects: Mapping[str, Value]) -> dict[str, str]:
+    """Return numbers behind a text that names power: the next object, or the next number of its row in a table."""
+    listed = list(objects)
+    found: dict[str, str] = {}
+    for place, label in enumerate(listed):
+        text = decode_text(objects[label])
+        if not _POWER_LABEL.search(text) or _POWER_TEXT.fullmatch(text):
+            continue
+        *above, column, row = label.split(".")
+        beside = (".".join((*above, str(int(column) + step), row)) for step in range(1, 9))
+        for oid in (*listed[place + 1 : place + 2], *beside):
+            value = objects.get(oid)
+            if isinstance(value, int) or _NUMBER_TEXT.fullmatch(decode_text(value)):
+                found[oid] = f"is {value if isinstance(value, int) else decode_text(value)}, behind {text!r} ({label})"
+                break
+    return found
 
 
 def _find_products(objects: Mapping[str, Value]) -> dict[str, str]:

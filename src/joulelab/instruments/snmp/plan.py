@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, cast
 
 from joulelab.core.errors import ReadFailed, Unavailable
@@ -28,9 +28,16 @@ UPDATE_S = 1.0  # how often values change, where neither the user nor the maker 
 DRAWS = {"current_a": 0.5, "load": 0.02, "apparent_va": 115.0}
 # A row that shows no power is no part of the whole if it draws no more than this.
 EMPTY = {"current_a": 0.1, "load": 0.0, "apparent_va": 20.0}
-# Powers that fit a voltage and a current beside them, as shares of their product: a poor power factor, three phases.
-# Outside, the device has another scale than the table.
-FITTING = (0.1, 3.3)
+NEUTRAL = "it is the neutral"
+# Powers that fit a voltage and a current beside them, as shares of their product: a poor power factor, three phases
+# (of a row that is one line: one). Outside, the device has another scale than the table. MAINS_V is for devices that
+# show no voltage.
+FITTING, FITTING_LINE = (0.1, 3.3), (0.1, 1.3)
+MAINS_V = (100.0, 480.0)
+# Two numbers of a device for the same whole, read at one moment, differ by less than this factor and this many watts.
+SAME, SAME_W = 1.4, 50.0
+# Channels that decide whether a row feeds something; those that the device marks as not available are not shown.
+DECIDING = (*VITAL, *EMPTY, "voltage_v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Cell:
 
     `vital` is a power or a counter: without it the reading has failed. `zeros` are the places of power, current and
     energy: an outlet that never had any is not metered. `draws` are current, load and VA beside a power, which cannot
-    be 0 while they are not. `valid` is the place of a number that is 0 while the row is not measured.
+    be 0 while they are not. `marks` are places of numbers, with what they show while this is no reading.
     """
 
     name: str
@@ -50,22 +57,22 @@ class Cell:
     vital: bool = False
     zeros: tuple[int, ...] = ()
     draws: tuple[Cell, ...] = ()
-    valid: int | None = None
+    marks: tuple[tuple[int, int], ...] = ()
 
     def read_number(self, values: Sequence[Value], sentinels: frozenset[int]) -> float:
         """Return the number in SI, NaN for what the device has not. Raises ReadFailed."""
         if self.place is None:
             return nan
         value = values[self.place]
-        if self.valid is not None and values[self.valid] == 0:
-            raise self._fail("it marks the row as not valid")
+        if any(values[place] == count for place, count in self.marks):
+            raise self._fail("it marks it as not valid")
         if self.zeros and all(values[place] in (0, MISSING) for place in self.zeros):
             what, why = "the outlet is not metered", "its power, current and energy have always been 0"
             raise ReadFailed(what, why=why, code="read-failed.unmetered")
         for draw in self.draws if value == 0 else ():
             if (drawn := draw.read_number(values, sentinels)) > DRAWS[draw.name]:
                 raise self._fail(f"it shows 0 beside a {draw.name} of {drawn:g}")
-        if is_number(value, self.scale, self.least, self.most, sentinels):
+        if is_number(self.name, value, self.scale, self.least, self.most, sentinels):
             return cast("int", value) * self.scale
         if not isinstance(value, int) and value is not MISSING:
             why = f"the device answers {type(value).__name__}"
@@ -105,6 +112,7 @@ class RowFacts:
     doubt: str = ""
     idle: str = ""  # why its energy counter is not read
     is_valid: bool = True
+    is_available: bool = True  # False: the device marks one of its numbers as no reading just now
 
     @property
     def is_metered(self) -> bool:
@@ -118,9 +126,9 @@ class RowFacts:
     def explain_absence(self) -> str:
         """Return why a row without a power is no part of the whole, empty where it may be one."""
         if not self.shown:
-            return "it shows no number"
+            return "it shows no number" if self.is_available else ""
         if any("neutral" in name.lower() for name in self.row.names):
-            return "it is the neutral"
+            return NEUTRAL
         drawn = {name: self.shown[name] for name in EMPTY if name in self.shown}
         if any(value > EMPTY[name] for name, value in drawn.items()):
             return ""
@@ -183,7 +191,10 @@ class Planner:
                     others = ", ".join(str(other) for other in offered if other is not fact.row)
                     raise self._refuse_row(level, fact, f"there are: {others or 'no others'}")
         else:
-            chosen = self._choose_whole(level, self._inspect_rows(level, self._drop_parts(level, offered)))
+            rows = self._drop_parts(level, offered)
+            chosen = self._choose_whole(level, self._inspect_rows(level, rows))
+            self._compare_sums(level, chosen, [row for row in offered if row not in rows])
+        self._offset_w = max([0.0, *(-fact.shown.get("power_w", 0.0) for fact in chosen)])
         self._name_lacks(level, chosen)
         self._name_misfits(level, chosen)
         columns = [c.name for c in level.columns if any(c.name in fact.shown for fact in chosen)]
@@ -212,9 +223,14 @@ class Planner:
         """Name the rows whose power does not fit the voltage and the current beside it."""
         for fact in chosen:
             watts, volts, amps = (fact.shown.get(name, nan) for name in ("power_w", "voltage_v", "current_a"))
-            share = watts / (volts * amps) if amps > DRAWS["current_a"] and volts > 0 else nan
-            if share < FITTING[0] or share > FITTING[1]:
-                why = f"it shows {watts:g} W beside {volts:g} V and {amps:g} A: one of them has another scale"
+            if not amps >= DRAWS["current_a"] or volts == 0:
+                continue
+            low_v, high_v = MAINS_V if isnan(volts) else (volts, volts)
+            low, high = FITTING_LINE if level.is_line else FITTING
+            most_a = amps + fact.channels["current_a"].scale  # devices may cut what is below a count
+            if watts < low * low_v * amps or watts > high * high_v * most_a:
+                beside = f"{amps:g} A" if isnan(volts) else f"{volts:g} V and {amps:g} A"
+                why = f"it shows {watts:g} W beside {beside}: one of them has another scale"
                 scope, advice = f"{level.word} {fact.row}", "compare it with its display"
                 self._add_missing("misfit", scope, "its power may be wrong", why, advice)
 
@@ -230,20 +246,31 @@ class Planner:
                 fact.channels.pop("energy_j", None)
         oids = [one.oid for fact in facts.values() for one in fact.channels.values()]
         states = [f"{level.valid}.{row.index}" for row in rows] if level.valid and oids else []
+        states += [oid for fact in facts.values() for name in DECIDING for oid in self._list_marks(level, fact, name)]
         answers = dict(zip(oids + states, self._session.get(oids + states), strict=True))
         for fact in facts.values():
             for name, one in fact.channels.items():
-                if one.column.is_known(answers[one.oid], one.scale, source.sentinels):
+                marks = self._list_marks(level, fact, name) if name in DECIDING else {}
+                if any(answers[oid] == count for oid, count in marks.items()):
+                    fact.is_available = False
+                    fact.doubt = fact.doubt or f": it marks its {name} as not available"
+                elif one.column.is_known(answers[one.oid], one.scale, source.sentinels):
                     fact.shown[name] = cast("int", answers[one.oid]) * one.scale
             power = fact.channels.get("power_w")
             count = answers[power.oid] if power else None
             if level.valid and answers.get(f"{level.valid}.{fact.row.index}") == 0:
                 fact.shown, fact.is_valid, fact.doubt = {}, False, ": it marks the row as not valid"
-            elif "power_w" not in fact.shown and isinstance(count, int):
+            elif "power_w" not in fact.shown and isinstance(count, int) and not fact.doubt:
                 fact.doubt = f": its power_w is {count}"
             self._doubt_zeros(level, fact)
-        self._offset_w = max([self._offset_w, *(-fact.shown.get("power_w", 0.0) for fact in facts.values())])
         return facts
+
+    def _list_marks(self, level: Level, fact: RowFacts, name: str) -> dict[str, int]:
+        """Return the names of what a row shows beside a channel, and what they show while it is no reading."""
+        if name not in fact.channels:
+            return {}
+        column = fact.channels[name].column
+        return {fact.row.locate_channel(column, oid): count for oid, count in level.unavailable.items()}
 
     def _doubt_zeros(self, level: Level, fact: RowFacts) -> None:
         """Take away zeros that are no readings: a power beside a current or at 0 V, a dead counter."""
@@ -263,8 +290,11 @@ class Planner:
         if not level.whole or len(offered) == 1:
             return offered
         part_of = dict(self._session.walk(level.whole))
+        if wholes := [row for row in offered if part_of.get(row.index) == 0]:
+            return wholes
         if part_of:
-            return [row for row in offered if part_of.get(row.index) == 0] or offered
+            why = f"rows {', '.join(map(str, offered))} are all parts: none shows the whole"
+            raise self._refuse_whole(why, offered[0])
         shown = [self._session.get([row.locate_channel(column) for column in level.columns]) for row in offered]
         watts = next(value for column, value in zip(level.columns, shown[0], strict=True) if column.name == "power_w")
         if all(one == shown[0] for one in shown) and isinstance(watts, int) and watts > 0:
@@ -280,6 +310,10 @@ class Planner:
             row = metered[0].row
             advice += f'; {level.word} {row} alone is units = ["{row.index}"]'
         absent = {fact.row.index: fact.explain_absence() for fact in facts.values() if not fact.is_metered}
+        for index, fact in facts.items():
+            is_in_doubt = absent.get(index, "") not in ("", NEUTRAL) or fact.shown.get("power_w") == 0
+            if is_in_doubt and (drawn := self._find_draw(level, fact.row, is_known=fact.is_metered)):
+                fact.doubt, absent[index] = drawn, ""
         unclear = [facts[index] for index, why in absent.items() if not why]
         if unclear or not metered:
             raise self._refuse_row(level, (unclear or list(facts.values()))[0], advice)
@@ -296,6 +330,45 @@ class Planner:
                 why = f"these have outlets and show no {level.word}: index {', '.join(alone)}"
                 self._add_missing("chain", "unit", "a device of the chain is not in the sum", why, "read its outlets")
         return metered
+
+    def _find_draw(self, level: Level, row: DeviceRow, *, is_known: bool) -> str:
+        """Return what a phase, bank or infeed of a row draws, empty for nothing; `is_known` is that the row shows 0 W.
+
+        Parts have the row's index before their own number. Where a device counts units and phases each from 1, any
+        phase may be one of a row that shows nothing.
+        """
+        own = {(column.oid, column.label) for column in level.columns}
+        states = (self._source.levels[name] for name in ("phase", "bank") if name in self._source.levels)
+        for part in (*self._source.others, *states):
+            if any((column.oid, column.label) in own for column in part.columns):
+                continue  # the same rows once more
+            offered = list_rows(self._session, part)
+            below = [one for one in offered if one.index.startswith(f"{row.index}.")]
+            if part.name != "unit" and not is_known and "." not in row.index:
+                below += [one for one in offered if "." not in one.index]
+            for fact in self._inspect_rows(part, below).values():
+                for name, least in {"power_w": 20.0, **(DRAWS if is_known else EMPTY)}.items():
+                    if (drawn := fact.shown.get(name, 0.0)) > least and fact.explain_absence() != NEUTRAL:
+                        zero = "its power_w is 0 while " if is_known else ""
+                        return f": {zero}{part.word} {fact.row} shows a {name} of {drawn:g}"
+        return ""
+
+    def _compare_sums(self, level: Level, chosen: Sequence[RowFacts], parts: Sequence[DeviceRow]) -> None:
+        """Compare the sum of rows with others that show the same: their parts, another level. Raises Unavailable."""
+        watts = sum(fact.shown.get("power_w", nan) for fact in chosen)
+        others = [(one, list_rows(self._session, one)) for one in self._source.others if one is not level]
+        for other, rows in ((level, parts), *others):
+            facts = self._inspect_rows(other, rows).values()
+            shown = [fact.shown["power_w"] for fact in facts if "power_w" in fact.shown]
+            if not shown:
+                continue
+            word = "their parts" if other is level else f"{other.word}s"
+            why = f"its {level.word}s add up to {watts:g} W, {word} to {sum(shown):g} W"
+            if watts * SAME + SAME_W < sum(shown):
+                raise self._refuse_whole(why, parts[0] if other is level else chosen[0].row)
+            if other is not level and len(shown) == len(facts) and watts > sum(shown) * SAME + SAME_W > SAME_W:
+                what, advice = "the power may be wrong", "compare it with its display"
+                self._add_missing("misfit", f"{level.word}s", what, why, advice)
 
     def _refuse_whole(self, why: str, row: DeviceRow) -> Unavailable:
         return Unavailable(
@@ -322,7 +395,7 @@ class Planner:
     def _make_piece(self, level: Level, fact: RowFacts, columns: Sequence[str], place: wall.Place) -> Piece:
         row = fact.row
         channels = {name: one for name, one in fact.channels.items() if name in fact.shown}
-        valid = self._place_name(f"{level.valid}.{row.index}") if level.valid else None
+        valid = ((self._place_name(f"{level.valid}.{row.index}"), 0),) if level.valid else ()
         zeros: tuple[int, ...] = ()
         cells = [self._make_cell(name, channels.get(name)) for name in columns]
         if level.name == "outlet" and self._source.zero_is_unmetered:
@@ -330,7 +403,13 @@ class Planner:
             zeros = tuple(map(self._place_name, located))
         draws = tuple(cell for cell in cells if cell.name in DRAWS and cell.place is not None)
         cells = [
-            replace(cell, vital=True, valid=valid, zeros=zeros, draws=draws if cell.name == "power_w" else ())
+            replace(
+                cell,
+                vital=True,
+                marks=valid + self._place_marks(level, fact, cell),
+                zeros=zeros,
+                draws=draws if cell.name == "power_w" else (),
+            )
             if cell.name in VITAL
             else cell
             for cell in cells
@@ -348,6 +427,10 @@ class Planner:
             parts=place["parts"],
         )
         return Piece(stream, tuple(cells))
+
+    def _place_marks(self, level: Level, fact: RowFacts, cell: Cell) -> tuple[tuple[int, int], ...]:
+        marks = self._list_marks(level, fact, cell.name) if cell.place is not None else {}
+        return tuple((self._place_name(oid), count) for oid, count in marks.items())
 
     def _add_states(self, level: Level) -> None:
         """Add the streams of phases, banks, inputs or batteries; name those without numbers."""

@@ -38,8 +38,11 @@ QUANTITIES = {
 }
 MOST = {"power_w": 1e7, "current_a": 1e4, "voltage_v": 1e3, "apparent_va": 1e7, "power_factor": 1.001}
 MOST |= {"frequency_hz": 100.0, "load": 3.0, "charge": 1.1}
-# Full counts of 32 bits stand for "not known" on many devices; no power, current or voltage is so large.
+MOST_OUTLET = {"power_w": 1e5, "apparent_va": 1e5}  # the largest, of 125 A in three phases, feeds 90 kVA
+# Full counts of 32 bits stand for "not known" on many devices; no power, current or voltage is so large. So do those
+# of 16 bits, except in an energy counter, which may pass them.
 FULL = frozenset({2147483647, 4294967295, -2147483648})
+FULL_SHORT = frozenset({32767, 65535})
 VITAL = ("power_w", "energy_j")
 # Levels whose rows are fed, and those that are state beside it, with the table of a run that holds them.
 PIECES = ("unit", "outlet")
@@ -79,12 +82,14 @@ class Column:
 
     def is_known(self, value: object, scale: float, sentinels: frozenset[int]) -> bool:
         """Return whether a count is a number of this channel: not a text, not "unknown", not beyond its limits."""
-        return is_number(value, scale, self.least, self.most, sentinels)
+        return is_number(self.name, value, scale, self.least, self.most, sentinels)
 
 
-def is_number(value: object, scale: float, least: float, most: float, sentinels: frozenset[int]) -> bool:
+def is_number(name: str, value: object, scale: float, least: float, most: float, sentinels: frozenset[int]) -> bool:
     """Return whether a count is known and within limits (SI). -1 is "not known" wherever a sign has no meaning."""
     if not isinstance(value, int) or value in sentinels or (value == -1 and least > -inf):
+        return False
+    if value in FULL_SHORT and name != "energy_j":
         return False
     return least <= value * scale <= most
 
@@ -94,9 +99,11 @@ class Level:
     """Describe the rows of one kind (units, phases, outlets): where they are listed, named, and their columns.
 
     `whole` is a column that shows 0 for rows that contain the others. `noun` names a row that is a part of one device
-    (a line of a UPS). `valid` is a column that shows 0 for rows that are absent. `adds` is False where no source states
-    that the rows add up. `number` is where in its index a row has its own number. `labels` is a column of texts that
-    name the rows of `values`. The columns `read_*` state what counts are worth.
+    (a line of a UPS). `valid` is a column that shows 0 for rows that are absent. `unavailable` are columns beside that
+    of the values, and what they show while a value is no reading. `adds` is False where no source states that the rows
+    add up. `is_line` is True where a row is one line of several, never three phases. `number` is where in its index a
+    row has its own number. `labels` is a column of texts that name the rows of `values`. The columns `read_*` state
+    what counts are worth.
     """
 
     name: str
@@ -106,7 +113,9 @@ class Level:
     whole: str = ""
     noun: str = ""
     valid: str = ""
+    unavailable: Mapping[str, int] = field(default_factory=dict)
     adds: bool = True
+    is_line: bool = False
     number: str = "last"
     labels: str = ""
     read_digits: str = ""
@@ -197,8 +206,9 @@ def parse_table(vendor: str, text: str) -> Table:
 
 def _parse_level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
     where = f"{vendor}: {name}"
+    most = MOST | (MOST_OUTLET if name == "outlet" else {})
     columns = [
-        _make_record(Column, where, {"oid": data.get("values"), "most": MOST.get(key, inf)} | value, name=key)
+        _make_record(Column, where, {"oid": data.get("values"), "most": most.get(key, inf)} | value, name=key)
         for key, value in data.items()
         if key in QUANTITIES
     ]

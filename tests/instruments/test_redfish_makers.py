@@ -128,9 +128,103 @@ def test_the_sum_of_gpus_behind_the_metric_of_the_node():
     assert "a part" in refuse_choice(make_metrics_service(950, {"Name": "Total GPU Power"}))
 
 
+@pytest.mark.parametrize(
+    "sensor",
+    [
+        {"Name": "HSC0 Input Power"},
+        {"Name": "HSC0 Input Power", "PhysicalContext": "Chassis"},
+        {"Name": "PDB_0_HSC_0_Pwr_0"},
+        {"Name": "Riser 1 12V Power"},
+        {"Name": "P12V AUX Power"},
+        {"Name": "P3V3 Power", "PhysicalContext": "Chassis"},
+        {"Name": "Drive Bay Power"},
+        {"Name": "Total Power", "PhysicalSubContext": "Output"},
+        {"Name": "Input Power", "ElectricalContext": "Line1"},
+    ],
+)
+def test_the_sensor_behind_the_metric_of_the_node_is_of_a_part(sensor):
+    assert "it is taken from" in refuse_choice(make_metrics_service(300, sensor))
+
+
+@pytest.mark.parametrize(
+    "sensor",
+    [
+        {"Name": "Chassis 0 TotalHSC Power 0"},
+        {"Name": "Chassis_1_Power"},
+        {"Name": "AC Input Power"},
+        {"Name": "PowerMeter"},
+        {"Name": "PS1", "PhysicalContext": "Chassis"},
+        {"Name": "Total Power", "PhysicalSubContext": "Input", "ElectricalContext": "Total"},
+    ],
+)
+def test_the_sensor_behind_the_metric_of_the_node_is_of_the_whole(sensor):
+    docs = make_metrics_service(300, sensor)
+    docs["/c/1/e"]["EnergykWh"] = {"Reading": 2.5, "DataSourceUri": "/c/1/s/energy"}
+    docs["/c/1/s/energy"] = {"Name": "Total Energy", "ReadingType": "EnergykWh", "Reading": 2.5}
+    assert read_values(docs)[0]["node.ac"] == {"power_w": 300, "energy_j": 9e6}
+    docs["/c/1/s/energy"]["Name"] = "HSC0 Energy"
+    assert read_values(docs)[0]["node.ac"] == {"power_w": 300}
+
+
 def test_one_hot_swap_controller():
     refuse_choice(make_control_service(("HSC Power", 300, {})))
     assert read_watts(make_control_service(("Total HSC Power", 300, {}))) == 300
+
+
+def test_a_total_below_the_parts_beside_it():
+    docs = make_control_service(("Chassis Power Control", 500, {}), ("GPU tray", 2500, {}))
+    assert "'GPU tray' beside it draws 2500 W" in refuse_choice(docs)
+    docs["/c/1/p"]["PowerControl"][0]["PowerConsumedWatts"] = 2600
+    assert read_watts(docs) == 2600
+    docs["/c/1/p"]["PowerControl"][0]["PowerConsumedWatts"] = 500
+    docs["/c/1/p"]["PowerControl"][1]["Status"] = {"State": "Disabled"}  # an old number
+    assert read_watts(docs) == 500
+    several = [(f"Accelerator{n} Power Control", watts, {}) for n, watts in enumerate((400, 420))]
+    assert "draws 820 W" in refuse_choice(make_control_service(("Node Power Control", 500, {}), *several))
+    nested = [("CPU Power", 300, {}), ("CPU and Memory Power", 400, {}), ("Fan Power", 60, {})]
+    assert read_watts(make_control_service(("Node Power Control", 500, {}), *nested)) == 500
+    beside = [("Rack 4 Power", 9000, {}), ("Power Limit", 800, {})]
+    assert read_watts(make_control_service(("Node Power Control", 500, {}), *beside)) == 500
+    docs = make_metrics_service(500, chassis={"Power": ref("/c/1/p")})
+    docs["/c/1/p"] = {"PowerControl": [{"Name": "GPU tray", "PowerConsumedWatts": 2500}]}
+    assert "'GPU tray' beside it draws 2500 W" in refuse_choice(docs)
+
+
+def test_a_metric_that_is_taken_from_a_whole_power_resource():
+    docs = make_metrics_service(180)
+    docs["/c/1/e"]["PowerWatts"]["DataSourceUri"] = "/c/1/p"
+    assert read_watts(docs | {"/c/1/p": {"Name": "PowerMetrics", "PowerControl": []}}) == 180
+
+
+@pytest.mark.parametrize("watts", [0.35, 7, 65535])
+def test_no_node_draws_this(watts):
+    for docs in (make_control_service((SYSTEM, watts, {})), make_metrics_service(watts)):
+        refused = refuse_choice(docs)
+        assert "no node draws this" in refused
+        assert refused.endswith("; use a PDU or IPMI"), "it is not advised"
+    assert read_watts(make_control_service((SYSTEM, watts, {})), sensor=SYSTEM) == watts  # a person may know better
+    docs = make_control_service((SYSTEM, 300, {}))
+    meter, _ = open_tree(docs)
+    docs["/c/1/p"]["PowerControl"][0]["PowerConsumedWatts"] = watts
+    with raises_code("read-failed.out-of-range"):
+        meter.read(meter.streams()[0])
+
+
+def test_the_advice_names_no_power_that_would_be_refused_or_is_a_part():
+    off = {"Status": {"State": "Disabled"}}
+    assert refuse_choice(make_control_service((SYSTEM, 300, off))).endswith("; use a PDU or IPMI")
+    tray = make_control_service((SYSTEM, 500, {}), ("GPU tray", 2500, {}))
+    assert refuse_choice(tray).endswith("; use a PDU or IPMI")
+    board = ("System Board Pwr Consumption", 300, {"PhysicalContext": "SystemBoard"})
+    assert 'if one of them is this node, set chassis = "1", sensor = "System B' in refuse_choice(make_service([board]))
+    inputs = [(f"PSU{n} input power", 400 + n, {"PhysicalContext": "PowerSupply"}) for n in (1, 2)]
+    refused = refuse_choice(make_service(inputs))
+    assert 'sensor = "PSU2 input power" (it measures PowerSupply)' in refused
+    assert refused.endswith('; if all supplies feed this node alone, set sources = ["supplies"]; or use a PDU or IPMI')
+    meter, found = open_tree(make_service(inputs), sources=("supplies",))
+    streams = [plan.stream for plan in found]
+    assert [(one.scope, one.sums, one.parts) for one in streams] == [("psu:1", "node.ac", 2), ("psu:2", "node.ac", 2)]
+    assert [meter.read(one)[0] for one in streams] == [401, 402]
 
 
 def test_a_board_that_is_linked_to_the_system_inside_the_chassis_that_shows_nothing():

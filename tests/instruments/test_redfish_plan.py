@@ -47,7 +47,10 @@ def test_the_statements_of_a_sensor_are_taken():
     power = found["node"].stream.channels[0]
     assert (power.update_s, power.window_s) == (2.0, 2.0)
     assert (power.accuracy.source, power.accuracy.gain, power.accuracy.quantum) == ("datasheet", 0.015, 0.1)
-    assert [c.name for c in found["node"].stream.channels] == ["power_w", "energy_j"]
+    assert [c.name for c in found["node"].stream.channels] == ["power_w"], "there is no counter"
+    docs = make_metrics_service(1000.5, sensor)
+    docs["/c/1/e"]["EnergykWh"] = {"Reading": 2.5}
+    assert [c.name for c in plan_docs(docs)[0]["node"].stream.channels] == ["power_w", "energy_j"]
 
 
 def test_the_nodes_own_chassis_comes_first_and_two_are_a_question():
@@ -100,6 +103,15 @@ def test_supplies_that_do_not_add_up_are_ratings():
     found, notes = plan_docs(make_supplies(rated, ("b", None, None, {})))
     assert "psu:1" not in found
     assert [note.why for note in notes] == ["a: InputPowerWatts: it is 1200 W, capacity 1000 W"]
+
+
+@pytest.mark.parametrize("silent", [("b", None, None, {}), ("b", 500, 470, {"Status": {"State": "Disabled"}})])
+def test_a_supply_without_a_reading_is_named(silent):
+    found, notes = plan_docs(make_supplies(("a", 510, 480, {}), silent))
+    assert found["psu:1"].stream.parts == 2
+    assert "psu:2" not in found
+    lost = [note.scope for note in notes if note.what.startswith("the supply b shows no")]
+    assert lost == ["psu:2", "psu.dc:2"]
 
 
 def test_a_supply_that_does_not_answer_costs_the_supplies_only():

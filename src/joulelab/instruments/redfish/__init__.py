@@ -170,13 +170,13 @@ class RedfishMeter:
 
 
 def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
-    """Return sentences on why opening has failed, after further probes."""
+    """Return sentences on why opening has failed, after further probes; the error itself is not repeated."""
     try:
         client = open_client(config)
     except JoulelabError as wrong:
-        return [str(wrong)]
+        return [] if wrong.code == error.code else [str(wrong)]
     with client:
-        return doctor.explain_failure(client, read_root, error)
+        return doctor.explain_failure(client, read_root)
 
 
 # ---- settings

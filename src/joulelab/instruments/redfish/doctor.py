@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError, Denied, JoulelabError, MeterError, Unavailable
+from joulelab.core.errors import Denied, MeterError
 from joulelab.instruments.http import Auth, HttpClient, reach, read_peer_fingerprint
 from joulelab.instruments.redfish.kinds import is_part
 from joulelab.instruments.redfish.walk import Walker
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def explain_failure(
-    client: HttpClient, read_root: Callable[[HttpClient], dict[str, Any]], error: JoulelabError
-) -> list[str]:
+def explain_failure(client: HttpClient, read_root: Callable[[HttpClient], dict[str, Any]]) -> list[str]:
     """Return sentences, from the wire upwards, up to the first that explains the failure."""
     lines = reach(client.base_url, client.timeout_s)
     if lines[-1].endswith("."):
@@ -34,8 +32,6 @@ def explain_failure(
         return [*lines, f"The log-in or the list of chassis fails: {wrong}."]
     ids = ", ".join(f"{one.id}{' (a part)' if is_part(one) else ''}" for one in every)
     lines.append(f"the account is right; chassis: {ids or 'none'}")
-    if isinstance(error, ConfigError | Unavailable):
-        lines.append(f"{error.what}{f' ({error.why})' if error.why else ''}.")
     return lines
 
 

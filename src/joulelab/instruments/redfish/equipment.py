@@ -67,7 +67,7 @@ def find_shelf(service: Service) -> Shelf | None:
     agreed = [one for one in totals if abs(one.watts - watts) <= APART * watts]
     if totals and not agreed:
         what = f"the supplies of the shelf {chassis.id} sum to {watts:g} W, which its own total contradicts"
-        raise refuse_choice(service, f"{what}: choose a sensor", totals)
+        raise refuse_choice(service, what, totals)
     return Shelf(chassis, supplies, agreed[0] if len(agreed) == 1 else None)
 
 

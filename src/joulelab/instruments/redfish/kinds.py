@@ -33,8 +33,10 @@ PARTS = {
 }
 # The words of a name of a whole node's power. With any other word (drive, line, limit, rated) it may be a part.
 POWERS = {"power", "pwr", "consumption", "consumed", "usage", "draw", "reading", "sensor", "control", "monitor"}
-POWERS |= {"for", "of", "the", "in", "watts"}
+POWERS |= {"for", "of", "the", "in", "watts", "meter", "ac", "energy"}
 WHOLES = {"server", "system", "sys", "chassis", "total", "node", "enclosure", "input", "platform"}
+# Beside the power of a node these are no power of a part: of what contains the node, and figures that are no readings.
+NO_PARTS = {"rack", "enclosure", "chassis", "cabinet", "shelf", "limit", "cap", "capacity", "rated", "max", "peak"}
 NODE_WORDS = {"server", "system", "node"}
 # The sum of the hot-swap controllers is all of a node; one of several is a part.
 _HSC = "hsc"
@@ -43,6 +45,9 @@ _PART_NAME = re.compile(
     re.IGNORECASE,
 )
 _SUPPLY_NAME = re.compile(r"psu|suppl|rectifier", re.IGNORECASE)
+_SUPPLY_WORDS = {"psu", "psus", "supply", "supplies"}
+_RAIL = re.compile(r"\d ?v(?![a-z])|rail", re.IGNORECASE)  # 12V, 3V3: the voltage of one of a node's rails
+_WHOLE_NUMBER = re.compile(r"(chassis|system|server|node)[ _-]?\d+", re.IGNORECASE)  # "Chassis 1" is a whole
 _INPUTS, _OUTPUTS = {"in", "pin", "input"}, {"out", "pout", "output"}
 
 
@@ -56,9 +61,13 @@ def allows_whole(words: set[str]) -> bool:
     return words - {_HSC} <= POWERS | WHOLES and (_HSC not in words or bool(words & {"total"}))
 
 
+def _list_plain_words(name: str) -> set[str]:
+    return list_words(re.sub("system ?board", "System ", name, flags=re.IGNORECASE))  # Dell's "System Board Power"
+
+
 def names_total(name: str) -> bool:
     """Return whether a name is that of a whole node's power, and of nothing else."""
-    words = list_words(re.sub("system ?board", "System ", name, flags=re.IGNORECASE))  # Dell's "System Board Power"
+    words = _list_plain_words(name)
     return bool(words & POWERS and words & WHOLES) and allows_whole(words)
 
 
@@ -120,10 +129,9 @@ def doubt_total(sensor: Resource, wholes: Iterable[str] = ()) -> str:
     body, context = sensor.body, read_text(sensor.body, "PhysicalContext")
     if not is_in_service(body):
         return f"it is {read_state(body)}"
-    side = body.get("PhysicalSubContext")
-    if side == "Output" or body.get("ElectricalContext") not in (None, "", "Total"):
+    if _measures_side(body):
         return "it measures an output or one line"
-    if side == "Input" and sensor.name.strip().lower() in NODE_WORDS:
+    if body.get("PhysicalSubContext") == "Input" and sensor.name.strip().lower() in NODE_WORDS:
         return ""  # HPE Cray EX: the input regulator of a node is called Node
     if context == "Chassis":
         return "" if names_total(sensor.name) else "its name may be that of a part"
@@ -132,10 +140,15 @@ def doubt_total(sensor: Resource, wholes: Iterable[str] = ()) -> str:
     return f"it measures {context}" if context else "its PhysicalContext is not stated"
 
 
-def doubt_source(sensor: Resource, contexts: Iterable[str] | None = None) -> str:
+def _measures_side(body: dict[str, Any]) -> bool:
+    return body.get("PhysicalSubContext") == "Output" or body.get("ElectricalContext") not in (None, "", "Total")
+
+
+def doubt_source(sensor: Resource, contexts: Iterable[str] | None = None, *, is_node: bool = False) -> str:
     """Return why the sensor behind EnvironmentMetrics does not measure the thing itself, "" if nothing shows that.
 
-    `contexts` are those of the thing; None is for a whole chassis.
+    `contexts` are those of the thing; None is for a whole. The name of a node's power has no word of anything else,
+    unless the sensor states that it measures the chassis.
     """
     context = read_text(sensor.body, "PhysicalContext")
     shown = f"it is taken from {sensor.name or sensor.id!r}"
@@ -145,9 +158,20 @@ def doubt_source(sensor: Resource, contexts: Iterable[str] | None = None) -> str
         return f"{shown}, which measures {context}" if context and context not in contexts else ""
     if context in PARTS or (context in _BOARDS and not names_total(sensor.name)):
         return f"{shown}, which measures {context}"
+    if _measures_side(sensor.body):
+        return f"{shown}, which measures an output or one line"
     # The sum of all supplies is the node, the sum of all GPUs is not.
     is_supply = bool(_SUPPLY_NAME.search(sensor.name)) and "total" not in sensor.name.lower()
-    return f"{shown}, a part" if is_supply or _PART_NAME.search(sensor.name) else ""
+    if is_supply or _PART_NAME.search(sensor.name):
+        return f"{shown}, a part"
+    words = _list_plain_words(_WHOLE_NUMBER.sub(r"\1", sensor.name)) - _SUPPLY_WORDS
+    is_sensor = "Reading" in sensor.body  # the link may lead to a whole Power resource
+    is_whole = allows_whole(words & {_HSC, "total"} if context == "Chassis" else words)
+    return (
+        f"{shown}, whose name may be that of a part"
+        if is_node and is_sensor and (not is_whole or _RAIL.search(sensor.name))
+        else ""
+    )
 
 
 def find_side(sensor: Resource) -> str:

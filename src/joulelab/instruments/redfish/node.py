@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SEVERAL = "config.several-powers"
 KINDS = ("environment", "power", "sensors")  # of places of the node's power, the best first
 NAMED_APART = 1.05  # two powers of one node that differ by more than this factor are named, by more than 2 refused
+NO_NODE = "no node draws this"
 _LISTED = 12  # candidates in an error: the largest, since the whole draws more than its parts
 
 
@@ -95,7 +96,7 @@ def choose_total(service: Service) -> Candidate | None:
         one
         for chassis in service.others
         if kinds.is_part(chassis) and len(kinds.find_owners(chassis, service.systems)) == 1
-        for one in sources.list_totals(service.walker, chassis, service.systems)[0]
+        for one in _list_totals(service, chassis)[0]
         if one.kind == "power" and not one.doubt and kinds.list_words(one.names[0]) & kinds.NODE_WORDS
     ]
     if len(boards) != 1:
@@ -133,7 +134,7 @@ def _choose_in(service: Service, chassis: Resource) -> Candidate | None:
     totals, reasons = _list_totals(service, chassis)
     chosen = _compare_totals(service, [one for one in totals if not one.doubt])
     if chosen is None:
-        sensors = sources.list_power_sensors(service.walker, chassis, service.systems)
+        sensors = _list_sensors(service, chassis)
         whole = [one for one in sensors if not one.doubt]
         chosen = whole[0] if len(whole) == 1 else None
     # Name each better place than the chosen one and why it is not used, so that no source changes in silence.
@@ -159,11 +160,19 @@ def _list_totals(service: Service, chassis: Resource) -> tuple[list[Candidate], 
         doubt = f"its chassis is inside {outer[0]}"
     elif not service.is_linked and len(service.nodes) > 1:
         doubt = "no link shows which chassis is the system's"
-    if not doubt or service.is_named or chassis not in service.nodes:
-        return totals, reasons
-    return [
-        one if one.doubt or kinds.names_total(one.names[0]) else replace(one, doubt=doubt) for one in totals
-    ], reasons
+    if doubt and not service.is_named and chassis in service.nodes:
+        totals = [one if one.doubt or kinds.names_total(one.names[0]) else replace(one, doubt=doubt) for one in totals]
+    return _doubt_range(totals), reasons
+
+
+def _list_sensors(service: Service, chassis: Resource) -> list[Candidate]:
+    return _doubt_range(sources.list_power_sensors(service.walker, chassis, service.systems))
+
+
+def _doubt_range(found: list[Candidate]) -> list[Candidate]:
+    """Return candidates with a doubt on totals of a size that no node has: in kW, of standby, or 65535."""
+    low, high = values.NODE_W
+    return [one if one.doubt or low <= one.watts <= high else replace(one, doubt=NO_NODE) for one in found]
 
 
 def _compare_totals(service: Service, certain: list[Candidate]) -> Candidate | None:
@@ -177,7 +186,7 @@ def _compare_totals(service: Service, certain: list[Candidate]) -> Candidate | N
         except MeterError:
             watts = [first.watts, second.watts]
         if sources.are_apart(*watts):
-            what = f"EnvironmentMetrics and PowerControl of {first.chassis.id} contradict: choose a sensor"
+            what = f"EnvironmentMetrics and PowerControl of {first.chassis.id} contradict"
             raise refuse_choice(service, what, certain)
     elif max(first.watts, second.watts) > NAMED_APART * min(first.watts, second.watts):
         what = f"{second.reading.source} shows {second.watts:g} W and is not used"
@@ -207,7 +216,7 @@ def find_named(service: Service, name: str) -> Candidate:
 def list_candidates(service: Service, chassis: Resource, *, sensors: bool = True) -> list[Candidate]:
     """Return the powers that a chassis shows as totals, and those of its sensors."""
     found, _ = _list_totals(service, chassis)
-    return found + (sources.list_power_sensors(service.walker, chassis, service.systems) if sensors else [])
+    return found + (_list_sensors(service, chassis) if sensors else [])
 
 
 def list_doubtful(service: Service) -> list[Candidate]:
@@ -223,18 +232,21 @@ def list_doubtful(service: Service) -> list[Candidate]:
     return sorted(found, key=lambda one: -one.watts)
 
 
-def refuse_choice(service: Service, what: str, found: list[Candidate]) -> ConfigError:
-    """Return the refusal that lists each power with the settings that choose it."""
+def refuse_choice(service: Service, what: str, found: list[Candidate], *, has_supplies: bool = False) -> ConfigError:
+    """Return the refusal that lists each power with the settings that choose it; parts are listed, not advised."""
     usable = sorted((one for one in found if not _is_out(one)), key=lambda one: -one.watts)
-    best = (usable or found)[0]
-    advice = f"if one of them is this node, set {_word_keys(_find_keys(best, found))}"
-    if not service.systems or kinds.is_equipment(best.chassis):
-        advice += ', and feeds = "rack" where it feeds several nodes'
+    advice = []
+    if best := next((one for one in usable if not one.doubt.endswith(NO_NODE) and not _is_part(one)), None):
+        text = f"if one of them is this node, set {_word_keys(_find_keys(best, found))}"
+        is_shared = not service.systems or kinds.is_equipment(best.chassis)
+        advice.append(text + (', and feeds = "rack" where it feeds several nodes' if is_shared else ""))
+    if has_supplies:
+        advice.append('if all supplies feed this node alone, set sources = ["supplies"]')
     error = ConfigError(
-        what,
+        f"{what}: choose a sensor" if usable else what,
         where=f"meter {service.label}",
         why=_word_list(found),
-        next=f"{advice}; or use a PDU or IPMI",
+        next="; or ".join([*advice, "use a PDU or IPMI"]),
         code=SEVERAL,
     )
     error.choices = tuple((_word_candidate(one, found), _find_keys(one, found)) for one in usable[:_LISTED])
@@ -256,6 +268,13 @@ def _word_candidate(one: Candidate, every: Sequence[Candidate]) -> str:
 
 def _is_out(one: Candidate) -> bool:
     return one.doubt.endswith(values.OUT_OF_SERVICE)
+
+
+def _is_part(one: Candidate) -> bool:
+    """Return whether a candidate is not advised: a part by its name or context, or below its parts."""
+    _, _, measured = one.doubt.partition("measures ")
+    is_named = kinds.names_part(one.names[0]) or one.doubt.endswith(", a part")
+    return is_named or measured.startswith(("an output", *kinds.PARTS)) or "beside it" in one.doubt
 
 
 def _find_keys(one: Candidate, every: Sequence[Candidate]) -> dict[str, str]:

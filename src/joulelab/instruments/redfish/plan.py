@@ -14,7 +14,8 @@ from joulelab.instruments.nvml.generations import find_sensor
 from joulelab.instruments.redfish import kinds, node, sources
 from joulelab.instruments.redfish.cooling import find_cooling
 from joulelab.instruments.redfish.equipment import find_shelf, find_unit
-from joulelab.instruments.redfish.values import HIGHEST_W, Field, find_scale
+from joulelab.instruments.redfish.sources import ABOVE
+from joulelab.instruments.redfish.values import HIGHEST_W, NODE_W, Field, find_scale
 from joulelab.instruments.redfish.walk import list_links
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ NODE_S, LOOK_S = 60.0, 6.0
 ASSUMED_GAIN = 0.05
 SUPPLIES_APART = 1.25  # the sum of a node's supplies and its power differ by a smaller factor
 LEAST_OUTPUT = 0.5  # the share of the node's input that its supplies give at the least, at idle
-ABOVE = 1.15  # parts may seem to draw this much more than the whole, which is read at another moment
 # GPU boards with a BMC by words of their model, as NVML's architecture numbers.
 _ARCHITECTURES = {"H100": 9, "H200": 9, "H800": 9, "H20": 9, "GH200": 9, "A100": 7, "A800": 7}
 
@@ -74,7 +74,7 @@ def plan_readings(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Miss
     unit = find_unit(walker, wanted.chassis, wanted.label) if wanted.sensor is None else None
     if unit is not None:
         found = [_plan_rack(wanted, unit[1], unit[0])]
-        return found, _list_places(found)
+        return _drop_unread(found), _list_places(found)
     service = node.open_service(walker, wanted.chassis, wanted.label)
     found, chassis = _plan_node(service, wanted)
     shelf = find_shelf(service) if not found and wanted.wants_source("supplies") else None
@@ -83,8 +83,8 @@ def plan_readings(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Miss
         found, chassis = _plan_shelf(service, wanted, shelf), shelf.chassis
     elif not found and wanted.sources is None:
         doubtful = node.list_doubtful(service)
-        what = "no power of this BMC is certainly that of one node: choose a sensor"
-        refusal = node.refuse_choice(service, what, doubtful) if doubtful else None
+        what, has_supplies = "no power of this BMC is certainly that of one node", _has_inputs(service)
+        refusal = node.refuse_choice(service, what, doubtful, has_supplies=has_supplies) if doubtful else None
         if refusal is not None and any(one.chassis in service.nodes for one in doubtful):
             raise refusal
     body = chassis or (service.nodes[0] if len(service.nodes) == 1 else None)
@@ -109,7 +109,7 @@ def plan_readings(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Miss
         raise refusal or _refuse_all(service.notes, wanted)
     if refusal is not None:
         service.notes.append(Missing.from_error("node.ac", refusal))
-    return found, [*service.notes, *_list_places(found)]
+    return _drop_unread(found), [*service.notes, *_list_places(found)]
 
 
 def _plan_node(service: Service, wanted: Wanted) -> tuple[list[Plan], Resource | None]:
@@ -118,6 +118,9 @@ def _plan_node(service: Service, wanted: Wanted) -> tuple[list[Plan], Resource |
         chosen: Candidate | None = node.find_named(service, wanted.sensor)
     else:
         chosen = node.choose_total(service) if wanted.wants_source("node") else None
+        if chosen is not None:
+            power = replace(chosen.reading.power, limits=NODE_W)
+            chosen = replace(chosen, reading=replace(chosen.reading, power=power))
     if chosen is None:
         return [], None
     place = wall.place(wanted.config, "node.ac")
@@ -153,15 +156,41 @@ def _plan_shelf(service: Service, wanted: Wanted, shelf: Shelf) -> list[Plan]:
     if shelf.total is not None:
         made.append(_plan_rack(wanted, shelf.total.reading, shelf.chassis))
     else:
-        names = ", ".join(psu.name for psu in shelf.supplies)
+        names = ", ".join(psu.name for psu in shelf.supplies if psu.ac is not None)
         service.add_note(rack, f"read as the sum of the supplies {names}", "the shelf shows no total of its own")
     service.add_note("node.ac", "this is a power shelf", f"{shelf.chassis.id} feeds {rack}, not one node")
+    _name_unmetered(service, shelf.supplies, "ac", "dc")
     return made + _plan_sides(wanted, shelf.chassis, shelf.supplies, {"ac": (rack, rack), "dc": (rack, "")})
+
+
+def _find_supplies(walker: Walker, body: Resource) -> list[Supply]:
+    found = sources.list_supplies(walker, body)
+    return found if any(psu.ac or psu.dc for psu in found) else sources.list_supply_sensors(walker, body) or found
+
+
+def _has_inputs(service: Service) -> bool:
+    """Return whether the node's supplies all show their input, so that their sum can be asked for."""
+    try:
+        found = _find_supplies(service.walker, service.nodes[0]) if len(service.nodes) == 1 else []
+    except MeterError:
+        return False
+    return bool(found) and all(psu.ac for psu in found)
+
+
+def _name_unmetered(service: Service, supplies: list[Supply], *sides: str) -> None:
+    """Name each supply without a reading beside others that have one: without it they have no sum."""
+    for side in sides:
+        lost = [psu for psu in supplies if getattr(psu, side) is None]
+        for psu in lost if len(lost) < len(supplies) else ():
+            scope = f"{'psu' if side == 'ac' else 'psu.dc'}:{psu.number}"
+            why = "null, absent or out of service: without it the supplies have no sum"
+            service.notes.append(Missing(scope, f"the supply {psu.name} shows no {side.upper()} power", why))
 
 
 def _plan_supplies(service: Service, wanted: Wanted, body: Resource | None, total: list[Plan]) -> list[Plan]:
     walker = service.walker
-    found = sources.list_supplies(walker, body) if body is not None else []
+    find = sources.list_supplies if wanted.sources is None else _find_supplies
+    found = find(walker, body) if body is not None else []
     if not total and wanted.sources is None:  # nothing distinguishes readings of supplies from ratings or repeats
         metered = [reading for psu in found if (reading := psu.ac or psu.dc)]
         if metered:
@@ -184,6 +213,7 @@ def _plan_supplies(service: Service, wanted: Wanted, body: Resource | None, tota
             service.add_note(f"{scope}:N", "the supplies' own figures are not used", why)
         else:
             sides[side] = feeds, feeds
+            _name_unmetered(service, found, side)
     return _plan_sides(wanted, body, found, sides) if body is not None else []
 
 
@@ -424,6 +454,21 @@ def _state_accuracy(wanted: Wanted, reading: Reading, shared: str, quantum: floa
         about = f"{place}: the service states none, {ASSUMED_GAIN:.0%} taken; refreshed every {reading.update_s:g} s"
         default = Accuracy("assumed", ASSUMED_GAIN, quantum=quantum, shared=shared, reference=about)
     return wall.stated(wanted.config, default)
+
+
+def _drop_unread(found: list[Plan]) -> list[Plan]:
+    """Return plans without channels that no stream of their table has: all of one table have the same."""
+    kept: dict[str, set[str]] = {}
+    for plan in found:
+        names = {spec.name for spec, field in zip(plan.stream.channels, plan.fields, strict=True) if field is not None}
+        kept.setdefault(plan.stream.table, set()).update(names)
+    made = []
+    for plan in found:
+        pairs = zip(plan.stream.channels, plan.fields, strict=True)
+        rows = [(spec, field) for spec, field in pairs if spec.name in kept[plan.stream.table]]
+        stream = replace(plan.stream, channels=tuple(spec for spec, _ in rows))
+        made.append(Plan(stream, tuple(field for _, field in rows)))
+    return made
 
 
 def _list_places(found: list[Plan]) -> list[Missing]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 UPDATE_S = 1.0  # assumed if a service does not state a SensingInterval
 FAR_APART = 2.0  # two powers of one thing that differ by more than this factor are not of the same thing
+ABOVE = 1.15  # parts may seem to draw this much more than the whole, which is read at another moment
 RATING = 1.15  # a power above this share of a supply's capacity is a name plate
 NAME_DOUBT = "its name may be that of a part"
 # Totals of makers that leave PowerControl empty (Fujitsu; Inspur and Huawei), and iLO 4's beside it.
@@ -139,7 +140,7 @@ def list_power_sensors(walker: Walker, chassis: Resource, systems: Iterable[Reso
 
 
 def read_environment(
-    walker: Walker, metrics: Resource | None, contexts: Iterable[str] | None = None
+    walker: Walker, metrics: Resource | None, contexts: Iterable[str] | None = None, *, is_node: bool = False
 ) -> tuple[Reading | None, str]:
     """Return the power that EnvironmentMetrics shows, with its energy, and why it is in doubt ("" if it is not)."""
     if metrics is None:
@@ -153,13 +154,15 @@ def read_environment(
     for key, scale in (("EnergykWh", 3.6e6), ("EnergyJoules", 1.0)):  # the finer one is preferred
         field = metrics.locate_number(key, "Reading", scale=scale)
         counter = walker.open_path(find_source(metrics.body.get(key)))
-        if walker.has_reading(field) and (counter is None or not kinds.doubt_source(counter, contexts)):
+        if walker.has_reading(field) and (
+            counter is None or not kinds.doubt_source(counter, contexts, is_node=is_node)
+        ):
             energy = field
     sensor = walker.open_path(find_source(metrics.body.get("PowerWatts")))
     made = _describe_reading(walker, Reading("EnvironmentMetrics", power, energy), sensor)
     if sensor is None:
         return made, ""
-    return made, kinds.doubt_source(sensor, contexts) or _compare_source(walker, power, sensor)
+    return made, kinds.doubt_source(sensor, contexts, is_node=is_node) or _compare_source(walker, power, sensor)
 
 
 def _compare_source(walker: Walker, power: Field, sensor: Resource) -> str:
@@ -193,7 +196,7 @@ def list_totals(
     reasons: dict[str, str] = {}
     found: list[Candidate] = []
     metrics = walker.follow_link(chassis, "EnvironmentMetrics")
-    reading, doubt = read_environment(walker, metrics)
+    reading, doubt = read_environment(walker, metrics, is_node=True)
     if reading is not None:
         watts = walker.read_field(reading.power)
         found.append(Candidate("environment", chassis, ("EnvironmentMetrics",), watts, reading, doubt))
@@ -216,7 +219,36 @@ def list_totals(
     elif not controls:
         names = ", ".join(str(row.get("Name") or "without a name") for row in rows) or "none"
         reasons["power"] = f"Power: PowerControl members: {names}"
-    return found + controls, reasons
+    return _doubt_by_parts(walker, found + controls), reasons
+
+
+def _doubt_by_parts(walker: Walker, totals: list[Candidate]) -> list[Candidate]:
+    """Return the totals, with a doubt on each that is below the parts beside it in PowerControl.
+
+    Parts that differ only by a number (Accelerator0, Accelerator1) are beside each other and sum up; others may
+    contain each other.
+    """
+    groups: dict[str, list[Field]] = {}
+    for one in totals:
+        is_other = one.doubt.startswith(("it measures Chassis", "it measures ComputerSystem"))
+        is_other = is_other or bool(kinds.list_words(one.names[0]) & kinds.NO_PARTS)
+        is_part = one.doubt == NAME_DOUBT or one.doubt.startswith("it measures ")
+        if one.kind == "power" and is_part and not is_other and walker.has_reading(one.reading.power):
+            groups.setdefault(re.sub(r"\d+", "", one.names[0]), []).append(one.reading.power)
+    found = []
+    for one in totals:
+        doubt = one.doubt
+        for name, fields in groups.items() if not doubt else ():
+            parts_w = sum(map(walker.read_field, fields))
+            if parts_w > ABOVE * one.watts:
+                try:  # the load may have changed between the answers
+                    whole_w, *watts = walker.read_again(one.reading.power, *fields)
+                except MeterError:
+                    whole_w, watts = one.watts, [parts_w]
+                if sum(watts) > ABOVE * whole_w:
+                    doubt = f"{name.strip()!r} beside it draws {sum(watts):g} W"
+        found.append(replace(one, doubt=doubt))
+    return found
 
 
 def _list_controls(walker: Walker, chassis: Resource, power: Resource, systems: Sequence[Resource]) -> list[Candidate]:
@@ -333,6 +365,8 @@ def list_supply_sensors(walker: Walker, chassis: Resource) -> list[Supply]:
 def _read_supply(walker: Walker, number: int, psu: Resource, sensors: dict[str, Resource]) -> Supply:
     stated = psu.body.get("PowerCapacityWatts") or psu.body.get("CapacityWatts")
     made = Supply(number, psu.id, values.parse_capacity_w(stated))
+    if values.read_state(psu.body) in values.OUT_OF_SERVICE:
+        return made
     metrics = walker.follow_link(psu, "Metrics")
     own = [sensors[path] for path in list_links(psu.body, "Sensors") if path in sensors]
     for side, key in (("ac", "InputPowerWatts"), ("dc", "OutputPowerWatts")):

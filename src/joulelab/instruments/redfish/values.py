@@ -14,6 +14,7 @@ Step = str | int | tuple[str, str]
 
 HIGHEST_W = 1e6  # no rack draws a megawatt: a larger number is no reading
 WATTS = (0.0, HIGHEST_W)
+NODE_W = (10.0, 6e4)  # of one node: less is kW, a part or standby; 65535 is no reading
 ENERGY_J = {"J": 1.0, "kJ": 1e3, "kW.h": 3.6e6, "kWh": 3.6e6, "W.h": 3600.0, "Wh": 3600.0}
 POWER_W = {"W": 1.0, "kW": 1000.0, "mW": 1e-3}
 ENERGY_TYPES = {"EnergyJoules": "J", "EnergykWh": "kW.h", "EnergyWh": "W.h"}
@@ -81,13 +82,13 @@ def read_number(doc: Any, field: Field) -> float:
     number = convert_number(found)
     if number is None:
         raise ReadFailed("the BMC's reading is no number", why=place, code="read-failed.no-number")
+    if number == 0 and not field.zero:
+        raise ReadFailed("the BMC answers 0, which is not a reading", why=place, code="read-failed.zero")
     low, high = field.limits
     number *= field.scale
     if not low <= number <= high or math.isinf(number):
         why = f"{place} is {number:g}"
         raise ReadFailed("the BMC's reading is out of range", why=why, code="read-failed.out-of-range")
-    if number == 0 and not field.zero:
-        raise ReadFailed("the BMC answers 0, which is not a reading", why=place, code="read-failed.zero")
     return number
 
 

@@ -386,3 +386,31 @@ def test_a_setting_under_which_the_power_is_zero_is_no_advice():
     with pytest.raises(ReadFailed) as caught:
         ModbusMeter(settings, Meter({}))
     assert caught.value.next.startswith("check unit")
+    with pytest.raises(ReadFailed) as caught:
+        ModbusMeter(read_settings({"address": "a", "profile": "pm5000", "shift": 1}), Meter({}))
+    assert "e+10 Wh" in caught.value.why, "no node used 33 GWh"
+
+
+@pytest.mark.parametrize(
+    ("entry", "at", "swapped", "advice"),
+    [
+        ({"shift": 1}, 0, False, "shift = 0"),
+        ({"shift": 1}, 2, False, "shift = 2"),
+        ({"word_order": "little"}, 0, False, 'word_order = "big"'),
+        ({"shift": 4}, 5, True, 'word_order = "little", shift = 5'),
+        ({}, 0, False, ""),
+    ],
+)
+def test_advice_is_the_value_to_set_whatever_the_entry_has(entry, at, swapped, advice):
+    found = dict.fromkeys(range(200), 0x8888)
+    found |= dict(zip(range(50 + at, 52 + at), words("f", 1381.7, swapped=swapped), strict=True))
+    found |= dict(zip(range(60 + at, 62 + at), words("f", 230.9, swapped=swapped), strict=True))
+
+    class Meter(Device):
+        def read_blocks(self, unit, requests):
+            return [tuple(found[r.address + n] for n in range(r.size)) for r in requests]
+
+    rows = [{"name": "power_w", "address": 50, "unit": "W"}, {"name": "voltage_v", "address": 60, "unit": "V"}]
+    fitting = find_fitting_settings(Meter({}), read_settings({"address": "a", "registers": rows} | entry))
+    assert advice in fitting
+    assert len(fitting) <= 2, "with the other order one address beside, the high word is the same: both are named"

@@ -172,10 +172,10 @@ class ModbusMeter:
             return self._explain_refusal(first)
         label = self._settings.label
         fitting = find_fitting_settings(self._connection, self._settings)
-        if fitting and fitting[0]:
+        if fitting and "" not in fitting:
             why, advice = (
                 f"{first.what}: {first.why}",
-                f"set {fitting[0]}: then all values are plausible; compare them with its display",
+                f"set {' or '.join(fitting)}: then all values are plausible; compare them with its display",
             )
             what = "the registers are read wrongly"
             return ConfigError(what, where=label, why=why, next=advice, code="config.wrong-order")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def explain_answers(connection: Connection, settings: ModbusSettings) -> list[st
     if "" in fitting:
         return []
     if fitting:
-        return [f"The values cannot be right as they are read; with {fitting[0]} all of them are plausible."]
+        return [f"The values cannot be right as they are read; with {' or '.join(fitting)} all of them are plausible."]
     tried = "in any order of words, nor one address beside"
     return [f"Unit {unit} answers, but {register.name} is no plausible number {tried}: another device's profile?"]
 
@@ -83,13 +84,13 @@ def explain_answers(connection: Connection, settings: ModbusSettings) -> list[st
 def find_fitting_settings(connection: Connection, settings: ModbusSettings) -> list[str]:
     """Return settings (order, shift by one) that make every value plausible, the smallest change first ("": none)."""
     found = []
-    for shift, order in itertools.product((0, 1, -1), ("big", "little")):
-        changes = ['word_order = "little"'] if order == "little" else []
-        changes += [f"shift = {shift}"] if shift else []
-        moved = {"word_order": order, "shift": settings.config.get("shift", 0) + shift}
+    others = sorted({"big", "little"} - {register.word_order for register in settings.profile.registers})
+    for further, order in itertools.product((0, 1, -1), ("", *others)):
+        changes: dict[str, Any] = {"word_order": order} if order else {}
+        changes |= {"shift": settings.config.get("shift", 0) + further} if further else {}
         with contextlib.suppress(ReadFailed, ConfigError):
-            if _is_plausible(connection, read_settings({**settings.config, **moved})):
-                found.append(", ".join(changes))
+            if _is_plausible(connection, read_settings({**settings.config, **changes})):
+                found.append(", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()))
     return found
 
 

@@ -65,6 +65,7 @@ BOUNDS = {
     "degC": (-100.0, 500.0),
     "1": (-1.01, 1.01),
 }
+LONGEST_S = 1e9  # 32 years: no counter has more than the largest power over this time
 LEAST_W = -10.0  # noise of an outlet without load; below, a current transformer is turned
 
 
@@ -131,7 +132,7 @@ def decode_register(register: Register, words: Sequence[int]) -> float:
     value = float(raw) * register.scale * unit.factor
     low, high = BOUNDS[unit.si]
     if register.kind == "counter":
-        low = 0.0
+        low, high = 0.0, min(high, register.most_w * LONGEST_S)
     elif register.kind == "power":
         low, high = LEAST_W, register.most_w
     # A float with its words swapped is most often huge, or far too small for anything that is measured.

@@ -188,9 +188,9 @@ def _parameters(workload: str, model: WorkloadModel) -> dict[str, float]:
     return {text: 10.0 for text in texts if text not in model.parameters}
 
 
-def test_every_key_is_in_the_table_of_the_readme() -> None:
-    """A reader can describe a node from the README alone."""
-    text = (ROOT / "src" / "joulelab" / "twin" / "README.md").read_text()
+def test_every_key_is_in_the_reference() -> None:
+    """A reader can describe a node from the page alone."""
+    text = (ROOT / "docs" / "reference" / "twins.md").read_text()
     section = text.partition("## A node file")[2].partition("\n## ")[0]
     told = {word for line in section.splitlines() for word in _code(line)}
     hidden = {"gpus", "stages"} | {each.name for each in fields(Gpu)} - set(GPU_KEYS)

@@ -61,7 +61,7 @@ def test_the_paper_is_the_default_and_its_sizes_are_its_own(monkeypatch):
     from joulelab.workloads.data import birds
 
     asked = {}
-    monkeypatch.setattr(birds, "load", lambda data, sizes: asked.update(data=data, sizes=sizes))
+    monkeypatch.setattr(birds, "open_birds", lambda data, sizes: asked.update(data=data, sizes=sizes))
     monkeypatch.setenv("WORLD_SIZE", "8")
     task = xception_birds.task(merge_parameters("xception-birds", xception_birds.PARAMETERS, {}))
     sizes = asked["sizes"]

@@ -41,6 +41,10 @@ TRAININGS = [
     for name in TRAINED
     for ranks in (1, 2)
 ]
+# One for each framework; a cell of every workload runs in test_paper_commands.py.
+IN_PROCESS = [
+    pytest.param(name, marks=() if name in ("llava15-13b", "lstm-load") else pytest.mark.campaign) for name in TRAINED
+]
 MEASURED = [pytest.param(name, marks=() if name == "burn" else pytest.mark.campaign) for name in OTHERS]
 # Presets take 15 s and 4 s; a few steps and a second show the same.
 FEWER = {
@@ -139,7 +143,7 @@ def facts_of(marked: Marked) -> dict[str, Any]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", IN_PROCESS)
 def test_trainings_of_this_process(marked: Marked, capsys, name):
     pytest.importorskip(NEEDS.get(name, "torch"))
     module = workload_registry.find_workload(name)

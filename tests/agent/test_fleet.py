@@ -84,7 +84,7 @@ def fleet(tmp_path_factory):
     if shutil.which("snmptrap") is None:
         pytest.skip("snmptrap is not installed: apt install snmp")
     well = Node(gpus=(H100,) * 2, supply=Supply(cords=(0.34, 0.33, 0.33)))
-    ill = nodefile.with_flaws(Node(), ("gpu:0.unenforced_caps=true", "gpu:1.outside_cap_w=400"))
+    ill = nodefile.change_flaws(Node(), ("gpu:0.unenforced_caps=true", "gpu:1.outside_cap_w=400"))
     with contextlib.ExitStack() as stack:
         sick = twin(stack, ill, 1.0)
         watts = SUPPLIES.format(rated=10200, planned=3000, supply=5000)

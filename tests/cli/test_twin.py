@@ -12,7 +12,7 @@ import pytest
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile, twin_server
-from joulelab.twin.commands import _node, _wall
+from joulelab.twin.commands import _choose_meters, _split_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 def test_a_node_is_told_from_a_command() -> None:
-    assert _node(("8xh100", "sleep", "1"), None) == (("sleep", "1"), "8xh100")
-    assert _node(("2xRTX3090",), None) == ((), "2xRTX3090")
-    assert _node(("my/node.toml",), None) == ((), "my/node.toml")
-    assert _node(("sleep", "8xh100"), None) == (("sleep", "8xh100"), None)
-    assert _node((), "x.toml") == ((), "x.toml")
-    assert _node(("bnl-h100", "sleep"), None) == (("sleep",), "bnl-h100")
-    assert _node(("bnl-h100", "sleep"), "8xh100") == (("bnl-h100", "sleep"), "8xh100")
+    assert _split_words(("8xh100", "sleep", "1"), None) == (("sleep", "1"), "8xh100")
+    assert _split_words(("2xRTX3090",), None) == ((), "2xRTX3090")
+    assert _split_words(("my/node.toml",), None) == ((), "my/node.toml")
+    assert _split_words(("sleep", "8xh100"), None) == (("sleep", "8xh100"), None)
+    assert _split_words((), "x.toml") == ((), "x.toml")
+    assert _split_words(("bnl-h100", "sleep"), None) == (("sleep",), "bnl-h100")
+    assert _split_words(("bnl-h100", "sleep"), "8xh100") == (("bnl-h100", "sleep"), "8xh100")
     for wrong, nearest in (("bnl-h10", "bnl-h100"), ("gdansk", "gdansk-rtx6000"), ("bnl", "bnl-h100")):
         with pytest.raises(ConfigError) as raised:
-            _node((wrong, "sleep"), None)
+            _split_words((wrong, "sleep"), None)
         assert f"'{nearest}'" in str(raised.value.next)
 
 
 def test_flaws_are_of_the_kind_that_the_server_takes() -> None:
-    assert _wall(False, None, ()) == {}
-    assert set(_wall(True, None, ())) == set(twin_server.list_servers())
-    found = _wall(False, "modbus, pdu", ("modbus.period_s=60", "modbus.drop_share=0.1"))
+    assert _choose_meters(False, None, ()) == {}
+    assert set(_choose_meters(True, None, ())) == set(twin_server.list_servers())
+    found = _choose_meters(False, "modbus, pdu", ("modbus.period_s=60", "modbus.drop_share=0.1"))
     assert found == {"modbus": {"period_s": 60.0, "drop_share": 0.1}, "pdu": {}}
-    assert _wall(False, None, ("modbus.period_s=60",)) == {"modbus": {"period_s": 60.0}}
+    assert _choose_meters(False, None, ("modbus.period_s=60",)) == {"modbus": {"period_s": 60.0}}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_flaws_are_of_the_kind_that_the_server_takes() -> None:
 )
 def test_wrong_flaws_are_refused(text: str, named: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        _wall(False, None, (text,))
+        _choose_meters(False, None, (text,))
     assert named in str(raised.value)
 
 

@@ -122,7 +122,7 @@ def test_what_the_stream_says(served):
 @pytest.mark.system
 def test_a_node_that_no_plug_carries_has_no_entry(tmp_path):
     with Truth.create(tmp_path / "big", Node(gpus=(H100,) * 8)) as big:
-        assert server.full_w(big) > server.CARRIES_W
+        assert server.find_full_w(big) > server.CARRIES_W
         with server.serve(big, tmp_path, server.FLAWS, 0) as found:
             assert found.entries == {}
             entry = dict(found.facts["entry"]) | {"password": (tmp_path / "password").read_text()}

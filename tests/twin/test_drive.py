@@ -13,7 +13,7 @@ from tests.waiting import until
 from joulelab.twin import profile
 from joulelab.twin.model import H100, Cpu, Node
 from joulelab.twin.truth import Truth
-from joulelab.twin.twin_driver import LoadDriver, ScriptDriver, machine_load
+from joulelab.twin.twin_driver import LoadDriver, ScriptDriver, read_machine_load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,8 +91,8 @@ def test_a_full_file_slows_the_driver(tmp_path: Path) -> None:
 
 
 def test_the_machine_has_a_load() -> None:
-    machine_load()
-    assert 0 <= machine_load() <= 1
+    read_machine_load()
+    assert 0 <= read_machine_load() <= 1
 
 
 def test_a_script_goes_on(tmp_path: Path, clock: Clock) -> None:

@@ -21,7 +21,7 @@ from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin import job as jobs
 from joulelab.twin import profile
 from joulelab.twin.job import Job, JobRunner
-from joulelab.twin.job_notes import CPU_SHARE, Board, JobEnd, find_jobs_folder
+from joulelab.twin.job_notes import CPU_SHARE, JobBoard, JobEnd, find_jobs_folder
 from joulelab.twin.model import H100, RTX3090, RTX6000, V100, Node
 from joulelab.twin.truth import Truth
 from joulelab.twin.twin_driver import JobDriver
@@ -217,7 +217,7 @@ def test_wrong_jobs_are_refused(truth, tmp_path):
             Job(**{"gpus": (0,)} | wrong)
     (tmp_path / "driven").mkdir()
     with Truth.create(tmp_path / "driven" / "t") as moved, pytest.raises(ConfigError, match="--idle"):
-        Board(moved)
+        JobBoard(moved)
 
 
 def start(environment, *words):
@@ -304,4 +304,4 @@ def test_a_twin_that_profiles_move_takes_no_jobs(tmp_path):
     with TwinServer(NODE, profiles=profiles, directory=tmp_path, library=no_compiler) as server:
         assert server.driver is None
         with pytest.raises(ConfigError, match="takes no jobs"):
-            Board(server.truth)
+            JobBoard(server.truth)

@@ -65,14 +65,14 @@ def test_shapes() -> None:
 )
 def test_wrong_text_is_explained(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        profile.parse(text)
+        profile.parse_profile(text)
 
 
 def test_text_is_read() -> None:
-    assert profile.parse("square:period_s=0.35,duty=0.3,low=100,high=600,unit=W,shift_s=0.1") == profile.square(
+    assert profile.parse_profile("square:period_s=0.35,duty=0.3,low=100,high=600,unit=W,shift_s=0.1") == profile.square(
         0.35, 0.3, 100, 600, unit="W"
     ).shifted(0.1)
-    assert profile.parse("steps:each_s=2,levels=0/0.5/1") == profile.steps(2, [0, 0.5, 1])
+    assert profile.parse_profile("steps:each_s=2,levels=0/0.5/1") == profile.steps(2, [0, 0.5, 1])
 
 
 def test_wrong_pieces_are_refused() -> None:

@@ -149,14 +149,14 @@ def test_a_missing_node_file() -> None:
 
 
 def test_flaws_as_text() -> None:
-    node = nodefile.with_flaws(
+    node = nodefile.change_flaws(
         Node(gpus=(H100, H100)), ["gain_error=0.02", "gpu:1.counter=none", "gpu:0.lost_at_s=3", "refuse_caps=true"]
     )
     assert [gpu.flaws.gain_error for gpu in node.gpus] == [0.02, 0.02]
     assert [gpu.flaws.counter for gpu in node.gpus] == [Counter.TRUE, Counter.NONE]
     assert [gpu.flaws.lost_at_s for gpu in node.gpus] == [3.0, None]
     assert all(gpu.flaws.refuse_caps for gpu in node.gpus)
-    assert nodefile.with_flaws(node, ["lost_at_s=none"]).gpus[0].flaws.lost_at_s is None
+    assert nodefile.change_flaws(node, ["lost_at_s=none"]).gpus[0].flaws.lost_at_s is None
     for wrong in (
         "gain_error",
         "gpu.gain_error=1",
@@ -166,7 +166,7 @@ def test_flaws_as_text() -> None:
         "gpu:5.gain_error=1",
     ):
         with pytest.raises(ConfigError):
-            nodefile.with_flaws(node, [wrong])
+            nodefile.change_flaws(node, [wrong])
 
 
 def command() -> click.Command:

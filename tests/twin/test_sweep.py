@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.process_identity import identify_process, read_start_ticks
-from joulelab.twin.twin_server import PREFIX, TwinServer, sweep
+from joulelab.twin.twin_server import PREFIX, TwinServer, remove_leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +37,13 @@ def test_only_what_dead_twins_left_is_swept(tmp_path: Path) -> None:
     unknown = left_by(tmp_path, "unknown", None)
     (tmp_path / f"{PREFIX}link").symlink_to(reused)
     try:
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
         assert [p.exists() for p in (live, elsewhere, unknown)] == [True] * 3
         assert [p.exists() for p in (reused, rebooted)] == [False] * 2
     finally:
         child.kill()
         child.wait()
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert not live.exists()
 
 
@@ -53,6 +53,6 @@ def test_a_twin_sweeps_when_it_starts_and_says_whose_it_is(tmp_path: Path) -> No
         assert not dead.exists()
         told = json.loads((twin.directory / "owner").read_text())
         assert (told["pid"], told["ticks"]) == (os.getpid(), read_start_ticks())
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
         assert twin.directory.exists()
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
-from joulelab.twin.job import Stop
+from joulelab.twin.job import JobStop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 START = 50 * NS
 
 
-class VirtualStop(Stop):
+class VirtualStop(JobStop):
     """A clock (`now`, ns) that moves when a job waits; `plan` does something at a time, such as a signal.
 
     `late_ns` holds by how much a busy machine makes each wait longer, in turn.

@@ -36,7 +36,7 @@ def find_wrong_numbers(table: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
     """Yield the place of every number of a node's file that cannot be meant, and what is wrong with it."""
     for place, number in _find_numbers({name: part for name, part in table.items() if name not in _FREE}, ()):
         key = next(part for part in reversed(place) if isinstance(part, str))
-        wrong = _wrong(key, number, free="options" in place[:-1] or "parameters" in place[:-1])
+        wrong = _check_number(key, number, free="options" in place[:-1] or "parameters" in place[:-1])
         if wrong:
             shown = "".join(f" {part + 1}" if isinstance(part, int) else f".{part}" for part in place)
             yield place, f"{shown[1:]} is {number:g}, {wrong}"
@@ -47,38 +47,38 @@ def _find_numbers(value: Any, place: Place) -> Iterator[tuple[Place, float]]:
         for name, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _find_numbers(part, (*place, name))
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield place, _float(value)
+        yield place, _make_float(value)
 
 
-def _float(value: float) -> float:
+def _make_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # whole numbers of TOML have any length
         return math.inf
 
 
-def _wrong(key: str, number: float, *, free: bool) -> str:
+def _check_number(key: str, number: float, *, free: bool) -> str:
     """Return what is wrong with a number, nothing where it may be."""
     if number == math.inf and key.endswith(_ENDLESS):
         return ""
     if not math.isfinite(number):
         return "not a finite number"
-    most = limit_of(key)
+    most = find_limit(key)
     if abs(number) > most:
-        return f"more than {most:g}{unit_of(key)}"
+        return f"more than {most:g}{find_unit(key)}"
     if number <= 0 and key in _ABOVE_ZERO:
         return "not above 0"
     signed = free or key in _SIGNED or key.endswith(("_c", "phase_s"))
     return "negative" if number < 0 and not signed else ""
 
 
-def limit_of(key: str) -> float:
+def find_limit(key: str) -> float:
     """Return the most that a number may be, by its key."""
-    by_unit = {" W": MOST_W, " s": MOST_S}.get(unit_of(key), MOST)
+    by_unit = {" W": MOST_W, " s": MOST_S}.get(find_unit(key), MOST)
     return _LIMITS.get(key, by_unit)
 
 
-def unit_of(key: str) -> str:
+def find_unit(key: str) -> str:
     """Return the unit of a key behind a blank: s, W, or nothing."""
     return " W" if key.endswith("_w") else " s" if key.endswith("_s") or key == "seconds" else ""
 

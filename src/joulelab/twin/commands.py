@@ -111,7 +111,7 @@ def list_parameters(found: Description) -> dict[str, Any]:
     return told | {"spread": node.spread, "seed": node.seed}
 
 
-def make_data(name: str, found: Description) -> dict[str, Any]:
+def describe_node(name: str, found: Description) -> dict[str, Any]:
     """Return all of a node as plain data."""
     told = {
         "node": name, "title": found.title, "calibrated": found.calibrated, "sources": found.sources,
@@ -128,11 +128,11 @@ def print_node(name: str, found: Description) -> None:
     click.echo(f"{name}: {found.title}" if found.title else name)
     click.echo("\nParameters")
     values, sources = list_parameters(found), dict(found.sources)
-    shown = {key: _shown(key, value) for key, value in values.items()}
+    shown = {key: _format_value(key, value) for key, value in values.items()}
     wide, wider = max(map(len, shown)), 12
     for key, value in shown.items():
         plain = re.sub(r"^gpu:[\d,]+", "gpu", key)
-        _row(f"  {key:{wide}}  {value:{wider}}  ", found.sources.get(key, found.sources.get(plain, "")))
+        _print_row(f"  {key:{wide}}  {value:{wider}}  ", found.sources.get(key, found.sources.get(plain, "")))
         sources = {other: text for other, text in sources.items() if other not in (key, plain)}
     click.echo("\nCalibrated on")
     for text in found.calibrated or ("nothing: data sheets and assumptions",):
@@ -140,25 +140,25 @@ def print_node(name: str, found: Description) -> None:
     if found.workloads:
         click.echo("\nWorkloads")
     for each, model in found.workloads.items():
-        _row(f"  {each}: ", _stages(model))
+        _print_row(f"  {each}: ", _word_stages(model))
     if found.meters:
         click.echo("\nMeters")
-    for line in _meters(found):
+    for line in _word_meters(found):
         click.echo(f"  {line}")
     if sources:
         click.echo("\nOther sources")
     for key, text in sources.items():
-        _row(f"  {key}: ", text)
-    _next(name, found)
+        _print_row(f"  {key}: ", text)
+    _print_next(name, found)
 
 
-def _row(head: str, text: str) -> None:
+def _print_row(head: str, text: str) -> None:
     """Print a text beside its head, wrapped."""
     indent = " " * min(len(head), 38)
     click.echo("\n".join(textwrap.wrap(head + text, _WIDTH, subsequent_indent=indent, drop_whitespace=True)).rstrip())
 
 
-def _shown(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     if value is None:
         return "-"
     unit = UNITS.get(key.rpartition("_")[2], "") if "_" in key else ""
@@ -167,7 +167,7 @@ def _shown(key: str, value: Any) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _stages(model: WorkloadModel) -> str:
+def _word_stages(model: WorkloadModel) -> str:
     """Return the stages of a workload in order, those of an epoch in brackets, and its parameters."""
     parts: list[str] = []
     before = "run"
@@ -184,7 +184,7 @@ def _stages(model: WorkloadModel) -> str:
     return "; ".join(filter(None, [text, given, scatter]))
 
 
-def _meters(found: Description) -> Iterator[str]:
+def _word_meters(found: Description) -> Iterator[str]:
     from joulelab.twin.flaws import PanelFlaws
 
     for name, meter in found.meters.items():
@@ -197,7 +197,7 @@ def _meters(found: Description) -> Iterator[str]:
         yield f"{name}: {meter.family} at {meter.point}, asked each {meter.ask_s:g} s, {what}{gain}"
 
 
-def _next(name: str, found: Description) -> None:
+def _print_next(name: str, found: Description) -> None:
     click.echo("\nNext")
     click.echo(f"  joulelab twin {name} -- joulelab run -- sleep 10")
     if found.workloads:
@@ -205,13 +205,13 @@ def _next(name: str, found: Description) -> None:
         click.echo(f"  joulelab twin {name} --idle -- joulelab run -- {job}")
 
 
-class _Failure(click.ClickException):
+class _CommandFailure(click.ClickException):
     """Show what, where, why and next, and exit as a usage error does."""
 
     exit_code = 2
 
 
-def _described(
+def _read_description(
     gpus: int | None, model: str | None, profiles: tuple[str, ...], flaws: tuple[str, ...], node: str | None
 ) -> Description:
     from joulelab.twin import nodefile, profile
@@ -227,21 +227,21 @@ def _described(
     loads = dict(found.profiles)
     for text in profiles:
         named = re.match(r"([a-z]+(?::\d+)?)=", text)
-        loads[named[1] if named else "gpu"] = profile.parse(text[named.end() :] if named else text)
-    return replace(found, node=nodefile.with_flaws(changed, flaws), profiles=loads)
+        loads[named[1] if named else "gpu"] = profile.parse_profile(text[named.end() :] if named else text)
+    return replace(found, node=nodefile.change_flaws(changed, flaws), profiles=loads)
 
 
-def _node(words: tuple[str, ...], given: str | None) -> tuple[tuple[str, ...], str | None]:
+def _split_words(words: tuple[str, ...], given: str | None) -> tuple[tuple[str, ...], str | None]:
     """Take a node off the words: return what is left of them, and its name or file. Raises ConfigError."""
     first = words[0] if words else ""
     if not (COUNTED.fullmatch(first) or first.endswith(".toml") or (given is None and first and is_node_name(first))):
         return words, given
     if given is not None:
-        raise _Failure(f"twin: the node is given twice; drop {first} or --node")
+        raise _CommandFailure(f"twin: the node is given twice; drop {first} or --node")
     return words[1:], first
 
 
-def _wall(everything: bool, some: str | None, texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _choose_meters(everything: bool, some: str | None, texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return the node-level meters to serve, each with its flaws. Raises ConfigError with the nearest name."""
     from joulelab.core.text import suggest_name
     from joulelab.twin import twin_server
@@ -252,14 +252,14 @@ def _wall(everything: bool, some: str | None, texts: tuple[str, ...]) -> dict[st
         chosen = [name.strip() for name in some.split(",") if name.strip()]
     flaws: dict[str, dict[str, Any]] = {name: {} for name in chosen}
     for text in texts:
-        name, key, value = _flaw(text)
+        name, key, value = _split_flaw(text)
         if name not in known:
             raise ConfigError(f"there is no server {name!r}", where="twin", next=suggest_name(name, known))
-        flaws.setdefault(name, {})[key] = _converted(name, key, value, text)
+        flaws.setdefault(name, {})[key] = _convert_flaw(name, key, value, text)
     return flaws
 
 
-def _flaw(text: str) -> tuple[str, str, str]:
+def _split_flaw(text: str) -> tuple[str, str, str]:
     target, equals, value = text.partition("=")
     name, dot, key = target.partition(".")
     if not (equals and dot and name and key and value):
@@ -267,7 +267,7 @@ def _flaw(text: str) -> tuple[str, str, str]:
     return name, key, value
 
 
-def _converted(name: str, key: str, value: str, text: str) -> Any:
+def _convert_flaw(name: str, key: str, value: str, text: str) -> Any:
     """Return a flaw's value of the kind that its server takes. Raises ConfigError."""
     from joulelab.twin.nodefile import change_flaw
 
@@ -281,13 +281,13 @@ def _converted(name: str, key: str, value: str, text: str) -> Any:
     return getattr(change_flaw(base, key, wanted, f"flaw {text!r}"), key)
 
 
-def _without(server: TwinServer) -> dict[str, str]:
+def _list_missing(server: TwinServer) -> dict[str, str]:
     """Return what could not be served, and why."""
     missing = {"nvml": str(server.missing)} if server.missing else {}
     return missing | {name: str(error) for name, error in (server.wall.missing if server.wall else {}).items()}
 
 
-def _announce(server: TwinServer, as_json: bool) -> None:
+def _print_exports(server: TwinServer, as_json: bool) -> None:
     running = {} if server.wall is None else server.wall.servers
     if as_json:
         facts = {
@@ -295,7 +295,7 @@ def _announce(server: TwinServer, as_json: bool) -> None:
             "environment": server.environment,
             "pid": os.getpid(),
             "missing": str(server.missing) if server.missing else None,
-            "not_served": _without(server),
+            "not_served": _list_missing(server),
             "entries": {name: entry for one in running.values() for name, entry in one.served.entries.items()},
             "ports": {name: dict(one.served.ports) for name, one in running.items()},
         }
@@ -305,7 +305,7 @@ def _announce(server: TwinServer, as_json: bool) -> None:
     groups = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
     packages = server.truth.node.packages
     click.echo(f"# a simulated node: {groups}; {packages} CPU packages (pid {os.getpid()}, Ctrl-C ends it)")
-    for name, why in _without(server).items():
+    for name, why in _list_missing(server).items():
         click.echo(f"# without {name}: {why}", err=True)
     for name, one in running.items():
         entries = ", ".join(f"{entry} ({given.get('meter')})" for entry, given in one.served.entries.items())
@@ -347,7 +347,7 @@ class _Signals:
             self._child.send_signal(self._number)
 
 
-def _run(server: TwinServer | Replay, words: tuple[str, ...], signals: _Signals) -> int:
+def _run_command(server: TwinServer | Replay, words: tuple[str, ...], signals: _Signals) -> int:
     """Run a command that sees the twin; return its exit code as a shell would."""
     try:
         child = subprocess.Popen(words, env=os.environ | server.environment)
@@ -361,7 +361,7 @@ def _run(server: TwinServer | Replay, words: tuple[str, ...], signals: _Signals)
     return code if code >= 0 else 128 - code
 
 
-def _wait(server: TwinServer | Replay, seconds: float | None, signals: _Signals) -> None:
+def _wait_for_end(server: TwinServer | Replay, seconds: float | None, signals: _Signals) -> None:
     """Serve until a signal, the end of the time, or a failure of what moves the twin."""
     end = None if seconds is None else time.monotonic() + seconds
     while not signals.ended.wait(0.5 if end is None else max(min(0.5, end - time.monotonic()), 0.0)):
@@ -448,36 +448,36 @@ def command(
     """
     try:
         if listing or show is not None:
-            _tell(show, as_json)
+            _print_nodes(show, as_json)
             return
         if replay is not None:
-            context.exit(_replay(replay, words, seconds, as_json))
-        rest, given["node"] = _node(words, given["node"])
+            context.exit(_serve_replay(replay, words, seconds, as_json))
+        rest, given["node"] = _split_words(words, given["node"])
         given["everything"] = given["everything"] or (rest != words and given["some"] is None)
         if sum(map(bool, (given["load"], given["idle"], given["profiles"]))) > 1:
-            raise _Failure("twin: --load, --idle and --profile exclude each other; keep one of them")
+            raise _CommandFailure("twin: --load, --idle and --profile exclude each other; keep one of them")
         if rest and seconds is not None:
-            raise _Failure("twin: --for and a command exclude each other; the twin ends with its command")
-        with _Signals() as signals, _server(**given) as server:
+            raise _CommandFailure("twin: --for and a command exclude each other; the twin ends with its command")
+        with _Signals() as signals, _make_server(**given) as server:
             if as_json or not rest:
-                _announce(server, as_json)
+                _print_exports(server, as_json)
             else:
-                for name, why in _without(server).items():
+                for name, why in _list_missing(server).items():
                     click.echo(f"twin: without {name}: {why}", err=True)
             if rest:
-                context.exit(_run(server, rest, signals))
-            _wait(server, seconds, signals)
+                context.exit(_run_command(server, rest, signals))
+            _wait_for_end(server, seconds, signals)
     except JoulelabError as error:
-        raise _Failure(str(error)) from error
+        raise _CommandFailure(str(error)) from error
 
 
-def _replay(path: Path, words: tuple[str, ...], seconds: float | None, as_json: bool) -> int:
+def _serve_replay(path: Path, words: tuple[str, ...], seconds: float | None, as_json: bool) -> int:
     """Serve a capture for a command, or until a signal; return the exit code. Raises ConfigError, MissingDependency."""
     from joulelab.twin.replay import Replay
 
     with _Signals() as signals, Replay(path) as device:
         if words:
-            return _run(device, words, signals)
+            return _run_command(device, words, signals)
         if as_json:
             click.echo(json.dumps({"environment": device.environment, "entry": device.entry, "pid": os.getpid()}))
         else:
@@ -487,21 +487,21 @@ def _replay(path: Path, words: tuple[str, ...], seconds: float | None, as_json: 
             click.echo(f"# read it: joulelab doctor {device.capture.meter_name}")
             for key, value in device.environment.items():
                 click.echo(f"export {key}={shlex.quote(value)}")
-        _wait(device, seconds, signals)
+        _wait_for_end(device, seconds, signals)
     return 0
 
 
-def _tell(name: str | None, as_json: bool) -> None:
+def _print_nodes(name: str | None, as_json: bool) -> None:
     """List the nodes there are, or show one. Raises ConfigError."""
     if name is None:
         rows = list_nodes()
         click.echo(json.dumps(rows)) if as_json else print_list(rows)
         return
     found = find_node(name)
-    click.echo(json.dumps(make_data(name, found))) if as_json else print_node(name, found)
+    click.echo(json.dumps(describe_node(name, found))) if as_json else print_node(name, found)
 
 
-def _server(
+def _make_server(
     *,
     gpus: int | None,
     gpu_model: str | None,
@@ -517,7 +517,7 @@ def _server(
     """Return the twin that the options describe. Raises ConfigError."""
     from joulelab.twin.twin_server import TwinServer
 
-    found = _described(gpus, gpu_model, profiles, flaws, node)
+    found = _read_description(gpus, gpu_model, profiles, flaws, node)
     scripted = {} if load or idle else found.profiles
     return TwinServer(
         found.node,
@@ -525,5 +525,5 @@ def _server(
         follow=not (scripted or idle),
         powercap=found.powercap,
         workloads=found.workloads,
-        wall=_wall(everything, some, wall_flaws),
+        wall=_choose_meters(everything, some, wall_flaws),
     )

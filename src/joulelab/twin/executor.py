@@ -33,9 +33,9 @@ SAID_MOST = 2000
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Twin:  # noqa: ARG001
+def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> TwinExecutor:  # noqa: ARG001
     """Open it; workers are started when there is something to do."""
-    return Twin(environ)
+    return TwinExecutor(environ)
 
 
 def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:  # noqa: ARG001
@@ -71,7 +71,7 @@ def list_remarks(plan: Plan) -> list[str]:
     return list_remarks(plan)
 
 
-class _Worker:
+class _SlotWorker:
     """Hold one worker process, and the slots that it has been given, in their order."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -128,14 +128,14 @@ class _Worker:
                     file.close()
 
 
-class Twin:
+class TwinExecutor:
     """Give slots to workers, two to each, so that none waits for its next."""
 
     def __init__(self, environ: Mapping[str, str], *, workers: int | None = None) -> None:
         self._environ = {**environ, **THREADS}
         self._most = workers or len(os.sched_getaffinity(0))
         self.at_once = AHEAD * self._most
-        self._workers: list[_Worker] = []
+        self._workers: list[_SlotWorker] = []
         self._queue: deque[Path] = deque()
         self._ended: list[Ended] = []
 
@@ -193,13 +193,13 @@ class Twin:
             open_ = [w for w in self._workers if w.process.stdin is not None and not w.process.stdin.closed]
             least = min(open_, key=lambda w: len(w.slots), default=None)
             if (least is None or least.slots) and len(self._workers) < self._most:
-                least = _Worker(self._environ)
+                least = _SlotWorker(self._environ)
                 self._workers.append(least)
             if least is None or len(least.slots) >= AHEAD:
                 return
             least.give(self._queue.popleft())
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: _SlotWorker) -> None:
         answers = worker.hear()
         if answers is None:
             self._workers.remove(worker)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twin.job_notes import LEAD_S, Board, JobEnd, feed_gpus
+from joulelab.twin.job_notes import LEAD_S, JobBoard, JobEnd, feed_gpus
 from joulelab.twin.staged import StagedRun, find_model
 from joulelab.twin.truth import Truth
 from joulelab.twin.workload_progress import RunRequest
@@ -67,7 +67,7 @@ class Job:
             )  # fmt: skip
 
 
-class Stop:
+class JobStop:
     """Note the signal that ends a job; `wait` returns early for it."""
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class JobRunner:
         report: Callable[..., None],
         phase: Callable[[str], AbstractContextManager[Any]],
         say: Callable[[str], object],
-        stop: Stop,
+        stop: JobStop,
         now: Callable[[], int] = monotonic_ns,
     ) -> None:
         """Take a twin and a job. Raises ConfigError where the twin takes none, or has no such GPU."""
         self._truth, self._job = truth, job
         self._report, self._phase, self._say, self._stop, self._now = report, phase, say, stop, now
-        self._board = Board(truth)
+        self._board = JobBoard(truth)
         count = len(job.gpus)
         draw = random.Random(job.seed).gauss(0.0, job.noise) if job.noise else 0.0  # noqa: S311 - not a secret
         self._speed: float = job.speed * count * job.scaling ** math.log2(count) * math.exp(draw)
@@ -256,7 +256,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def _catch_signals(stop: Stop) -> Iterator[None]:
+def _catch_signals(stop: JobStop) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     found = {number: signal.signal(number, stop.note) for number in numbers}
     try:
@@ -277,7 +277,7 @@ def run_job(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> JobE
         )  # fmt: skip
     # The job is a workload: it speaks to joulelab as any user's script does.
     joulelab = importlib.import_module("joulelab")
-    stop = Stop()
+    stop = JobStop()
     with Truth(Path(path)) as truth, _catch_signals(stop):
         told: dict[str, Any] = {"report": joulelab.work, "phase": joulelab.phase, "say": _print_line, "stop": stop}
         workload, scale, given = (options.pop(key) for key in ("workload", "scale", "set"))

@@ -76,7 +76,7 @@ def find_jobs_folder(truth: Truth) -> Path:
     return truth.path.with_name("jobs")
 
 
-class Board:
+class JobBoard:
     """Write and clear this process's note, and settle the power of the node after every change."""
 
     def __init__(self, truth: Truth) -> None:

@@ -17,7 +17,7 @@ from joulelab.study.program import find_program
 from joulelab.twin import bounds, power_curves
 from joulelab.twin.flaws import Flaws, MountedMeter
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
-from joulelab.twin.profile import Profile, parse
+from joulelab.twin.profile import Profile, parse_profile
 from joulelab.twin.servers.powercap import PowercapFlaws
 from joulelab.twin.workload_progress import WorkloadModel  # noqa: TC001 - node files are converted by this type
 
@@ -74,7 +74,7 @@ class Description:
 
 def list_own_nodes() -> list[str]:
     """Return the nodes that come with joulelab."""
-    return sorted(entry.name[:-5] for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+    return sorted(entry.name[:-5] for entry in _find_folder().iterdir() if entry.name.endswith(".toml"))
 
 
 def find_node(name: str) -> Description:
@@ -83,10 +83,10 @@ def find_node(name: str) -> Description:
         return _describe(*read_toml(Path(name), "node file"), name)
     if name not in list_own_nodes():
         raise ConfigError(f"there is no node {name!r}", where="twin", next=suggest_name(name, list_own_nodes()))
-    return parse_node((_folder() / f"{name}.toml").read_text("utf-8"), f"node {name}")
+    return parse_node((_find_folder() / f"{name}.toml").read_text("utf-8"), f"node {name}")
 
 
-def _folder() -> Traversable:
+def _find_folder() -> Traversable:
     return resources.files("joulelab.twin") / "nodes"
 
 
@@ -114,7 +114,7 @@ def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
     profiles = {}
     for leaf, words in found.profiles.items():
         try:
-            profiles[leaf] = parse(words)
+            profiles[leaf] = parse_profile(words)
         except ConfigError as error:
             mistakes.add_error(("profiles", leaf), error)
     mistakes.check()
@@ -224,7 +224,7 @@ def change_flaw(base: T, key: str, value: Any, where: str) -> T:
         raise ConfigError("a value is of the wrong kind", where=where, why=str(error)) from None
 
 
-def with_flaws(node: Node, texts: Iterable[str]) -> Node:
+def change_flaws(node: Node, texts: Iterable[str]) -> Node:
     """Return a node with flaws given as `key=value` for all GPUs or `gpu:2.key=value` for one; raise ConfigError."""
     for text in texts:
         target, _, value = text.partition("=")

@@ -131,7 +131,7 @@ _KEYS = {
 }
 
 
-def parse(text: str) -> Profile:
+def parse_profile(text: str) -> Profile:
     """Read `kind:key=value,key=value`, such as `square:period_s=0.35,duty=0.5,low=100,high=600,unit=W`.
 
     Levels of `steps` are joined by `/`; `shift_s` and `unit` go with every kind. Raises ConfigError.

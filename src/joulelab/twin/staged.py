@@ -13,7 +13,7 @@ import msgspec
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin.job_notes import LEAD_S, Board, JobDemand, JobEnd
+from joulelab.twin.job_notes import LEAD_S, JobBoard, JobDemand, JobEnd
 from joulelab.twin.timeline import Course
 from joulelab.twin.workload_progress import RunRequest, Step, WorkloadModel, check_names, list_used_names, make_step
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from joulelab.twin.job import Stop
+    from joulelab.twin.job import JobStop
     from joulelab.twin.truth import Truth
 
 TICK_S: Final = 0.02
@@ -73,7 +73,7 @@ class StagedRun:
         report: Callable[..., None],
         phase: Callable[..., AbstractContextManager[Any]],
         say: Callable[[str], object],
-        stop: Stop,
+        stop: JobStop,
         now: Callable[[], int] = monotonic_ns,
     ) -> None:
         """Take a twin and a workload; caps are those in force. Raises ConfigError where the twin takes no jobs."""
@@ -90,7 +90,7 @@ class StagedRun:
         self._wanted = {gpu: self._course.watts(f"gpu:{gpu}") for gpu in ask.gpus}
         self._widths = [float(width) for width in _list_widths(self._course)]
         self._slower: dict[object, float] = {}  # by stage, caps and clocks
-        self._board = Board(truth)
+        self._board = JobBoard(truth)
 
     def run(self) -> JobEnd:
         """Go through the stages, idle again, also where a signal ends it."""

@@ -11,7 +11,7 @@ import psutil
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
 from joulelab.twin import profile
-from joulelab.twin.job_notes import LEAD_S, Board
+from joulelab.twin.job_notes import LEAD_S, JobBoard
 from joulelab.twin.truth import HORIZON_S, Truth
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PERIOD_S = 0.05
 
 
-def machine_load() -> float:
+def read_machine_load() -> float:
     """Return the share of this machine's CPU time that was busy since the last call, 0 to 1."""
     return psutil.cpu_percent(interval=None) / 100
 
@@ -65,7 +65,7 @@ class LoadDriver(Driver):
         self,
         truth: Truth,
         *,
-        load: Callable[[], float] = machine_load,
+        load: Callable[[], float] = read_machine_load,
         period_s: float = PERIOD_S,
         now: Callable[[], int] = monotonic_ns,
     ) -> None:
@@ -129,7 +129,7 @@ class JobDriver(Driver):
 
     def __init__(self, truth: Truth, *, period_s: float = 5 * PERIOD_S) -> None:
         super().__init__(period_s)
-        self._board = Board(truth)
+        self._board = JobBoard(truth)
 
     def step(self) -> float:
         """Look for jobs that are gone."""

@@ -21,7 +21,7 @@ from joulelab.twin.servers import nvml
 from joulelab.twin.servers.powercap import PowercapFlaws, PowercapServer
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
-from joulelab.twin.twin_driver import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
+from joulelab.twin.twin_driver import Driver, JobDriver, LoadDriver, ScriptDriver, read_machine_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -101,16 +101,16 @@ def write_entries(path: Path, entries: Mapping[str, Mapping[str, Any]], rated_w:
     if rated_w:
         lines += ["", "[node]", f"rated_w = {rated_w}"]
     for name, entry in entries.items():
-        lines += ["", f"[meters.{name}]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
+        lines += ["", f"[meters.{name}]", *(f"{key} = {_format_toml(value)}" for key, value in entry.items())]
     path.write_text("\n".join(lines) + "\n")
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     """Return plain data in TOML: inline tables, lists, texts, numbers."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {_format_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(_format_toml(item) for item in value) + "]"
     return json.dumps(value)
 
 
@@ -134,7 +134,7 @@ class TwinServer:
         *,
         profiles: Mapping[str, Profile] | None = None,
         follow: bool = False,
-        load: Callable[[], float] = machine_load,
+        load: Callable[[], float] = read_machine_load,
         powercap: PowercapFlaws | None = None,
         workloads: Mapping[str, WorkloadModel] | None = None,
         wall: Mapping[str, Mapping[str, Any]] | None = None,
@@ -164,7 +164,7 @@ class TwinServer:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             parent = Path(self._parent or tempfile.gettempdir())
-            sweep(parent)
+            remove_leftovers(parent)
             self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
             (self.directory / "owner").write_text(json.dumps(identify_process()))
@@ -225,7 +225,7 @@ class TwinServer:
         return None
 
 
-def sweep(parent: Path) -> None:
+def remove_leftovers(parent: Path) -> None:
     """Remove what twins of ours left behind that were killed; others' and those that run are left alone."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):

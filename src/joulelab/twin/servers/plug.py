@@ -68,11 +68,11 @@ def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterato
         }
         if flaws.password:
             entry |= {"user": USER, "password": {"file": str(file.resolve())}}
-        entries = {"plug": entry} if full_w(truth) < CARRIES_W else {}
+        entries = {"plug": entry} if find_full_w(truth) < CARRIES_W else {}
         yield Served(entries, ports={"plug": at}, facts={"entry": entry})
 
 
-def full_w(truth: Truth) -> float:
+def find_full_w(truth: Truth) -> float:
     """Return what the node draws at full load, in W at the wall."""
     node = truth.node
     dc = sum(node.range_w(leaf)[1] for leaf in node.leaves() if not leaf.startswith("core"))
@@ -105,9 +105,9 @@ class _Handler(Handler):
         said = dict(_PAIR.findall(self.headers.get("Authorization") or ""))
         if not {"nonce", "nc", "cnonce", "qop", "uri", "response"} <= set(said):
             return False
-        first = _sha(f"{USER}:{REALM}:{self.secret}")
-        second = _sha(f"{method}:{said['uri']}")
-        right = _sha(f"{first}:{said['nonce']}:{said['nc']}:{said['cnonce']}:{said['qop']}:{second}")
+        first = _hash_text(f"{USER}:{REALM}:{self.secret}")
+        second = _hash_text(f"{method}:{said['uri']}")
+        right = _hash_text(f"{first}:{said['nonce']}:{said['nc']}:{said['cnonce']}:{said['qop']}:{second}")
         return said["uri"] == self.path and secrets.compare_digest(said["response"], right)
 
     def _shelly(self, name: str, query: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
@@ -161,7 +161,7 @@ class _Handler(Handler):
         return 200, {"StatusSNS": {"Time": local, "ENERGY": energy}}, {}
 
 
-def _sha(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -76,10 +76,10 @@ def serve(truth: Truth, directory: Path, flaws: PrometheusFlaws, port: int = 0) 
             return
         _wait(child, port, flaws)
         facts = {"exporters": exported, "child": child.pid}
-        yield Served({"prom": _entry(directory, flaws, port)}, {"prometheus": port}, facts=facts)
+        yield Served({"prom": _make_entry(directory, flaws, port)}, {"prometheus": port}, facts=facts)
 
 
-def _entry(directory: Path, flaws: PrometheusFlaws, port: int) -> dict[str, Any]:
+def _make_entry(directory: Path, flaws: PrometheusFlaws, port: int) -> dict[str, Any]:
     entry: dict[str, Any] = {"meter": "prometheus", "address": f"http://127.0.0.1:{port}", "preset": "ipmi"}
     entry |= {"feeds": "node.ac", "period_s": max(flaws.scrape_s, 0.5), "match": 'job="ipmi"'}
     if flaws.login or flaws.refuse:
@@ -90,7 +90,7 @@ def _entry(directory: Path, flaws: PrometheusFlaws, port: int) -> dict[str, Any]
     return entry
 
 
-def _finer(flaws: PrometheusFlaws, family: str) -> PrometheusFlaws:
+def _refine_flaws(flaws: PrometheusFlaws, family: str) -> PrometheusFlaws:
     """Return the flaws with the resolution that sensors on the board have."""
     return replace(flaws, quantum_w=0.001, quantum_j=0.001) if family in ("gpu", "cpu", "dram") else flaws
 
@@ -101,7 +101,7 @@ class _Exporters:
     def __init__(self, truth: Truth, flaws: PrometheusFlaws) -> None:
         self.truth, self.flaws = truth, flaws
         self._panels = {
-            point: Panel(truth, point, _finer(flaws, point.split(":")[0]), number=60 + n)
+            point: Panel(truth, point, _refine_flaws(flaws, point.split(":")[0]), number=60 + n)
             for n, point in enumerate(truth.points)
             if point.split(":")[0] in ("gpu", "cpu", "dram", "node.ac", "outlet")
         }

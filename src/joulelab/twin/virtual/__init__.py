@@ -51,12 +51,12 @@ def run_plan(
     from joulelab.study.drive import Driver
     from joulelab.study.folder import join_study
     from joulelab.study.stopping import Stop
-    from joulelab.twin.executor import Twin
+    from joulelab.twin.executor import TwinExecutor
 
     check_plan(plan, os.environ)
     study = join_study(folder.absolute(), name, plan, seed)
     cells = {cell.key: cell for cell in plan.cells}
-    with closing(Twin(os.environ)) as executor, Stop() as stop:
+    with closing(TwinExecutor(os.environ)) as executor, Stop() as stop:
         driver = Driver(study, cells, plan.repeats, executor, tell or _ignore, warmup=plan.warmup, retry=True)
         outcome = driver.run(stop)
     if outcome.error is not None:

@@ -345,6 +345,12 @@ class TestLaunch:
         with pytest.raises(ConfigError, match=said):
             workload.command(given(**{key: value}))
 
+    def test_a_folder_that_is_too_long_for_sockets_is_refused(self, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", f"/{'x' * launch.MOST_TEMPORARY}")
+        with pytest.raises(ConfigError, match="TMPDIR=/tmp"):
+            workload.command(given(workers="2"))
+        assert workload.command(given(workers="0"))
+
     def test_wrong_words_end_with_two(self, capsys):
         assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words=["bach=3"]) == 2
         assert "did you mean 'batch'" in capsys.readouterr().err

@@ -64,6 +64,7 @@ DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"),
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables that torchrun sets for each rank
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set in processes that torchrun started, not in its own
 FAILED, WRONG = 1, 2
+MOST_TEMPORARY = 70  # letters of the folder for temporary files: a socket in it has 108 with its own name
 PREPARE = "--prepare"  # the first word of a program that only makes its data
 
 
@@ -160,6 +161,9 @@ def check_common(parameters: Mapping[str, str]) -> None:
     for key, most in (("ranks", 1024), ("threads", 4096), ("workers", 1024), ("warmup_steps", 1000)):
         read_whole_number(parameters, key, least=0, most=most)
     read_whole_number(parameters, "seed", least=0, most=2**31)
+    if int(parameters["workers"]) and len(tempfile.gettempdir()) > MOST_TEMPORARY:
+        why = f"{tempfile.gettempdir()} is too long for the sockets of loading processes: they would wait for ever"
+        raise ConfigError("data cannot be loaded", why=why, next="set TMPDIR=/tmp, or give workers=0")
     read_whole_number(parameters, "max_steps", least=0, most=10**9)
     read_number(parameters, "max_seconds", least=0, most=86400 * 365)
     if "target" in parameters:

@@ -25,7 +25,7 @@ MAIN = "power"
 UPDATE_S = 1.0  # how often values change, where neither the user nor the maker states it
 # A row that shows one of these feeds something, with or without a power. Beside more than this, a power of 0 W is no
 # reading: 0.5 A are 115 VA at 230 V. Less may be the filters of idle supplies, or a power rounded to 100 W.
-DRAWS = {"current_a": 0.5, "load": 0.02, "apparent_va": 115.0}
+DRAWS = {**wall.DRAWS, "load": 0.02}
 # A row that shows no power is no part of the whole if it draws no more than this.
 EMPTY = {"current_a": 0.1, "load": 0.0, "apparent_va": 20.0}
 NEUTRAL = "it is the neutral"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
+from joulelab.instruments.analyzer.accuracy import Ranges
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
 
@@ -244,21 +245,7 @@ class Integration:
         return self.since_ns, False
 
 
-@dataclass(frozen=True, slots=True)
-class ElementInput:
-    """Hold how an input is set: ranges (V, A), and by what readings are scaled."""
-
-    volts: float
-    amperes: float
-    scale: float = 1.0
-
-    @property
-    def watts(self) -> float:
-        """Return the power range."""
-        return self.volts * self.amperes * self.scale
-
-
-def list_element_items(watts: float, given: ElementInput, hertz: float = HERTZ) -> dict[str, str]:
+def list_element_items(watts: float, given: Ranges, hertz: float = HERTZ) -> dict[str, str]:
     """Return what one element shows of a power; beyond its ranges it shows words."""
     apparent = watts / FACTOR
     amperes = apparent / VOLTS
@@ -537,14 +524,14 @@ class Instrument:
             values.append(str(seconds) if function == "TIME" else known)
         return ",".join(values)
 
-    def _input(self, element: int) -> ElementInput:
+    def _input(self, element: int) -> Ranges:
         volts = float(self._value("[INPut]:VOLTage:RANGe"))
         scaled = self._value("[INPut]:SCALing[:STATe]") == "1"
         ratio = float(self._value("[INPut]:SCALing:CT[:ELEMent<x>]", element)) if scaled else 1.0
         amperes = float(self._value("[INPut]:CURRent:RANGe"))
         if self._value("[INPut]:CURRent:AUTO") == "1":
             amperes = AMPERE_RANGES[self.flaws.model][-1]
-        return ElementInput(volts, amperes, ratio)
+        return Ranges(volts, amperes, ratio)
 
     # Status: the register of events keeps what happened since it was read.
 

@@ -19,7 +19,7 @@ from joulelab.papers.changes import changed, read_change
 from joulelab.papers.files import study_file
 from joulelab.papers.published import SETUP, published
 from joulelab.papers.reproducing import Advancing, Asked, chosen_knowing, reproduce
-from joulelab.study.drive import Told as News
+from joulelab.study.drive import SlotEvent as News
 from joulelab.study.folder import open_study
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tests.study.bench import environment, is_alive
 from tests.waiting import until
 
 from joulelab.core.errors import MissingDependency
-from joulelab.study.slots import look
+from joulelab.study.slots import read_slot
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.servers import nvml
 from joulelab.twin.twin_server import TwinServer
@@ -173,7 +173,7 @@ def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str])
     slots = list((file.parent / "joulelab-studies" / "mine").glob("cells/*/r0?"))
     assert len(slots) == 4
     assert all(len(list(slot.glob("*/run.json"))) == 1 for slot in slots)
-    assert {str(look(slot).state) for slot in slots} == {"done"}
+    assert {str(read_slot(slot).state) for slot in slots} == {"done"}
 
 
 def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.capped import FOUND_W, CapBench
 from tests.waiting import until
 
-from joulelab.study.slots import SLOT, look
+from joulelab.study.slots import SLOT, read_slot
 
 if TYPE_CHECKING:
     import subprocess
@@ -100,7 +100,7 @@ class Campaign:
         study = self.bench.folder / "joulelab-studies" / file.stem
         slots = [path for path in study.glob("cells/*/*") if SLOT.fullmatch(path.name)]
         assert len(slots) == self.slots
-        assert {str(look(slot).state) for slot in slots} == {"done"}
+        assert {str(read_slot(slot).state) for slot in slots} == {"done"}
         assert all(len(list(slot.glob("*/end.json"))) == 1 for slot in slots)
         # What was cut off is set aside under a name that says so; nothing half-made is left.
         rest = [path.name for path in study.glob("cells/*/*") if path not in slots and path.name != "cell.json"]

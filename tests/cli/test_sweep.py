@@ -15,7 +15,7 @@ from tests.study.bench import claims, environment, finish, is_alive, start, swee
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.store.run_reader import open_run
-from joulelab.study.slots import look
+from joulelab.study.slots import read_slot
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.servers import nvml
 from joulelab.twin.twin_server import TwinServer
@@ -131,7 +131,7 @@ def test_a_sweep_of_caps_and_gpus_survives_kills(twin: TwinServer, tmp_path: Pat
     driver = start(tmp_path, environ, *words)
     wait_for(lambda: list(study.glob("cells/*/r01/*/end.json")))
     wait_for(lambda: caps(twin) == found)
-    live = wait_for(lambda: [c for c in claims(study) if look(c["slot"]).state == "live" and caps(twin) != found])
+    live = wait_for(lambda: [c for c in claims(study) if read_slot(c["slot"]).state == "live" and caps(twin) != found])
     for claim in live:
         os.kill(claim["pid"], signal.SIGKILL)  # a slot: its keeper puts back, the driver tries it again
     out, _ = finish(driver)
@@ -140,7 +140,7 @@ def test_a_sweep_of_caps_and_gpus_survives_kills(twin: TwinServer, tmp_path: Pat
     assert not any(is_alive(c["pid"]) for c in claims(study))
     slots = sorted(c["slot"] for c in claims(study))
     assert len(slots) == 8
-    assert {look(slot).state for slot in slots} == {"done"}
+    assert {read_slot(slot).state for slot in slots} == {"done"}
     assert len(list(study.glob("cells/*/r0?/*/end.json"))) == 8
     for slot in slots:
         check_caps(slot)
@@ -160,7 +160,7 @@ def check_caps(slot: Path) -> None:
     """Hold a slot against what its run recorded: caps on exactly its GPUs, in its order, and put back."""
     cell = json.loads((slot.parent / "cell.json").read_text())
     used = ["gpu:2", "gpu:0"][: cell["knobs"]["gpus"]["value"]]
-    run = look(slot).run
+    run = read_slot(slot).run
     assert run is not None
     assert [e["scope"] for e in events(run, "cap-set")] == used
     assert {e["asked"] for e in events(run, "cap-set")} <= {156.0, 234.0}

@@ -14,11 +14,11 @@ from tests.waiting import until
 
 from joulelab.core.process_identity import identify_process
 from joulelab.study import executors
-from joulelab.study.executors import Ended, open_executor
+from joulelab.study.executors import SlotEnd, open_executor
 from joulelab.study.folder import Plan, join_study
-from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.matrix import Knob, Workload, make_cells
 from joulelab.study.nodes import NodeType
-from joulelab.study.slots import State, look
+from joulelab.study.slots import State, read_slot
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +38,7 @@ class Place:
         """Make a study in a folder of its own."""
         self.made += 1
         node = NODES[self.name]
-        made = cells(Workload(command, node_type=node.name), [Knob.parse(*item) for item in knobs.items()])
+        made = make_cells(Workload(command, node_type=node.name), [Knob.parse(*item) for item in knobs.items()])
         nodes = {} if self.name == "local" else {node.name: node}
         return join_study(self.folder / f"{self.name}-{name}-{self.made}", name, Plan(made, nodes=nodes), seed=1)
 
@@ -59,7 +59,7 @@ def places(tmp_path_factory):
 
 
 # The executor of twins runs nothing, it lays out: tests/study/test_virtual.py.
-@pytest.fixture(params=[name for name in executors.names() if name != "twin"])
+@pytest.fixture(params=[name for name in executors.list_executors() if name != "twin"])
 def place(request, places):
     if request.param not in places:
         pytest.skip(missing())
@@ -85,7 +85,7 @@ def records(study):
                 "run": sorted(json.loads((run / "run.json").read_text())),
                 "end": sorted(json.loads((run / "end.json").read_text())),
                 "none": sorted(name for name, value in result.items() if value is None),
-                "state": look(slot).state,
+                "state": read_slot(slot).state,
                 **shapes,
             }
     return found
@@ -114,15 +114,15 @@ def test_cancelled_slots_end_and_are_not_done(place):
     assert executor.at_once >= 1
     executor.submit(slot)
     until(lambda: executor.poll(0.1) == [] and list(slot.glob("*/*/events.run.jsonl")), "it runs", most_s=0)
-    assert look(slot, executor.is_over).state is State.LIVE
+    assert read_slot(slot, executor.is_over).state is State.LIVE
     executor.cancel(slot)
     news = []
     until(lambda: news.extend(executor.poll(0.2)) or news, "it ends", most_s=0)
     (ended,) = news
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, SlotEnd)
     assert ended.slot == slot
-    assert look(slot, executor.is_over).state is not State.LIVE
-    assert look(slot, executor.is_over).state is not State.DONE
+    assert read_slot(slot, executor.is_over).state is not State.LIVE
+    assert read_slot(slot, executor.is_over).state is not State.DONE
     executor.close()
 
 
@@ -137,7 +137,7 @@ def test_slots_go_on_when_an_executor_is_closed(place):
     until(lambda: executor.poll(0.1) == [] and list(slot.glob("*/*/events.run.jsonl")), "it runs", most_s=0)
     executor.close()
     go.touch()
-    until(lambda: look(slot).state is State.DONE, "it is done")
+    until(lambda: read_slot(slot).state is State.DONE, "it is done")
 
 
 def test_of_claims_that_are_not_of_theirs_nothing_is_known(place):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from tests.study.bench import make_study
 
 from joulelab.instruments.slurm.client import Answer
-from joulelab.study.executors.slurm import Slurm
+from joulelab.study.executors.slurm import SlurmExecutor
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm.job_queue import JobQueue
-from joulelab.study.slurm.job_watch import Watch
+from joulelab.study.slurm.job_watch import JobWatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ class Site:
         return JobQueue({}, run=self.run)
 
     def watch(self):
-        return Watch(self.jobs(), self.now)
+        return JobWatch(self.jobs(), self.now)
 
     def count(self, program):
         return sum(words[0] == program for words in self.asked)
@@ -54,5 +54,5 @@ def executor(folder: Path, site: Site, n: str = "1,2,3,4", **more):
     """Return an executor of a made-up site and the slots of a study."""
     study = make_study(folder, "true", "{n}", knobs={"n": n})
     nodes = {"local": NodeType("local", "slurm", options=more)}
-    opened = Slurm(site.jobs(), nodes, study.folder, now=site.now)
+    opened = SlurmExecutor(site.jobs(), nodes, study.folder, now=site.now)
     return opened, [study.slot(key, 1) for key in sorted(study.cells())]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tests.slurm.cluster import Cluster, Machine
 
-from joulelab.study.drive import Driver, Outcome, Told
+from joulelab.study.drive import Driver, Outcome, SlotEvent
 from joulelab.study.executors import open_executor
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
-from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.matrix import Knob, Workload, make_cells
 from joulelab.study.nodes import NodeType
-from joulelab.study.stopping import Stop
+from joulelab.study.stopping import StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ class Bench:
         planned = [
             cell
             for kind in kinds
-            for cell in cells(Workload(command, node_type=kind), [Knob.parse(*item) for item in knobs.items()])
+            for cell in make_cells(Workload(command, node_type=kind), [Knob.parse(*item) for item in knobs.items()])
         ]
         return join_study(self.folder / name, name, Plan(planned, settings=Settings(), nodes=kinds), seed=1)
 
@@ -66,7 +66,7 @@ class Bench:
         """Open the executor for a study."""
         return open_executor("slurm", self.environ, study.nodes, study.folder)
 
-    def drive(self, study: Study, repeats: int = 1, **options: Any) -> tuple[Outcome, list[Told]]:
+    def drive(self, study: Study, repeats: int = 1, **options: Any) -> tuple[Outcome, list[SlotEvent]]:
         """Drive a study to its end."""
         return drive(study, self.executor(study), repeats, **options)
 
@@ -82,10 +82,10 @@ class Bench:
         ]
 
 
-def drive(study: Study, executor: Any, repeats: int, **options: Any) -> tuple[Outcome, list[Told]]:
+def drive(study: Study, executor: Any, repeats: int, **options: Any) -> tuple[Outcome, list[SlotEvent]]:
     """Drive a study by an executor."""
-    news: list[Told] = []
-    with Stop() as stop:
+    news: list[SlotEvent] = []
+    with StopRequest() as stop:
         outcome = Driver(study, study.cells(), repeats, executor, news.append, **options).run(stop)
     executor.close()
     return outcome, news

@@ -14,7 +14,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import Unavailable
 from joulelab.instruments.slurm.client import Answer, SlurmClient
 from joulelab.store.run_reader import open_run
-from joulelab.study.accounting import fill_in
+from joulelab.study.accounting import attach_accounting
 from joulelab.study.slots import Slot, State
 
 T = np.arange(0, 60, 0.5)
@@ -59,7 +59,9 @@ def slot(tmp_path):
 
 
 def filled(slots, fake, now=LATER, **more):
-    return fill_in(slots, {}, slurm=SlurmClient(run=fake.run), now=lambda: now + fake.t, sleep=fake.sleep, **more)
+    return attach_accounting(
+        slots, {}, slurm=SlurmClient(run=fake.run), now=lambda: now + fake.t, sleep=fake.sleep, **more
+    )
 
 
 def facts(slot, name="slurm-1"):
@@ -236,14 +238,14 @@ def test_slurm_that_does_not_answer_is_told_and_fails_nothing(slot):
     def down(words, timeout_s):
         return Answer(1, "", "sacct: error: slurm_persist_conn_open_without_init: failed")
 
-    (words,) = fill_in([one], {}, slurm=SlurmClient(run=down))
+    (words,) = attach_accounting([one], {}, slurm=SlurmClient(run=down))
     assert words.startswith("Slurm's energy is not added: ")
     fake = Asked(row("1", 9000) + row("1.batch", 9000))
 
     def half(words, timeout_s):
         return down(words, timeout_s) if "-N" in words else fake.run(words, timeout_s)
 
-    assert fill_in([one], {}, slurm=SlurmClient(run=half), now=lambda: LATER) == []
+    assert attach_accounting([one], {}, slurm=SlurmClient(run=half), now=lambda: LATER) == []
     with open_run(one.run) as run:
         assert any("is not known" in e["what"] for e in run.events() if e.get("event") == "problem")
 

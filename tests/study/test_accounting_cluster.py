@@ -22,7 +22,7 @@ from tests.waiting import until
 from joulelab.core.errors import ConfigError, StoreError, Unavailable
 from joulelab.run.run_command import analyse_closed_run
 from joulelab.store.run_folder import list_runs
-from joulelab.study.accounting import attach_job, fill_in
+from joulelab.study.accounting import attach_accounting, attach_job
 from joulelab.study.slots import Slot, State
 from joulelab.twin import profile
 from joulelab.twin.flaws import PanelFlaws
@@ -111,7 +111,7 @@ def accounted(slot):
 @pytest.fixture(scope="module")
 def filled(ran):
     slots = [ran.slots["one"], ran.slots["two"]]
-    assert fill_in(slots, ran.cluster.environment, wait_s=120) == []
+    assert attach_accounting(slots, ran.cluster.environment, wait_s=120) == []
     return ran
 
 

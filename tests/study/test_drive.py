@@ -14,12 +14,12 @@ from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study import executors
 from joulelab.study import turn as turns
-from joulelab.study.drive import Driver, Told
-from joulelab.study.executors import Ended, Waits
-from joulelab.study.executors.local import Local
+from joulelab.study.drive import Driver, SlotEvent
+from joulelab.study.executors import SlotEnd, SlotWait
+from joulelab.study.executors.local import LocalExecutor
 from joulelab.study.progress import Pace
-from joulelab.study.stopping import Stop
-from joulelab.study.turn import places, turn
+from joulelab.study.stopping import StopRequest
+from joulelab.study.turn import hold_turn, list_lock_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Scripted:
 
     at_once = 1
 
-    def __init__(self, act: Callable[[Path], Ended]) -> None:
+    def __init__(self, act: Callable[[Path], SlotEnd]) -> None:
         self._act = act
         self._slots: list[Path] = []
         self.started: list[Path] = []
@@ -43,9 +43,9 @@ class Scripted:
         self._slots.append(slot)
         self.started.append(slot)
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[SlotEnd | SlotWait]:
         slots, self._slots = self._slots, []
-        return [Waits(slot, "root (pid 7)") for slot in slots] + [self._act(slot) for slot in slots]
+        return [SlotWait(slot, "root (pid 7)") for slot in slots] + [self._act(slot) for slot in slots]
 
     def cancel(self, slot: Path) -> None: ...
 
@@ -54,18 +54,18 @@ class Scripted:
     def close(self) -> None: ...
 
 
-def drive(folder: Path, act: Callable[[Path], Ended], **options: Any) -> tuple[Driver, Scripted, list[Told]]:
+def drive(folder: Path, act: Callable[[Path], SlotEnd], **options: Any) -> tuple[Driver, Scripted, list[SlotEvent]]:
     study = make_study(folder, "true", "{n}", knobs={"n": options.pop("knobs", "1:8:1")})
-    executor, news = Scripted(act), list[Told]()
+    executor, news = Scripted(act), list[SlotEvent]()
     driver = Driver(study, study.cells(), options.pop("repeats", 1), executor, news.append, **options)
-    with Stop() as stop:
+    with StopRequest() as stop:
         driver.run(stop)
     return driver, executor, news
 
 
-def ended(slot: Path, **end: Any) -> Ended:
+def ended(slot: Path, **end: Any) -> SlotEnd:
     place(slot, GONE, DONE | end)
-    return Ended(slot, {"is": "ended"})
+    return SlotEnd(slot, {"is": "ended"})
 
 
 def test_a_command_that_only_fails_stops_the_sweep(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_who_waits_for_a_turn_says_so_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("code", "kept"), [(0, "r01"), (1, "r01.failed-1")])
 def test_a_full_disk_stops_the_sweep_and_what_it_spoilt_is_run_again(tmp_path: Path, code: int, kept: str) -> None:
-    def act(slot: Path) -> Ended:
+    def act(slot: Path) -> SlotEnd:
         ended(slot, exit_code=code)
-        return Ended(slot, {"is": "ended", "full": "ENOSPC: No space left on device"})
+        return SlotEnd(slot, {"is": "ended", "full": "ENOSPC: No space left on device"})
 
     driver, executor, _ = drive(tmp_path / "s", act)
     assert "the disk is full (ENOSPC: No space left on device); free some space, then" in str(driver.outcome.error)
@@ -121,9 +121,9 @@ def test_a_full_disk_stops_the_sweep_and_what_it_spoilt_is_run_again(tmp_path: P
 
 
 def test_a_run_that_is_done_counts_though_its_slot_failed_after_it(tmp_path: Path) -> None:
-    def act(slot: Path) -> Ended:
+    def act(slot: Path) -> SlotEnd:
         ended(slot)
-        return Ended(slot, {"is": "error", "error": {"what": "no", "where": "x", "why": None, "next": None}})
+        return SlotEnd(slot, {"is": "error", "error": {"what": "no", "where": "x", "why": None, "next": None}})
 
     driver, executor, _ = drive(tmp_path / "s", act)
     assert driver.outcome.done == len(executor.started) == 1
@@ -131,9 +131,9 @@ def test_a_run_that_is_done_counts_though_its_slot_failed_after_it(tmp_path: Pat
 
 
 def test_a_slot_that_is_always_cut_off_is_given_up(tmp_path: Path) -> None:
-    def act(slot: Path) -> Ended:
+    def act(slot: Path) -> SlotEnd:
         place(slot, GONE)
-        return Ended(slot, None, "killed by signal 9")
+        return SlotEnd(slot, None, "killed by signal 9")
 
     driver, executor, news = drive(tmp_path / "s", act)
     assert "cut off 3 times (killed by signal 9)" in str(driver.outcome.error).replace(f"{executor.started[0]}: ", "")
@@ -151,16 +151,16 @@ def test_a_slot_that_is_always_cut_off_is_given_up(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_slot_can_do_stops_the_sweep(tmp_path: Path, told: Any, said: str) -> None:
-    driver, executor, _ = drive(tmp_path / "s", lambda slot: Ended(slot, told, "exit code 1: Traceback"))
+    driver, executor, _ = drive(tmp_path / "s", lambda slot: SlotEnd(slot, told, "exit code 1: Traceback"))
     assert said in str(driver.outcome.error).replace(f"{executor.started[0]}: ", "")
     assert len(executor.started) == (3 if told is None else 1)
     assert len(set(executor.started)) == 1
 
 
 def test_a_slot_that_somebody_else_took_is_counted_once(tmp_path: Path) -> None:
-    def act(slot: Path) -> Ended:
+    def act(slot: Path) -> SlotEnd:
         place(slot, GONE, DONE)
-        return Ended(slot, {"is": "taken"})
+        return SlotEnd(slot, {"is": "taken"})
 
     driver, executor, news = drive(tmp_path / "s", act)
     assert len(executor.started) == driver.outcome.done == 8
@@ -200,7 +200,7 @@ def never(_: float) -> bool:
 
 def in_vain(environ: dict[str, str]) -> bool:
     """Return whether a turn cannot be had now."""
-    with turn(environ, never) as mine:
+    with hold_turn(environ, never) as mine:
         return not mine
 
 
@@ -212,22 +212,25 @@ def test_slots_take_turns(tmp_path: Path) -> None:
         waits.append(seconds)
         return len(waits) < 3
 
-    with turn(environ, pause) as mine:
+    with hold_turn(environ, pause) as mine:
         assert mine
-        with turn(environ, pause) as too:
+        with hold_turn(environ, pause) as too:
             assert not too
         assert len(waits) == 3
-    with turn(environ, pause) as mine:
+    with hold_turn(environ, pause) as mine:
         assert mine
-    assert places(environ)[0] == tmp_path / "state" / "slot.lock"
+    assert list_lock_files(environ)[0] == tmp_path / "state" / "slot.lock"
 
 
 def test_who_waits_is_told_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TOLD_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_NOTICE_S", 0.0)
     environ = {"JOULELAB_STATE": str(tmp_path)}
     told: list[str] = []
     left = [True, True, False]
-    with turn(environ, never, command="mine: cap 100 W (r01)"), turn(environ, lambda _: left.pop(0), tell=told.append):
+    with (
+        hold_turn(environ, never, command="mine: cap 100 W (r01)"),
+        hold_turn(environ, lambda _: left.pop(0), tell=told.append),
+    ):
         pass
     (words,) = told
     assert f"(pid {os.getpid()}, `mine: cap 100 W (r01)`, since 20" in words
@@ -253,20 +256,20 @@ def no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_without_state_the_lock_is_of_the_user(tmp_path: Path, no_state: dict[str, str]) -> None:
     name = f"joulelab-slot-{os.geteuid()}.lock"
-    assert places(no_state) == [tmp_path / name]
+    assert list_lock_files(no_state) == [tmp_path / name]
     (tmp_path / "none").mkdir()
-    assert places(no_state) == [tmp_path / "none" / name, tmp_path / name]
-    with turn(no_state, never):
+    assert list_lock_files(no_state) == [tmp_path / "none" / name, tmp_path / name]
+    with hold_turn(no_state, never):
         assert in_vain(no_state)
     (tmp_path / "none" / name).unlink()
     (tmp_path / "none" / name).mkdir()  # what cannot be opened is passed over
-    with turn(no_state, never):
+    with hold_turn(no_state, never):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "strange"])
 def test_what_others_put_in_its_place_is_refused_at_once(tmp_path: Path, no_state: dict[str, str], kind: str) -> None:
-    (lock,) = places(no_state)
+    (lock,) = list_lock_files(no_state)
     why = {"pipe": "it is no plain file", "strange": "it belongs to nobody"}.get(kind, "")
     if kind == "link":
         lock.symlink_to(tmp_path / "elsewhere")
@@ -279,7 +282,7 @@ def test_what_others_put_in_its_place_is_refused_at_once(tmp_path: Path, no_stat
             pytest.skip("only root can give a file away")
         lock.touch()
         os.chown(lock, pwd.getpwnam("nobody").pw_uid, -1)
-    with pytest.raises(StoreError, match=f"take turns.*{why}.*set JOULELAB_STATE"), turn(no_state, never):
+    with pytest.raises(StoreError, match=f"take turns.*{why}.*set JOULELAB_STATE"), hold_turn(no_state, never):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
@@ -290,10 +293,10 @@ def test_a_folder_of_somebody_else_is_no_place_for_a_lock(tmp_path: Path, no_sta
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, pwd.getpwnam("nobody").pw_uid, -1)
-    assert len(places({"JOULELAB_STATE": str(theirs), "XDG_RUNTIME_DIR": str(theirs)})) == 1
+    assert len(list_lock_files({"JOULELAB_STATE": str(theirs), "XDG_RUNTIME_DIR": str(theirs)})) == 1
 
 
 def test_executors_are_found_by_name(tmp_path: Path) -> None:
-    assert isinstance(executors.open_executor("local", {}, {}, tmp_path), Local)
+    assert isinstance(executors.open_executor("local", {}, {}, tmp_path), LocalExecutor)
     with pytest.raises(ConfigError, match=r"there are .*local"):
         executors.open_executor("cloud", {}, {}, tmp_path)

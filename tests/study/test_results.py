@@ -17,8 +17,8 @@ from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import PlannedCell, Workload
 from joulelab.study.nodes import NodeType
-from joulelab.study.results import _rated_of, gather
-from joulelab.study.slots import State, look
+from joulelab.study.results import _rated_of, gather_results
+from joulelab.study.slots import State, read_slot
 from joulelab.study.trial import PhaseTrial, SlotTrial, load_trial
 from joulelab.study.work import WorkPattern
 
@@ -36,7 +36,7 @@ def add(
 ) -> Path:
     """Make a slot that is done, with a trial as its process would have kept it."""
     slot = place(study.slot(key, repeat, kind), {"ticks": 1}, END)
-    run = look(slot).run
+    run = read_slot(slot).run
     assert run is not None
     energies = {f"gpu:{n}": Quantity(value, {"gain:nvml": value * 0.01}) for n, value in enumerate(gpus)}
     energies["measured"] = energies["gpu"] = energies["gpu:0"] + energies["gpu:1"]
@@ -55,7 +55,7 @@ def test_slots_become_cells(tmp_path: Path) -> None:
     add(study, by_n["10"], 2, (0.0, 50.0), 3.0)
     add(study, by_n["10"], 1, (7.0, 7.0), 1.0, "w")
     place(study.slot(by_n["9"], 1), {"ticks": 1}, END | {"exit_code": 3})
-    results = gather(study, planned=[by_n["x"]])
+    results = gather_results(study, planned=[by_n["x"]])
     assert [cell.knobs["n"] for cell in results.cells] == [9, 10, "x"]
     assert [len(cell.trials) for cell in results.cells] == [0, 2, 0]
     first, second = results.cells[1].trials
@@ -72,16 +72,16 @@ def test_slots_become_cells(tmp_path: Path) -> None:
     table = write_records(results.rows).splitlines()
     assert len(table) == 5
     assert table[1].split(",")[1:5] == ["9", "r01", "failed", "exit code 3"]
-    assert [len(cell.trials) for cell in gather(study).cells] == [0, 2]
+    assert [len(cell.trials) for cell in gather_results(study).cells] == [0, 2]
 
 
 def test_another_scope_can_count(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
-    (cell,) = gather(study, scope="gpu:1").cells
+    (cell,) = gather_results(study, scope="gpu:1").cells
     assert cell.trials[0].energy == Quantity(10.0, {"gain:nvml": 0.1})
     with pytest.raises(ConfigError, match=r"no run has 'node.ac'.*gpu, gpu:0, gpu:1, measured"):
-        gather(study, scope="node.ac")
+        gather_results(study, scope="node.ac")
 
 
 @pytest.mark.parametrize("text", ["damaged", '{"schema": 1, "id": 5, "command": 5, "labels": 5}'])
@@ -90,22 +90,22 @@ def test_a_run_that_cannot_be_worked_out_hides_no_other(tmp_path: Path, text: st
     key = next(iter(study.cells()))
     add(study, key, 1, (30.0, 10.0), 2.0)
     broken = add(study, key, 2, (30.0, 10.0), 2.0)
-    run = look(broken).run
+    run = read_slot(broken).run
     assert run is not None
     (run / "results.json").unlink()
     (run / "run.json").write_text(text)
-    results = gather(study)
+    results = gather_results(study)
     assert len(results.cells[0].trials) == 1
     assert "r02 of (no knob) cannot be worked out" in results.notes[0]
     with pytest.raises(StoreError):
-        load_trial(look(broken))
+        load_trial(read_slot(broken))
 
 
 def test_facts_come_with_the_trial(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     facts = {"data": "cifar-10", "accuracy": 0.9, "quality": "accuracy"}
     add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, facts=facts)
-    results = gather(study)
+    results = gather_results(study)
     assert results.cells[0].trials[0].facts == facts
     assert (results.rows[0]["data"], results.rows[0]["fact_accuracy"]) == ("cifar-10", 0.9)
 
@@ -113,7 +113,7 @@ def test_facts_come_with_the_trial(tmp_path: Path) -> None:
 def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_out(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     slot = place(study.slot(next(iter(study.cells())), 1), {"ticks": 1}, END)
-    run = look(slot).run
+    run = read_slot(slot).run
     assert run is not None
     old = {
         "schema": 3, "run": run.name, "time_s": 2.0, "start_utc": "", "work": {"steps": 5.0}, "doubts": [],
@@ -121,41 +121,43 @@ def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_
         "meters": {}, "estimate": False, "uncapped": [], "caps": {}, "busiest": None, "phases": {},
     }  # fmt: skip
     write_json_atomic(slot / "trial.json", old)
-    assert load_trial(look(slot)).energy() == Quantity(9.0, {"gain:m": 1.0}, bounds={"m": 3.0})
+    assert load_trial(read_slot(slot)).energy() == Quantity(9.0, {"gain:m": 1.0}, bounds={"m": 3.0})
     assert load_result(run).energy is None
     doubts = {"doubts": ["idle GPUs: gpu:1: idle all the time", "gaps: x"], "uncapped": ["gpu:0: 201 W above the cap"]}
     write_json_atomic(slot / "trial.json", old | doubts)
-    stored = load_trial(look(slot))
+    stored = load_trial(read_slot(slot))
     assert [str(check) for check in stored.doubts] == doubts["doubts"], "these versions stored sentences only"
     assert [check.name for check in stored.doubts] == ["idle GPUs", "gaps"]
     assert [str(check) for check in stored.uncapped] == ["cap: gpu:0: 201 W above the cap"]
     write_json_atomic(slot / "trial.json", old)
-    assert load_trial(look(slot)).energy() is not None, "also after somebody looked at the run without its readings"
+    assert load_trial(read_slot(slot)).energy() is not None, (
+        "also after somebody looked at the run without its readings"
+    )
     write_json_atomic(slot / "trial.json", old | {"run": "another"})
-    assert load_trial(look(slot)).energies == {}
+    assert load_trial(read_slot(slot)).energies == {}
     write_json_atomic(slot / "trial.json", old)
     (run / "h" / "nvml.power.parquet").write_bytes(b"")
-    assert load_trial(look(slot)).energies == {}, "there are readings: they count"
+    assert load_trial(read_slot(slot)).energies == {}, "there are readings: they count"
 
 
 def test_a_stored_result_counts_until_the_run_changes(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
-    assert look(slot).state is State.DONE
-    kept = load_trial(look(slot))
+    assert read_slot(slot).state is State.DONE
+    kept = load_trial(read_slot(slot))
     assert kept.energy("gpu:0") == Quantity(30.0, {"gain:nvml": 0.3})
     assert kept.idle_energy_share([]) is None
-    run = look(slot).run
+    run = read_slot(slot).run
     assert run is not None
     (run / "h" / "events.0.jsonl").write_text("")
-    assert load_trial(look(slot)).energies == {}  # analysed again, from a run without any meter
+    assert load_trial(read_slot(slot)).energies == {}  # analysed again, from a run without any meter
 
 
 def test_a_gpu_is_idle_by_its_load_and_by_visibility_only_where_it_tells_none(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
-    kept = load_trial(look(slot))
-    assert load_trial(look(slot)) == kept
+    kept = load_trial(read_slot(slot))
+    assert load_trial(read_slot(slot)) == kept
 
     def share(used: list[str], **loads: float) -> float | None:
         found = {name.replace("_", ":"): load for name, load in loads.items()}
@@ -176,7 +178,7 @@ def test_doubts_and_caps_that_were_not_in_force_come_with_the_trial(tmp_path: Pa
     uncapped = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 201.0, "cap_w": 100.0})
     doubts = {"doubts": (uncapped, Check("gaps", "warning", "gpu:0", {"lost_share": 0.05})), "uncapped": (uncapped,)}
     add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, **doubts)
-    results = gather(study)
+    results = gather_results(study)
     assert results.cells[0].uncapped
     assert results.cells[0].trials[0].doubts == doubts["doubts"]
     assert results.rows[0]["doubts"] == doubts["doubts"]
@@ -197,10 +199,10 @@ def test_percent_and_watts_of_one_study_become_watts(tmp_path: Path) -> None:
     keys = caps_of(study)
     for text, watts in (("60%", 156.0), ("100%", 260.0), ("150", 150.0), ("260", 260.0)):
         add(study, keys[text], 1, (30.0, 10.0), 2.0, caps={"gpu:0": watts, "gpu:1": watts, "cpu:0": 90.0})
-    results = gather(study, planned=[keys["80%"]])
+    results = gather_results(study, planned=[keys["80%"]])
     assert [(c.knobs["cap"], len(c.trials)) for c in results.cells] == [(150.0, 1), (156.0, 1), (208.0, 0), (260.0, 2)]
     assert results.watts == {("cap", 0.6): 156.0, ("cap", 1.0): 260.0, ("cap", 0.8): 208.0}
-    assert gather(make_study(tmp_path / "p", knobs={"cap": "60%"})).watts == {}
+    assert gather_results(make_study(tmp_path / "p", knobs={"cap": "60%"})).watts == {}
 
 
 def test_percent_of_several_defaults_stay_lines_of_their_own(tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_percent_of_several_defaults_stay_lines_of_their_own(tmp_path: Path) -> 
     keys = caps_of(study)
     add(study, keys["60%"], 1, (30.0, 10.0), 2.0, caps={"gpu:0": 156.0, "gpu:1": 180.0})
     add(study, keys["150"], 1, (30.0, 10.0), 2.0, caps={"gpu:0": 150.0, "gpu:1": 150.0})
-    results = gather(study)
+    results = gather_results(study)
     assert [c.knobs for c in results.cells] == [{"cap": 0.6, "cap_of": "default"}, {"cap": 150.0}]
     assert len(summarise_cells(results.cells).lines) == 2
 
@@ -218,7 +220,7 @@ def test_one_slot_is_not_slots(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
     assert (
-        gather(study, work=[WorkPattern.parse(r"tokens: (\d+)")])
+        gather_results(study, work=[WorkPattern.parse(r"tokens: (\d+)")])
         .notes[0]
         .startswith("Not found in 1 slot: a match for tokens in")
     )
@@ -239,12 +241,12 @@ def test_workloads_and_node_types_tell_cells_apart(tmp_path: Path) -> None:
     study.add_cells([gone])
     for key in (*cells, gone.key):
         add(study, key, 1, (30.0, 10.0), 2.0)
-    results = gather(study, cells=cells)
+    results = gather_results(study, cells=cells)
     assert [tuple(cell.knobs.values()) for cell in results.cells] == [
         ("train", "gpu"), ("train", "cpu-mix"), ("predict", "gpu"), ("predict", "cpu-mix"),
     ]  # fmt: skip
     assert {(row["workload"], row["node"]) for row in results.rows} == {(w.name, w.node_type) for w in made}
-    assert len(gather(study).cells) == 5, "without a file all that is there counts"
+    assert len(gather_results(study).cells) == 5, "without a file all that is there counts"
 
 
 def test_phases_that_count_are_cells_of_their_own(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_phases_that_count_are_cells_of_their_own(tmp_path: Path) -> None:
     add(study, key, 1, (30.0, 10.0), 2.0, phases={"train": train, "predict": PhaseTrial({}, 0.5)})
     add(study, key, 2, (30.0, 10.0), 2.0, phases={"train": train})
     add(study, key, 1, (1.0, 1.0), 2.0, "w", phases={})
-    results = gather(study, cells=cells)
+    results = gather_results(study, cells=cells)
     assert [(cell.key, cell.knobs) for cell in results.cells] == [
         (f"{key}:train", {"phase": "train"}), (f"{key}:predict", {"phase": "predict"}),
     ]  # fmt: skip
@@ -263,7 +265,7 @@ def test_phases_that_count_are_cells_of_their_own(tmp_path: Path) -> None:
     assert [(t.energy, t.time_s, t.work) for t in first.trials] == [(energies["measured"], 1.5, {"samples": 100.0})] * 2
     assert [(t.energy, t.time_s) for t in second.trials] == [(None, 0.5)]
     assert results.notes == [f"Not found in 1 slot: phase predict in cells/{key}/r02"]
-    (cell, _) = gather(study, scope="gpu:1", cells=cells).cells
+    (cell, _) = gather_results(study, scope="gpu:1", cells=cells).cells
     assert cell.trials[0].energy == Quantity(9.0)
 
 
@@ -272,7 +274,7 @@ def test_phases_of_a_name_are_taken_together_and_kept(tmp_path: Path) -> None:
     (key,) = study.cells()
     phase = PhaseTrial({"measured": Quantity(3.0, {"gain:x": 0.1})}, 1.0, {"steps": 2.0})
     slot = add(study, key, 1, (1.0, 1.0), 2.0, phases={"epoch": phase}, busiest={})
-    assert load_trial(look(slot)).phases == {"epoch": phase}
+    assert load_trial(read_slot(slot)).phases == {"epoch": phase}
 
 
 def test_idle_devices_are_reported_with_their_energy(tmp_path: Path) -> None:
@@ -280,17 +282,17 @@ def test_idle_devices_are_reported_with_their_energy(tmp_path: Path) -> None:
     (key,) = cells
     slot = add(study, key, 1, (30.0, 10.0), 2.0)
     write_json_atomic(slot / "slot.json", {"gpus": ["gpu:0", "gpu:1"], "idle_gpus": []})
-    (cell,) = gather(study, cells=cells).cells
+    (cell,) = gather_results(study, cells=cells).cells
     assert cell.trials[0].idle_energy is None, "what it saw and nobody read may have been used or not"
     assert cell.trials[0].idle_energy_share is None
     write_json_atomic(slot / "slot.json", {"gpus": [], "idle_gpus": ["gpu:0", "gpu:1"], "node_type": "cpu-mix"})
-    (cell,) = gather(study, cells=cells).cells
+    (cell,) = gather_results(study, cells=cells).cells
     assert cell.trials[0].idle == ("gpu:0", "gpu:1")
     assert cell.trials[0].used == ()
     assert cell.trials[0].idle_energy is not None
     assert cell.trials[0].idle_energy.value == 40.0
     assert cell.trials[0].idle_energy_share == 1.0
-    (row,) = gather(study, cells=cells).rows
+    (row,) = gather_results(study, cells=cells).rows
     assert (row["idle"], row["used"], row["idle_energy_j"]) == ("gpu:0 gpu:1", "", 40.0)
 
 
@@ -300,7 +302,7 @@ def test_idle_devices_are_reported_of_phases_where_all_are_idle(tmp_path: Path) 
     train = PhaseTrial({"measured": Quantity(30.0), "gpu": Quantity(12.0)}, 1.5)
     slot = add(study, key, 1, (30.0, 10.0), 2.0, phases={"train": train})
     write_json_atomic(slot / "slot.json", {"gpus": [], "idle_gpus": ["gpu:0", "gpu:1"]})
-    (cell,) = gather(study, cells=cells).cells
+    (cell,) = gather_results(study, cells=cells).cells
     assert (cell.trials[0].idle_energy, cell.trials[0].idle_energy_share) == (Quantity(12.0), 1.0)
 
 
@@ -310,7 +312,9 @@ def test_a_pattern_may_be_for_one_workload_only(tmp_path: Path) -> None:
         (add(study, key, 1, (1.0, 1.0), 2.0) / "out.txt").write_text("tokens: 7\n")
     pattern = WorkPattern.parse(r"tokens: (\d+)", workload="w", where="workloads.w")
     assert WorkPattern.from_json(pattern.to_json()) == pattern
-    found = {cell.knobs["workload"]: cell.trials[0].work for cell in gather(study, cells=cells, work=[pattern]).cells}
+    found = {
+        cell.knobs["workload"]: cell.trials[0].work for cell in gather_results(study, cells=cells, work=[pattern]).cells
+    }
     assert found == {"v": {"steps": 5.0}, "w": {"steps": 5.0, "tokens": 7.0}}
 
 

@@ -15,9 +15,19 @@ from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.core.process_identity import identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import write_json_atomic
-from joulelab.study.folder import Plan, Settings, check_name, default_name, join_study, open_study
-from joulelab.study.matrix import Knob, Workload, cells
-from joulelab.study.slots import CLAIM, State, claimed, is_gone, look, note_stop, set_aside, slots_of, tidy
+from joulelab.study.folder import Plan, Settings, check_name, join_study, make_default_name, open_study
+from joulelab.study.matrix import Knob, Workload, make_cells
+from joulelab.study.slots import (
+    CLAIM,
+    State,
+    claim_slot,
+    is_claim_stale,
+    list_claimed_slots,
+    note_stop,
+    read_slot,
+    remove_remnants,
+    set_slot_aside,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +66,9 @@ def slot(study: Study) -> Path:
     ],
 )
 def test_what_became_of_a_slot(slot: Path, claim: Any, end: Any, stopped: Any, state: State, why: str) -> None:
-    assert look(slot).state is State.FREE
+    assert read_slot(slot).state is State.FREE
     place(slot, claim, end, **stopped)
-    found = look(slot)
+    found = read_slot(slot)
     assert found.state is state
     assert why in found.why
     assert (found.run is None) == (end is None)
@@ -69,33 +79,33 @@ def test_an_end_that_cannot_be_read_is_an_interruption(study: Study, slot: Path,
     place(slot, GONE, EXIT, why="interrupted", t_ns=25)
     (file,) = slot.glob("*/end.json")
     file.write_text(text)
-    found = look(slot)
+    found = read_slot(slot)
     assert (found.state, found.why) == (State.STALE, "its end.json is damaged")
-    aside = set_aside(found, study.folder)
+    aside = set_slot_aside(found, study.folder)
     assert aside is not None
     assert aside.name == "r01.interrupted-1"
     place(slot, {}, EXIT)  # its process lives: it is not touched
     next(slot.glob("*/end.json")).write_text("")
-    assert look(slot).state is State.LIVE
+    assert read_slot(slot).state is State.LIVE
 
 
 def test_an_end_of_a_newer_joulelab_is_no_damage(slot: Path) -> None:
     place(slot, GONE, EXIT)
     next(slot.glob("*/end.json")).write_text('{"schema": 99}')
     with pytest.raises(NewerSchema):
-        look(slot)
+        read_slot(slot)
 
 
 def test_a_claim_that_cannot_be_read_holds_as_long_as_it_is_locked(slot: Path) -> None:
-    with claimed(slot, {}):
+    with claim_slot(slot, {}):
         (slot / CLAIM).write_text("")
-        assert look(slot).state is State.LIVE
-    assert look(slot).state is State.STALE
+        assert read_slot(slot).state is State.LIVE
+    assert read_slot(slot).state is State.STALE
 
 
 def test_a_folder_without_a_claim_is_no_claim(slot: Path) -> None:
     slot.mkdir()
-    assert look(slot).state is State.STALE
+    assert read_slot(slot).state is State.STALE
 
 
 def test_one_of_many_claims_a_slot(slot: Path) -> None:
@@ -104,7 +114,7 @@ def test_one_of_many_claims_a_slot(slot: Path) -> None:
 
     def try_it() -> None:
         ready.wait()
-        with claimed(slot, {"study": "s"}) as mine:
+        with claim_slot(slot, {"study": "s"}) as mine:
             got.append(mine)
 
     threads = [threading.Thread(target=try_it) for _ in range(8)]
@@ -115,11 +125,11 @@ def test_one_of_many_claims_a_slot(slot: Path) -> None:
     assert sorted(got) == [False] * 7 + [True]
     assert [p.name for p in slot.parent.iterdir() if p.is_dir()] == ["r01"]
     assert read_json(slot / CLAIM)["study"] == "s"
-    assert look(slot).state is State.LIVE
+    assert read_slot(slot).state is State.LIVE
 
 
 def test_a_claim_that_cannot_be_made_is_told(study: Study) -> None:
-    with pytest.raises(StoreError, match="cannot claim"), claimed(study.folder / "cells" / "none" / "r01", {}):
+    with pytest.raises(StoreError, match="cannot claim"), claim_slot(study.folder / "cells" / "none" / "r01", {}):
         pass
 
 
@@ -128,52 +138,52 @@ def test_only_a_process_that_is_known_to_have_ended_is_gone(tmp_path: Path) -> N
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     told = identify_process(child.pid)
     file = tmp_path / CLAIM
-    assert not is_gone(told, file)
-    assert is_gone({**told, "ticks": 1}, file)
-    assert is_gone({**told, "boot": "another"}, file)
-    assert not is_gone({**told, "boot": "another", "host": "elsewhere"}, file)
+    assert not is_claim_stale(told, file)
+    assert is_claim_stale({**told, "ticks": 1}, file)
+    assert is_claim_stale({**told, "boot": "another"}, file)
+    assert not is_claim_stale({**told, "boot": "another", "host": "elsewhere"}, file)
     child.communicate(b"\n", timeout=120)
-    assert is_gone(told, file)
+    assert is_claim_stale(told, file)
     # In another container of this machine the number means nothing; the lock does.
     file.touch()
     elsewhere = {**told, "space": "pid:[1]"}
-    assert is_gone(elsewhere, file)
+    assert is_claim_stale(elsewhere, file)
     with file.open() as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
-        assert not is_gone(elsewhere, file)
-    assert is_gone(elsewhere, tmp_path / "none")
+        assert not is_claim_stale(elsewhere, file)
+    assert is_claim_stale(elsewhere, tmp_path / "none")
 
 
 def test_a_claim_is_locked_as_long_as_its_process_lives(slot: Path) -> None:
-    with claimed(slot, {}):
+    with claim_slot(slot, {}):
         claim = {**read_json(slot / CLAIM), "space": "pid:[1]"}
-        assert not is_gone(claim, slot / CLAIM)
-    assert is_gone(claim, slot / CLAIM)
+        assert not is_claim_stale(claim, slot / CLAIM)
+    assert is_claim_stale(claim, slot / CLAIM)
 
 
 def test_what_is_set_aside_is_kept_and_numbered(study: Study, slot: Path) -> None:
     for n in (1, 2):
         place(slot, GONE)
-        aside = set_aside(look(slot), study.folder)
+        aside = set_slot_aside(read_slot(slot), study.folder)
         assert aside is not None
         assert aside.name == f"r01.interrupted-{n}"
-        assert look(slot).state is State.FREE
+        assert read_slot(slot).state is State.FREE
     place(slot, GONE, EXIT | {"exit_code": 1})
-    aside = set_aside(look(slot), study.folder)
+    aside = set_slot_aside(read_slot(slot), study.folder)
     assert aside is not None
     assert aside.name == "r01.failed-1"
-    assert slots_of(slot.parent) == []
+    assert list_claimed_slots(slot.parent) == []
 
 
 def test_what_changed_since_it_was_seen_is_not_set_aside(study: Study, slot: Path) -> None:
     place(slot, GONE)
-    seen = look(slot)
+    seen = read_slot(slot)
     slot.rename(slot.with_name("r01.interrupted-1"))
-    assert set_aside(seen, study.folder) is None  # somebody else did
-    with claimed(slot, {}):  # and a new process has it
-        assert set_aside(seen, study.folder) is None
-        assert set_aside(look(slot), study.folder) is None
-        assert look(slot).state is State.LIVE
+    assert set_slot_aside(seen, study.folder) is None  # somebody else did
+    with claim_slot(slot, {}):  # and a new process has it
+        assert set_slot_aside(seen, study.folder) is None
+        assert set_slot_aside(read_slot(slot), study.folder) is None
+        assert read_slot(slot).state is State.LIVE
 
 
 def test_the_first_reason_to_stop_stays(slot: Path) -> None:
@@ -192,19 +202,19 @@ def test_claims_that_were_never_placed_are_removed(slot: Path) -> None:
     place(cell / f".r02.{os.getpid()}-abcdef")
     (cell / ".r03.1-abcdef").mkdir()
     place(cell / "r04", GONE)
-    tidy(cell)
+    remove_remnants(cell)
     assert sorted(p.name for p in cell.iterdir() if p.is_dir()) == [
         ".r02." + str(os.getpid()) + "-abcdef",
         ".r03.1-abcdef",
         "r04",
     ]
-    tidy(cell / "none")
-    assert slots_of(cell / "none") == []
+    remove_remnants(cell / "none")
+    assert list_claimed_slots(cell / "none") == []
 
 
 def plan_of(command: tuple[str, ...], caps: str) -> Plan:
     workload = Workload(command)
-    planned = cells(workload, [Knob.parse("cap", caps)])
+    planned = make_cells(workload, [Knob.parse("cap", caps)])
     return Plan(planned, repeats=2, settings=Settings(idle_s=1, meters=("nvml",)))
 
 
@@ -263,7 +273,7 @@ def test_a_damaged_cell_is_left_out_and_written_anew(tmp_path: Path, text: str) 
     again = join_study(tmp_path / "s", "s", plan, 5)
     assert sorted(again.cells()) == sorted(cell.key for cell in plan.cells)
     assert again.notes == []
-    assert look(damaged.parent / "r01").state is State.DONE
+    assert read_slot(damaged.parent / "r01").state is State.DONE
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}'])
@@ -277,6 +287,6 @@ def test_a_damaged_study_tells_what_to_do(tmp_path: Path, text: str) -> None:
 
 
 def test_a_name_is_made_of_the_command() -> None:
-    assert default_name(Workload(("python", "/x/train_it.py", "--gpus", "{gpus}"))).startswith("python-train-it-")
-    assert default_name(Workload(("./run.sh", "{cap}"))) != default_name(Workload(("./run.sh", "{gpus}")))
-    assert len(default_name(Workload(("{x}",)))) == 6
+    assert make_default_name(Workload(("python", "/x/train_it.py", "--gpus", "{gpus}"))).startswith("python-train-it-")
+    assert make_default_name(Workload(("./run.sh", "{cap}"))) != make_default_name(Workload(("./run.sh", "{gpus}")))
+    assert len(make_default_name(Workload(("{x}",)))) == 6

@@ -14,11 +14,11 @@ from tests.slurm.studies import CPU, GPU, LIMITED, bench
 from tests.waiting import until
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.executors import Ended, Waits
+from joulelab.study.executors import SlotEnd, SlotWait
 from joulelab.study.executors.slurm import check
 from joulelab.study.nodes import NodeType
-from joulelab.study.slots import State, look
-from joulelab.study.slurm.queued import queued
+from joulelab.study.slots import State, read_slot
+from joulelab.study.slurm.queued import list_queued_slots
 
 pytestmark = pytest.mark.system
 
@@ -58,7 +58,7 @@ def poll(executor, wanted):
 
     def more():
         for news in executor.poll(0.2):
-            if isinstance(news, Ended):
+            if isinstance(news, SlotEnd):
                 assert news.slot not in ended
                 ended[news.slot] = news
             else:
@@ -90,7 +90,7 @@ def test_alike_slots_are_arrays_and_each_ends_once(slurm):
         kinds.setdefault(job["node"], []).append(len((folder / "slots.txt").read_text().splitlines()))
     assert kinds == {"gpu": [2], "cpu": [2]}
     for slot in slots(study):
-        state = look(slot)
+        state = read_slot(slot)
         node = job_of(slot)["nodes"]
         kind = study.cells()[slot.parent.name].workload.node_type
         assert node == "g1" if kind == "gpu" else node in ("c1", "c2")
@@ -142,7 +142,7 @@ def test_cancelled_while_they_wait_or_run(slurm):
     assert ended[first].told == {"is": "interrupted"} or ended[first].told["is"] == "ended"
     assert job_of(first)["state"] == "CANCELLED"
     # Also where Slurm's signal ended the workload before its slot had noted it.
-    assert look(first).state is State.STALE
+    assert read_slot(first).state is State.STALE
     executor.close()
 
 
@@ -171,7 +171,7 @@ def test_time_limit(slurm):
     assert ended[slot].fate == "failed"
     assert "ended as TIMEOUT" in ended[slot].said
     assert job_of(slot)["state"] == "TIMEOUT"
-    assert look(slot).state is State.FAILED
+    assert read_slot(slot).state is State.FAILED
     assert executor.is_over(claim_of(slot)) is True
 
 
@@ -203,23 +203,23 @@ def test_requeued_jobs_go_on_while_daemons_restart(slurm):
     with slurm.cluster.without_database():
         until(lambda: waits.extend(executor.poll(0.2)) or waits, "it says that Slurm does not answer", most_s=0)
         assert executor.poll(1.5) == []
-    assert [(news.what, type(news)) for news in waits] == [("waits for Slurm", Waits)]
+    assert [(news.what, type(news)) for news in waits] == [("waits for Slurm", SlotWait)]
     slurm.cluster.run("scontrol", "requeue", job)
     until(lambda: [job, "PENDING", job] in slurm.jobs(), "it waits again")
     with slurm.cluster.without_controller():
-        assert [news for news in executor.poll(1.0) if isinstance(news, Ended)] == []
+        assert [news for news in executor.poll(1.0) if isinstance(news, SlotEnd)] == []
     # Slurm waits two minutes before it starts it again, unless it is told otherwise.
     until(lambda: slurm.cluster.works("scontrol", "update", f"JobId={job}", "StartTime=now"), "it may start")
 
     def runs_again():
-        assert not [news for news in executor.poll(0.2) if isinstance(news, Ended)]
+        assert not [news for news in executor.poll(0.2) if isinstance(news, SlotEnd)]
         return slot.exists() and claim_of(slot)["restart"] == 1
 
     until(runs_again, "it runs again", most_s=0)
     go.touch()
     ended, _ = poll(executor, 1)
     assert ended[slot].fate == ""
-    assert look(slot).state is State.DONE
+    assert read_slot(slot).state is State.DONE
     assert [folder.name for folder in slot.parent.glob("r01.*")] == ["r01.interrupted-1"]
     assert len(sent(study)) == 1
 
@@ -227,7 +227,7 @@ def test_requeued_jobs_go_on_while_daemons_restart(slurm):
 def left_alone(slurm, study, pid):
     """Have another driver follow jobs of one that lives, and be told to stop: they go on."""
     tasks = sorted(task for task, *_ in slurm.jobs("-p", "accelerated"))
-    shown = queued(study.folder, slurm.environ)
+    shown = list_queued_slots(study.folder, slurm.environ)
     assert sorted(f"{task} {state}" for task, state, _ in slurm.jobs("-p", "accelerated")) == sorted(shown.values())
     waiting = [slot for slot, words in shown.items() if words.endswith("PENDING")]
     assert len(waiting) == 4

@@ -27,7 +27,7 @@ from tests.waiting import until
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.run.run_command import analyse_closed_run
-from joulelab.study.slots import look
+from joulelab.study.slots import read_slot
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.readings import Panel
@@ -103,10 +103,12 @@ class Bench:
 
     def live(self) -> list[dict[str, Any]]:
         """Return the claims of slots whose command runs."""
-        return [c for c in claims(self.study) if look(c["slot"]).state == "live" and list(c["slot"].glob("*/run.json"))]
+        return [
+            c for c in claims(self.study) if read_slot(c["slot"]).state == "live" and list(c["slot"].glob("*/run.json"))
+        ]
 
     def done(self) -> list[Path]:
-        return [c["slot"] for c in claims(self.study) if look(c["slot"]).state == "done"]
+        return [c["slot"] for c in claims(self.study) if read_slot(c["slot"]).state == "done"]
 
     def caps(self) -> list[float]:
         return [self.served.truth.caps(gpu, monotonic_ns())[0] for gpu in range(2)]
@@ -160,7 +162,7 @@ def test_a_study_survives_a_cluster_and_agrees_with_its_accounting(bench: Bench)
         pass
     cancelled = until_found(bench, process, lambda claim: claim["node"] != "g1" and claim["slot"] != killed["slot"])
     bench.cluster.run("scancel", cancelled.get("task", cancelled["job"]))
-    until(lambda: look(cancelled["slot"]).state != "live", "the slot is cancelled")
+    until(lambda: read_slot(cancelled["slot"]).state != "live", "the slot is cancelled")
     bench.go.touch()
     out, err = process.communicate(timeout=400)
     assert process.returncode == 1, out + err
@@ -195,7 +197,7 @@ def compare_with_accounting(bench: Bench) -> None:
     """Hold what our meter says of every job against what the database does."""
     differences = []
     for slot in bench.done():
-        run = look(slot).run
+        run = read_slot(slot).run
         assert run is not None
         result = analyse_closed_run(run)
         (found,) = [c for c in result.comparisons if c.scope == "job"]

@@ -10,12 +10,12 @@ import pytest
 from tests.slurm.site import AWAY, NONE, Site, executor
 
 from joulelab.core.process_identity import identify_process
-from joulelab.study.executors import Ended
+from joulelab.study.executors import SlotEnd
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm import options, sent
-from joulelab.study.slurm.driver import Sending
+from joulelab.study.slurm.driver import JobDriver
 from joulelab.study.slurm.job_queue import JobState
-from joulelab.study.slurm.queued import is_stuck, queued
+from joulelab.study.slurm.queued import is_stuck, list_queued_slots
 
 BOTH = "8_0|9|PENDING||Resources\n8_1|10|PENDING||Resources\n"
 
@@ -62,7 +62,7 @@ def test_jobs_of_a_driver_that_lives_are_left_to_it(tmp_path):
         opened, slots = follow(tmp_path / "s", site, other)
         opened.cancel(slots[0])
         said = f"job 8_0 is left to the driver that sent it, process {other['pid']} on {other['host']}"
-        assert opened.poll(0) == [Ended(slots[0], None, said, "cancelled")]
+        assert opened.poll(0) == [SlotEnd(slots[0], None, said, "cancelled")]
         assert site.count("scancel") == 0
         assert opened.going_on() == ["8_0"]
     # Now it is gone.
@@ -104,13 +104,13 @@ def test_a_driver_notes_what_it_cancels(tmp_path):
 
 
 def test_a_driver_in_another_container_is_seen_by_its_lock(tmp_path):
-    with sent.locked(tmp_path):
+    with sent.lock_jobs(tmp_path):
         pass
-    mine, theirs = Sending(tmp_path), Sending(tmp_path)
+    mine, theirs = JobDriver(tmp_path), JobDriver(tmp_path)
     about = theirs.about()
     assert theirs.about() == about
     about["driver"]["space"] = "pid:[1]"
-    job = sent.prepare(tmp_path, [tmp_path / "cells" / "a" / "r01"], about)
+    job = sent.prepare_job(tmp_path, [tmp_path / "cells" / "a" / "r01"], about)
     assert mine.keeper(job).startswith("process ")
     theirs.close()
     theirs.close()
@@ -199,17 +199,17 @@ def test_what_is_queued(tmp_path):
     (programs / "squeue").chmod(0o755)
     environ = {"PATH": f"{programs}:/usr/bin:/bin"}
     found = {slots[0]: "8_0 RUNNING", slots[1]: "8_1 PENDING (JobHeldUser)"}
-    assert queued(tmp_path / "s", environ) == found
-    assert queued(tmp_path / "s", {"PATH": str(tmp_path)}) == {}
-    assert queued(tmp_path / "nowhere", environ) == {}
+    assert list_queued_slots(tmp_path / "s", environ) == found
+    assert list_queued_slots(tmp_path / "s", {"PATH": str(tmp_path)}) == {}
+    assert list_queued_slots(tmp_path / "nowhere", environ) == {}
     for file in job_files(tmp_path / "s"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "utc_ns": None}))
-    assert queued(tmp_path / "s", environ) == {}
+    assert list_queued_slots(tmp_path / "s", environ) == {}
 
 
 @pytest.mark.system
 def test_the_script_hands_the_cpus_of_a_task_to_srun(tmp_path):
-    text = options.script(NodeType("x", "slurm", options={"setup": ["set -u"]}), tmp_path, "t")
+    text = options.make_script(NodeType("x", "slurm", options={"setup": ["set -u"]}), tmp_path, "t")
     shown = text.partition("study=")[0] + "echo ${SRUN_CPUS_PER_TASK:-none} >&3\n"
     for given, wanted in (({"SLURM_CPUS_PER_TASK": "76"}, "76"), ({}, "none")):
         done = subprocess.run(["bash", "-c", shown], env=given, capture_output=True, text=True, check=True)

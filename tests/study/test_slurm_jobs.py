@@ -9,14 +9,14 @@ from tests.slurm.site import AWAY, DOWN, NO_DATABASE, NONE, Site, executor
 
 from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
 from joulelab.instruments.slurm.client import Answer, clean_environment
-from joulelab.study.executors import Ended, Waits
-from joulelab.study.executors.slurm import Slurm
+from joulelab.study.executors import SlotEnd, SlotWait
+from joulelab.study.executors.slurm import SlurmExecutor
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.check import check
 from joulelab.study.slurm.job_queue import JobQueue, JobState
-from joulelab.study.slurm.job_watch import Seen, by_name
-from joulelab.study.slurm.task import Task, why, write_job
+from joulelab.study.slurm.job_watch import TaskState, index_jobs
+from joulelab.study.slurm.task import SlotTask, describe_end, write_job
 
 
 def test_options_of_a_node_type():
@@ -25,11 +25,11 @@ def test_options_of_a_node_type():
         "slurm",
         options={"partition": "a", "gpus": 4, "cpus": 76, "time": 3599.5, "exclusive": False, "options": ["--mem=0"]},
     )
-    assert options.words(node) == [
+    assert options.list_sbatch_options(node) == [
         "--partition=a", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=76", "--gres=gpu:4", "--time=1:00:00",
         "--mem=0",
     ]  # fmt: skip
-    assert options.words(NodeType("x", "slurm", options={"time": "1-00:00:00"}))[-2:] == [
+    assert options.list_sbatch_options(NodeType("x", "slurm", options={"time": "1-00:00:00"}))[-2:] == [
         "--time=1-00:00:00",
         "--exclusive",
     ]
@@ -50,7 +50,7 @@ def test_an_outer_job_does_not_leak():
 
 
 def test_tasks_that_wait_are_told_apart():
-    rows = by_name([JobState("12_[1-2,5-9:2%3]", "12", "PENDING"), JobState("12_4", "15", "RUNNING")])
+    rows = index_jobs([JobState("12_[1-2,5-9:2%3]", "12", "PENDING"), JobState("12_4", "15", "RUNNING")])
     assert {name for name in rows if "_" in name} == {"12_1", "12_2", "12_5", "12_7", "12_9", "12_4"}
     assert rows["15"].state == "RUNNING"
 
@@ -62,7 +62,7 @@ def test_an_end_is_believed_when_the_controller_agrees():
     site.answers["squeue"] = "5|5|COMPLETING|n1|None\n"
     assert watch.ask(["5"])["5"].over is False
     site.t = 1000.0
-    assert watch.ask(["5"])["5"] == Seen(JobState("5", "5", "NODE_FAIL", "0:0", "n1"), over=True)
+    assert watch.ask(["5"])["5"] == TaskState(JobState("5", "5", "NODE_FAIL", "0:0", "n1"), over=True)
     site.answers["squeue"] = NONE
     assert watch.ask(["5"])["5"].over is True
     site.answers["squeue"] = AWAY
@@ -85,8 +85,8 @@ def test_a_database_that_lags_or_is_down():
     site.answers["sacct"] = ""
     assert watch.ask(["6"])["6"].over is None
     site.t += 61
-    assert watch.ask(["6"])["6"] == Seen(JobState("6", "", "UNKNOWN"), over=True)
-    assert why(watch.ask(["6"])["6"]) == "ended; Slurm knows no more of it"
+    assert watch.ask(["6"])["6"] == TaskState(JobState("6", "", "UNKNOWN"), over=True)
+    assert describe_end(watch.ask(["6"])["6"]) == "ended; Slurm knows no more of it"
 
 
 def test_the_database_may_never_hear_of_an_end():
@@ -133,7 +133,7 @@ def test_a_limit_on_jobs_makes_arrays_smaller(tmp_path):
     for slot in slots:
         opened.submit(slot)
     (news,) = opened.poll(0)
-    assert isinstance(news, Waits)
+    assert isinstance(news, SlotWait)
     assert news.what == "waits to submit"
     assert "no more jobs" in news.why
     sizes = [
@@ -198,7 +198,7 @@ def test_who_cancels_thrice_does_not_wait_for_a_controller_that_is_not_there(tmp
         news = opened.poll(0)
         if said is not None:
             assert [each.what for each in news] == said
-    assert isinstance(news[0], Ended)
+    assert isinstance(news[0], SlotEnd)
     assert news[0].said == "job 8 was left as it is"
     opened.cancel(slots[0])
     assert opened.poll(0)[0].said == "there is no job for it"
@@ -315,11 +315,11 @@ def test_claims_are_asked_about_once(tmp_path):
     assert opened.is_over({"job": "8", "cluster": "test"}) is True
     assert opened.is_over({"job": "x", "cluster": "test"}) is None
     with pytest.raises(ConfigError, match="no node type 'local'"):
-        Slurm(site.jobs(), {}, tmp_path / "s").submit(slots[0])
+        SlurmExecutor(site.jobs(), {}, tmp_path / "s").submit(slots[0])
 
 
 def test_what_became_of_a_job_is_written_only_into_its_own_slot(tmp_path):
-    seen = Seen(JobState("8_1", "10", "TIMEOUT", "0:15", "n1", "TimeLimit"), over=True)
+    seen = TaskState(JobState("8_1", "10", "TIMEOUT", "0:15", "n1", "TimeLimit"), over=True)
     write_job(tmp_path, seen)
     assert not (tmp_path / "job.json").exists()
     (tmp_path / "claim.json").write_text('{"job": "11"}')
@@ -334,17 +334,17 @@ def test_what_became_of_a_job_is_written_only_into_its_own_slot(tmp_path):
 
 
 def test_a_folder_that_cannot_be_read_is_left_out(tmp_path):
-    assert sent.read_sent(tmp_path, {}) == []
+    assert sent.read_open_jobs(tmp_path, {}) == []
     (tmp_path / "jobs" / "x").mkdir(parents=True)
     (tmp_path / "jobs" / "x" / "job.json").write_text("{")
-    assert sent.read_sent(tmp_path, {}) == []
-    with sent.locked(tmp_path):
-        job = sent.prepare(tmp_path, [tmp_path / "cells" / "a" / "r01"], {"node": "x"})
-    assert [found.slots for found in sent.read_sent(tmp_path, {})] == [job.slots]
-    assert sent.read_sent(tmp_path, {job.folder.name: job}) == []
-    assert sent.last_told(job.out(0)) is None
-    assert Task(job.slots[0], job, 0).name == "None"
-    with pytest.raises(Exception, match="cannot keep"), sent.locked(tmp_path / "nowhere" / "deep"):
+    assert sent.read_open_jobs(tmp_path, {}) == []
+    with sent.lock_jobs(tmp_path):
+        job = sent.prepare_job(tmp_path, [tmp_path / "cells" / "a" / "r01"], {"node": "x"})
+    assert [found.slots for found in sent.read_open_jobs(tmp_path, {})] == [job.slots]
+    assert sent.read_open_jobs(tmp_path, {job.folder.name: job}) == []
+    assert sent.read_answer(job.out(0)) is None
+    assert SlotTask(job.slots[0], job, 0).name == "None"
+    with pytest.raises(Exception, match="cannot keep"), sent.lock_jobs(tmp_path / "nowhere" / "deep"):
         pass
 
 

@@ -16,8 +16,8 @@ from tests.study.bench import claims, environment, finish, is_alive, start, swee
 
 from joulelab.control.state import get_user_name
 from joulelab.study import remains
-from joulelab.study.slots import State, look
-from joulelab.study.turn import turn
+from joulelab.study.slots import State, read_slot
+from joulelab.study.turn import hold_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def at_work(folder: Path, *not_pids: int) -> dict[str, object]:
     def look_for() -> dict[str, object] | None:
         for claim in claims(study):
             if claim["pid"] not in not_pids and is_alive(claim["pid"]):
-                found = remains.processes(claim["slot"])
+                found = remains.list_processes(claim["slot"])
                 if found:
                     return {**claim, "workload": found}
         return None
@@ -87,7 +87,7 @@ def test_a_driver_that_is_killed_leaves_its_slot_to_the_next(tmp_path: Path, env
     # Its warm-up goes on; the next has a warm-up of its own, and takes its turn after it.
     again = start(tmp_path, environ, *words)
     study = tmp_path / "joulelab-studies" / "s"
-    assert look(Path(str(first["slot"]))).state is State.LIVE
+    assert read_slot(Path(str(first["slot"]))).state is State.LIVE
     (tmp_path / "go").touch()
     _, err = finish(again)
     assert names(tmp_path) == ["r01", "r01", "w01", "w02"]
@@ -199,7 +199,7 @@ print(remains.zombies() == {workload.pid}, workload.wait())
 
 
 def test_who_waits_for_a_turn_is_told_for_whom(tmp_path: Path, environ: dict[str, str]) -> None:
-    with turn(environ, lambda _: False, command="other: cap 100 W (r07)"):
+    with hold_turn(environ, lambda _: False, command="other: cap 100 W (r07)"):
         driver = start(tmp_path, environ, *COMMON, "--set", "n=1", "--repeat", "1", "--", "true", "{n}")
         assert driver.stderr is not None
         line = driver.stderr.readline()

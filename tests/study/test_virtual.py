@@ -17,9 +17,9 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.store.run_folder import read_end, read_meta
 from joulelab.store.run_reader import open_run
 from joulelab.study.check import check_plan
-from joulelab.study.drive import plan as planned
+from joulelab.study.drive import list_planned_slots as planned
 from joulelab.study.file import read_study
-from joulelab.study.results import gather
+from joulelab.study.results import gather_results
 from joulelab.study.slots import State
 from joulelab.study.trial import load_trial, read_trial
 from joulelab.twin import executor
@@ -136,7 +136,7 @@ def test_locked_clocks_and_caps_of_cpus_reach_the_twin(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_the_results_are_those_of_any_study(study: Study) -> None:
-    results = gather(study)
+    results = gather_results(study)
     assert len(results.cells) == 4
 
 

@@ -11,7 +11,7 @@ from tests.study.virtual_study import NODE, write
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.store.documents import read_json
-from joulelab.study.slots import State, look
+from joulelab.study.slots import State, read_slot
 from joulelab.study.trial import load_trial
 from joulelab.twin.nodefile import parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
@@ -165,7 +165,7 @@ def test_what_a_cluster_accounts_comes_by_the_code_of_real_ones(tmp_path: Path) 
         most_w = 2 * truth / read_truth(slot)["time_s"]
         assert abs(told["energy_j"] - truth) < 16 * most_w
         assert told["energy_j"] != pytest.approx(truth, rel=1e-6)
-        assert load_trial(look(slot)).energies[f"job@slurm-{job['job']}"].value > 0
+        assert load_trial(read_slot(slot)).energies[f"job@slurm-{job['job']}"].value > 0
         assert read_json(slot / "claim.json")["job"] == job["job"]
         jobs.add(job["job"])
     assert len(jobs) == 4

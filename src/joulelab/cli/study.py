@@ -224,7 +224,7 @@ def _is_on_twins(folder: Path, twins: Mapping[str, str]) -> bool:
 def open_named_study(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study:
     """Open the study of a file, with the goals that the file has now. Raises StoreError if it has not run."""
     from joulelab.core.errors import StoreError
-    from joulelab.study.folder import FILE, check_same, described, open_study
+    from joulelab.study.folder import FILE, check_same_study, describe_plan, open_study
 
     folder = studies.absolute() / found.name
     if not (folder / FILE).exists():
@@ -233,8 +233,8 @@ def open_named_study(found: StudyFile, studies: Path, twins: tuple[str, ...]) ->
             "the study has not run yet", where=str(folder), next=shlex.join(words), code="store.not-run-yet"
         )
     study = open_study(folder)
-    check_same(folder, study.data, found.plan, None)
-    study.data |= described(found.name, found.plan, None, study.data)
+    check_same_study(folder, study.data, found.plan, None)
+    study.data |= describe_plan(found.name, found.plan, None, study.data)
     return study
 
 
@@ -252,9 +252,9 @@ def _check_plan(found: StudyFile) -> None:
 def _fetch_accounting(slots: list[Slot], wait_s: float = 0.0) -> None:
     """Add the energy that the cluster accounted for each job to the records of its run."""
     if any(slot.claim.get("job") for slot in slots):
-        from joulelab.study.accounting import fill_in
+        from joulelab.study.accounting import attach_accounting
 
-        for problem in fill_in(slots, os.environ, wait_s=wait_s):
+        for problem in attach_accounting(slots, os.environ, wait_s=wait_s):
             print_notice(problem)
 
 
@@ -262,7 +262,7 @@ def _list_slots(study: Study, found: StudyFile) -> list[Slot]:
     """Return the state of every slot; jobs on other machines are looked up if their executor can be reached."""
     from joulelab.cli.study_driver import open_executors
     from joulelab.core.errors import JoulelabError
-    from joulelab.study.drive import plan as list_slots
+    from joulelab.study.drive import list_planned_slots as list_slots
 
     def is_over(claim: Mapping[str, Any]) -> bool:
         return any(executor.is_over(claim) for executor in opened)

@@ -14,7 +14,7 @@ import click
 from joulelab.cli.output import print_notice, shorten_path
 from joulelab.cli.study_overview import describe_cell
 from joulelab.report import format as fmt
-from joulelab.study.slots import ERR, last_words
+from joulelab.study.slots import ERR, read_last_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from joulelab.study.drive import Outcome, Told
+    from joulelab.study.drive import Outcome, SlotEvent
     from joulelab.study.executors import Executor
     from joulelab.study.folder import Plan, Study
 
@@ -50,7 +50,7 @@ def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
     """Run the slots that are not done, and restore all caps. Raises JoulelabError if an executor cannot be opened."""
     from joulelab.control.leftovers import restore_at_start
     from joulelab.study.drive import Driver
-    from joulelab.study.stopping import Stop
+    from joulelab.study.stopping import StopRequest
 
     cells = {cell.key: cell for cell in plan.cells}
     print_notice(f"{describe_size(plan)} in {shorten_path(study.folder)}, seed {study.seed}")
@@ -58,7 +58,7 @@ def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
     with ExitStack() as stack:
         stack.callback(restore_at_start, os.environ, print_notice)
         executors = open_executors(study, plan, stack)
-        stop = stack.enter_context(Stop())
+        stop = stack.enter_context(StopRequest())
         shown = stack.enter_context(StudyProgress(sys.stderr, len(cells) * plan.repeats, scope=plan.scope))
         driver = Driver(study, cells, plan.repeats, executors, shown, warmup=plan.warmup, retry=retry, tick=shown.tick)
         outcome = driver.run(stop)
@@ -155,7 +155,7 @@ class StudyProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, event: Told) -> None:
+    def __call__(self, event: SlotEvent) -> None:
         """Print what happened to a slot."""
         left = "" if event.left_s is None else f"{fmt.format_rough_duration(event.left_s)} left"
         self._count = f"[{event.finished}/{event.total}]"
@@ -190,10 +190,10 @@ class StudyProgress:
 def describe_running(slots: Sequence[Path]) -> str:
     """Return the number of running and of queued slots and their power now, in words; empty if there are none."""
     from joulelab.store.run_folder import list_runs
-    from joulelab.study.now import power_now
+    from joulelab.study.now import read_power_now
 
     runs = [run for slot in slots for run in list_runs(slot)[-1:]]
-    powers = [power_now(run) for run in runs[:MAX_RUNS_READ]]
+    powers = [read_power_now(run) for run in runs[:MAX_RUNS_READ]]
     known = [watts for watts in powers if watts is not None]
     parts = []
     if runs:
@@ -204,7 +204,7 @@ def describe_running(slots: Sequence[Path]) -> str:
     return "; ".join(parts)
 
 
-def describe_event(event: Told, scope: str | None = None) -> str:
+def describe_event(event: SlotEvent, scope: str | None = None) -> str:
     """Return what happened to a slot in one line: cell, time, energy, time left."""
     width = len(str(event.total))
     cell = f"[{event.finished:>{width}}/{event.total}] {describe_cell(event.cell)} ({event.slot.name})"
@@ -216,7 +216,7 @@ def describe_event(event: Told, scope: str | None = None) -> str:
     else:
         head = f"{cell}: {event.what}" + (f" ({event.why})" if event.why else "")
     parts = []
-    if event.what.startswith("failed") and (last_line := last_words(event.slot)):
+    if event.what.startswith("failed") and (last_line := read_last_error(event.slot)):
         parts.append(f"{last_line} ({event.slot / ERR})")
     cooled = event.details.get("cooled", {})
     if cooled.get("reason") == "limit":

@@ -10,14 +10,14 @@ import click
 
 from joulelab.cli.output import describe_error, print_blocks, print_json
 from joulelab.study.nodes import LOCAL, SLURM, list_simulated
-from joulelab.study.slots import last_words
+from joulelab.study.slots import read_last_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from joulelab.core.errors import JoulelabError
-    from joulelab.study.expected import Expected, Sum, Taken
+    from joulelab.study.expected import CostForecast, CostSum, SlotCost
     from joulelab.study.folder import Plan, Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import Slot
@@ -39,8 +39,8 @@ def show_plan(
     folder: Path, name: str, plan: Plan, *, seed: int | None, as_json: bool, error: JoulelabError | None = None
 ) -> int:
     """Print every slot in its order, and the time and energy of those to run; JSON includes the error, if any."""
-    from joulelab.study.drive import plan as list_slots
-    from joulelab.study.expected import Expected
+    from joulelab.study.drive import list_planned_slots as list_slots
+    from joulelab.study.expected import CostForecast
     from joulelab.study.folder import FILE, Study, open_study
 
     drawn = int.from_bytes(os.urandom(4)) if seed is None else seed
@@ -48,7 +48,7 @@ def show_plan(
     study = open_study(folder) if exists else Study(folder, {"name": name, "seed": drawn})
     cells = {cell.key: cell for cell in plan.cells}
     slots = list_slots(study, list(cells), plan.repeats)
-    expected = Expected(study, cells, scope=plan.scope)
+    expected = CostForecast(study, cells, scope=plan.scope)
     left = [slot.folder.parent.name for slot in slots if slot.state.value not in SETTLED]
     rest = expected.sum(left)
     if as_json:
@@ -75,7 +75,7 @@ def describe_cell(cell: PlannedCell) -> str:
     return ", ".join([*words, cell.shown] if cell.knobs or not words else words)
 
 
-def describe_rest(rest: Sum, plan: Plan) -> str:
+def describe_rest(rest: CostSum, plan: Plan) -> str:
     """Return the expected time and energy of slots in words, empty if there are none."""
     from joulelab.report import format as fmt
 
@@ -87,7 +87,7 @@ def describe_rest(rest: Sum, plan: Plan) -> str:
     return f", about {fmt.format_rough_duration(rest.time_s)}{serial}{energy}{unknown}"
 
 
-def _describe_expected(taken: Taken) -> str:
+def _describe_expected(taken: SlotCost) -> str:
     from joulelab.report import format as fmt
 
     if taken.time_s is None:
@@ -96,7 +96,7 @@ def _describe_expected(taken: Taken) -> str:
     return f"  about {fmt.format_rough_duration(taken.time_s)}{energy}"
 
 
-def _list_planned(cell: PlannedCell, slot: Slot, expected: Expected) -> dict[str, Any]:
+def _list_planned(cell: PlannedCell, slot: Slot, expected: CostForecast) -> dict[str, Any]:
     taken = expected.of(cell.key)
     return {
         "cell": cell.key,
@@ -113,15 +113,15 @@ def _list_planned(cell: PlannedCell, slot: Slot, expected: Expected) -> dict[str
 
 def collect_status(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]:
     """Return the state of a study as plain data."""
-    from joulelab.study.expected import Expected
-    from joulelab.study.now import power_now
+    from joulelab.study.expected import CostForecast
+    from joulelab.study.now import read_power_now
 
     cells = {cell.key: cell for cell in plan.cells}
     by_cell: dict[str, Counter[str]] = {}
     for slot in slots:
         by_cell.setdefault(slot.folder.parent.name, Counter())[slot.state.value] += 1
     left = [slot.folder.parent.name for slot in slots if slot.state.value not in SETTLED]
-    rest = Expected(study, cells, scope=plan.scope).sum(left)
+    rest = CostForecast(study, cells, scope=plan.scope).sum(left)
     queued = _find_queued(study, plan)
 
     def list_slots(*states: str) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def collect_status(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str,
         "running": [
             {
                 **_describe_slot(cells[slot.folder.parent.name], slot),
-                "power_w": None if slot.run is None else power_now(slot.run),
+                "power_w": None if slot.run is None else read_power_now(slot.run),
                 "job": slot.claim.get("task") or slot.claim.get("job"),
                 "node": slot.claim.get("node") or slot.claim.get("host"),
             }
@@ -159,9 +159,9 @@ def _find_queued(study: Study, plan: Plan) -> dict[Path, str]:
     """Return the jobs in a cluster's queue, by slot."""
     if not any(node.executor == SLURM for node in plan.nodes.values()):
         return {}
-    from joulelab.study.slurm.queued import queued
+    from joulelab.study.slurm.queued import list_queued_slots
 
-    return queued(study.folder, os.environ)
+    return list_queued_slots(study.folder, os.environ)
 
 
 def _describe_slot(cell: PlannedCell, slot: Slot) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _describe_slot(cell: PlannedCell, slot: Slot) -> dict[str, Any]:
         "name": describe_cell(cell),
         "slot": slot.folder.name,
         "why": slot.why,
-        "said": last_words(slot.folder) if slot.state.value == "failed" else "",
+        "said": read_last_error(slot.folder) if slot.state.value == "failed" else "",
         "folder": str(slot.folder),
     }
 

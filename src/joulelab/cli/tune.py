@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goals import Goal
     from joulelab.run.run_command import RunOutcome
-    from joulelab.study.drive import Told
+    from joulelab.study.drive import SlotEvent
     from joulelab.study.executors import Executor
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.online import Online
@@ -159,7 +159,7 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
     from joulelab.instruments.visible import read_node_gpus
     from joulelab.run.workload_process import strip_own_locale
     from joulelab.study.executors import open_executor
-    from joulelab.study.stopping import Stop
+    from joulelab.study.stopping import StopRequest
 
     environ = dict(os.environ)
     if which is not None:
@@ -167,7 +167,7 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
     executor = open_executor("local", strip_own_locale(environ), {}, given["studies"])
     tuning = _open_tuning(wanted, which, given, executor)
     try:
-        with Stop() as stop:
+        with StopRequest() as stop:
             tuning.run(stop)
     finally:
         executor.close()
@@ -185,7 +185,7 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
 
 
 def _open_tuning(wanted: TuneRequest, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:
-    from joulelab.study.folder import default_name
+    from joulelab.study.folder import make_default_name
     from joulelab.study.matrix import Workload
     from joulelab.study.tuning.runs import Tuning, open_plan
     from joulelab.study.work import WorkPattern
@@ -193,7 +193,7 @@ def _open_tuning(wanted: TuneRequest, which: str | None, given: Mapping[str, Any
     workload = Workload(wanted.words)
     # Runs on other GPUs belong to another study.
     on = "" if which is None else "-gpu" + "-".join(scope.partition(":")[2] for scope in wanted.grid.scopes)
-    name = given["name"] or default_name(workload) + on
+    name = given["name"] or make_default_name(workload) + on
     folder = given["studies"].absolute() / name
     work = [WorkPattern.parse(text) for text in given["patterns"]]
     study, cells = open_plan(folder, name, workload, wanted.grid, _make_settings(given), wanted.goal, work)
@@ -269,7 +269,7 @@ def _tune_online(wanted: TuneRequest, given: Mapping[str, Any]) -> NoReturn:
     run_and_exit(wanted.words, companion=online, extra=TuningReport(online, wanted.typed), **options)
 
 
-def _print_trial(scope: str | None, event: Told) -> None:
+def _print_trial(scope: str | None, event: SlotEvent) -> None:
     """Print the time and energy of a trial."""
     from joulelab.cli.study_driver import describe_event
     from joulelab.report import format as fmt

@@ -14,7 +14,7 @@ from joulelab.core.errors import StoreError
 from joulelab.dashboard.run_entries import Place, problem_text
 from joulelab.study.folder import CELL, FILE, NAME, open_study
 from joulelab.study.nodes import list_simulated
-from joulelab.study.slots import State, look, slots_of
+from joulelab.study.slots import State, list_claimed_slots, read_slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,7 +87,7 @@ class StudyLooker:
         places, states, cells = [], Counter[str](), 0
         for cell in self._cells(folder):
             cells += 1
-            for slot in slots_of(cell):
+            for slot in list_claimed_slots(cell):
                 state, run = self._slot(slot)
                 states[state] += 1
                 if run is not None:
@@ -128,7 +128,7 @@ class StudyLooker:
             return known[1], known[2]
         if slot.is_symlink():
             return State.STALE.value, None
-        found = look(slot)
+        found = read_slot(slot)
         if found.state in SETTLED:
             self._known[key] = (changed, found.state.value, found.run)
         return found.state.value, found.run

@@ -11,7 +11,7 @@ from joulelab.analysis.analyse import find_span
 from joulelab.analysis.readings import Readings, describe_power, find_usual_step
 from joulelab.core.scope import find_family
 from joulelab.store.run_reader import open_run
-from joulelab.study.slots import State, look, slots_of
+from joulelab.study.slots import State, list_claimed_slots, read_slot
 from joulelab.study.trial import load_trial
 
 if TYPE_CHECKING:
@@ -80,7 +80,11 @@ def done(study: Study) -> dict[str, tuple[PlannedCell, Slot]]:
     """Return cell and slot of each run that has ended, by name; of several repeats the first."""
     found: dict[str, tuple[PlannedCell, Slot]] = {}
     for key, cell in study.cells().items():
-        slots = [look(folder) for folder in slots_of(study.folder / "cells" / key) if folder.name.startswith("r")]
+        slots = [
+            read_slot(folder)
+            for folder in list_claimed_slots(study.folder / "cells" / key)
+            if folder.name.startswith("r")
+        ]
         over = next((slot for slot in slots if slot.state is State.DONE and slot.run is not None), None)
         if over is not None:
             found[name_of(cell)] = (cell, over)

@@ -13,8 +13,8 @@ from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import find_family
 from joulelab.store.run_reader import open_run
-from joulelab.study.results import gather
-from joulelab.study.slots import State, look, slots_of
+from joulelab.study.results import gather_results
+from joulelab.study.slots import State, list_claimed_slots, read_slot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ class Profile:
 def ran(study: Study) -> dict[tuple[str, str], Ran]:
     """Work out every cell that has run, by workload and node type, as any study's."""
     try:
-        found = gather(study, scope=ACCOUNTED)
+        found = gather_results(study, scope=ACCOUNTED)
     except ConfigError:  # no run has been accounted
         return {}
     cells, planned = [cell for cell in found.cells if cell.trials], study.cells()
@@ -122,7 +122,11 @@ def done(study: Study, workload: str, node: str) -> list[tuple[PlannedCell, Path
     found = []
     for key, cell in study.cells().items():
         if _names(cell) == (workload, node):
-            slots = [look(folder) for folder in slots_of(study.folder / "cells" / key) if folder.name.startswith("r")]
+            slots = [
+                read_slot(folder)
+                for folder in list_claimed_slots(study.folder / "cells" / key)
+                if folder.name.startswith("r")
+            ]
             found += [(cell, slot.run) for slot in slots if slot.state is State.DONE and slot.run is not None]
     return found
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from joulelab.papers import Paper
     from joulelab.papers.changes import Change, Twin
     from joulelab.papers.told import Told
-    from joulelab.study.drive import Told as News
+    from joulelab.study.drive import SlotEvent as News
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import Slot
@@ -241,10 +241,10 @@ def _twins(paper: Paper, changes: Sequence[Change]) -> dict[str, Twin]:
 
 def _slots(folder: Path) -> Iterator[Slot]:
     """Return every repeat that a study's folder has."""
-    from joulelab.study.slots import look, slots_of
+    from joulelab.study.slots import list_claimed_slots, read_slot
 
     for cell in sorted((folder / "cells").glob("*/")):
-        yield from (look(slot) for slot in slots_of(cell) if slot.name.startswith("r"))
+        yield from (read_slot(slot) for slot in list_claimed_slots(cell) if slot.name.startswith("r"))
 
 
 def _done(folder: Path) -> int:

@@ -59,12 +59,12 @@ class _Wanted:
         return _known(self.run)
 
 
-def host_name(job: str) -> str:
+def name_accounting_host(job: str) -> str:
     """Return the name of the host folder that holds the accounting of a job, by its raw number."""
     return f"slurm-{job}"
 
 
-def fill_in(
+def attach_accounting(
     slots: Sequence[Slot],
     environ: Mapping[str, str],
     *,
@@ -111,7 +111,7 @@ def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[
     known = _known(run)
     energy = choose_energy(execution, archive.sampling, known)
     fetched, facts = account_job(execution, archive.sampling, energy, archive.problems, config, known)
-    attach_archive(run, name or host_name(row.raw), [fetched], facts)
+    attach_archive(run, name or name_accounting_host(row.raw), [fetched], facts)
     if (run.parent / CLAIM).is_file():
         _note(run.parent, facts)
     return [*energy.doubts, *archive.problems, *([energy.reason] if energy.reason else [])]
@@ -123,7 +123,7 @@ def _wanted(slot: Slot, problems: list[str]) -> _Wanted | None:
     if slot.state is not State.DONE or slot.run is None or not job.isdigit():
         return None
     try:
-        if is_attached(slot.run, host_name(job)):
+        if is_attached(slot.run, name_accounting_host(job)):
             return None
         began, ended = read_meta(slot.run)["started"], (read_end(slot.run) or {})["ended"]
         return _Wanted(slot, slot.run, job, int(began["utc_ns"]), int(ended["utc_ns"]))
@@ -220,10 +220,10 @@ def _add(one: _Wanted, execution: Execution, sampling: Sampling, others: dict[st
             doubts.append("some of its steps still count as running: its energy may be incomplete")
         energy = choose_energy(execution, sampling, one.known)
         fetched, facts = account_job(execution, sampling, energy, doubts, known=one.known)
-        attach_archive(one.run, host_name(one.job), [fetched], facts)
+        attach_archive(one.run, name_accounting_host(one.job), [fetched], facts)
     except (JoulelabError, OSError) as error:
         # Another call may have been faster: then it is there.
-        there = is_attached(one.run, host_name(one.job))
+        there = is_attached(one.run, name_accounting_host(one.job))
         return [] if there else [f"Slurm's energy is not added to {one.run.name}: {error}"]
     _note(one.slot.folder, facts)
     return []

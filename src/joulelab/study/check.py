@@ -12,7 +12,7 @@ from joulelab.study.measurable import check_meters
 from joulelab.study.nodes import LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.programs import check_program, program_of
 from joulelab.study.refusals import OF_KNOB, Refusals
-from joulelab.study.slot_options import run_options
+from joulelab.study.slot_options import make_run_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     warnings = _check_virtual(plan, virtual, refusals) if virtual else []
     if real or not virtual:
         with refusals.taken():
-            run_options(plan.settings, environ, Path())
+            make_run_options(plan.settings, environ, Path())
     warnings += _check_elsewhere(nodes, environ, refusals)
     here = {name: node for name, node in nodes.items() if node.executor == LOCAL}
     local = [cell for cell in plan.cells if cell.workload.node_type in here]
@@ -87,7 +87,7 @@ def _check_elsewhere(nodes: Mapping[str, NodeType], environ: Mapping[str, str], 
     warnings: list[str] = []
     for name in dict.fromkeys(node.executor for node in nodes.values() if node.executor != LOCAL):
         try:
-            warnings += executors.check(name, nodes, environ)
+            warnings += executors.check_nodes(name, nodes, environ)
         except JoulelabError as error:
             # Slurm itself does not answer: what is asked of it is another matter.
             unmeant = _unmeant(nodes, refusals) if name == SLURM and isinstance(error.__cause__, MeterError) else {}
@@ -115,13 +115,13 @@ def _no_slurm(node: str, key: str, error: JoulelabError) -> ConfigError:
 
 def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str], refusals: Refusals) -> None:
     knobs = {name for cell in cells for name in cell.knobs}
-    if not knobs & {"gpus", *limits.CAPS}:
+    if not knobs & {"gpus", *limits.CAP_KNOBS}:
         return
     status = None
-    if knobs & set(limits.CAPS):
+    if knobs & set(limits.CAP_KNOBS):
         with refusals.taken():
             status = _status(environ)
-    limits.check_cells(cells, devices.look(environ), status, refusals)
+    limits.check_limits(cells, devices.read_visible_gpus(environ), status, refusals)
 
 
 def _status(environ: Mapping[str, str]) -> CapStatus:
@@ -134,7 +134,7 @@ def _status(environ: Mapping[str, str]) -> CapStatus:
 def _check_cooling(settings: Settings, refusals: Refusals) -> None:
     if settings.cool_c is None:
         return
-    with refusals.taken(("cool",), "cool", "--cool"), cooling.thermometer() as gauge:
+    with refusals.taken(("cool",), "cool", "--cool"), cooling.open_thermometer() as gauge:
         if not gauge.scopes:
             then = "--cool 60s" if refusals.file is None else 'cool = "60s"'
             then = f"wait for a time instead: {then}"

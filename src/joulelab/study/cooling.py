@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter, Stream
     from joulelab.study.folder import Settings
 
-METERS = ("nvml", "amdsmi")
-CHANNEL = "temperature_c"
-POLL_S = 1.0
+THERMOMETERS = ("nvml", "amdsmi")
+TEMPERATURE = "temperature_c"
+COOLING_POLL_S = 1.0
 
 
 class Thermometer:
@@ -43,11 +43,11 @@ class Thermometer:
 
 
 @contextlib.contextmanager
-def thermometer(scopes: Collection[str] | None = None) -> Iterator[Thermometer]:
+def open_thermometer(scopes: Collection[str] | None = None) -> Iterator[Thermometer]:
     """Open what tells the temperature of GPUs (None: of all)."""
     with contextlib.ExitStack() as stack:
         opened = []
-        for name in METERS:
+        for name in THERMOMETERS:
             try:
                 meter = meters.open_meter(name, {})
             except JoulelabError:
@@ -55,8 +55,8 @@ def thermometer(scopes: Collection[str] | None = None) -> Iterator[Thermometer]:
             stack.callback(meter.close)
             for stream in meter.streams():
                 names = [spec.name for spec in stream.channels]
-                if CHANNEL in names and (scopes is None or stream.scope in scopes):
-                    opened.append((meter, stream, names.index(CHANNEL)))
+                if TEMPERATURE in names and (scopes is None or stream.scope in scopes):
+                    opened.append((meter, stream, names.index(TEMPERATURE)))
         yield Thermometer(opened)
 
 
@@ -66,7 +66,7 @@ def cool_down(
     pause: Callable[[float], bool],
     *,
     now: Callable[[], int] = monotonic_ns,
-    opened: Callable[[Collection[str]], contextlib.AbstractContextManager[Thermometer]] = thermometer,
+    opened: Callable[[Collection[str]], contextlib.AbstractContextManager[Thermometer]] = open_thermometer,
 ) -> dict[str, Any]:
     """Cool down as the settings say, and return what happened: how long, from which temperature to which, and why.
 
@@ -96,7 +96,7 @@ def _wait(
         if left_s <= 0:
             reason = "limit"
             break
-        if not pause(min(POLL_S, left_s)):
+        if not pause(min(COOLING_POLL_S, left_s)):
             reason = "interrupted"
             break
         latest = gauge.read()

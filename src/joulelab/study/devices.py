@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from joulelab.study.values import Value
 
 # What shows a workload no GPU; meters see them all the same.
-HIDDEN = {CUDA: "-1", HIP: "-1"}
+HIDDEN_GPUS = {CUDA: "-1", HIP: "-1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedGpus:
     """Hold the GPUs that a workload is shown, and those of the node that it is not: they idle, and cost energy."""
 
     node_type: str
@@ -34,19 +34,19 @@ class Used:
         return {"node_type": self.node_type, "uses": self.uses, "gpus": list(self.used), "idle_gpus": list(self.idle)}
 
 
-def used_of(node: NodeType, shown: VisibleGpus) -> Used:
+def find_used_gpus(node: NodeType, shown: VisibleGpus) -> UsedGpus:
     """Return what of a node's GPUs a workload uses that is shown some of them."""
-    every = look({}).scopes
+    every = read_visible_gpus({}).scopes
     parts = {scope.partition("/")[0] for scope in shown.scopes}
-    return Used(node.name, node.uses, shown.scopes, tuple(scope for scope in every if scope not in parts))
+    return UsedGpus(node.name, node.uses, shown.scopes, tuple(scope for scope in every if scope not in parts))
 
 
-def look(environ: Mapping[str, str]) -> VisibleGpus:
+def read_visible_gpus(environ: Mapping[str, str]) -> VisibleGpus:
     """Return the GPUs that are visible in an environment; none is no error."""
     return read_node_gpus().find_visible(environ)
 
 
-def wishes(knobs: Mapping[str, Value], gpus: VisibleGpus, packages: Sequence[str]) -> list[CapRequest]:
+def list_cap_requests(knobs: Mapping[str, Value], gpus: VisibleGpus, packages: Sequence[str]) -> list[CapRequest]:
     """Return a cell's caps: on exactly the GPUs it uses, and on every CPU package. Raises ConfigError."""
     from joulelab.control.client import CapRequest
 
@@ -74,7 +74,7 @@ def _check_capped(gpus: VisibleGpus, name: str) -> None:
     gpus.check_caps(where)
 
 
-def packages(knobs: Mapping[str, Value], environ: Mapping[str, str]) -> list[str]:
+def list_cpu_packages(knobs: Mapping[str, Value], environ: Mapping[str, str]) -> list[str]:
     """Return the scopes of the CPU packages, if a knob is about them."""
     if "cpu_cap" not in knobs:
         return []

@@ -12,21 +12,21 @@ from joulelab.control.state import format_utc
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.study import remains
-from joulelab.study.executors import Executor, Waits
-from joulelab.study.order import order
+from joulelab.study.executors import Executor, SlotWait
+from joulelab.study.order import order_slots
 from joulelab.study.progress import Pace
-from joulelab.study.slots import ERR, Slot, State, look, set_aside, slots_of, tidy
+from joulelab.study.slots import ERR, Slot, State, list_claimed_slots, read_slot, remove_remnants, set_slot_aside
 from joulelab.study.trial import SlotTrial, load_trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from joulelab.study.executors import Ended
+    from joulelab.study.executors import SlotEnd
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import IsOver
-    from joulelab.study.stopping import Stop
+    from joulelab.study.stopping import StopRequest
 
 POLL_S = 0.5
 # A slot whose process is killed from outside is tried so often; a sweep that begins with so many failures ends.
@@ -34,7 +34,7 @@ MOST_TRIES, MOST_FAILURES = 3, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SlotEvent:
     """Hold news of a slot. `trial` is there where it is done; `left_s` is how long the rest will take, if known."""
 
     what: str
@@ -72,7 +72,7 @@ class Driver:
         cells: Mapping[str, PlannedCell],
         repeats: int,
         executors: Executor | Mapping[str, Executor],
-        tell: Callable[[Told], None],
+        tell: Callable[[SlotEvent], None],
         *,
         warmup: int = 0,
         retry: bool = False,
@@ -85,7 +85,7 @@ class Driver:
         self._warmup, self._retry = warmup, retry
         self._several = len({(cell.workload.name, cell.workload.command) for cell in cells.values()}) > 1
         self._began, self._ended = monotonic_ns(), 0
-        self._slots = [study.slot(key, repeat) for key, repeat in order(cells, study.seed, repeats)]
+        self._slots = [study.slot(key, repeat) for key, repeat in order_slots(cells, study.seed, repeats)]
         self._queue: deque[Path] = deque()
         self._waiting: list[Path] = []
         self._running: dict[Path, tuple[int, Executor]] = {}  # since when (monotonic ns), and where
@@ -95,7 +95,7 @@ class Driver:
         self._said: set[str] = set()
         self.outcome = Outcome(total=len(self._slots))
 
-    def run(self, stop: Stop) -> Outcome:
+    def run(self, stop: StopRequest) -> Outcome:
         """Run what is not done yet; return when all is, or when told to stop, or when nothing can be run."""
         try:
             self._survey()
@@ -119,7 +119,7 @@ class Driver:
         """Look at every slot once: what is done stays, what was cut off is set aside, the rest is queued."""
         self._study.tidy()
         for key in self._cells:
-            tidy(self._study.folder / "cells" / key)
+            remove_remnants(self._study.folder / "cells" / key)
         for folder in self._slots:
             slot = self._look(folder)
             if slot.state is State.DONE:
@@ -140,20 +140,20 @@ class Driver:
     def _warmups(self, first: Path) -> list[Path]:
         """Return slots of the first cell that will not be counted; each call has its own."""
         cell = first.parent
-        for folder in slots_of(cell):
+        for folder in list_claimed_slots(cell):
             if folder.name.startswith("w"):
                 slot = self._look(folder)
                 if slot.state not in (State.DONE, State.LIVE, State.FAILED):
                     self._clear(slot)
-        used = max((int(folder.name[1:]) for folder in slots_of(cell) if folder.name[0] == "w"), default=0)
+        used = max((int(folder.name[1:]) for folder in list_claimed_slots(cell) if folder.name[0] == "w"), default=0)
         return [self._study.slot(cell.name, used + n, "w") for n in range(1, self._warmup + 1)]
 
     def _clear(self, slot: Slot) -> Path | None:
         """Make a slot free again that is not done: end what is left of its workload, and move its folder aside."""
         if slot.state in (State.FREE, State.LIVE, State.DONE):
             return None
-        remains.end(slot.folder)
-        aside = set_aside(slot, self._study.folder, self._is_over(slot.folder))
+        remains.end_processes(slot.folder)
+        aside = set_slot_aside(slot, self._study.folder, self._is_over(slot.folder))
         if aside is not None:
             self._news("set aside", slot, why=aside.name + (f": {slot.why}" if slot.why else ""))
         return aside
@@ -200,7 +200,7 @@ class Driver:
         return self._place(folder).is_over
 
     def _look(self, folder: Path) -> Slot:
-        return look(folder, self._is_over(folder))
+        return read_slot(folder, self._is_over(folder))
 
     def _look_again(self) -> bool:
         """Move slots that others claimed, and that have ended, back to the queue; return whether there are any."""
@@ -213,15 +213,15 @@ class Driver:
             self._news("waits", slot, why=f"it is run by {_who(slot.claim)}; {slot.folder}")
         return bool(over)
 
-    def _collect(self, stop: Stop) -> None:
+    def _collect(self, stop: StopRequest) -> None:
         if self._tick is not None:
             self._tick(list(self._running))
         news = self._poll(POLL_S, stop)
-        over = [each for each in news if not isinstance(each, Waits)]
+        over = [each for each in news if not isinstance(each, SlotWait)]
         # All of them first: where one stops the study, the others have ended all the same.
         began = [self._running.pop(ended.slot)[0] for ended in over]
         for waits in news:
-            if isinstance(waits, Waits):
+            if isinstance(waits, SlotWait):
                 self._tell_turn(waits)
         for ended, since in zip(over, began, strict=True):
             if ended.told is not None and ended.told.get("is") == "ended":
@@ -230,18 +230,18 @@ class Driver:
             self._judge(ended)
         stop.heard()
 
-    def _poll(self, timeout_s: float, stop: Stop) -> list[Ended | Waits]:
+    def _poll(self, timeout_s: float, stop: StopRequest) -> list[SlotEnd | SlotWait]:
         each_s = timeout_s / len(self._places)
         return [news for place in self._places for news in place.poll(each_s, [stop.fd])]
 
-    def _tell_turn(self, waits: Waits) -> None:
+    def _tell_turn(self, waits: SlotWait) -> None:
         """Tell once that another slot has the turn on this machine, or what else is waited for."""
         what = waits.what or "waits for its turn"
         if what not in self._said:
             self._said.add(what)
             self._news(what, self._look(waits.slot), why=waits.why if waits.what else f"held by {waits.why}")
 
-    def _judge(self, ended: Ended) -> None:
+    def _judge(self, ended: SlotEnd) -> None:
         told = ended.told or {}
         slot = self._look(ended.slot)
         if told.get("is") == "error":
@@ -262,7 +262,7 @@ class Driver:
         else:
             self._again(slot, ended.said)
 
-    def _give_up(self, slot: Slot, ended: Ended) -> None:
+    def _give_up(self, slot: Slot, ended: SlotEnd) -> None:
         """Count a slot whose job somebody cancelled, or the cluster ended before it began; the next call runs it."""
         self._clear(slot)
         failed = ended.fate == "failed"
@@ -332,7 +332,7 @@ class Driver:
         cell = self._cells[slot.folder.parent.name]
         rest = [folder.parent.name for folder in (*self._running, *self._queue, *self._waiting)]
         done, total = self.outcome.done + self.outcome.failed + self.outcome.cancelled, self.outcome.total
-        self._tell(Told(what, cell, slot.folder, finished=done, total=total, left_s=self._left_s(rest), **more))
+        self._tell(SlotEvent(what, cell, slot.folder, finished=done, total=total, left_s=self._left_s(rest), **more))
 
     def _left_s(self, rest: Sequence[str]) -> float | None:
         """Return how long slots of these cells will take: one after another, or as fast as several at once were."""
@@ -340,7 +340,7 @@ class Driver:
             return self._pace.left_s(rest)
         return (monotonic_ns() - self._began) / NS / self._ended * len(rest) if self._ended else None
 
-    def _end(self, stop: Stop) -> None:
+    def _end(self, stop: StopRequest) -> None:
         """Cancel what runs and wait for its end; told again, hurry."""
         self.outcome.stopped_by = stop.number
         times = 0
@@ -348,7 +348,7 @@ class Driver:
             place.cancel(folder)
         while self._running:
             for ended in self._poll(0.2, stop):
-                if isinstance(ended, Waits):
+                if isinstance(ended, SlotWait):
                     continue
                 self._running.pop(ended.slot, None)
                 with contextlib.suppress(
@@ -379,6 +379,6 @@ def _error(data: Mapping[str, Any], moved: Mapping[str, str]) -> JoulelabError:
     return JoulelabError(str(data["what"]), where=where, why=why, next=data["next"])
 
 
-def plan(study: Study, cells: Sequence[str], repeats: int, is_over: IsOver | None = None) -> list[Slot]:
+def list_planned_slots(study: Study, cells: Sequence[str], repeats: int, is_over: IsOver | None = None) -> list[Slot]:
     """Return every slot in order, as it is now."""
-    return [look(study.slot(key, repeat), is_over) for key, repeat in order(cells, study.seed, repeats)]
+    return [read_slot(study.slot(key, repeat), is_over) for key, repeat in order_slots(cells, study.seed, repeats)]

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from joulelab.study.refusals import Refusals
     from joulelab.study.values import Value
 
-CAPS = ("cap", "clock", "cpu_cap")
+CAP_KNOBS = ("cap", "clock", "cpu_cap")
 MOST_SHOWN = 5
 
 
-def check_cells(cells: Sequence[PlannedCell], seen: VisibleGpus, status: CapStatus | None, refusals: Refusals) -> None:
+def check_limits(cells: Sequence[PlannedCell], seen: VisibleGpus, status: CapStatus | None, refusals: Refusals) -> None:
     """Refuse more GPUs than are visible, and what devices do not take; without a `status` nobody knows their ranges."""
     limits = _Limits(seen, status, refusals)
     for cell in cells:
@@ -71,7 +71,7 @@ class _Limits:
         except ConfigError as error:
             self._few.setdefault(self._asked("gpus", cell), {})[str(count and count.text)] = error
             return
-        for name in (name for name in CAPS if name in cell.knobs):
+        for name in (name for name in CAP_KNOBS if name in cell.knobs):
             asked, value = self._asked(name, cell), cell.knobs[name]
             if self._status is not None and (asked, value, used.scopes) not in self._checked:
                 self._checked.add((asked, value, used.scopes))
@@ -103,7 +103,7 @@ class _Limits:
 
     def _check_value(self, asked: _Asked, value: Value, used: VisibleGpus, status: CapStatus) -> None:
         try:
-            wishes = devices.wishes({asked.knob: value}, used, self._packages)
+            wishes = devices.list_cap_requests({asked.knob: value}, used, self._packages)
         except ConfigError as error:
             self._add(error, asked)
             return

@@ -11,7 +11,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.scope import find_family
 from joulelab.recorder.plan import Plan, open_meter
 from joulelab.run.run_options import read_offers
-from joulelab.study.slot_options import run_options
+from joulelab.study.slot_options import make_run_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def check_meters(settings: Settings, environ: Mapping[str, str], scope: str | No
 
     A meter that was asked for and cannot be read, and a scope that none covers, are refused.
     """
-    options, warnings = run_options(settings, environ, Path())
+    options, warnings = make_run_options(settings, environ, Path())
     wanted = {str(entry["name"]) for entry in options.configured} | set(settings.meters)
     also, meters = list(options.also), None if options.meters is None else list(options.meters)
     plan = Plan(Path(), "", os.getpid(), meters=meters, also=also, offers=read_offers(environ))

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 PROC = Path("/proc")
-GRACE_S = 10.0
-KILL_S = 5.0
+ENDING_S = 10.0
+KILLING_S = 5.0
 PR_SET_CHILD_SUBREAPER = 36
 # A slot's process by its command, and by theirs what it starts beside its workload.
 SLOT = b"joulelab.study.slot"
 HELPERS = (b"joulelab.recorder", b"joulelab.control", b"joulelab.run.node_task", b"joulelab-witness")
 
 
-def adopt() -> None:
+def adopt_orphans() -> None:
     """Become the parent of what our descendants leave behind, instead of the system's first process."""
     with contextlib.suppress(OSError, AttributeError):  # without it, the variable alone tells
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def processes(slot: Path, proc: Path = PROC) -> list[int]:
+def list_processes(slot: Path, proc: Path = PROC) -> list[int]:
     """Return the processes that belong to a slot's runs; only those we may see.
 
     They are known by a variable that they inherited, and those which dropped it as descendants of the slot's process,
@@ -49,7 +49,7 @@ def processes(slot: Path, proc: Path = PROC) -> list[int]:
     return [pid for pid in pids if pid != os.getpid() and (pid in family or _run_of(pid, proc) in runs)]
 
 
-def zombies(proc: Path = PROC) -> set[int]:
+def list_zombies(proc: Path = PROC) -> set[int]:
     """Return our children that have ended and that nobody has waited for."""
     found = ((int(entry.name), _stat(int(entry.name), proc)) for entry in proc.iterdir() if entry.name.isdigit())
     return {pid for pid, (state, parent) in found if state == "Z" and parent == os.getpid()}
@@ -124,13 +124,13 @@ def _run_of(pid: int, proc: Path) -> bytes:
     return found.rpartition(b"/")[2]
 
 
-def end(slot: Path, grace_s: float = GRACE_S, *, wait: Callable[[float], None] = time.sleep) -> bool:
+def end_processes(slot: Path, grace_s: float = ENDING_S, *, wait: Callable[[float], None] = time.sleep) -> bool:
     """End the processes of a slot: ask, wait a bounded time, then kill. Return whether none is left."""
-    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
+    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILLING_S)):
         told: set[int] = set()
         until = time.monotonic() + patience_s
         while True:
-            there = processes(slot)
+            there = list_processes(slot)
             if not there:
                 return True
             for pid in there:
@@ -140,7 +140,7 @@ def end(slot: Path, grace_s: float = GRACE_S, *, wait: Callable[[float], None] =
             if time.monotonic() >= until:
                 break
             wait(0.05)
-    return not processes(slot)
+    return not list_processes(slot)
 
 
 def _send(pid: int, number: int, slot: Path) -> None:
@@ -148,7 +148,7 @@ def _send(pid: int, number: int, slot: Path) -> None:
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
-            if pid in processes(slot):
+            if pid in list_processes(slot):
                 signal.pidfd_send_signal(fd, number)
         finally:
             os.close(fd)

@@ -12,9 +12,9 @@ from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.quantity import add_quantities
 from joulelab.core.scope import find_family
 from joulelab.store.documents import read_document
-from joulelab.study.slots import NOTES, Slot, State, look, slots_of
+from joulelab.study.slots import NOTES, Slot, State, list_claimed_slots, read_slot
 from joulelab.study.trial import MEASURED, SlotTrial, load_trial
-from joulelab.study.work import find_all
+from joulelab.study.work import find_work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -57,7 +57,7 @@ class Results:
     rated: dict[str, list[RatedTrial]] = field(default_factory=dict)
 
 
-def gather(
+def gather_results(
     study: Study,
     *,
     scope: str | None = None,
@@ -101,11 +101,11 @@ class _Gathering:
 
     def add(self, key: str, cell: PlannedCell, *, always: bool) -> None:
         """Take every slot of a cell; one whose phases count is a cell for each."""
-        folders = slots_of(self._study.folder / "cells" / key)
+        folders = list_claimed_slots(self._study.folder / "cells" / key)
         phases: Sequence[str | None] = cell.workload.phases or (None,)
         trials: dict[str | None, list[Trial]] = {phase: [] for phase in phases}
         for folder in folders:
-            slot, notes = look(folder), _notes(folder)
+            slot, notes = read_slot(folder), _notes(folder)
             row = _row(key, self._names(cell), cell, (slot, notes))
             self.results.rows.append(row)
             found = _found(slot, cell, self.results) if slot.state is State.DONE else None
@@ -169,7 +169,7 @@ class _Gathering:
 
     def _amounts(self, cell: PlannedCell, folder: Path) -> dict[str, float]:
         own = [pattern for pattern in self._work if pattern.workload in (None, cell.workload.name)]
-        amounts, missing = find_all(own, folder)
+        amounts, missing = find_work(own, folder)
         if folder.name.startswith("r"):
             self._lacking += [f"a match for {name} in {folder.relative_to(self._study.folder)}" for name in missing]
         return amounts

@@ -24,10 +24,10 @@ from joulelab.store.safe_files import open_append
 from joulelab.study import cooling, devices, remains
 from joulelab.study.folder import Study, open_study, read_cell
 from joulelab.study.nodes import SLURM, NodeType
-from joulelab.study.slot_options import run_options
-from joulelab.study.slots import ERR, NOTES, OUT, claimed, give_way, job_of, note_stop
-from joulelab.study.turn import turn
-from joulelab.study.watching import NotingBox, Reaper, Watchdog
+from joulelab.study.slot_options import make_run_options
+from joulelab.study.slots import ERR, NOTES, OUT, claim_slot, clear_earlier_attempt, note_stop, read_own_job
+from joulelab.study.turn import hold_turn
+from joulelab.study.watching import Reaper, SlotSignals, Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,16 +45,16 @@ def main(words: list[str]) -> int:
     folder = Path(words[0]).absolute()
     said = os.dup(1)
     try:
-        signals = NotingBox()
+        signals = SlotSignals()
         with signals:
             told = run_slot(folder, strip_own_locale(os.environ), signals, lambda news: _say(said, news))
     except JoulelabError as error:
-        told = {"is": "error", "error": describe(error)}
+        told = {"is": "error", "error": describe_error(error)}
     except OSError as error:
         failed = StoreError(
             "the slot cannot be run", where=str(folder), why=str(error), next="mend that, then type the same again"
         )
-        told = {"is": "error", "error": describe(failed)}
+        told = {"is": "error", "error": describe_error(failed)}
     _say(said, told)
     return int(told["is"] == "error")
 
@@ -64,7 +64,7 @@ def _say(said: int, news: Mapping[str, Any]) -> None:
         os.write(said, json.dumps(news).encode() + b"\n")
 
 
-def describe(error: JoulelabError) -> dict[str, Any]:
+def describe_error(error: JoulelabError) -> dict[str, Any]:
     """Return an error as plain data."""
     then = f"{error.next}, then type the same again" if isinstance(error, WriteFailed) and error.next else error.next
     plain = {"what": error.what, "where": error.where, "why": error.why, "next": then}
@@ -72,7 +72,7 @@ def describe(error: JoulelabError) -> dict[str, Any]:
 
 
 def run_slot(
-    folder: Path, environ: Mapping[str, str], signals: NotingBox, tell: Callable[[dict[str, Any]], None]
+    folder: Path, environ: Mapping[str, str], signals: SlotSignals, tell: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     """Run a slot and return what to tell: it `ended`, is `taken`, was `interrupted`. Raises JoulelabError.
 
@@ -80,15 +80,15 @@ def run_slot(
     """
     study = open_study(folder.parents[2])
     cell = read_cell(folder.parent)
-    remains.adopt()
+    remains.adopt_orphans()
     own = f"{study.name}: {cell.shown} ({folder.name})"
-    with turn(environ, signals.pause, command=own, tell=lambda who: tell({"is": "waits", "for": who})) as mine:
+    with hold_turn(environ, signals.pause, command=own, tell=lambda who: tell({"is": "waits", "for": who})) as mine:
         if not mine:
             return {"is": "interrupted"}
         restore_at_start(environ, _ignore)  # a slot that was killed with its keeper must not leave its caps to this one
-        job = job_of(environ)
-        give_way(folder, study.folder, job)
-        with claimed(folder, {"study": study.name, "cell": cell.key, **job}) as got:
+        job = read_own_job(environ)
+        clear_earlier_attempt(folder, study.folder, job)
+        with claim_slot(folder, {"study": study.name, "cell": cell.key, **job}) as got:
             if not got:
                 return {"is": "taken"}
             signals.slot = folder
@@ -99,7 +99,7 @@ def run_slot(
 
 
 def _run(
-    study: Study, cell: PlannedCell, folder: Path, environ: Mapping[str, str], signals: NotingBox
+    study: Study, cell: PlannedCell, folder: Path, environ: Mapping[str, str], signals: SlotSignals
 ) -> dict[str, Any]:
     began = monotonic_ns()
     # By the cell, not by the file: that may have been edited since the slot was sent.
@@ -111,7 +111,9 @@ def _run(
     cooled = cooling.cool_down(settings, used.used, signals.pause)
     noted = {"settings": settings.to_json(), **used.to_json(), "cooled": cooled}
     _note(folder, noted)
-    options, _ = run_options(settings, shown, folder, name=study.name, labels=labels_of(study, cell, folder), caps=caps)
+    options, _ = make_run_options(
+        settings, shown, folder, name=study.name, labels=make_labels(study, cell, folder), caps=caps
+    )
     with Watchdog(folder, settings.timeout_s), Reaper(folder):
         outcome = run_command(argv, options, shown, warn=_ignore, signals=signals)
     told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_rest(folder)}
@@ -139,7 +141,7 @@ def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list
     return ["srun", *words] if node.executor == SLURM and node.launch == "srun" else words
 
 
-def labels_of(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]:
+def make_labels(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]:
     """Return the labels of a slot's run: study, cell, slot, workload, node type, knobs."""
     labels = {"study": study.name, "cell": cell.key, "slot": folder.name}
     named = {"workload": cell.workload.name, "node_type": cell.workload.node_type if study.nodes else ""}
@@ -149,21 +151,25 @@ def labels_of(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]:
 
 def _devices(
     cell: PlannedCell, node: NodeType, environ: Mapping[str, str]
-) -> tuple[dict[str, str], devices.Used, list[Any]]:
+) -> tuple[dict[str, str], devices.UsedGpus, list[Any]]:
     """Return the workload's environment, the devices that it uses and leaves idle, and the caps. Raises ConfigError."""
     count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
-    there = devices.look(environ)
+    there = devices.read_visible_gpus(environ)
     if node.hides_gpus:
-        return {**environ, **devices.HIDDEN}, devices.used_of(node, VisibleGpus()), _caps(cell, there, environ)
+        return (
+            {**environ, **devices.HIDDEN_GPUS},
+            devices.find_used_gpus(node, VisibleGpus()),
+            _caps(cell, there, environ),
+        )
     seen = there.take_first(None if count is None else int(count))
     shown = {**environ, **seen.make_environment(environ)} if count is not None else dict(environ)
-    return shown, devices.used_of(node, seen), _caps(cell, seen, environ)
+    return shown, devices.find_used_gpus(node, seen), _caps(cell, seen, environ)
 
 
 def _caps(cell: PlannedCell, seen: VisibleGpus, environ: Mapping[str, str]) -> list[Any]:
     if not set(cell.knobs) & {"cap", "clock", "cpu_cap"}:
         return []
-    return devices.wishes(cell.knobs, seen, devices.packages(cell.knobs, environ))
+    return devices.list_cap_requests(cell.knobs, seen, devices.list_cpu_packages(cell.knobs, environ))
 
 
 def _redirect(folder: Path) -> None:
@@ -188,10 +194,10 @@ def _note(folder: Path, noted: Mapping[str, Any]) -> str:
 
 def _end_rest(folder: Path) -> dict[str, int]:
     """End what outlived the workload, or it would disturb the slots that follow; return how many there were."""
-    left = remains.processes(folder)
-    if not left or remains.end(folder, OUTLIVED_S):
+    left = remains.list_processes(folder)
+    if not left or remains.end_processes(folder, OUTLIVED_S):
         return {"outlived": len(left)}
-    return {"outlived": len(left), "unended": len(remains.processes(folder))}
+    return {"outlived": len(left), "unended": len(remains.list_processes(folder))}
 
 
 def _check_recorded(outcome: RunOutcome, folder: Path) -> None:

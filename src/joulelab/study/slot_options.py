@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Settings
 
 
-def run_options(
+def make_run_options(
     settings: Settings,
     environ: Mapping[str, str],
     runs: Path,

@@ -19,7 +19,7 @@ from joulelab.core.process_identity import find_process, identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import list_runs, read_end, write_json_atomic
 from joulelab.store.safe_files import open_regular
-from joulelab.study.folder import locked
+from joulelab.study.folder import lock_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,7 +62,7 @@ class Slot:
     claim: Mapping[str, Any] = field(default_factory=dict)
 
 
-def is_gone(claim: Mapping[str, Any], file: Path) -> bool:
+def is_claim_stale(claim: Mapping[str, Any], file: Path) -> bool:
     """Return whether the process that claimed is known to have ended; of another machine nothing is known.
 
     A process in another container of this machine cannot be seen, but it holds a lock on its claim as long as it lives.
@@ -85,7 +85,7 @@ def _is_locked(file: Path) -> bool:
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, more: Mapping[str, Any], *, sync: bool = True) -> Iterator[bool]:
+def claim_slot(folder: Path, more: Mapping[str, Any], *, sync: bool = True) -> Iterator[bool]:
     """Claim a slot for this process; give False where it is claimed already. Raises StoreError.
 
     The claim is prepared beside the slot and renamed into its place: of two, one succeeds. Without `sync` a power loss
@@ -116,7 +116,7 @@ def claimed(folder: Path, more: Mapping[str, Any], *, sync: bool = True) -> Iter
             os.close(lock)
 
 
-def look(folder: Path, is_over: IsOver | None = None) -> Slot:
+def read_slot(folder: Path, is_over: IsOver | None = None) -> Slot:
     """Return what became of a slot. What it left and nobody can read counts as cut off. Raises NewerSchema.
 
     `is_over` is asked where the process that claimed it cannot be seen from here.
@@ -142,7 +142,7 @@ def look(folder: Path, is_over: IsOver | None = None) -> Slot:
 
 
 def _has_gone(claim: Mapping[str, Any], folder: Path, is_over: IsOver | None) -> bool:
-    gone = is_gone(claim, folder / CLAIM) if claim else not _is_locked(folder / CLAIM)
+    gone = is_claim_stale(claim, folder / CLAIM) if claim else not _is_locked(folder / CLAIM)
     return gone or bool(is_over is not None and claim.get("job") and is_over(claim))
 
 
@@ -200,7 +200,7 @@ def note_stop(folder: Path, why: str, **more: Any) -> None:
             write_json_atomic(folder / STOPPED, {"why": why, "t_ns": monotonic_ns(), **more})
 
 
-def job_of(environ: Mapping[str, str]) -> dict[str, Any]:
+def read_own_job(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the job that this process runs in, for its claim; empty outside of one."""
     names = {"job": "SLURM_JOB_ID", "cluster": "SLURM_CLUSTER_NAME", "node": "SLURMD_NODENAME"}
     if "SLURM_JOB_ID" not in environ:
@@ -212,25 +212,25 @@ def job_of(environ: Mapping[str, str]) -> dict[str, Any]:
     return found | {"restart": int(restart) if restart.isdecimal() else 0}
 
 
-def give_way(folder: Path, study: Path, job: Mapping[str, Any]) -> None:
+def clear_earlier_attempt(folder: Path, study: Path, job: Mapping[str, Any]) -> None:
     """Set aside what an earlier attempt of this very job left: it was put back into the queue meanwhile."""
 
     def is_over(claim: Mapping[str, Any]) -> bool:
         same = all(claim.get(key) == job.get(key) for key in ("job", "cluster"))
         return bool(job) and same and int(claim.get("restart", 0)) < job["restart"]
 
-    slot = look(folder, is_over)
+    slot = read_slot(folder, is_over)
     if slot.state in (State.STALE, State.FAILED, State.REFUSED) and is_over(slot.claim):
-        set_aside(slot, study, is_over)
+        set_slot_aside(slot, study, is_over)
 
 
-def set_aside(slot: Slot, study: Path, is_over: IsOver | None = None) -> Path | None:
+def set_slot_aside(slot: Slot, study: Path, is_over: IsOver | None = None) -> Path | None:
     """Move a slot out of the way, so that it is free again; None where it is no longer as it was seen.
 
     Nothing is deleted. Only who holds the study's lock moves slots, so what is moved is what was looked at.
     """
-    with locked(study):
-        now = look(slot.folder, is_over)
+    with lock_folder(study):
+        now = read_slot(slot.folder, is_over)
         if now.state is not slot.state or now.claim != slot.claim or slot.state is State.LIVE:
             return None
         for n in range(1, 100_000):
@@ -247,7 +247,7 @@ def set_aside(slot: Slot, study: Path, is_over: IsOver | None = None) -> Path | 
     return None
 
 
-def last_words(slot: Path) -> str:
+def read_last_error(slot: Path) -> str:
     """Return the last line that a slot's workload wrote to its errors, shortened; empty where there is none."""
     with contextlib.suppress(OSError), open_regular(slot / ERR) as file:
         file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
@@ -256,7 +256,7 @@ def last_words(slot: Path) -> str:
     return ""
 
 
-def slots_of(cell: Path) -> list[Path]:
+def list_claimed_slots(cell: Path) -> list[Path]:
     """Return the slots of a cell that are claimed or ended, in order."""
     try:
         names = [entry.name for entry in os.scandir(cell) if SLOT.fullmatch(entry.name)]
@@ -265,14 +265,14 @@ def slots_of(cell: Path) -> list[Path]:
     return [cell / name for name in sorted(names, key=lambda name: (name[0], int(name[1:])))]
 
 
-def tidy(cell: Path) -> None:
+def remove_remnants(cell: Path) -> None:
     """Remove what processes of a cell's slots were about to write or to place when they were killed."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(cell):
             folder = Path(entry.path)
             if _PREPARED.fullmatch(entry.name):
                 with contextlib.suppress(StoreError):  # one without a claim is being made, or harmless
-                    if is_gone(read_json(folder / CLAIM), folder / CLAIM):
+                    if is_claim_stale(read_json(folder / CLAIM), folder / CLAIM):
                         shutil.rmtree(folder, ignore_errors=True)
             elif SLOT.fullmatch(entry.name):
                 _tidy_slot(folder)
@@ -282,7 +282,7 @@ def _tidy_slot(slot: Path) -> None:
     rests = [
         Path(rest.path) for folder in (slot, *list_runs(slot)) for rest in os.scandir(folder) if _is_rest(rest.name)
     ]
-    if rests and is_gone(_optional(slot / CLAIM) or {}, slot / CLAIM):
+    if rests and is_claim_stale(_optional(slot / CLAIM) or {}, slot / CLAIM):
         for rest in rests:
             rest.unlink(missing_ok=True)
 

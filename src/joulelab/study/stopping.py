@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import FrameType
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stop:
+class StopRequest:
     """Note that the driver is told to end, instead of ending at once; put the handlers back at the end."""
 
     def __enter__(self) -> Self:
@@ -23,7 +23,7 @@ class Stop:
         self.fd, self._bell = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._bell, False)
-        self._before = {n: signal.getsignal(n) for n in STOPPING}
+        self._before = {n: signal.getsignal(n) for n in STOP_SIGNALS}
         for number, handler in self._before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, self._note)

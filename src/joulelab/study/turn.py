@@ -23,20 +23,23 @@ from joulelab.core.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-STATE, DEFAULT = "JOULELAB_STATE", "/var/lib/joulelab"
-RUNTIME = "XDG_RUNTIME_DIR"
-POLL_S = 0.2
+STATE_VARIABLE, DEFAULT_STATE = "JOULELAB_STATE", "/var/lib/joulelab"
+RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
+TURN_POLL_S = 0.2
 # Slots that follow each other wait for moments; who waits longer says so.
-TOLD_S = 1.0
+TURN_NOTICE_S = 1.0
 HOLDER_BYTES = 4096
-NEXT = f"set {STATE} to a folder of yours"
+TURN_ADVICE = f"set {STATE_VARIABLE} to a folder of yours"
 
 
-def places(environ: Mapping[str, str]) -> list[Path]:
+def list_lock_files(environ: Mapping[str, str]) -> list[Path]:
     """Return where the lock may be, the best first: in the machine's state, among the user's sockets, in /tmp."""
     user, node = os.geteuid(), _node(environ)
     name = f"joulelab-slot-{user}{node}.lock"
-    folders = [Path(environ.get(STATE) or DEFAULT), Path(environ.get(RUNTIME) or f"/run/user/{user}")]
+    folders = [
+        Path(environ.get(STATE_VARIABLE) or DEFAULT_STATE),
+        Path(environ.get(RUNTIME_VARIABLE) or f"/run/user/{user}"),
+    ]
     with contextlib.suppress(OSError):
         folders[0].mkdir(parents=True, exist_ok=True)
     files = [folder / own for folder, own in zip(folders, (f"slot{node}.lock", name), strict=True) if _is_ours(folder)]
@@ -59,7 +62,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def turn(
+def hold_turn(
     environ: Mapping[str, str],
     pause: Callable[[float], bool],
     *,
@@ -74,10 +77,10 @@ def turn(
     began = time.monotonic()
     told = False
     while (fd := _take(environ)) is None:
-        if not told and time.monotonic() - began >= TOLD_S:
+        if not told and time.monotonic() - began >= TURN_NOTICE_S:
             told = True
             tell(_holder(environ))
-        if not pause(POLL_S):
+        if not pause(TURN_POLL_S):
             yield False
             return
     try:
@@ -109,7 +112,7 @@ def _open(environ: Mapping[str, str]) -> tuple[int, Path]:
     """Return the first lock file that can be opened and is ours. Raises StoreError."""
     why: str | None = None
     file = Path()
-    for file in places(environ):
+    for file in list_lock_files(environ):
         try:
             return _open_ours(file), file
         except OSError as error:
@@ -133,7 +136,7 @@ def _open_ours(file: Path) -> int:
 
 
 def _failed(file: Path, why: str | None) -> StoreError:
-    return StoreError("cannot take turns with other slots", where=str(file), why=why, next=NEXT)
+    return StoreError("cannot take turns with other slots", where=str(file), why=why, next=TURN_ADVICE)
 
 
 def _write(fd: int, who: Mapping[str, Any]) -> None:

@@ -20,11 +20,11 @@ from joulelab.study.slots import note_stop
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOOK_S = 0.5
+START_POLL_S = 0.5
 REAP_S = 5.0
 
 
-class NotingBox(SignalBox):
+class SlotSignals(SignalBox):
     """Take signals as a run does, and note in the slot that it was told to end, before anybody else is."""
 
     def __init__(self) -> None:
@@ -74,13 +74,13 @@ class Watchdog:
         assert self._timeout_s is not None
         start = self._started_ns()
         while start is None:
-            if self._over.wait(LOOK_S):
+            if self._over.wait(START_POLL_S):
                 return
             start = self._started_ns()
         left_s = (start - monotonic_ns()) / NS + self._timeout_s
         if not self._over.wait(max(left_s, 0.0)):
             note_stop(self._slot, "timeout", after_s=self._timeout_s)
-            remains.end(self._slot)
+            remains.end_processes(self._slot)
 
     def _started_ns(self) -> int | None:
         event = _workload(self._slot)
@@ -112,7 +112,7 @@ class Reaper:
             if workload is None:
                 workload = int((_workload(self._slot) or {"pid": 0})["pid"]) or None
                 continue
-            dead = remains.zombies() - {workload}
+            dead = remains.list_zombies() - {workload}
             for pid in dead & before:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)

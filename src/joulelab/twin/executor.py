@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from joulelab.core.errors import RecorderError
-from joulelab.study.executors import Ended
+from joulelab.study.executors import SlotEnd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.study.executors import Waits
+    from joulelab.study.executors import SlotWait
     from joulelab.study.folder import Plan
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType
@@ -137,14 +137,14 @@ class TwinExecutor:
         self.at_once = AHEAD * self._most
         self._workers: list[_SlotWorker] = []
         self._queue: deque[Path] = deque()
-        self._ended: list[Ended] = []
+        self._ended: list[SlotEnd] = []
 
     def submit(self, slot: Path) -> None:
         """Hand a slot to a worker, or keep it for the next that is free. Raises RecorderError."""
         self._queue.append(slot)
         self._deal()
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[SlotEnd | SlotWait]:
         """Return the slots that have ended, waiting so long at most."""
         if not self._ended:
             with contextlib.suppress(InterruptedError):
@@ -159,7 +159,7 @@ class TwinExecutor:
         """Take a slot back that no worker has; one that runs ends soon, called again at once."""
         if slot in self._queue:
             self._queue.remove(slot)
-            self._ended.append(Ended(slot, None, "it was not begun", "cancelled"))
+            self._ended.append(SlotEnd(slot, None, "it was not begun", "cancelled"))
             return
         for worker in [w for w in self._workers if slot in w.slots]:
             if worker.process.stdin is not None and not worker.process.stdin.closed:
@@ -205,10 +205,10 @@ class TwinExecutor:
             self._workers.remove(worker)
             said = worker.bury()
             slots = list(worker.slots)
-            self._ended += [Ended(slot, None, said) for slot in slots[:1]]
+            self._ended += [SlotEnd(slot, None, said) for slot in slots[:1]]
             self._queue.extendleft(reversed(slots[1:]))  # it did not get to these
             return
         for answer in answers:
             slot = Path(answer["slot"])
             worker.slots.remove(slot)
-            self._ended.append(Ended(slot, answer["told"]))
+            self._ended.append(SlotEnd(slot, answer["told"]))

@@ -56,7 +56,7 @@ def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
 @pytest.mark.campaign
 def test_work_planned_from_three_runs_holds_what_many_take(tmp_path: Path) -> None:
     """Each three of 30 runs of a twin against the mean of all of them, and of what was true of them."""
-    from joulelab.study.drive import plan as planned
+    from joulelab.study.drive import list_planned_slots as planned
     from joulelab.twin.virtual import read_truth, run_twin_study
 
     text = write(tmp_path, repeats=30, caps="[260]").read_text().replace("gpus = [1, 2]", "gpus = [2]")

@@ -21,7 +21,7 @@ from joulelab.plan.caps.between import between
 from joulelab.plan.caps.response import Point, Response, known_response, modelled_response, response_of
 from joulelab.plan.draws import measured_of
 from joulelab.store.run_reader import open_run
-from joulelab.study.drive import plan as planned
+from joulelab.study.drive import list_planned_slots as planned
 from joulelab.twin.virtual import read_truth, run_twin_study
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.report.messages import word_notes
 from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.matrix import Workload
-from joulelab.study.slots import State, look
+from joulelab.study.slots import State, read_slot
 from joulelab.study.tuning.grid import make_grid
 from joulelab.study.tuning.runs import open_plan
 from joulelab.study.tuning.tuned import Sample, is_hopeless
@@ -132,7 +132,7 @@ def test_a_sweep_keeps_its_plan_when_a_tune_joins_it(tmp_path: Path) -> None:
     assert again.data["work"] == [work[0].to_json()]
     assert set(cells) == {140.0, 180.0, 260.0}
     assert len(again.cells()) == 3
-    assert all(look(again.slot(cell.key, 1)).state is State.FREE for cell in cells.values())
+    assert all(read_slot(again.slot(cell.key, 1)).state is State.FREE for cell in cells.values())
 
 
 def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:

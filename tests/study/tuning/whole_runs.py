@@ -14,9 +14,9 @@ from joulelab.core.quantity import Quantity
 from joulelab.report.terminal import write_blocks
 from joulelab.report.tuning_tables import lay_out_tuning
 from joulelab.store.run_folder import list_runs
-from joulelab.study.executors import Ended
+from joulelab.study.executors import SlotEnd
 from joulelab.study.matrix import Workload
-from joulelab.study.stopping import Stop
+from joulelab.study.stopping import StopRequest
 from joulelab.study.trial import MEASURED, SlotTrial
 from joulelab.study.tuning.grid import make_grid
 from joulelab.study.tuning.runs import Tuning, open_plan
@@ -47,10 +47,10 @@ class Made:
         self.caps: dict[str, float] = {}
         self._curve = curve
         self._work, self._holds, self._drew = work, holds, drew
-        self._ended: list[Ended] = []
+        self._ended: list[SlotEnd] = []
         self.ran: list[tuple[float, str]] = []
         self.stop_after = math.inf
-        self.stop: Stop | None = None
+        self.stop: StopRequest | None = None
 
     def submit(self, slot: Path) -> None:
         cap = self.caps[slot.parent.name]
@@ -70,12 +70,12 @@ class Made:
                 uncapped=() if self._holds(cap) else (self._doubt(cap),),
             )  # fmt: skip
             store_trial(slot, told)
-        self._ended.append(Ended(slot, {"is": "ended"}))
+        self._ended.append(SlotEnd(slot, {"is": "ended"}))
 
     def _doubt(self, cap: float) -> Check:
         return Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": self._drew(cap), "cap_w": cap})
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[SlotEnd]:
         ended, self._ended = self._ended, []
         return ended
 
@@ -106,7 +106,7 @@ def tuning(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) 
 
 def tuned(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> Tuned:
     made = tuning(folder, executor, text, **more)
-    with Stop() as stop:
+    with StopRequest() as stop:
         executor.stop = stop
         made.run(stop)
     return made.tuned("train")

@@ -73,14 +73,16 @@ def _unlabelled(labels: Sequence[Mapping[str, str]], only: Sequence[tuple[str, s
 def _folders(word: str, stores: Stores) -> Iterator[Path]:
     """Give the folders of the runs that a word names; a study's name comes before a run's."""
     from joulelab.cli.report import find_target
-    from joulelab.study.slots import State, look, slots_of
+    from joulelab.study.slots import State, list_claimed_slots, read_slot
 
     target = find_target((word,), stores.runs, stores.studies)
     if target.study is None:
         yield from target.runs
         return
     cells = sorted((target.study.folder / "cells").glob("*"))
-    repeats = [look(slot) for cell in cells for slot in slots_of(cell) if slot.name.startswith("r")]  # no warm-ups
+    repeats = [
+        read_slot(slot) for cell in cells for slot in list_claimed_slots(cell) if slot.name.startswith("r")
+    ]  # no warm-ups
     done = [slot.run for slot in repeats if slot.state is State.DONE and slot.run]
     if not done:
         raise ConfigError("the study has no run that is done", where=word, next=f"joulelab study run {word}")

@@ -38,7 +38,7 @@ Fate = Literal["", "again", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SlotEnd:
     """Hold a slot whose process has ended: what it told (None where it told nothing), and what else is known."""
 
     slot: Path
@@ -48,7 +48,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class SlotWait:
     """Tell that a slot waits, for its turn unless `what` says otherwise, and for whom or why, in words."""
 
     slot: Path
@@ -65,7 +65,7 @@ class Executor(Protocol):
         """Start a slot; returns at once. Raises JoulelabError."""
         ...
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> Sequence[Ended | Waits]:
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> Sequence[SlotEnd | SlotWait]:
         """Return the slots that have ended, waiting so long at most, or until a descriptor of `also` is readable.
 
         It may tell as well that one waits.
@@ -89,7 +89,7 @@ class Executor(Protocol):
         ...
 
 
-def names() -> list[str]:
+def list_executors() -> list[str]:
     """Return the names of the executors, joulelab's own first."""
     inside = [*(module.name for module in pkgutil.iter_modules(__path__)), *APPS]
     return inside + sorted({point.name for point in list_entry_points(GROUP)} - set(inside))
@@ -115,7 +115,7 @@ def require_hook(name: str, hook: str) -> Callable[..., Any]:
     return found
 
 
-def check(name: str, nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:
+def check_nodes(name: str, nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:
     """Let an executor look at its node types before anything runs; return its warnings. Raises JoulelabError."""
     own = {key: node for key, node in nodes.items() if node.executor == name}
     look = find_hook(name, "check")
@@ -123,8 +123,10 @@ def check(name: str, nodes: Mapping[str, NodeType], environ: Mapping[str, str]) 
 
 
 def _find_module(name: str) -> ModuleType:
-    if name not in names():
-        raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
+    if name not in list_executors():
+        raise ConfigError(
+            f"there is no executor {name!r}", where="study", why=f"there are {', '.join(list_executors())}"
+        )
     for point in (point for point in list_entry_points(GROUP) if point.name == name):
         try:
             module: ModuleType = point.load()

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from joulelab.core.errors import RecorderError
 from joulelab.study import remains
-from joulelab.study.executors import Ended, Waits
+from joulelab.study.executors import SlotEnd, SlotWait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,12 +41,12 @@ class _Running:
     killed: bool = False
 
 
-def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Local:  # noqa: ARG001
+def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> LocalExecutor:  # noqa: ARG001
     """Open it; it runs whatever there is."""
-    return Local(environ)
+    return LocalExecutor(environ)
 
 
-class Local:
+class LocalExecutor:
     """Start slots as processes; what they tell comes by files in memory: a full disk does not silence them."""
 
     at_once = 1
@@ -68,11 +68,11 @@ class Local:
             raise RecorderError("a slot's process cannot be started", where=str(slot), why=str(error)) from error
         self._running.append(_Running(slot, process, said, errors, os.pidfd_open(process.pid)))
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[SlotEnd | SlotWait]:
         """Return the slots that have ended or that wait for their turn, waiting so long at most."""
         with contextlib.suppress(InterruptedError):
             select.select([*(running.pidfd for running in self._running), *also], (), (), timeout_s)
-        news: list[Ended | Waits] = []
+        news: list[SlotEnd | SlotWait] = []
         for running in list(self._running):
             if running.process.poll() is None:
                 news += self._hear(running)
@@ -105,25 +105,25 @@ class Local:
             self._release(running)
         self._running.clear()
 
-    def _hear(self, running: _Running) -> list[Waits]:
+    def _hear(self, running: _Running) -> list[SlotWait]:
         """Return what a slot says while it runs."""
         # Read without a seek: the place in the file is the slot's, too.
         data = os.pread(running.said.fileno(), SAID_MOST, running.heard)
         whole = data[: data.rfind(b"\n") + 1]
         running.heard += len(whole)
         told = [_last_line(line) or {} for line in whole.splitlines()]
-        return [Waits(running.slot, str(each.get("for"))) for each in told if each.get("is") == "waits"]
+        return [SlotWait(running.slot, str(each.get("for"))) for each in told if each.get("is") == "waits"]
 
     def _press(self, running: _Running) -> None:
         """Kill what has not ended in its time: first the workload, so that its slot can put everything back."""
         waited = 0.0 if running.cancelled is None else time.monotonic() - running.cancelled
         if waited > self._grace_s and not running.killed:
             running.killed = True
-            remains.end(running.slot, 0.0)
+            remains.end_processes(running.slot, 0.0)
         elif waited > 3 * self._grace_s:
             running.process.kill()
 
-    def _bury(self, running: _Running) -> Ended:
+    def _bury(self, running: _Running) -> SlotEnd:
         running.said.seek(0)
         running.errors.seek(0)
         text = running.errors.read().decode(errors="replace").strip()
@@ -133,7 +133,7 @@ class Local:
         self._release(running)
         code = running.process.returncode
         ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return Ended(running.slot, told, f"{ending}: {text[-SAID_MOST:]}" if text else ending)
+        return SlotEnd(running.slot, told, f"{ending}: {text[-SAID_MOST:]}" if text else ending)
 
     def _release(self, running: _Running) -> None:
         running.said.close()

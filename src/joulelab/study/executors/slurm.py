@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused, StoreError
 from joulelab.store.safe_files import open_regular
-from joulelab.study.executors import Ended, Waits
+from joulelab.study.executors import SlotEnd, SlotWait
 from joulelab.study.folder import read_cell
-from joulelab.study.nodes import USUAL
+from joulelab.study.nodes import DEFAULT_OPTIONS
 from joulelab.study.slurm import sent
 from joulelab.study.slurm.check import check  # noqa: F401 - the lead asks the executor
 from joulelab.study.slurm.job_queue import JobQueue
-from joulelab.study.slurm.job_watch import Watch
-from joulelab.study.slurm.queued import going_on, in_order, is_stuck
+from joulelab.study.slurm.job_watch import JobWatch
+from joulelab.study.slurm.queued import is_stuck, list_open_tasks, sort_tasks
 from joulelab.study.slurm.sender import Sender
-from joulelab.study.slurm.task import FATES, Task, advice, names, said, write_job
+from joulelab.study.slurm.task import FATES, SlotTask, advise_on_silence, describe_task, list_names, write_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.study.nodes import NodeType
-    from joulelab.study.slurm.job_watch import Seen
-    from joulelab.study.slurm.sent import Sent
+    from joulelab.study.slurm.job_watch import TaskState
+    from joulelab.study.slurm.sent import SubmittedJob
 
 SUMMARY = "jobs of a cluster, by Slurm"
 # Slurm is asked again after so long, at first, at last, and at last while it does not answer.
@@ -40,25 +40,25 @@ MOST_CANCELS = 3
 VISIBLE_S = 60.0
 
 
-def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Slurm:
+def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> SlurmExecutor:
     """Open it for the node types of a study; jobs of an earlier driver are found again."""
-    return Slurm(JobQueue(environ), nodes, study.absolute())
+    return SlurmExecutor(JobQueue(environ), nodes, study.absolute())
 
 
-class Slurm:
+class SlurmExecutor:
     """Collect slots, send them as jobs, and tell what becomes of them. `now` is in s."""
 
     def __init__(
         self, jobs: JobQueue, nodes: Mapping[str, NodeType], study: Path, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._jobs, self._nodes, self._study, self._now = jobs, nodes, study, now
-        self._watch, self._sender = Watch(jobs, now), Sender(jobs, nodes, study)
+        self._watch, self._sender = JobWatch(jobs, now), Sender(jobs, nodes, study)
         self._collected: dict[Path, str] = {}  # slot to node type
-        self._followed: dict[Path, Task] = {}
-        self._earlier: dict[Path, Task] = {}  # sent by other drivers, not followed
-        self._claims: dict[str, Seen] = {}  # by the job's own number
-        self._news: list[Ended | Waits] = []
-        self._last: dict[Path, Ended] = {}
+        self._followed: dict[Path, SlotTask] = {}
+        self._earlier: dict[Path, SlotTask] = {}  # sent by other drivers, not followed
+        self._claims: dict[str, TaskState] = {}  # by the job's own number
+        self._news: list[SlotEnd | SlotWait] = []
+        self._last: dict[Path, SlotEnd] = {}
         self._said: set[str] = set()
         self._cluster: str | None = None
         self._pause_s, self._due, self._send_due = FIRST_S, 0.0, 0.0
@@ -74,7 +74,7 @@ class Slurm:
         self._collected[slot] = name
         self._send_due = 0.0
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[SlotEnd | SlotWait]:
         """Return the slots that have ended, or what is waited for. Raises ConfigError where sbatch refuses a job."""
         until = self._now() + timeout_s
         self._step()
@@ -92,7 +92,7 @@ class Slurm:
         A job that another driver sent, and that may still live, is left to it.
         """
         if self._collected.pop(slot, None) is not None:
-            self._news.append(Ended(slot, None, "it was not submitted", "cancelled"))
+            self._news.append(SlotEnd(slot, None, "it was not submitted", "cancelled"))
         elif slot in self._followed:
             task = self._followed[slot]
             keeper = self._sender.driver.keeper(task.sent)
@@ -102,7 +102,7 @@ class Slurm:
             task.cancels += 1
             self._soon()
         else:  # who cancels it has not heard that it ended
-            self._news.append(self._last.get(slot, Ended(slot, None, "there is no job for it", "cancelled")))
+            self._news.append(self._last.get(slot, SlotEnd(slot, None, "there is no job for it", "cancelled")))
 
     def is_over(self, claim: Mapping[str, Any]) -> bool | None:
         """Return whether the job of a claim has ended; asked once for all jobs of the study, then at polls."""
@@ -120,9 +120,9 @@ class Slurm:
         """Return the jobs of this study, as Slurm names them, that wait or run and are not followed here."""
         own = {task.name for task in self._followed.values()}
         try:
-            return [name for name in going_on(self._jobs, self._study) if name not in own]
+            return [name for name in list_open_tasks(self._jobs, self._study) if name not in own]
         except MeterError:  # as far as is known
-            return in_order(self._earlier_tasks())
+            return sort_tasks(self._earlier_tasks())
 
     def close(self) -> None:
         """Leave the jobs in the queue: the next driver finds them again."""
@@ -136,7 +136,7 @@ class Slurm:
         return bool(cluster) and str(cluster).lower() == (self._cluster or "").lower()
 
     def _room(self, node: str) -> int:
-        return int(self._nodes[node].options.get("at_once", USUAL["at_once"]))
+        return int(self._nodes[node].options.get("at_once", DEFAULT_OPTIONS["at_once"]))
 
     def _soon(self) -> None:
         self._pause_s, self._due = FIRST_S, 0.0
@@ -163,7 +163,7 @@ class Slurm:
         """Send the slots that there is room for; what cannot be sent now is tried again."""
         self._send_due = self._now() + LAST_S
         try:
-            with sent.locked(self._study) as lock:
+            with sent.lock_jobs(self._study) as lock:
                 self._learn()
                 self._find_lost()
                 for slot in [slot for slot in self._collected if slot in self._earlier]:
@@ -197,16 +197,16 @@ class Slurm:
             if self._sender.problem is not None:
                 raise self._sender.problem
 
-    def _follow(self, job: Sent) -> None:
+    def _follow(self, job: SubmittedJob) -> None:
         for index, slot in enumerate(job.slots):
             self._collected.pop(slot, None)
-            self._followed[slot] = Task(slot, job, index)
+            self._followed[slot] = SlotTask(slot, job, index)
 
     def _learn(self) -> None:
         """Read what other drivers have sent."""
         for job in self._sender.learn():
             for index, slot in enumerate(job.slots):
-                self._earlier[slot] = Task(slot, job, index, old=True)
+                self._earlier[slot] = SlotTask(slot, job, index, old=True)
 
     def _find_lost(self) -> None:
         """Find jobs whose numbers are not known; slots of those that were never submitted are sent anew."""
@@ -215,11 +215,11 @@ class Slurm:
             for task in [task for task in self._followed.values() if task.sent is job]:
                 self._again(task)
 
-    def _again(self, task: Task) -> None:
+    def _again(self, task: SlotTask) -> None:
         """Send a slot anew."""
         del self._followed[task.slot]
         if task.cancels:
-            self._news.append(Ended(task.slot, None, "it was not submitted", "cancelled"))
+            self._news.append(SlotEnd(task.slot, None, "it was not submitted", "cancelled"))
         else:
             self._collected[task.slot] = str(task.sent.data["node"])
             self._send_due = 0.0
@@ -242,10 +242,10 @@ class Slurm:
         for task in [task for task in self._followed.values() if task.cancels >= MOST_CANCELS]:
             self._leave(task, f"job {task.name} was left as it is")
 
-    def _leave(self, task: Task, words: str) -> None:
+    def _leave(self, task: SlotTask, words: str) -> None:
         """Follow a task no more; it goes on."""
         self._earlier[task.slot] = self._followed.pop(task.slot)
-        self._news.append(Ended(task.slot, None, words, "cancelled"))
+        self._news.append(SlotEnd(task.slot, None, words, "cancelled"))
 
     # Watching
 
@@ -263,12 +263,12 @@ class Slurm:
                 for line in whole.splitlines():
                     self._hear_line(task, line)
 
-    def _hear_line(self, task: Task, line: bytes) -> None:
+    def _hear_line(self, task: SlotTask, line: bytes) -> None:
         told: Any = None
         with contextlib.suppress(ValueError):
             told = json.loads(line)
         if isinstance(told, dict) and told.get("is") == "waits":
-            self._news.append(Waits(task.slot, str(told.get("for"))))
+            self._news.append(SlotWait(task.slot, str(told.get("for"))))
         else:
             task.told = self._now()
             self._pause_s, self._due = FIRST_S, min(self._due, self._now() + FIRST_S / 2)
@@ -300,12 +300,12 @@ class Slurm:
 
     def _look_for_lost(self) -> None:
         try:
-            with sent.locked(self._study):
+            with sent.lock_jobs(self._study):
                 self._find_lost()
         except MeterError as error:
             self._tell(SUBMITTING, error, next(iter(self._followed)))
 
-    def _take(self, task: Task, seen: Seen) -> None:
+    def _take(self, task: SlotTask, seen: TaskState) -> None:
         """Take what is known of a task."""
         if seen.over is False:
             task.old = False
@@ -314,8 +314,8 @@ class Slurm:
                 self._tell(QUEUED, f"job {task.name} does not start: {seen.state.reason}; {then}", task.slot)
         if not seen.over:
             return
-        told = sent.last_told(task.sent.out(task.index))
-        there = task.slot.name in names(task.slot.parent)
+        told = sent.read_answer(task.sent.out(task.index))
+        there = task.slot.name in list_names(task.slot.parent)
         if task.old and not there:
             self._close(task)
             self._again(task)  # it ended before this driver came
@@ -325,29 +325,29 @@ class Slurm:
         if seen.state.state == "COMPLETED" and missing and self._now() - task.ended < VISIBLE_S:
             return
         write_job(task.slot, seen)
-        fate, words = FATES.get(seen.state.state, ""), said(task, seen)
+        fate, words = FATES.get(seen.state.state, ""), describe_task(task, seen)
         if told is None and not fate:
-            words += f"; {advice(task, began=there)}"
+            words += f"; {advise_on_silence(task, began=there)}"
         if fate == "cancelled" and not task.cancels and self._sender.driver.was_ended(task):
             fate = "again"  # that driver was told to stop, this one was not
             words += "; another driver of the study cancelled it"
         del self._followed[task.slot]
         self._send_due = 0.0  # there is room for another
         self._close(task)
-        self._last[task.slot] = Ended(task.slot, told, words, fate)
+        self._last[task.slot] = SlotEnd(task.slot, told, words, fate)
         self._news.append(self._last[task.slot])
 
-    def _close(self, task: Task) -> None:
+    def _close(self, task: SlotTask) -> None:
         """Note that a job is over when nothing of it is watched any more."""
         watched = (*self._followed.values(), *self._earlier.values())
         if not any(other.sent is task.sent and other is not task for other in watched):
             with contextlib.suppress(StoreError):
                 task.sent.note(over=True)
 
-    def _earlier_tasks(self) -> dict[str, Task]:
+    def _earlier_tasks(self) -> dict[str, SlotTask]:
         return {task.name: task for task in self._earlier.values() if task.sent.job is not None}
 
-    def _take_earlier(self, seen: Mapping[str, Seen]) -> None:
+    def _take_earlier(self, seen: Mapping[str, TaskState]) -> None:
         """Take what is known of jobs of other drivers: for who asks by claims, and for their slots."""
         for name, task in self._earlier_tasks().items():
             found = seen.get(name)
@@ -364,4 +364,4 @@ class Slurm:
         """Tell once what is waited for."""
         if what not in self._said:
             self._said.add(what)
-            self._news.append(Waits(slot, str(why), what))
+            self._news.append(SlotWait(slot, str(why), what))

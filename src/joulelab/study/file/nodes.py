@@ -42,7 +42,7 @@ def make_nodes(
 def _make_node(name: str, keys: NodeKeys, folder: Path, mistakes: Mistakes) -> NodeType:
     given = {key: getattr(keys, key) for key in JOB if getattr(keys, key) is not None}
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
-    executor, known = keys.executor, executors.names()
+    executor, known = keys.executor, executors.list_executors()
     if executor is not None and executor not in known:
         what, then = f"there is no executor {executor!r}", suggest_name(executor, known)
         mistakes.add(("nodes", name, "executor"), what, next=then, code="config.wrong-value")

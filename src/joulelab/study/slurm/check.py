@@ -60,8 +60,8 @@ def _check_node(jobs: JobQueue, name: str, node: NodeType, partitions: Mapping[s
                 )
     with tempfile.TemporaryDirectory(prefix="joulelab-") as folder:
         script = Path(folder) / "script.sh"
-        script.write_text(options.script(node, Path(folder), "test"))
-        jobs.test_options([*options.words(node), str(script)], where)
+        script.write_text(options.make_script(node, Path(folder), "test"))
+        jobs.test_options([*options.list_sbatch_options(node), str(script)], where)
     notes = []
     if not node.options.get("exclusive", True):
         notes.append(f"{where}: not exclusive: other jobs on its nodes are in what is measured there")
@@ -74,7 +74,7 @@ def _check_time(where: str, node: NodeType, partition: str, shown: Mapping[str, 
     limit = _seconds(shown.get("MaxTime", ""))
     wanted = node.options.get("time")
     if limit is not None and isinstance(wanted, (int, float)) and wanted > limit:
-        what = f"the time {options.clock(wanted)} is more than the partition allows"
+        what = f"the time {options.format_time_limit(wanted)} is more than the partition allows"
         raise ConfigError(what, where=where, why=f"MaxTime of {partition} is {shown['MaxTime']}", next="give less time")
 
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import StoreError
 from joulelab.core.process_identity import identify_process
 from joulelab.store.documents import read_json
-from joulelab.study.slots import is_gone
+from joulelab.study.slots import is_claim_stale
 from joulelab.study.slurm.sent import FILE, FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from joulelab.study.slurm.sent import Sent
-    from joulelab.study.slurm.task import Task
+    from joulelab.study.slurm.sent import SubmittedJob
+    from joulelab.study.slurm.task import SlotTask
 
 DRIVER, ENDED, LOCK = "driver", "ended", "lock"
 
 
-class Sending:
+class JobDriver:
     """Be the driver that this process is, for the jobs of a study.
 
     Its lock is held as long as it lives: who cannot see its process, from another container, sees that.
@@ -44,7 +44,7 @@ class Sending:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return {DRIVER: dict(self._own)}
 
-    def other(self, job: Sent) -> dict[str, Any] | None:
+    def other(self, job: SubmittedJob) -> dict[str, Any] | None:
         """Return the driver that sent a job, None where it is this one or not known."""
         driver = job.data.get(DRIVER)
         if not isinstance(driver, dict):
@@ -52,20 +52,20 @@ class Sending:
         same = all(driver.get(key) == self._own[key] for key in ("pid", "ticks", "boot", "space"))
         return None if same else driver
 
-    def keeper(self, job: Sent) -> str:
+    def keeper(self, job: SubmittedJob) -> str:
         """Return in words the other driver whose job it is, empty where there is none that may still live."""
         driver = self.other(job)
-        if driver is None or is_gone(driver, self._folder / str(driver.get(LOCK))):
+        if driver is None or is_claim_stale(driver, self._folder / str(driver.get(LOCK))):
             return ""
         return f"process {driver.get('pid')} on {driver.get('host')}"
 
-    def note_end(self, tasks: Iterable[Task]) -> None:
+    def note_end(self, tasks: Iterable[SlotTask]) -> None:
         """Write down which tasks this driver is about to cancel: for other drivers they are still to be run."""
         for task in tasks:
             with contextlib.suppress(StoreError):
                 task.sent.note(**{ENDED: sorted({*task.sent.data.get(ENDED, ()), task.index})})
 
-    def was_ended(self, task: Task) -> bool:
+    def was_ended(self, task: SlotTask) -> bool:
         """Return whether the other driver that sent a task cancelled it as it was told to stop."""
         if self.other(task.sent) is None:
             return False

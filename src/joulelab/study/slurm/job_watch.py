@@ -31,14 +31,14 @@ EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TaskState:
     """Hold what is known of a task; `over` is None where that is not known now."""
 
     state: JobState
     over: bool | None
 
 
-class Watch:
+class JobWatch:
     """Ask for jobs; `problem` says in words what did not answer the last time, empty where all did."""
 
     def __init__(self, jobs: JobQueue, now: Callable[[], float] = time.monotonic) -> None:
@@ -48,7 +48,7 @@ class Watch:
         self._since: dict[tuple[str, str], float] = {}
         self.problem = ""
 
-    def ask(self, tasks: Iterable[str], ending: Iterable[str] = ()) -> dict[str, Seen]:
+    def ask(self, tasks: Iterable[str], ending: Iterable[str] = ()) -> dict[str, TaskState]:
         """Return what is known of each task (12, 12_3), or of a job by its own number.
 
         The controller is asked for the tasks in `ending` each time: the database may still have them as waiting.
@@ -65,9 +65,9 @@ class Watch:
         found = {}
         for task, row in rows.items():
             if task not in unclear and row is not None:
-                found[task] = Seen(row, over=False)
+                found[task] = TaskState(row, over=False)
             elif queue is None:
-                found[task] = Seen(row or JobState(task, "", UNKNOWN), over=None)
+                found[task] = TaskState(row or JobState(task, "", UNKNOWN), over=None)
             else:
                 waits = row is not None and row.state == PENDING  # then only the controller can say that it is gone
                 others = queue if waits else (*(database or {}), *queue)
@@ -77,7 +77,7 @@ class Watch:
                     self._forget(task)
         return found
 
-    def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool, known: bool) -> Seen:
+    def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool, known: bool) -> TaskState:
         """Decide by both answers; `told` is whether the database answered, if there is one.
 
         `known` is whether its array is known of a task that did not start.
@@ -85,21 +85,21 @@ class Watch:
         ended = row if row is not None and row.is_final else None
         if queued is None:
             if ended is not None:
-                return Seen(ended, over=True)
+                return TaskState(ended, over=True)
             # The controller knows it no more. Who has no database, and asks too late, knows only that; but of an array
             # with a database a task is not among the others only if it was cancelled while it waited.
             gone = known and "_" in task and self._database
             patient = self._database and (not told or self._waited(task, "lost") < (SETTLE_S if gone else LOST_S))
             state = JobState(task, "" if row is None else row.raw, CANCELLED if gone else UNKNOWN)
-            return Seen(state, over=None if patient else True)
+            return TaskState(state, over=None if patient else True)
         if not queued.is_final:
             if queued.state == COMPLETING and self._waited(task, COMPLETING) > COMPLETING_S:
-                return Seen(ended or queued, over=True)
-            return Seen(queued, over=False)
+                return TaskState(ended or queued, over=True)
+            return TaskState(queued, over=False)
         if ended is not None:
-            return Seen(replace(ended, state=queued.state, reason=queued.reason), over=True)
+            return TaskState(replace(ended, state=queued.state, reason=queued.reason), over=True)
         patient = self._database and told and self._waited(task, "settle") < SETTLE_S
-        return Seen(queued, over=None if patient else True)
+        return TaskState(queued, over=None if patient else True)
 
     def _waited(self, task: str, what: str) -> float:
         return self._now() - self._since.setdefault((task, what), self._now())
@@ -110,7 +110,7 @@ class Watch:
 
     def _accounted(self, tasks: list[str]) -> dict[str, JobState] | None:
         try:
-            return by_name(self._jobs.read_accounted(_numbers(tasks)))
+            return index_jobs(self._jobs.read_accounted(_numbers(tasks)))
         except Unavailable as error:
             if "accounting" in error.what:
                 self._database = False
@@ -122,13 +122,13 @@ class Watch:
 
     def _queued(self, tasks: list[str]) -> dict[str, JobState] | None:
         try:
-            return by_name(self._jobs.read_queued(_numbers(tasks)))
+            return index_jobs(self._jobs.read_queued(_numbers(tasks)))
         except MeterError as error:
             self.problem = str(error)
             return None
 
 
-def by_name(rows: Iterable[JobState]) -> dict[str, JobState]:
+def index_jobs(rows: Iterable[JobState]) -> dict[str, JobState]:
     """Return rows by task and by number; tasks that wait are one row, `12_[4-7]`, and told apart here."""
     found: dict[str, JobState] = {}
     numbers: dict[str, JobState] = {}

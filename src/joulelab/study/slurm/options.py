@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.study.nodes import USUAL
+from joulelab.study.nodes import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,20 +40,20 @@ exec {python} -P -W ignore -m joulelab.study.slot "$study/$slot" 1>&3 3>&-
 """
 
 
-def words(node: NodeType) -> list[str]:
+def list_sbatch_options(node: NodeType) -> list[str]:
     """Return sbatch's options for a node type; words of the study file come last, and so count."""
-    given: Mapping[str, Any] = {**USUAL, **node.options}
+    given: Mapping[str, Any] = {**DEFAULT_OPTIONS, **node.options}
     found = [f"{option}={given[key]}" for key, option in PLAIN.items() if given.get(key) is not None]
     if given.get("gpus"):
         found.append(f"--gres=gpu:{given['gpus']}")
     if given.get("time") is not None:
-        found.append(f"--time={clock(given['time'])}")
+        found.append(f"--time={format_time_limit(given['time'])}")
     if given["exclusive"]:
         found.append("--exclusive")
     return [*found, *(str(word) for word in given.get("options") or ())]
 
 
-def clock(time: float | str) -> str:
+def format_time_limit(time: float | str) -> str:
     """Return s as Slurm takes them, rounded up: hours:minutes:seconds."""
     if isinstance(time, str):
         return time
@@ -61,12 +61,12 @@ def clock(time: float | str) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
-def script(node: NodeType, study: Path, token: str) -> str:
+def make_script(node: NodeType, study: Path, token: str) -> str:
     """Return the script of a job."""
     setup = "\n".join(str(line) for line in node.options.get("setup") or ())
     return SCRIPT.format(setup=setup, study=shlex.quote(str(study)), token=token, python=shlex.quote(sys.executable))
 
 
-def escaped(file: Path) -> str:
+def escape_percent(file: Path) -> str:
     """Return a file's name as sbatch takes it, which replaces what follows a %."""
     return str(file).replace("%", "%%")

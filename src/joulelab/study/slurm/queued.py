@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError
 from joulelab.study.slurm.job_queue import JobQueue
-from joulelab.study.slurm.job_watch import COMPLETING, by_name
-from joulelab.study.slurm.sent import read_sent
+from joulelab.study.slurm.job_watch import COMPLETING, index_jobs
+from joulelab.study.slurm.sent import read_open_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,29 +25,29 @@ _STUCK = re.compile(
 )
 
 
-def queued(study: Path, environ: Mapping[str, str]) -> dict[Path, str]:
+def list_queued_slots(study: Path, environ: Mapping[str, str]) -> dict[Path, str]:
     """Return the slots whose jobs wait or run, with number and state: `5_3 PENDING`; nothing where Slurm is silent."""
     try:
-        found = in_queue(JobQueue(environ, timeout_s=ANSWER_S), study)
+        found = read_queue(JobQueue(environ, timeout_s=ANSWER_S), study)
     except JoulelabError:
         return {}
     return {slot: f"{name} {_state(state)}" for slot, (name, state) in found.items()}
 
 
-def in_queue(jobs: JobQueue, study: Path) -> dict[Path, tuple[str, JobState]]:
+def read_queue(jobs: JobQueue, study: Path) -> dict[Path, tuple[str, JobState]]:
     """Return the slots whose jobs wait or run, with their tasks. Raises MeterError."""
-    sent = [job for job in read_sent(study, {}) if job.job is not None]
-    rows = by_name(jobs.read_queued([str(job.job) for job in sent])) if sent else {}
+    sent = [job for job in read_open_jobs(study, {}) if job.job is not None]
+    rows = index_jobs(jobs.read_queued([str(job.job) for job in sent])) if sent else {}
     tasks = {slot: job.task(index) for job in sent for index, slot in enumerate(job.slots)}
     return {slot: (name, rows[name]) for slot, name in tasks.items() if name in rows and not rows[name].is_final}
 
 
-def going_on(jobs: JobQueue, study: Path) -> list[str]:
+def list_open_tasks(jobs: JobQueue, study: Path) -> list[str]:
     """Return the tasks that wait or run, in order. Raises MeterError."""
-    return in_order(name for name, state in in_queue(jobs, study).values() if state.state != COMPLETING)
+    return sort_tasks(name for name, state in read_queue(jobs, study).values() if state.state != COMPLETING)
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def sort_tasks(names: Iterable[str]) -> list[str]:
     """Return tasks by their numbers."""
     return sorted(set(names), key=lambda name: [int(part) for part in name.split("_")])
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.study.slurm import options, sent
-from joulelab.study.slurm.driver import Sending
+from joulelab.study.slurm.driver import JobDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from joulelab.study.nodes import NodeType
     from joulelab.study.slurm.job_queue import JobQueue
-    from joulelab.study.slurm.sent import Sent
+    from joulelab.study.slurm.sent import SubmittedJob
 
 
 class Sender:
@@ -22,8 +22,8 @@ class Sender:
 
     def __init__(self, jobs: JobQueue, nodes: Mapping[str, NodeType], study: Path) -> None:
         self._jobs, self._nodes, self._study = jobs, nodes, study
-        self.driver = Sending(study)
-        self._known: dict[str, Sent] = {}  # by token
+        self.driver = JobDriver(study)
+        self._known: dict[str, SubmittedJob] = {}  # by token
         self._largest: int | None = None
         self.problem: ReadFailed | None = None
 
@@ -34,20 +34,20 @@ class Sender:
             self._largest = max(int(text), 1) if text.isdecimal() else 1
         return self._largest
 
-    def send(self, node: str, slots: Sequence[Path], lock: int) -> Sent:
+    def send(self, node: str, slots: Sequence[Path], lock: int) -> SubmittedJob:
         """Send slots of a node type as one job; sbatch inherits the lock: who has it knows that none is under way.
 
         The job has no number where it is not known whether it was submitted. Raises ConfigError, StoreError.
         """
         kind = self._nodes[node]
-        words = options.words(kind)
+        words = options.list_sbatch_options(kind)
         about = {"node": node, "options": dict(kind.options), "words": words, **self.driver.about()}
-        job = sent.prepare(self._study, slots, about)
+        job = sent.prepare_job(self._study, slots, about)
         self._known[job.folder.name] = job
-        script = job.write_script(options.script(kind, self._study, job.folder.name))
+        script = job.write_script(options.make_script(kind, self._study, job.folder.name))
         mark = "%a" if len(slots) > 1 else "0"
         whole = [f"--job-name={job.name}", "--open-mode=append", "--export=ALL", *words]
-        whole += [f"--{key}={options.escaped(job.folder / key[:3])}.{mark}" for key in ("output", "error")]
+        whole += [f"--{key}={options.escape_percent(job.folder / key[:3])}.{mark}" for key in ("output", "error")]
         whole += [f"--array=0-{len(slots) - 1}"] if len(slots) > 1 else []
         self.problem = None
         try:
@@ -59,13 +59,13 @@ class Sender:
             raise
         return job
 
-    def learn(self) -> list[Sent]:
+    def learn(self) -> list[SubmittedJob]:
         """Return what other drivers have sent since."""
-        new = sent.read_sent(self._study, self._known)
+        new = sent.read_open_jobs(self._study, self._known)
         self._known |= {job.folder.name: job for job in new}
         return new
 
-    def find_lost(self) -> list[Sent]:
+    def find_lost(self) -> list[SubmittedJob]:
         """Find jobs by name whose numbers nobody could write down; return those that were never submitted.
 
         Raises MeterError.

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 FOLDER, FILE, SLOTS, SCRIPT = "jobs", "job.json", "slots.txt", "script.sh"
-TOLD_MOST = 64 * 1024
+MOST_ANSWER = 64 * 1024
 
 
 @dataclass(slots=True)
-class Sent:
+class SubmittedJob:
     """Hold a job or an array of jobs: a task for each slot. `job` is None while its number is not known."""
 
     folder: Path
@@ -80,7 +80,7 @@ class Sent:
 
 
 @contextlib.contextmanager
-def locked(study: Path) -> Iterator[int]:
+def lock_jobs(study: Path) -> Iterator[int]:
     """Hold the lock on the jobs of a study: who submits has it, and sbatch inherits it. Raises StoreError."""
     folder = study / FOLDER
     try:
@@ -96,7 +96,7 @@ def locked(study: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def prepare(study: Path, slots: Sequence[Path], about: Mapping[str, Any]) -> Sent:
+def prepare_job(study: Path, slots: Sequence[Path], about: Mapping[str, Any]) -> SubmittedJob:
     """Make the folder of a job that will be submitted. Raises StoreError."""
     now = read_clock_pair().utc_ns
     stamp = dt.datetime.fromtimestamp(now // NS, dt.UTC).strftime("%Y%m%d-%H%M%S")
@@ -109,12 +109,12 @@ def prepare(study: Path, slots: Sequence[Path], about: Mapping[str, Any]) -> Sen
         replace_file(folder / SLOTS, names.encode(errors="surrogateescape"), sync=False)
     except OSError as error:
         raise StoreError("cannot keep a job", where=str(folder), why=error.strerror) from error
-    sent = Sent(folder, tuple(slots), data)
+    sent = SubmittedJob(folder, tuple(slots), data)
     sent.note()
     return sent
 
 
-def read_sent(study: Path, known: Mapping[str, Sent]) -> list[Sent]:
+def read_open_jobs(study: Path, known: Mapping[str, SubmittedJob]) -> list[SubmittedJob]:
     """Return the jobs that are not over and not known yet, the oldest first; one that cannot be read is left out."""
     found = []
     with contextlib.suppress(OSError):
@@ -126,15 +126,15 @@ def read_sent(study: Path, known: Mapping[str, Sent]) -> list[Sent]:
                 if data.get("over"):
                     continue
                 slots = tuple(study / line for line in read_regular(folder / SLOTS).decode().splitlines())
-                sent = Sent(folder, slots, data)
+                sent = SubmittedJob(folder, slots, data)
                 if sent.name and sent.utc_ns:
                     found.append(sent)
     return found
 
 
-def last_told(file: Path) -> dict[str, Any] | None:
+def read_answer(file: Path) -> dict[str, Any] | None:
     """Return the last that a slot told, None where that was not its end."""
-    for line in reversed(_tail(file, TOLD_MOST).splitlines()):
+    for line in reversed(_tail(file, MOST_ANSWER).splitlines()):
         with contextlib.suppress(ValueError):
             told = json.loads(line)
             if isinstance(told, dict) and "is" in told:
@@ -142,7 +142,7 @@ def last_told(file: Path) -> dict[str, Any] | None:
     return None
 
 
-def tail_text(file: Path, most: int) -> str:
+def read_tail(file: Path, most: int) -> str:
     """Return the end of a text."""
     return _tail(file, most).decode(errors="replace").strip()
 

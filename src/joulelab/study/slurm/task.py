@@ -11,16 +11,16 @@ from joulelab.store.documents import read_json
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.slots import CLAIM, JOB
 from joulelab.study.slurm.job_watch import UNKNOWN
-from joulelab.study.slurm.sent import tail_text
+from joulelab.study.slurm.sent import read_tail
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.study.executors import Fate
-    from joulelab.study.slurm.job_watch import Seen
-    from joulelab.study.slurm.sent import Sent
+    from joulelab.study.slurm.job_watch import TaskState
+    from joulelab.study.slurm.sent import SubmittedJob
 
-SAID_MOST = 2000
+MOST_ERRORS = 2000
 # What a job's condition means for its slot; after the others its folder tells.
 FATES: dict[str, Fate] = {
     "NODE_FAIL": "again",
@@ -36,11 +36,11 @@ FATES: dict[str, Fate] = {
 
 
 @dataclass(slots=True)
-class Task:
+class SlotTask:
     """Hold a slot's task. `old` until it is known whether one that an earlier driver sent has ended."""
 
     slot: Path
-    sent: Sent
+    sent: SubmittedJob
     index: int
     old: bool = False
     heard: int = 0
@@ -55,17 +55,17 @@ class Task:
         return self.sent.task(self.index)
 
 
-def write_job(slot: Path, seen: Seen) -> None:
+def write_job(slot: Path, seen: TaskState) -> None:
     """Write down in a slot what became of its job, if the slot is of that job."""
     state = seen.state
     with contextlib.suppress(StoreError):
         if read_json(slot / CLAIM).get("job") not in (state.raw, None) and state.raw:
             return
         data = {"job": state.job, "raw": state.raw, "state": state.state, "exit_code": state.exit_code}
-        write_json_atomic(slot / JOB, {**data, "nodes": state.nodes, "why": why(seen)})
+        write_json_atomic(slot / JOB, {**data, "nodes": state.nodes, "why": describe_end(seen)})
 
 
-def why(seen: Seen) -> str:
+def describe_end(seen: TaskState) -> str:
     """Return in words how a job ended."""
     state = seen.state
     if state.state == UNKNOWN:
@@ -75,13 +75,13 @@ def why(seen: Seen) -> str:
     return f"ended as {state.state}{reason}{code}" + (f" on {state.nodes}" if state.nodes else "")
 
 
-def said(task: Task, seen: Seen) -> str:
+def describe_task(task: SlotTask, seen: TaskState) -> str:
     """Return in words how a task ended, with the last that it wrote."""
-    text = tail_text(task.sent.err(task.index), SAID_MOST)
-    return f"job {task.name} {why(seen)}" + (f": {text}" if text else "")
+    text = read_tail(task.sent.err(task.index), MOST_ERRORS)
+    return f"job {task.name} {describe_end(seen)}" + (f": {text}" if text else "")
 
 
-def advice(task: Task, *, began: bool) -> str:
+def advise_on_silence(task: SlotTask, *, began: bool) -> str:
     """Return what to look at where a task told nothing though nothing from outside ended it."""
     err = task.sent.err(task.index)
     if not err.exists():
@@ -92,7 +92,7 @@ def advice(task: Task, *, began: bool) -> str:
     return f"it ended before its slot began, and {err} is empty; {look}; its script is {task.sent.script}"
 
 
-def names(folder: Path) -> set[str]:
+def list_names(folder: Path) -> set[str]:
     """Return the names in a folder; to list it asks the file server, to look for one name may not."""
     try:
         return {file.name for file in folder.iterdir()}

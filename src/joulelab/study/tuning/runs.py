@@ -10,8 +10,8 @@ from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
 from joulelab.study import matrix
 from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
-from joulelab.study.results import gather
-from joulelab.study.slots import State, look, slots_of
+from joulelab.study.results import gather_results
+from joulelab.study.slots import State, list_claimed_slots, read_slot
 from joulelab.study.trial import load_trial
 from joulelab.study.tuning.judged import judge
 from joulelab.study.tuning.search import Choice, Search
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goals import Goal
     from joulelab.analysis.study_cells import Cell, Trial
-    from joulelab.study.drive import Told
+    from joulelab.study.drive import SlotEvent
     from joulelab.study.executors import Executor
     from joulelab.study.matrix import PlannedCell, Workload
-    from joulelab.study.stopping import Stop
+    from joulelab.study.stopping import StopRequest
     from joulelab.study.trial import SlotTrial
     from joulelab.study.tuning.grid import Grid
 
@@ -65,7 +65,7 @@ def open_plan(
 
     `given` are settings that were asked for; others stay as they are. Raises ConfigError, StoreError.
     """
-    planned = matrix.cells(workload, [matrix.Knob("cap", tuple(grid.values.values()))])
+    planned = matrix.make_cells(workload, [matrix.Knob("cap", tuple(grid.values.values()))])
     cells = dict(zip(grid.values, planned, strict=True))
     before = open_study(folder).data if (folder / "study.json").is_file() else {}
     settings = Settings.from_json({**before.get("settings", {}), **given})
@@ -114,7 +114,7 @@ class Tuning:
         goal: Goal,
         *,
         executor: Executor,
-        tell: Callable[[Told], None],
+        tell: Callable[[SlotEvent], None],
         say: Callable[[str], None],
         trials: int | None = None,
         repeat_max: int = REPEAT_MAX,
@@ -137,7 +137,7 @@ class Tuning:
         self._notes: list[str] = []
         self.stopped_by: int | None = None
 
-    def run(self, stop: Stop) -> None:
+    def run(self, stop: StopRequest) -> None:
         """Try caps until the search has enough, or a signal says so. Raises JoulelabError where nothing can be run.
 
         What was run before is taken in the order in which the search asks for it, so that it goes on as it went; what
@@ -150,7 +150,7 @@ class Tuning:
             if self._unheld and not self._caps_work():
                 self._not_enforced()
 
-    def _search_on(self, stop: Stop) -> None:
+    def _search_on(self, stop: StopRequest) -> None:
         while self.stopped_by is None and not self._problem and (cap := self._search.next()) is not None:
             if len(self._told.get(cap, ())) >= self._repeat_max:
                 self._notes.append(f"{self._grid.shown[cap]} would be tried more often than --repeat-max allows")
@@ -184,11 +184,11 @@ class Tuning:
         known = {trial.run for trial in (*self._told.get(cap, ()), *self._unheld.get(cap, ()))}
         return [trial for trial in self._trials(cap) if trial.run not in known]
 
-    def _run_one(self, cap: float, stop: Stop) -> list[Trial]:
+    def _run_one(self, cap: float, stop: StopRequest) -> list[Trial]:
         """Run the next slot of a cap; none where it failed. Raises JoulelabError."""
         cell = self._cells[cap]
         repeat = 1
-        while look(self._study.slot(cell.key, repeat)).state is State.DONE:
+        while read_slot(self._study.slot(cell.key, repeat)).state is State.DONE:
             repeat += 1
         outcome = Driver(self._study, {cell.key: cell}, repeat, self._executor, self._tell, retry=self._retry).run(stop)
         self._check(outcome)
@@ -242,8 +242,8 @@ class Tuning:
         return energy / sum(t.time_s for t in found) if found else 0.0
 
     def _slots(self) -> list[SlotTrial]:
-        folders = [folder for key in self._caps for folder in slots_of(self._study.folder / "cells" / key)]
-        return [load_trial(slot) for slot in map(look, folders) if slot.state is State.DONE]
+        folders = [folder for key in self._caps for folder in list_claimed_slots(self._study.folder / "cells" / key)]
+        return [load_trial(slot) for slot in map(read_slot, folders) if slot.state is State.DONE]
 
     def _drop(self, cap: float) -> None:
         """Search on without a cap; what is known of it is shown."""
@@ -318,7 +318,7 @@ class Tuning:
         )
 
     def _gathered(self) -> list[Cell]:
-        return gather(self._study, scope=self._scope, work=self._work, planned=[*self._caps]).cells
+        return gather_results(self._study, scope=self._scope, work=self._work, planned=[*self._caps]).cells
 
     def _work_per_run(self, kind: str) -> float:
         """Return the work of one run under the reference: energies and times are of a unit of it."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from joulelab.study.drive import Told
+    from joulelab.study.drive import SlotEvent
     from joulelab.study.folder import Plan, Study
     from joulelab.twin.nodefile import Description
 
@@ -29,7 +29,7 @@ def run_twin_study(
     folder: Path,
     *,
     seed: int | None = None,
-    tell: Callable[[Told], Any] | None = None,
+    tell: Callable[[SlotEvent], Any] | None = None,
 ) -> Study:
     """Run a study file on twins into a study's folder, or go on with it; return the study.
 
@@ -44,19 +44,19 @@ def run_twin_study(
 
 
 def run_plan(
-    plan: Plan, name: str, folder: Path, *, seed: int | None = None, tell: Callable[[Told], Any] | None = None
+    plan: Plan, name: str, folder: Path, *, seed: int | None = None, tell: Callable[[SlotEvent], Any] | None = None
 ) -> Study:
     """Run a plan whose node types are all twins. Raises as `run_twin_study` does."""
     from joulelab.study.check import check_plan
     from joulelab.study.drive import Driver
     from joulelab.study.folder import join_study
-    from joulelab.study.stopping import Stop
+    from joulelab.study.stopping import StopRequest
     from joulelab.twin.executor import TwinExecutor
 
     check_plan(plan, os.environ)
     study = join_study(folder.absolute(), name, plan, seed)
     cells = {cell.key: cell for cell in plan.cells}
-    with closing(TwinExecutor(os.environ)) as executor, Stop() as stop:
+    with closing(TwinExecutor(os.environ)) as executor, StopRequest() as stop:
         driver = Driver(study, cells, plan.repeats, executor, tell or _ignore, warmup=plan.warmup, retry=True)
         outcome = driver.run(stop)
     if outcome.error is not None:
@@ -66,5 +66,5 @@ def run_plan(
     return study
 
 
-def _ignore(_: Told) -> None:
+def _ignore(_: SlotEvent) -> None:
     """Say nothing."""

@@ -34,7 +34,7 @@ from joulelab.instruments.snmp.plan import MAIN, Planner
 from joulelab.instruments.snmp.settings import read_settings as read_snmp_settings
 from joulelab.instruments.snmp.tables import find_maker
 from joulelab.store.run_folder import write_json_atomic
-from joulelab.study.accounting import fill_in
+from joulelab.study.accounting import attach_accounting
 from joulelab.study.slots import JOB, Slot, State
 from joulelab.twin import readings
 from joulelab.twin.flaws import PanelFlaws, draw_normal
@@ -545,7 +545,9 @@ def add_accounting(folder: Path, run: Path, job: str, bench: Bench, meter: tuple
     row = _AccountedJob(job, bench, name, mounted)
     write_json_atomic(folder / JOB, {"job": job, "state": "COMPLETED", "why": "", "exit_code": "0:0"}, sync=False)
     slot = Slot(folder, State.DONE, run, claim={"job": job})
-    return fill_in([slot], {}, slurm=SlurmClient(run=row.answer, where="twin"), now=lambda: row.end_ns + LATER_NS)
+    return attach_accounting(
+        [slot], {}, slurm=SlurmClient(run=row.answer, where="twin"), now=lambda: row.end_ns + LATER_NS
+    )
 
 
 def count_energy_j(bench: Bench, name: str, mounted: MountedMeter, start_ns: int, end_ns: int) -> int:

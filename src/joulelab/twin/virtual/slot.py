@@ -36,10 +36,10 @@ from joulelab.store.journal import list_columns, make_journal_path, pack_header
 from joulelab.store.run_folder import create_run, end_run, find_host_dir, write_json_atomic
 from joulelab.store.run_reader import open_run
 from joulelab.store.safe_files import replace_file
-from joulelab.study.devices import Used
+from joulelab.study.devices import UsedGpus
 from joulelab.study.folder import open_study, read_cell
-from joulelab.study.slot import describe, labels_of
-from joulelab.study.slots import NOTES, claimed
+from joulelab.study.slot import describe_error, make_labels
+from joulelab.study.slots import NOTES, claim_slot
 from joulelab.twin import power_curves
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual.cells import find_model, make_request, read_description
@@ -242,7 +242,7 @@ def run_slot(folder: Path) -> dict[str, Any]:
     accounted = find_accounting(meters)
     job = {"job": make_job_number(study.name, cell.key, folder.name)} if accounted else {}
     claim = {"study": study.name, "cell": cell.key, "twin": node.options.get("twin"), **job}
-    with claimed(folder, claim, sync=False) as got:
+    with claim_slot(folder, claim, sync=False) as got:
         if not got:
             return {"is": "taken"}
         setting = _SlotSetting(study, cell, node, described, settings, meters)
@@ -300,12 +300,12 @@ def _measure_slot(of: _SlotSetting, folder: Path) -> tuple[Path, Bench, dict[str
     bench = _make_bench(of, folder.name)
     used = tuple(f"gpu:{gpu}" for gpu in bench.ask.gpus)
     idle = tuple(f"gpu:{gpu}" for gpu in range(len(of.described.node.gpus)) if gpu not in bench.ask.gpus)
-    shown = Used(of.node.name, of.node.uses, used, idle)
+    shown = UsedGpus(of.node.name, of.node.uses, used, idle)
     notes = {"settings": of.settings.to_json(), **shown.to_json(), "cooled": {}}
     options = of.node.options
     about = RunDescription(
         name=of.study.name,
-        labels=labels_of(of.study, of.cell, folder),
+        labels=make_labels(of.study, of.cell, folder),
         command=[*of.cell.argv()],
         host=of.described.node.name,
         twin={
@@ -363,7 +363,7 @@ def answer_slot(folder: Path) -> dict[str, Any]:
     try:
         return run_slot(folder)
     except JoulelabError as error:
-        return {"is": "error", "error": describe(error)}
+        return {"is": "error", "error": describe_error(error)}
     except OSError as error:
         plain = {"what": "the slot cannot be run", "where": str(folder), "why": str(error), "next": "mend that"}
         return {"is": "error", "error": {"kind": "StoreError", **plain}}

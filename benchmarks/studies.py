@@ -25,7 +25,7 @@ import numpy as np
 from joulelab.analysis.results_file import HEAD_FILE, RESULT_FILE, load_result, write_result
 from joulelab.core.process_identity import identify_process
 from joulelab.study.folder import Plan, Settings, Study, join_study
-from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.matrix import Knob, Workload, make_cells
 from joulelab.study.slots import CLAIM, NOTES
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def plans(ground: Ground, count: int) -> None:
 def make_plan(folder: Path, name: str, side: int) -> Study:
     """Make the folder of a study of side x side cells."""
     knobs = [Knob.parse(knob, f"1:{side}:1") for knob in ("batch", "rate")]
-    made = cells(Workload(COMMAND), knobs, 3)
+    made = make_cells(Workload(COMMAND), knobs, 3)
     plan = Plan(made, 3, settings=Settings(), goals=("energy", "edp"), reference={"batch": 1, "rate": 1})
     return join_study(folder / name, name, plan, 7)
 

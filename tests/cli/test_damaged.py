@@ -15,7 +15,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.dashboard.run_entries import Place, full_entry, quick_entry
 from joulelab.report.comparison import compare_runs
 from joulelab.report.page.run_page import make_run_report
-from joulelab.study.trial import from_result
+from joulelab.study.trial import make_trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +167,7 @@ def test_such_a_run_is_compared_with_nothing(run: Path, runs: Path) -> None:
     truncate(run / POWER)
     told = compare_runs(whole, load_result(run))
     assert told.find_figure("energy") is None
-    assert from_result(load_result(run)).energy() is None  # a slot of a study
+    assert make_trial(load_result(run)).energy() is None  # a slot of a study
 
 
 def test_samples_that_are_left_out_of_a_query_are_named(call: Call, run: Path) -> None:

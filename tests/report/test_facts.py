@@ -18,7 +18,7 @@ from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
 from joulelab.report.run_tables import choose_work_kinds, lay_out_run
 from joulelab.report.terminal import write_blocks
 from joulelab.store.run_query import run_query
-from joulelab.study.trial import from_result
+from joulelab.study.trial import make_trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ def test_steps_together_are_seen_as_well_as_what_they_are_in(runs: Path) -> None
 
 
 def test_studies_keep_facts_and_leave_steps_out_of_phases(runs: Path) -> None:
-    kept = from_result(load_result(make_run(runs, marks=[*stepped(2, 3), told(**FACTS, loss=float("inf"))])))
+    kept = make_trial(load_result(make_run(runs, marks=[*stepped(2, 3), told(**FACTS, loss=float("inf"))])))
     assert set(kept.phases) == {"train", "epoch"}
     assert kept.work["steps"] == 6.0
     assert kept.facts == {**FACTS, "loss": "inf"}

@@ -26,7 +26,7 @@ from joulelab.core.process_identity import identify_process
 from joulelab.core.quantity import Quantity
 from joulelab.store.run_folder import create_run, end_run, list_runs, write_json_atomic
 from joulelab.study.folder import Plan, Settings, Study, join_study
-from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.matrix import Knob, Workload, make_cells
 from joulelab.study.slots import CLAIM, STOPPED
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ LIMIT_S = 240.0
 def make_study(folder: Path, *command: str, knobs: Mapping[str, str] | None = None, **settings: Any) -> Study:
     """Make a study of a command with knobs."""
     workload = Workload(command or ("true",))
-    planned = cells(workload, [Knob.parse(name, text) for name, text in (knobs or {}).items()])
+    planned = make_cells(workload, [Knob.parse(name, text) for name, text in (knobs or {}).items()])
     return join_study(folder, folder.name, Plan(planned, settings=Settings(**settings)), seed=1)
 
 

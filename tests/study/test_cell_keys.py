@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from joulelab.study.file import read_study
-from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.matrix import Knob, Workload, make_cells
 
 STUDIES = Path(__file__).parents[2] / "studies"
 KEYS = json.loads(Path(__file__).with_name("cell_keys.json").read_text())
@@ -42,5 +42,5 @@ def test_cells_of_the_shipped_studies_keep_their_identities(name: str) -> None:
 @pytest.mark.parametrize("name", SWEEPS)
 def test_cells_of_a_sweep_keep_their_identities(name: str) -> None:
     command, knobs = SWEEPS[name]
-    made = cells(Workload(command or ("w",)), [Knob.parse(knob, text) for knob, text in knobs.items()])
+    made = make_cells(Workload(command or ("w",)), [Knob.parse(knob, text) for knob, text in knobs.items()])
     assert [cell.key for cell in made] == KEYS["sweeps"][name]

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from joulelab.study.conditions import ALWAYS, Condition
-from joulelab.study.values import read
+from joulelab.study.values import read_values
 
 
 def test_all_that_a_condition_names_must_hold() -> None:
-    caps, batches = read("cap", "100,200", ""), read("batch", "32,64", "")
+    caps, batches = read_values("cap", "100,200", ""), read_values("batch", "32,64", "")
     knobs = {"cap": caps[0], "batch": batches[1]}
     assert ALWAYS.holds("train", "gpu", {})
     assert Condition(frozenset({"train", "predict"})).holds("train", "gpu", knobs)
@@ -20,5 +20,5 @@ def test_all_that_a_condition_names_must_hold() -> None:
 def test_a_cell_without_the_knob_is_not_meant() -> None:
     condition = Condition(knobs={"cap": frozenset({"100"})})
     assert not condition.holds("train", "gpu", {})
-    assert not condition.holds("train", "gpu", {"cap": read("cap", "100%", "")[0]})
-    assert condition.holds("train", "gpu", {"cap": read("cap", "100.0W", "")[0]})
+    assert not condition.holds("train", "gpu", {"cap": read_values("cap", "100%", "")[0]})
+    assert condition.holds("train", "gpu", {"cap": read_values("cap", "100.0W", "")[0]})

@@ -7,7 +7,7 @@ from tests.study.bench import make_study, place, store_trial
 
 from joulelab.core.quantity import Quantity
 from joulelab.store.run_folder import write_json_atomic
-from joulelab.study.expected import Expected, Taken
+from joulelab.study.expected import CostForecast, SlotCost
 from joulelab.study.trial import SlotTrial
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def test_a_cell_takes_what_it_took(tmp_path: Path) -> None:
     ran(study, one, 1, 10.0, 100.0)
     ran(study, one, 2, 20.0, 300.0)
     ran(study, two, 1, 30.0)
-    expected = Expected(study, cells)
-    assert expected.of(one) == Taken(15.0, 200.0)
-    assert expected.of(two) == Taken(30.0, None)
-    assert expected.of(three) == Taken(22.5, 200.0), "it never ran: it takes what others of its workload take"
+    expected = CostForecast(study, cells)
+    assert expected.of(one) == SlotCost(15.0, 200.0)
+    assert expected.of(two) == SlotCost(30.0, None)
+    assert expected.of(three) == SlotCost(22.5, 200.0), "it never ran: it takes what others of its workload take"
     total = expected.sum([one, two, three])
     assert (total.time_s, total.energy_j, total.slots, total.unknown) == (67.5, 400.0, 3, 0)
-    assert Expected(study, cells, scope="gpu").of(one).energy_j == 1.0
+    assert CostForecast(study, cells, scope="gpu").of(one).energy_j == 1.0
 
 
 def test_slots_that_did_not_end_well_tell_nothing(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_slots_that_did_not_end_well_tell_nothing(tmp_path: Path) -> None:
     (key,) = study.cells()
     place(study.slot(key, 1), {"ticks": 1}, {"outcome": "exit", "exit_code": 1, "start_ns": 1, "end_ns": 2})
     write_json_atomic(study.slot(key, 1) / "slot.json", {"took_s": 2.0})
-    assert Expected(study, study.cells()).of(key) == Taken()
+    assert CostForecast(study, study.cells()).of(key) == SlotCost()
 
 
 def test_the_same_cell_of_another_study_tells_too(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_same_cell_of_another_study_tells_too(tmp_path: Path) -> None:
     (key,) = before.cells()
     ran(before, key, 1, 7.0, 70.0)
     study = make_study(tmp_path / "now", "sleep", "{n}", knobs={"n": "1,2"})
-    assert Expected(study, study.cells()).of(key) == Taken(7.0, 70.0)
+    assert CostForecast(study, study.cells()).of(key) == SlotCost(7.0, 70.0)
 
 
 @pytest.mark.parametrize("kept", [None, "no number"])
@@ -63,7 +63,7 @@ def test_where_nothing_is_known_nothing_is_told(tmp_path: Path, kept: object) ->
     cells = study.cells()
     (key,) = cells
     ran(study, key, 1, kept)  # type: ignore[arg-type]
-    total = Expected(study, cells).sum([key, key])
+    total = CostForecast(study, cells).sum([key, key])
     assert (total.time_s, total.unknown) == (0.0, 2)
     (study.slot(key, 1) / "slot.json").unlink()
-    assert Expected(study, cells).of(key) == Taken()
+    assert CostForecast(study, cells).of(key) == SlotCost()

@@ -16,8 +16,8 @@ from joulelab.instruments.visible import VisibleGpus
 from joulelab.study.check import check_plan
 from joulelab.study.file import read_study
 from joulelab.study.folder import Plan
-from joulelab.study.limits import check_cells
-from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.limits import check_limits
+from joulelab.study.matrix import Knob, Workload, make_cells
 from joulelab.study.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_programs_are_looked_for_where_joulelab_is_started(here: Path, monkeypat
 
 def test_a_sweep_is_told_of_its_command() -> None:
     with pytest.raises(ConfigError, match=r"^command: there is no program 'nope' "):
-        check_plan(Plan(cells(Workload(("nope",)), [])), environment())
+        check_plan(Plan(make_cells(Workload(("nope",)), [])), environment())
 
 
 def test_a_kernel_that_is_not_there_is_told(here: Path) -> None:
@@ -178,7 +178,7 @@ SEEN = VisibleGpus(("gpu:0", "gpu:1"), ("0", "1"))
 def refused(knobs: Mapping[str, str], seen: VisibleGpus = SEEN, file: Path | None = None) -> list[str]:
     refusals = Refusals(file)
     workload = Workload(("true",), "w")
-    check_cells(cells(workload, [Knob.parse(n, t) for n, t in knobs.items()]), seen, STATUS, refusals)
+    check_limits(make_cells(workload, [Knob.parse(n, t) for n, t in knobs.items()]), seen, STATUS, refusals)
     with pytest.raises(ConfigError) as told:
         refusals.check()
     return str(told.value).splitlines()
@@ -225,8 +225,8 @@ def test_of_a_study_file_they_have_their_lines(here: Path) -> None:
 def test_refusals_have_codes_each_and_together() -> None:
     def codes(knobs: Mapping[str, str]) -> list[str]:
         refusals = Refusals()
-        check_cells(
-            cells(Workload(("true",), "w"), [Knob.parse(n, t) for n, t in knobs.items()]), SEEN, STATUS, refusals
+        check_limits(
+            make_cells(Workload(("true",), "w"), [Knob.parse(n, t) for n, t in knobs.items()]), SEEN, STATUS, refusals
         )
         with pytest.raises(ConfigError) as told:
             refusals.check()

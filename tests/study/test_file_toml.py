@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
 from joulelab.study.file import read_study
-from joulelab.study.file.toml import to_toml
+from joulelab.study.file.toml import write_sweep
 from joulelab.study.folder import Plan, Settings
-from joulelab.study.matrix import Knob, Workload, cells, find_reference
+from joulelab.study.matrix import Knob, Workload, find_reference, make_cells
 from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def test_a_sweep_reads_back_as_the_same_cells(
     knobs = [Knob.parse(name, text) for name, text in given_ if text]
     # What stands in braces in the words would need a knob of its own.
     plain = [word.replace("{", "").replace("\0", "") for word in words]
-    plan = Plan(cells(Workload(("train", *plain, "x={batch}", "{{batch}}")), knobs), repeats=2, goals=("energy",))
+    plan = Plan(make_cells(Workload(("train", *plain, "x={batch}", "{{batch}}")), knobs), repeats=2, goals=("energy",))
     file = tmp_path / "sweep.toml"
-    file.write_text(to_toml(plan, "a.sweep"), encoding="utf-8", newline="")
+    file.write_text(write_sweep(plan, "a.sweep"), encoding="utf-8", newline="")
     study = read_study(file)
     assert [cell.knobs for cell in study.plan.cells] == [cell.knobs for cell in plan.cells]
     assert [cell.argv() for cell in study.plan.cells] == [cell.argv() for cell in plan.cells]
@@ -53,7 +53,7 @@ def test_a_sweep_reads_back_as_the_same_cells(
 def test_how_slots_are_run_reads_back(tmp_path: Path, how: Settings) -> None:
     knobs = [Knob.parse("cap", "60%:100%:20%"), Knob.parse("batch", "32,x")]
     plan = Plan(
-        cells(Workload(("train", "{batch}")), knobs),
+        make_cells(Workload(("train", "{batch}")), knobs),
         repeats=4,
         warmup=1,
         settings=how,
@@ -63,7 +63,7 @@ def test_how_slots_are_run_reads_back(tmp_path: Path, how: Settings) -> None:
         scope="gpu",
         per="tokens",
     )
-    (tmp_path / "s.toml").write_text(to_toml(plan, "s"), encoding="utf-8")
+    (tmp_path / "s.toml").write_text(write_sweep(plan, "s"), encoding="utf-8")
     read = read_study(tmp_path / "s.toml").plan
     for name in ("repeats", "warmup", "settings", "goals", "reference", "scope", "per"):
         assert getattr(read, name) == getattr(plan, name), name
@@ -73,7 +73,7 @@ def test_how_slots_are_run_reads_back(tmp_path: Path, how: Settings) -> None:
 def test_the_text_is_one_that_people_would_write() -> None:
     knobs = [Knob.parse("cap", "100,200"), Knob.parse("rate", "0.1,fast")]
     plan = Plan(
-        cells(Workload(("train", "--rate={rate}")), knobs), 3, goals=("energy",), settings=Settings(idle_s=10.0)
+        make_cells(Workload(("train", "--rate={rate}")), knobs), 3, goals=("energy",), settings=Settings(idle_s=10.0)
     )
     expected = """\
 name = "train"
@@ -88,16 +88,16 @@ rate = ["0.1", "fast"]
 [workloads.train]
 command = ["train", "--rate={rate}"]
 """
-    assert to_toml(plan, "train") == expected
+    assert write_sweep(plan, "train") == expected
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     knobs = [Knob.parse("cap", "100,200"), Knob.parse("gpus", "1,2")]
-    found = cells(Workload(("train",)), knobs)
+    found = make_cells(Workload(("train",)), knobs)
     with pytest.raises(ConfigError, match="only a sweep"):
-        to_toml(Plan(found[1:]), "s")
+        write_sweep(Plan(found[1:]), "s")
     with pytest.raises(ConfigError, match="only a sweep"):
-        to_toml(Plan(found, file=tmp_path), "s")
+        write_sweep(Plan(found, file=tmp_path), "s")
     with pytest.raises(ConfigError, match="no text"):
-        to_toml(Plan(cells(Workload(("train", "\udcff")), [])), "s")
-    assert "[knobs]" not in to_toml(Plan(cells(Workload(("train",)), [])), "s")
+        write_sweep(Plan(make_cells(Workload(("train", "\udcff")), [])), "s")
+    assert "[knobs]" not in write_sweep(Plan(make_cells(Workload(("train",)), [])), "s")

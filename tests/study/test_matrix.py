@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from joulelab.core.errors import ConfigError
 from joulelab.study.conditions import Condition
 from joulelab.study.folder import Plan
-from joulelab.study.matrix import Combinations, Knob, PlannedCell, Workload, cells, find_reference, template_hash
-from joulelab.study.order import block, order
+from joulelab.study.matrix import Combinations, Knob, PlannedCell, Workload, find_reference, hash_workload, make_cells
+from joulelab.study.order import order_block, order_slots
 
 NAMES = ("cap", "gpus", "batch", "lr")
 TEXTS = st.lists(st.integers(1, 40).map(str), min_size=1, max_size=4, unique=True)
@@ -21,7 +21,7 @@ KNOBS = st.dictionaries(st.sampled_from(NAMES), TEXTS)
 
 def made(knobs: dict[str, list[str]]) -> list[PlannedCell]:
     command = ("train", *(f"{{{name}}}" for name in sorted(knobs)))
-    return cells(Workload(command), [Knob.parse(name, ",".join(texts)) for name, texts in knobs.items()])
+    return make_cells(Workload(command), [Knob.parse(name, ",".join(texts)) for name, texts in knobs.items()])
 
 
 @settings(max_examples=40)
@@ -47,44 +47,44 @@ def test_identity_does_not_depend_on_order(knobs: dict[str, list[str]], random: 
 
 
 def test_identity_is_what_defines_a_cell() -> None:
-    (base,) = cells(Workload(("train",)), [Knob.parse("cap", "100")])
+    (base,) = make_cells(Workload(("train",)), [Knob.parse("cap", "100")])
     others = [
-        cells(Workload(("train", "-v")), [Knob.parse("cap", "100")]),
-        cells(Workload(("train",), name="other"), [Knob.parse("cap", "100")]),
-        cells(Workload(("train",), node_type="gpu4"), [Knob.parse("cap", "100")]),
-        cells(Workload(("train",), phases=("train",)), [Knob.parse("cap", "100")]),
-        cells(Workload(("train",)), [Knob.parse("cap", "100%")]),
-        cells(Workload(("train",)), [Knob.parse("clock", "100")]),
-        cells(Workload(("train",)), []),
+        make_cells(Workload(("train", "-v")), [Knob.parse("cap", "100")]),
+        make_cells(Workload(("train",), name="other"), [Knob.parse("cap", "100")]),
+        make_cells(Workload(("train",), node_type="gpu4"), [Knob.parse("cap", "100")]),
+        make_cells(Workload(("train",), phases=("train",)), [Knob.parse("cap", "100")]),
+        make_cells(Workload(("train",)), [Knob.parse("cap", "100%")]),
+        make_cells(Workload(("train",)), [Knob.parse("clock", "100")]),
+        make_cells(Workload(("train",)), []),
     ]
     assert len({base.key, *(cell.key for found in others for cell in found)}) == len(others) + 1
-    assert cells(Workload(("train",)), [Knob.parse("cap", "100.0W")])[0].key == base.key
+    assert make_cells(Workload(("train",)), [Knob.parse("cap", "100.0W")])[0].key == base.key
     # Results on disk are found by it: a change of the identity loses them all.
     assert base.key == "d55dd6796c02"
-    assert template_hash(base.workload) == template_hash(others[4][0].workload)
+    assert hash_workload(base.workload) == hash_workload(others[4][0].workload)
 
 
 def test_a_command_that_is_no_text_has_an_identity() -> None:
-    (cell,) = cells(Workload(("train", "\udcff")), [])
+    (cell,) = make_cells(Workload(("train", "\udcff")), [])
     assert len(cell.key) == 12
     assert cell.shown == "(no knob)"
 
 
 def test_wrong_knobs_are_refused() -> None:
     with pytest.raises(ConfigError, match="twice"):
-        cells(Workload(("a", "{b}")), [Knob.parse("b", "1"), Knob.parse("b", "2")])
+        make_cells(Workload(("a", "{b}")), [Knob.parse("b", "1"), Knob.parse("b", "2")])
     with pytest.raises(ConfigError, match="cannot name a knob"):
         Knob.parse("2b", "1")
     with pytest.raises(ConfigError, match="1000000 cells x 1 = 1000000 slots are too many"):
-        cells(Workload(("a", "{b}", "{c}")), [Knob.parse("b", "1:1000:1"), Knob.parse("c", "1:1000:1")])
+        make_cells(Workload(("a", "{b}", "{c}")), [Knob.parse("b", "1:1000:1"), Knob.parse("c", "1:1000:1")])
 
 
 def test_more_slots_than_a_study_holds_are_refused_before_they_are_made() -> None:
     workload, knobs = Workload(("a", "{b}")), [Knob.parse("b", "1:1000:1")]
     with pytest.raises(ConfigError, match=r"1000 cells x 101 = 101000 slots are too many .*; give fewer values"):
-        cells(workload, knobs, repeats=101)
-    assert len(cells(workload, knobs, repeats=100)) == 1000
-    (one,) = cells(Workload(("a",)), [])
+        make_cells(workload, knobs, repeats=101)
+    assert len(make_cells(workload, knobs, repeats=100)) == 1000
+    (one,) = make_cells(Workload(("a",)), [])
     with pytest.raises(ConfigError, match="1 cell x 1000000 = 1000000 slots"):
         Plan([one], repeats=1_000_000)
 
@@ -138,8 +138,8 @@ KEYS = st.lists(st.text("abcdef0123456789", min_size=12, max_size=12), min_size=
 @settings(max_examples=40)
 @given(KEYS, st.integers(0, 2**32), st.integers(1, 6))
 def test_every_block_has_every_cell_once(keys: list[str], seed: int, repeats: int) -> None:
-    slots = order(keys, seed, repeats)
-    assert slots == order(list(reversed(keys)), seed, repeats)
+    slots = order_slots(keys, seed, repeats)
+    assert slots == order_slots(list(reversed(keys)), seed, repeats)
     for n in range(repeats):
         part = slots[n * len(keys) : (n + 1) * len(keys)]
         assert {repeat for _, repeat in part} == {n + 1}
@@ -150,13 +150,13 @@ def test_every_block_has_every_cell_once(keys: list[str], seed: int, repeats: in
 @given(KEYS, st.integers(0, 2**32), st.data())
 def test_more_cells_and_repeats_keep_the_order(keys: list[str], seed: int, data: st.DataObject) -> None:
     some = data.draw(st.lists(st.sampled_from(keys), unique=True, min_size=1))
-    assert [key for key in block(keys, seed, 1) if key in some] == block(some, seed, 1)
-    assert order(keys, seed, 3)[: 2 * len(keys)] == order(keys, seed, 2)
+    assert [key for key in order_block(keys, seed, 1) if key in some] == order_block(some, seed, 1)
+    assert order_slots(keys, seed, 3)[: 2 * len(keys)] == order_slots(keys, seed, 2)
 
 
 def test_blocks_and_seeds_differ() -> None:
     keys = [f"{n:012x}" for n in range(30)]
-    assert len({tuple(block(keys, seed, n)) for seed in range(5) for n in range(5)}) == 25
+    assert len({tuple(order_block(keys, seed, n)) for seed in range(5) for n in range(5)}) == 25
     # Each cell comes early and late: the mean place of all is the middle, within five standard deviations.
-    places = [block(keys, seed, 1).index(keys[0]) for seed in range(400)]
+    places = [order_block(keys, seed, 1).index(keys[0]) for seed in range(400)]
     assert abs(sum(places) / len(places) - 14.5) < 5 * 8.66 / 20

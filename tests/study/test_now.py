@@ -6,7 +6,7 @@ import pytest
 
 from joulelab.core.spec import Spec, Stream
 from joulelab.store.journal import HeaderFields, JournalWriter, make_journal_path, pack_row
-from joulelab.study.now import power_now
+from joulelab.study.now import read_power_now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,14 +32,14 @@ def test_powers_are_averaged_and_counters_subtracted(tmp_path: Path) -> None:
     gpus = [stream("gpu:0", POWER), stream("gpu:1", POWER)]
     write(tmp_path / "n1", "gpu", gpus, [(0, 1 * S, 900.0), (0, 8 * S, 100.0), (0, 9 * S, 200.0), (1, 9 * S, 50.0)])
     write(tmp_path / "n1", "cpu", [stream("cpu:0", COUNTER)], [(0, 8 * S, 1000.0), (0, 10 * S, 1080.0)])
-    assert power_now(tmp_path) == pytest.approx(150 + 50 + 40)
+    assert read_power_now(tmp_path) == pytest.approx(150 + 50 + 40)
 
 
 def test_nothing_counts_twice_and_every_host_counts(tmp_path: Path) -> None:
     inside, node = stream("gpu:0", POWER), stream("node.dc", POWER)
     for host in ("n1", "n2"):
         write(tmp_path / host, "t", [inside, node], [(0, S, 100.0), (1, S, 300.0)])
-    assert power_now(tmp_path) == 600.0
+    assert read_power_now(tmp_path) == 600.0
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_nothing_counts_twice_and_every_host_counts(tmp_path: Path) -> None:
 )
 def test_what_tells_no_power_counts_for_nothing(tmp_path: Path, spec: Spec) -> None:
     write(tmp_path / "n1", "t", [stream("gpu:0", spec)], [(0, S, 5.0)])
-    assert power_now(tmp_path) is None
+    assert read_power_now(tmp_path) is None
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -56,5 +56,5 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     write(tmp_path / "n1", "job", [stream("job", POWER)], [(0, S, 5000.0)])
     with (tmp_path / "n1" / "m.a.0.journal").open("ab") as file:
         file.write(b"half a row")
-    assert power_now(tmp_path) == 5.0
-    assert power_now(tmp_path / "none") is None
+    assert read_power_now(tmp_path) == 5.0
+    assert read_power_now(tmp_path / "none") is None

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.template import check, fill, placeholders
+from joulelab.study.template import check_command, fill_command, list_placeholders
 
 
 def test_only_names_in_braces_are_placeholders() -> None:
@@ -22,11 +22,11 @@ def test_only_names_in_braces_are_placeholders() -> None:
         "{ n }",
         "{{n}}",
     ]
-    assert placeholders(command) == ["n", "a", "b"]
-    assert fill(command, {"n": "3", "a": "x", "b": "{n}"}) == [
+    assert list_placeholders(command) == ["n", "a", "b"]
+    assert fill_command(command, {"n": "3", "a": "x", "b": "{n}"}) == [
         "train", "--n=3", "x{n}", '{"lr": 0.1, "inner": {"x": 3}}', "${HOME}", "{}", "{0}", "{ n }", "{n}",
     ]  # fmt: skip
-    assert fill(["{{{n}}}", "{{n}", "{n}}"], {"n": "3"}) == ["{{n}}", "{3", "3}"]
+    assert fill_command(["{{{n}}}", "{{n}", "{n}}"], {"n": "3"}) == ["{{n}}", "{3", "3}"]
 
 
 @pytest.mark.system  # pure, and slow
@@ -39,13 +39,13 @@ def test_only_names_in_braces_are_placeholders() -> None:
 )
 def test_json_passes_through(data: object) -> None:
     text = json.dumps({"data": data}).replace("{}", "[]")
-    if not placeholders([text]) and "{{" not in text:
-        assert fill([text], {}) == [text]
+    if not list_placeholders([text]) and "{{" not in text:
+        assert fill_command([text], {}) == [text]
 
 
 @given(st.lists(st.sampled_from(["{", "}", "a", "$", " ", '"', "1"]), max_size=14).map("".join))
 def test_filling_is_stable(text: str) -> None:
-    filled = fill([text], {"a": "V", "aa": "V", "a1": "V", **dict.fromkeys(placeholders([text]), "V")})
+    filled = fill_command([text], {"a": "V", "aa": "V", "a1": "V", **dict.fromkeys(list_placeholders([text]), "V")})
     assert len(filled) == 1
     assert filled[0].replace("{", "").replace("}", "").count("V") == len([*_found(text)])
 
@@ -53,20 +53,20 @@ def test_filling_is_stable(text: str) -> None:
 def _found(text: str) -> list[str]:
     from joulelab.study import template
 
-    return [m["name"] for m in template._BRACED.finditer(text) if template._depth(m) == 1]
+    return [m["name"] for m in template._BRACED.finditer(text) if template._count_braces(m) == 1]
 
 
 def test_what_does_not_fit_is_told_with_the_nearest_name() -> None:
-    check(["train", "{batch}"], ["batch", "cap", "gpus", "clock", "cpu_cap"])
+    check_command(["train", "{batch}"], ["batch", "cap", "gpus", "clock", "cpu_cap"])
     with pytest.raises(ConfigError) as refused:
-        check(["train", "{bacth}"], ["batch"])
+        check_command(["train", "{bacth}"], ["batch"])
     assert "did you mean 'batch'" in str(refused.value)
     assert "{{bacth}}" in str(refused.value)
     with pytest.raises(ConfigError, match=r"there is no knob.*add --gpus"):
-        check(["train", "{gpus}"], [])
+        check_command(["train", "{gpus}"], [])
     with pytest.raises(ConfigError, match=r"add --cpu-cap"):
-        check(["{cpu_cap}"], [])
+        check_command(["{cpu_cap}"], [])
     with pytest.raises(ConfigError, match=r"knob batch is not in the command.*\{bacth\}.*did you mean 'bacth'"):
-        check(["train", "{{bacth}}", "{bacth}"], ["bacth", "batch"])
+        check_command(["train", "{{bacth}}", "{bacth}"], ["bacth", "batch"])
     with pytest.raises(ConfigError, match="the command has no placeholder"):
-        check(["train"], ["batch"])
+        check_command(["train"], ["batch"])

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.work import WorkPattern, find_all
+from joulelab.study.work import WorkPattern, find_work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_the_last_match_is_the_total_and_all_can_be_added(tmp_path: Path) -> Non
     assert WorkPattern.parse(r"steps (\d+)").find(tmp_path) == 3
     assert WorkPattern.parse(r"^tokens: (\w)$").find(tmp_path) == 9
     patterns = [WorkPattern.parse(p) for p in (r"steps (\d+)", r"epochs (\d+)")]
-    assert find_all(patterns, tmp_path) == ({"steps": 3.0}, ["epochs"])
+    assert find_work(patterns, tmp_path) == ({"steps": 3.0}, ["epochs"])
 
 
 def test_no_output_is_no_work(tmp_path: Path) -> None:

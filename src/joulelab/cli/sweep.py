@@ -46,10 +46,10 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
         """Return `cool_c` with degC, or `cool_s` with s."""
         if isinstance(value, tuple):
             return value
-        from joulelab.study.values import cooling
+        from joulelab.study.values import read_cooling
 
         try:
-            return cooling(value)
+            return read_cooling(value)
         except ConfigError as error:
             self.fail(f"{error.what}; {error.next}", param, ctx)
 
@@ -127,10 +127,10 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
         raise UsageError("no-command", "no command to run; type `joulelab sweep --cap 100:260:10 -- CMD`")
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise UsageError("needs-estimate", "--rated-cpu is only for --estimate; add --estimate")
-    from joulelab.study.folder import check_name, default_name
+    from joulelab.study.folder import check_name, make_default_name
 
     plan = _make_plan(words, given)
-    name = given["name"] or default_name(plan.cells[0].workload)
+    name = given["name"] or make_default_name(plan.cells[0].workload)
     if given["written"] is not None:
         ctx.exit(_write_study_file(plan, name, given["written"]))
     check_name(name)
@@ -141,7 +141,7 @@ def _make_plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     """Return the plan of a sweep from its options. Raises ConfigError."""
     from joulelab.analysis.goals import Goal
     from joulelab.study.folder import Plan
-    from joulelab.study.matrix import Knob, cells, find_reference
+    from joulelab.study.matrix import Knob, find_reference, make_cells
 
     named = [(name, given[name], f"--{name.replace('_', '-')}") for name in ("cap", "gpus", "clock", "cpu_cap")]
     knobs = [Knob.parse(name, text, where) for name, text, where in named if text is not None]
@@ -156,7 +156,7 @@ def _make_plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
             )
         knobs.append(Knob.parse(name, text))
     return Plan(
-        cells=cells(_make_workload(words), knobs, given["repeat"]),
+        cells=make_cells(_make_workload(words), knobs, given["repeat"]),
         repeats=given["repeat"],
         warmup=given["warmup"],
         settings=_make_settings(given),
@@ -201,9 +201,9 @@ def _make_settings(given: Mapping[str, Any]) -> Any:
 
 def _write_study_file(plan: Plan, name: str, file: Path) -> int:
     """Write a sweep as a study file. Raises ConfigError if the file exists."""
-    from joulelab.study.file.toml import to_toml
+    from joulelab.study.file.toml import write_sweep
 
-    text = to_toml(plan, name)
+    text = write_sweep(plan, name)
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
@@ -245,11 +245,11 @@ def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
 def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     """Print the results of a sweep so far, with the goals, scope, reference and work of this command."""
     from joulelab.report.study_summary import summarise_study
-    from joulelab.study.folder import check_name, default_name, open_study
+    from joulelab.study.folder import check_name, make_default_name, open_study
 
     if not words and not given["name"]:
         raise UsageError("no-name", "--report needs the --name of the sweep, or its command")
-    name = given["name"] or default_name(_make_workload(words))
+    name = given["name"] or make_default_name(_make_workload(words))
     check_name(name)
     study = open_study(given["studies"].absolute() / name)
     chosen = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from joulelab.analysis.cell_metrics import CellMetrics, StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
-from joulelab.study.results import gather
+from joulelab.study.results import gather_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,7 +97,7 @@ def swept(study: Study) -> Swept:
     known = study.folder, len(stamps), max(stamps, default=0)
     if known not in _SWEPT:
         _SWEPT.clear()
-        _SWEPT[known] = judged(gather(study, scope=study.data["scope"]).cells)
+        _SWEPT[known] = judged(gather_results(study, scope=study.data["scope"]).cells)
     return _SWEPT[known]
 
 

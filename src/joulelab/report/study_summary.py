@@ -34,14 +34,14 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
     """Read the results of a study and compute its summary; with a study file only its own cells."""
     from joulelab.analysis.cell_metrics import summarise_cells
     from joulelab.analysis.goals import Goal
-    from joulelab.study.results import gather
+    from joulelab.study.results import gather_results
     from joulelab.study.work import WorkPattern
 
     data = study.data
     work = [WorkPattern.from_json(each) for each in data["work"]]
     planned = {cell.key: cell for cell in plan.cells} if plan else {}
     cells = planned if plan is not None and plan.file is not None else None
-    results = gather(study, scope=data["scope"], work=work, planned=planned, cells=cells)
+    results = gather_results(study, scope=data["scope"], work=work, planned=planned, cells=cells)
     goals = [Goal.parse(text) for text in data["goals"]]
     reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))

@@ -17,7 +17,7 @@ from joulelab.store.documents import read_json
 from joulelab.store.redact import redact_command
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_file
-from joulelab.study.matrix import PlannedCell, Workload, check_slots, template_hash
+from joulelab.study.matrix import PlannedCell, Workload, check_slots, hash_workload
 from joulelab.study.nodes import NodeType
 
 if TYPE_CHECKING:
@@ -140,17 +140,17 @@ class Study:
 
     def add_cells(self, planned: Iterable[PlannedCell]) -> None:
         """Make the folders of cells that are not there yet, and mend what says what they are. Raises StoreError."""
-        lacking = [cell for cell in planned if not _is_whole(self.folder / "cells" / cell.key)]
+        lacking = [cell for cell in planned if not _has_readable_cell(self.folder / "cells" / cell.key)]
         if lacking:
-            with locked(self.folder):
+            with lock_folder(self.folder):
                 for cell in lacking:
                     folder = self.folder / "cells" / cell.key
-                    _make(folder)
+                    _make_folder(folder)
                     write_json_atomic(folder / CELL, {"schema": SCHEMA, **cell.to_json()})
 
     def tidy(self) -> None:
         """Remove what was being written when its writer was killed: it is written under the lock, which we hold."""
-        with locked(self.folder):
+        with lock_folder(self.folder):
             for pattern in (f".{FILE}.*.tmp", f"cells/*/.{CELL}.*.tmp"):
                 for rest in self.folder.glob(pattern):
                     with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ def read_cell(folder: Path) -> PlannedCell:
     raise StoreError(f"{CELL} is damaged", where=str(folder), why=why, next=then)
 
 
-def _is_whole(folder: Path) -> bool:
+def _has_readable_cell(folder: Path) -> bool:
     try:
         read_cell(folder)
     except StoreError:
@@ -181,7 +181,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a study's folder."""
     file = folder / ".lock"
     try:
@@ -196,14 +196,14 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def default_name(workload: Workload) -> str:
+def make_default_name(workload: Workload) -> str:
     """Return a name made of a command's first words and a short hash of the whole."""
     words = []
     for word in redact_command(workload.command):
         stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(word).stem if "{" not in word else "").strip("-").lower()
         if stem and not word.startswith("-"):
             words.append(stem)
-    return "-".join([*words[:2], template_hash(workload)])[:80].strip("-")
+    return "-".join([*words[:2], hash_workload(workload)])[:80].strip("-")
 
 
 def open_study(folder: Path) -> Study:
@@ -214,17 +214,17 @@ def open_study(folder: Path) -> Study:
         data = read_json(folder / FILE)
     except StoreError as error:
         if error.why and error.why.startswith("not "):
-            raise _damaged(folder, error.why) from error
+            raise _make_damage_error(folder, error.why) from error
         raise
     if data.get("schema", 0) > SCHEMA:
         raise NewerSchema("written by a newer joulelab", where=str(folder), next="update joulelab")
     lacking = [key for key in NEEDED if key not in data]
     if lacking:
-        raise _damaged(folder, f"there is no {lacking[0]}")
+        raise _make_damage_error(folder, f"there is no {lacking[0]}")
     return Study(folder, data)
 
 
-def _damaged(folder: Path, why: str) -> StoreError:
+def _make_damage_error(folder: Path, why: str) -> StoreError:
     then = "remove it, then type the same again: what has run stays, the order is a new one"
     return StoreError(f"{FILE} is damaged", where=str(folder), why=why, next=then)
 
@@ -243,11 +243,11 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
     Raises ConfigError for a study of another command or seed, StoreError.
     """
     check_name(name)
-    _make(folder)
-    with locked(folder):
+    _make_folder(folder)
+    with lock_folder(folder):
         before = open_study(folder).data if (folder / FILE).exists() else None
-        data = described(name, plan, seed, before)
-        check_same(folder, before, plan, seed)
+        data = describe_plan(name, plan, seed, before)
+        check_same_study(folder, before, plan, seed)
         write_json_atomic(folder / FILE, data)
     study = Study(folder, data)
     if plan.file is None:  # those of a study file may be thousands: each is made when its first slot is run
@@ -255,7 +255,7 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
     return study
 
 
-def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def describe_plan(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what `study.json` says of a plan; what was drawn `before` stays."""
     drawn = int.from_bytes(os.urandom(4)) if seed is None else seed
     knobs: dict[str, dict[str, Value]] = {}
@@ -268,7 +268,7 @@ def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any]
         "seed": before["seed"] if before else drawn,
         "created": before["created"] if before else asdict(read_clock_pair()),
         "joulelab": __version__,
-        **(_sweeps(plan).to_json() if plan.file is None else {"command": []}),
+        **(_get_sweep_workload(plan).to_json() if plan.file is None else {"command": []}),
         "file": None if plan.file is None else str(plan.file),
         "nodes": {name: node.to_json() for name, node in plan.nodes.items()},
         "timeouts": dict(plan.timeouts),
@@ -285,7 +285,7 @@ def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any]
     }
 
 
-def _is_another(folder: Path, before: Path, plan: Plan) -> bool:
+def _is_other_study(folder: Path, before: Path, plan: Plan) -> bool:
     """Return whether a study is of another file; one that was moved takes it over, if it has a cell in common."""
     assert plan.file is not None
     try:
@@ -295,22 +295,22 @@ def _is_another(folder: Path, before: Path, plan: Plan) -> bool:
         return bool(there) and not any(cell.key in there for cell in plan.cells)
 
 
-def _sweeps(plan: Plan) -> Workload:
+def _get_sweep_workload(plan: Plan) -> Workload:
     """Return the workload of a sweep: all its cells have the same."""
     return plan.cells[0].workload
 
 
-def check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed: int | None) -> None:
+def check_same_study(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed: int | None) -> None:
     """Refuse to go on with a study of something else. Raises ConfigError."""
     if before is None:
         return
     there = before.get("file")
-    if plan.file is not None and (not there or _is_another(folder, Path(there), plan)):
+    if plan.file is not None and (not there or _is_other_study(folder, Path(there), plan)):
         why = f"it is of {there}" if there else f"it is of the command {' '.join(redact_command(before['command']))}"
         free = next(n for n in (f"{folder.name}-{k}" for k in range(2, 10_000)) if not folder.with_name(n).exists())
         then = f'write another name into the file: name = "{free}"'
         raise ConfigError("there is another study of that name", where=str(folder), why=why, next=then)
-    if plan.file is None and (there or Workload.from_json(before) != _sweeps(plan)):
+    if plan.file is None and (there or Workload.from_json(before) != _get_sweep_workload(plan)):
         raise ConfigError(
             "the study there is of another command",
             where=str(folder),
@@ -321,7 +321,7 @@ def check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed:
         raise ConfigError(f"the study there has the seed {before['seed']}", where=str(folder), next="leave out --seed")
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.study import template
 from joulelab.study.conditions import ALWAYS, Condition
-from joulelab.study.values import Value, read
+from joulelab.study.values import Value, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-MOST_SLOTS = 100_000
+MAX_SLOTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PlannedCell:
     def key(self) -> str:
         """Return the cell's identity: a hash of what defines it, whatever the order of its knobs."""
         knobs = {name: [value.text, value.unit] for name, value in self.knobs.items()}
-        return _hash({**self.workload.to_json(), "knobs": knobs})[:12]
+        return _hash_data({**self.workload.to_json(), "knobs": knobs})[:12]
 
     @property
     def shown(self) -> str:
@@ -73,7 +73,7 @@ class PlannedCell:
 
     def argv(self) -> list[str]:
         """Return the command of this cell."""
-        return template.fill(self.workload.command, {name: value.text for name, value in self.knobs.items()})
+        return template.fill_command(self.workload.command, {name: value.text for name, value in self.knobs.items()})
 
     def values(self) -> dict[str, Any]:
         """Return the values of the knobs, as metrics take them."""
@@ -101,26 +101,26 @@ class Knob:
     @classmethod
     def parse(cls, name: str, text: str, where: str | None = None) -> Knob:
         """Read a knob's values as they are typed. Raises ConfigError."""
-        if template.NAME.fullmatch(name) is None:
+        if template.KNOB_NAME.fullmatch(name) is None:
             raise ConfigError(
                 f"{name!r} cannot name a knob", where=where, next="letters, digits and _, no digit at its start"
             )
-        return cls(name, read(name, text, where or f"--set {name}"))
+        return cls(name, read_values(name, text, where or f"--set {name}"))
 
 
 def check_slots(count: int, repeats: int) -> None:
     """Refuse a plan of more slots than a study can hold. Raises ConfigError."""
-    if count * repeats > MOST_SLOTS:
+    if count * repeats > MAX_SLOTS:
         cells = "1 cell" if count == 1 else f"{count} cells"
         raise ConfigError(
             f"{cells} x {repeats} = {count * repeats} slots are too many",
             where="knobs",
-            why=f"at most {MOST_SLOTS} are taken",
+            why=f"at most {MAX_SLOTS} are taken",
             next="give fewer values or a smaller --repeat",
         )
 
 
-def cells(workload: Workload, knobs: Sequence[Knob], repeats: int = 1) -> list[PlannedCell]:
+def make_cells(workload: Workload, knobs: Sequence[Knob], repeats: int = 1) -> list[PlannedCell]:
     """Return every combination, each once. Raises ConfigError for knobs and placeholders that do not fit.
 
     So many `repeats` of them must not be more than a study takes: that is known before any is made.
@@ -129,7 +129,7 @@ def cells(workload: Workload, knobs: Sequence[Knob], repeats: int = 1) -> list[P
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ConfigError(f"the knob {twice} is given twice", where="knobs", next="give all its values at once")
-    template.check(workload.command, names)
+    template.check_command(workload.command, names)
     check_slots(math.prod(len(knob.values) for knob in knobs), repeats)
     combined = itertools.product(*(knob.values for knob in knobs))
     made = (PlannedCell(workload, dict(zip(names, values, strict=True))) for values in combined)
@@ -193,7 +193,7 @@ def find_reference(pairs: Mapping[str, str], knobs: Sequence[Knob]) -> dict[str,
     for name, text in pairs.items():
         if name not in by_name:
             raise ConfigError(f"there is no knob {name!r}", where="--reference", why=f"knobs: {', '.join(by_name)}")
-        wanted = read(name, text, "--reference")
+        wanted = read_values(name, text, "--reference")
         there = {(v.value, v.unit): v for v in by_name[name].values}
         if len(wanted) != 1 or (wanted[0].value, wanted[0].unit) not in there:
             listed = ", ".join(v.shown for v in by_name[name].values)
@@ -202,11 +202,11 @@ def find_reference(pairs: Mapping[str, str], knobs: Sequence[Knob]) -> dict[str,
     return found
 
 
-def template_hash(workload: Workload) -> str:
+def hash_workload(workload: Workload) -> str:
     """Return a short hash of a workload without its knobs, to tell studies of different commands apart."""
-    return _hash(workload.to_json())[:6]
+    return _hash_data(workload.to_json())[:6]
 
 
-def _hash(data: Mapping[str, Any]) -> str:
+def _hash_data(data: Mapping[str, Any]) -> str:
     # Bytes of a command line that are no UTF-8 are lone surrogates: JSON's escapes take them.
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -13,11 +13,11 @@ USES = ("gpu", "cpu")
 LAUNCHES = ("direct", "srun")
 # Options that decide what is measured; the others say whose account pays, how long it may take and the like.
 # Of a twin its name and what it is described as do.
-DEFINING = (
+IDENTITY_OPTIONS = (
     "partition", "constraint", "gpus", "nodes", "tasks", "cpus", "exclusive", "launch", "twin", "described",
 )  # fmt: skip
 # What the options of a job are where the file does not say.
-USUAL: Mapping[str, Any] = {"nodes": 1, "tasks": 1, "exclusive": True, "at_once": 100}
+DEFAULT_OPTIONS: Mapping[str, Any] = {"nodes": 1, "tasks": 1, "exclusive": True, "at_once": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class NodeType:
     @property
     def launch(self) -> str:
         """Return how the command is started in a job: `direct` or by `srun`."""
-        return str(self.options.get("launch", _usual_launch(self.options)))
+        return str(self.options.get("launch", _get_default_launch(self.options)))
 
     @property
     def simulated_by(self) -> str:
@@ -53,8 +53,8 @@ class NodeType:
 
         What is said and usual is the same as what is not said.
         """
-        usual = {**USUAL, "launch": _usual_launch(self.options)}
-        own = {key: self.options[key] for key in DEFINING if key in self.options}
+        usual = {**DEFAULT_OPTIONS, "launch": _get_default_launch(self.options)}
+        own = {key: self.options[key] for key in IDENTITY_OPTIONS if key in self.options}
         own = {key: value for key, value in own.items() if value != usual.get(key)}
         if self.uses:
             own["uses"] = self.uses
@@ -86,6 +86,6 @@ def list_simulated(nodes: Mapping[str, NodeType]) -> dict[str, str]:
     return {name: node.simulated_by for name, node in nodes.items() if node.executor == TWIN}
 
 
-def _usual_launch(options: Mapping[str, Any]) -> str:
-    tasks = options.get("nodes", USUAL["nodes"]) * options.get("tasks", USUAL["tasks"])
+def _get_default_launch(options: Mapping[str, Any]) -> str:
+    tasks = options.get("nodes", DEFAULT_OPTIONS["nodes"]) * options.get("tasks", DEFAULT_OPTIONS["tasks"])
     return LAUNCHES[tasks > 1]

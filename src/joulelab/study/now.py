@@ -24,7 +24,7 @@ MOST_ROWS = 2000
 LEFT_OUT = ("job", "host", "workload")
 
 
-def power_now(run: Path) -> float | None:
+def read_power_now(run: Path) -> float | None:
     """Return the power (W) of everything that is measured, without counting anything twice; None where nothing is."""
     found = 0.0
     hosts: dict[Path, dict[str, float]] = {}

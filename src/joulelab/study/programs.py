@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def program_of(cell: PlannedCell) -> str:
     """Return the first word of a cell's command."""
     first = cell.workload.command[0]
-    return template.fill([first], {n: v.text for n, v in cell.knobs.items()})[0] if "{" in first else first
+    return template.fill_command([first], {n: v.text for n, v in cell.knobs.items()})[0] if "{" in first else first
 
 
 def check_program(name: str, environ: Mapping[str, str], own: Mapping[str, str], beside: Path | None) -> None:

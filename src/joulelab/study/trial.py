@@ -99,7 +99,7 @@ class SlotTrial:
         return add_quantities(q for scope, q in gpus.items() if scope in idle) if gpus else None
 
 
-def from_result(result: Result) -> SlotTrial:
+def make_trial(result: Result) -> SlotTrial:
     """Take from a run's result what a study needs of it."""
     names = {(s.host, s.scope): s.scope if s.host == result.host else f"{s.scope}@{s.host}" for s in result.scopes}
     energies = {names[s.host, s.scope]: s.energy for s in result.scopes}
@@ -170,7 +170,7 @@ def load_trial(slot: Slot) -> SlotTrial:
     if stored is not None:
         return stored
     try:
-        return from_result(load_result(slot.run))
+        return make_trial(load_result(slot.run))
     except JoulelabError:
         raise
     except Exception as error:  # one run that cannot be analysed must not hide the others
@@ -184,12 +184,12 @@ def read_trial(slot: Slot) -> SlotTrial | None:
         return None
     old = _read_old_trial(slot.folder, slot.run)
     result = read_result(slot.run) if old is None else None
-    return old if result is None else from_result(result)
+    return old if result is None else make_trial(result)
 
 
 def _is_idle(busiest: float) -> bool:
     """Return whether a GPU did nothing, as the check of a run judges it."""
-    from joulelab.analysis.device_checks import IDLE_LOAD
+    from joulelab.analysis.result import IDLE_LOAD
 
     return busiest < IDLE_LOAD
 

@@ -92,7 +92,7 @@ def _number(text: bytes) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
-def find_all(patterns: Sequence[WorkPattern], slot: Path) -> tuple[dict[str, float], list[str]]:
+def find_work(patterns: Sequence[WorkPattern], slot: Path) -> tuple[dict[str, float], list[str]]:
     """Return the work found in a slot's output by name, and the names that were not found."""
     found = {pattern.name: pattern.find(slot) for pattern in patterns}
     return {name: n for name, n in found.items() if n is not None}, [name for name, n in found.items() if n is None]

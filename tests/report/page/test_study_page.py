@@ -28,7 +28,7 @@ from joulelab.report.study_summary import describe_estimates, list_estimates, ma
 from joulelab.report.study_tables import describe_best, make_compared_table, make_measured_table
 from joulelab.report.tables import format_cell
 from joulelab.study.folder import Settings, Study, open_study
-from joulelab.study.results import RatedTrial, Results, gather
+from joulelab.study.results import RatedTrial, Results, gather_results
 
 if TYPE_CHECKING:
     from joulelab.report.page.document import Page
@@ -233,8 +233,8 @@ def _check_scopes(folder: Path, key: str, gpus: float) -> None:
         result = load_result(run)
         devices = tuple(RatedDevice(result.host, scope, watts, "") for scope, watts in rated.items())
         write_result(run, replace(result, rated=replace(result.rated, devices=devices, unknown=())))
-    every = gather(open_study(folder)).rated[key][0]
+    every = gather_results(open_study(folder)).rated[key][0]
     assert (every.families, every.watts) == (("gpu", "node.ac"), gpus + 1500.0)  # no energy of dram was measured
-    alone = gather(open_study(folder), scope="gpu").rated[key][0]
+    alone = gather_results(open_study(folder), scope="gpu").rated[key][0]
     assert (alone.families, alone.watts) == (("gpu",), gpus)
     assert alone.used.value < every.used.value

@@ -24,7 +24,7 @@ from joulelab.store.documents import read_lines
 from joulelab.study.tuning.grid import Grid
 from joulelab.study.tuning.online import Online
 from joulelab.study.tuning.window import Window
-from joulelab.study.values import caps
+from joulelab.study.values import read_caps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from joulelab.core.errors import JoulelabError
     from joulelab.study.tuning.tuned import Tuned
 
-GRID = Grid(("gpu:0", "gpu:1"), {float(v.value): v for v in caps("100,180,260")})
+GRID = Grid(("gpu:0", "gpu:1"), {float(v.value): v for v in read_caps("100,180,260")})
 ENERGY = Goal.parse("energy")
 
 

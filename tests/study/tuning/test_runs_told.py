@@ -14,7 +14,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.report.messages import word_notes
 from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.folder import open_study
-from joulelab.study.results import gather
+from joulelab.study.results import gather_results
 from joulelab.study.tuning.grid import Grid
 from joulelab.study.tuning.tuned import Sample, Tuned, rows
 
@@ -83,7 +83,7 @@ def test_what_a_tuning_cannot_resolve_is_in_words() -> None:
 def test_a_tuning_tells_the_figures_that_a_sweep_of_the_same_slots_tells(tmp_path: Path) -> None:
     swept(tmp_path / "s", {260.0: 3, 220.0: 3, 180.0: 3, 140.0: 1})
     found = tuned(tmp_path / "s", Made(lambda cap: noisy(cap, 1)), "140:260:40", trials=3, repeat_max=3)
-    summary = summarise_cells(gather(open_study(tmp_path / "s")).cells, goals=[ENERGY])
+    summary = summarise_cells(gather_results(open_study(tmp_path / "s")).cells, goals=[ENERGY])
     by_cap = {cell.knobs["cap"]: cell for cell in summary.cells}
     assert [row.cap for row in found.rows] == [260.0, 220.0, 180.0, 140.0]
     for row in found.rows:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.study import template
 from joulelab.study.conditions import NODE, PHASE, WORKLOAD
-from joulelab.study.matrix import MOST_SLOTS, Combinations, PlannedCell
+from joulelab.study.matrix import MAX_SLOTS, Combinations, PlannedCell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joulelab.study.values import Value
 
 # A matrix of which nearly all is skipped is not looked at without end.
-MOST_LOOKED_AT = 2 * MOST_SLOTS
+MOST_LOOKED_AT = 2 * MAX_SLOTS
 ON_GPUS = ("cap", "clock", "gpus")
 
 
@@ -58,7 +58,7 @@ class Matrix:
                     looked += 1
                     if cell is not None:
                         found.append(cell)
-                    if len(found) * repeats > MOST_SLOTS or looked > MOST_LOOKED_AT:
+                    if len(found) * repeats > MAX_SLOTS or looked > MOST_LOOKED_AT:
                         self._refuse_many(most, repeats)
                         return []
         if not found:
@@ -69,7 +69,7 @@ class Matrix:
         self.mistakes.add(
             ("knobs",),
             f"up to {most} cells x {repeats} are too many slots",
-            why=f"at most {MOST_SLOTS} are taken",
+            why=f"at most {MAX_SLOTS} are taken",
             next="give fewer values or repeats",
         )
 
@@ -103,7 +103,7 @@ class Matrix:
 
     def _check_knobs(self, draft: WorkloadDraft, node: str, names: Sequence[str]) -> None:
         """Refuse a cell that lacks the knob of a placeholder, or has a knob that does nothing there."""
-        for name in template.placeholders(draft.command(names)):
+        for name in template.list_placeholders(draft.command(names)):
             if name not in names and self._is_new("lacks", draft.name, node, name):
                 what = f"some cells of {draft.name} on {node} have no knob {name}, which {{{name}}} stands for"
                 then = f"let {name} hold there too, or leave them out by [[skip]] or nodes = [...]"

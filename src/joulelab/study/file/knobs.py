@@ -13,7 +13,7 @@ from joulelab.study import template
 from joulelab.study.conditions import ALWAYS, NODE, PHASE, WORKLOAD, Condition
 from joulelab.study.file.study_keys import KnobKeys
 from joulelab.study.matrix import Knob
-from joulelab.study.values import Value, listed, read
+from joulelab.study.values import Value, read_value_list, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ def _read_knob(name: str, raw: Any, place: Place, mistakes: Mistakes) -> list[Kn
         why, then = "results tell it of every cell", "choose another name"
         mistakes.add(place, f"a knob cannot be named {name}", why=why, next=then, code="config.name")
         return []
-    if template.NAME.fullmatch(name) is None:
+    if template.KNOB_NAME.fullmatch(name) is None:
         then = "letters, digits and _, no digit at its start"
         mistakes.add(place, f"{name!r} cannot name a knob", next=then, code="config.name")
         return []
@@ -63,12 +63,12 @@ def _read_knob(name: str, raw: Any, place: Place, mistakes: Mistakes) -> list[Kn
                 then = "add values = [...]"
                 mistakes.add(at, f"the knob {name} has no values", next=then, code="config.missing-key")
                 continue
-        values = read_values(name, keys.values, (*at, "values") if isinstance(item, dict) else at, mistakes)
+        values = read_knob_values(name, keys.values, (*at, "values") if isinstance(item, dict) else at, mistakes)
         found += [KnobDraft(Knob(name, values), at, keys.when)] if values else []
     return found
 
 
-def read_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> tuple[Value, ...] | None:
+def read_knob_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> tuple[Value, ...] | None:
     """Return the values of a knob: as typed for sweep, a number, or a list."""
     items = raw if isinstance(raw, list) else [raw]
     if not all(isinstance(item, str | bool) or is_number(item) for item in items):
@@ -76,7 +76,7 @@ def read_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> tuple[
         mistakes.add(place, what, next=THEN, code="config.wrong-value")
         return None
     try:
-        return read(name, raw, name) if isinstance(raw, str) else listed(name, items, name)
+        return read_values(name, raw, name) if isinstance(raw, str) else read_value_list(name, items, name)
     except ConfigError as error:
         mistakes.add_error(place, error, f"knob {name}: ")
         return None
@@ -132,7 +132,7 @@ class Names:
         return None if wrong or not names else dict(zip(names, names, strict=True))
 
     def _read_values(self, key: str, raw: Any, place: Place) -> dict[str, Any] | None:
-        values = read_values(key, raw, place, self._mistakes)
+        values = read_knob_values(key, raw, place, self._mistakes)
         if values is None:
             return None
         there = self.knobs[key]

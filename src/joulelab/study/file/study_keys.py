@@ -11,7 +11,7 @@ from typing import Any, Literal
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import read_seconds
 from joulelab.core.toml_reading import TEXTS, TIME, declare_key, is_number, read_texts, read_time
-from joulelab.study.values import cooling
+from joulelab.study.values import read_cooling
 
 SHORTEST_S, SHORTEST_JOB_S = 0.001, 1.0
 JOB_TIME = "write it as 30m, 2h, 02:00:00 or 1-12:00:00"
@@ -25,7 +25,7 @@ def _read_cool(value: Any) -> dict[str, float]:
     try:
         if not isinstance(value, str) and not is_number(value):
             raise ValueError
-        return dict([cooling(value)])
+        return dict([read_cooling(value)])
     except ConfigError as error:
         raise ConfigError(error.what, next=COOL) from None
 

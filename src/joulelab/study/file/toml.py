@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from joulelab.study.values import Value
 
 
-def to_toml(plan: Plan, name: str) -> str:
+def write_sweep(plan: Plan, name: str) -> str:
     """Return a sweep as the text of a study file: the same knobs and settings. Raises ConfigError."""
     workload = plan.cells[0].workload
     if any("\udc80" <= sign <= "\udcff" for word in workload.command for sign in word):

@@ -73,7 +73,7 @@ class WorkloadDraft:
 
     def has(self, name: str) -> bool:
         """Return whether a knob means something to it: by its placeholder, its parameter, or as joulelab's own."""
-        if name in template.OWN or name in template.placeholders(self.command(())):
+        if name in template.OWN_KNOBS or name in template.list_placeholders(self.command(())):
             return True
         return name in self.takes and name not in self.parameters
 
@@ -81,8 +81,8 @@ class WorkloadDraft:
         """Return its command where a cell has these knobs; those in a parameter's text need not be parameters too."""
         if not self.kind:
             return self.words
-        named = template.placeholders(list(self.parameters.values()))
-        left_out = {*template.OWN, *self.parameters, *(name for name in named if name not in self.takes)}
+        named = template.list_placeholders(list(self.parameters.values()))
+        left_out = {*template.OWN_KNOBS, *self.parameters, *(name for name in named if name not in self.takes)}
         own = {name: f"{{{name}}}" for name in names if name not in left_out}
         return (*self.words, *(f"{name}={text}" for name, text in sorted({**own, **self.parameters}.items())))
 
@@ -156,7 +156,7 @@ def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple
     if name is None:
         return kind, ()
     at = (*place, kind)
-    if template.placeholders([name]):
+    if template.list_placeholders([name]):
         why = f"a {kind} is fixed"
         mistakes.add(at, f"{name!r} has a placeholder", why=why, next="write a workload for each")
         return kind, ()
@@ -185,7 +185,7 @@ def _find_parameters(place: Place, kind: str, name: str, keys: WorkloadKeys, aro
         return []
     if kind == "notebook":
         # What stands in a parameter's text need not be a parameter itself.
-        inside = template.placeholders([text for text in keys.parameters.values() if isinstance(text, str)])
+        inside = template.list_placeholders([text for text in keys.parameters.values() if isinstance(text, str)])
         must = {key: "knobs" for key in keys.knobs if key not in inside} | dict.fromkeys(keys.parameters, "parameters")
         return _find_notebook_parameters(
             place, around.folder / name, must, [*keys.knobs, *around.knobs], around.mistakes
@@ -214,7 +214,7 @@ def _find_notebook_parameters(
     found = []
     for name in dict.fromkeys((*must, *shared)):
         try:
-            notebook.check_parameters(content, [] if name in template.OWN else [name], where=file.name)
+            notebook.check_parameters(content, [] if name in template.OWN_KNOBS else [name], where=file.name)
         except ConfigError as error:
             if name not in must:
                 continue
@@ -228,7 +228,7 @@ def _read_parameters(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> di
     found = {}
     for name, value in keys.parameters.items():
         at = (*place, "parameters", name)
-        if template.NAME.fullmatch(name) is None:
+        if template.KNOB_NAME.fullmatch(name) is None:
             then = "letters, digits and _, no digit at its start"
             mistakes.add(at, f"{name!r} cannot name a parameter", next=then, code="config.name")
         elif isinstance(value, str | bool) or is_number(value):
@@ -281,10 +281,10 @@ def check_knobs(
     """
     wrong = [draft for draft in drafts if not _check_placeholders(draft, around)]
     for draft in drafts:
-        named = draft.takes or template.placeholders(draft.command(()))
+        named = draft.takes or template.list_placeholders(draft.command(()))
         for one in (one for one in draft.knobs if not draft.has(one.knob.name)):
             _refuse_unused(one, named, format_table_name(draft.place), around.mistakes)
-    named = [name for draft in drafts for name in [*template.placeholders(draft.command(())), *draft.takes]]
+    named = [name for draft in drafts for name in [*template.list_placeholders(draft.command(())), *draft.takes]]
     for one in shared if is_whole else ():
         if not any(draft.has(one.knob.name) for draft in drafts):
             _refuse_unused(one, named, "any workload", around.mistakes)
@@ -293,7 +293,7 @@ def check_knobs(
 
 def _check_placeholders(draft: WorkloadDraft, around: Surroundings) -> bool:
     there = [*(one.knob.name for one in draft.knobs), *around.knobs]
-    wrong = [name for name in template.placeholders(draft.command(())) if name not in there]
+    wrong = [name for name in template.list_placeholders(draft.command(())) if name not in there]
     for name in wrong:
         literal = f"or write {{{{{name}}}}} for a literal {{{name}}}"
         then = f"{suggest_name(name, there)}; {literal}" if there else f"add it to [knobs], {literal}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from joulelab.control.client import CapRequest
 from joulelab.core.errors import ConfigError, Refused
-from joulelab.study.values import Value, caps
+from joulelab.study.values import Value, read_caps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def make_grid(status: CapStatus, scopes: Sequence[str], text: str | None) -> Gri
         raise Refused(f"{', '.join(without) or 'nothing'} cannot be capped", where="tune", why=why)
     lowest, highest = max(d.lowest for d in there), min(d.highest for d in there)
     default = min(highest if d.default is None else min(d.default, d.highest) for d in there)
-    values = caps(text) if text is not None else _usual(lowest, default)
+    values = read_caps(text) if text is not None else _usual(lowest, default)
     grid = Grid(tuple(scopes), {_watts(value, default): value for value in values})
     for watts in grid.watts:
         if not lowest - 0.5 <= watts <= highest + 0.5:
@@ -84,7 +84,7 @@ def _usual(lowest: float, highest: float) -> tuple[Value, ...]:
     step = min(ROUND_W, key=lambda w: abs(math.log(w * STEPS / max(highest - lowest, 1e-9))))
     inner = [k * step for k in range(math.ceil(lowest / step), math.floor(highest / step) + 1)]
     apart = [w for w in inner if lowest + step / 2 <= w <= highest - step / 2]
-    return caps(",".join(f"{w:g}" for w in [lowest, *apart, highest]))
+    return read_caps(",".join(f"{w:g}" for w in [lowest, *apart, highest]))
 
 
 def _names(there: Sequence[CapDevice]) -> str:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from joulelab.analysis.goals import Goal
+from joulelab.analysis.goals import Goal, choose_best
+from joulelab.analysis.study_cells import CellMeans
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 
@@ -87,3 +90,19 @@ def test_a_slowdown_is_within_the_limit_surely_possibly_or_not() -> None:
     assert goal.judge_slowdown(Quantity(0.05)) == "surely"
     assert goal.judge_slowdown(Quantity(0.01, {}, known=False)) == "possibly"
     assert Goal.parse("energy").judge_slowdown(Quantity(9.0)) == "surely"
+
+
+def test_the_bars_of_a_cell_and_of_the_best_add_up_to_the_uncertainty_of_their_difference() -> None:
+    def make_means(energy: float, spread: float, key: str) -> CellMeans:
+        terms = {"gain:m": 0.05 * energy, f"repeats:energy@{key}": spread}
+        return CellMeans(Quantity(energy, terms), Quantity(1.0), spread=True, meters=frozenset({"m"}))
+
+    cells = {"a": make_means(100.0, 1.0, "a"), "b": make_means(102.0, 1.0, "b"), "c": make_means(110.0, 3.0, "c")}
+    best = choose_best(Goal("energy"), None, cells, None)
+    assert best is not None
+    assert (best.cell, best.tied) == ("a", ("b",))
+    assert best.bars["a"] + best.bars["b"] == pytest.approx(2 * math.hypot(1.02, 1.0))  # without the gain of the meter
+    assert best.bars["a"] + best.bars["c"] == pytest.approx(2 * math.hypot(1.1, 3.0))
+    alone = choose_best(Goal("energy"), None, {"a": cells["a"]}, None)
+    assert alone is not None
+    assert alone.bars == {}

@@ -131,6 +131,8 @@ class BestCell:
 
     `score` is the minimised figure: J, s, J s, J s², or 1 at the reference. `improvement` is the share saved against
     the reference (for gain-loss: the gain minus the loss). `within` is the verdict on the slowdown limit by cell.
+    `bars` are half widths by cell (J, s, J s, J s², or shares of the reference for sums), made for comparing: the bar
+    of a cell overlaps that of the best exactly if there is no significant difference.
     """
 
     goal: Goal
@@ -140,6 +142,7 @@ class BestCell:
     improvement: Quantity | None
     tied: tuple[str, ...]
     within: Mapping[str, LimitVerdict] = field(default_factory=dict)
+    bars: Mapping[str, float] = field(default_factory=dict)
 
 
 def choose_best(
@@ -162,14 +165,37 @@ def choose_best(
         return None
     best = min(allowed, key=lambda key: scores[key].value)
     possible = [key for key in scores if key != best and within.get(key) != "not"]
-    sums = {key: goal.score(*ratios) for key, ratios in likely.items()} if goal.name in ("eds", "gain-loss") else {}
-    tied = tuple(
-        key
-        for key in possible
-        if not (sums[key] - sums[best] if sums else _compute_saving(goal, judged[best], judged[key])).is_positive
-    )
+    margins = _compute_margins(goal, best, judged, likely)
+    tied = tuple(key for key in possible if not margins[key].is_positive)
     improvement = ONE - goal.score(*against[best]) if best in against else None
-    return BestCell(goal, line, best, scores[best], improvement, tied, within)
+    return BestCell(goal, line, best, scores[best], improvement, tied, within, _compute_bars(best, margins))
+
+
+def _compute_margins(
+    goal: Goal, best: str, judged: Mapping[str, CellMeans], likely: Mapping[str, tuple[Quantity, Quantity]]
+) -> dict[str, Quantity]:
+    """Return how much worse than the best each other cell is: J, s, J s, J s², or shares for sums."""
+    if goal.name in ("eds", "gain-loss"):
+        sums = {key: goal.score(*ratios) for key, ratios in likely.items()}
+        return {key: sums[key] - sums[best] for key in sums if key != best}
+    others = {key: m for key, m in judged.items() if key != best and _divide_means(goal, m, m)}
+    return {
+        key: _compute_saving(goal, judged[best], m) * goal.score(m.energy or ONE, m.time).value
+        for key, m in others.items()
+    }
+
+
+def _compute_bars(best: str, margins: Mapping[str, Quantity]) -> dict[str, float]:
+    """Return the half width of each cell's bar; empty if no margin to the best is known.
+
+    The half widths of a cell and of the best add up to the expanded uncertainty of the margin between them, so bars
+    overlap exactly if the difference is not significant. Errors that both have in common cancel in the margin.
+    """
+    known = {key: q.expanded for key, q in margins.items() if q.expanded is not None}
+    if not known:
+        return {}
+    own = min(known.values()) / 2  # half of it, as if both were equally uncertain
+    return {best: own} | {key: expanded - own for key, expanded in known.items()}
 
 
 def _judge_means(

@@ -44,8 +44,9 @@ options = { vendor = "apc" }
 
 
 def test_all_tables_are_read() -> None:
-    found = nodefile.parse_node('title = "two"\ncalibrated = ["x.y"]\n' + NODE, "test")
-    assert (found.title, found.calibrated, found.sources) == ("two", ("x.y",), {"gpu.idle_w": "a data sheet"})
+    found = nodefile.parse_node('title = "two"\ncalibrated = ["x.y"]\nchosen = ["x.z"]\n' + NODE, "test")
+    assert (found.title, found.calibrated, found.chosen) == ("two", ("x.y",), ("x.z",))
+    assert found.sources == {"gpu.idle_w": "a data sheet"}
     assert [(gpu.slowdown, gpu.active_w) for gpu in found.node.gpus] == [((0.05, 3.0), 50.0)] * 2
     assert found.node.cooling == Cooling(kind="rear-door", inlet_c=20)
     assert found.workloads == {"a": WorkloadModel(stages=(Stage(seconds=1.0, cpu=0.5),), epochs=1, parameters={})}

@@ -29,7 +29,7 @@ _LIMITS: Final = {
 _ABOVE_ZERO: Final = ("ask_s", "rated_w", "flutter_s", "warm_up_s", "packages")
 _SIGNED: Final = ("gain_error", "offset_w", "seed")
 _ENDLESS: Final = "_for_s"  # a flaw that lasts for ever
-_FREE: Final = ("sources", "title", "calibrated")
+_FREE: Final = ("sources", "title", "calibrated", "chosen")
 
 
 def find_wrong_numbers(table: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:

@@ -114,8 +114,8 @@ def list_parameters(found: Description) -> dict[str, Any]:
 def describe_node(name: str, found: Description) -> dict[str, Any]:
     """Return all of a node as plain data."""
     told = {
-        "node": name, "title": found.title, "calibrated": found.calibrated, "sources": found.sources,
-        "parameters": list_parameters(found), "workloads": found.workloads, "meters": found.meters,
+        "node": name, "title": found.title, "calibrated": found.calibrated, "chosen": found.chosen,
+        "sources": found.sources,        "parameters": list_parameters(found), "workloads": found.workloads, "meters": found.meters,
     }  # fmt: skip
     import msgspec
 
@@ -136,6 +136,10 @@ def print_node(name: str, found: Description) -> None:
         sources = {other: text for other, text in sources.items() if other not in (key, plain)}
     click.echo("\nCalibrated on")
     for text in found.calibrated or ("nothing: data sheets and assumptions",):
+        click.echo(f"  {text}")
+    if found.chosen:
+        click.echo("\nAssumptions were chosen knowing")
+    for text in found.chosen:
         click.echo(f"  {text}")
     if found.workloads:
         click.echo("\nWorkloads")

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 T = TypeVar("T")
+_ABOUT = ("title", "calibrated", "chosen", "sources")
 # Tables of a node file that say something else than what the node is.
-_BESIDE = ("gpu", "profiles", "powercap", "workloads", "meters", "title", "calibrated", "sources")
+_BESIDE = ("gpu", "profiles", "powercap", "workloads", "meters", *_ABOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class NodeFile:
     seed: int | None = None
     title: str = ""
     calibrated: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     cpu: Cpu | None = None
     dram: Dram | None = None
@@ -59,7 +61,8 @@ class NodeFile:
 class Description:
     """Hold what a node file says: the node, its loads, how workloads get on there, and the meters mounted on it.
 
-    `calibrated` are the published figures that its numbers were fitted to, `sources` says where others are from.
+    `calibrated` are the published figures that numbers were fitted to, `chosen` those that assumed numbers were chosen
+    knowing (the numbers decide them), both by id; `sources` names the origin of numbers.
     """
 
     node: Node = field(default_factory=Node)
@@ -69,6 +72,7 @@ class Description:
     meters: Mapping[str, MountedMeter] = field(default_factory=dict)
     title: str = ""
     calibrated: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -118,9 +122,8 @@ def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
         except ConfigError as error:
             mistakes.add_error(("profiles", leaf), error)
     mistakes.check()
-    return Description(
-        node, profiles, found.powercap, found.workloads, found.meters, found.title, found.calibrated, found.sources
-    )
+    same = {key: getattr(found, key) for key in ("powercap", "workloads", "meters", *_ABOUT)}
+    return Description(node, profiles, **same)
 
 
 def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

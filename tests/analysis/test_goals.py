@@ -101,8 +101,8 @@ def test_the_bars_of_a_cell_and_of_the_best_add_up_to_the_uncertainty_of_their_d
     best = choose_best(Goal("energy"), None, cells, None)
     assert best is not None
     assert (best.cell, best.tied) == ("a", ("b",))
-    assert best.bars["a"] + best.bars["b"] == pytest.approx(2 * math.hypot(1.02, 1.0))  # without the gain of the meter
-    assert best.bars["a"] + best.bars["c"] == pytest.approx(2 * math.hypot(1.1, 3.0))
+    assert best.bars["a"] + best.bars["b"] == pytest.approx(2 * math.hypot(1, 100 / 102))  # the gain cancels
+    assert best.bars["a"] + best.bars["c"] == pytest.approx(2 * math.hypot(1, 3 * 100 / 110))
     alone = choose_best(Goal("energy"), None, {"a": cells["a"]}, None)
     assert alone is not None
     assert alone.bars == {}

@@ -74,6 +74,7 @@ class RunEvidence:
     phases: int = 0
     work_left_out: int = 0
     open_phases: Sequence[str] = ()  # of a run that ended by itself
+    nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # begin and end (ns) by host of a joined run
     is_unverifiable: bool = False  # it reports work, and its end.json does not list the files of marks
 
     @cached_property
@@ -182,6 +183,10 @@ def _check_span(run: RunEvidence) -> Iterator[Check]:
 
 def _check_nodes(run: RunEvidence) -> Iterator[Check]:
     yield from _find_absent_nodes(run)
+    for host, (start_ns, end_ns) in run.nodes.items():
+        late_s, early_s = (start_ns - run.start_ns) * 1e-9, (run.end_ns - end_ns) * 1e-9
+        if max(late_s, early_s) > HOLE_S:
+            yield Check("joined-apart", "note", host, {"late_s": late_s, "early_s": early_s})
     by_host: dict[str, list[ScopeChannels]] = {}
     for scope in run.channels:
         if scope.host not in run.accounts.events:
@@ -210,8 +215,9 @@ def _find_absent_nodes(run: RunEvidence) -> Iterator[Check]:
 def _find_holes(run: RunEvidence, host: str, scopes: Sequence[ScopeChannels]) -> Iterator[Check]:
     """Find times without any reading of a node: counters still know the energy of that time, powers do not."""
     channels = [c for s in scopes for c in s.channels]
-    inside = [c.readings.t0_ns[c.readings.between(run.start_ns, run.end_ns)] for c in channels]
-    t = np.unique(np.concatenate([*inside, np.array([run.start_ns, run.end_ns], dtype=np.int64)]))
+    edges = run.nodes.get(host, (run.start_ns, run.end_ns))
+    inside = [c.readings.t0_ns[c.readings.between(*edges)] for c in channels]
+    t = np.unique(np.concatenate([*inside, np.array(edges, dtype=np.int64)]))
     longest = max(HOLE_PERIODS * min(c.step_s for c in channels), HOLE_S) * 1e9
     holes = [(int(t[k]), int(t[k + 1])) for k in np.flatnonzero(np.diff(t) > longest)]
     if not holes:

@@ -28,6 +28,7 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 RECENT_S = 60.0
 HASHED_BYTES = 16 << 20  # of all files of a run that are hashed at its end
 ATTACHED = "attached"  # the event of a host that was added from an archive
+JOINED = "joined"  # the event of a host that was taken over from a run of its own
 
 
 class RunState(StrEnum):

@@ -88,6 +88,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: nothing was read for {lost_s:s}, between {from_s:s} and {to_s:s} after the begin; the counters continued, so no energy is missing",
         "",
     ),
+    "joined-apart": (
+        "note",
+        "{scope}: its command began {late_s:s} after the first and ended {early_s:s} before the last; its energy is that of its own command",
+        "start the command on all nodes at the same time",
+    ),
     # Meters.
     "power-meter": ("failed", "no power meter was read, so there is no energy", METERS),
     "not-read": ("failed", "{scope}: fewer than two readings[ by {meter}][ ({reason})], so it is in no total", DOCTOR),

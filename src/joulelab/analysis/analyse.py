@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from joulelab.core.errors import StoreError, explain_defect
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
+from joulelab.store.run_folder import JOINED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,13 +54,22 @@ STEP_STRETCH = 960  # in stretches of this many
 class RunSpan:
     """Hold the time span of the workload and of the idle stretch before it (monotonic ns).
 
-    `unsure` is the largest error (ns) of start and end, in both directions.
+    `unsure` is the largest error (ns) of start and end, in both directions. In a run that was joined from the runs of
+    single nodes, `nodes` holds the time span of each host: each had a command of its own, timed by its own clock.
     """
 
     start_ns: int
     end_ns: int
     idle: tuple[int, int] | None
     unsure: tuple[int, int] = (0, 0)
+    nodes: Mapping[str, RunSpan] = field(default_factory=dict)
+
+    def cut_for_host(self, host: str, a_ns: int, b_ns: int) -> tuple[int, int]:
+        """Return the part of [a, b] in which the command of a host ran; an empty one lies at an end of the command."""
+        own = self.nodes.get(host)
+        if own is None:
+            return a_ns, b_ns
+        return min(max(a_ns, own.start_ns), own.end_ns), min(max(b_ns, own.start_ns), own.end_ns)
 
 
 def analyse_run(run: Run) -> Result:
@@ -101,6 +111,8 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     def make_result(scope: ScopeChannels) -> ScopeResult:
         if scope.host in accounted:
             return make_account_result(scope, a, b)
+        if scope.host in span.nodes:
+            return _make_scope_result(scope, span.nodes[scope.host], steps, without=("clock",))
         return _make_scope_result(scope, _find_own_span(scope, span), steps)
 
     results = tuple(make_result(s) for s in scopes)
@@ -131,6 +143,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         imported=imported, lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, facts=facts, damage=damage,
         phases=work.phases, work_left_out=work.left_out, open_phases=open_phases,
+        nodes={host: (own.start_ns, own.end_ns) for host, own in span.nodes.items()},
         is_unverifiable=bool(work.amounts) and run.state == "closed" and not imported and not run.lists_files,
     )  # fmt: skip
     return Result(
@@ -197,7 +210,15 @@ def find_span(run: Run, events: list[dict[str, Any]]) -> RunSpan:
         series = (run.series(table, stream.name, channels=[]) for table in run.tables() for stream in table.streams)
         stamps = [int(s.t1_ns[-1]) for s in series if s.t1_ns.size]
         stop = max([int(e["t"]) for e in events if "t" in e] + [*stamps, int(start)])
-    return RunSpan(int(start), int(stop), idle, read_edge_offsets(events))
+    nodes = {str(e["host"]): _read_joined_span(e) for e in events if e.get("event") == JOINED}
+    if nodes:
+        start, stop = min(n.start_ns for n in nodes.values()), max(n.end_ns for n in nodes.values())
+    return RunSpan(int(start), int(stop), idle, read_edge_offsets(events), nodes)
+
+
+def _read_joined_span(event: Mapping[str, Any]) -> RunSpan:
+    idle = (int(event["from"]), int(event["to"])) if "from" in event and "to" in event else None
+    return RunSpan(int(event["start_ns"]), int(event["end_ns"]), idle)
 
 
 def _list_unread(
@@ -261,16 +282,19 @@ def _find_own_span(scope: ScopeChannels, span: RunSpan) -> RunSpan:
     return span if edges is None else RunSpan(*edges, None)
 
 
-def _make_scope_result(scope: ScopeChannels, span: RunSpan, steps: Ints | None) -> ScopeResult:
+def _make_scope_result(
+    scope: ScopeChannels, span: RunSpan, steps: Ints | None, without: tuple[str, ...] = ()
+) -> ScopeResult:
+    """Return the energy of a scope over a time span; terms of the kinds in `without` do not apply to it."""
     a, b = span.start_ns, span.end_ns
     best, duration_s = scope.best, max((b - a) * 1e-9, 1e-9)
-    energy = add_span_terms(best.energy(a, b, steps), best.edge_u, a, b, span.unsure)
+    energy = add_span_terms(best.energy(a, b, steps).without(*without), best.edge_u, a, b, span.unsure)
     power = _describe_power(scope.find_power() or best, a, b)
     idle_w = net = None
     if span.idle is not None:
         ia, ib = span.idle
         # Nothing runs that could be in step with the sensor. Errors with a shared source are the same in both.
-        idle_w = best.energy(ia, ib).without("unseen", "in-step") * (1e9 / max(ib - ia, 1))
+        idle_w = best.energy(ia, ib).without("unseen", "in-step", *without) * (1e9 / max(ib - ia, 1))
         net = energy - (idle_w * duration_s).tagged("idle", keep=("gain:", "offset:", "lag:"))
     return ScopeResult(
         scope=scope.scope,
@@ -284,7 +308,9 @@ def _make_scope_result(scope: ScopeChannels, span: RunSpan, steps: Ints | None) 
         net=net,
         idle_w=idle_w,
         others=tuple(
-            c.describe_energy(add_span_terms(c.energy(a, b, steps), c.edge_u, a, b, span.unsure), a, b)
+            c.describe_energy(
+                add_span_terms(c.energy(a, b, steps).without(*without), c.edge_u, a, b, span.unsure), a, b
+            )
             for c in scope.channels[1:]
         ),
     )
@@ -342,7 +368,11 @@ class _SpanEnergies:
         if (a, b, phase) not in self._found:
             steps = select_steps(self._steps, a, b)  # once, not by each channel
             best = {key: self._find_row(key, phase).best for key in self._counted}
-            known = {key: c.energy(a, b, steps) for key, c in best.items() if _find_total_edges(c) in (None, (a, b))}
+            known = {
+                key: c.energy(*self.span.cut_for_host(c.host, a, b), steps)
+                for key, c in best.items()
+                if _find_total_edges(c) in (None, (a, b))
+            }
             self._found[a, b, phase] = {
                 name: add_quantities(known[key] for key in keys)
                 for name, keys in self._groups.items()

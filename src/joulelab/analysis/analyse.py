@@ -14,6 +14,7 @@ from joulelab.analysis.channels import EnergyChannel, ScopeChannels, SumCurve, l
 from joulelab.analysis.checks import LostTables, RunEvidence, UnreadStream, check_run, is_needed_for_totals, is_of_marks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.device_checks import list_caps
+from joulelab.analysis.device_load import GpuLoads, find_cpu_time, load_gpu_curves, measure_host_load
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import JoinedScopes, compare_meters, join_meters, mark_in_step
 from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
@@ -41,9 +42,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.readings import Ints
     from joulelab.store.run_reader import Run
 
-LOAD_CHANNEL = "load"
 OWN_EVENTS = ("events.run", "events.node")  # files of events that no recorder wrote
-FEWEST_LOADS = 3  # readings of a GPU's load needed before the GPU may be called unused
 MOST_PHASE_ENERGIES = 500  # phases whose energy is computed, steps last; the others have times only
 MOST_STRETCH_ENERGIES = 2000  # the same for stretches of steps; there are few unless every few steps are interrupted
 MOST_STEP_STAMPS = 24_000  # times of steps that are used for each process,
@@ -132,7 +131,8 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     meta, end = run.meta, run.end or _find_end(events)
     facts = list_facts(marks, b, str(meta.get("host", "")))
     energies = _SpanEnergies([s for s in scopes if s.host not in accounted], groups, span, steps)
-    listed, together = _make_phase_results(phases, energies)
+    loads = GpuLoads(load_gpu_curves(run), a, b, str(meta.get("host", "")))
+    listed, together = _make_phase_results(phases, energies, loads)
     # Check, and put everything together.
     imported = end.get("outcome") == "imported"
     has_ended = (run.state, end.get("outcome"), end.get("exit_code")) == ("closed", "exit", 0)
@@ -156,7 +156,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         phases=listed,
         stretches=together,
         work=work.amounts,
-        load=_measure_load(run, a, b) | _find_cpu_time(events),
+        load=measure_host_load(run, a, b) | find_cpu_time(events),
         gaps=gaps,
         checks=tuple(check_run(evidence)),
         missing=tuple(_list_missing(events, meta)),
@@ -166,7 +166,8 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         caps=list_caps(events),
         facts=facts,
         rated=find_rated_power(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
-        busiest=_find_highest_loads(run, a, b),
+        busiest=loads.busiest,
+        gpu_loads=loads.loads,
     )
 
 
@@ -387,7 +388,7 @@ class _SpanEnergies:
 
 
 def _make_phase_results(
-    phases: list[MarkedPhase], energies: _SpanEnergies
+    phases: list[MarkedPhase], energies: _SpanEnergies, loads: GpuLoads
 ) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
     """Return the results of phases, and one result for each stretch of steps without a gap between them."""
     depths, parents = _find_nesting(phases)
@@ -415,17 +416,18 @@ def _make_phase_results(
                 number=k,
                 parent=parents[k],
                 stretch=place.get(k),
+                gpu_loads=loads.compute_means(a, b) if k in with_energy else {},
             )
         )
     rows = [
-        _make_stretch_result([phases[k] for k in places], listed[places[0]], n, energies)
+        _make_stretch_result([phases[k] for k in places], listed[places[0]], n, energies, loads)
         for n, places in enumerate(together)
     ]
     return tuple(listed), tuple(rows)
 
 
 def _make_stretch_result(
-    blocks: list[MarkedPhase], first: PhaseResult, number: int, energies: _SpanEnergies
+    blocks: list[MarkedPhase], first: PhaseResult, number: int, energies: _SpanEnergies, loads: GpuLoads
 ) -> PhaseResult:
     """Return one result for steps that follow each other, with the energy of all of them."""
     a, b = energies.cut_span(blocks[0].start_ns, blocks[-1].end_ns)
@@ -442,6 +444,7 @@ def _make_stretch_result(
         work=work,
         open_end=any(block.open_end for block in blocks),
         stretch=number,
+        gpu_loads=loads.compute_means(a, b) if number < MOST_STRETCH_ENERGIES else {},
     )
 
 
@@ -456,48 +459,6 @@ def _find_nesting(phases: list[MarkedPhase]) -> tuple[list[int], list[int | None
         depths.append(0 if around is None else depths[around] + 1)
         places[phase.id] = k
     return depths, parents
-
-
-def _measure_load(run: Run, a: int, b: int) -> dict[str, float]:
-    """Return the load of host and workload over [a, b]: mean and maximum of each channel, or the rise of a counter."""
-    load: dict[str, float] = {}
-    for table in run.tables():
-        for stream in (s for s in table.streams if s.scope in ("host", "workload")):
-            series = run.series(table, stream.name)
-            for spec in stream.channels:
-                readings = Readings.from_rows(series.t0_ns, series.t1_ns, series.values[spec.name])
-                first, last = np.searchsorted(readings.t0_ns, (a, b)) - (1, 0)
-                values = readings.value[max(first, 0) : last + 1]
-                if first < 0 and spec.kind == "counter" and stream.scope == "workload":
-                    values = np.append(0.0, values)  # its processes began at zero
-                if values.size > 1 and spec.kind == "counter":
-                    load[f"{stream.scope}.{spec.name}"] = float(np.maximum(np.diff(values), 0.0).sum())
-                elif values.size and spec.kind != "counter":
-                    load[f"{stream.scope}.{spec.name}.mean"] = float(values.mean())
-                    load[f"{stream.scope}.{spec.name}.max"] = float(values.max())
-    return load
-
-
-def _find_highest_loads(run: Run, a: int, b: int) -> dict[str, float]:
-    """Return the highest load in [a, b] of each GPU of the first host, if the GPU has enough readings."""
-    found: dict[str, float] = {}
-    for table in run.tables():
-        for stream in table.streams if table.host == run.meta.get("host") else ():
-            if find_family(stream.scope) != "gpu" or LOAD_CHANNEL not in [c.name for c in stream.channels]:
-                continue
-            series = run.series(table, stream.name, channels=[LOAD_CHANNEL])
-            readings = Readings.from_rows(series.t0_ns, series.t1_ns, series.values[LOAD_CHANNEL])
-            seen = readings.value[readings.between(a, b)]
-            if seen.size >= FEWEST_LOADS:
-                found[stream.scope] = float(seen.max())
-    return found
-
-
-def _find_cpu_time(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the CPU time (s) of the workload by the kernel; the kernel's peak memory would include our fork."""
-    ended = next((e for e in events if e.get("event") == "workload-end"), {})
-    keys = ("user_s", "system_s")
-    return {f"workload.{k}": float(ended[k]) for k in keys if k in ended}
 
 
 def _list_missing(events: list[dict[str, Any]], meta: dict[str, Any]) -> list[dict[str, str]]:

@@ -30,6 +30,7 @@ from joulelab.analysis.study_cells import (
     Trial,
     average_numbers,
     compute_energy_per_work,
+    compute_gpu_load,
     compute_idle_energy,
     compute_idle_share,
     compute_means,
@@ -63,7 +64,8 @@ class CellMetrics:
 
     Energy in J, time in s, EDP in J s, ED2P in J s², per unit of work (squared, cubed) if the line compares per work;
     gains and losses are shares of one. `compared` are energy and time as they are compared. `told` is the number of
-    repeats of a cell that has only moments. `quality` are means of the workload's figures of quality.
+    repeats of a cell that has only moments. `quality` are means of the workload's figures of quality, `gpu_load` is the
+    mean load of the GPUs that worked (share of one).
     """
 
     key: str
@@ -91,6 +93,7 @@ class CellMetrics:
     idle_energy: Quantity | None = None
     told: int = 0
     quality: Mapping[str, Quantity] = field(default_factory=dict)
+    gpu_load: Quantity | None = None
 
     @property
     def data(self) -> str:
@@ -344,6 +347,7 @@ def _compute_metrics(
         idle_energy_share=compute_idle_share(cell),
         idle_energy=compute_idle_energy(cell),
         told=repeats,
+        gpu_load=compute_gpu_load(cell),
         quality={
             n: average_numbers(of, f"repeats:{n}@{cell.key}") for n, of in list_quality_figures(cell.trials).items()
         },

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.result import CapResult, Check
+from joulelab.analysis.result import IDLE_LOAD, CapResult, Check
 from joulelab.analysis.slow_meters import DoubtedCurve
 from joulelab.core.scope import find_family
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import CheckStatus, ScopeResult
 
-IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 # Bits of nvmlClocksEventReasons that mean that the device was slowed down: power cap, thermal, brake.
 THROTTLED = {
     0x4: "throttled.power-cap",

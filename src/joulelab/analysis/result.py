@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003 results.json is decoded by the types of fields
+from collections.abc import Iterable, Mapping  # noqa: TC003 results.json is decoded by the types of fields
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from joulelab.core.text import finite_or_none
 Fact = str | int | float | bool
 CheckStatus = Literal["ok", "note", "warning", "failed"]
 RESULT_SCHEMA = 1
+IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 WIDEST_EFFICIENCY = 0.1  # expanded uncertainty up to which an efficiency is a figure
 
 
@@ -164,7 +165,8 @@ class PhaseResult:
     """Hold one phase: its time span, energy (J) by group and of everything `measured`, its work and host.
 
     A phase of steps covers the numbers `n` to `last`; other phases have no `last`. `parent` is the `number` of the
-    phase around it, `stretch` the index of its stretch of steps in the result.
+    phase around it, `stretch` the index of its stretch of steps in the result. `gpu_loads` is the mean load (share of
+    one) in this phase of each GPU that the run used, where it is known.
     """
 
     title: str
@@ -181,11 +183,38 @@ class PhaseResult:
     number: int = 0
     parent: int | None = None
     stretch: int | None = None
+    gpu_loads: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def gpu_load(self) -> float | None:
+        """Return the mean load (share of one) of the GPUs that the run used, None if it is not known."""
+        return average_loads(self.gpu_loads.values())
 
     @property
     def rates(self) -> dict[str, float]:
         """Return the work done per second in this phase."""
         return {kind: done / self.duration_s for kind, done in self.work.items()} if self.duration_s > 0 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """Hold the load of one GPU during the workload: time-weighted mean without gaps, and maximum (shares of one)."""
+
+    host: str
+    scope: str
+    mean: float
+    maximum: float
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether the GPU did something."""
+        return self.maximum >= IDLE_LOAD
+
+
+def average_loads(loads: Iterable[float]) -> float | None:
+    """Return the mean over GPUs, None without any."""
+    known = list(loads)
+    return sum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +324,8 @@ class Result:
     """Hold all figures of a run; `stretches` are steps that follow each other without a gap, as one phase each.
 
     `twin` names the simulated node of a run, in virtual time or served. `rated` is the energy by rated power x time.
-    `busiest` is the highest load (share of one) of each GPU with enough readings of its load.
+    `busiest` is the highest load (share of one) of each GPU of the first host with enough readings of its load;
+    `gpu_loads` are mean and maximum of all GPUs whose mean load is known.
     """
 
     run: str
@@ -327,6 +357,7 @@ class Result:
     twin: str = ""
     rated: RatedResult = field(default_factory=RatedResult)
     busiest: dict[str, float] = field(default_factory=dict)
+    gpu_loads: tuple[GpuLoad, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -337,6 +368,11 @@ class Result:
     def energy(self) -> Quantity | None:
         """Return the energy of everything measured (J), None where there is no power meter."""
         return next((g.energy for g in self.groups if g.name == "measured"), None)
+
+    @property
+    def gpu_load(self) -> float | None:
+        """Return the mean load (share of one) of the GPUs that did something, None if it is not known."""
+        return average_loads(load.mean for load in self.gpu_loads if load.is_used)
 
     @property
     def is_damaged(self) -> bool:
@@ -377,7 +413,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Return plain data with quantities as value, expanded uncertainty and budget; NaN becomes null."""
         plain = {k: make_plain(getattr(self, k)) for k in self.__dataclass_fields__}
-        named = ("duration_s", "energy", "rates")
+        named = ("duration_s", "energy", "rates", "gpu_load")
         plain |= {"schema": RESULT_SCHEMA, **{k: make_plain(getattr(self, k)) for k in named}}
         for name, ratio in self.ratios.items():
             plain["ratios"][name]["is_resolved"] = is_efficiency_resolved(ratio)
@@ -402,7 +438,7 @@ def make_plain(value: Any) -> Any:
         return [make_plain(v) for v in value]
     if isinstance(value, PhaseResult):
         fields = {k: make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
-        return fields | {"rates": make_plain(value.rates)}
+        return fields | {"rates": make_plain(value.rates), "gpu_load": value.gpu_load}
     if isinstance(value, RatedResult):
         return make_plain(value.to_json())
     if isinstance(value, Check):

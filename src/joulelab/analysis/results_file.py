@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RESULT_VERSION, ANALYSIS_VERSION = 3, 8
+RESULT_VERSION, ANALYSIS_VERSION = 4, 8
 RESULT_FILE, HEAD_FILE = "results.json", "head.json"
 WRONG_CHECKS = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # stands for `inputs` while the checksum of a file is computed
@@ -57,7 +57,8 @@ class ResultHead:
     """Hold the part of a result that lists and queries over thousands of runs need.
 
     `energy` is the energy of everything measured as `--json` prints it, `failed_check` is a check after which lists
-    show no energy. `energies` and `phases` are rows of the views of `joulelab query`.
+    show no energy. `gpu_load` is the mean load (share of one) of the GPUs that did something. `energies` and `phases`
+    are rows of the views of `joulelab query`.
     """
 
     name: str | None
@@ -73,6 +74,7 @@ class ResultHead:
     facts: dict[str, Fact | None]
     twin: str
     estimate: bool
+    gpu_load: float | None = None
     failed_check: Check | None = None
     energies: list[Row] = field(default_factory=list)
     phases: list[Row] = field(default_factory=list)
@@ -218,6 +220,7 @@ def make_head(result: Result) -> ResultHead:
         facts=make_plain(result.facts),
         twin=result.twin,
         estimate=whole is not None and whole.estimate,
+        gpu_load=result.gpu_load,
         failed_check=wrong,
         energies=_list_energy_rows(result),
         phases=_list_phase_rows(result),
@@ -234,7 +237,8 @@ def list_query_rows(run: Path) -> Mapping[str, list[Row]]:
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
         return {"damaged": [{"problem": str(error)}]}
     damaged = [{"problem": str(head.failed_check)}] if head.failed_check is not None else []
-    return {"energies": head.energies, "phases": head.phases, "facts": head.list_fact_rows(), "damaged": damaged}
+    views = {"energies": head.energies, "phases": head.phases, "facts": head.list_fact_rows(), "damaged": damaged}
+    return views | {"runs": [{"gpu_load": head.gpu_load}]}
 
 
 def _list_energy_rows(result: Result) -> list[Row]:
@@ -242,6 +246,7 @@ def _list_energy_rows(result: Result) -> list[Row]:
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
     impossible = _find_impossible(result)
+    loads = {(load.host, load.scope): load.mean for load in result.gpu_loads}
     rows = [
         {
             "host": s.host,
@@ -259,6 +264,7 @@ def _list_energy_rows(result: Result) -> list[Row]:
             "counted": s.scope in counted,
             "device": s.device,
             "model": s.model,
+            "load": loads.get((s.host, s.scope)),
         }
         for s in result.scopes
         if impossible.isdisjoint((s.scope, f"{s.host}/{s.scope}"))
@@ -284,6 +290,7 @@ def _list_phase_rows(result: Result) -> list[Row]:
             "uncertainty_j": energy.expanded if energy else None,
             "depth": phase.depth,
             "last": phase.last,
+            "gpu_load": phase.gpu_load,
             **{f"work_{name}": amount for name, amount in phase.work.items()},
         }
         rows.append(_clean_row(row))

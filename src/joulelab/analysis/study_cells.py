@@ -58,7 +58,7 @@ class Trial:
     it: gains cancel only between trials of the same meter. `estimate`: a part of the energy is load x rated power.
     `doubts` are the run's own, as `name: message`; `uncapped` are those about a cap that was not in force. `used` and
     `idle` name the devices that worked and those that did not; `idle_energy` (J) is that of the latter. `facts` are
-    those that the workload reported.
+    those that the workload reported. `gpu_load` is the mean load (share of one) of the GPUs that worked.
     """
 
     energy: Quantity | None
@@ -74,6 +74,7 @@ class Trial:
     used: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    gpu_load: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,12 @@ def compute_idle_share(cell: Cell) -> Quantity | None:
     """Return the mean share of the GPUs' energy that idle GPUs used, None where it is not known."""
     shares = [t.idle_energy_share for t in cell.trials if t.idle_energy_share is not None]
     return average_numbers(shares, f"repeats:idle@{cell.key}") if shares else None
+
+
+def compute_gpu_load(cell: Cell) -> Quantity | None:
+    """Return the mean load of the GPUs that worked (share of one), None unless it is known of every trial."""
+    loads = [t.gpu_load for t in cell.trials if t.gpu_load is not None]
+    return average_numbers(loads, f"repeats:load@{cell.key}") if loads and len(loads) == len(cell.trials) else None
 
 
 def compute_idle_energy(cell: Cell) -> Quantity | None:

@@ -41,7 +41,10 @@ class EnergyRow:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """Hold one line of the phase table: `count` phases of the same name; energy in J (None = not computed)."""
+    """Hold one line of the phase table: `count` phases of the same name; energy in J (None = not computed).
+
+    `gpu_load` is the mean load (share of one) of the GPUs that the run used, None if it is not known.
+    """
 
     label: str
     depth: int
@@ -51,6 +54,7 @@ class PhaseRow:
     by_family: dict[str, Quantity]
     work: dict[str, float]
     open_end: bool = False
+    gpu_load: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +227,17 @@ def _find_parents(result: Result) -> list[int | None]:
 def _make_phase_row(p: PhaseResult, result: Result) -> PhaseRow:
     energy = result.phase_energy(p)
     by_family = {k: v for k, v in p.energy.items() if k != "measured"}
-    return PhaseRow(escape_unprintable(p.title), p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
+    return PhaseRow(
+        label=escape_unprintable(p.title),
+        depth=p.depth,
+        count=1,
+        duration_s=p.duration_s,
+        energy=energy,
+        by_family=by_family,
+        work=dict(p.work),
+        open_end=p.open_end,
+        gpu_load=p.gpu_load,
+    )
 
 
 def _join_phases(phases: list[PhaseResult], result: Result) -> PhaseRow:
@@ -239,15 +253,18 @@ def _join_phases(phases: list[PhaseResult], result: Result) -> PhaseRow:
     energies = [row.energy for row in members if row.energy is not None]
     whole = len(energies) == len(members)  # a sum that leaves some out would look like the sum of all
     families = dict.fromkeys(f for row in members for f in row.by_family) if whole else ()
+    duration_s = sum(row.duration_s for row in members)
+    busy_s = [row.gpu_load * row.duration_s for row in members if row.gpu_load is not None]
     return PhaseRow(
         label=f"{name} {phases[0].n}-{max(lasts)}" if steps else f"{name} x {len(members)}",
         depth=members[0].depth,
         count=len(phases),
-        duration_s=sum(row.duration_s for row in members),
+        duration_s=duration_s,
         energy=add_quantities(energies) if whole else None,
         by_family={f: add_quantities(r.by_family[f] for r in members if f in r.by_family) for f in families},
         work=work,
         open_end=any(row.open_end for row in members),
+        gpu_load=sum(busy_s) / duration_s if duration_s > 0 and len(busy_s) == len(members) else None,
     )
 
 

@@ -277,7 +277,7 @@ def _fill_budget(rows: Sequence[EnergyRow], kinds: Sequence[str], small: Sequenc
 def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     """Return a table of phases: time, energy, power, energy per unit of work; with `families`, one line per family.
 
-    Columns of work are optional: those that do not fit into the terminal are left out.
+    Columns of work and of the load of GPUs are optional: those that do not fit into the terminal are left out.
     """
     energy = scale_column("energy", "J", [r.energy for r in rows])
     means = [_divide_by_time(r.energy, r.duration_s) for r in rows]
@@ -289,11 +289,14 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
         each = [r.energy.value / r.work[kind] for r in rows if r.energy is not None and r.work.get(kind)]
         factor, head = fmt.scale_per_work(each, kind) if has_energy else (1.0, f"{kind}/s")
         columns.append(Column(head, factor=factor, is_optional=True))
+    has_load = any(r.gpu_load is not None for r in rows)
+    columns += [Column("GPU load", "%", is_optional=True)] if has_load else []
     made = []
     for r, mean_w in zip(rows, means, strict=True):
         cells: list[TableCell] = [r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
         cells += [r.energy, mean_w] if has_energy else []
         cells += [_share_work(r, kind, has_energy=has_energy) for kind in kinds]
+        cells += [None if r.gpu_load is None else format_load(r.gpu_load)] if has_load else []
         depth = min(r.depth, MOST_DEPTH)
         made.append(TableRow(tuple(cells), depth=depth))
         if families and len(r.by_family) > 1 and r.duration_s > 0:
@@ -369,8 +372,27 @@ def avoid_breaks(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return found
 
 
+def format_load(load: float) -> str:
+    """Return a load (share of one) in percent, without the sign; `< 1` for a load that would be rounded to zero."""
+    return "< 1" if 0 < load < 0.005 else f"{100 * load:.0f}"
+
+
+def describe_gpu_load(result: Result) -> str:
+    """Return the mean load of the GPUs that did something in words, with its range; empty if it is not known."""
+    used = sorted((load for load in result.gpu_loads if load.is_used), key=lambda load: load.mean)
+    if result.gpu_load is None or not used:
+        return ""
+    several = len({load.host for load in result.gpu_loads}) > 1
+    names = [f"{load.host}/{load.scope}" if several else load.scope for load in (used[0], used[-1])]
+    if len(used) == 1:
+        return f"{names[0]} {format_load(used[0].mean)} % busy"
+    low, high = (format_load(load.mean) for load in (used[0], used[-1]))
+    between = f", from {low} % ({names[0]}) to {high} % ({names[1]})" if low != high else ""
+    return f"{len(used)} GPUs {format_load(result.gpu_load)} % busy on average{between}"
+
+
 def list_load_facts(result: Result) -> list[tuple[str, str]]:
-    """Return the load of the command and of the whole machine in one line."""
+    """Return the load of the GPUs, of the command and of the whole machine in one line."""
     load, own, machine = result.load, [], []
     if "workload.user_s" in load:
         own.append(f"{fmt.format_duration(load['workload.user_s'] + load.get('workload.system_s', 0.0))} of CPU")
@@ -385,6 +407,7 @@ def list_load_facts(result: Result) -> list[tuple[str, str]]:
         if load.get(f"host.{key}", 0.0) >= WORTH_SHOWING_B:
             machine.append(f"{title} {fmt.format_bytes(load[f'host.{key}'])} {way}")
     parts = [f"{title}: {', '.join(texts)}" for title, texts in (("command", own), ("machine", machine)) if texts]
+    parts = [text for text in (describe_gpu_load(result), *parts) if text]
     return [("load", "; ".join(parts))] if parts else []
 
 

@@ -79,7 +79,7 @@ def _list_metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     metrics |= {f"{kind}_per_s": q for kind, q in cell.rate.items()}
     metrics |= {} if cell.idle_energy is None else {"idle_energy_j": cell.idle_energy}
     metrics |= {f"quality_{name}": q for name, q in cell.quality.items()}
-    return metrics | {"idle_energy_share": cell.idle_energy_share}
+    return metrics | {"idle_energy_share": cell.idle_energy_share, "gpu_load": cell.gpu_load}
 
 
 def list_knob_columns(cell: CellMetrics) -> dict[str, Any]:

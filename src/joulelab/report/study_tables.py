@@ -169,6 +169,8 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
         column = _fill_scaled(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_mark_estimates(column, estimates))
     columns += _list_quality_columns(rows)
+    if any(r.gpu_load is not None for r in rows):
+        columns.append((LOAD_COLUMN, tuple(r.gpu_load for r in rows)))
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
         columns.append(_fill_scaled("idle devices", "J", [r.idle_energy for r in rows]))
     if len(_format_idle_shares(rows)) > 1:
@@ -179,6 +181,7 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
     return join_columns(columns, styles=_list_styles(bests, line))
 
 
+LOAD_COLUMN = Column("GPU\nload", "%", is_share=True, is_optional=True)
 IDLE_COLUMN = Column("idle GPUs'\nenergy", "%", is_share=True)
 
 

@@ -59,9 +59,10 @@ RUN_COLUMNS = {
     "path": "VARCHAR",
     "data": "VARCHAR",
     "quality": "VARCHAR",
+    "gpu_load": "DOUBLE",
 }
 # Columns of runs that are from their results: only read for statements that may show them.
-DATA_COLUMNS = ("data", "quality")
+DATA_COLUMNS = ("data", "quality", "gpu_load")
 # Kinds of columns that need not go through text, with numpy's type and the types of values that it takes as they are.
 NATIVE: Mapping[str, tuple[type, set[type]]] = {
     "DOUBLE": (np.float64, {float, int}),
@@ -88,6 +89,7 @@ RESULT_COLUMNS = {
         "counted": "BOOLEAN",
         "device": "VARCHAR",
         "model": "VARCHAR",
+        "load": "DOUBLE",
     },
     "phases": {
         "run": "VARCHAR",
@@ -97,6 +99,7 @@ RESULT_COLUMNS = {
         "duration_s": "DOUBLE",
         "energy_j": "DOUBLE",
         "uncertainty_j": "DOUBLE",
+        "gpu_load": "DOUBLE",
     },
     "facts": {
         "run": "VARCHAR",
@@ -172,13 +175,15 @@ def _may_show_data(sql: str) -> bool:
 
 
 def _describe_data(known: Sequence[Path], results: Results) -> dict[Path, Row]:
-    """Return the data that runs worked on and their figures of quality, as the runs reported them."""
+    """Return the data that runs worked on, their figures of quality, and rows of the view `runs` from results."""
     found: dict[Path, Row] = {}
     for path in known:
-        facts = {str(row.get("fact")): row.get("value") for row in results(path).get("facts", ())}
+        views = results(path)
+        facts = {str(row.get("fact")): row.get("value") for row in views.get("facts", ())}
         names = [name.strip() for name in str(facts.get("quality") or "").split(",")]
         judged = ", ".join(f"{name} {facts[name]}" for name in names if name in facts)
-        found[path] = {"data": facts.get("data"), "quality": judged or facts.get("quality")}
+        described = {"data": facts.get("data"), "quality": judged or facts.get("quality")}
+        found[path] = {k: v for row in (described, *views.get("runs", ())) for k, v in row.items()}
     return found
 
 

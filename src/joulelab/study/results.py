@@ -272,6 +272,7 @@ def _trial(
         used=() if idle is None else tuple(scope for scope in found.gpus() if scope not in idle),
         idle=tuple(idle or ()),
         facts=found.facts,
+        gpu_load=found.gpu_load,
     )
 
 
@@ -282,7 +283,8 @@ def _part(whole: Trial, found: SlotTrial, scope: str | None, phase: str) -> Tria
     # Of a phase the GPUs' energy is known together: that of idle ones where all are.
     idle = part.energies.get("gpu") if whole.idle and not whole.used else None
     share = None if idle is None else 1.0
-    return replace(whole, energy=energy, time_s=part.time_s, work=part.work, idle_energy=idle, idle_energy_share=share)
+    whole = replace(whole, idle_energy=idle, idle_energy_share=share, gpu_load=part.gpu_load)
+    return replace(whole, energy=energy, time_s=part.time_s, work=part.work)
 
 
 def _row(
@@ -304,6 +306,7 @@ def _trial_row(found: SlotTrial, trial: Trial) -> dict[str, Any]:
         "time_s": trial.time_s,
         "energy_j": None if energy is None else energy.value,
         "energy_j_expanded": None if energy is None else energy.expanded,
+        "gpu_load": trial.gpu_load,
         "idle_energy_share": trial.idle_energy_share,
         "idle_energy_j": None if trial.idle_energy is None else trial.idle_energy.value,
         "used": " ".join(trial.used),

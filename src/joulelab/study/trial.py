@@ -28,11 +28,15 @@ CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTrial:
-    """Hold what the phases of one name of a run took together: energies (J) by scope and group, time (s), work."""
+    """Hold what the phases of one name of a run took together: energies (J) by scope and group, time (s), work.
+
+    `gpu_load` is the mean load (share of one) of the GPUs that the run used, None where a phase has none.
+    """
 
     energies: Mapping[str, Quantity]
     time_s: float
     work: Mapping[str, float] = field(default_factory=dict)
+    gpu_load: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class SlotTrial:
     not in force. `caps` are the watts that were asked for by scope, `busiest` the highest load (share of one) of each
     GPU whose load was read often enough. `phases` are energy, time and work by name,
     all phases of a name together, but steps. `facts` are what the workload told of itself. `rated` is the rated power
-    (W) by scope, of the families that it is known of as a whole: what runtime x rated power is made of.
+    (W) by scope, of the families that it is known of as a whole: what runtime x rated power is made of. `gpu_load` is
+    the mean load (share of one) of the GPUs that did something.
     """
 
     run: str
@@ -61,6 +66,7 @@ class SlotTrial:
     phases: Mapping[str, PhaseTrial] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)
     rated: Mapping[str, float] = field(default_factory=dict)
+    gpu_load: float | None = None
 
     def energy(self, scope: str | None = None) -> Quantity | None:
         """Return the energy of a scope or group, of everything measured unless one is named."""
@@ -124,6 +130,7 @@ def make_trial(result: Result) -> SlotTrial:
         phases=_phases(result),
         facts=dict(result.facts),
         rated=_rated(result),
+        gpu_load=result.gpu_load,
     )
 
 
@@ -158,7 +165,10 @@ def _phases(result: Result) -> dict[str, PhaseTrial]:
         work: dict[str, float] = {}
         for kind, amount in (item for phase in phases for item in phase.work.items()):
             work[kind] = work.get(kind, 0.0) + amount
-        together[name] = PhaseTrial(energies, sum(phase.duration_s for phase in phases), work)
+        time_s, loads = sum(phase.duration_s for phase in phases), [(p.gpu_load, p.duration_s) for p in phases]
+        known = [load * seconds for load, seconds in loads if load is not None]
+        gpu_load = sum(known) / time_s if len(known) == len(loads) and time_s > 0 else None
+        together[name] = PhaseTrial(energies, time_s, work, gpu_load)
     return together
 
 

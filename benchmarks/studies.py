@@ -25,7 +25,8 @@ import numpy as np
 from joulelab.analysis.results_file import HEAD_FILE, RESULT_FILE, load_result, write_result
 from joulelab.core.process_identity import identify_process
 from joulelab.study.folder import Plan, Settings, Study, join_study
-from joulelab.study.matrix import Knob, Workload, make_cells
+from joulelab.study.knobs import Knob
+from joulelab.study.matrix import Workload, make_cells
 from joulelab.study.slots import CLAIM, NOTES
 
 if TYPE_CHECKING:

@@ -305,8 +305,8 @@ def test_pictures_are_left_out_without_matplotlib_unless_asked_for(
 
 def _kept(asked: Asked, small: Path) -> Path:
     """Return an empty study's folder."""
-    from joulelab.study.file import read_study
     from joulelab.study.folder import join_study
+    from joulelab.study.study_file import read_study
 
     found = read_study(small)
     return join_study(asked.studies / "x", found.name, found.plan, 1).folder

@@ -16,8 +16,8 @@ from joulelab.core.process_identity import identify_process
 from joulelab.study import executors
 from joulelab.study.executors import SlotEnd, open_executor
 from joulelab.study.folder import Plan, join_study
-from joulelab.study.matrix import Knob, Workload, make_cells
-from joulelab.study.nodes import NodeType
+from joulelab.study.knobs import Knob
+from joulelab.study.matrix import NodeType, Workload, make_cells
 from joulelab.study.slots import State, read_slot
 
 pytestmark = pytest.mark.system

@@ -22,8 +22,8 @@ from joulelab.papers.bnl_pictures import pictures_of
 from joulelab.papers.figure_judgement import marked
 from joulelab.papers.published import published
 from joulelab.store.run_reader import open_run
-from joulelab.study.file import read_study
 from joulelab.study.folder import Study
+from joulelab.study.study_file import read_study
 from joulelab.twin.nodefile import Description, find_node, merge_tables, parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import run_twin_study

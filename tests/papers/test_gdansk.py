@@ -15,8 +15,8 @@ from joulelab.papers.figure_judgement import count, marked
 from joulelab.papers.gdansk_pictures import pictures_of
 from joulelab.papers.gdansk_runs import EDS15, METRICS, Swept, cap_of, judged
 from joulelab.papers.published import leaves, published
-from joulelab.study.file import read_study
 from joulelab.study.folder import Study
+from joulelab.study.study_file import read_study
 from joulelab.twin.nodefile import parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import run_twin_study

@@ -17,8 +17,8 @@ from joulelab.papers.horeka_meters import accounted_otherwise, costs, errors
 from joulelab.papers.horeka_pictures import pictures_of, thinned
 from joulelab.papers.horeka_runs import Profile, Ran, profiles, ran
 from joulelab.papers.published import published
-from joulelab.study.file import read_study
 from joulelab.study.folder import Study
+from joulelab.study.study_file import read_study
 from joulelab.twin.nodefile import Description, parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import read_truth, run_twin_study

@@ -15,8 +15,8 @@ from joulelab.papers import find, names
 from joulelab.papers.figure_judgement import count, marked
 from joulelab.papers.files import folders, study_file
 from joulelab.papers.published import SETUP, everything, leaves, published
-from joulelab.study.file import read_study
 from joulelab.study.folder import Study
+from joulelab.study.study_file import read_study
 from joulelab.twin import nodefile
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from tests.study.bench import make_study
 
 from joulelab.instruments.slurm.client import Answer
 from joulelab.study.executors.slurm import SlurmExecutor
-from joulelab.study.nodes import NodeType
+from joulelab.study.matrix import NodeType
 from joulelab.study.slurm.job_queue import JobQueue
 from joulelab.study.slurm.job_watch import JobWatch
 

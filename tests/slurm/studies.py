@@ -17,8 +17,8 @@ from tests.slurm.cluster import Cluster, Machine
 from joulelab.study.drive import Driver, Outcome, SlotEvent
 from joulelab.study.executors import open_executor
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
-from joulelab.study.matrix import Knob, Workload, make_cells
-from joulelab.study.nodes import NodeType
+from joulelab.study.knobs import Knob
+from joulelab.study.matrix import NodeType, Workload, make_cells
 from joulelab.study.stopping import StopRequest
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from joulelab.core.process_identity import identify_process
 from joulelab.core.quantity import Quantity
 from joulelab.store.run_folder import create_run, end_run, list_runs, write_json_atomic
 from joulelab.study.folder import Plan, Settings, Study, join_study
-from joulelab.study.matrix import Knob, Workload, make_cells
+from joulelab.study.knobs import Knob
+from joulelab.study.matrix import Workload, make_cells
 from joulelab.study.slots import CLAIM, STOPPED
 
 if TYPE_CHECKING:

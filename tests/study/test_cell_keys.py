@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from joulelab.study.file import read_study
-from joulelab.study.matrix import Knob, Workload, make_cells
+from joulelab.study.knobs import Knob
+from joulelab.study.matrix import Workload, make_cells
+from joulelab.study.study_file import read_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
 KEYS = json.loads(Path(__file__).with_name("cell_keys.json").read_text())

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from joulelab.study.conditions import ALWAYS, Condition
-from joulelab.study.values import read_values
+from joulelab.study.knobs import ALWAYS, Condition, read_values
 
 
 def test_all_that_a_condition_names_must_hold() -> None:

@@ -7,7 +7,7 @@ from tests.study.bench import make_study, place, store_trial
 
 from joulelab.core.quantity import Quantity
 from joulelab.store.run_folder import write_json_atomic
-from joulelab.study.expected import CostForecast, SlotCost
+from joulelab.study.plan_check import CostForecast, SlotCost
 from joulelab.study.trial import SlotTrial
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.file import StudyFile, read_study
 from joulelab.study.folder import Settings, join_study
-from joulelab.study.matrix import Workload
-from joulelab.study.nodes import NodeType
+from joulelab.study.matrix import NodeType, Workload
+from joulelab.study.study_file import StudyFile, read_study
 
 if TYPE_CHECKING:
     from pathlib import Path

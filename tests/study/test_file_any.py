@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from joulelab.core.errors import ConfigError
 from joulelab.core.toml_reading import describe_keys
 from joulelab.run.config.toml_writing import format_toml
-from joulelab.study.file import read_study
-from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys
+from joulelab.study.study_file import NodeKeys, StudyKeys, WorkloadKeys, read_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from joulelab.run.config.toml_writing import format_toml
-from joulelab.study.file import read_study
+from joulelab.study.study_file import read_study
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,12 +13,11 @@ import pytest
 from joulelab.control.client import CapDevice, CapStatus
 from joulelab.core.errors import ConfigError, Refused
 from joulelab.instruments.visible import VisibleGpus
-from joulelab.study.check import check_plan
-from joulelab.study.file import read_study
 from joulelab.study.folder import Plan
-from joulelab.study.limits import check_limits
-from joulelab.study.matrix import Knob, Workload, make_cells
-from joulelab.study.refusals import Refusals
+from joulelab.study.knobs import Knob
+from joulelab.study.matrix import Workload, make_cells
+from joulelab.study.plan_check import Refusals, check_limits, check_plan
+from joulelab.study.study_file import read_study
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

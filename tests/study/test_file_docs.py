@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from joulelab.core.toml_reading import describe_keys
-from joulelab.study.file import read_study
-from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys
+from joulelab.study.study_file import NodeKeys, StudyKeys, WorkloadKeys, read_study
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "study.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.file import cells, read_study
+from joulelab.study import study_workloads
+from joulelab.study.study_file import read_study
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -333,7 +334,7 @@ uses = "cpu"
 def test_a_matrix_of_which_nearly_all_is_skipped_is_not_looked_at_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "MOST_LOOKED_AT", 1000)  # so that the test is a quick one
+    monkeypatch.setattr(study_workloads, "MAX_LOOKED_AT", 1000)  # so that the test is a quick one
     text = """\
 [knobs]
 a = "1:10000:1"

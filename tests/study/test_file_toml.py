@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.file import read_study
-from joulelab.study.file.toml import write_sweep
 from joulelab.study.folder import Plan, Settings
-from joulelab.study.matrix import Knob, Workload, find_reference, make_cells
+from joulelab.study.knobs import Knob, find_reference
+from joulelab.study.matrix import Workload, make_cells
+from joulelab.study.study_file import read_study, write_sweep
 from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:

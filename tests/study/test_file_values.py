@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.values import read_cooling, read_free_values, read_value_list, read_values
+from joulelab.study.knobs import read_cooling, read_free_values, read_value_list, read_values
 
 
 @pytest.mark.system  # pure, and slow

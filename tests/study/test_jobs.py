@@ -15,8 +15,7 @@ from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.drive import Driver, SlotEvent, list_planned_slots
 from joulelab.study.executors import SlotEnd, SlotWait
 from joulelab.study.folder import Plan, Settings, join_study
-from joulelab.study.matrix import PlannedCell, Workload
-from joulelab.study.nodes import NodeType
+from joulelab.study.matrix import NodeType, PlannedCell, Workload
 from joulelab.study.slots import (
     JOB,
     State,

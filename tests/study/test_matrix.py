@@ -9,10 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.conditions import Condition
 from joulelab.study.folder import Plan
-from joulelab.study.matrix import Combinations, Knob, PlannedCell, Workload, find_reference, hash_workload, make_cells
-from joulelab.study.order import order_block, order_slots
+from joulelab.study.knobs import Condition, Knob, find_reference
+from joulelab.study.matrix import (
+    Combinations,
+    PlannedCell,
+    Workload,
+    hash_workload,
+    make_cells,
+    order_block,
+    order_slots,
+)
 
 NAMES = ("cap", "gpus", "batch", "lr")
 TEXTS = st.lists(st.integers(1, 40).map(str), min_size=1, max_size=4, unique=True)

@@ -16,7 +16,8 @@ from joulelab.core.process_identity import identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, Settings, check_name, join_study, make_default_name, open_study
-from joulelab.study.matrix import Knob, Workload, make_cells
+from joulelab.study.knobs import Knob
+from joulelab.study.matrix import Workload, make_cells
 from joulelab.study.slots import (
     CLAIM,
     State,

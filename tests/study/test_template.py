@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.template import check_command, fill_command, list_placeholders
+from joulelab.study.knobs import check_command, fill_command, list_placeholders
 
 
 def test_only_names_in_braces_are_placeholders() -> None:
@@ -51,9 +51,9 @@ def test_filling_is_stable(text: str) -> None:
 
 
 def _found(text: str) -> list[str]:
-    from joulelab.study import template
+    from joulelab.study import knobs
 
-    return [m["name"] for m in template._BRACED.finditer(text) if template._count_braces(m) == 1]
+    return [m["name"] for m in knobs._BRACED.finditer(text) if knobs._count_braces(m) == 1]
 
 
 def test_what_does_not_fit_is_told_with_the_nearest_name() -> None:

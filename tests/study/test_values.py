@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.values import Value, read_caps, read_clocks, read_counts, read_free_values, read_values
+from joulelab.study.knobs import Value, read_caps, read_clocks, read_counts, read_free_values, read_values
 
 
 @given(first=st.integers(1, 500), step=st.integers(1, 50), steps=st.integers(0, 60))

@@ -16,11 +16,11 @@ from tests.study.virtual_study import METERS, NODE, write
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.store.run_folder import read_end, read_meta
 from joulelab.store.run_reader import open_run
-from joulelab.study.check import check_plan
 from joulelab.study.drive import list_planned_slots as planned
-from joulelab.study.file import read_study
+from joulelab.study.plan_check import check_plan
 from joulelab.study.results import gather_results
 from joulelab.study.slots import State
+from joulelab.study.study_file import read_study
 from joulelab.study.trial import load_trial, read_trial
 from joulelab.twin import executor
 from joulelab.twin.nodefile import parse_node
@@ -249,7 +249,7 @@ def test_a_worker_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.system
 def test_a_slot_that_fails_stops_the_study_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, repeats=1, meters=METERS.replace("current_a = 5", 'current_a = "much"'))
-    monkeypatch.setattr("joulelab.study.check.check_plan", lambda *_: [])  # it would be refused before
+    monkeypatch.setattr("joulelab.study.plan_check.check_plan", lambda *_: [])  # it would be refused before
     with pytest.raises(JoulelabError, match="current_a is 'much'"):
         run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")
     assert (tmp_path / "out").exists()

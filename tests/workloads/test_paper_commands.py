@@ -17,8 +17,8 @@ from tests.workloads.shrinking import ALLOWED, SHRUNKEN, shrink_words
 
 from joulelab.run import workload_registry
 from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE
-from joulelab.study.file import read_study
 from joulelab.study.program import list_marked_phases
+from joulelab.study.study_file import read_study
 from joulelab.workloads.training import launch
 
 __all__ = ["marked"]

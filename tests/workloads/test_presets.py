@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from joulelab.cli.study_driver import prepare_data
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import find_workload, merge_parameters
-from joulelab.study.file import read_study
+from joulelab.study.study_file import read_study
 from joulelab.workloads.commands import command
 from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
 from joulelab.workloads.training.step_limits import Goal

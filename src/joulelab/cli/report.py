@@ -150,7 +150,7 @@ def find_target(words: Sequence[str], runs: Path, studies: Path, twins: Sequence
 
 def _find_study(word: str, studies: Path, twins: tuple[str, ...]) -> ReportTarget | None:
     """Return the study that a word names by file, folder or name; None if it names no study."""
-    from joulelab.study.folder import NAME, open_study
+    from joulelab.study.folder import VALID_NAME, open_study
 
     if word.endswith(".toml") and not Path(word).is_dir():
         from joulelab.cli.study import open_named_study, read_named_study
@@ -159,7 +159,7 @@ def _find_study(word: str, studies: Path, twins: tuple[str, ...]) -> ReportTarge
         return ReportTarget(study=open_named_study(found, studies, twins), plan=found.plan)
     if twins:
         return None
-    named = studies / word if NAME.fullmatch(word) else None
+    named = studies / word if VALID_NAME.fullmatch(word) else None
     folder = next((f for f in (Path(word), named) if f is not None and _is_study(f)), None)
     return None if folder is None else ReportTarget(study=open_study(folder))
 

@@ -15,14 +15,14 @@ import click
 from joulelab.cli.output import print_json, print_notice, show_progress
 from joulelab.cli.parameters import add_options, format_examples, json_option, store_format, studies_option
 from joulelab.report.tables import DOCUMENT_FORMATS
-from joulelab.study.nodes import LOCAL, list_simulated
+from joulelab.study.matrix import LOCAL, list_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.study.file import StudyFile
     from joulelab.study.folder import Study
     from joulelab.study.slots import Slot
+    from joulelab.study.study_file import StudyFile
 
 ACCOUNTING_WAIT_S = 15.0  # a cluster accounts the energy of a job some seconds after its end
 FORMATS = ("text", *DOCUMENT_FORMATS, "csv", "json")
@@ -194,13 +194,13 @@ def report_command(
 
 def read_named_study(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
     """Read a study file; with twins, place its node types on them and add them to its name. Raises ConfigError."""
-    from joulelab.study.file import read_study
+    from joulelab.study.study_file import read_study
 
     found = read_study(file)
     if not twins:
         return found
     from joulelab.study import executors
-    from joulelab.study.nodes import TWIN
+    from joulelab.study.matrix import TWIN
 
     pairs = [text.rpartition("=") for text in twins]
     alone = [node for name, _, node in pairs if not name]
@@ -240,7 +240,7 @@ def open_named_study(found: StudyFile, studies: Path, twins: tuple[str, ...]) ->
 
 def _check_plan(found: StudyFile) -> None:
     from joulelab.report.format import name_twins
-    from joulelab.study.check import check_plan
+    from joulelab.study.plan_check import check_plan
 
     twins = list_simulated(found.plan.nodes)
     if twins:

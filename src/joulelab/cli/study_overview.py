@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import describe_error, print_blocks, print_json
-from joulelab.study.nodes import LOCAL, SLURM, list_simulated
+from joulelab.study.matrix import LOCAL, SLURM, list_simulated
 from joulelab.study.slots import read_last_error
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.core.errors import JoulelabError
-    from joulelab.study.expected import CostForecast, CostSum, SlotCost
     from joulelab.study.folder import Plan, Study
     from joulelab.study.matrix import PlannedCell
+    from joulelab.study.plan_check import CostForecast, CostSum, SlotCost
     from joulelab.study.slots import Slot
 
 SETTLED = ("done", "failed")
@@ -40,8 +40,8 @@ def show_plan(
 ) -> int:
     """Print every slot in its order, and the time and energy of those to run; JSON includes the error, if any."""
     from joulelab.study.drive import list_planned_slots as list_slots
-    from joulelab.study.expected import CostForecast
     from joulelab.study.folder import FILE, Study, open_study
+    from joulelab.study.plan_check import CostForecast
 
     drawn = int.from_bytes(os.urandom(4)) if seed is None else seed
     exists = (folder / FILE).exists()
@@ -113,8 +113,8 @@ def _list_planned(cell: PlannedCell, slot: Slot, expected: CostForecast) -> dict
 
 def collect_status(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]:
     """Return the state of a study as plain data."""
-    from joulelab.study.expected import CostForecast
     from joulelab.study.now import read_power_now
+    from joulelab.study.plan_check import CostForecast
 
     cells = {cell.key: cell for cell in plan.cells}
     by_cell: dict[str, Counter[str]] = {}
@@ -159,7 +159,7 @@ def _find_queued(study: Study, plan: Plan) -> dict[Path, str]:
     """Return the jobs in a cluster's queue, by slot."""
     if not any(node.executor == SLURM for node in plan.nodes.values()):
         return {}
-    from joulelab.study.slurm.queued import list_queued_slots
+    from joulelab.study.slurm.submitted_jobs import list_queued_slots
 
     return list_queued_slots(study.folder, os.environ)
 

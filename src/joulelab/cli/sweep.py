@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.study.folder import Plan, Study
+    from joulelab.study.knobs import Value
     from joulelab.study.matrix import Workload
-    from joulelab.study.values import Value
 
 
 EXAMPLES = format_examples(
@@ -46,7 +46,7 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
         """Return `cool_c` with degC, or `cool_s` with s."""
         if isinstance(value, tuple):
             return value
-        from joulelab.study.values import read_cooling
+        from joulelab.study.knobs import read_cooling
 
         try:
             return read_cooling(value)
@@ -141,7 +141,8 @@ def _make_plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     """Return the plan of a sweep from its options. Raises ConfigError."""
     from joulelab.analysis.goals import Goal
     from joulelab.study.folder import Plan
-    from joulelab.study.matrix import Knob, find_reference, make_cells
+    from joulelab.study.knobs import Knob, find_reference
+    from joulelab.study.matrix import make_cells
 
     named = [(name, given[name], f"--{name.replace('_', '-')}") for name in ("cap", "gpus", "clock", "cpu_cap")]
     knobs = [Knob.parse(name, text, where) for name, text, where in named if text is not None]
@@ -201,7 +202,7 @@ def _make_settings(given: Mapping[str, Any]) -> Any:
 
 def _write_study_file(plan: Plan, name: str, file: Path) -> int:
     """Write a sweep as a study file. Raises ConfigError if the file exists."""
-    from joulelab.study.file.toml import write_sweep
+    from joulelab.study.study_file import write_sweep
 
     text = write_sweep(plan, name)
     try:
@@ -219,8 +220,8 @@ def _write_study_file(plan: Plan, name: str, file: Path) -> int:
 def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
     from joulelab.cli.study_driver import FAILED_CODE, confirm_plan, report_failures, report_stop, run_slots
     from joulelab.report.study_summary import summarise_study
-    from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
+    from joulelab.study.plan_check import check_plan
 
     folder = given["studies"].absolute() / name
     for warning in check_plan(plan, os.environ):
@@ -269,7 +270,7 @@ def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 def _read_reference(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return the values of the reference cell among those of the study. Raises ConfigError."""
     from joulelab.analysis.cell_lines import rank_value
-    from joulelab.study.matrix import Knob, find_reference
+    from joulelab.study.knobs import Knob, find_reference
 
     known: dict[str, dict[str, Value]] = {}
     for cell in study.cells().values():

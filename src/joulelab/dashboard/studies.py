@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.dashboard.run_entries import Place, problem_text
-from joulelab.study.folder import CELL, FILE, NAME, open_study
-from joulelab.study.nodes import list_simulated
+from joulelab.study.folder import CELL, FILE, VALID_NAME, open_study
+from joulelab.study.matrix import list_simulated
 from joulelab.study.slots import State, list_claimed_slots, read_slot
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class StudyLooker:
     def look(self) -> list[StudyEntry]:
         """Return the studies there are, by name; one that cannot be read says why."""
         try:
-            names = sorted(entry.name for entry in os.scandir(self._root) if NAME.fullmatch(entry.name))
+            names = sorted(entry.name for entry in os.scandir(self._root) if VALID_NAME.fullmatch(entry.name))
         except OSError:
             return []
         folders = [self._root / name for name in names]

@@ -13,7 +13,7 @@ import numpy as np
 
 from joulelab.core.clock import NS
 from joulelab.papers.bnl_runs import NODE, done
-from joulelab.study.nodes import TWIN
+from joulelab.study.matrix import TWIN
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual.cells import find_model, make_request, read_description
 from joulelab.twin.virtual.meters import Bench, choose_meters, find_gain

@@ -14,7 +14,7 @@ from joulelab.papers.horeka_meters import accounted_otherwise, cost_table, costs
 from joulelab.papers.horeka_outside import outside
 from joulelab.papers.horeka_pictures import pictures_of
 from joulelab.papers.horeka_runs import KJ, profiles, ran
-from joulelab.study.nodes import TWIN
+from joulelab.study.matrix import TWIN
 from joulelab.twin.virtual.cells import read_description
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from joulelab.core.clock import NS
 from joulelab.papers import PublishedTable
 from joulelab.papers.horeka_runs import done
-from joulelab.study.nodes import TWIN
+from joulelab.study.matrix import TWIN
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import read_panel_j
 from joulelab.twin.timeline import RunTimes, lay_out_run

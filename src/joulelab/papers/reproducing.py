@@ -65,7 +65,7 @@ def reproduce(
     """
     from joulelab.papers import find
     from joulelab.papers.files import study_file
-    from joulelab.study.file import read_study
+    from joulelab.study.study_file import read_study
     from joulelab.twin.virtual import run_twin_study
 
     paper = paper or find(asked.paper)
@@ -252,7 +252,7 @@ def _done(folder: Path) -> int:
 
 
 def _planned(file: Path) -> int:
-    from joulelab.study.file import read_study
+    from joulelab.study.study_file import read_study
 
     plan = read_study(file).plan
     return len(plan.cells) * plan.repeats

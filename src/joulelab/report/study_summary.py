@@ -15,7 +15,7 @@ from joulelab.report.run_tables import RATED_ADVICE, format_ratio
 from joulelab.report.study_tables import name_plain_cell
 from joulelab.report.tables import Column, Table, make_table, scale_column
 from joulelab.store.run_folder import read_meta
-from joulelab.study.nodes import list_simulated
+from joulelab.study.matrix import list_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.control.client import CapRequest
-    from joulelab.study.nodes import NodeType
-    from joulelab.study.values import Value
+    from joulelab.study.knobs import Value
+    from joulelab.study.matrix import NodeType
 
 # What shows a workload no GPU; meters see them all the same.
 HIDDEN_GPUS = {CUDA: "-1", HIP: "-1"}

@@ -17,19 +17,18 @@ from joulelab.store.documents import read_json
 from joulelab.store.redact import redact_command
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_file
-from joulelab.study.matrix import PlannedCell, Workload, check_slots, hash_workload
-from joulelab.study.nodes import NodeType
+from joulelab.study.matrix import NodeType, PlannedCell, Workload, check_slots, hash_workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from joulelab.study.values import Value
+    from joulelab.study.knobs import Value
 
 SCHEMA = 1
 FILE = "study.json"
 CELL = "cell.json"
 NEEDED = ("name", "seed", "created", "command", "settings", "goals", "reference", "work")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+VALID_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +230,7 @@ def _make_damage_error(folder: Path, why: str) -> StoreError:
 
 def check_name(name: str) -> None:
     """Refuse a name that cannot be a folder's, or leads out of the studies' folder. Raises ConfigError."""
-    if NAME.fullmatch(name) is None:
+    if VALID_NAME.fullmatch(name) is None:
         shown = name if len(name) <= 40 else f"{name[:40]}..."
         then = "letters, digits, . _ and -, a letter or digit first, at most 100"
         raise ConfigError(f"{shown!r} cannot name a study", where="--name", next=then)

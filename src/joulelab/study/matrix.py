@@ -1,4 +1,4 @@
-"""Make the matrix of a study: knobs and their values, every combination a cell with an identity of its own."""
+"""Make the matrix of a study: workloads, node types and knobs become cells, cells become slots in random order."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import hashlib
 import itertools
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.study import template
-from joulelab.study.conditions import ALWAYS, Condition
-from joulelab.study.values import Value, read_values
+from joulelab.study.knobs import ALWAYS, Condition, Knob, Value, check_command, fill_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
 
 MAX_SLOTS = 100_000
 
@@ -73,7 +72,7 @@ class PlannedCell:
 
     def argv(self) -> list[str]:
         """Return the command of this cell."""
-        return template.fill_command(self.workload.command, {name: value.text for name, value in self.knobs.items()})
+        return fill_command(self.workload.command, {name: value.text for name, value in self.knobs.items()})
 
     def values(self) -> dict[str, Any]:
         """Return the values of the knobs, as metrics take them."""
@@ -88,24 +87,6 @@ class PlannedCell:
         """Take what `to_json` gave."""
         knobs = {name: Value.from_json(value) for name, value in data["knobs"].items()}
         return cls(Workload.from_json(data), knobs)
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """Hold a knob and the values it takes, in the cells where its condition holds; others do not have it."""
-
-    name: str
-    values: tuple[Value, ...]
-    when: Condition = ALWAYS
-
-    @classmethod
-    def parse(cls, name: str, text: str, where: str | None = None) -> Knob:
-        """Read a knob's values as they are typed. Raises ConfigError."""
-        if template.KNOB_NAME.fullmatch(name) is None:
-            raise ConfigError(
-                f"{name!r} cannot name a knob", where=where, next="letters, digits and _, no digit at its start"
-            )
-        return cls(name, read_values(name, text, where or f"--set {name}"))
 
 
 def check_slots(count: int, repeats: int) -> None:
@@ -129,7 +110,7 @@ def make_cells(workload: Workload, knobs: Sequence[Knob], repeats: int = 1) -> l
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ConfigError(f"the knob {twice} is given twice", where="knobs", next="give all its values at once")
-    template.check_command(workload.command, names)
+    check_command(workload.command, names)
     check_slots(math.prod(len(knob.values) for knob in knobs), repeats)
     combined = itertools.product(*(knob.values for knob in knobs))
     made = (PlannedCell(workload, dict(zip(names, values, strict=True))) for values in combined)
@@ -186,22 +167,6 @@ class Combinations:
             yield from self._more(workload, node, {**knobs, name: value}, at + 1)
 
 
-def find_reference(pairs: Mapping[str, str], knobs: Sequence[Knob]) -> dict[str, Any]:
-    """Return the values that single out the reference cells: `cap=260`. Raises ConfigError with what there is."""
-    by_name = {knob.name: knob for knob in knobs}
-    found: dict[str, Any] = {}
-    for name, text in pairs.items():
-        if name not in by_name:
-            raise ConfigError(f"there is no knob {name!r}", where="--reference", why=f"knobs: {', '.join(by_name)}")
-        wanted = read_values(name, text, "--reference")
-        there = {(v.value, v.unit): v for v in by_name[name].values}
-        if len(wanted) != 1 or (wanted[0].value, wanted[0].unit) not in there:
-            listed = ", ".join(v.shown for v in by_name[name].values)
-            raise ConfigError(f"no cell has {name} {text}", where="--reference", why=f"there are {listed}")
-        found[name] = wanted[0].value
-    return found
-
-
 def hash_workload(workload: Workload) -> str:
     """Return a short hash of a workload without its knobs, to tell studies of different commands apart."""
     return _hash_data(workload.to_json())[:6]
@@ -210,3 +175,98 @@ def hash_workload(workload: Workload) -> str:
 def _hash_data(data: Mapping[str, Any]) -> str:
     # Bytes of a command line that are no UTF-8 are lone surrogates: JSON's escapes take them.
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+LOCAL, SLURM, TWIN = "local", "slurm", "twin"
+USES = ("gpu", "cpu")
+LAUNCHES = ("direct", "srun")
+GPUS_ADVICE = "how many GPUs a workload sees is the knob gpus"
+# Options that decide what is measured; the others say whose account pays, how long it may take and the like.
+# Of a twin its name and what it is described as do.
+IDENTITY_OPTIONS = (
+    "partition", "constraint", "gpus", "nodes", "tasks", "cpus", "exclusive", "launch", "twin", "described",
+)  # fmt: skip
+# What the options of a job are where the file does not say.
+DEFAULT_OPTIONS: Mapping[str, Any] = {"nodes": 1, "tasks": 1, "exclusive": True, "at_once": 100}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """Hold a kind of node: its executor, what the workload `uses` (gpu, cpu, or empty: all there is), and its options.
+
+    `environment` is added to the workload's. `options` are the executor's own, as in the study file; times in s.
+    """
+
+    name: str = LOCAL
+    executor: str = LOCAL
+    uses: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def launch(self) -> str:
+        """Return how the command is started in a job: `direct` or by `srun`."""
+        return str(self.options.get("launch", _get_default_launch(self.options)))
+
+    @property
+    def simulated_by(self) -> str:
+        """Return the name of the simulated node that stands in for this node type, empty where it is a real one."""
+        return str(self.options.get("twin", "")) if self.executor == TWIN else ""
+
+    @property
+    def hides_gpus(self) -> bool:
+        """Return whether the workload sees no GPU there, whatever the node has."""
+        return self.uses == "cpu" or self.options.get("gpus") == 0
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of it belongs to a cell's identity; a node type without anything special has nothing.
+
+        What is said and usual is the same as what is not said.
+        """
+        usual = {**DEFAULT_OPTIONS, "launch": _get_default_launch(self.options)}
+        own = {key: self.options[key] for key in IDENTITY_OPTIONS if key in self.options}
+        own = {key: value for key, value in own.items() if value != usual.get(key)}
+        if self.uses:
+            own["uses"] = self.uses
+        if self.executor != LOCAL:
+            own["executor"] = self.executor
+        if self.environment:
+            own["environment"] = dict(self.environment)
+        return own
+
+    @classmethod
+    def defined_by(cls, name: str, identity: Mapping[str, Any]) -> NodeType:
+        """Return what a cell's identity says of its node type, whatever the file says by now."""
+        own = ("executor", "uses", "environment")
+        options = {key: value for key, value in identity.items() if key not in own}
+        return cls(name, **{key: identity[key] for key in own if key in identity}, options=options)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> NodeType:
+        """Take what `to_json` gave."""
+        return cls(**data)
+
+
+def list_simulated(nodes: Mapping[str, NodeType]) -> dict[str, str]:
+    """Return by node type the name of the simulated node, for those that are simulated."""
+    return {name: node.simulated_by for name, node in nodes.items() if node.executor == TWIN}
+
+
+def _get_default_launch(options: Mapping[str, Any]) -> str:
+    tasks = options.get("nodes", DEFAULT_OPTIONS["nodes"]) * options.get("tasks", DEFAULT_OPTIONS["tasks"])
+    return LAUNCHES[tasks > 1]
+
+
+def order_block(keys: Iterable[str], seed: int, repeat: int) -> list[str]:
+    """Return the cells of one block in random order. Cells that are added later do not change how others follow."""
+    return sorted(keys, key=lambda key: hashlib.sha256(f"{seed}/{repeat}/{key}".encode()).digest())
+
+
+def order_slots(keys: Iterable[str], seed: int, repeats: int) -> list[tuple[str, int]]:
+    """Return (cell, repeat) of every slot, block after block; repeats count from 1."""
+    every = list(keys)
+    return [(key, repeat) for repeat in range(1, repeats + 1) for key in order_block(every, seed, repeat)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
-from joulelab.study import template
+from joulelab.study.knobs import fill_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def program_of(cell: PlannedCell) -> str:
     """Return the first word of a cell's command."""
     first = cell.workload.command[0]
-    return template.fill_command([first], {n: v.text for n, v in cell.knobs.items()})[0] if "{" in first else first
+    return fill_command([first], {n: v.text for n, v in cell.knobs.items()})[0] if "{" in first else first
 
 
 def check_program(name: str, environ: Mapping[str, str], own: Mapping[str, str], beside: Path | None) -> None:

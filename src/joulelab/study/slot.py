@@ -23,7 +23,7 @@ from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_append
 from joulelab.study import cooling, devices, remains
 from joulelab.study.folder import Study, open_study, read_cell
-from joulelab.study.nodes import SLURM, NodeType
+from joulelab.study.matrix import SLURM, NodeType
 from joulelab.study.slot_options import make_run_options
 from joulelab.study.slots import ERR, NOTES, OUT, claim_slot, clear_earlier_attempt, note_stop, read_own_job
 from joulelab.study.turn import hold_turn

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from joulelab.study.executors import SlotWait
     from joulelab.study.folder import Plan
-    from joulelab.study.matrix import PlannedCell
-    from joulelab.study.nodes import NodeType
-    from joulelab.study.refusals import Refusals
+    from joulelab.study.matrix import NodeType, PlannedCell
+    from joulelab.study.plan_check import Refusals
 
 SUMMARY = "a node's twin in virtual time: nothing is measured"
 WORKER = "joulelab.twin.virtual.slot"
@@ -171,7 +170,7 @@ class TwinExecutor:
         """Know nothing: of this machine the claim itself tells."""
         return None
 
-    def going_on(self) -> list[str]:
+    def list_open_jobs(self) -> list[str]:
         """Leave nothing: what was started is waited for."""
         return []
 

@@ -21,10 +21,10 @@ from joulelab.report.tuning_tables import lay_out_tuning
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_options import RunOptions
 from joulelab.store.documents import read_lines
+from joulelab.study.knobs import read_caps
 from joulelab.study.tuning.grid import Grid
 from joulelab.study.tuning.online import Online
 from joulelab.study.tuning.window import Window
-from joulelab.study.values import read_caps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from joulelab.control.client import CapRequest
 from joulelab.core.errors import ConfigError, Refused
-from joulelab.study.values import Value, read_caps
+from joulelab.study.knobs import Value, read_caps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

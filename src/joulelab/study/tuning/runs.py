@@ -10,6 +10,7 @@ from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
 from joulelab.study import matrix
 from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
+from joulelab.study.knobs import Knob
 from joulelab.study.results import gather_results
 from joulelab.study.slots import State, list_claimed_slots, read_slot
 from joulelab.study.trial import load_trial
@@ -65,7 +66,7 @@ def open_plan(
 
     `given` are settings that were asked for; others stay as they are. Raises ConfigError, StoreError.
     """
-    planned = matrix.make_cells(workload, [matrix.Knob("cap", tuple(grid.values.values()))])
+    planned = matrix.make_cells(workload, [Knob("cap", tuple(grid.values.values()))])
     cells = dict(zip(grid.values, planned, strict=True))
     before = open_study(folder).data if (folder / "study.json").is_file() else {}
     settings = Settings.from_json({**before.get("settings", {}), **given})

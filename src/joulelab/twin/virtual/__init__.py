@@ -36,7 +36,7 @@ def run_twin_study(
     `twins` are by node type, or one for all: names, files, or descriptions, changed ones too. The same seed gives the
     same results. Raises JoulelabError; SystemExit where a signal ended it: called again it goes on.
     """
-    from joulelab.study.file import read_study
+    from joulelab.study.study_file import read_study
 
     found = read_study(file)
     plan = place_on_twins(found.plan, twins)
@@ -47,9 +47,9 @@ def run_plan(
     plan: Plan, name: str, folder: Path, *, seed: int | None = None, tell: Callable[[SlotEvent], Any] | None = None
 ) -> Study:
     """Run a plan whose node types are all twins. Raises as `run_twin_study` does."""
-    from joulelab.study.check import check_plan
     from joulelab.study.drive import Driver
     from joulelab.study.folder import join_study
+    from joulelab.study.plan_check import check_plan
     from joulelab.study.stopping import StopRequest
     from joulelab.twin.executor import TwinExecutor
 

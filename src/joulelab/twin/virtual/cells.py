@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.text import suggest_name
-from joulelab.study.nodes import TWIN, NodeType
+from joulelab.study.matrix import TWIN, NodeType
 from joulelab.study.program import read_numbers
 from joulelab.twin.timeline import RunTimes, count_pieces, lay_out_run
 from joulelab.twin.virtual.meters import SLURM, Bench, check_meters, choose_meters, read_frequency_s, read_meters
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulelab.core.toml_reading import Place
     from joulelab.study.folder import Plan, Settings
     from joulelab.study.matrix import PlannedCell
-    from joulelab.study.refusals import Refusals
+    from joulelab.study.plan_check import Refusals
     from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.model import Node
     from joulelab.twin.nodefile import Description

@@ -61,8 +61,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Stream
     from joulelab.store.journal import HeaderFields
     from joulelab.study.folder import Settings, Study
-    from joulelab.study.matrix import PlannedCell
-    from joulelab.study.nodes import NodeType
+    from joulelab.study.matrix import NodeType, PlannedCell
     from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.nodefile import Description
     from joulelab.twin.timeline import Span, Timeline

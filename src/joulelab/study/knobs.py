@@ -1,17 +1,18 @@
-"""Read the values of knobs as people type them: lists, ranges, watts, percent, megahertz."""
+"""Read the values of knobs, put them into commands, and state for which cells they hold."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import read_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
 
 Unit = Literal["", "W", "share", "Hz"]
 MAX_VALUES = 10_000
@@ -185,3 +186,122 @@ def _drop_duplicates(values: Sequence[Value], where: str) -> tuple[Value, ...]:
     if len(found) > MAX_VALUES:
         raise ConfigError(f"{len(found)} values", where=where, why=f"at most {MAX_VALUES} are taken")
     return tuple(found.values())
+
+
+KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# `${HOME}` is the shell's.
+_BRACED = re.compile(r"(?<!\$)(?P<open>\{+)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<close>\}+)")
+# Knobs that joulelab sets itself: they need not be in the command.
+OWN_KNOBS = ("cap", "cpu_cap", "clock", "gpus")
+
+
+def list_placeholders(command: Sequence[str]) -> list[str]:
+    """Return the names of the placeholders of a command, each once, in order."""
+    found = (m for word in command for m in _BRACED.finditer(word) if _count_braces(m) == 1)
+    return list(dict.fromkeys(m["name"] for m in found))
+
+
+def fill_command(command: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    """Return the command with values in place of its placeholders; `{{name}}` becomes `{name}`."""
+
+    def put(match: re.Match[str]) -> str:
+        depth = _count_braces(match)
+        before = match["open"][: len(match["open"]) - depth]
+        after = match["close"][: len(match["close"]) - depth]
+        if depth == 1:
+            return f"{before}{texts[match['name']]}{after}"
+        return f"{before}{'{' * (depth - 1)}{match['name']}{'}' * (depth - 1)}{after}"
+
+    return [_BRACED.sub(put, word) for word in command]
+
+
+def check_command(command: Sequence[str], knobs: Collection[str]) -> None:
+    """Refuse a placeholder without a knob, and a knob that nothing depends on. Raises ConfigError."""
+    named = list_placeholders(command)
+    for name in named:
+        if name not in knobs:
+            add = f"add --{name.replace('_', '-')}" if name in OWN_KNOBS else f"add --set {name}=VALUES"
+            raise ConfigError(
+                f"the placeholder {{{name}}} has no knob",
+                where="command",
+                why=f"knobs: {', '.join(knobs)}" if knobs else "there is no knob",
+                next=f"{_suggest_near(name, knobs)}{add}, or write {{{{{name}}}}} for a literal {{{name}}}",
+            )
+    for name in knobs:
+        if name not in named and name not in OWN_KNOBS:
+            there = ", ".join(f"{{{other}}}" for other in named)
+            raise ConfigError(
+                f"the knob {name} is not in the command",
+                where=f"--set {name}",
+                why=f"placeholders: {there}" if named else "the command has no placeholder",
+                next=f"{_suggest_near(name, named)}put {{{name}}} where its value belongs",
+            )
+
+
+def _count_braces(match: re.Match[str]) -> int:
+    return min(len(match["open"]), len(match["close"]))
+
+
+def _suggest_near(name: str, valid: Collection[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}? or " if close else ""
+
+
+WORKLOAD, NODE, PHASE = "workload", "node", "phase"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Hold what a cell must be, all of it: one of these workloads, of these node types, of these values of each knob.
+
+    What is empty does not matter. A cell without a knob that is named is not meant. Values are given by their texts.
+    """
+
+    workloads: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    knobs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def holds(self, workload: str, node: str, knobs: Mapping[str, Value]) -> bool:
+        """Return whether a cell is meant."""
+        if (self.workloads and workload not in self.workloads) or (self.nodes and node not in self.nodes):
+            return False
+        return all(name in knobs and knobs[name].text in texts for name, texts in self.knobs.items())
+
+
+ALWAYS = Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """Hold a knob and the values it takes, in the cells where its condition holds; others do not have it."""
+
+    name: str
+    values: tuple[Value, ...]
+    when: Condition = ALWAYS
+
+    @classmethod
+    def parse(cls, name: str, text: str, where: str | None = None) -> Knob:
+        """Read a knob's values as they are typed. Raises ConfigError."""
+        if KNOB_NAME.fullmatch(name) is None:
+            raise ConfigError(
+                f"{name!r} cannot name a knob", where=where, next="letters, digits and _, no digit at its start"
+            )
+        return cls(name, read_values(name, text, where or f"--set {name}"))
+
+
+def find_reference(pairs: Mapping[str, str], knobs: Sequence[Knob]) -> dict[str, Any]:
+    """Return the values that single out the reference cells: `cap=260`. Raises ConfigError with what there is."""
+    by_name = {knob.name: knob for knob in knobs}
+    found: dict[str, Any] = {}
+    for name, text in pairs.items():
+        if name not in by_name:
+            raise ConfigError(f"there is no knob {name!r}", where="--reference", why=f"knobs: {', '.join(by_name)}")
+        wanted = read_values(name, text, "--reference")
+        there = {(v.value, v.unit): v for v in by_name[name].values}
+        if len(wanted) != 1 or (wanted[0].value, wanted[0].unit) not in there:
+            listed = ", ".join(v.shown for v in by_name[name].values)
+            raise ConfigError(f"no cell has {name} {text}", where="--reference", why=f"there are {listed}")
+        found[name] = wanted[0].value
+    return found

@@ -1,0 +1,701 @@
+"""Read the workloads and knobs of a study file, and make its cells."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from dataclasses import dataclass, field, replace
+from functools import partial
+from graphlib import CycleError
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.core.text import suggest_name
+from joulelab.core.toml_reading import (
+    TEXTS,
+    TIME,
+    TableKey,
+    declare_key,
+    format_table_name,
+    format_value,
+    is_number,
+    read_table,
+    read_texts,
+    read_time,
+    read_value,
+)
+from joulelab.study.folder import VALID_NAME
+from joulelab.study.knobs import (
+    ALWAYS,
+    KNOB_NAME,
+    NODE,
+    OWN_KNOBS,
+    PHASE,
+    WORKLOAD,
+    Condition,
+    Knob,
+    Value,
+    list_placeholders,
+    read_value_list,
+    read_values,
+)
+from joulelab.study.matrix import MAX_SLOTS, Combinations, PlannedCell, Workload
+from joulelab.study.work import WorkPattern
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.core.toml_reading import Mistakes, Place
+    from joulelab.run.workload_registry import WorkloadModule
+    from joulelab.study.matrix import NodeType
+
+
+MIN_TIME_S = 0.001
+WORDS = "give a text, or a list of words in quotes"
+
+
+def _read_command(value: Any) -> tuple[str, ...]:
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError as error:
+        then = "close the quotes, or give a list of words"
+        raise ConfigError("it cannot be split into words", why=str(error), next=then) from None
+    is_list = isinstance(words, list) and all(isinstance(word, str) and "\0" not in word for word in words)
+    if not is_list or not words or not words[0].strip():
+        raise ValueError
+    return tuple(words)
+
+
+def declare_time(doc: str, least: float = 0.0) -> Any:
+    """Declare a key for a time in s."""
+    return declare_key(None, doc, read=partial(read_time, least=least), advice=TIME)
+
+
+def declare_texts(default: Any, doc: str) -> Any:
+    """Declare a key for a text or a list of texts."""
+    return declare_key(default, doc, read=read_texts, advice=TEXTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobKeys:
+    """Hold a knob that is a table: its values, and the cells that it is for."""
+
+    values: Any = None
+    when: dict[str, Any] | None = declare_key(
+        None, "the cells that have it: workloads, node types, values of other knobs"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadKeys:
+    """Hold a workload `[workloads.NAME]`: a command, a notebook, or a reference workload."""
+
+    command: tuple[str, ...] | None = declare_key(
+        None, "the words to run, with {knob}", read=_read_command, advice=WORDS
+    )
+    notebook: str | None = declare_key(None, "a notebook, relative to the study file")
+    reference: str | None = declare_key(None, "a reference workload by its name")
+    parameters: dict[str, Any] = declare_key(dict, "fixed parameters of a notebook or a reference workload")
+    pause: float | None = declare_time("the pause between cells of a notebook")
+    kernel: str | None = declare_key(None, "the kernel of a notebook")
+    phases: tuple[str, ...] = declare_texts((), "the phases that count")
+    nodes: tuple[str, ...] | None = declare_texts(None, "the node types that it runs on, by default all")
+    work: tuple[str, ...] = declare_texts((), "patterns that find the work done in its output")
+    work_sum: bool | None = declare_key(None, "whether the work of all lines is added up")
+    knobs: dict[str, Any] = declare_key(dict, "knobs of this workload alone")
+    timeout: float | None = declare_time("the longest that it may take", MIN_TIME_S)
+
+
+# What results tell of a cell beside its knobs: a knob of that name would be taken for it.
+RESERVED_NAMES = (WORKLOAD, NODE, PHASE)
+MAX_VALUES_SHOWN, MAX_VALUES_REFUSED = 10, 3
+VALUES_ADVICE = "give a text as for sweep, a list, or { values = ..., when = { ... } }"
+
+
+@dataclass(frozen=True, slots=True)
+class KnobDraft:
+    """Hold a knob of the file whose condition is not read yet: names in it may be of tables that follow."""
+
+    knob: Knob
+    place: Place
+    when: Mapping[str, Any] | None = None
+
+
+def read_knobs(table: Mapping[str, Any], place: Place, mistakes: Mistakes) -> list[KnobDraft]:
+    """Return the knobs of `[knobs]` or of a workload that can be read."""
+    return [draft for name, raw in table.items() for draft in _read_knob(name, raw, (*place, name), mistakes)]
+
+
+def _read_knob(name: str, raw: Any, place: Place, mistakes: Mistakes) -> list[KnobDraft]:
+    """Return a knob once for each of its tables, or once where it is values alone."""
+    if name in RESERVED_NAMES:
+        why, then = "results tell it of every cell", "choose another name"
+        mistakes.add(place, f"a knob cannot be named {name}", why=why, next=then, code="config.name")
+        return []
+    if KNOB_NAME.fullmatch(name) is None:
+        then = "letters, digits and _, no digit at its start"
+        mistakes.add(place, f"{name!r} cannot name a knob", next=then, code="config.name")
+        return []
+    if isinstance(raw, list) and raw and all(isinstance(item, dict) for item in raw):
+        tables = {(*place, n): item for n, item in enumerate(raw)}
+    else:
+        tables = {place: raw}
+    found = []
+    for at, item in tables.items():
+        keys = KnobKeys(values=item)
+        if isinstance(item, dict):
+            keys = read_table(KnobKeys, item, mistakes, at) or keys
+            if keys.values is None:
+                then = "add values = [...]"
+                mistakes.add(at, f"the knob {name} has no values", next=then, code="config.missing-key")
+                continue
+        values = read_knob_values(name, keys.values, (*at, "values") if isinstance(item, dict) else at, mistakes)
+        found += [KnobDraft(Knob(name, values), at, keys.when)] if values else []
+    return found
+
+
+def read_knob_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> tuple[Value, ...] | None:
+    """Return the values of a knob: as typed for sweep, a number, or a list."""
+    items = raw if isinstance(raw, list) else [raw]
+    if not all(isinstance(item, str | bool) or is_number(item) for item in items):
+        what = f"the values of the knob {name} are {format_value(raw)}"
+        mistakes.add(place, what, next=VALUES_ADVICE, code="config.wrong-value")
+        return None
+    try:
+        return read_values(name, raw, name) if isinstance(raw, str) else read_value_list(name, items, name)
+    except ConfigError as error:
+        mistakes.add_error(place, error, f"knob {name}: ")
+        return None
+
+
+class NameTable:
+    """Know what a condition may name: workloads, node types and phases (`plain`), knobs and their values.
+
+    Some knobs of `named` could not be read: they have a mistake already.
+    """
+
+    def __init__(
+        self,
+        plain: Mapping[str, Sequence[str]],
+        knobs: Iterable[Knob],
+        named: Iterable[str],
+        mistakes: Mistakes,
+    ) -> None:
+        self.plain = plain
+        self.knobs: dict[str, dict[Value, None]] = {}
+        for knob in knobs:
+            self.knobs.setdefault(knob.name, {}).update(dict.fromkeys(knob.values))
+        self.unread = set(named) - set(self.knobs) - set(RESERVED_NAMES)
+        self._mistakes = mistakes
+
+    def read_condition(self, table: Mapping[str, Any], place: Place, *, own: str = "") -> Condition | None:
+        """Return the condition that a table says, None where something is wrong. `own` is the knob it is of."""
+        keys = [WORKLOAD, NODE, *(name for name in self.knobs if name != own)]
+        found = {key: self.read_key(key, value, (*place, key), keys, own) for key, value in table.items()}
+        if None in found.values():
+            return None
+        taken = {key: frozenset(texts) for key, texts in found.items() if texts is not None}
+        workloads, nodes = taken.pop(WORKLOAD, frozenset()), taken.pop(NODE, frozenset())
+        return Condition(workloads, nodes, taken)
+
+    def read_key(self, key: str, raw: Any, place: Place, keys: Sequence[str], own: str = "") -> dict[str, Any] | None:
+        """Return what a key of a condition names: names, or values of a knob by their texts; None where it is wrong."""
+        if key in self.unread:
+            return None
+        if key not in keys:
+            what = "a knob cannot depend on itself" if key == own else f"there is no knob {key!r}"
+            self._mistakes.add(place, what, next=suggest_name(key, keys), code="config.unknown-key")
+            return None
+        if key not in self.plain:
+            return self._read_values(key, raw, place)
+        names = read_value(TableKey(read=read_texts, advice=TEXTS), raw, self._mistakes, place)
+        if names == ():
+            self._mistakes.add(place, f"{key} names nothing", next=f"name one of {', '.join(self.plain[key])}")
+        wrong = [name for name in names or () if name not in self.plain[key]]
+        for name in wrong:
+            what = f"there is no {'node type' if key == NODE else key} {name!r}"
+            self._mistakes.add(place, what, next=suggest_name(name, self.plain[key]), code="config.wrong-value")
+        return None if wrong or not names else dict(zip(names, names, strict=True))
+
+    def _read_values(self, key: str, raw: Any, place: Place) -> dict[str, Any] | None:
+        values = read_knob_values(key, raw, place, self._mistakes)
+        if values is None:
+            return None
+        there = self.knobs[key]
+        wrong = [value for value in values if value not in there]
+        for value in wrong[:MAX_VALUES_REFUSED]:
+            what, then = f"no cell has {key} {value.shown}", _suggest_value(value, list(there))
+            self._mistakes.add(place, what, next=then, code="config.wrong-value")
+        return None if wrong else {value.text: value.value for value in values}
+
+    def read_reference(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what singles out the cells that others are compared with: names, and values of knobs."""
+        valid = [*(key for key in self.plain if self.plain[key]), *self.knobs]
+        found: dict[str, Any] = {}
+        for key, raw in table.items():
+            choices = list((self.read_key(key, raw, ("reference", key), valid) or {}).values())
+            if len(choices) > 1:
+                what = f"the reference has {len(choices)} values of {key}"
+                self._mistakes.add(("reference", key), what, next="name one of them")
+            found |= {key: choices[0]} if len(choices) == 1 else {}
+        if found and len(found) == len(table) and set(found) <= {WORKLOAD, PHASE}:
+            why = "different workloads and phases are not compared with each other"
+            then = f"name a node or a value of a knob too ({', '.join([NODE, *self.knobs])}), or leave it out"
+            what = f"a {' and a '.join(found)} alone cannot be the reference"
+            self._mistakes.add(("reference",), what, why=why, next=then)
+        return found
+
+    def finish_knobs(self, drafts: Iterable[KnobDraft]) -> list[Knob]:
+        """Return the knobs with their conditions, without those whose condition is wrong."""
+        knobs = []
+        for draft in drafts:
+            when: Condition | None = ALWAYS
+            if draft.when is not None:
+                when = self.read_condition(draft.when, (*draft.place, "when"), own=draft.knob.name)
+            knobs += [] if when is None else [replace(draft.knob, when=when)]
+        return knobs
+
+
+def _suggest_value(wrong: Value, there: Sequence[Value]) -> str:
+    """Return advice for a value that no cell has: of numbers the nearest ones."""
+    number = wrong.value
+    if isinstance(number, str):
+        return suggest_name(wrong.shown, [value.shown for value in there][:MAX_VALUES_SHOWN])
+    near = sorted(there, key=lambda v: math.inf if isinstance(v.value, str) else abs(v.value - number))
+    shown = [value.shown for value in there if value in near[:MAX_VALUES_SHOWN]]
+    more = ", ..." if len(there) > len(shown) else ""
+    return f"did you mean {near[0].shown!r}? valid: {', '.join(shown)}{more}"
+
+
+KINDS = ("command", "notebook", "reference")
+OF_NOTEBOOKS = ("pause", "kernel")
+# A workload with a mistake in one of these has no cells yet.
+OF_CELLS = (*KINDS, "parameters", "nodes", "knobs")
+MAX_CELLS_SHOWN = 6
+NAME_ADVICE = "letters, digits, . _ and -, a letter or digit first"
+_CELL_PHASE = re.compile(r"cell (\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Hold what of the file a workload may refer to: its folder, the names of the knobs and of the node types."""
+
+    folder: Path
+    knobs: Sequence[str]
+    nodes: Sequence[str]
+    mistakes: Mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadDraft:
+    """Hold a workload of the file before its knobs are known; `kind` is empty for a command.
+
+    `takes` are the parameters that it has, of a notebook those among the file's knobs. `nodes` None is all of them. One
+    that `is_sound` has no mistake in what cells are made of.
+    """
+
+    name: str
+    kind: str
+    words: tuple[str, ...]
+    parameters: Mapping[str, str]
+    takes: Collection[str]
+    knobs: Sequence[KnobDraft]
+    phases: tuple[str, ...] = ()
+    nodes: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+    work: tuple[WorkPattern, ...] = ()
+    is_sound: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Return its table."""
+        return ("workloads", self.name)
+
+    @property
+    def key(self) -> str:
+        """Return the key of its table that placeholders stand in."""
+        return "parameters" if self.kind else "command"
+
+    def has(self, name: str) -> bool:
+        """Return whether a knob means something to it: by its placeholder, its parameter, or as joulelab's own."""
+        if name in OWN_KNOBS or name in list_placeholders(self.command(())):
+            return True
+        return name in self.takes and name not in self.parameters
+
+    def command(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return its command where a cell has these knobs; those in a parameter's text need not be parameters too."""
+        if not self.kind:
+            return self.words
+        named = list_placeholders(list(self.parameters.values()))
+        left_out = {*OWN_KNOBS, *self.parameters, *(name for name in named if name not in self.takes)}
+        own = {name: f"{{{name}}}" for name in names if name not in left_out}
+        return (*self.words, *(f"{name}={text}" for name, text in sorted({**own, **self.parameters}.items())))
+
+    def on(self, node: str, identity: Mapping[str, Any], names: Collection[str]) -> Workload:
+        """Return the workload of cells on a node type with these knobs."""
+        return Workload(self.command(names), self.name, node, self.phases, self.kind, identity)
+
+
+def read_workloads(tables: Mapping[str, WorkloadKeys], around: Surroundings) -> list[WorkloadDraft]:
+    """Return the workloads; those that could not be read whole are not sound."""
+    if not tables and not around.mistakes.has("workloads"):
+        then = "add [workloads.NAME] with command = ..."
+        around.mistakes.add(("workloads",), "there is no workload", next=then, code="config.missing-key")
+    return [_read_workload(name, keys, around) for name, keys in tables.items()]
+
+
+def _read_workload(name: str, keys: WorkloadKeys, around: Surroundings) -> WorkloadDraft:
+    mistakes, place = around.mistakes, ("workloads", name)
+    if VALID_NAME.fullmatch(name) is None:
+        mistakes.add(place, f"{name!r} cannot name a workload", next=NAME_ADVICE, code="config.name")
+    kind, words = _find_start(place, keys, around)
+    _check_keys(place, keys, around)
+    draft = WorkloadDraft(
+        name=name,
+        kind="" if kind == "command" else kind,
+        words=words,
+        parameters=_read_parameters(place, keys, mistakes),
+        takes=_find_parameters(place, kind, words[0], keys, around) if words else [],
+        knobs=read_knobs(keys.knobs, (*place, "knobs"), mistakes),
+        phases=tuple(dict.fromkeys(keys.phases)),
+        nodes=None if keys.nodes is None else tuple(dict.fromkeys(keys.nodes)),
+        timeout_s=keys.timeout,
+        work=_read_work(place, keys, mistakes),
+    )
+    if kind == "notebook" and words:
+        _check_phases(draft, around)
+    return replace(draft, is_sound=bool(words) and not any(mistakes.has(*place, key) for key in OF_CELLS))
+
+
+def _check_keys(place: Place, keys: WorkloadKeys, around: Surroundings) -> None:
+    """Refuse keys that mean nothing to such a workload, and node types that there are not."""
+    mistakes = around.mistakes
+    for key in ("parameters", *OF_NOTEBOOKS):
+        is_lost = keys.command is not None or (key in OF_NOTEBOOKS and keys.reference is not None)
+        if getattr(keys, key) and is_lost:
+            what = "a notebook" if key in OF_NOTEBOOKS else "a notebook or a reference workload"
+            mistakes.add((*place, key), f"{key} is for {what}", next="leave it out")
+    if keys.work_sum is not None and not keys.work:
+        mistakes.add((*place, "work_sum"), "work_sum is for work", next="add work = 'samples: (\\d+)'")
+    for name in (name for name in keys.nodes or () if name not in around.nodes):
+        then = suggest_name(name, around.nodes)
+        mistakes.add((*place, "nodes"), f"there is no node type {name!r}", next=then, code="config.wrong-value")
+    if keys.nodes == ():
+        then = f"name some of {', '.join(around.nodes)}, or leave it out for all"
+        mistakes.add((*place, "nodes"), f"{format_table_name(place)} has no node", next=then)
+
+
+def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of a workload and the words of its command, none where something is wrong."""
+    mistakes = around.mistakes
+    given = [kind for kind in KINDS if getattr(keys, kind) is not None or mistakes.has(*place, kind)]
+    if len(given) != 1:
+        what = f"{format_table_name(place)} has {' and '.join(given) if given else 'nothing to run'}"
+        then = f"give one of {', '.join(KINDS)}"
+        mistakes.add((*place, *given[-1:]), what, next=then, code="config.missing-key" if not given else "")
+        return "", ()
+    kind = given[0]
+    if kind == "command":
+        return kind, keys.command or ()
+    name = keys.notebook or keys.reference
+    if name is None:
+        return kind, ()
+    at = (*place, kind)
+    if list_placeholders([name]):
+        why = f"a {kind} is fixed"
+        mistakes.add(at, f"{name!r} has a placeholder", why=why, next="write a workload for each")
+        return kind, ()
+    if kind == "notebook":
+        pause = [f"--pause={keys.pause:g}"] if keys.pause else []
+        kernel = [f"--kernel={keys.kernel}"] if keys.kernel else []
+        if (around.folder / name).is_file():
+            return kind, (name, *pause, *kernel)
+        beside = sorted(file.name for file in around.folder.glob("*.ipynb"))
+        then = suggest_name(name, beside) if beside else "its path is relative to the study file"
+        mistakes.add(at, f"there is no notebook {name}", why=f"looked for in {around.folder}", next=then)
+        return kind, ()
+    from joulelab.run import workload_registry
+
+    if name in workload_registry.list_workloads():
+        return kind, (name,)
+    mistakes.add(
+        at, f"there is no reference workload {name!r}", next=suggest_name(name, workload_registry.list_workloads())
+    )
+    return kind, ()
+
+
+def _find_parameters(place: Place, kind: str, name: str, keys: WorkloadKeys, around: Surroundings) -> list[str]:
+    """Return the names of the parameters that a workload has, and refuse others that are fixed for it."""
+    if kind == "command":
+        return []
+    if kind == "notebook":
+        # What stands in a parameter's text need not be a parameter itself.
+        inside = list_placeholders([text for text in keys.parameters.values() if isinstance(text, str)])
+        must = {key: "knobs" for key in keys.knobs if key not in inside} | dict.fromkeys(keys.parameters, "parameters")
+        return _find_notebook_parameters(
+            place, around.folder / name, must, [*keys.knobs, *around.knobs], around.mistakes
+        )
+    from joulelab.run import workload_registry
+
+    module = workload_registry.find_workload(name)
+    takes = [*module.PARAMETERS, *([workload_registry.PRESET] if workload_registry.get_presets(module) else [])]
+    for key in (key for key in keys.parameters if key not in takes):
+        what, then = f"{name} has no parameter {key!r}", suggest_name(key, takes)
+        around.mistakes.add((*place, "parameters", key), what, next=then, code="config.unknown-key")
+    return takes
+
+
+def _find_notebook_parameters(
+    place: Place, file: Path, must: Mapping[str, str], shared: Sequence[str], mistakes: Mistakes
+) -> list[str]:
+    """Return the parameters of a notebook among the names of knobs; those of `must`, by their tables, must be."""
+    from joulelab.run import notebook
+
+    try:
+        content = notebook.load_notebook(file)
+    except ConfigError as error:
+        mistakes.add_error((*place, "notebook"), error, f"{file.name}: ")
+        return list(must)
+    found = []
+    for name in dict.fromkeys((*must, *shared)):
+        try:
+            notebook.check_parameters(content, [] if name in OWN_KNOBS else [name], where=file.name)
+        except ConfigError as error:
+            if name not in must:
+                continue
+            mistakes.add_error((*place, must[name], name), error, f"{file.name}: ")
+        found.append(name)
+    return found
+
+
+def _read_parameters(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> dict[str, str]:
+    """Return the fixed parameters of a notebook or a reference workload."""
+    found = {}
+    for name, value in keys.parameters.items():
+        at = (*place, "parameters", name)
+        if KNOB_NAME.fullmatch(name) is None:
+            then = "letters, digits and _, no digit at its start"
+            mistakes.add(at, f"{name!r} cannot name a parameter", next=then, code="config.name")
+        elif isinstance(value, str | bool) or is_number(value):
+            found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            mistakes.add_wrong(at, value, "give a text, a number, true or false")
+        if name in keys.knobs:
+            mistakes.add(at, f"{name} is a knob and a parameter", next="leave one of them out")
+    return found
+
+
+def _check_phases(draft: WorkloadDraft, around: Surroundings) -> None:
+    """Refuse phases that are cells of a notebook and are not there, or not run."""
+    numbers = {phase: int(match[1]) for phase in draft.phases if (match := _CELL_PHASE.fullmatch(phase))}
+    if not numbers or around.mistakes.has(*draft.place, "notebook"):
+        return
+    from joulelab.run import notebook
+
+    content = notebook.load_notebook(around.folder / draft.words[0])
+    there = notebook.number_cells(content)
+    for phase, number in numbers.items():
+        if number not in there:
+            every = len([cell for cell in content["cells"] if cell["cell_type"] == "code"])
+            why = "nothing of it is run" if 1 <= number <= every else f"{draft.words[0]} has {every} code cells"
+            then = f"name one of {_show_cells(there)}, counted over all code cells" if there else "leave it out"
+            around.mistakes.add((*draft.place, "phases"), f"there is no phase {phase!r}", why=why, next=then)
+
+
+def _show_cells(numbers: Sequence[int]) -> str:
+    shown = [f"cell {number}" for number in numbers]
+    return (
+        ", ".join(shown)
+        if len(shown) <= MAX_CELLS_SHOWN
+        else f"{', '.join(shown[: MAX_CELLS_SHOWN - 1])}, ... {shown[-1]}"
+    )
+
+
+def _read_work(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> tuple[WorkPattern, ...]:
+    found = []
+    for text in keys.work:
+        try:
+            found.append(WorkPattern.parse(text, add=bool(keys.work_sum)))
+        except ConfigError as error:
+            mistakes.add_error((*place, "work"), error, "work: ")
+    return tuple(found)
+
+
+def check_knobs(
+    drafts: Sequence[WorkloadDraft], shared: Sequence[KnobDraft], around: Surroundings, *, is_whole: bool
+) -> bool:
+    """Refuse placeholders without a knob, and knobs that nothing uses; return whether all placeholders have one.
+
+    Unless all workloads and knobs could be read (`is_whole`), nobody knows which knobs are not used.
+    """
+    wrong = [draft for draft in drafts if not _check_placeholders(draft, around)]
+    for draft in drafts:
+        named = draft.takes or list_placeholders(draft.command(()))
+        for one in (one for one in draft.knobs if not draft.has(one.knob.name)):
+            _refuse_unused(one, named, format_table_name(draft.place), around.mistakes)
+    named = [name for draft in drafts for name in [*list_placeholders(draft.command(())), *draft.takes]]
+    for one in shared if is_whole else ():
+        if not any(draft.has(one.knob.name) for draft in drafts):
+            _refuse_unused(one, named, "any workload", around.mistakes)
+    return not wrong
+
+
+def _check_placeholders(draft: WorkloadDraft, around: Surroundings) -> bool:
+    there = [*(one.knob.name for one in draft.knobs), *around.knobs]
+    wrong = [name for name in list_placeholders(draft.command(())) if name not in there]
+    for name in wrong:
+        literal = f"or write {{{{{name}}}}} for a literal {{{name}}}"
+        then = f"{suggest_name(name, there)}; {literal}" if there else f"add it to [knobs], {literal}"
+        around.mistakes.add((*draft.place, draft.key), f"the placeholder {{{name}}} has no knob", next=then)
+    return not wrong
+
+
+def _refuse_unused(one: KnobDraft, named: Collection[str], where: str, mistakes: Mistakes) -> None:
+    name = one.knob.name
+    then = f"put {{{name}}} where its value belongs, or leave it out"
+    then = f"{suggest_name(name, list(dict.fromkeys(named)))}; {then}" if named else then
+    mistakes.add(one.place, f"the knob {name} is not used by {where}", next=then)
+
+
+# A matrix of which nearly all is skipped is not looked at without end.
+MAX_LOOKED_AT = 2 * MAX_SLOTS
+GPU_KNOBS = ("cap", "clock", "gpus")
+
+
+@dataclass(slots=True)
+class CellMaker:
+    """Hold what cells are made of, all of it read; mistakes of the cells are noted, each kind once."""
+
+    drafts: Sequence[WorkloadDraft]
+    nodes: Mapping[str, NodeType]
+    shared: Sequence[Knob]
+    own: Mapping[str, Sequence[Knob]]
+    skips: Sequence[Condition]
+    mistakes: Mistakes
+    _noted: set[tuple[Any, ...]] = field(default_factory=set)
+    _modules: dict[str, WorkloadModule] = field(default_factory=dict)
+
+    def cells(self, repeats: int) -> list[PlannedCell]:
+        """Return every cell."""
+        found: list[PlannedCell] = []
+        try:
+            parts = [(draft, self._combinations(draft)) for draft in self.drafts]
+        except CycleError as error:
+            round_ = " -> ".join(str(name) for name in error.args[1])
+            then = "let one of them hold always"
+            self.mistakes.add(("knobs",), "conditions of knobs go round in circles", why=round_, next=then)
+            return []
+        most = sum(each.most * len(self._nodes(draft)) for draft, each in parts)
+        looked = 0
+        for draft, each in parts:
+            for node in self._nodes(draft):
+                for cell in self._of(draft, node, each):
+                    looked += 1
+                    if cell is not None:
+                        found.append(cell)
+                    if len(found) * repeats > MAX_SLOTS or looked > MAX_LOOKED_AT:
+                        self._refuse_many(most, repeats)
+                        return []
+        if not found:
+            self.mistakes.add(("skip",), "no cell is left", why="all are skipped", next="skip less")
+        return found
+
+    def _refuse_many(self, most: int, repeats: int) -> None:
+        self.mistakes.add(
+            ("knobs",),
+            f"up to {most} cells x {repeats} are too many slots",
+            why=f"at most {MAX_SLOTS} are taken",
+            next="give fewer values or repeats",
+        )
+
+    def _nodes(self, draft: WorkloadDraft) -> Sequence[str]:
+        return list(self.nodes) if draft.nodes is None else draft.nodes
+
+    def _combinations(self, draft: WorkloadDraft) -> Combinations:
+        own = self.own[draft.name]
+        taken = {knob.name for knob in own}
+        common = [knob for knob in self.shared if knob.name not in taken]
+        return Combinations([knob for knob in (*common, *own) if draft.has(knob.name)], self.skips)
+
+    def _of(self, draft: WorkloadDraft, node: str, each: Combinations) -> Iterator[PlannedCell | None]:
+        """Yield the cells of a workload on a node type; None is one that is skipped."""
+        identity = self.nodes[node].identity()
+        made: dict[tuple[str, ...], Workload] = {}
+        for values in each.of(draft.name, node):
+            if values is None:
+                yield None
+                continue
+            names = tuple(values)
+            if names not in made:
+                made[names] = draft.on(node, identity, names)
+                self._check_knobs(draft, node, names)
+            if "gpus" in values:
+                self._check_count(node, values["gpus"])
+            cell = PlannedCell(made[names], values)
+            if draft.kind == "reference":
+                self._check_reference(draft, cell)
+            yield cell
+
+    def _check_knobs(self, draft: WorkloadDraft, node: str, names: Sequence[str]) -> None:
+        """Refuse a cell that lacks the knob of a placeholder, or has a knob that does nothing there."""
+        for name in list_placeholders(draft.command(names)):
+            if name not in names and self._is_new("lacks", draft.name, node, name):
+                what = f"some cells of {draft.name} on {node} have no knob {name}, which {{{name}}} stands for"
+                then = f"let {name} hold there too, or leave them out by [[skip]] or nodes = [...]"
+                self.mistakes.add((*draft.place, draft.key), what, next=then)
+        if not self.nodes[node].hides_gpus:
+            return
+        for name in (name for name in GPU_KNOBS if name in names):
+            if self._is_new("gpus", node, name):
+                own = name in {knob.name for knob in self.own[draft.name]}
+                at = (*draft.place, "knobs", name) if own else ("knobs", name)
+                uses = 'uses = "cpu"' if self.nodes[node].uses == "cpu" else "gpus = 0"
+                what = f"{name} cannot be set for cells on {node}: their workload has no GPU"
+                self.mistakes.add(at, what, why=uses, next=self._suggest_condition(name, node))
+
+    def _check_count(self, node: str, value: Value) -> None:
+        there = self.nodes[node].options.get("gpus")
+        if there and int(value.value) > there and self._is_new("count", node, value.text):
+            what = f"gpus {value.text} is more than {node} has"
+            at = ("nodes", node, "gpus")
+            self.mistakes.add(at, what, why=f"gpus = {there}", next="take fewer, or leave them out by [[skip]]")
+
+    def _check_reference(self, draft: WorkloadDraft, cell: PlannedCell) -> None:
+        """Refuse values that a reference workload does not take."""
+        from joulelab.run.workload_registry import find_workload, get_presets, merge_parameters, read_pairs
+
+        name = draft.words[0]
+        if name not in self._modules:
+            self._modules[name] = find_workload(name)  # those of other packages are looked for long
+        module = self._modules[name]
+        try:
+            given = read_pairs(cell.argv()[1:], where=name)
+            module.command(merge_parameters(name, module.PARAMETERS, given, get_presets(module)))
+        except ConfigError as error:
+            if self._is_new("value", draft.name, error.what):
+                self.mistakes.add_error((*draft.place, "reference"), error, f"{name}: ")
+        except (KeyError, MissingDependency):
+            return  # a placeholder without a knob: that is told; what is not installed here, before it is run
+
+    def _suggest_condition(self, name: str, node: str) -> str:
+        others = [f'"{other}"' for other in self.nodes if other != node and not self.nodes[other].hides_gpus]
+        if not others:
+            return "leave them out by [[skip]], or the knob"
+        wanted = others[0] if len(others) == 1 else f"[{', '.join(others)}]"
+        return f"write {name} = {{ values = ..., when = {{ node = {wanted} }} }}, or leave them out by [[skip]]"
+
+    def _is_new(self, *what: Any) -> bool:
+        new = what not in self._noted
+        self._noted.add(what)
+        return new
+
+
+def is_reference_cell(cell: PlannedCell, reference: Mapping[str, Any]) -> bool:
+    """Return whether a cell is one of those that others are compared with; some phase of it, where one is named."""
+    plain = {WORKLOAD: (cell.workload.name,), NODE: (cell.workload.node_type,), PHASE: cell.workload.phases}
+    return all(
+        value in plain[key] if key in plain else key in cell.knobs and cell.knobs[key].value == value
+        for key, value in reference.items()
+    )

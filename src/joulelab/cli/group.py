@@ -28,6 +28,7 @@ SECTIONS = {
         "watch": "Watch power and energy live, of a run or of this node.",
         "mark": "Mark a phase, work or a fact from within a measured script.",
         "import": "Make a run from measurements of other programs.",
+        "join": "Join the runs of the nodes of one job into one run.",
     },
     "Results": {
         "show": "Show the energy of a run, finished or still running.",

@@ -87,7 +87,7 @@ def test_load_is_shown_and_in_the_views_of_query(tmp_path):
 def test_of_two_meters_the_one_with_more_readings_counts_and_other_hosts_are_named(tmp_path):
     folder = Folder(tmp_path).add("nvml", gpu(0), T, *busy(50.0, 400.0))
     folder.add("prometheus", state(0, "load"), SECONDS[::5], np.full(5, 0.2))
-    folder.add("nvml", state(0, "load"), SECONDS, np.full(21, 0.6))
+    folder.add("nvml", state(0, "load"), SECONDS, np.where(SECONDS == 9, 2e7, 0.6))  # once a mark for "no value"
     folder.add("smi", state(0, "load"), SECONDS[::5], np.full(5, 0.3))
     (folder.path / "node2" / "marks").mkdir(parents=True)
     folder.add("nvml", state(0, "load"), SECONDS, np.full(21, 1.0), host="node2")

@@ -56,7 +56,7 @@ def test_presets_are_whole(preset):
             continue
         assert query.reference
         assert 0 < query.gain < 0.1
-        assert query.kind in ("power", "counter")
+        assert query.kind in ("power", "counter") or query.name == "load"
 
 
 @pytest.mark.parametrize(
@@ -192,12 +192,14 @@ def test_wrong_entries_are_refused(entry, words):
 
 
 class FakeApi:
-    """Give series of DCGM's energy (mJ) and power: {labels: {second: watts}}."""
+    """Give series of DCGM's energy (mJ) and power: {labels: {second: watts}}; of its load if `load` is set (%)."""
 
-    def __init__(self, *series):
-        self.series = series
+    def __init__(self, *series, load=None):
+        self.series, self.load = series, load
 
     def fetch_raw(self, selector, since, until):
+        if "UTIL" in selector:
+            return {} if self.load is None else FakeApi((*self.series[0][:2], self.load)).fetch_raw("", since, until)
         scale = 1000 * 15 if "ENERGY" in selector else 1
         return {
             tuple(sorted({"gpu": "0", "UUID": "GPU-1", "instance": "n1:9400", **labels}.items())): [
@@ -232,6 +234,14 @@ def test_series_that_are_not_one_gpu_in_turn_are_refused(other):
     seconds = [1020, 1035] if "pod" in other else [1050, 1065]
     with raises_code("config.two-series"):
         fetch_gpu(({"pod": "a"}, [1020, 1035], 400.0), ({"pod": "a", **other}, seconds, 400.0))
+
+
+def test_the_load_of_dcgm_is_a_share():
+    asked = read_settings({"address": "http://x", "preset": "dcgm", "label": "p"})
+    api = FakeApi(({}, [1005, 1020], 400.0), load=93.0)
+    (gpu,) = PrometheusArchive(asked, api).fetch(1_000 * 10**9, 1_150 * 10**9)
+    assert [c.name for c in gpu.stream.channels] == ["energy_j", "power_w", "load"]
+    assert (gpu.rows[0][2][2], gpu.stream.channels[2].quantity) == (pytest.approx(0.93), "utilisation")
 
 
 @pytest.mark.parametrize("model", ["NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LOAD_CHANNEL = "load"
 FEWEST_LOADS = 3  # readings of a GPU's load needed to know its mean, or to call the GPU unused
+MOST_LOAD = 1.001  # share of one; a reading above it is no load: DCGM's mark for "no value" is about 2e9 %
 LEAST_COVERED = 0.5  # share of a time span that readings of a load must cover for its mean to be known
 
 
@@ -101,7 +102,9 @@ def load_gpu_curves(run: Run) -> list[LoadCurve]:
             if find_family(stream.scope) != "gpu" or LOAD_CHANNEL not in [c.name for c in stream.channels]:
                 continue
             series = run.series(table, stream.name, channels=[LOAD_CHANNEL])
-            readings = Readings.from_rows(series.t0_ns, series.t1_ns, series.values[LOAD_CHANNEL])
+            load = series.values[LOAD_CHANNEL]
+            possible = np.where((load >= 0) & (load <= MOST_LOAD), load, np.nan)
+            readings = Readings.from_rows(series.t0_ns, series.t1_ns, possible)
             known = found.get((table.host, stream.scope))
             if len(readings) >= FEWEST_LOADS and (known is None or len(known.readings) < len(readings)):
                 found[table.host, stream.scope] = LoadCurve.from_readings(table.host, stream.scope, readings)

@@ -15,7 +15,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.dashboard.run_entries import Place, full_entry, quick_entry
 from joulelab.report.comparison import compare_runs
 from joulelab.report.page.run_page import make_run_report
-from joulelab.study.trial import make_trial
+from joulelab.study.results import make_trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable

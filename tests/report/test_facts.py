@@ -18,7 +18,7 @@ from joulelab.report.run_rows import count_hidden_phases, list_phase_rows
 from joulelab.report.run_tables import choose_work_kinds, lay_out_run
 from joulelab.report.terminal import write_blocks
 from joulelab.store.run_query import run_query
-from joulelab.study.trial import make_trial
+from joulelab.study.results import make_trial
 
 if TYPE_CHECKING:
     from pathlib import Path

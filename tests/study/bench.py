@@ -33,7 +33,7 @@ from joulelab.study.slots import CLAIM, STOPPED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from joulelab.study.trial import SlotTrial
+    from joulelab.study.results import SlotTrial
 
 SRC = Path(__file__).parents[2] / "src"
 LIMIT_S = 240.0

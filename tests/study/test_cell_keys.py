@@ -1,7 +1,4 @@
-"""Identities of cells: results on disk are found by them, so they never change. Computed at commit c623264.
-
-Where a study file is changed on purpose, only the groups of its changed cells are computed again.
-"""
+"""Identities of cells: results on disk are found by them, so they never change. All are of commit c623264."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from joulelab.study.knobs import Knob
 from joulelab.study.matrix import Workload, make_cells
 from joulelab.study.study_file import read_study
 
-STUDIES = Path(__file__).parents[2] / "studies"
-KEYS = json.loads(Path(__file__).with_name("cell_keys.json").read_text())
+FROZEN = Path(__file__).with_name("frozen")
+KEYS = json.loads((FROZEN / "cell_keys.json").read_text())
 SWEEPS = {
     "no knob": ((), {}),
     "caps in W": (("python", "train.py"), {"cap": "100:260:40"}),
@@ -30,9 +27,9 @@ SWEEPS = {
 
 
 @pytest.mark.parametrize("name", ["bnl", "gdansk", "horeka"])
-def test_cells_of_the_shipped_studies_keep_their_identities(name: str) -> None:
+def test_cells_of_study_files_keep_their_identities(name: str) -> None:
     groups: dict[str, list[str]] = {}
-    for cell in read_study(STUDIES / f"{name}.toml").plan.cells:
+    for cell in read_study(FROZEN / f"{name}.toml").plan.cells:
         groups.setdefault(f"{cell.workload.name} on {cell.workload.node_type}", []).append(cell.key)
     found = {
         group: [len(keys), hashlib.sha256(" ".join(keys).encode()).hexdigest()[:16]] for group, keys in groups.items()

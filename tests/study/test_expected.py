@@ -8,7 +8,7 @@ from tests.study.bench import make_study, place, store_trial
 from joulelab.core.quantity import Quantity
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.plan_check import CostForecast, SlotCost
-from joulelab.study.trial import SlotTrial
+from joulelab.study.results import SlotTrial
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.study.folder import Plan, Settings
 from joulelab.study.knobs import Knob, find_reference
 from joulelab.study.matrix import Workload, make_cells
+from joulelab.study.results import WorkPattern
 from joulelab.study.study_file import read_study, write_sweep
-from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
     from pathlib import Path

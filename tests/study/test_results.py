@@ -15,12 +15,9 @@ from joulelab.report.study_csv import write_records
 from joulelab.report.study_summary import summarise_study
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, join_study
-from joulelab.study.matrix import PlannedCell, Workload
-from joulelab.study.nodes import NodeType
-from joulelab.study.results import _rated_of, gather_results
+from joulelab.study.matrix import NodeType, PlannedCell, Workload
+from joulelab.study.results import PhaseTrial, SlotTrial, WorkPattern, _rated_of, gather_results, load_trial
 from joulelab.study.slots import State, read_slot
-from joulelab.study.trial import PhaseTrial, SlotTrial, load_trial
-from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,10 +18,9 @@ from joulelab.store.run_folder import read_end, read_meta
 from joulelab.store.run_reader import open_run
 from joulelab.study.drive import list_planned_slots as planned
 from joulelab.study.plan_check import check_plan
-from joulelab.study.results import gather_results
+from joulelab.study.results import gather_results, load_trial, read_trial
 from joulelab.study.slots import State
 from joulelab.study.study_file import read_study
-from joulelab.study.trial import load_trial, read_trial
 from joulelab.twin import executor
 from joulelab.twin.nodefile import parse_node
 from joulelab.twin.virtual import make_options, place_on_twins, read_truth, run_twin_study

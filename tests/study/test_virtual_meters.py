@@ -11,8 +11,8 @@ from tests.study.virtual_study import NODE, write
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.store.documents import read_json
+from joulelab.study.results import load_trial
 from joulelab.study.slots import State, read_slot
-from joulelab.study.trial import load_trial
 from joulelab.twin.nodefile import parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual import read_truth, run_twin_study

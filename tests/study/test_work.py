@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.work import WorkPattern, find_work
+from joulelab.study.results import WorkPattern, find_work
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -176,7 +176,7 @@ def _make_workload(words: tuple[str, ...]) -> Workload:
 
 
 def _read_patterns(given: Mapping[str, Any]) -> list[Any]:
-    from joulelab.study.work import WorkPattern
+    from joulelab.study.results import WorkPattern
 
     return [WorkPattern.parse(text, add=given["work_sum"]).to_json() for text in given["work"]]
 

@@ -187,8 +187,8 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
 def _open_tuning(wanted: TuneRequest, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:
     from joulelab.study.folder import make_default_name
     from joulelab.study.matrix import Workload
+    from joulelab.study.results import WorkPattern
     from joulelab.study.tuning.runs import Tuning, open_plan
-    from joulelab.study.work import WorkPattern
 
     workload = Workload(wanted.words)
     # Runs on other GPUs belong to another study.

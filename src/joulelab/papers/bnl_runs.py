@@ -11,8 +11,8 @@ from joulelab.analysis.analyse import find_span
 from joulelab.analysis.readings import Readings, describe_power, find_usual_step
 from joulelab.core.scope import find_family
 from joulelab.store.run_reader import open_run
+from joulelab.study.results import load_trial
 from joulelab.study.slots import State, list_claimed_slots, read_slot
-from joulelab.study.trial import load_trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from joulelab.store.series import SampleSeries
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
+    from joulelab.study.results import SlotTrial
     from joulelab.study.slots import Slot
-    from joulelab.study.trial import SlotTrial
 
     Floats = npt.NDArray[np.float64]
 

@@ -269,7 +269,7 @@ class _Run(NamedTuple):
 
 def _trials(study: Study) -> Iterator[_Run]:
     """Return what each slot that is done has found, and what is true."""
-    from joulelab.study.trial import load_trial
+    from joulelab.study.results import load_trial
     from joulelab.twin.virtual import read_truth
 
     points, cells = _accounted(study), study.cells()

@@ -34,8 +34,7 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
     """Read the results of a study and compute its summary; with a study file only its own cells."""
     from joulelab.analysis.cell_metrics import summarise_cells
     from joulelab.analysis.goals import Goal
-    from joulelab.study.results import gather_results
-    from joulelab.study.work import WorkPattern
+    from joulelab.study.results import WorkPattern, gather_results
 
     data = study.data
     work = [WorkPattern.from_json(each) for each in data["work"]]

@@ -19,9 +19,9 @@ from joulelab.store.documents import read_json
 from joulelab.study import cooling, devices, executors
 from joulelab.study.matrix import GPUS_ADVICE, LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.programs import check_program, program_of
+from joulelab.study.results import read_trial
 from joulelab.study.slot_options import make_run_options
 from joulelab.study.slots import NOTES, SLOT, State, read_slot
-from joulelab.study.trial import read_trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -41,7 +41,7 @@ from joulelab.study.knobs import (
     read_values,
 )
 from joulelab.study.matrix import MAX_SLOTS, Combinations, PlannedCell, Workload
-from joulelab.study.work import WorkPattern
+from joulelab.study.results import WorkPattern
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

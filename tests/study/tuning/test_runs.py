@@ -15,11 +15,11 @@ from joulelab.core.quantity import Quantity
 from joulelab.report.messages import word_notes
 from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.matrix import Workload
+from joulelab.study.results import WorkPattern
 from joulelab.study.slots import State, read_slot
 from joulelab.study.tuning.grid import make_grid
 from joulelab.study.tuning.runs import open_plan
 from joulelab.study.tuning.tuned import Sample, is_hopeless
-from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
     from pathlib import Path

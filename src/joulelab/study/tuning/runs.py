@@ -11,13 +11,11 @@ from joulelab.study import matrix
 from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
 from joulelab.study.knobs import Knob
-from joulelab.study.results import gather_results
+from joulelab.study.results import WorkPattern, gather_results, load_trial
 from joulelab.study.slots import State, list_claimed_slots, read_slot
-from joulelab.study.trial import load_trial
 from joulelab.study.tuning.judged import judge
 from joulelab.study.tuning.search import Choice, Search
 from joulelab.study.tuning.tuned import Price, Sample, Tuned, is_hopeless, take_effect, why_of
-from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from joulelab.study.drive import SlotEvent
     from joulelab.study.executors import Executor
     from joulelab.study.matrix import PlannedCell, Workload
+    from joulelab.study.results import SlotTrial
     from joulelab.study.stopping import StopRequest
-    from joulelab.study.trial import SlotTrial
     from joulelab.study.tuning.grid import Grid
 
 COMMON = ("gain", "offset", "unseen", "in-step")

@@ -25,11 +25,13 @@ NOTES = """
 accuracy-unknown cells-missing different-data different-data.pair eds-is-half energy-missing estimates meters-differ
 no-meter no-results
 no-runs-here not-capped odd-runs one-run-each one-run.pooled one-run.unknown pooled.all pooled.lines pooled.rest
+quality-missed quality-missed.all quality-unreported
 reference-missing reference-not-capped reference-unused unseen warm-up warnings wide-cells
 work.asked-for work.differs work.kinds-differ work.lacking work.none work.whole
 """
 ERRORS = """
-config.goal-k config.goal-limit config.goal-percent config.goal-slowdown config.goal-unknown config.unknown-cell
+config.goal-k config.goal-limit config.goal-percent config.goal-quality config.goal-quality-limit config.goal-slowdown
+config.goal-unknown config.unknown-cell
 store.unusable
 """
 

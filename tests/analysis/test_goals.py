@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from joulelab.analysis.goals import Goal, choose_best
+from joulelab.analysis.goals import Goal, QualityLimit, choose_best
 from joulelab.analysis.study_cells import CellMeans
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
@@ -23,6 +23,11 @@ from joulelab.core.quantity import Quantity
         ("energy@slowdown=5%", Goal("energy", slowdown=0.05)),
         ("edp@slowdown=12.5%", Goal("edp", slowdown=0.125)),
         ("eds:1", Goal("eds", 1.0)),
+        ("energy@accuracy>=0.98", Goal("energy", quality=(QualityLimit("accuracy", ">=", 0.98),))),
+        (
+            "edp@slowdown=5%@mape<=5.65@top 5>=0.9",
+            Goal("edp", None, 0.05, (QualityLimit("mape", "<=", 5.65), QualityLimit("top 5", ">=", 0.9))),
+        ),
     ],
 )
 def test_a_goal_is_read_and_written(text: str, goal: Goal) -> None:
@@ -34,6 +39,7 @@ def test_a_goal_is_read_and_written(text: str, goal: Goal) -> None:
 def test_short_forms() -> None:
     assert Goal.parse("eds") == Goal("eds", 2.0)
     assert Goal.parse("energy@slowdown=0.05") == Goal.parse("energy@slowdown=5%")
+    assert Goal.parse("Energy @ F1 >= .9 @ Slowdown=5%").text == "energy@slowdown=5%@F1>=0.9"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,8 @@ def test_short_forms() -> None:
         (("", "watts", "edp:2"), "config.goal-unknown"),
         (("eds:x", "eds:", "eds:0.9", "eds:nan", "eds:inf"), "config.goal-k"),
         (("energy@", "energy@slower=5%", "energy@slowdown=fast"), "config.goal-limit"),
+        (("energy@accuracy", "energy@accuracy>0.9", "energy@slowdown=5%@slowdown=6%"), "config.goal-limit"),
+        (("energy@accuracy>=98%", "energy@accuracy>=nan"), "config.goal-quality-limit"),
         (("energy@slowdown=-1%", "energy@slowdown=inf"), "config.goal-slowdown"),
         (("energy@slowdown=5",), "config.goal-percent"),
     ],
@@ -106,3 +114,34 @@ def test_the_bars_of_a_cell_and_of_the_best_add_up_to_the_uncertainty_of_their_d
     alone = choose_best(Goal("energy"), None, {"a": cells["a"]}, None)
     assert alone is not None
     assert alone.bars == {}
+
+
+@pytest.mark.parametrize(
+    ("quality", "verdict"),
+    [
+        (Quantity(0.99, {"a": 0.001}), "surely"),
+        (Quantity(0.98), "surely"),
+        (Quantity(0.981, {"a": 0.001}), "possibly"),
+        (Quantity(0.99, known=False), "possibly"),
+        (Quantity(0.979, {"a": 0.001}), "possibly not"),
+        (Quantity(0.9, known=False), "possibly not"),
+        (Quantity(0.97, {"a": 0.001}), "not"),
+        (Quantity(math.nan), "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_a_quality_is_judged_by_its_mean_and_its_interval(quality: Quantity | None, verdict: str) -> None:
+    assert QualityLimit("accuracy", ">=", 0.98).judge(quality) == verdict
+    mirrored = None if quality is None else Quantity(-quality.value, quality.terms, quality.known)
+    assert QualityLimit("error", "<=", -0.98).judge(mirrored) == verdict
+
+
+def test_a_cell_that_misses_the_quality_is_neither_best_nor_as_good() -> None:
+    cells = {k: CellMeans(Quantity(e), Quantity(10.0), spread=True) for k, e in {"a": 1.0, "b": 1.0, "c": 2.0}.items()}
+    quality = {"a": {"f1": Quantity(0.8)}, "b": {"f1": Quantity(0.9), "mape": Quantity(5.0)}, "c": {"f1": Quantity(1)}}
+    found = choose_best(Goal.parse("energy@f1>=0.85"), None, cells, None, quality)
+    assert found is not None
+    assert (found.cell, found.tied, found.reached) == ("b", (), {"a": "not", "b": "surely", "c": "surely"})
+    both = choose_best(Goal.parse("energy@f1>=0.85@mape<=4"), None, cells, None, quality)
+    assert both is None
+    assert Goal.parse("energy@f1>=0.85@mape<=4").judge_quality(quality["c"]) == "unknown"

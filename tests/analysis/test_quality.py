@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.analysis.studies import by_cap, noted
+from tests.codes import raises_code
 
-from joulelab.analysis.cell_metrics import summarise_cells
+from joulelab.analysis.cell_metrics import refuse_unreported_quality, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.analysis.marked_phases import format_quality, read_quality
 from joulelab.analysis.study_cells import list_quality_figures, name_data
 from joulelab.report.paper_tables import describe_paper, lay_out_paper, write_paper_document
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.study_cells import Cell
 
+F1 = Goal.parse("energy@f1>=0.9")
 POINTS = {100.0: [(90.0, 12.0), (91.0, 12.1)], 200.0: [(100.0, 10.0), (101.0, 10.1)]}
 
 
@@ -174,3 +177,54 @@ def test_what_was_only_judged_has_no_figure_of_the_whole_run() -> None:
     assert "validated" not in _printed(found)
     alone = [replace(c, trials=tuple(replace(t, work={"validated": 4.0}) for t in c.trials)) for c in by_cap(POINTS)]
     assert list(summarise_cells(alone).cells[0].per_work) == ["validated"], "in a phase of its own it is what was done"
+
+
+def _limited(*texts: str) -> StudySummary:
+    """Accuracies of 0.90 and 0.92 at 100 W, which needs less energy, of 0.97 and 0.97 at 200 W."""
+    return summarise_cells(
+        told(lambda cap, k: {"accuracy": 0.97 if cap > 150 else 0.9 + 0.02 * k, "loss": 0.1, "model": "m"}),
+        goals=[Goal.parse(text) for text in texts],
+    )
+
+
+def test_a_cell_that_misses_the_quality_of_a_goal_is_marked_and_not_best() -> None:
+    text = "energy@accuracy>=0.915"
+    summary = _limited("energy", text)
+    plain, limited = summary.best
+    assert (summary.cell(plain.cell).knobs["cap"], summary.cell(limited.cell).knobs["cap"]) == (100.0, 200.0)
+    assert noted(summary)["quality-missed"] == {"missed": 1, "cells": 2, "unsure": 1}
+    printed = _printed(summary)
+    assert re.search(r"0\.91 ± [\d.]+‡", printed)
+    assert "0.97‡" not in printed
+    assert "ddagger" in write_study_document(summary, "latex")
+    rows = list(csv.DictReader(io.StringIO(write_cells_csv(summary))))
+    assert [row[f"reached_{text}"] for row in rows] == ["possibly not", "surely"]
+    refuse_unreported_quality(summary)
+
+
+def test_a_best_cell_whose_interval_contains_the_limit_says_so() -> None:
+    summary = _limited("energy@accuracy>=0.905")
+    assert "the interval of its accuracy over 2 runs contains the limit" in " ".join(_printed(summary).split())
+    alone = summarise_cells([replace(c, trials=c.trials[:1]) for c in told(lambda *_: {"f1": 1})], goals=[F1])
+    assert "not known from one run" in _printed(alone)
+
+
+def test_goals_that_no_cell_reaches_and_qualities_that_no_run_reports() -> None:
+    unreached = _limited("energy@accuracy>=0.99@slowdown=5%")
+    assert noted(unreached)["quality-missed.all"] == {"missed": 2, "cells": 2, "unsure": 1}
+    missing = _limited("energy@f1>=0.9")
+    note = next(note for note in missing.notes if note.code == "quality-unreported")
+    assert (note.texts["quality"], note.texts["names"]) == (("f1",), ("accuracy", "loss"))
+    assert missing.best == ()
+    with raises_code("config.goal-quality") as caught:
+        refuse_unreported_quality(missing)
+    assert "accuracy, loss" in caught.value.why
+    with raises_code("config.goal-quality"):
+        refuse_unreported_quality(summarise_cells(told(lambda *_: {"f1": True}), goals=[F1]))
+
+
+def test_cells_within_the_quality_and_not_within_the_slowdown_are_not_best() -> None:
+    facts = told(lambda cap, _: {"accuracy": 0.9 if cap > 150 else 1.0})
+    summary = summarise_cells(facts, goals=[Goal.parse("energy@slowdown=5%@accuracy>=0.95")])
+    assert summary.best == ()
+    assert noted(summary)["quality-missed.all"] == {"missed": 1, "cells": 2}

@@ -20,8 +20,8 @@ from joulelab.analysis.cell_lines import (
     is_comparable,
     note_unused_reference,
 )
-from joulelab.analysis.goals import BestCell, Goal, choose_best, compute_eds
-from joulelab.analysis.marked_phases import list_figure_kinds
+from joulelab.analysis.goals import REACHED, BestCell, Goal, choose_best, compute_eds
+from joulelab.analysis.marked_phases import list_figure_kinds, read_quality
 from joulelab.analysis.statistics import SpreadPool, compute_deviation
 from joulelab.analysis.study_cells import (
     Cell,
@@ -39,12 +39,14 @@ from joulelab.analysis.study_cells import (
     divide_times,
     join_pools,
     list_doubts,
+    list_numbers,
     list_quality_figures,
     name_data,
     pool_by_work,
     pool_cells,
 )
 from joulelab.analysis.study_notes import list_notes
+from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import COVERAGE_FACTOR, ONE, Quantity
 from joulelab.core.text import finite_or_none
 
@@ -225,9 +227,11 @@ def summarise_cells(
     compared = {
         k: m for k, line in line_of.items() if (m := compute_means(by_key[k], line.per, pools.compared)) is not None
     }
-    metrics = tuple(_compute_metrics(c, line_of[c.key], compared, every_k, pools) for c in cells)
+    limited = tuple(dict.fromkeys(limit.name for g in goals for limit in g.quality))
+    metrics = tuple(_compute_metrics(c, line_of[c.key], compared, every_k, pools, limited) for c in cells)
     judged, overall = _list_choices(cells, lines, compared)
-    best = [choose_best(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in judged]
+    quality = {m.key: m.quality for m in metrics}
+    best = [choose_best(g, key, of, compared.get(ref or ""), quality) for g in goals for key, ref, of in judged]
     samples = {c.key: make_samples(c) for c in cells}
     notes = list_notes(cells, lines, every_k, pools.compared, samples, per)
     return StudySummary(
@@ -238,7 +242,11 @@ def summarise_cells(
         best=tuple(b for b in best if b is not None),
         fronts=tuple(find_front(key, of) for key, _, of in judged if of),
         scaling=tuple(s for of in group_cells(cells) if is_comparable(of) for s in find_scaling(of, compared)),
-        notes=(*notes, *note_unused_reference(cells, reference)),
+        notes=(
+            *_note_qualities(metrics, lines, goals, [b for b in best if b is not None]),
+            *notes,
+            *note_unused_reference(cells, reference),
+        ),
         reference=overall,
         statistics=samples,
         pairs=_compare_pairs(by_key, lines, samples),
@@ -258,6 +266,54 @@ def _list_choices(
         return judged, None
     overall = _find_fastest(lines, compared)
     return [*judged, (None, overall, fit)], overall
+
+
+def _note_qualities(
+    cells: Sequence[CellMetrics], lines: Sequence[CellLine], goals: Sequence[Goal], best: Sequence[BestCell]
+) -> list[Note]:
+    """Note the cells that miss the quality of a goal, lines in which all do, and qualities that no run reports."""
+    done = [c for c in cells if c.trials]
+    facts = [list_numbers(t.facts) | read_quality(t.facts) for c in done for t in c.trials]
+    reported = tuple(dict.fromkeys(name for each in facts for name in each))
+    chosen = {(b.goal, b.line) for b in best}
+    notes = []
+    for goal in (g for g in goals if g.quality and done):
+        unknown = tuple(limit.name for limit in goal.quality if limit.name not in reported)
+        if unknown:
+            texts: dict[str, str | tuple[str, ...]] = {"goal": goal.text, "quality": unknown}
+            notes.append(Note("quality-unreported", texts=texts | ({"names": reported} if reported else {})))
+            continue
+        verdicts = {c.key: goal.judge_quality(c.quality) for c in done}
+        missed = [verdict for verdict in verdicts.values() if verdict not in REACHED]
+        counts = {"missed": len(missed), "cells": len(verdicts), "unsure": missed.count("possibly not")}
+        without = [
+            line
+            for line in lines
+            if (goal, line.key) not in chosen
+            and (of := [verdicts[k] for k in line.cells if k in verdicts])
+            and (goal.slowdown is not None or not any(verdict in REACHED for verdict in of))
+        ]
+        numbers = {name: count for name, count in counts.items() if count}
+        named = tuple(line.key for line in without if line.key)
+        if without:
+            texts = {"goal": goal.text}
+            notes.append(Note("quality-missed.all", numbers, texts | ({"names": named} if named else {})))
+        elif missed:
+            notes.append(Note("quality-missed", numbers, {"goal": goal.text}))
+    return notes
+
+
+def refuse_unreported_quality(summary: StudySummary) -> None:
+    """Raise ConfigError if a goal has the limit of a quality that no run reports as a number."""
+    for texts in (note.texts for note in summary.notes if note.code == "quality-unreported"):
+        quality, names = (each if isinstance(each := texts.get(key), tuple) else () for key in ("quality", "names"))
+        raise ConfigError(
+            f"no run reports {' and '.join(quality)} as a number",
+            where=f"goal {texts['goal']}",
+            why=f"the runs report {', '.join(names) or 'no number'}",
+            next="name one of these in the goal" if names else "report it: joulelab.fact(accuracy=0.98)",
+            code="config.goal-quality",
+        )
 
 
 def _compare_pairs(
@@ -317,7 +373,12 @@ class _StudyPools:
 
 
 def _compute_metrics(
-    cell: Cell, line: CellLine, compared: Mapping[str, CellMeans], ks: Sequence[float], pools: _StudyPools
+    cell: Cell,
+    line: CellLine,
+    compared: Mapping[str, CellMeans],
+    ks: Sequence[float],
+    pools: _StudyPools,
+    limited: Sequence[str] = (),
 ) -> CellMetrics:
     whole, own = compute_means(cell, pool=pools.whole), compared.get(cell.key)
     repeats = max((s.n for s in cell.moments.values()), default=0)
@@ -349,7 +410,8 @@ def _compute_metrics(
         told=repeats,
         gpu_load=compute_gpu_load(cell),
         quality={
-            n: average_numbers(of, f"repeats:{n}@{cell.key}") for n, of in list_quality_figures(cell.trials).items()
+            name: average_numbers(values, f"repeats:{name}@{cell.key}")
+            for name, values in list_quality_figures(cell.trials, limited).items()
         },
         **({} if reference is None else _compare_reference(own, reference, ks)),
     )

@@ -1,8 +1,9 @@
-"""Define the goals of a study (energy, time, EDP, EDS ... with a limit of the slowdown), and choose the best cell."""
+"""Define the goals of a study (energy, time, EDP, EDS, with limits of slowdown and quality), choose the best cell."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -19,33 +20,78 @@ if TYPE_CHECKING:
 GoalName = Literal["energy", "time", "edp", "ed2p", "eds", "gain-loss"]
 GOAL_NAMES: tuple[GoalName, ...] = get_args(GoalName)
 LimitVerdict = Literal["surely", "possibly", "not"]
+QualityVerdict = Literal["surely", "possibly", "possibly not", "not", "unknown"]
+REACHED: tuple[QualityVerdict, ...] = ("surely", "possibly")
+Sense = Literal["<=", ">="]
 USUAL_K = 2.0
-KNOWN_GOALS = "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-loss; each with @slowdown=5% or without"
+KNOWN_GOALS = (
+    "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-loss; each with or without the limits "
+    "@slowdown=5% and '@accuracy>=0.98' (a number that the runs report, in quotes because of the shell)"
+)
+QUALITY_LIMIT = re.compile(r"\s*([^<>=\s][^<>=]*?)\s*([<>]=)\s*([^<>=\s]+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class QualityLimit:
+    """Hold the limit of a quality that runs report as a number: `accuracy>=0.98`."""
+
+    name: str
+    sense: Sense
+    limit: float
+
+    @property
+    def text(self) -> str:
+        """Return the limit as a user types it."""
+        return f"{self.name}{self.sense}{self.limit:.12g}"
+
+    def judge(self, quality: Quantity | None) -> QualityVerdict:
+        """Judge the mean of a cell's repeats; it is `possibly` this or that if their interval contains the limit.
+
+        The interval of a single run is unknown, so it may contain the limit.
+        """
+        if quality is None or math.isnan(quality.value):
+            return "unknown"
+        reach = quality.expanded
+        above = quality.value - self.limit if self.sense == ">=" else self.limit - quality.value
+        is_sure = reach is not None and (reach == 0 or abs(above) > reach)
+        if above >= 0:
+            return "surely" if is_sure else "possibly"
+        return "not" if is_sure else "possibly not"
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Hold the goal of a study; `k` is the parameter of EDS, `slowdown` the accepted loss of time (0.05 = 5 %)."""
+    """Hold the goal of a study; `k` is the parameter of EDS, `slowdown` the accepted loss of time (0.05 = 5 %).
+
+    A cell that misses a limit of `quality` is not the best.
+    """
 
     name: GoalName
     k: float | None = None
     slowdown: float | None = None
+    quality: tuple[QualityLimit, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Goal:
-        """Read a goal such as `eds:1.5` or `energy@slowdown=5%`. Raises ConfigError."""
-        what, at, limit = text.strip().lower().partition("@")
+        """Read a goal such as `eds:1.5`, `energy@slowdown=5%` or `energy@accuracy>=0.98`. Raises ConfigError."""
+        what, *limits = text.strip().split("@")
+        what = what.strip().lower()
         name, colon, k = what.partition(":")
         if name not in GOAL_NAMES or (colon and name != "eds"):
             _refuse_goal("config.goal-unknown", text, f"there is no goal {what!r}")
-        slowdown = _read_slowdown(text, limit) if at else None
-        return cls(name, _read_k(text, k, colon) if name == "eds" else None, slowdown)
+        slow = [limit for limit in limits if not QUALITY_LIMIT.fullmatch(limit)]
+        if len(slow) > 1:
+            _refuse_goal("config.goal-limit", text, "there is one limit of the slowdown, @slowdown=5%")
+        slowdown = _read_slowdown(text, slow[0].strip().lower()) if slow else None
+        quality = tuple(_read_quality(text, limit) for limit in limits if limit not in slow)
+        return cls(name, _read_k(text, k, colon) if name == "eds" else None, slowdown, quality)
 
     @property
     def text(self) -> str:
         """Return the goal as a user types it."""
         text = self.name if self.k is None else f"{self.name}:{self.k:g}"
-        return text if self.slowdown is None else f"{text}@slowdown={self.slowdown * 100:g}%"
+        limits = [] if self.slowdown is None else [f"slowdown={self.slowdown * 100:g}%"]
+        return "@".join([text, *limits, *(limit.text for limit in self.quality)])
 
     @property
     def needs_reference(self) -> bool:
@@ -85,6 +131,12 @@ class Goal:
             return "surely"
         return "possibly" if loss.value - reach <= self.slowdown else "not"
 
+    def judge_quality(self, quality: Mapping[str, Quantity]) -> QualityVerdict:
+        """Return the worst verdict of the limits on the qualities of a cell; `surely` without a limit."""
+        verdicts = {limit.judge(quality.get(limit.name)) for limit in self.quality}
+        worst: tuple[QualityVerdict, ...] = ("unknown", "not", "possibly not", "possibly")
+        return next((verdict for verdict in worst if verdict in verdicts), "surely")
+
 
 def compute_eds(energy_ratio: Quantity, time_ratio: Quantity, k: float) -> Quantity:
     """Return EDS(k), the energy-delay sum; 1 at the reference.
@@ -113,12 +165,26 @@ def _read_slowdown(text: str, limit: str) -> float:
     except ValueError:
         share = math.nan
     if name != "slowdown" or math.isnan(share):
-        _refuse_goal("config.goal-limit", text, "a limit is written @slowdown=5%")
+        why = "a limit is written @slowdown=5% or '@accuracy>=0.98'; a shell takes > outside of quotes for itself"
+        _refuse_goal("config.goal-limit", text, why)
     if not math.isfinite(share) or share < 0:
         _refuse_goal("config.goal-slowdown", text, "a slowdown is 0 % or more")
     if share >= 1 and not amount.endswith("%"):
         _refuse_goal("config.goal-percent", text, f"write @slowdown={amount}% if percent are meant")
     return share
+
+
+def _read_quality(text: str, limit: str) -> QualityLimit:
+    """Read a limit that QUALITY_LIMIT matches."""
+    name, sense, amount = re.split(r"([<>]=)", limit)
+    try:
+        number = float(amount)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        why = f"the limit of {name.strip()} is a number as the runs report it, not {amount.strip()!r}"
+        _refuse_goal("config.goal-quality-limit", text, why)
+    return QualityLimit(name.strip(), ">=" if sense == ">=" else "<=", number)
 
 
 def _refuse_goal(code: str, text: str, why: str) -> NoReturn:
@@ -132,7 +198,8 @@ class BestCell:
     `score` is the minimised figure: J, s, J s, J s², or 1 at the reference. `improvement` is the share saved against
     the reference (for gain-loss: the gain minus the loss). `within` is the verdict on the slowdown limit by cell.
     `bars` are half widths by cell (J, s, J s, J s², or shares of the reference for sums), made for comparing: the bar
-    of a cell overlaps that of the best exactly if there is no significant difference.
+    of a cell overlaps that of the best exactly if there is no significant difference. `reached` is the verdict on the
+    limits of quality by cell.
     """
 
     goal: Goal
@@ -143,15 +210,20 @@ class BestCell:
     tied: tuple[str, ...]
     within: Mapping[str, LimitVerdict] = field(default_factory=dict)
     bars: Mapping[str, float] = field(default_factory=dict)
+    reached: Mapping[str, QualityVerdict] = field(default_factory=dict)
 
 
 def choose_best(
-    goal: Goal, line: str | None, cells: Mapping[str, CellMeans], reference: CellMeans | None
+    goal: Goal,
+    line: str | None,
+    cells: Mapping[str, CellMeans],
+    reference: CellMeans | None,
+    qualities: Mapping[str, Mapping[str, Quantity]] | None = None,
 ) -> BestCell | None:
-    """Choose the best of the cells, None if the goal cannot be computed for any.
+    """Choose the best of the cells, None if the goal cannot be computed for any, or none reaches its limits.
 
-    Ties are found with an assumed spread if none is known; the score of the best
-    cell is the measured one.
+    Ties are found with an assumed spread if none is known; the score of the best cell is the measured one. `qualities`
+    are the means by cell and name: a cell whose mean misses a limit is neither the best nor as good as the best.
     """
     against = _divide_by_reference(goal, cells, reference)
     scores = _compute_scores(goal, cells, against)
@@ -160,15 +232,18 @@ def choose_best(
     within: dict[str, LimitVerdict] = {}
     if goal.slowdown is not None:
         within = {key: goal.judge_slowdown(likely[key][1] - ONE) for key in scores}
-    allowed = [key for key in scores if goal.slowdown is None or against[key][1].value - 1 <= goal.slowdown]
+    reached = {key: goal.judge_quality((qualities or {}).get(key, {})) for key in scores} if goal.quality else {}
+    good = [key for key in scores if reached.get(key, "surely") in REACHED]
+    allowed = [key for key in good if goal.slowdown is None or against[key][1].value - 1 <= goal.slowdown]
     if not allowed:
         return None
     best = min(allowed, key=lambda key: scores[key].value)
-    possible = [key for key in scores if key != best and within.get(key) != "not"]
+    possible = [key for key in good if key != best and within.get(key) != "not"]
     margins = _compute_margins(goal, best, judged, likely)
     tied = tuple(key for key in possible if not margins[key].is_positive)
     improvement = ONE - goal.score(*against[best]) if best in against else None
-    return BestCell(goal, line, best, scores[best], improvement, tied, within, _compute_bars(best, margins))
+    bars = _compute_bars(best, margins)
+    return BestCell(goal, line, best, scores[best], improvement, tied, within, bars, reached)
 
 
 def _compute_margins(

@@ -333,11 +333,23 @@ def _average_meters(
     return add_quantities(parts), own
 
 
-def list_quality_figures(trials: Sequence[Trial]) -> dict[str, list[float]]:
-    """Return the figures of quality that all trials have, one value per trial."""
-    figures = [read_quality(t.facts) for t in trials]
+def list_quality_figures(trials: Sequence[Trial], also: Iterable[str] = ()) -> dict[str, list[float]]:
+    """Return the figures of quality that all trials have, one value per trial.
+
+    Numbers `also` count as figures of quality, in trials that do not call them so.
+    """
+    extra = list(also)
+    figures = [read_quality(t.facts) | list_numbers(t.facts, extra) for t in trials]
     names = [name for name in (figures[0] if figures else ()) if all(name in each for each in figures)]
     return {name: [each[name] for each in figures] for name in names}
+
+
+def list_numbers(facts: Mapping[str, Fact], names: Iterable[str] | None = None) -> dict[str, float]:
+    """Return the facts that are numbers, by name, NaN for those that are not finite; of `names`, or of all."""
+    chosen = facts if names is None else [name for name in names if name in facts]
+    numbers = {name: facts[name] for name in chosen if isinstance(facts[name], (int, float))}
+    kept = {name: float(number) for name, number in numbers.items() if not isinstance(number, bool)}
+    return {name: number if math.isfinite(number) else math.nan for name, number in kept.items()}
 
 
 def name_data(trials: Sequence[Trial]) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulelab.report.terminal import TextBlock
 
 NO_TERMINAL_WIDTH = 80
-PLAIN_SIGNS = str.maketrans({"±": "+-", "µ": "u", "─": "-", "·": "-", "…": "~", "†": "+", "²": "2", "°": " "})
+PLAIN_SIGNS = str.maketrans({"±": "+-", "µ": "u", "─": "-", "·": "-", "…": "~", "†": "+", "‡": "#", "²": "2", "°": " "})
 BAR_AFTER_S = 2.0  # shorter work needs no bar
 REDRAW_S = 0.2
 LEAST_SHARE_DONE = 0.02  # below it, a time left would be a guess

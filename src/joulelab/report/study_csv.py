@@ -57,6 +57,7 @@ def _describe_cell(summary: StudySummary, line: CellLine, cell: CellMetrics) -> 
     row |= {"not_told_apart_for": " ".join(b.goal.text for b in of_line if cell.key in b.tied)}
     limited = {b.goal: b.within.get(cell.key) for b in of_line}
     row |= {f"within_{g.text}": limited.get(g) for g in summary.goals if g.slowdown is not None}
+    row |= {f"reached_{g.text}": g.judge_quality(cell.quality) for g in summary.goals if g.quality and cell.trials}
     doubts = "; ".join(f"{name} ({count})" for name, count in cell.doubts.items())
     return row | {"uncapped_runs": cell.uncapped, "doubts": doubts}
 

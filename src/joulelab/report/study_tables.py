@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_lines import AXES, choose_knob_unit, format_knob, format_knobs
+from joulelab.analysis.goals import REACHED
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_notes
 from joulelab.report.tables import (
@@ -15,6 +16,7 @@ from joulelab.report.tables import (
     FilledColumn,
     MarkedCell,
     Table,
+    TableCell,
     format_cell,
     join_columns,
     scale_column,
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import CellMetrics, Scaling, StudySummary
-    from joulelab.analysis.goals import BestCell
+    from joulelab.analysis.goals import BestCell, Goal, QualityLimit
     from joulelab.core.quantity import Quantity
 
 ESTIMATE = "~"  # before figures that rest on an estimate
 UNCAPPED = "!"  # after cells whose cap was not in force
+MISSED = "‡"  # after a quality that misses the limit of a goal
 FEW_SCALINGS = 4  # up to this many sets of the other knobs are all shown
 ALL_RUNS = "all runs"  # a cell that only its workload names
 HALVED = 2.0  # EDS of this k is half of gain minus loss: shown once, by its name
@@ -168,7 +171,7 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
     for kind in dict.fromkeys(kind for r in rows for kind in r.per_work):
         column = _fill_scaled(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_mark_estimates(column, estimates))
-    columns += _list_quality_columns(rows)
+    columns += _list_quality_columns(rows, summary.goals)
     if any(r.gpu_load is not None for r in rows):
         columns.append((LOAD_COLUMN, tuple(r.gpu_load for r in rows)))
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
@@ -189,12 +192,13 @@ def _format_idle_shares(rows: Sequence[CellMetrics]) -> set[str]:
     return {format_cell(r.idle_energy_share, IDLE_COLUMN) for r in rows}
 
 
-def _list_quality_columns(rows: Sequence[CellMetrics]) -> list[FilledColumn]:
-    """Return the quality that the workloads reported, and their data where it differs."""
-    names = dict.fromkeys(name for r in rows for name in r.quality)
-    columns: list[FilledColumn] = [
-        (Column(name, signed=True), tuple(_show_quality(r.quality.get(name)) for r in rows)) for name in names
-    ]
+def _list_quality_columns(rows: Sequence[CellMetrics], goals: Sequence[Goal]) -> list[FilledColumn]:
+    """Return the quality that the workloads reported, marked if it misses a goal, and their data where it differs."""
+    columns: list[FilledColumn] = []
+    for name in dict.fromkeys(name for r in rows for name in r.quality):
+        limits = [limit for goal in goals for limit in goal.quality if limit.name == name]
+        cells = tuple(_show_quality(r.quality.get(name), limits) for r in rows)
+        columns.append((Column(name, signed=True), cells))
     if len({r.data for r in rows}) < 2:
         return columns
     data = tuple(fmt.format_data_name(r.data) or fmt.NOTHING for r in rows)
@@ -206,9 +210,13 @@ def _head_data(rows: Sequence[CellMetrics]) -> str:
     return "worked on" if any("data" in r.knobs for r in rows) else "data"
 
 
-def _show_quality(q: Quantity | None) -> Quantity | str | None:
+def _show_quality(q: Quantity | None, limits: Sequence[QualityLimit]) -> TableCell:
+    if q is None:
+        return None
+    mark = MISSED if any(limit.judge(q) not in REACHED for limit in limits) else ""
     # Of one run no interval is known, as for its time.
-    return q if q is None or (q.known and math.isfinite(q.value)) else fmt.format_quality(q.value)
+    is_figure = q.known and math.isfinite(q.value)
+    return MarkedCell(q, after=mark) if is_figure else f"{fmt.format_quality(q.value)}{mark}"
 
 
 def make_compared_table(summary: StudySummary, line: CellLine) -> Table | None:
@@ -281,11 +289,24 @@ def describe_best(summary: StudySummary, best: BestCell) -> str:
         text += ", the reference itself"
     if best.within.get(best.cell) == "possibly":
         text += "; its slowdown may be above the limit"
+    if best.reached.get(best.cell) == "possibly":
+        text += f"; {_describe_quality(summary, best)}"
     if best.tied:
         text += f"; no significant difference: {name_cells(summary, best.tied, line, also=best.cell)}"
     if best.goal.k == HALVED and any(goal.name == "gain-loss" for goal in summary.goals):
         text += " (the same as gain-loss, halved)"
     return text
+
+
+def _describe_quality(summary: StudySummary, best: BestCell) -> str:
+    """Return that a best cell may miss limits of quality: its interval contains them, or it has a single run."""
+    cell = summary.cell(best.cell)
+    names = " and ".join(
+        limit.name for limit in best.goal.quality if limit.judge(cell.quality.get(limit.name)) == "possibly"
+    )
+    if cell.n < 2:
+        return f"how {names} varies between runs is not known from one run"
+    return f"the interval of its {names} over {cell.n} runs contains the limit"
 
 
 def name_cell(summary: StudySummary, key: str, line: CellLine | None) -> str:

@@ -39,7 +39,7 @@ INLINE_STYLE = "text-align:{};padding:1px 8px;white-space:nowrap;{}"
 MARKDOWN_SIGN = re.compile(
     r"[\\`*|~{]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|\[(?=[^\]]*\][(\[:])|^[#>]"
 )
-LATEX_FIGURE = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # with thousands set apart by blanks
+LATEX_FIGURE = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!†‡ ]*")  # with thousands set apart by blanks
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "%": r"\%",
@@ -54,6 +54,7 @@ LATEX_SPECIAL = {
     "µ": r"$\mu$",
     "²": r"$^2$",
     "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
     "<": "$<$",
     ">": "$>$",
 }

@@ -37,6 +37,21 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "! The cap of the reference was not in force ({names}): gains and losses against it are not reliable.",
         "To see why: joulelab cap status.",
     ),
+    "quality-missed": (
+        "note",
+        "‡ The mean over repeats of {missed} of {cells:cell} misses the quality of {goal}, so these are not the best for it.[ The interval over repeats contains the limit for {unsure:cell} of them.]",
+        "",
+    ),
+    "quality-missed.all": (
+        "warning",
+        "No cell[ of {names}] is within the limits of {goal}[. The mean quality of {missed} of {cells:cell} misses its limit][, of {unsure} by less than the interval over repeats].",
+        "To see how far: joulelab study report STUDY --json.",
+    ),
+    "quality-unreported": (
+        "warning",
+        "No run reports {quality} as a number, so no cell is the best for {goal}.[ The runs report {names}.]",
+        "Report it: joulelab.fact(accuracy=0.98), or name another one.",
+    ),
     "one-run-each": (
         "note",
         f"Each cell has only one run, so the spread between runs is unknown; {AS_IF}.",

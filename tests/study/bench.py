@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -141,7 +142,8 @@ def claims(study: Path) -> list[dict[str, Any]]:
     found = []
     for file in study.glob(f"cells/*/*/{CLAIM}"):
         if "." not in file.parent.name:
-            found.append({**json.loads(file.read_text()), "slot": file.parent})
+            with contextlib.suppress(FileNotFoundError):  # its slot was set aside meanwhile
+                found.append({**json.loads(file.read_text()), "slot": file.parent})
     return found
 
 

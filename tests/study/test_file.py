@@ -83,7 +83,7 @@ def read(folder: Path, text: str) -> StudyFile:
 
 
 def knobs(study: StudyFile) -> list[tuple[str, str, str]]:
-    return [(cell.workload.name, cell.workload.node_type, cell.shown) for cell in study.plan.cells]
+    return [(cell.workload.name, cell.workload.node_type, cell.label) for cell in study.plan.cells]
 
 
 @pytest.fixture
@@ -121,9 +121,9 @@ def test_cells_have_the_knobs_that_are_theirs(whole: StudyFile) -> None:
         ("serve", "cpu", "epochs 1"),
     ]
     first = whole.plan.cells[0]
-    assert first.argv() == ["python", "train.py", "--batch", "256", "--name", "a b", "30"]
+    assert first.make_argv() == ["python", "train.py", "--batch", "256", "--name", "a b", "30"]
     assert first.workload.phases == ("train", "predict")
-    assert whole.plan.cells[-1].argv() == ["./serve", "1", ""]
+    assert whole.plan.cells[-1].make_argv() == ["./serve", "1", ""]
 
 
 def test_node_types_hold_what_the_file_says(whole: StudyFile) -> None:
@@ -141,22 +141,22 @@ def test_node_types_hold_what_the_file_says(whole: StudyFile) -> None:
     assert (gpu.launch, mix.launch) == ("srun", "direct")
     assert [node.hides_gpus for node in (gpu, mix, cpu)] == [False, True, False]
     for cell in whole.plan.cells:
-        assert cell.workload.node == whole.plan.nodes[cell.workload.node_type].identity()
+        assert cell.workload.node == whole.plan.nodes[cell.workload.node_type].get_identity()
     assert all(NodeType.from_json(json.loads(json.dumps(node.to_json()))) == node for node in (gpu, mix, cpu))
 
 
 def test_what_pays_and_how_long_is_no_identity_of_a_node_type() -> None:
     base = NodeType("a", "slurm", options={"partition": "p"})
     for key, value in (("account", "x"), ("time", 60.0), ("qos", "q"), ("at_once", 3), ("setup", ["x"])):
-        assert NodeType("a", "slurm", options={"partition": "p", key: value}).identity() == base.identity()
+        assert NodeType("a", "slurm", options={"partition": "p", key: value}).get_identity() == base.get_identity()
     # What is usual may be said, and is the same.
     for key, value in (("nodes", 1), ("tasks", 1), ("exclusive", True), ("launch", "direct")):
-        assert NodeType("a", "slurm", options={"partition": "p", key: value}).identity() == base.identity()
+        assert NodeType("a", "slurm", options={"partition": "p", key: value}).get_identity() == base.get_identity()
     for key, value in (("nodes", 2), ("tasks", 4), ("exclusive", False), ("launch", "srun"), ("gpus", 0), ("cpus", 1)):
-        assert NodeType("a", "slurm", options={"partition": "p", key: value}).identity()[key] == value
-    assert NodeType("a", environment={"A": "1"}).identity() == {"environment": {"A": "1"}}
-    assert NodeType("a", uses="cpu").identity() == {"uses": "cpu"}
-    assert NodeType().identity() == NodeType("other").identity() == {}
+        assert NodeType("a", "slurm", options={"partition": "p", key: value}).get_identity()[key] == value
+    assert NodeType("a", environment={"A": "1"}).get_identity() == {"environment": {"A": "1"}}
+    assert NodeType("a", uses="cpu").get_identity() == {"uses": "cpu"}
+    assert NodeType().get_identity() == NodeType("other").get_identity() == {}
 
 
 def test_the_least_that_a_file_says(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_workload_has_only_the_knobs_that_it_names(tmp_path: Path) -> None:
     command = "{b} {{a}}"
     """
     study = read(tmp_path, text)
-    assert [cell.argv() for cell in study.plan.cells] == [["1"], ["2"], ["3", "{a}"]]
+    assert [cell.make_argv() for cell in study.plan.cells] == [["1"], ["2"], ["3", "{a}"]]
 
 
 def test_a_reference_workload_has_its_knobs_as_parameters(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_reference_workload_has_its_knobs_as_parameters(tmp_path: Path) -> Non
     first, second, _ = read(tmp_path, text).plan.cells
     assert first.workload.kind == "reference"
     assert first.workload.command == ("burn", "processes={gpus}", "seconds={seconds}", "size=64")
-    assert second.argv() == ["burn", "processes=2", "seconds=2", "size=64"]
+    assert second.make_argv() == ["burn", "processes=2", "seconds=2", "size=64"]
 
 
 def test_a_preset_stands_among_the_parameters_or_the_knobs(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_preset_stands_among_the_parameters_or_the_knobs(tmp_path: Path) -> No
     knobs = { preset = ["smoke", "smoke-node"] }
     """
     found = read(tmp_path, text).plan.cells
-    assert [cell.argv() for cell in found[:3]] == [
+    assert [cell.make_argv() for cell in found[:3]] == [
         ["burn", "preset=smoke", "seconds=1", "size=64"],
         ["burn", "preset=smoke", "seconds=2", "size=64"],
         ["burn", "preset=smoke", "seconds=1"],
@@ -302,7 +302,7 @@ def test_a_knob_in_a_parameters_text_is_no_parameter_itself_unless_there_is_one(
     parameters = { size = "{n}00" }
     """
     found = read(tmp_path, text).plan.cells
-    assert [cell.argv() for cell in found] == [
+    assert [cell.make_argv() for cell in found] == [
         ["train.ipynb", "k=10-3-4", "m=3"],
         ["train.ipynb", "k=20-3-4", "m=3"],
         ["burn", "size=100"],

@@ -38,7 +38,7 @@ def test_a_sweep_reads_back_as_the_same_cells(
     file.write_text(write_sweep(plan, "a.sweep"), encoding="utf-8", newline="")
     study = read_study(file)
     assert [cell.knobs for cell in study.plan.cells] == [cell.knobs for cell in plan.cells]
-    assert [cell.argv() for cell in study.plan.cells] == [cell.argv() for cell in plan.cells]
+    assert [cell.make_argv() for cell in study.plan.cells] == [cell.make_argv() for cell in plan.cells]
     assert (study.name, study.plan.repeats, study.plan.goals) == ("a.sweep", 2, ("energy",))
 
 

@@ -40,7 +40,7 @@ def test_every_combination_is_one_cell(knobs: dict[str, list[str]]) -> None:
     for cell in found:
         again = PlannedCell.from_json(json.loads(json.dumps(cell.to_json())))
         assert (again, again.key) == (cell, cell.key)
-        assert cell.argv() == ["train", *(cell.knobs[name].text for name in sorted(knobs))]
+        assert cell.make_argv() == ["train", *(cell.knobs[name].text for name in sorted(knobs))]
 
 
 @pytest.mark.system  # pure, and slow
@@ -74,7 +74,7 @@ def test_identity_is_what_defines_a_cell() -> None:
 def test_a_command_that_is_no_text_has_an_identity() -> None:
     (cell,) = make_cells(Workload(("train", "\udcff")), [])
     assert len(cell.key) == 12
-    assert cell.shown == "(no knob)"
+    assert cell.label == "(no knob)"
 
 
 def test_wrong_knobs_are_refused() -> None:
@@ -115,8 +115,8 @@ def test_combinations_are_the_product_without_what_is_skipped(knobs: dict[str, l
     out = {name: data.draw(st.lists(st.sampled_from(texts), min_size=1, unique=True)) for name, texts in knobs.items()}
     skips = [Condition(knobs={name: frozenset(texts) for name, texts in out.items()})] if out else []
     every = Combinations(listed, skips)
-    found = list(every.of("w", "n"))
-    assert len(found) == every.most == math.prod(len(texts) for texts in knobs.values())
+    found = list(every.list_combinations("w", "n"))
+    assert len(found) == every.max_count == math.prod(len(texts) for texts in knobs.values())
     skipped = math.prod(len(texts) for texts in out.values()) if out else 0
     assert sum(each is None for each in found) == skipped
     kept = [each for each in found if each is not None]
@@ -131,9 +131,9 @@ def test_a_knob_may_depend_on_one_that_depends_on_another() -> None:
         Knob("b", second.values, Condition(knobs={"a": frozenset({"2"})})),
         first,
     ]
-    found = [" ".join(f"{n}{v.text}" for n, v in (each or {}).items()) for each in Combinations(chain).of("w", "n")]
+    found = [" ".join(f"{n}{v.text}" for n, v in (each or {}).items()) for each in Combinations(chain).list_combinations("w", "n")]
     assert found == ["a1", "b1 a2", "c1 b2 a2", "c2 b2 a2"]
-    assert Combinations(chain).most == 3 * 3 * 2
+    assert Combinations(chain).max_count == 3 * 3 * 2
     with pytest.raises(CycleError):
         Combinations([*chain[:2], Knob("a", first.values, Condition(knobs={"c": frozenset({"1"})}))])
 

@@ -33,11 +33,11 @@ def test_caps_are_watts_or_shares_of_the_default() -> None:
         ("80%", 0.8, "share"),
         ("100%", 1.0, "share"),
     ]
-    assert [v.shown for v in (*read_caps("170.50"), *shares[:1])] == ["170.5 W", "60%"]
+    assert [v.label for v in (*read_caps("170.50"), *shares[:1])] == ["170.5 W", "60%"]
     assert read_caps("170") == read_caps("170.0") == read_caps("1.7e2")
     assert read_caps("170,170.0") == read_caps("170")
     (clock,) = read_clocks("1200MHz")
-    assert (clock.value, clock.shown) == (1.2e9, "1200 MHz")
+    assert (clock.value, clock.label) == (1.2e9, "1200 MHz")
     assert [v.value for v in read_counts("1,2:8:2")] == [1, 2, 4, 6, 8]
 
 

@@ -72,7 +72,7 @@ def describe_cell(cell: PlannedCell) -> str:
     """Return a cell in words: its workload and node type if they have names, then its knobs."""
     named = [cell.workload.name, cell.workload.node_type if cell.workload.node_type != LOCAL else ""]
     words = [name for name in named if name]
-    return ", ".join([*words, cell.shown] if cell.knobs or not words else words)
+    return ", ".join([*words, cell.label] if cell.knobs or not words else words)
 
 
 def describe_rest(rest: CostSum, plan: Plan) -> str:
@@ -102,10 +102,10 @@ def _list_planned(cell: PlannedCell, slot: Slot, expected: CostForecast) -> dict
         "cell": cell.key,
         "workload": cell.workload.name,
         "node": cell.workload.node_type,
-        "knobs": cell.values(),
+        "knobs": cell.get_knob_values(),
         "slot": slot.folder.name,
         "state": slot.state.value,
-        "command": cell.argv(),
+        "command": cell.make_argv(),
         "expected_s": taken.time_s,
         "expected_j": taken.energy_j,
     }

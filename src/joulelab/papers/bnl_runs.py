@@ -71,7 +71,7 @@ class Course:
 
 def name_of(cell: PlannedCell) -> str:
     """Return what a cell is called here: its workload, and its batch where there are several."""
-    batch = cell.values().get("batch")
+    batch = cell.get_knob_values().get("batch")
     named = f"{cell.workload.name}-{batch:g}" if isinstance(batch, float | int) else cell.workload.name
     return named if named in NAMES else cell.workload.name
 
@@ -111,7 +111,7 @@ def _ran(name: str, cell: PlannedCell, trial: SlotTrial, run: Run) -> Ran:
         readings = Readings.from_rows(t, t, watts)
         step_s = find_usual_step(np.diff(t) * 1e-9)
         statistics = describe_power(readings, a, b, window_s=None, step_s=step_s)
-    batch = cell.values().get("batch")
+    batch = cell.get_knob_values().get("batch")
     known = [np.nanmean(each) for each in loads if np.isfinite(each).any()]
     return Ran(
         name,

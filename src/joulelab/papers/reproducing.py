@@ -287,7 +287,7 @@ def _trials(study: Study) -> Iterator[_Run]:
 def _worded(cell: PlannedCell) -> str:
     """Return a cell in words, which no other cell of its study has: workload, kind of node, knobs."""
     of = cell.workload
-    parts = [of.name, "" if of.node_type == LOCAL else of.node_type, cell.shown if cell.knobs else ""]
+    parts = [of.name, "" if of.node_type == LOCAL else of.node_type, cell.label if cell.knobs else ""]
     return ", ".join(part for part in parts if part) or cell.key
 
 

@@ -1,4 +1,4 @@
-"""Read the values of knobs, put them into commands, and state for which cells they hold."""
+"""Knobs: their values as people type them, their placeholders in commands, and the cells that have them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,40 @@ from joulelab.core.text import read_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-
 Unit = Literal["", "W", "share", "Hz"]
+# Keys of a condition beside knobs.
+WORKLOAD, NODE, PHASE = "workload", "node", "phase"
+# Knobs that joulelab sets itself: they need not be in the command.
+OWN_KNOBS = ("cap", "cpu_cap", "clock", "gpus")
+KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+KNOB_NAME_ADVICE = "letters, digits and _, no digit at its start"
 MAX_VALUES = 10_000
 NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({NUMBER})([A-Za-z%]*):({NUMBER})([A-Za-z%]*):({NUMBER})([A-Za-z%]*)")
 _SINGLE = re.compile(rf"({NUMBER})([A-Za-z%]*)")
-# What a suffix means: the unit, and what to multiply by.
+_DEGREES = re.compile(r"\s*(\d+(?:\.\d*)?)\s*(?:°|deg)?C\s*")
+# `${HOME}` is the shell's.
+_BRACED = re.compile(r"(?<!\$)(?P<open>\{+)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<close>\}+)")
+# By suffix: the unit, and the factor to SI.
 _POWER: Mapping[str, tuple[Unit, Decimal]] = {
     "": ("W", Decimal(1)),
     "W": ("W", Decimal(1)),
     "%": ("share", Decimal("0.01")),
 }
-_DEGREES = re.compile(r"\s*(\d+(?:\.\d*)?)\s*(?:°|deg)?C\s*")
 _FREQUENCY: Mapping[str, tuple[Unit, Decimal]] = {"": ("Hz", Decimal(10**6)), "MHz": ("Hz", Decimal(10**6))}
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Hold one value of a knob: what stands in the command, the value itself (SI, share of 1), and its unit."""
+    """Hold one value of a knob: its text in the command, the value itself (SI, share of 1), and its unit."""
 
     text: str
     value: float | int | str
     unit: Unit = ""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Return the value with its unit, as people read it."""
-        if self.unit == "share":
-            return self.text
         return {"W": f"{self.text} W", "Hz": f"{self.text} MHz"}.get(self.unit, self.text)
 
     def to_json(self) -> dict[str, object]:
@@ -50,10 +55,50 @@ class Value:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Value:
-        """Take what `to_json` gave."""
+        """Restore from `to_json`."""
         value = data["value"]
         assert isinstance(value, int | float | str)
         return cls(str(data["text"]), value, data.get("unit", ""))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Select cells: by workloads, node types and values of knobs (by their texts). An empty part selects all.
+
+    A cell without a named knob is not selected.
+    """
+
+    workloads: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    knobs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def is_met(self, workload: str, node: str, knobs: Mapping[str, Value]) -> bool:
+        """Return whether a cell is selected."""
+        if (self.workloads and workload not in self.workloads) or (self.nodes and node not in self.nodes):
+            return False
+        return all(name in knobs and knobs[name].text in texts for name, texts in self.knobs.items())
+
+
+ALWAYS = Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """Hold a knob and its values; only cells that meet its condition have it."""
+
+    name: str
+    values: tuple[Value, ...]
+    when: Condition = ALWAYS
+
+    @classmethod
+    def parse(cls, name: str, text: str, where: str | None = None) -> Knob:
+        """Read the values of a knob as they are typed. Raises ConfigError."""
+        if KNOB_NAME.fullmatch(name) is None:
+            raise ConfigError(f"{name!r} cannot name a knob", where=where, next=KNOB_NAME_ADVICE)
+        return cls(name, read_values(name, text, where or f"--set {name}"))
+
+
+# Values
 
 
 def read_caps(text: str, where: str = "--cap") -> tuple[Value, ...]:
@@ -67,7 +112,7 @@ def read_clocks(text: str, where: str = "--clock") -> tuple[Value, ...]:
 
 
 def read_counts(text: str, where: str = "--gpus") -> tuple[Value, ...]:
-    """Read whole numbers of at least one. Raises ConfigError."""
+    """Read whole numbers of at least 1. Raises ConfigError."""
     found = []
     for part in _split_parts(text, where):
         numbers, suffix = _read_numbers(part, where)
@@ -103,7 +148,7 @@ def read_values(name: str, text: str, where: str) -> tuple[Value, ...]:
 def read_value_list(name: str, items: Sequence[float | str], where: str) -> tuple[Value, ...]:
     """Read the values of a knob from a list. Raises ConfigError.
 
-    A text in it is one value as it stands, commas and all; only of joulelab's own knobs may it be a range.
+    Each text is one value, even with commas; only texts of joulelab's own knobs may be ranges.
     """
     texts = [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
     if name in VALUE_READERS and texts:
@@ -114,27 +159,42 @@ def read_value_list(name: str, items: Sequence[float | str], where: str) -> tupl
 
 
 def read_cooling(value: float | str) -> tuple[str, float]:
-    """Read what is waited for before a slot: `45C` gives `cool_c` in degC, `60s` gives `cool_s`. Raises ConfigError."""
+    """Read the pause before a slot: `45C` gives `cool_c` in degC, `60s` gives `cool_s`. Raises ConfigError."""
     degrees = _DEGREES.fullmatch(value) if isinstance(value, str) else None
     return ("cool_c", float(degrees[1])) if degrees else ("cool_s", read_seconds(value))
 
 
+def find_reference(pairs: Mapping[str, str], knobs: Sequence[Knob]) -> dict[str, Any]:
+    """Return the knob values that select the reference cells: `cap=260`. Raises ConfigError with the valid ones."""
+    by_name = {knob.name: knob for knob in knobs}
+    found: dict[str, Any] = {}
+    for name, text in pairs.items():
+        if name not in by_name:
+            raise ConfigError(f"there is no knob {name!r}", where="--reference", why=f"knobs: {', '.join(by_name)}")
+        wanted = read_values(name, text, "--reference")
+        valid = by_name[name].values
+        if len(wanted) != 1 or (wanted[0].value, wanted[0].unit) not in {(v.value, v.unit) for v in valid}:
+            why = f"there are {', '.join(v.label for v in valid)}"
+            raise ConfigError(f"no cell has {name} {text}", where="--reference", why=why)
+        found[name] = wanted[0].value
+    return found
+
+
 def _read_measured(text: str, units: Mapping[str, tuple[Unit, Decimal]], where: str, example: str) -> tuple[Value, ...]:
     found: list[Value] = []
+    advice = f"write it as {example}"
     for part in _split_parts(text, where):
         numbers, suffix = _read_numbers(part, where)
         if suffix not in units or not numbers:
-            raise ConfigError(f"{part!r} cannot be read", where=where, next=f"write it as {example}")
+            raise ConfigError(f"{part!r} cannot be read", where=where, next=advice)
         unit, factor = units[suffix]
         for number in numbers:
             if number <= 0:
-                raise ConfigError(
-                    f"{_format_decimal(number)} is not above 0", where=where, next=f"write it as {example}"
-                )
+                raise ConfigError(f"{_format_decimal(number)} is not above 0", where=where, next=advice)
             shown = f"{_format_decimal(number)}%" if unit == "share" else _format_decimal(number)
             found.append(Value(shown, float(number * factor), unit))
     if len({value.unit for value in found}) > 1:
-        raise ConfigError("watts and percent are mixed", where=where, why=text, next=f"write it as {example}")
+        raise ConfigError("watts and percent are mixed", where=where, why=text, next=advice)
     return _drop_duplicates(found, where)
 
 
@@ -146,7 +206,7 @@ def _split_parts(text: str, where: str) -> list[str]:
 
 
 def _read_numbers(part: str, where: str) -> tuple[list[Decimal], str]:
-    """Return the numbers of a range or a single one, and their suffix; no numbers where it is neither."""
+    """Return the numbers of a range or of a single number, and their suffix; no numbers for other texts."""
     whole = _RANGE.fullmatch(part)
     if whole is None:
         single = _SINGLE.fullmatch(part)
@@ -160,12 +220,12 @@ def _read_numbers(part: str, where: str) -> tuple[list[Decimal], str]:
         raise ConfigError(f"{part!r} is no range", where=where, why=why, next="write FIRST:LAST:STEP")
     count = int((last - first) / step) + 1
     if count > MAX_VALUES:
-        raise ConfigError(f"{part!r} has {count} values", where=where, why=f"at most {MAX_VALUES} are taken")
+        raise ConfigError(f"{part!r} has {count} values", where=where, why=f"at most {MAX_VALUES} are allowed")
     return [first + k * step for k in range(count)], suffixes.pop() if suffixes else ""
 
 
 def _make_free_value(text: str) -> Value:
-    """Keep a text as it is; it is a number only if nothing is lost by taking it for one."""
+    """Keep a text as it is; it is a number only if the number is written the same."""
     for kind in (int, float):
         try:
             number = kind(text)
@@ -184,15 +244,11 @@ def _format_decimal(number: Decimal) -> str:
 def _drop_duplicates(values: Sequence[Value], where: str) -> tuple[Value, ...]:
     found = {value.text: value for value in values}
     if len(found) > MAX_VALUES:
-        raise ConfigError(f"{len(found)} values", where=where, why=f"at most {MAX_VALUES} are taken")
+        raise ConfigError(f"{len(found)} values", where=where, why=f"at most {MAX_VALUES} are allowed")
     return tuple(found.values())
 
 
-KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# `${HOME}` is the shell's.
-_BRACED = re.compile(r"(?<!\$)(?P<open>\{+)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<close>\}+)")
-# Knobs that joulelab sets itself: they need not be in the command.
-OWN_KNOBS = ("cap", "cpu_cap", "clock", "gpus")
+# Placeholders: `{gpus}` is one, every other brace stays as it is
 
 
 def list_placeholders(command: Sequence[str]) -> list[str]:
@@ -204,19 +260,16 @@ def list_placeholders(command: Sequence[str]) -> list[str]:
 def fill_command(command: Sequence[str], texts: Mapping[str, str]) -> list[str]:
     """Return the command with values in place of its placeholders; `{{name}}` becomes `{name}`."""
 
-    def put(match: re.Match[str]) -> str:
-        depth = _count_braces(match)
-        before = match["open"][: len(match["open"]) - depth]
-        after = match["close"][: len(match["close"]) - depth]
-        if depth == 1:
-            return f"{before}{texts[match['name']]}{after}"
-        return f"{before}{'{' * (depth - 1)}{match['name']}{'}' * (depth - 1)}{after}"
+    def fill_match(match: re.Match[str]) -> str:
+        inner = _count_braces(match) - 1
+        name = match["name"] if inner else texts[match["name"]]
+        return f"{match['open'][inner + 1 :]}{'{' * inner}{name}{'}' * inner}{match['close'][inner + 1 :]}"
 
-    return [_BRACED.sub(put, word) for word in command]
+    return [_BRACED.sub(fill_match, word) for word in command]
 
 
 def check_command(command: Sequence[str], knobs: Collection[str]) -> None:
-    """Refuse a placeholder without a knob, and a knob that nothing depends on. Raises ConfigError."""
+    """Refuse a placeholder without a knob, and a knob without a placeholder. Raises ConfigError."""
     named = list_placeholders(command)
     for name in named:
         if name not in knobs:
@@ -229,11 +282,11 @@ def check_command(command: Sequence[str], knobs: Collection[str]) -> None:
             )
     for name in knobs:
         if name not in named and name not in OWN_KNOBS:
-            there = ", ".join(f"{{{other}}}" for other in named)
+            listed = ", ".join(f"{{{other}}}" for other in named)
             raise ConfigError(
                 f"the knob {name} is not in the command",
                 where=f"--set {name}",
-                why=f"placeholders: {there}" if named else "the command has no placeholder",
+                why=f"placeholders: {listed}" if named else "the command has no placeholder",
                 next=f"{_suggest_near(name, named)}put {{{name}}} where its value belongs",
             )
 
@@ -247,61 +300,3 @@ def _suggest_near(name: str, valid: Collection[str]) -> str:
 
     close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}? or " if close else ""
-
-
-WORKLOAD, NODE, PHASE = "workload", "node", "phase"
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Hold what a cell must be, all of it: one of these workloads, of these node types, of these values of each knob.
-
-    What is empty does not matter. A cell without a knob that is named is not meant. Values are given by their texts.
-    """
-
-    workloads: frozenset[str] = frozenset()
-    nodes: frozenset[str] = frozenset()
-    knobs: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-    def holds(self, workload: str, node: str, knobs: Mapping[str, Value]) -> bool:
-        """Return whether a cell is meant."""
-        if (self.workloads and workload not in self.workloads) or (self.nodes and node not in self.nodes):
-            return False
-        return all(name in knobs and knobs[name].text in texts for name, texts in self.knobs.items())
-
-
-ALWAYS = Condition()
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """Hold a knob and the values it takes, in the cells where its condition holds; others do not have it."""
-
-    name: str
-    values: tuple[Value, ...]
-    when: Condition = ALWAYS
-
-    @classmethod
-    def parse(cls, name: str, text: str, where: str | None = None) -> Knob:
-        """Read a knob's values as they are typed. Raises ConfigError."""
-        if KNOB_NAME.fullmatch(name) is None:
-            raise ConfigError(
-                f"{name!r} cannot name a knob", where=where, next="letters, digits and _, no digit at its start"
-            )
-        return cls(name, read_values(name, text, where or f"--set {name}"))
-
-
-def find_reference(pairs: Mapping[str, str], knobs: Sequence[Knob]) -> dict[str, Any]:
-    """Return the values that single out the reference cells: `cap=260`. Raises ConfigError with what there is."""
-    by_name = {knob.name: knob for knob in knobs}
-    found: dict[str, Any] = {}
-    for name, text in pairs.items():
-        if name not in by_name:
-            raise ConfigError(f"there is no knob {name!r}", where="--reference", why=f"knobs: {', '.join(by_name)}")
-        wanted = read_values(name, text, "--reference")
-        there = {(v.value, v.unit): v for v in by_name[name].values}
-        if len(wanted) != 1 or (wanted[0].value, wanted[0].unit) not in there:
-            listed = ", ".join(v.shown for v in by_name[name].values)
-            raise ConfigError(f"no cell has {name} {text}", where="--reference", why=f"there are {listed}")
-        found[name] = wanted[0].value
-    return found

@@ -433,7 +433,7 @@ class _Gathering:
         warmup = sum(folder.name.startswith("w") for folder in folders)
         if folders or always:
             for phase, own in trials.items():
-                knobs = self._names(cell) | ({} if phase is None else {"phase": phase}) | cell.values()
+                knobs = self._names(cell) | ({} if phase is None else {"phase": phase}) | cell.get_knob_values()
                 name = key if phase is None else f"{key}:{phase}"
                 self.results.cells.append(Cell(name, knobs, tuple(own), warmup=warmup))
 
@@ -546,13 +546,13 @@ def _found(slot: Slot, cell: PlannedCell, results: Results) -> SlotTrial | None:
     try:
         return load_trial(slot)
     except JoulelabError as error:
-        results.notes.append(f"{slot.folder.name} of {cell.shown} cannot be worked out: {error}")
+        results.notes.append(f"{slot.folder.name} of {cell.label} cannot be worked out: {error}")
         return None
 
 
 def _sorted(cells: Mapping[str, PlannedCell]) -> list[tuple[str, PlannedCell]]:
     """Return the cells in the order of their knobs."""
-    return sorted(cells.items(), key=lambda item: _place(item[1].values()))
+    return sorted(cells.items(), key=lambda item: _place(item[1].get_knob_values()))
 
 
 def _place(knobs: Mapping[str, Any]) -> list[tuple[str, bool, float, str]]:
@@ -599,7 +599,7 @@ def _row(
 ) -> dict[str, Any]:
     slot, notes = found
     cooled = notes.get("cooled") or {}
-    knobs = {name_knob_column(name): value for name, value in cell.values().items()}
+    knobs = {name_knob_column(name): value for name, value in cell.get_knob_values().items()}
     run = "" if slot.run is None else str(slot.run.name)
     state = {"slot": slot.folder.name, "state": slot.state.value, "why": slot.why, "run": run}
     cooling = {"cooled": cooled.get("reason"), "cooled_s": cooled.get("took_s"), "cooled_to_c": cooled.get("to_c")}

@@ -226,7 +226,7 @@ class NameTable:
         there = self.knobs[key]
         wrong = [value for value in values if value not in there]
         for value in wrong[:MAX_VALUES_REFUSED]:
-            what, then = f"no cell has {key} {value.shown}", _suggest_value(value, list(there))
+            what, then = f"no cell has {key} {value.label}", _suggest_value(value, list(there))
             self._mistakes.add(place, what, next=then, code="config.wrong-value")
         return None if wrong else {value.text: value.value for value in values}
 
@@ -262,11 +262,11 @@ def _suggest_value(wrong: Value, there: Sequence[Value]) -> str:
     """Return advice for a value that no cell has: of numbers the nearest ones."""
     number = wrong.value
     if isinstance(number, str):
-        return suggest_name(wrong.shown, [value.shown for value in there][:MAX_VALUES_SHOWN])
+        return suggest_name(wrong.label, [value.label for value in there][:MAX_VALUES_SHOWN])
     near = sorted(there, key=lambda v: math.inf if isinstance(v.value, str) else abs(v.value - number))
-    shown = [value.shown for value in there if value in near[:MAX_VALUES_SHOWN]]
+    shown = [value.label for value in there if value in near[:MAX_VALUES_SHOWN]]
     more = ", ..." if len(there) > len(shown) else ""
-    return f"did you mean {near[0].shown!r}? valid: {', '.join(shown)}{more}"
+    return f"did you mean {near[0].label!r}? valid: {', '.join(shown)}{more}"
 
 
 KINDS = ("command", "notebook", "reference")
@@ -587,7 +587,7 @@ class CellMaker:
             then = "let one of them hold always"
             self.mistakes.add(("knobs",), "conditions of knobs go round in circles", why=round_, next=then)
             return []
-        most = sum(each.most * len(self._nodes(draft)) for draft, each in parts)
+        most = sum(each.max_count * len(self._nodes(draft)) for draft, each in parts)
         looked = 0
         for draft, each in parts:
             for node in self._nodes(draft):
@@ -621,9 +621,9 @@ class CellMaker:
 
     def _of(self, draft: WorkloadDraft, node: str, each: Combinations) -> Iterator[PlannedCell | None]:
         """Yield the cells of a workload on a node type; None is one that is skipped."""
-        identity = self.nodes[node].identity()
+        identity = self.nodes[node].get_identity()
         made: dict[tuple[str, ...], Workload] = {}
-        for values in each.of(draft.name, node):
+        for values in each.list_combinations(draft.name, node):
             if values is None:
                 yield None
                 continue
@@ -671,7 +671,7 @@ class CellMaker:
             self._modules[name] = find_workload(name)  # those of other packages are looked for long
         module = self._modules[name]
         try:
-            given = read_pairs(cell.argv()[1:], where=name)
+            given = read_pairs(cell.make_argv()[1:], where=name)
             module.command(merge_parameters(name, module.PARAMETERS, given, get_presets(module)))
         except ConfigError as error:
             if self._is_new("value", draft.name, error.what):

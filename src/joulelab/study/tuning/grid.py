@@ -39,7 +39,7 @@ class Grid:
     @property
     def shown(self) -> dict[float, str]:
         """Return each cap in words."""
-        return {w: v.shown if v.unit == "W" else f"{v.text} ({w:.0f} W)" for w, v in self.values.items()}
+        return {w: v.label if v.unit == "W" else f"{v.text} ({w:.0f} W)" for w, v in self.values.items()}
 
     def wishes(self, cap: float) -> list[CapRequest]:
         """Return what to ask the keeper for."""

@@ -108,7 +108,7 @@ def _on_twin(node: NodeType, twin: Description | str) -> NodeType:
 
 def _moved(cell: PlannedCell, nodes: Mapping[str, NodeType]) -> PlannedCell:
     workload = cell.workload
-    return replace(cell, workload=replace(workload, node=nodes[workload.node_type].identity()))
+    return replace(cell, workload=replace(workload, node=nodes[workload.node_type].get_identity()))
 
 
 OWN = ("cap", "clock", "cpu_cap", "gpus")  # knobs of joulelab's own
@@ -122,7 +122,7 @@ def find_model(described: Description, cell: PlannedCell) -> tuple[str, Workload
 
     Raises ConfigError where the twin has none.
     """
-    first = cell.argv()[0]
+    first = cell.make_argv()[0]
     names = {"reference": [first], "notebook": [Path(first).stem]}.get(cell.workload.kind, [])
     for name in (*names, cell.workload.name):
         if name in described.workloads:
@@ -189,7 +189,7 @@ def list_given(cell: PlannedCell) -> dict[str, str]:
     """Return what a study says for the workload of a cell: its parameters; of a command, knobs but joulelab's own."""
     if not cell.workload.kind:
         return {name: str(value.value) for name, value in cell.knobs.items() if name not in OWN}
-    words = [word for word in cell.argv()[1:] if "=" in word and not word.startswith("--")]
+    words = [word for word in cell.make_argv()[1:] if "=" in word and not word.startswith("--")]
     return dict(word.split("=", 1) for word in words)
 
 
@@ -216,13 +216,13 @@ def _list_own_parameters(cell: PlannedCell, names: list[str], folder: Path) -> s
     if cell.workload.kind == "reference":
         from joulelab.run import workload_registry
 
-        return {*workload_registry.find_workload(cell.argv()[0]).PARAMETERS, *SPECIAL}
+        return {*workload_registry.find_workload(cell.make_argv()[0]).PARAMETERS, *SPECIAL}
     own: set[str] = set()
     if cell.workload.kind == "notebook":
         from joulelab.run import notebook
 
         with contextlib.suppress(ConfigError):
-            loaded = notebook.load_notebook(folder / cell.argv()[0])
+            loaded = notebook.load_notebook(folder / cell.make_argv()[0])
             for name in names:
                 with contextlib.suppress(ConfigError):
                     notebook.check_parameters(loaded, [name], where=name)
@@ -237,7 +237,7 @@ def _read_parameters(cell: PlannedCell, model: WorkloadModel) -> dict[str, float
     if cell.workload.kind == "reference":
         from joulelab.run import workload_registry
 
-        module = workload_registry.find_workload(cell.argv()[0])
+        module = workload_registry.find_workload(cell.make_argv()[0])
         preset = given.pop(workload_registry.PRESET, "")
         usual = {name: default for name, (default, _) in module.PARAMETERS.items() if name not in model.parameters}
         usual = {**usual, **(workload_registry.get_presets(module).get(preset, {}))}
@@ -378,7 +378,7 @@ def list_remarks(plan: Plan) -> list[str]:
     alike = {
         (c.workload.name, c.workload.node_type, *list_given(c), *(k for k in c.knobs if k in OWN)): c for c in virtual
     }
-    said = [WORDS] if any(not cell.workload.kind and len(cell.argv()) > 1 for cell in alike.values()) else []
+    said = [WORDS] if any(not cell.workload.kind and len(cell.make_argv()) > 1 for cell in alike.values()) else []
     for cell in alike.values():
         node, workload = plan.nodes[cell.workload.node_type], cell.workload.name
         there = described[node.name]

@@ -14,7 +14,7 @@ from joulelab.control.leftovers import get_caps_folder
 from joulelab.instruments.analyzer.setup import get_state_folder
 from joulelab.plan.rates.services.access import settings_file
 from joulelab.run.config.config_files import get_system_file, get_user_file, list_config_files
-from joulelab.study.turn import list_lock_files
+from joulelab.study.slots import list_lock_files
 from joulelab.twin.servers.nvml import cache_directory
 from joulelab.workloads.data.source import get_cache_folder
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from tests.slurm.cluster import Cluster, Machine
 
-from joulelab.study.drive import Driver, Outcome, SlotEvent
+from joulelab.study.drive import Driver, Outcome, SlotEvent, StopRequest
 from joulelab.study.executors import open_executor
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
 from joulelab.study.knobs import Knob
 from joulelab.study.matrix import NodeType, Workload, make_cells
-from joulelab.study.stopping import StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

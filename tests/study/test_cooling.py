@@ -8,8 +8,8 @@ import pytest
 
 from joulelab.core.errors import ReadFailed
 from joulelab.core.spec import Spec, Stream
-from joulelab.study.cooling import Thermometer, cool_down
 from joulelab.study.folder import Settings
+from joulelab.study.slot_setup import Thermometer, cool_down
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

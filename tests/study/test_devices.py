@@ -6,8 +6,8 @@ from joulelab.control.client import CapRequest
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.nvml.client import Gpu, Mig
 from joulelab.instruments.visible import VisibleGpus, see_nvidia_gpus
-from joulelab.study.devices import list_cap_requests
 from joulelab.study.knobs import read_caps, read_clocks
+from joulelab.study.slot_setup import list_cap_requests
 
 FOUR = [Gpu(i, f"GPU-{i}{i}{i}", "H100") for i in range(4)]
 MIXED = [Gpu(0, "GPU-0", "H100"), Gpu(1, "GPU-1", "T4")]

@@ -13,13 +13,11 @@ from tests.study.bench import make_study, place
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study import executors
-from joulelab.study import turn as turns
-from joulelab.study.drive import Driver, SlotEvent
+from joulelab.study import slots as turns
+from joulelab.study.drive import Driver, Pace, SlotEvent, StopRequest
 from joulelab.study.executors import SlotEnd, SlotWait
 from joulelab.study.executors.local import LocalExecutor
-from joulelab.study.progress import Pace
-from joulelab.study.stopping import StopRequest
-from joulelab.study.turn import hold_turn, list_lock_files
+from joulelab.study.slots import hold_turn, list_lock_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -229,7 +227,7 @@ def test_who_waits_is_told_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     left = [True, True, False]
     with (
         hold_turn(environ, never, command="mine: cap 100 W (r01)"),
-        hold_turn(environ, lambda _: left.pop(0), tell=told.append),
+        hold_turn(environ, lambda _: left.pop(0), report=told.append),
     ):
         pass
     (words,) = told

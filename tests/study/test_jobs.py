@@ -12,7 +12,7 @@ from tests.study.bench import make_study, only_cell, place
 from joulelab.core.errors import StoreError
 from joulelab.core.process_identity import identify_process
 from joulelab.store.run_folder import write_json_atomic
-from joulelab.study.drive import Driver, SlotEvent, list_planned_slots
+from joulelab.study.drive import Driver, SlotEvent, StopRequest, list_planned_slots
 from joulelab.study.executors import SlotEnd, SlotWait
 from joulelab.study.folder import Plan, Settings, join_study
 from joulelab.study.matrix import NodeType, PlannedCell, Workload
@@ -20,13 +20,12 @@ from joulelab.study.slots import (
     JOB,
     State,
     clear_earlier_attempt,
+    list_lock_files,
     read_own_job,
     read_slot,
     remove_remnants,
     set_slot_aside,
 )
-from joulelab.study.stopping import StopRequest
-from joulelab.study.turn import list_lock_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -289,10 +288,10 @@ def test_how_long_several_at_once_take_is_told_by_how_fast_they_were(tmp_path: P
 
 def test_a_slot_is_run_by_its_cell_whatever_the_file_says_by_now() -> None:
     node = NodeType("a", "slurm", "cpu", {"A": "1"}, {"partition": "p", "nodes": 2, "time": 60})
-    found = NodeType.defined_by("a", node.identity())
+    found = NodeType.from_identity("a", node.get_identity())
     assert (found.executor, found.uses, found.environment, found.launch) == ("slurm", "cpu", {"A": "1"}, "srun")
     assert found.options == {"partition": "p", "nodes": 2}
-    assert NodeType.defined_by("local", {}) == NodeType()
+    assert NodeType.from_identity("local", {}) == NodeType()
 
 
 def test_what_a_cluster_waits_for_is_told_once(tmp_path: Path) -> None:

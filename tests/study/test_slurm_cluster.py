@@ -16,9 +16,9 @@ from tests.waiting import until
 from joulelab.core.errors import ConfigError
 from joulelab.study.executors import SlotEnd, SlotWait
 from joulelab.study.executors.slurm import check
-from joulelab.study.nodes import NodeType
+from joulelab.study.matrix import NodeType
 from joulelab.study.slots import State, read_slot
-from joulelab.study.slurm.queued import list_queued_slots
+from joulelab.study.slurm.submitted_jobs import list_queued_slots
 
 pytestmark = pytest.mark.system
 
@@ -133,13 +133,13 @@ def test_cancelled_while_they_wait_or_run(slurm):
     executor.cancel(others[0])
     ended, _ = poll(executor, 1)
     assert ended[others[0]].fate == "cancelled"
-    assert "CANCELLED" in ended[others[0]].said
+    assert "CANCELLED" in ended[others[0]].ending
     assert not others[0].exists()
     # By somebody else, and not by us.
     slurm.cluster.run("scancel", *(task for task, *_ in slurm.jobs("-p", "accelerated")))
     ended, _ = poll(executor, 2)
     assert {news.fate for news in ended.values()} == {"cancelled"}
-    assert ended[first].told == {"is": "interrupted"} or ended[first].told["is"] == "ended"
+    assert ended[first].answer == {"is": "interrupted"} or ended[first].answer["is"] == "ended"
     assert job_of(first)["state"] == "CANCELLED"
     # Also where Slurm's signal ended the workload before its slot had noted it.
     assert read_slot(first).state is State.STALE
@@ -169,7 +169,7 @@ def test_time_limit(slurm):
     slurm.cluster.run("scontrol", "update", f"JobId={claim_of(slot)['job']}", "EndTime=now+1")
     ended, _ = poll(executor, 1)
     assert ended[slot].fate == "failed"
-    assert "ended as TIMEOUT" in ended[slot].said
+    assert "ended as TIMEOUT" in ended[slot].ending
     assert job_of(slot)["state"] == "TIMEOUT"
     assert read_slot(slot).state is State.FAILED
     assert executor.is_over(claim_of(slot)) is True
@@ -186,7 +186,7 @@ def test_a_lost_node(slurm):
     ended, _ = poll(executor, 1)
     slurm.cluster.run("scontrol", "update", "NodeName=c1", "State=RESUME", check=False)  # it may be back
     assert ended[slot].fate == "again"
-    assert "ended as NODE_FAIL" in ended[slot].said
+    assert "ended as NODE_FAIL" in ended[slot].ending
     assert executor.is_over(claim_of(slot)) is True
     assert executor.is_over({"job": "1"}) is None
     assert executor.is_over({"job": "1", "cluster": "elsewhere"}) is None
@@ -238,8 +238,8 @@ def left_alone(slurm, study, pid):
     for slot in waiting:
         another.cancel(slot)
     ended, _ = poll(another, 4)
-    assert all(f"left to the driver that sent it, process {pid} on" in news.said for news in ended.values())
-    assert sorted(another.going_on()) == tasks
+    assert all(f"left to the driver that sent it, process {pid} on" in news.ending for news in ended.values())
+    assert sorted(another.list_open_jobs()) == tasks
     another.close()
 
 
@@ -251,8 +251,8 @@ def test_a_job_that_ends_before_its_slot_begins(slurm):
     executor.submit(slot)
     ended, _ = poll(executor, 1)
     (folder,) = sent(study)
-    assert f"it ended before its slot began, and {folder / 'err.0'} is empty" in ended[slot].said
-    assert (ended[slot].told, ended[slot].fate) == (None, "")
+    assert f"it ended before its slot began, and {folder / 'err.0'} is empty" in ended[slot].ending
+    assert (ended[slot].answer, ended[slot].fate) == (None, "")
 
 
 @pytest.mark.campaign
@@ -307,8 +307,8 @@ def test_a_killed_driver_is_followed_by_one_that_finds_its_jobs(slurm):
     assert another.poll(0.2) == []
     another.cancel(waiting)
     ended, _ = poll(another, 1)
-    assert (ended[waiting].fate, "CANCELLED" in ended[waiting].said) == ("cancelled", True)
-    assert len(another.going_on()) == 4
+    assert (ended[waiting].fate, "CANCELLED" in ended[waiting].ending) == ("cancelled", True)
+    assert len(another.list_open_jobs()) == 4
     go.touch()
     outcome, news = slurm.drive(study)
     assert (outcome.done, outcome.error) == (5, None), news

@@ -11,11 +11,10 @@ from tests.slurm.site import AWAY, NONE, Site, executor
 
 from joulelab.core.process_identity import identify_process
 from joulelab.study.executors import SlotEnd
-from joulelab.study.nodes import NodeType
-from joulelab.study.slurm import options, sent
-from joulelab.study.slurm.driver import JobDriver
-from joulelab.study.slurm.job_queue import JobState
-from joulelab.study.slurm.queued import is_stuck, list_queued_slots
+from joulelab.study.matrix import NodeType
+from joulelab.study.slurm import job_queue, submitted_jobs
+from joulelab.study.slurm.job_queue import JobQueue, JobState
+from joulelab.study.slurm.submitted_jobs import JobSubmitter, is_stuck, list_queued_slots
 
 BOTH = "8_0|9|PENDING||Resources\n8_1|10|PENDING||Resources\n"
 
@@ -64,13 +63,13 @@ def test_jobs_of_a_driver_that_lives_are_left_to_it(tmp_path):
         said = f"job 8_0 is left to the driver that sent it, process {other['pid']} on {other['host']}"
         assert opened.poll(0) == [SlotEnd(slots[0], None, said, "cancelled")]
         assert site.count("scancel") == 0
-        assert opened.going_on() == ["8_0"]
+        assert opened.list_open_jobs() == ["8_0"]
     # Now it is gone.
     opened.cancel(slots[1])
     opened.poll(0)
     assert [words for words in site.asked if words[0] == "scancel"] == [("scancel", "8_1")]
     site.answers["squeue"] = AWAY
-    assert opened.going_on() == ["8_0"]
+    assert opened.list_open_jobs() == ["8_0"]
 
 
 @pytest.mark.parametrize(("ended", "fate"), [([0], "again"), ([1], "cancelled")])
@@ -104,25 +103,25 @@ def test_a_driver_notes_what_it_cancels(tmp_path):
 
 
 def test_a_driver_in_another_container_is_seen_by_its_lock(tmp_path):
-    with sent.lock_jobs(tmp_path):
+    with submitted_jobs.lock_jobs(tmp_path):
         pass
-    mine, theirs = JobDriver(tmp_path), JobDriver(tmp_path)
-    about = theirs.about()
-    assert theirs.about() == about
+    mine, theirs = JobSubmitter(JobQueue({}), {}, tmp_path), JobSubmitter(JobQueue({}), {}, tmp_path)
+    about = theirs.identify_driver()
+    assert theirs.identify_driver() == about
     about["driver"]["space"] = "pid:[1]"
-    job = sent.prepare_job(tmp_path, [tmp_path / "cells" / "a" / "r01"], about)
-    assert mine.keeper(job).startswith("process ")
+    job = submitted_jobs.prepare_job(tmp_path, [tmp_path / "cells" / "a" / "r01"], about)
+    assert mine.describe_other_driver(job).startswith("process ")
     theirs.close()
     theirs.close()
-    assert mine.keeper(job) == ""
+    assert mine.describe_other_driver(job) == ""
     assert not list((tmp_path / "jobs").glob(".driver*"))
     # On another machine nobody knows; what was sent before drivers were noted is nobody's.
     job.data["driver"] |= {"boot": "x", "host": "elsewhere"}
-    assert mine.keeper(job).endswith("elsewhere")
+    assert mine.describe_other_driver(job).endswith("elsewhere")
     job.data["driver"] |= {"host": identify_process()["host"]}
-    assert mine.keeper(job) == ""
+    assert mine.describe_other_driver(job) == ""
     del job.data["driver"]
-    assert mine.keeper(job) == ""
+    assert mine.describe_other_driver(job) == ""
 
 
 @pytest.mark.parametrize(
@@ -168,8 +167,8 @@ def test_a_job_that_told_nothing_says_where_to_look(tmp_path, err, state, words)
     for site.t in (10.0, 100.0):
         news += opened.poll(0)
     (ended,) = news
-    assert words.format(folder=folder) in ended.said
-    assert ("setup" in ended.said and str(folder / "script.sh") in ended.said) == ("before its slot" in words)
+    assert words.format(folder=folder) in ended.ending
+    assert ("setup" in ended.ending and str(folder / "script.sh") in ended.ending) == ("before its slot" in words)
 
 
 def test_a_slot_that_began_and_told_nothing_says_where_its_output_is(tmp_path):
@@ -183,7 +182,7 @@ def test_a_slot_that_began_and_told_nothing_says_where_its_output_is(tmp_path):
     site.answers["squeue"] = NONE
     site.t = 10.0
     (ended,) = opened.poll(0)
-    assert ended.said == f"job 8 ended as FAILED, exit code 0:9 on n1; see {folder}/err.0"
+    assert ended.ending == f"job 8 ended as FAILED, exit code 0:9 on n1; see {folder}/err.0"
 
 
 @pytest.mark.system
@@ -209,7 +208,7 @@ def test_what_is_queued(tmp_path):
 
 @pytest.mark.system
 def test_the_script_hands_the_cpus_of_a_task_to_srun(tmp_path):
-    text = options.make_script(NodeType("x", "slurm", options={"setup": ["set -u"]}), tmp_path, "t")
+    text = job_queue.make_script(NodeType("x", "slurm", options={"setup": ["set -u"]}), tmp_path, "t")
     shown = text.partition("study=")[0] + "echo ${SRUN_CPUS_PER_TASK:-none} >&3\n"
     for given, wanted in (({"SLURM_CPUS_PER_TASK": "76"}, "76"), ({}, "none")):
         done = subprocess.run(["bash", "-c", shown], env=given, capture_output=True, text=True, check=True)

@@ -11,12 +11,11 @@ from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
 from joulelab.instruments.slurm.client import Answer, clean_environment
 from joulelab.study.executors import SlotEnd, SlotWait
 from joulelab.study.executors.slurm import SlurmExecutor
-from joulelab.study.nodes import NodeType
-from joulelab.study.slurm import options, sent
-from joulelab.study.slurm.check import check
-from joulelab.study.slurm.job_queue import JobQueue, JobState
+from joulelab.study.matrix import NodeType
+from joulelab.study.slurm import job_queue, submitted_jobs
+from joulelab.study.slurm.job_queue import JobQueue, JobState, check
 from joulelab.study.slurm.job_watch import TaskState, index_jobs
-from joulelab.study.slurm.task import SlotTask, describe_end, write_job
+from joulelab.study.slurm.submitted_jobs import SlotTask, describe_end, write_job
 
 
 def test_options_of_a_node_type():
@@ -25,11 +24,11 @@ def test_options_of_a_node_type():
         "slurm",
         options={"partition": "a", "gpus": 4, "cpus": 76, "time": 3599.5, "exclusive": False, "options": ["--mem=0"]},
     )
-    assert options.list_sbatch_options(node) == [
+    assert job_queue.list_sbatch_options(node) == [
         "--partition=a", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=76", "--gres=gpu:4", "--time=1:00:00",
         "--mem=0",
     ]  # fmt: skip
-    assert options.list_sbatch_options(NodeType("x", "slurm", options={"time": "1-00:00:00"}))[-2:] == [
+    assert job_queue.list_sbatch_options(NodeType("x", "slurm", options={"time": "1-00:00:00"}))[-2:] == [
         "--time=1-00:00:00",
         "--exclusive",
     ]
@@ -58,35 +57,35 @@ def test_tasks_that_wait_are_told_apart():
 def test_an_end_is_believed_when_the_controller_agrees():
     site = Site(sacct="5|5|NODE_FAIL|0:0|n1\n", squeue="5|5|PENDING||BeginTime\n")
     watch = site.watch()
-    assert watch.ask(["5"])["5"].over is False
+    assert watch.read_states(["5"])["5"].over is False
     site.answers["squeue"] = "5|5|COMPLETING|n1|None\n"
-    assert watch.ask(["5"])["5"].over is False
+    assert watch.read_states(["5"])["5"].over is False
     site.t = 1000.0
-    assert watch.ask(["5"])["5"] == TaskState(JobState("5", "5", "NODE_FAIL", "0:0", "n1"), over=True)
+    assert watch.read_states(["5"])["5"] == TaskState(JobState("5", "5", "NODE_FAIL", "0:0", "n1"), over=True)
     site.answers["squeue"] = NONE
-    assert watch.ask(["5"])["5"].over is True
+    assert watch.read_states(["5"])["5"].over is True
     site.answers["squeue"] = AWAY
-    assert watch.ask(["5"])["5"].over is None
+    assert watch.read_states(["5"])["5"].over is None
     assert "contact" in watch.problem
 
 
 def test_a_database_that_lags_or_is_down():
     site = Site(squeue="5|5|COMPLETED|n1|None\n")
     watch = site.watch()
-    assert watch.ask(["5"])["5"].over is None
+    assert watch.read_states(["5"])["5"].over is None
     site.t = 6.0
-    assert watch.ask(["5"])["5"].state.state == "COMPLETED"
-    assert watch.ask(["5"])["5"].over is True
+    assert watch.read_states(["5"])["5"].state.state == "COMPLETED"
+    assert watch.read_states(["5"])["5"].over is True
     site.answers |= {"sacct": DOWN, "squeue": NONE}
     site.t = 1000.0
-    assert watch.ask(["5"])["5"].over is None
+    assert watch.read_states(["5"])["5"].over is None
     assert "refused" in watch.problem.lower()
     # Known to nobody.
     site.answers["sacct"] = ""
-    assert watch.ask(["6"])["6"].over is None
+    assert watch.read_states(["6"])["6"].over is None
     site.t += 61
-    assert watch.ask(["6"])["6"] == TaskState(JobState("6", "", "UNKNOWN"), over=True)
-    assert describe_end(watch.ask(["6"])["6"]) == "ended; Slurm knows no more of it"
+    assert watch.read_states(["6"])["6"] == TaskState(JobState("6", "", "UNKNOWN"), over=True)
+    assert describe_end(watch.read_states(["6"])["6"]) == "ended; Slurm knows no more of it"
 
 
 def test_the_database_may_never_hear_of_an_end():
@@ -96,7 +95,7 @@ def test_the_database_may_never_hear_of_an_end():
     overs = []
     for _ in range(12):
         site.t += 30
-        overs.append(watch.ask(["5"])["5"].over)
+        overs.append(watch.read_states(["5"])["5"].over)
     assert overs == [False] * 9 + [None, None, True]
     assert site.count("squeue") == 3
 
@@ -106,22 +105,22 @@ def test_a_task_that_is_cancelled_while_it_waits_has_no_row():
         sacct="7_[0,2]|7|PENDING|0:0|None assigned\n", squeue="7_0|7|PENDING||Resources\n7_2|7|PENDING||Resources\n"
     )
     watch = site.watch()
-    assert watch.ask(["7_0", "7_1"])["7_1"].over is None
+    assert watch.read_states(["7_0", "7_1"])["7_1"].over is None
     site.t = 6.0
-    seen = watch.ask(["7_0", "7_1"])
+    seen = watch.read_states(["7_0", "7_1"])
     assert (seen["7_1"].state.state, seen["7_1"].over, seen["7_0"].over) == ("CANCELLED", True, False)
 
 
 def test_without_a_database_the_controller_tells():
     site = Site(sacct=NO_DATABASE, squeue="5|5|RUNNING|n1|None\n")
     watch = site.watch()
-    assert watch.ask(["5"])["5"].over is False
+    assert watch.read_states(["5"])["5"].over is False
     site.answers["squeue"] = NONE
-    assert watch.ask(["5"])["5"].over is True
+    assert watch.read_states(["5"])["5"].over is True
     assert site.count("sacct") == 1
     site.answers["sacct"] = Answer(1, "", "fatal: Could not establish a configuration source")
     watch = site.watch()
-    assert watch.ask(["5"])["5"].over is None
+    assert watch.read_states(["5"])["5"].over is None
     assert watch.problem
 
 
@@ -143,7 +142,7 @@ def test_a_limit_on_jobs_makes_arrays_smaller(tmp_path):
     # Those that were not sent can be cancelled without Slurm.
     opened.cancel(slots[3])
     (news,) = opened.poll(0)
-    assert (news.slot, news.fate, news.said) == (slots[3], "cancelled", "it was not submitted")
+    assert (news.slot, news.fate, news.ending) == (slots[3], "cancelled", "it was not submitted")
     opened, slots = executor(tmp_path / "t", Site(sbatch=limit))
     opened.submit(slots[0])
     with pytest.raises(Refused, match="takes no more jobs"):
@@ -161,8 +160,8 @@ def test_room_of_a_node_type(tmp_path):
     site.answers |= {"sacct": "8|8|OUT_OF_MEMORY|0:125|n1\n", "squeue": NONE, "sbatch": "9\n"}
     site.t = 10.0
     (news,) = opened.poll(0)
-    assert (news.fate, news.told) == ("failed", None)
-    assert news.said == "job 8 ended as OUT_OF_MEMORY, exit code 0:125 on n1"
+    assert (news.fate, news.answer) == ("failed", None)
+    assert news.ending == "job 8 ended as OUT_OF_MEMORY, exit code 0:125 on n1"
     opened.poll(0)
     assert site.count("sbatch") == 2
 
@@ -199,9 +198,9 @@ def test_who_cancels_thrice_does_not_wait_for_a_controller_that_is_not_there(tmp
         if said is not None:
             assert [each.what for each in news] == said
     assert isinstance(news[0], SlotEnd)
-    assert news[0].said == "job 8 was left as it is"
+    assert news[0].ending == "job 8 was left as it is"
     opened.cancel(slots[0])
-    assert opened.poll(0)[0].said == "there is no job for it"
+    assert opened.poll(0)[0].ending == "there is no job for it"
 
 
 def test_files_that_are_not_seen_yet_are_waited_for(tmp_path):
@@ -217,7 +216,7 @@ def test_files_that_are_not_seen_yet_are_waited_for(tmp_path):
         file.write('{"is": "taken"}\n')
     site.t = 10.0
     (news,) = opened.poll(0)
-    assert news.told == {"is": "taken"}
+    assert news.answer == {"is": "taken"}
     assert opened.poll(0) == []
 
 
@@ -264,7 +263,7 @@ def test_what_slurm_has_lost_is_tried_again(tmp_path):
     assert opened.poll(0) == []
     site.t = 100.0
     (news,) = opened.poll(0)
-    assert (news.fate, news.said) == ("again", "job 8 ended; Slurm knows no more of it")
+    assert (news.fate, news.ending) == ("again", "job 8 ended; Slurm knows no more of it")
 
 
 def test_a_task_that_is_cancelled_while_it_waits_ends_soon_though_the_database_still_has_it_waiting(tmp_path):
@@ -282,7 +281,7 @@ def test_a_task_that_is_cancelled_while_it_waits_ends_soon_though_the_database_s
         news += opened.poll(0)
     (ended,) = news
     assert (ended.slot, ended.fate) == (slots[1], "cancelled")
-    assert "CANCELLED" in ended.said
+    assert "CANCELLED" in ended.ending
 
 
 def test_a_job_that_reaches_its_time_limit_fails_its_slot(tmp_path):
@@ -298,7 +297,7 @@ def test_a_job_that_reaches_its_time_limit_fails_its_slot(tmp_path):
         news += opened.poll(0)
     (ended,) = news
     assert (ended.slot, ended.fate) == (slots[0], "failed")
-    assert "ended as TIMEOUT" in ended.said
+    assert "ended as TIMEOUT" in ended.ending
     assert json.loads((slots[0] / "job.json").read_text())["state"] == "TIMEOUT"
     assert opened.is_over({"job": "8", "cluster": "test"}) is True
 
@@ -334,17 +333,17 @@ def test_what_became_of_a_job_is_written_only_into_its_own_slot(tmp_path):
 
 
 def test_a_folder_that_cannot_be_read_is_left_out(tmp_path):
-    assert sent.read_open_jobs(tmp_path, {}) == []
+    assert submitted_jobs.read_open_jobs(tmp_path, {}) == []
     (tmp_path / "jobs" / "x").mkdir(parents=True)
     (tmp_path / "jobs" / "x" / "job.json").write_text("{")
-    assert sent.read_open_jobs(tmp_path, {}) == []
-    with sent.lock_jobs(tmp_path):
-        job = sent.prepare_job(tmp_path, [tmp_path / "cells" / "a" / "r01"], {"node": "x"})
-    assert [found.slots for found in sent.read_open_jobs(tmp_path, {})] == [job.slots]
-    assert sent.read_open_jobs(tmp_path, {job.folder.name: job}) == []
-    assert sent.read_answer(job.out(0)) is None
+    assert submitted_jobs.read_open_jobs(tmp_path, {}) == []
+    with submitted_jobs.lock_jobs(tmp_path):
+        job = submitted_jobs.prepare_job(tmp_path, [tmp_path / "cells" / "a" / "r01"], {"node": "x"})
+    assert [found.slots for found in submitted_jobs.read_open_jobs(tmp_path, {})] == [job.slots]
+    assert submitted_jobs.read_open_jobs(tmp_path, {job.folder.name: job}) == []
+    assert submitted_jobs.read_answer(job.out(0)) is None
     assert SlotTask(job.slots[0], job, 0).name == "None"
-    with pytest.raises(Exception, match="cannot keep"), sent.lock_jobs(tmp_path / "nowhere" / "deep"):
+    with pytest.raises(Exception, match="cannot keep"), submitted_jobs.lock_jobs(tmp_path / "nowhere" / "deep"):
         pass
 
 

@@ -15,9 +15,8 @@ import pytest
 from tests.study.bench import claims, environment, finish, is_alive, start, sweep, wait_for
 
 from joulelab.control.state import get_user_name
-from joulelab.study import remains
-from joulelab.study.slots import State, read_slot
-from joulelab.study.turn import hold_turn
+from joulelab.study import slot_processes
+from joulelab.study.slots import State, hold_turn, read_slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +52,7 @@ def at_work(folder: Path, *not_pids: int) -> dict[str, object]:
     def look_for() -> dict[str, object] | None:
         for claim in claims(study):
             if claim["pid"] not in not_pids and is_alive(claim["pid"]):
-                found = remains.list_processes(claim["slot"])
+                found = slot_processes.list_processes(claim["slot"])
                 if found:
                     return {**claim, "workload": found}
         return None

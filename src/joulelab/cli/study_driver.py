@@ -49,8 +49,7 @@ def describe_size(plan: Plan) -> str:
 def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
     """Run the slots that are not done, and restore all caps. Raises JoulelabError if an executor cannot be opened."""
     from joulelab.control.leftovers import restore_at_start
-    from joulelab.study.drive import Driver
-    from joulelab.study.stopping import StopRequest
+    from joulelab.study.drive import Driver, StopRequest
 
     cells = {cell.key: cell for cell in plan.cells}
     print_notice(f"{describe_size(plan)} in {shorten_path(study.folder)}, seed {study.seed}")
@@ -63,7 +62,7 @@ def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
         driver = Driver(study, cells, plan.repeats, executors, shown, warmup=plan.warmup, retry=retry, tick=shown.tick)
         outcome = driver.run(stop)
         if outcome.stopped_by is not None or outcome.error is not None:
-            jobs = [job for place in dict.fromkeys(executors.values()) for job in place.going_on()]
+            jobs = [job for place in dict.fromkeys(executors.values()) for job in place.list_open_jobs()]
             if jobs:
                 print_notice(f"these jobs continue: {', '.join(jobs)}; scancel {' '.join(jobs)} ends them")
         return outcome
@@ -76,11 +75,11 @@ def prepare_data(plan: Plan) -> None:
     """
     from joulelab.run.workload_process import strip_own_locale
     from joulelab.run.workload_registry import prepare_workload
-    from joulelab.study.nodes import TWIN
+    from joulelab.study.matrix import TWIN
 
     measured = [cell for cell in plan.cells if cell.workload.kind == "reference"]
     simulated = {name for name, node in plan.nodes.items() if node.executor == TWIN}
-    for words in dict.fromkeys(tuple(c.argv()) for c in measured if c.workload.node_type not in simulated):
+    for words in dict.fromkeys(tuple(c.make_argv()) for c in measured if c.workload.node_type not in simulated):
         prepare_workload(words, strip_own_locale(os.environ))
 
 
@@ -88,7 +87,7 @@ def open_executors(study: Study, plan: Plan, stack: ExitStack) -> dict[str, Exec
     """Return the executor of each node type; node types of one executor share it. Raises JoulelabError."""
     from joulelab.run.workload_process import strip_own_locale
     from joulelab.study.executors import open_executor
-    from joulelab.study.nodes import LOCAL
+    from joulelab.study.matrix import LOCAL
 
     environ = strip_own_locale(os.environ)
     names = {name: node.executor for name, node in plan.nodes.items()} or {LOCAL: LOCAL}

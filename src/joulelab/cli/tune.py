@@ -158,8 +158,8 @@ def _tune_by_runs(wanted: TuneRequest, which: str | None, given: Mapping[str, An
     from joulelab.control.leftovers import restore_at_start
     from joulelab.instruments.visible import read_node_gpus
     from joulelab.run.workload_process import strip_own_locale
+    from joulelab.study.drive import StopRequest
     from joulelab.study.executors import open_executor
-    from joulelab.study.stopping import StopRequest
 
     environ = dict(os.environ)
     if which is not None:

@@ -16,11 +16,11 @@ from joulelab.recorder.plan import open_meter
 from joulelab.run import workload_registry
 from joulelab.run.run_options import read_offers
 from joulelab.store.documents import read_json
-from joulelab.study import cooling, devices, executors
+from joulelab.study import executors, slot_setup
 from joulelab.study.matrix import GPUS_ADVICE, LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.programs import check_program, program_of
 from joulelab.study.results import read_trial
-from joulelab.study.slot_options import make_run_options
+from joulelab.study.slot_setup import make_run_options
 from joulelab.study.slots import NOTES, SLOT, State, read_slot
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class _Limits:
 
     def _check_value(self, asked: _Asked, value: Value, used: VisibleGpus, status: CapStatus) -> None:
         try:
-            wishes = devices.list_cap_requests({asked.knob: value}, used, self._packages)
+            wishes = slot_setup.list_cap_requests({asked.knob: value}, used, self._packages)
         except ConfigError as error:
             self._add(error, asked)
             return
@@ -313,7 +313,7 @@ def _check_workloads(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusal
         if cell.workload.command not in seen:
             seen.add(cell.workload.command)
             with refusals.taken(("workloads", name, kind), cell.workload.command[0]):
-                workload_registry.check_workload(kind, cell.argv(), (plan.file or Path()).parent)
+                workload_registry.check_workload(kind, cell.make_argv(), (plan.file or Path()).parent)
 
 
 def _check_programs(
@@ -369,7 +369,7 @@ def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str], ref
     if knobs & set(CAP_KNOBS):
         with refusals.taken():
             status = _status(environ)
-    check_limits(cells, devices.read_visible_gpus(environ), status, refusals)
+    check_limits(cells, slot_setup.read_visible_gpus(environ), status, refusals)
 
 
 def _status(environ: Mapping[str, str]) -> CapStatus:
@@ -382,7 +382,7 @@ def _status(environ: Mapping[str, str]) -> CapStatus:
 def _check_cooling(settings: Settings, refusals: Refusals) -> None:
     if settings.cool_c is None:
         return
-    with refusals.taken(("cool",), "cool", "--cool"), cooling.open_thermometer() as gauge:
+    with refusals.taken(("cool",), "cool", "--cool"), slot_setup.open_thermometer() as gauge:
         if not gauge.scopes:
             then = "--cool 60s" if refusals.file is None else 'cool = "60s"'
             then = f"wait for a time instead: {then}"

@@ -1,7 +1,7 @@
 """Run one slot in a process of its own: `python -m joulelab.study.slot FOLDER`. Here, or in a job of a cluster.
 
 It waits for its turn on this machine, claims the slot, cools down, runs the workload under the supervisor with its
-output in files, and leaves the outcome in the folder. What it has to tell its caller is one line of JSON.
+output in files, and leaves the outcome in the folder. Its answers to its caller are lines of JSON.
 """
 
 from __future__ import annotations
@@ -21,13 +21,20 @@ from joulelab.run.run_command import run_command
 from joulelab.run.workload_process import strip_own_locale
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_append
-from joulelab.study import cooling, devices, remains
 from joulelab.study.folder import Study, open_study, read_cell
 from joulelab.study.matrix import SLURM, NodeType
-from joulelab.study.slot_options import make_run_options
-from joulelab.study.slots import ERR, NOTES, OUT, claim_slot, clear_earlier_attempt, note_stop, read_own_job
-from joulelab.study.turn import hold_turn
-from joulelab.study.watching import Reaper, SlotSignals, Watchdog
+from joulelab.study.slot_processes import Reaper, SlotSignals, Watchdog, adopt_orphans, end_processes, list_processes
+from joulelab.study.slot_setup import (
+    HIDDEN_GPUS,
+    UsedGpus,
+    cool_down,
+    find_used_gpus,
+    list_cap_requests,
+    list_cpu_packages,
+    make_run_options,
+    read_visible_gpus,
+)
+from joulelab.study.slots import ERR, NOTES, OUT, claim_slot, clear_earlier_attempt, hold_turn, note_stop, read_own_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,33 +42,32 @@ if TYPE_CHECKING:
     from joulelab.run.run_command import RunOutcome
     from joulelab.study.matrix import PlannedCell
 
-# What a workload leaves running is given so long to end when it is asked to.
-OUTLIVED_S = 3.0
+OUTLIVED_S = 3.0  # from asking processes that outlived the workload to end to killing them
 NOTEBOOK = "executed.ipynb"
 
 
 def main(words: list[str]) -> int:
     """Run the slot whose folder is named; return 0 unless it could not be run."""
     folder = Path(words[0]).absolute()
-    said = os.dup(1)
+    answers = os.dup(1)
     try:
         signals = SlotSignals()
         with signals:
-            told = run_slot(folder, strip_own_locale(os.environ), signals, lambda news: _say(said, news))
+            answer = run_slot(folder, strip_own_locale(os.environ), signals, lambda news: _write_answer(answers, news))
     except JoulelabError as error:
-        told = {"is": "error", "error": describe_error(error)}
+        answer = {"is": "error", "error": describe_error(error)}
     except OSError as error:
         failed = StoreError(
             "the slot cannot be run", where=str(folder), why=str(error), next="mend that, then type the same again"
         )
-        told = {"is": "error", "error": describe_error(failed)}
-    _say(said, told)
-    return int(told["is"] == "error")
+        answer = {"is": "error", "error": describe_error(failed)}
+    _write_answer(answers, answer)
+    return int(answer["is"] == "error")
 
 
-def _say(said: int, news: Mapping[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # whoever started us may be gone
-        os.write(said, json.dumps(news).encode() + b"\n")
+def _write_answer(fd: int, answer: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the caller may be gone
+        os.write(fd, json.dumps(answer).encode() + b"\n")
 
 
 def describe_error(error: JoulelabError) -> dict[str, Any]:
@@ -72,17 +78,17 @@ def describe_error(error: JoulelabError) -> dict[str, Any]:
 
 
 def run_slot(
-    folder: Path, environ: Mapping[str, str], signals: SlotSignals, tell: Callable[[dict[str, Any]], None]
+    folder: Path, environ: Mapping[str, str], signals: SlotSignals, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Run a slot and return what to tell: it `ended`, is `taken`, was `interrupted`. Raises JoulelabError.
+    """Run a slot and return its answer: it `ended`, is `taken`, was `interrupted`. Raises JoulelabError.
 
-    `tell` hears meanwhile that it `waits`.
+    `report` gets meanwhile that it `waits`.
     """
     study = open_study(folder.parents[2])
     cell = read_cell(folder.parent)
-    remains.adopt_orphans()
-    own = f"{study.name}: {cell.shown} ({folder.name})"
-    with hold_turn(environ, signals.pause, command=own, tell=lambda who: tell({"is": "waits", "for": who})) as mine:
+    adopt_orphans()
+    own = f"{study.name}: {cell.label} ({folder.name})"
+    with hold_turn(environ, signals.pause, command=own, report=lambda who: report({"is": "waits", "for": who})) as mine:
         if not mine:
             return {"is": "interrupted"}
         restore_at_start(environ, _ignore)  # a slot that was killed with its keeper must not leave its caps to this one
@@ -92,47 +98,47 @@ def run_slot(
             if not got:
                 return {"is": "taken"}
             signals.slot = folder
-            if signals.told is not None:
-                note_stop(folder, "interrupted", signal=signals.told)
+            if signals.stopped_by is not None:
+                note_stop(folder, "interrupted", signal=signals.stopped_by)
                 return {"is": "interrupted"}
-            return _run(study, cell, folder, environ, signals)
+            return _run_claimed(study, cell, folder, environ, signals)
 
 
-def _run(
+def _run_claimed(
     study: Study, cell: PlannedCell, folder: Path, environ: Mapping[str, str], signals: SlotSignals
 ) -> dict[str, Any]:
     began = monotonic_ns()
     # By the cell, not by the file: that may have been edited since the slot was sent.
-    node = NodeType.defined_by(cell.workload.node_type, cell.workload.node)
+    node = NodeType.from_identity(cell.workload.node_type, cell.workload.node)
     settings = study.settings_of(cell.workload.name)
-    argv = _argv(study, cell, folder, node)
-    shown, used, caps = _devices(cell, node, {**environ, **node.environment})
-    _redirect(folder)
-    cooled = cooling.cool_down(settings, used.used, signals.pause)
+    argv = _make_argv(study, cell, folder, node)
+    environment, used, caps = _choose_devices(cell, node, {**environ, **node.environment})
+    _redirect_output(folder)
+    cooled = cool_down(settings, used.used, signals.pause)
     noted = {"settings": settings.to_json(), **used.to_json(), "cooled": cooled}
-    _note(folder, noted)
+    _write_notes(folder, noted)
     options, _ = make_run_options(
-        settings, shown, folder, name=study.name, labels=make_labels(study, cell, folder), caps=caps
+        settings, environment, folder, name=study.name, labels=make_labels(study, cell, folder), caps=caps
     )
     with Watchdog(folder, settings.timeout_s), Reaper(folder):
-        outcome = run_command(argv, options, shown, warn=_ignore, signals=signals)
-    told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_rest(folder)}
+        outcome = run_command(argv, options, environment, warn=_ignore, signals=signals)
+    answer: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_outlived(folder)}
     _check_recorded(outcome, folder)
     if outcome.result is not None and outcome.run is not None:
         from joulelab.analysis.results_file import write_result
 
         write_result(outcome.run, outcome.result)
-    full = _note(folder, {**noted, "took_s": (monotonic_ns() - began) / NS, "problems": outcome.problems})
+    full = _write_notes(folder, {**noted, "took_s": (monotonic_ns() - began) / NS, "problems": outcome.problems})
     full = full or next((problem for problem in outcome.problems if "ENOSPC" in problem or "EDQUOT" in problem), "")
-    return {**told, "full": full} if full else told
+    return {**answer, "full": full} if full else answer
 
 
-def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list[str]:
-    """Return what is started: the cell's command, its notebook or reference workload, by srun where that is asked for.
+def _make_argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list[str]:
+    """Return the command to start: the cell's, its notebook or reference workload, by srun if the node type wants it.
 
     Raises JoulelabError.
     """
-    words = cell.argv()
+    words = cell.make_argv()
     if cell.workload.kind:
         from joulelab.run.workload_registry import make_workload_command
 
@@ -149,31 +155,31 @@ def make_labels(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]
     return labels | {name: value.text for name, value in cell.knobs.items()}
 
 
-def _devices(
+def _choose_devices(
     cell: PlannedCell, node: NodeType, environ: Mapping[str, str]
-) -> tuple[dict[str, str], devices.UsedGpus, list[Any]]:
+) -> tuple[dict[str, str], UsedGpus, list[Any]]:
     """Return the workload's environment, the devices that it uses and leaves idle, and the caps. Raises ConfigError."""
     count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
-    there = devices.read_visible_gpus(environ)
+    there = read_visible_gpus(environ)
     if node.hides_gpus:
         return (
-            {**environ, **devices.HIDDEN_GPUS},
-            devices.find_used_gpus(node, VisibleGpus()),
-            _caps(cell, there, environ),
+            {**environ, **HIDDEN_GPUS},
+            find_used_gpus(node, VisibleGpus()),
+            _list_caps(cell, there, environ),
         )
     seen = there.take_first(None if count is None else int(count))
     shown = {**environ, **seen.make_environment(environ)} if count is not None else dict(environ)
-    return shown, devices.find_used_gpus(node, seen), _caps(cell, seen, environ)
+    return shown, find_used_gpus(node, seen), _list_caps(cell, seen, environ)
 
 
-def _caps(cell: PlannedCell, seen: VisibleGpus, environ: Mapping[str, str]) -> list[Any]:
+def _list_caps(cell: PlannedCell, seen: VisibleGpus, environ: Mapping[str, str]) -> list[Any]:
     if not set(cell.knobs) & {"cap", "clock", "cpu_cap"}:
         return []
-    return devices.list_cap_requests(cell.knobs, seen, devices.list_cpu_packages(cell.knobs, environ))
+    return list_cap_requests(cell.knobs, seen, list_cpu_packages(cell.knobs, environ))
 
 
-def _redirect(folder: Path) -> None:
-    """Send what the workload will write to files; it has nothing to read."""
+def _redirect_output(folder: Path) -> None:
+    """Send the workload's output to files; it has nothing to read."""
     for target, name in ((1, OUT), (2, ERR)):
         fd = open_append(folder / name)
         os.dup2(fd, target)
@@ -183,8 +189,8 @@ def _redirect(folder: Path) -> None:
     os.close(null)
 
 
-def _note(folder: Path, noted: Mapping[str, Any]) -> str:
-    """Note how the slot was run; return why that cannot be written, in words, empty where it was."""
+def _write_notes(folder: Path, noted: Mapping[str, Any]) -> str:
+    """Record how the slot was run; return in words why that cannot be written, empty if it was."""
     try:
         write_json_atomic(folder / NOTES, noted)
     except StoreError as error:
@@ -192,16 +198,16 @@ def _note(folder: Path, noted: Mapping[str, Any]) -> str:
     return ""
 
 
-def _end_rest(folder: Path) -> dict[str, int]:
-    """End what outlived the workload, or it would disturb the slots that follow; return how many there were."""
-    left = remains.list_processes(folder)
-    if not left or remains.end_processes(folder, OUTLIVED_S):
+def _end_outlived(folder: Path) -> dict[str, int]:
+    """End processes that outlived the workload, or they would disturb the next slots; return their number."""
+    left = list_processes(folder)
+    if not left or end_processes(folder, OUTLIVED_S):
         return {"outlived": len(left)}
-    return {"outlived": len(left), "unended": len(remains.list_processes(folder))}
+    return {"outlived": len(left), "unended": len(list_processes(folder))}
 
 
 def _check_recorded(outcome: RunOutcome, folder: Path) -> None:
-    """Raise what stops the whole study: a command that cannot be started, a disk that takes nothing."""
+    """Raise an error that stops the whole study: a command that cannot be started, a full disk."""
     if outcome.error is not None:
         raise outcome.error
     if outcome.run is None or not (outcome.run / "end.json").exists():
@@ -212,7 +218,7 @@ def _check_recorded(outcome: RunOutcome, folder: Path) -> None:
 
 
 def _ignore(_: str) -> None:
-    """Say nothing: what is said is among the outcome's problems."""
+    """Print nothing: the outcome lists all problems."""
 
 
 if __name__ == "__main__":

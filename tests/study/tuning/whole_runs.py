@@ -14,10 +14,10 @@ from joulelab.core.quantity import Quantity
 from joulelab.report.terminal import write_blocks
 from joulelab.report.tuning_tables import lay_out_tuning
 from joulelab.store.run_folder import list_runs
+from joulelab.study.drive import StopRequest
 from joulelab.study.executors import SlotEnd
 from joulelab.study.matrix import Workload
 from joulelab.study.results import MEASURED, SlotTrial
-from joulelab.study.stopping import StopRequest
 from joulelab.study.tuning.grid import make_grid
 from joulelab.study.tuning.runs import Tuning, open_plan
 

@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from joulelab.study.nodes import NodeType
+    from joulelab.study.matrix import NodeType
 
 GROUP = "joulelab.executors"
 APPS = {"twin": "joulelab.twin.executor"}
 
-# What the place itself did to a slot: nothing (the folder tells), to be tried again, cancelled by somebody, failed.
+# Effect of the place on a slot: none (its folder decides), to be tried again, cancelled by somebody, failed.
 Fate = Literal["", "again", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class SlotEnd:
-    """Hold a slot whose process has ended: what it told (None where it told nothing), and what else is known."""
+    """Hold a slot whose process has ended: its last answer (None if it gave none), and how it ended, in words."""
 
     slot: Path
-    told: Mapping[str, Any] | None
-    said: str = ""
+    answer: Mapping[str, Any] | None
+    ending: str = ""
     fate: Fate = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotWait:
-    """Tell that a slot waits, for its turn unless `what` says otherwise, and for whom or why, in words."""
+    """Hold a slot that waits: for its turn unless `what` is given, and for whom or why, in words."""
 
     slot: Path
     why: str
@@ -66,10 +66,7 @@ class Executor(Protocol):
         ...
 
     def poll(self, timeout_s: float, also: Sequence[int] = ()) -> Sequence[SlotEnd | SlotWait]:
-        """Return the slots that have ended, waiting so long at most, or until a descriptor of `also` is readable.
-
-        It may tell as well that one waits.
-        """
+        """Return the slots that have ended or wait, after at most this time, or when one of `also` is readable."""
         ...
 
     def cancel(self, slot: Path) -> None:
@@ -77,15 +74,15 @@ class Executor(Protocol):
         ...
 
     def is_over(self, claim: Mapping[str, Any]) -> bool | None:
-        """Return whether the job of a claim has ended that cannot be judged by its process; None where nobody knows."""
+        """Return whether the job of a claim has ended, if its process cannot be seen; None if that is not known."""
         ...
 
-    def going_on(self) -> Sequence[str]:
-        """Return the jobs of the study that go on though the drive has ended, by what ends them."""
+    def list_open_jobs(self) -> Sequence[str]:
+        """Return the names of jobs of the study that continue after the drive."""
         ...
 
     def close(self) -> None:
-        """Release what is held; slots that run go on."""
+        """Release all resources; running slots continue."""
         ...
 
 
@@ -102,13 +99,13 @@ def open_executor(name: str, environ: Mapping[str, str], nodes: Mapping[str, Nod
 
 
 def find_hook(name: str, hook: str) -> Callable[..., Any] | None:
-    """Return a hook of an executor, None where it has no such hook. Raises ConfigError for an unknown executor."""
+    """Return a hook of an executor, None if it has no such hook. Raises ConfigError for an unknown executor."""
     found: Callable[..., Any] | None = getattr(_find_module(name), hook, None)
     return found
 
 
 def require_hook(name: str, hook: str) -> Callable[..., Any]:
-    """Return a hook of an executor. Raises ConfigError where it has no such hook."""
+    """Return a hook of an executor. Raises ConfigError if it has no such hook."""
     found = find_hook(name, hook)
     if found is None:
         raise ConfigError(f"the executor {name!r} has no {hook}", where="study")

@@ -1,20 +1,29 @@
-"""Submit, watch and cancel jobs by Slurm's own programs: sbatch, sacct, squeue, scancel; every call bounded."""
+"""Talk to Slurm: options and script of a job, submission, states, cancelling, and checks before anything runs."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
+import re
+import shlex
+import sys
+import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
-from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
+from joulelab.core.errors import ConfigError, MeterError, ReadFailed, Refused, Unavailable
 from joulelab.instruments.slurm.client import SlurmClient, explain_failure, parse_pairs
+from joulelab.study.matrix import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from joulelab.instruments.slurm.client import Answer
+    from joulelab.study.matrix import NodeType
+
 
 # States in which a job ends; after all others it goes on, or is put back into the queue.
 FINAL = frozenset((
@@ -30,6 +39,31 @@ UNCLEAR = ("contact", "timed out", "temporarily", "communication", "connection",
 # A limit on the number of jobs: there will be room later, or for fewer at once.
 LIMITED = ("accounting/qos policy", "submit limit", "submitjob", "maximum number of jobs", "job count")
 MARGIN_S = 3600  # clocks of two machines, when a job is searched by its name
+# Options of a node type and their names in sbatch.
+SBATCH_NAMES = {
+    "partition": "--partition",
+    "constraint": "--constraint",
+    "nodes": "--nodes",
+    "tasks": "--ntasks-per-node",
+    "cpus": "--cpus-per-task",
+    "account": "--account",
+    "qos": "--qos",
+}
+SCRIPT = """\
+#!/bin/bash
+# Run slots of a study, each in a task of its own. Written by joulelab; Slurm keeps a copy of its own.
+# Output of the setup lines goes to the errors, not among the slot's answers.
+exec 3>&1 1>&2
+# srun does not take it from the job by itself.
+if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
+{setup}
+study={study}
+slot=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" "$study"/jobs/{token}/slots.txt)
+# Signals of Slurm reach the slot itself.
+exec {python} -P -W ignore -m joulelab.study.slot "$study/$slot" 1>&3 3>&-
+"""
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+_FEATURE = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +194,116 @@ def _join_message(answer: Answer) -> str:
 
 def _has_mark(message: str, marks: Sequence[str]) -> bool:
     return any(mark in message.lower() for mark in marks)
+
+
+def list_sbatch_options(node: NodeType) -> list[str]:
+    """Return sbatch's options for a node type; options of the study file come last and so take precedence."""
+    given: Mapping[str, Any] = {**DEFAULT_OPTIONS, **node.options}
+    found = [f"{option}={given[key]}" for key, option in SBATCH_NAMES.items() if given.get(key) is not None]
+    if given.get("gpus"):
+        found.append(f"--gres=gpu:{given['gpus']}")
+    if given.get("time") is not None:
+        found.append(f"--time={format_time_limit(given['time'])}")
+    if given["exclusive"]:
+        found.append("--exclusive")
+    return [*found, *(str(word) for word in given.get("options") or ())]
+
+
+def format_time_limit(time: float | str) -> str:
+    """Return a time (s) in Slurm's format, rounded up: hours:minutes:seconds."""
+    if isinstance(time, str):
+        return time
+    minutes, seconds = divmod(math.ceil(time), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def make_script(node: NodeType, study: Path, token: str) -> str:
+    """Return the script of a job."""
+    setup = "\n".join(str(line) for line in node.options.get("setup") or ())
+    return SCRIPT.format(setup=setup, study=shlex.quote(str(study)), token=token, python=shlex.quote(sys.executable))
+
+
+def escape_percent(file: Path) -> str:
+    """Escape a file's name for sbatch, which replaces patterns that begin with %."""
+    return str(file).replace("%", "%%")
+
+
+def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:
+    """Check the node types that run on Slurm before anything is submitted; return warnings. Raises ConfigError."""
+    wanted = {name: node for name, node in nodes.items() if node.executor == "slurm"}
+    if not wanted:
+        return []
+    jobs = JobQueue(environ)
+    try:
+        settings, partitions = jobs.read_settings(), jobs.read_partitions()
+        notes = [note for name, node in wanted.items() for note in _check_node(jobs, name, node, partitions)]
+    except ConfigError:
+        raise
+    except MeterError as error:
+        then = "run it on a login node of the cluster, when Slurm answers"
+        raise ConfigError(
+            "Slurm cannot be used", where=error.where, why=f"{error.what}: {error.why}", next=then
+        ) from error
+    return notes + _check_settings(settings)
+
+
+def _check_node(jobs: JobQueue, name: str, node: NodeType, partitions: Mapping[str, Mapping[str, str]]) -> list[str]:
+    where = f"node type {name}"
+    partition = node.options.get("partition")
+    for each in str(partition).split(",") if partition else []:
+        if each not in partitions:
+            there = ", ".join(sorted(partitions))
+            raise ConfigError(
+                f"there is no partition {each!r}", where=where, why=f"there are {there}", next="see sinfo"
+            )
+        _check_time(where, node, each, partitions[each])
+    constraint = node.options.get("constraint")
+    if constraint:
+        known = jobs.list_features(partition)
+        for feature in _FEATURE.findall(str(constraint)):
+            if feature not in known:
+                why = f"there are {', '.join(sorted(known))}" if known else "its nodes have no features"
+                raise ConfigError(
+                    f"no node has the feature {feature!r}", where=where, why=why, next="see sinfo -o '%P %f'"
+                )
+    with tempfile.TemporaryDirectory(prefix="joulelab-") as folder:
+        script = Path(folder) / "script.sh"
+        script.write_text(make_script(node, Path(folder), "test"))
+        jobs.test_options([*list_sbatch_options(node), str(script)], where)
+    notes = []
+    if not node.options.get("exclusive", True):
+        notes.append(f"{where}: not exclusive: other jobs on its nodes are in what is measured there")
+    if node.options.get("time") is None:
+        notes.append(f"{where}: no time limit is given: the partition's counts")
+    return notes
+
+
+def _check_time(where: str, node: NodeType, partition: str, shown: Mapping[str, str]) -> None:
+    limit = _parse_time_limit(shown.get("MaxTime", ""))
+    wanted = node.options.get("time")
+    if limit is not None and isinstance(wanted, (int, float)) and wanted > limit:
+        what = f"the time {format_time_limit(wanted)} is more than the partition allows"
+        raise ConfigError(what, where=where, why=f"MaxTime of {partition} is {shown['MaxTime']}", next="give less time")
+
+
+def _check_settings(settings: Mapping[str, str]) -> list[str]:
+    notes = []
+    wait = re.match(r"\d+", settings.get("KillWait", ""))
+    if wait and int(wait[0]) < 15:
+        notes.append(
+            f"slurm: KillWait is {wait[0]} s: a job that is cancelled may be killed before its caps are put back"
+        )
+    if settings.get("AccountingStorageType", "").endswith(("/none", "(null)")):
+        notes.append(
+            "slurm: this cluster keeps no accounting: what became of jobs is known by squeue only, for a while"
+        )
+    return notes
+
+
+def _parse_time_limit(text: str) -> int | None:
+    """Return a time limit in s, None if there is none."""
+    match = _LIMIT.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -48,20 +48,20 @@ class JobWatch:
         self._since: dict[tuple[str, str], float] = {}
         self.problem = ""
 
-    def ask(self, tasks: Iterable[str], ending: Iterable[str] = ()) -> dict[str, TaskState]:
+    def read_states(self, tasks: Iterable[str], ending: Iterable[str] = ()) -> dict[str, TaskState]:
         """Return what is known of each task (12, 12_3), or of a job by its own number.
 
         The controller is asked for the tasks in `ending` each time: the database may still have them as waiting.
         """
         wanted = sorted(set(tasks))
         self.problem = ""
-        database = self._accounted(wanted) if self._database else {}
+        database = self._read_database(wanted) if self._database else {}
         rows = {task: (database or {}).get(task) for task in wanted}
         self._asked += 1
         every = self._asked % EVERY == 0
         doubted = {*ending, *(task for task, what in self._since if what != COMPLETING)}
         unclear = [task for task, row in rows.items() if every or row is None or row.is_final or task in doubted]
-        queue = self._queued(unclear) if unclear else {}
+        queue = self._read_queue(unclear) if unclear else {}
         found = {}
         for task, row in rows.items():
             if task not in unclear and row is not None:
@@ -71,14 +71,16 @@ class JobWatch:
             else:
                 waits = row is not None and row.state == PENDING  # then only the controller can say that it is gone
                 others = queue if waits else (*(database or {}), *queue)
-                known = (row is None or waits) and any(_base(other) == _base(task) for other in others)
-                found[task] = self._judge(task, row, queue.get(task), told=database is not None, known=known)
+                known = (row is None or waits) and any(_find_base(other) == _find_base(task) for other in others)
+                found[task] = self._judge(task, row, queue.get(task), answered=database is not None, known=known)
                 if found[task].over is False:
                     self._forget(task)
         return found
 
-    def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool, known: bool) -> TaskState:
-        """Decide by both answers; `told` is whether the database answered, if there is one.
+    def _judge(
+        self, task: str, row: JobState | None, queued: JobState | None, *, answered: bool, known: bool
+    ) -> TaskState:
+        """Decide by both answers; `answered` is whether the database answered, if there is one.
 
         `known` is whether its array is known of a task that did not start.
         """
@@ -89,28 +91,30 @@ class JobWatch:
             # The controller knows it no more. Who has no database, and asks too late, knows only that; but of an array
             # with a database a task is not among the others only if it was cancelled while it waited.
             gone = known and "_" in task and self._database
-            patient = self._database and (not told or self._waited(task, "lost") < (SETTLE_S if gone else LOST_S))
+            patient = self._database and (
+                not answered or self._measure_wait(task, "lost") < (SETTLE_S if gone else LOST_S)
+            )
             state = JobState(task, "" if row is None else row.raw, CANCELLED if gone else UNKNOWN)
             return TaskState(state, over=None if patient else True)
         if not queued.is_final:
-            if queued.state == COMPLETING and self._waited(task, COMPLETING) > COMPLETING_S:
+            if queued.state == COMPLETING and self._measure_wait(task, COMPLETING) > COMPLETING_S:
                 return TaskState(ended or queued, over=True)
             return TaskState(queued, over=False)
         if ended is not None:
             return TaskState(replace(ended, state=queued.state, reason=queued.reason), over=True)
-        patient = self._database and told and self._waited(task, "settle") < SETTLE_S
+        patient = self._database and answered and self._measure_wait(task, "settle") < SETTLE_S
         return TaskState(queued, over=None if patient else True)
 
-    def _waited(self, task: str, what: str) -> float:
+    def _measure_wait(self, task: str, what: str) -> float:
         return self._now() - self._since.setdefault((task, what), self._now())
 
     def _forget(self, task: str) -> None:
         for what in ("lost", "settle"):
             self._since.pop((task, what), None)
 
-    def _accounted(self, tasks: list[str]) -> dict[str, JobState] | None:
+    def _read_database(self, tasks: list[str]) -> dict[str, JobState] | None:
         try:
-            return index_jobs(self._jobs.read_accounted(_numbers(tasks)))
+            return index_jobs(self._jobs.read_accounted(_list_numbers(tasks)))
         except Unavailable as error:
             if "accounting" in error.what:
                 self._database = False
@@ -120,26 +124,26 @@ class JobWatch:
             self.problem = str(error)
         return None
 
-    def _queued(self, tasks: list[str]) -> dict[str, JobState] | None:
+    def _read_queue(self, tasks: list[str]) -> dict[str, JobState] | None:
         try:
-            return index_jobs(self._jobs.read_queued(_numbers(tasks)))
+            return index_jobs(self._jobs.read_queued(_list_numbers(tasks)))
         except MeterError as error:
             self.problem = str(error)
             return None
 
 
 def index_jobs(rows: Iterable[JobState]) -> dict[str, JobState]:
-    """Return rows by task and by number; tasks that wait are one row, `12_[4-7]`, and told apart here."""
+    """Return rows by task and by number; tasks that wait are one row, `12_[4-7]`, and answered apart here."""
     found: dict[str, JobState] = {}
     numbers: dict[str, JobState] = {}
     for row in rows:
         base, bracket, listed = row.job.partition("_[")
         numbers[row.raw] = row
-        found |= {f"{base}_{index}": row for index in _indices(listed)} if bracket else {base: row}
+        found |= {f"{base}_{index}": row for index in _expand_indices(listed)} if bracket else {base: row}
     return numbers | found
 
 
-def _indices(text: str) -> Iterator[int]:
+def _expand_indices(text: str) -> Iterator[int]:
     """Give the indices of `1-3,5,8-12:2%4]`."""
     for match in _RANGE.finditer(text.partition("%")[0]):
         first, last, step = (int(part) if part else None for part in match.groups())
@@ -147,9 +151,9 @@ def _indices(text: str) -> Iterator[int]:
         yield from range(first, (first if last is None else last) + 1, step or 1)
 
 
-def _base(task: str) -> str:
+def _find_base(task: str) -> str:
     return task.partition("_")[0]
 
 
-def _numbers(tasks: Iterable[str]) -> list[str]:
-    return sorted({_base(task) for task in tasks}, key=int)
+def _list_numbers(tasks: Iterable[str]) -> list[str]:
+    return sorted({_find_base(task) for task in tasks}, key=int)

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goals import Goal
     from joulelab.analysis.study_cells import Cell, Trial
-    from joulelab.study.drive import SlotEvent
+    from joulelab.study.drive import SlotEvent, StopRequest
     from joulelab.study.executors import Executor
     from joulelab.study.matrix import PlannedCell, Workload
     from joulelab.study.results import SlotTrial
-    from joulelab.study.stopping import StopRequest
     from joulelab.study.tuning.grid import Grid
 
 COMMON = ("gain", "offset", "unseen", "in-step")

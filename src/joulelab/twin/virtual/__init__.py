@@ -47,10 +47,9 @@ def run_plan(
     plan: Plan, name: str, folder: Path, *, seed: int | None = None, tell: Callable[[SlotEvent], Any] | None = None
 ) -> Study:
     """Run a plan whose node types are all twins. Raises as `run_twin_study` does."""
-    from joulelab.study.drive import Driver
+    from joulelab.study.drive import Driver, StopRequest
     from joulelab.study.folder import join_study
     from joulelab.study.plan_check import check_plan
-    from joulelab.study.stopping import StopRequest
     from joulelab.twin.executor import TwinExecutor
 
     check_plan(plan, os.environ)

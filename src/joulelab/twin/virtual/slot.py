@@ -36,9 +36,9 @@ from joulelab.store.journal import list_columns, make_journal_path, pack_header
 from joulelab.store.run_folder import create_run, end_run, find_host_dir, write_json_atomic
 from joulelab.store.run_reader import open_run
 from joulelab.store.safe_files import replace_file
-from joulelab.study.devices import UsedGpus
 from joulelab.study.folder import open_study, read_cell
 from joulelab.study.slot import describe_error, make_labels
+from joulelab.study.slot_setup import UsedGpus
 from joulelab.study.slots import NOTES, claim_slot
 from joulelab.twin import power_curves
 from joulelab.twin.timeline import RunTimes, lay_out_run
@@ -305,7 +305,7 @@ def _measure_slot(of: _SlotSetting, folder: Path) -> tuple[Path, Bench, dict[str
     about = RunDescription(
         name=of.study.name,
         labels=make_labels(of.study, of.cell, folder),
-        command=[*of.cell.argv()],
+        command=[*of.cell.make_argv()],
         host=of.described.node.name,
         twin={
             "name": options.get("twin"),

@@ -224,7 +224,7 @@ def test_no_cap_is_marked_as_best_by_time(ideal: Swept, monkeypatch: pytest.Monk
     pictures_of(ideal.summary, tmp_path, all_gpus=8, caps=(260, 170))
     starred = {p.name: any(c.best is not None or c.tied for c in p.curves) for p in drawn}
     assert starred == {p.name: p.name not in ("3-time-increase", "7-training-times") for p in drawn}
-    assert starred == {p.name: "Star: best" in p.note for p in drawn}
+    assert starred == {p.name: "best" in p.list_marks() for p in drawn}
     (time,) = next(p.curves for p in drawn if p.name == "3-time-increase")
     assert time.reference is not None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import check_overwrite, print_json, show_progress, write_file
+from joulelab.cli.output import check_overwrite, print_json, print_notice, show_progress, write_file
 from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option, studies_option
 from joulelab.core.errors import ConfigError, JoulelabError
 
@@ -75,6 +75,13 @@ class FigureWidth(click.ParamType[float]):
     metavar="column|page|IN",
     help="Width of the figure, in inches or by name.",
 )
+@click.option(
+    "--caption/--no-caption",
+    "has_caption",
+    default=True,
+    show_default=True,
+    help="Draw title and caption; without them, the caption is printed for your own text.",
+)
 @click.option("--force", is_flag=True, help="Overwrite a file that is not a figure by joulelab.")
 @json_option
 @runs_option
@@ -85,6 +92,7 @@ def command(
     formats: tuple[str, ...],
     output: Path | None,
     width: float,
+    has_caption: bool,
     force: bool,
     as_json: bool,
     runs: Path,
@@ -110,25 +118,35 @@ def command(
     for stem, of in places:
         for each in of:
             check_overwrite(_name_file(stem, each), OWN_MARK, what="figure", force=force)
-    written = _draw_figures(chosen, places, width, remark)
+    written = _draw_figures(chosen, places, width, remark, has_caption=has_caption)
     if as_json:
-        print_json({"files": [str(file) for file in written], "kind": target.kind})
+        captions = {str(file): caption for file, caption in written.items()}
+        print_json({"files": list(captions), "captions": captions, "kind": target.kind})
         return
     for file in written:
         click.echo(str(file))
+    for picture, (stem, of) in zip(chosen, places, strict=True):
+        if not has_caption:
+            print_notice(f"caption of {picture.kind}: {picture.title}. {written[_name_file(stem, of[0])]}")
 
 
 def _draw_figures(
-    chosen: Sequence[Picture], places: Sequence[tuple[Path, tuple[str, ...]]], width: float, remark: str
-) -> list[Path]:
-    """Draw figures and return the written files. Raises ConfigError, MissingDependency."""
+    chosen: Sequence[Picture],
+    places: Sequence[tuple[Path, tuple[str, ...]]],
+    width: float,
+    remark: str,
+    *,
+    has_caption: bool,
+) -> dict[Path, str]:
+    """Draw figures and return the captions of the written files. Raises ConfigError, MissingDependency."""
     from joulelab.report.charts.print_painter import render_chart
 
-    written: list[Path] = []
+    written: dict[Path, str] = {}
     with show_progress("drawing", total=len(chosen)) as step:
         for picture, (stem, of) in zip(chosen, places, strict=True):
-            for each, data in render_chart(picture.chart, of, width_in=width, remark=remark).items():
-                written.append(_write_figure(_name_file(stem, each), data))
+            files, caption = render_chart(picture.chart, of, width_in=width, remark=remark, has_caption=has_caption)
+            for each, data in files.items():
+                written[_write_figure(_name_file(stem, each), data)] = caption
             step()
     return written
 

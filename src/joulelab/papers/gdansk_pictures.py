@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.report.charts.chart_model import MARKS_NOTE, ChartCurve, CurveChart
+from joulelab.report.charts.chart_model import UNSHARED_NOTE, ChartCurve, CurveChart
 from joulelab.report.charts.print_painter import FORMATS
 from joulelab.report.charts.print_pictures import write_curve_charts
 from joulelab.report.charts.study_charts import make_metric_charts
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_metrics import StudySummary
 
-REFERENCE = "Square: reference."
 TWIN = "In virtual time, on the twin of the paper's node."
 
 
@@ -42,7 +41,7 @@ def pictures_of(
 
 
 def _titled(panel: CurveChart | None, name: str, title: str) -> CurveChart | None:
-    return None if panel is None else replace(panel, name=name, title=title, note=f"{panel.note} {TWIN}")
+    return None if panel is None else replace(panel, name=name, title=title, note=f"{panel.note} {TWIN}".strip())
 
 
 def _counted(panel: CurveChart | None) -> CurveChart | None:
@@ -68,7 +67,7 @@ def _plain(panel: CurveChart | None) -> CurveChart | None:
     if panel is None:
         return None
     curves = tuple(replace(c, best=None, tied=()) for c in panel.curves)
-    return replace(panel, curves=curves, note=panel.note.replace(MARKS_NOTE, REFERENCE))
+    return replace(panel, curves=curves, bars=UNSHARED_NOTE)
 
 
 def _eds(first: CurveChart | None, second: CurveChart | None, key: str, gpus: int) -> CurveChart | None:

@@ -15,6 +15,7 @@ from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import Check
 from joulelab.report import format as fmt
 from joulelab.report.charts import print_pictures
+from joulelab.report.charts.chart_model import COMPARED_NOTE
 from joulelab.report.charts.print_painter import render_chart
 from joulelab.report.page.run_page import load_result_and_profile
 
@@ -35,7 +36,7 @@ def texts(path: Path) -> str:
 def drawn(found: list[Picture], kind: str, folder: Path, said: str = "") -> str:
     picture = next(p for p in found if p.kind == kind)
     file = folder / f"{kind}.svg"
-    file.write_bytes(render_chart(picture.chart, ["svg"], remark=said)["svg"])
+    file.write_bytes(render_chart(picture.chart, ["svg"], remark=said)[0]["svg"])
     return texts(file)
 
 
@@ -93,10 +94,18 @@ def test_a_study_has_metrics_front_maps_and_scaling(tmp_path: Path) -> None:
     kinds = [p.kind for p in found]
     assert {"energy", "time", "edp", "gain-minus-loss", "pareto", "map-energy", "scaling-speed-up"} <= set(kinds)
     said = drawn(found, "map-energy", tmp_path)
-    assert "100 W" in said
+    assert "power cap, W" in said
     assert "GPUs" in said
     assert "★" in said
     assert "Pareto" in drawn(found, "pareto", tmp_path)
+    energy = next(p for p in found if p.kind == "energy")
+    (files, caption) = render_chart(energy.chart, ["svg"], width_in=3.4, remark="Simulated.", has_caption=False)
+    (tmp_path / "plain.svg").write_bytes(files["svg"])
+    said = texts(tmp_path / "plain.svg")
+    assert all(name in said for name in ("best", "reference", "gpus=8", "Simulated.", "energy, kJ"))
+    assert COMPARED_NOTE in caption
+    assert "Error bars" not in said
+    assert "Energy" not in said
 
 
 def test_what_is_simulated_or_damaged_is_said_once(tmp_path: Path) -> None:

@@ -215,7 +215,10 @@ def test_cells_that_no_number_orders_are_bars(summary: StudySummary) -> None:
     named = summarise_cells(cells, goals=[Goal("energy")])
     panel = make_metric_charts(named)[0]
     bars = convert_to_bars(panel)
-    assert [bar.label for bar in bars.bars] == ["node=n0 mode=m0", "node=n1 mode=m1", "node=n2 mode=m2"]
+    names = ["node=n0 mode=m0 (reference)", "node=n1 mode=m1", "node=n2 mode=m2"]
+    assert [bar.label for bar in bars.bars] == names
+    assert bars.list_marks() == {"best": "best"}
+    assert "best" in _texts(_read(paint_svg(bars)))
     assert [bar.value for bar in bars.bars] == [10, 11, 12]
     assert bars.bars[0].mark == "best"
     assert group_cells(summary)[0][0] == ""

@@ -14,7 +14,14 @@ from joulelab.report import format as fmt
 if TYPE_CHECKING:
     from joulelab.analysis.power_profile import PowerProfile, PowerTrace
 
-EXPANDED_NOTE = "Whiskers: expanded uncertainty, k = 2."
+EXPANDED_NOTE = "Error bars: 95 % intervals (k = 2)."
+COMPARED_NOTE = (
+    "Error bars (95 %, k = 2) compare the cells of a line: a cell differs significantly from the best if their bars do "
+    "not overlap. Errors that these cells have in common are left out."
+)
+UNSHARED_NOTE = "Error bars (95 %, k = 2) leave out errors that the cells of a line have in common."
+MARK_NAMES = {"best": "best", "tied": "no significant difference", "reference": "reference"}
+FRONT_MARK_NAMES = {"tied": "perhaps on the front", "reference": "reference"}
 MARKS_NOTE = "Star: best. Ring: no significant difference from it. Square: reference."
 # A family has the same colour in all charts; page/assets/profile_data.js has the same table.
 FAMILY_COLOURS = {
@@ -68,6 +75,11 @@ class BarChart:
     def is_signed(self) -> bool:
         """Return whether values are changes, which may be below zero."""
         return self.is_dotted or self.level == 0
+
+    def list_marks(self) -> dict[str, str]:
+        """Return the marks that occur, each with its name in the legend."""
+        occurring = {bar.mark for bar in self.bars}
+        return {mark: name for mark, name in MARK_NAMES.items() if mark in occurring}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +151,8 @@ class ChartCurve:
 class CurveChart:
     """Hold curves with common axes; `ticks` are names instead of numbers, `level` is a reference line.
 
-    `has_one_front`: one Pareto front for all curves, otherwise one for each.
+    `has_one_front`: one Pareto front for all curves, otherwise one for each. `bars` explains the error bars: pages
+    print it once for all charts, prints below each.
     """
 
     name: str
@@ -152,6 +165,12 @@ class CurveChart:
     is_joined: bool = True
     level: float | None = None
     has_one_front: bool = True
+    bars: str = ""
+
+    @property
+    def caption(self) -> str:
+        """Return the text below a chart that stands alone."""
+        return " ".join(filter(None, (self.bars, self.note)))
 
     @property
     def is_pareto(self) -> bool:
@@ -162,6 +181,22 @@ class CurveChart:
     def is_signed(self) -> bool:
         """Return whether values are changes, which may be below zero."""
         return self.level is not None
+
+    @property
+    def full_title(self) -> str:
+        """Return the title, with the label of the curve if there is only one curve."""
+        labels = [curve.label for curve in self.curves]
+        return ", ".join(filter(None, (self.title, *labels))) if len(labels) == 1 else self.title
+
+    def list_marks(self) -> dict[str, str]:
+        """Return the marks that occur (best, tied, reference), each with its name in the legend."""
+        names = FRONT_MARK_NAMES if self.is_pareto else MARK_NAMES
+        occurring = {
+            "best": any(curve.best is not None for curve in self.curves),
+            "tied": any(curve.tied for curve in self.curves),
+            "reference": any(curve.reference is not None for curve in self.curves),
+        }
+        return {mark: name for mark, name in names.items() if occurring[mark]}
 
     def list_counts(self) -> list[float]:
         """List the numbers of GPUs along the axis; empty if the axis shows something else."""

@@ -29,7 +29,7 @@ from joulelab.report.charts.chart_model import (
 from joulelab.store.safe_files import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -60,15 +60,23 @@ STYLE: Any = {
 }
 MAKER = "joulelab"  # in the metadata of every file
 WIDTH_IN, POWER_HEIGHT_IN, CURVE_HEIGHT_IN, UPRIGHT_HEIGHT_IN = 6.4, 4.4, 4.0, 3.4
-ROW_IN, TILE_IN, MARGINS_IN = 0.28, 0.36, 1.3
+ROW_IN, TILE_IN, MARGINS_IN = 0.28, 0.4, 1.3
 KEY_IN, KEY_HEIGHT_IN = 1.6, 0.16  # room for an entry of a legend
-NOTE_LETTERS_PER_IN, TITLE_LETTERS_PER_IN, KEY_LETTERS_PER_IN, PHASE_LETTERS_PER_IN = 16.4, 7, 16, 12
+SIGN_LETTERS = 7  # width of the sign before an entry and of the gap after it, in letters
+NOTE_LINE_IN = 0.13
+NOTE_LETTERS_PER_IN, TITLE_LETTERS_PER_IN, KEY_LETTERS_PER_IN, PHASE_LETTERS_PER_IN = 18.5, 7, 16, 12
 LEAST_PHASE_LETTERS, MOST_PHASE_NAMES = 4, 12
 MOST_TICKS, MOST_FRONT_NAMES = 24, 12
-FRONT_NAME_SIZE = (0.2, 0.045)  # as a share of the axes
+NAME_SIZE_PT, LETTER_SHARE = 7.0, 0.56  # of names at a Pareto front: font size, mean width of a letter as a share
+# Where a name may stand beside its point, in points, the best place first.
+NAME_PLACES = ((5, 3, "left"), (6, -3, "left"), (-5, 3, "right"), (-5, -9, "right"), (5, -9, "left"))
+POINT_PT = 4.0  # half of the room that a point takes
+TICK_STEPS = (1, 2, 5, 10)
+LETTER_IN, TILE_TEXT_PT = 0.065, 6.5  # of numbers in tiles
 MOST_POINTS = 1500  # of a line of power over time
-MARKS = {"best": ("*", 10.0), "tied": ("o", 6.0), "reference": ("s", 6.0)}
-TILE_SIGNS = {"best": "\n★", "tied": "\n○", "reference": "\n□"}
+# Marks of cells: shape, size in points and width of the edge; shapes differ, so that they can be read in grey.
+MARKS = {"best": ("*", 12.0, 0.7), "tied": ("o", 9.0, 1.1), "reference": ("s", 8.5, 1.3)}
+TILE_SIGNS = {"best": " ★", "tied": " ○", "reference": " □"}
 POWER_LINES = {"rated": ("#D55E00", "--"), "mean": (DARK, ":"), "idle": (GREY, "-.")}
 
 
@@ -107,9 +115,11 @@ def save_figure(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -
 
 
 def add_note(figure: Figure, note: str) -> None:
-    """Put a note below a figure, as part of the picture: error bars mean nothing without their coverage factor."""
+    """Put a note below a figure, as part of the picture, which grows by its height."""
     text = _wrap_text(note, figure.get_figwidth() * NOTE_LETTERS_PER_IN)
-    figure.supxlabel(text, fontsize=7, color="#444444", x=0.01, ha="left")
+    if text:
+        figure.set_figheight(figure.get_figheight() + NOTE_LINE_IN * text.count("\n"))
+        figure.supxlabel(text, fontsize=7, color="#444444", x=0.01, ha="left")
 
 
 def _wrap_text(text: str, letters: float) -> str:
@@ -139,18 +149,24 @@ def is_narrow(width_in: float) -> bool:
 
 
 def render_chart(
-    chart: Chart, formats: Sequence[str], *, width_in: float = WIDTH_IN, remark: str = ""
-) -> dict[str, bytes]:
-    """Render a chart in each format, `remark` before its note. Raises MissingDependency."""
+    chart: Chart, formats: Sequence[str], *, width_in: float = WIDTH_IN, remark: str = "", has_caption: bool = True
+) -> tuple[dict[str, bytes], str]:
+    """Render a chart in each format; return the files and the caption. Raises MissingDependency.
+
+    Without `has_caption`, the picture has no title and only `remark` below it.
+    """
     mpl, Figure = load_matplotlib()  # noqa: N806 - a class
     sizes = {"font.size": 8, "axes.titlesize": 9} if is_narrow(width_in) else {"axes.titlesize": 10}
     with mpl.rc_context({**STYLE, **sizes}):
         figure = Figure(figsize=(width_in, measure_height(chart, width_in)), layout="constrained")
-        add_note(figure, f"{remark} {paint_figure(figure, chart)}".strip())
-        return {kind: render_figure(figure, kind) for kind in formats}
+        caption = f"{remark} {paint_figure(figure, chart, has_title=has_caption)}".strip()
+        add_note(figure, caption if has_caption else remark)
+        if isinstance(chart, CurveChart):
+            place_front_names(figure, [chart])
+        return {kind: render_figure(figure, kind) for kind in formats}, caption
 
 
-def paint_figure(figure: Figure, chart: Chart) -> str:
+def paint_figure(figure: Figure, chart: Chart, *, has_title: bool = True) -> str:
     """Draw a chart into an empty figure; return the note that belongs below it."""
     match chart:
         case PowerChart():
@@ -159,9 +175,10 @@ def paint_figure(figure: Figure, chart: Chart) -> str:
             return _paint_overlay(figure.subplots(), chart)
         case CurveChart():
             paint_curves(figure.subplots(), chart)
-            return chart.note
+            add_curve_legend(figure, chart, chart.full_title if has_title else "")
+            return chart.caption
     axes = figure.subplots()
-    if chart.title:
+    if chart.title and has_title:
         axes.set_title(_wrap_text(chart.title, figure.get_figwidth() * TITLE_LETTERS_PER_IN), loc="left")
     match chart:
         case HeatMap():
@@ -190,9 +207,10 @@ def _paint_bars(axes: Axes, chart: BarChart) -> None:
             axes.barh(k, bar.value, color=colour, height=0.7)
         axes.errorbar(bar.value, k, xerr=ends, **style)
         if bar.mark:
-            marker, size = MARKS[bar.mark]
-            axes.plot([bar.value], [k], marker=marker, ms=size, mfc="none", mec=DARK, linestyle="none")
+            axes.plot([bar.value], [k], linestyle="none", **_style_mark(bar.mark, "none", DARK))
         _write_beside(axes, bar.value + (bar.expanded or 0.0), k, bar.text)
+    if marks := chart.list_marks():
+        _add_keys_above(axes.figure, _make_mark_handles(marks))
     if chart.is_upright:
         _set_names(axes, [bar.label for bar in chart.bars])
         axes.set_ylabel(chart.label)
@@ -235,28 +253,43 @@ def _paint_histogram(axes: Axes, chart: HistogramChart) -> None:
 def _paint_heat_map(axes: Axes, chart: HeatMap) -> None:
     shares = [[float("nan") if tile is None else tile.share for tile in row] for row in chart.tiles]
     axes.imshow(shares, cmap="cividis_r", aspect="auto", vmin=0.0, vmax=1.0)
+    figure: Any = axes.figure
+    tile_in = (figure.get_figwidth() - 0.8) / max(len(chart.columns), 1)
+    longest = max((len(tile.text) for row in chart.tiles for tile in row if tile is not None), default=0)
+    is_turned = longest * LETTER_IN > tile_in
     for y, row in enumerate(chart.tiles):
         for x, tile in enumerate(row):
             if tile is not None:
                 colour = "white" if tile.share > 0.55 else "black"
-                text = tile.text + TILE_SIGNS.get(tile.mark, "")
-                axes.text(x, y, text, ha="center", va="center", fontsize=6.5, color=colour)
-    _set_names(axes, chart.columns)
+                sign = TILE_SIGNS.get(tile.mark, "")
+                text = tile.text + (sign if is_turned else sign.replace(" ", "\n"))
+                turn = 90 if is_turned else 0
+                axes.text(x, y, text, ha="center", va="center", fontsize=TILE_TEXT_PT, color=colour, rotation=turn)
+    names, x_label = _move_unit(chart.columns, chart.x_label)
+    is_wide = max(map(len, names), default=0) * LETTER_IN * 1.4 > tile_in
+    axes.set_xticks(range(len(names)), names, rotation=90 if is_wide else 0)
     axes.set_yticks(range(len(chart.rows)), chart.rows)
-    axes.set_xlabel(chart.x_label)
+    axes.set_xlabel(x_label)
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=False)
 
 
+def _move_unit(names: Sequence[str], label: str) -> tuple[list[str], str]:
+    """Move a unit that all names have (`100 W`) to the label of the axis."""
+    units = {name.partition(" ")[2] for name in names}
+    unit = units.pop() if len(units) == 1 else ""
+    return ([name.removesuffix(f" {unit}") for name in names], f"{label}, {unit}") if unit else (list(names), label)
+
+
 def paint_curves(axes: Axes, chart: CurveChart) -> None:
-    """Draw curves with error bars and marks, and the Pareto front."""
+    """Draw curves with error bars and marks, and the Pareto front; legend and names follow when the layout is known."""
+    from matplotlib.ticker import MaxNLocator
+
     for k, curve in enumerate(chart.curves):
         _paint_curve(axes, chart, curve, k)
     if chart.is_pareto:
         for front in chart.list_fronts():
             axes.plot([p[0] for p in front], [p[1] for p in front], color="black", linewidth=1.4, zorder=1.5)
-            for x, y, name in _choose_front_names(axes, front):
-                axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
     if chart.level is not None:
         axes.axhline(chart.level, color=GREY, linewidth=0.8, zorder=1)
     counts = chart.list_counts()
@@ -264,52 +297,146 @@ def paint_curves(axes: Axes, chart: CurveChart) -> None:
         axes.plot(counts, [x / counts[0] for x in counts], color=GREY, linewidth=0.8, linestyle=":", label="ideal")
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
-    axes.set_title(chart.title, loc="left", fontsize=10)
     if chart.ticks is not None:
         _set_names(axes, chart.ticks, most=len(chart.ticks), room=80)
-    if counts:
+    elif counts:
         axes.set_xticks(counts)
-    if any(curve.label for curve in chart.curves):
-        axes.legend(fontsize=8, framealpha=0.8, ncols=1 + len(chart.curves) // 6)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=TICK_STEPS))
 
 
 def _paint_curve(axes: Axes, chart: CurveChart, curve: ChartCurve, k: int) -> None:
-    colour = COLOURS[k % len(COLOURS)]
+    style = _style_curve(chart, k)
     axes.errorbar(
         curve.x,
         curve.y,
         yerr=_get_error_ends(curve.y, curve.expanded, signed=chart.is_signed),
         xerr=_get_error_ends(curve.x, curve.x_expanded),
-        label=curve.label or None,
-        color=colour,
-        linestyle=DASHES[k % len(DASHES)] if chart.is_joined else "none",
-        marker=MARKERS[k % len(MARKERS)],
-        markersize=4,
-        linewidth=1.2,
-        capsize=2,
+        capsize=2.5,
         elinewidth=0.9,
+        **style,
     )
-    marks: list[tuple[int, Any]] = [(i, {"marker": "o", "mfc": "none", "mec": colour, "ms": 10}) for i in curve.tied]
-    if curve.reference is not None:
-        marks.append((curve.reference, {"marker": "s", "mfc": "none", "mec": colour, "ms": 9, "mew": 1.4}))
-    if curve.best is not None:
-        marks.append((curve.best, {"marker": "*", "mfc": colour, "mec": "black", "ms": 13, "mew": 0.7, "zorder": 5}))
-    for i, style in marks:
-        axes.plot([curve.x[i]], [curve.y[i]], linestyle="none", **style)
+    places = {"tied": curve.tied, "reference": [curve.reference], "best": [curve.best]}
+    for mark, indices in places.items():
+        fill = style["color"] if mark == "best" else "none"
+        for i in indices:
+            if i is not None:
+                edge = "black" if mark == "best" else style["color"]
+                axes.plot([curve.x[i]], [curve.y[i]], linestyle="none", zorder=5, **_style_mark(mark, fill, edge))
 
 
-def _choose_front_names(axes: Axes, front: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
-    """Choose points of a front whose names do not overlap; the ends of the front have precedence."""
-    axes.autoscale_view()
-    chosen: list[tuple[float, float, str]] = []
-    places: list[tuple[float, float]] = []
-    width, height = FRONT_NAME_SIZE
-    for point in [*front[:1], *front[-1:], *front[1:-1]]:
-        x, y = axes.transAxes.inverted().transform(axes.transData.transform(point[:2]))
-        if all(abs(x - a) > width or abs(y - b) > height for a, b in places):
-            chosen.append(point)
-            places.append((x, y))
-    return chosen[:MOST_FRONT_NAMES]
+def _style_curve(chart: CurveChart, k: int) -> dict[str, Any]:
+    """Return colour, dash and point of a curve; curves differ in all three."""
+    dash = DASHES[k % len(DASHES)] if chart.is_joined else "none"
+    point: Any = {"marker": MARKERS[k % len(MARKERS)], "markersize": 3.6}
+    return {"color": COLOURS[k % len(COLOURS)], "linestyle": dash, "linewidth": 1.2, **point}
+
+
+def _style_mark(mark: str, fill: str, edge: str) -> dict[str, Any]:
+    marker, size, width = MARKS[mark]
+    return {"marker": marker, "ms": size, "mfc": fill, "mec": edge, "mew": width}
+
+
+def _make_mark_handles(marks: Mapping[str, str]) -> list[Any]:
+    """Make the entries of marks in a legend, in a colour that no curve has."""
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], linestyle="none", label=name, **_style_mark(mark, "#bbbbbb" if mark == "best" else "none", DARK))
+        for mark, name in marks.items()
+    ]
+
+
+def add_curve_legend(figure: Figure, chart: CurveChart, title: str) -> None:
+    """Put title and legend above a picture: curves, unless the title names the only one, and marks."""
+    from matplotlib.lines import Line2D
+
+    curves = chart.curves if len(chart.curves) > 1 else ()
+    handles: list[Any] = [
+        Line2D([], [], label=c.label, **_style_curve(chart, k)) for k, c in enumerate(curves) if c.label
+    ]
+    found, names = figure.axes[0].get_legend_handles_labels()
+    handles += [handle for handle, name in zip(found, names, strict=True) if name == "ideal"]
+    _add_keys_above(figure, [*handles, *_make_mark_handles(chart.list_marks())], title)
+
+
+def _add_keys_above(figure: Any, handles: Sequence[Any], title: str = "") -> None:
+    """Put a legend above a picture, below its title, in as many columns as fit; the picture grows by its height."""
+    width = figure.get_figwidth()
+    title = _wrap_text(title, width * TITLE_LETTERS_PER_IN * 1.6)
+    columns = _count_columns([len(str(handle.get_label())) for handle in handles], width * KEY_LETTERS_PER_IN)
+    lines = -(-len(handles) // columns) + (title.count("\n") + 1 if title else 0)
+    figure.set_figheight(figure.get_figheight() + KEY_HEIGHT_IN * max(lines - 2, 0))
+    if handles or title:
+        figure.legend(
+            handles=list(handles),
+            loc="outside upper left",
+            ncols=columns,
+            fontsize=7.5,
+            frameon=False,
+            title=title or None,
+            title_fontproperties={"size": 9, "weight": "bold"},
+            alignment="left",
+            borderaxespad=0.2,
+            columnspacing=1.2,
+            handletextpad=0.5,
+        )
+
+
+def _count_columns(letters: Sequence[int], room: float) -> int:
+    """Return the number of columns of a legend that fit into a room in letters; a legend is filled column by column."""
+    for count in range(len(letters), 1, -1):
+        longer, rest = divmod(len(letters), count)
+        sizes = [longer + (k < rest) for k in range(count)]
+        starts = [sum(sizes[:k]) for k in range(count)]
+        widths = (max(letters[at : at + size]) + SIGN_LETTERS for at, size in zip(starts, sizes, strict=True))
+        if sum(widths) <= room:
+            return count
+    return 1
+
+
+def place_front_names(figure: Figure, charts: Sequence[CurveChart]) -> None:
+    """Name points of Pareto fronts where there is free room; the ends of a front have precedence."""
+    for axes, chart in zip(figure.axes, charts, strict=True):
+        if not chart.is_pareto:
+            continue
+        figure.draw_without_rendering()  # from here on places are known
+        points_per_pixel = 72 / figure.dpi
+        box = axes.get_window_extent()
+        inside = [v * points_per_pixel for v in (box.x0, box.y0, box.x1, box.y1)]
+        to_pixels = axes.transData.transform
+        points = [(x, y) for c in chart.curves for x, y in zip(c.x, c.y, strict=True)]
+        places = [(float(x) * points_per_pixel, float(y) * points_per_pixel) for x, y in map(to_pixels, points)]
+        taken: list[tuple[float, ...]] = [(x - POINT_PT, y - POINT_PT, x + POINT_PT, y + POINT_PT) for x, y in places]
+        for front in chart.list_fronts():
+            for x, y, name in _order_names(front)[:MOST_FRONT_NAMES]:
+                at = [float(v) * points_per_pixel for v in to_pixels((x, y))]
+                if (place := _find_room(at, name, taken, inside)) is not None:
+                    axes.annotate(
+                        name, (x, y), place[:2], textcoords="offset points", ha=place[2], fontsize=NAME_SIZE_PT
+                    )
+
+
+def _order_names(front: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """Return the ends of a front first; the names between them leave out the line if it is the same everywhere."""
+    lines = {name.rpartition(", ")[0] for _, _, name in front}
+    between = [(x, y, name.rpartition(", ")[2] if len(lines) == 1 else name) for x, y, name in front[1:-1]]
+    return [*front[:1], *(front[-1:] if len(front) > 1 else []), *between]
+
+
+def _find_room(
+    at: Sequence[float], name: str, taken: list[tuple[float, ...]], inside: Sequence[float]
+) -> tuple[float, float, str] | None:
+    """Return where a name beside a point covers nothing, and mark the place as taken; all in points."""
+    wide = len(name) * NAME_SIZE_PT * LETTER_SHARE
+    for dx, dy, align in NAME_PLACES:
+        left, low = at[0] + dx - (wide if align == "right" else 0.0), at[1] + dy
+        a = (left, low, left + wide, low + NAME_SIZE_PT)
+        is_free = not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in taken)
+        if is_free and inside[0] <= a[0] and a[2] <= inside[2] and inside[1] <= a[1] and a[3] <= inside[3]:
+            taken.append(a)
+            return dx, dy, align
+    return None
 
 
 def _paint_power(figure: Figure, chart: PowerChart) -> str:
@@ -417,7 +544,9 @@ def _get_error_ends(
     """Return the lengths of error bars downwards and upwards."""
     if expanded is None:
         return None
-    return [v - get_lower_end(v, u, signed=signed) for v, u in zip(values, expanded, strict=True)], list(expanded)
+    nothing = float("nan")  # no bar at all
+    below = [v - get_lower_end(v, u, signed=signed) for v, u in zip(values, expanded, strict=True)]
+    return [d if u else nothing for d, u in zip(below, expanded, strict=True)], [u or nothing for u in expanded]
 
 
 def _count_key_columns(width_in: float) -> int:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 from joulelab.report import format as fmt
 from joulelab.report.charts import study_charts
 from joulelab.report.charts.chart_model import CurveChart
-from joulelab.report.charts.print_painter import FORMATS, STYLE, load_matplotlib, paint_curves, save_figure
+from joulelab.report.charts.print_painter import (
+    FORMATS,
+    STYLE,
+    add_curve_legend,
+    add_note,
+    load_matplotlib,
+    paint_curves,
+    place_front_names,
+    save_figure,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +43,9 @@ class Picture:
     @property
     def title(self) -> str:
         """Return the title, or the label of the axis if it has none."""
-        return self.chart.title or (self.chart.y_label if isinstance(self.chart, CurveChart) else "")
+        if isinstance(self.chart, CurveChart):
+            return self.chart.full_title or self.chart.y_label
+        return self.chart.title
 
 
 def list_run_pictures(result: Result, profile: PowerProfile | None) -> list[Picture]:
@@ -79,8 +90,15 @@ def list_study_pictures(summary: StudySummary) -> list[Picture]:
                 curves.append(("pareto-near", near))
         charts += [(f"{prefix}{kind}", study_charts.shorten_labels(chart, name)) for kind, chart in curves]
     charts += [(f"map-{chart.name}", chart) for chart in study_charts.make_heat_maps(summary)]
-    charts += [(f"scaling-{chart.name}", chart) for chart in study_charts.make_scaling_charts(summary)]
+    charts += [(f"scaling-{chart.name}", chart) for chart in _list_scaling_charts(summary)]
     return _number_kinds(charts)
+
+
+def _list_scaling_charts(summary: StudySummary) -> list[CurveChart]:
+    """List the charts of scaling; labels leave out the workload and phase if all cells have the same."""
+    groups = study_charts.group_cells(summary)
+    group = groups[0][0] if len(groups) == 1 else ""
+    return [study_charts.shorten_labels(chart, group) for chart in study_charts.make_scaling_charts(summary)]
 
 
 def _number_kinds(charts: Iterable[tuple[str, Chart]]) -> list[Picture]:
@@ -110,7 +128,7 @@ def write_study_figures(
     summary: StudySummary, folder: Path, *, formats: Sequence[str] = FORMATS, remark: str = ""
 ) -> list[Path]:
     """Write every figure of a study into a folder, `remark` below each; return the files. Raises MissingDependency."""
-    pareto, scaling = study_charts.make_pareto_chart(summary), study_charts.make_scaling_charts(summary)
+    pareto, scaling = study_charts.make_pareto_chart(summary), _list_scaling_charts(summary)
     charts = [*study_charts.make_metric_charts(summary), *([pareto] if pareto else [])]
     files = write_curve_charts(charts, folder, formats=formats, remark=remark)
     if scaling:
@@ -139,5 +157,8 @@ def write_curve_charts(
             figure = Figure(figsize=(width, height), layout="constrained")
             for axes, chart in zip(figure.subplots(1, len(group), squeeze=False)[0], group, strict=True):
                 paint_curves(axes, chart)
-            files += save_figure(figure, f"{remark} {group[0].note}".strip(), folder / name, formats)
+            add_curve_legend(figure, group[0], "" if together else group[0].full_title)
+            add_note(figure, f"{remark} {group[0].caption}".strip())
+            place_front_names(figure, group)
+            files += save_figure(figure, "", folder / name, formats)
     return files

@@ -15,10 +15,14 @@ from joulelab.analysis.cell_lines import (
     rank_value,
 )
 from joulelab.analysis.goals import Goal, choose_best
+from joulelab.analysis.study_cells import ASSUMED_SPREAD
+from joulelab.core.quantity import ONE
 from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import (
+    COMPARED_NOTE,
     EXPANDED_NOTE,
     MARKS_NOTE,
+    UNSHARED_NOTE,
     BarChart,
     ChartBar,
     ChartCurve,
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
 
 NO_BARS_NOTE = "No error bars: each cell has one run, or the accuracy of the meter is unknown."
-FRONT_NOTE = "Line: Pareto front. Ring: behind it only within the uncertainty. Square: reference."
+ASSUMED_NOTE = f"Where a cell has one run, it is assumed to be off by up to {ASSUMED_SPREAD * 100:g} %."
+FRONT_NOTE = "Line: Pareto front."
 HALF_NOTE = "The gain by EDS(2) is by algebra half of gain minus loss."
 AXIS_NAMES = {"cap": "power cap", "cpu_cap": "CPU power cap", "clock": "GPU clock", "gpus": "GPUs"}
 MOST_SCALINGS = 6
@@ -51,13 +56,17 @@ LEAST_ZOOMED, MOST_ZOOMED_SHARE = 3, 0.7  # points near the front, for a picture
 
 @dataclass(frozen=True, slots=True)
 class ChartedMetric:
-    """Hold a metric of a cell: name, words, unit, the goal it serves, and the function that finds it in a cell."""
+    """Hold a metric of a cell: name, words, unit, the goal it serves, and the function that finds it in a cell.
+
+    `find_whole` finds the figure of the reference that a share is a part of; None if bars are in the metric's unit.
+    """
 
     name: str
     title: str
     unit: str
     goal: Goal
     find: Callable[[CellMetrics], Quantity | None]
+    find_whole: Callable[[CellMetrics], Quantity | None] | None = None
 
     def choose_scale(self, values: Sequence[float]) -> tuple[float, str]:
         """Choose factor and prefixed unit for values; shares are in percent, times always in seconds."""
@@ -75,21 +84,27 @@ def _list_main_metrics(per: str | None) -> list[ChartedMetric]:
     """List energy, time and energy-delay product, per unit of work if cells are compared by work."""
     unit, squared = (f" per {per.removesuffix('s')}", " squared") if per else ("", "")
     return [
-        ChartedMetric(
-            "energy", f"energy{unit}", "J", Goal("energy"), lambda c: c.compared.energy if c.compared else None
-        ),
-        ChartedMetric("time", f"time{unit}", "s", Goal("time"), lambda c: c.compared.time if c.compared else None),
+        ChartedMetric("energy", f"energy{unit}", "J", Goal("energy"), _find_energy),
+        ChartedMetric("time", f"time{unit}", "s", Goal("time"), _find_time),
         ChartedMetric("edp", f"energy-delay product{unit}{squared}", "J s", Goal("edp"), lambda c: c.edp),
     ]
+
+
+def _find_energy(cell: CellMetrics) -> Quantity | None:
+    return cell.compared.energy if cell.compared else None
+
+
+def _find_time(cell: CellMetrics) -> Quantity | None:
+    return cell.compared.time if cell.compared else None
 
 
 def make_metric_charts(summary: StudySummary) -> list[CurveChart]:
     """Make a chart of each metric that the study has data for: energy, time, EDP, their gains, EDS(k), gain - loss."""
     metrics = _list_main_metrics(summary.lines[0].per if summary.lines else None)
     metrics += [
-        ChartedMetric("energy-gain", "energy gain", "%", Goal("energy"), lambda c: c.gain),
-        ChartedMetric("time-loss", "time loss", "%", Goal("time"), lambda c: c.loss),
-        ChartedMetric("edp-gain", "gain by EDP", "%", Goal("edp"), lambda c: c.edp_gain),
+        ChartedMetric("energy-gain", "energy gain", "%", Goal("energy"), lambda c: c.gain, _find_energy),
+        ChartedMetric("time-loss", "time loss", "%", Goal("time"), lambda c: c.loss, _find_time),
+        ChartedMetric("edp-gain", "gain by EDP", "%", Goal("edp"), lambda c: c.edp_gain, lambda c: c.edp),
     ]
     for k in summary.ks:
         metrics.append(
@@ -107,19 +122,18 @@ def _make_metric_chart(summary: StudySummary, metric: ChartedMetric) -> CurveCha
     places, x_label, ticks = _place_cells(summary)
     curves = [_make_metric_curve(summary, line, metric, factor, places) for line in summary.lines]
     curves = [curve for curve in curves if curve.x]
-    note = f"{_word_bars(curves)} {MARKS_NOTE}"
-    if metric.name == "gain-minus-loss" or metric.goal.k == 2.0:
-        note += f" {HALF_NOTE}"
+    is_halved = metric.name == "gain-minus-loss" or metric.goal.k == 2.0
     return CurveChart(
         metric.name,
         metric.heading,
         x_label,
         f"{metric.title}, {unit}",
         tuple(curves),
-        note,
+        HALF_NOTE if is_halved else "",
         ticks,
         is_joined=all(line.axis is not None for line in summary.lines),
         level=0.0 if unit == "%" else None,
+        bars=_word_bars(summary, curves, metric),
     )
 
 
@@ -128,17 +142,31 @@ def _make_metric_curve(
 ) -> ChartCurve:
     points = [(c.key, q) for c in summary.of_line(line) if (q := metric.find(c)) is not None]
     keys, quantities = [key for key, _ in points], [q for _, q in points]
-    reference = summary.cell(line.reference).compared if line.reference else None
-    best = choose_best(metric.goal, line.key, summary.choosable(line), reference)
+    reference = summary.cell(line.reference) if line.reference else None
+    best = choose_best(metric.goal, line.key, summary.choosable(line), reference.compared if reference else None)
+    whole = 1.0
+    if metric.find_whole is not None and reference is not None:
+        whole = (metric.find_whole(reference) or ONE).value
     return ChartCurve(
         format_knobs(line.knobs),
         tuple(places[key] for key in keys),
         tuple(q.value / factor for q in quantities),
-        _list_expanded(quantities, factor),
+        _list_bars(best, keys, whole * factor) if _is_compared(summary) else _list_expanded(quantities, factor),
         best=keys.index(best.cell) if best and best.cell in keys else None,
         tied=tuple(keys.index(key) for key in best.tied if key in keys) if best else (),
         reference=keys.index(line.reference) if line.reference in keys else None,
     )
+
+
+def _is_compared(summary: StudySummary) -> bool:
+    """Return whether a line has cells that bars can compare; otherwise each bar is the interval of its cell."""
+    return any(len(line.cells) > 1 for line in summary.lines)
+
+
+def _list_bars(best: BestCell | None, keys: Sequence[str], factor: float) -> tuple[float, ...] | None:
+    """List the half widths of bars that agree with the verdict on the best; None if nothing can be compared."""
+    bars = tuple(best.bars.get(key, 0.0) / factor for key in keys) if best else ()
+    return bars if any(bars) else None
 
 
 def _place_cells(summary: StudySummary) -> tuple[dict[str, float], str, tuple[str, ...] | None]:
@@ -163,8 +191,16 @@ def _list_expanded(quantities: Sequence[Quantity], factor: float) -> tuple[float
     return expanded if any(expanded) else None
 
 
-def _word_bars(curves: Sequence[ChartCurve]) -> str:
-    return EXPANDED_NOTE if any(curve.expanded for curve in curves) else NO_BARS_NOTE
+def _word_bars(summary: StudySummary, curves: Sequence[ChartCurve], metric: ChartedMetric) -> str:
+    """Explain bars that compare cells, and the assumption that they contain."""
+    if not any(curve.expanded for curve in curves):
+        return NO_BARS_NOTE
+    if not _is_compared(summary):
+        return EXPANDED_NOTE
+    compared = [cell.compared for cell in summary.cells if cell.compared is not None]
+    is_assumed = any(not m.time.known for m in compared) if metric.goal.name != "energy" else False
+    is_assumed |= metric.goal.needs_energy and any(m.energy is not None and not m.spread for m in compared)
+    return f"{COMPARED_NOTE} {ASSUMED_NOTE}" if is_assumed else COMPARED_NOTE
 
 
 def make_pareto_chart(summary: StudySummary) -> CurveChart | None:
@@ -175,19 +211,21 @@ def make_pareto_chart(summary: StudySummary) -> CurveChart | None:
         return None
     energies = {key: compared.energy for key, compared in known.items() if compared.energy is not None}
     factor, unit = fmt.choose_scale([q.value for q in energies.values()], "J")
+    energy, time, _ = _list_main_metrics(None)
     curves = []
     for line in summary.lines:
         keys = [c.key for c in summary.of_line(line) if c.key in known]
         front = overall or summary.front_for(line.key)
         if not keys or front is None:
             continue
+        choosable = summary.choosable(line)
         curves.append(
             ChartCurve(
                 format_knobs(line.knobs),
                 tuple(known[key].time.value for key in keys),
                 tuple(energies[key].value / factor for key in keys),
-                _list_expanded([energies[key] for key in keys], factor),
-                _list_expanded([known[key].time for key in keys], 1.0),
+                _list_bars(choose_best(energy.goal, line.key, choosable, None), keys, factor),
+                _list_bars(choose_best(time.goal, line.key, choosable, None), keys, 1.0),
                 tuple(_name_front_cell(summary, key, line) for key in keys),
                 tied=tuple(keys.index(key) for key in front.unsure if key in keys),
                 reference=keys.index(line.reference) if line.reference in keys else None,
@@ -202,9 +240,10 @@ def make_pareto_chart(summary: StudySummary) -> CurveChart | None:
         f"time{work}, s",
         f"energy{work}, {unit}",
         tuple(curves),
-        f"{_word_bars(curves)} {FRONT_NOTE}",
+        FRONT_NOTE,
         is_joined=False,
         has_one_front=overall is not None,
+        bars=_word_bars(summary, curves, energy).replace(COMPARED_NOTE, UNSHARED_NOTE),
     )
 
 
@@ -257,9 +296,8 @@ def make_scaling_charts(summary: StudySummary) -> list[CurveChart]:
         ("efficiency", "efficiency, %", 0.01, lambda p: p.efficiency),
         ("energy", "energy ratio", 1.0, lambda p: p.energy_ratio),
     ]
-    count = f"{len(scalings)} of {len(summary.scaling)} sets of the other knobs are shown"
-    shown = count if len(summary.scaling) > len(scalings) else "Shown"
-    note = f"{shown}: {', '.join(s.key or 'all' for s in scalings)}."
+    is_cut = len(summary.scaling) > len(scalings)
+    note = f"{len(scalings)} of {len(summary.scaling)} sets of the other knobs are shown." if is_cut else ""
     charts = []
     for name, label, factor, find in metrics:
         curves = []
@@ -270,7 +308,8 @@ def make_scaling_charts(summary: StudySummary) -> list[CurveChart]:
                 y = tuple(q.value / factor for q in quantities)
                 curves.append(ChartCurve(scaling.key, tuple(gpus), y, _list_expanded(quantities, factor)))
         if curves:
-            charts.append(CurveChart(name, "", "GPUs", label, tuple(curves), f"{_word_bars(curves)} {note}"))
+            bars = EXPANDED_NOTE if any(curve.expanded for curve in curves) else NO_BARS_NOTE
+            charts.append(CurveChart(name, "", "GPUs", label, tuple(curves), note, bars=bars))
     return charts
 
 
@@ -308,13 +347,14 @@ def convert_to_bars(chart: CurveChart) -> CurveChart | BarChart:
     bars = []
     for curve in chart.curves:
         for i, (x, y) in enumerate(zip(curve.x, curve.y, strict=True)):
-            mark = "best" if i == curve.best else "reference" if i == curve.reference else ""
-            mark = mark or ("tied" if i in curve.tied else "")
+            is_reference = i == curve.reference
+            mark = "best" if i == curve.best else "tied" if i in curve.tied else "reference" if is_reference else ""
+            label = chart.ticks[round(x)] + (" (reference)" if is_reference and mark != "reference" else "")
             expanded = curve.expanded[i] if curve.expanded else None
             text = format_point(y, expanded)
-            bars.append(ChartBar(chart.ticks[round(x)], y, expanded, text, 0, mark))
+            bars.append(ChartBar(label, y, expanded, text, 0, mark))
     description = "; ".join(f"{bar.label}: {bar.text}{f' ({bar.mark})' if bar.mark else ''}" for bar in bars)
-    return BarChart(chart.title, description, chart.y_label, tuple(bars), chart.note, level=chart.level)
+    return BarChart(chart.full_title, description, chart.y_label, tuple(bars), chart.note, level=chart.level)
 
 
 def make_heat_maps(summary: StudySummary) -> list[HeatMap]:

@@ -371,7 +371,7 @@ def _make_colour_keys(names: Sequence[str]) -> list[LegendKey]:
 
 def _draw_bars(chart: BarChart, width: float) -> Html:
     x = make_axis(chart.label, _list_bar_ends(chart), from_zero=not chart.is_dotted, most_ticks=round(width / 110))
-    frame = _make_lying_frame(chart, x, _make_colour_keys(chart.keys), width)
+    frame = _make_lying_frame(chart, x, [*_make_colour_keys(chart.keys), *_list_mark_keys(chart)], width)
     shapes: list[Html] = []
     if chart.level is not None:
         level = frame.x(chart.level)
@@ -460,8 +460,8 @@ def _draw_curves(chart: CurveChart, width: float, height: float) -> Html:
     x, y = _make_curve_axes(chart)
     shapes_of = [POINT_SHAPES[k % len(POINT_SHAPES)] for k in range(len(chart.curves))]
     keys = [LegendKey(c.label, k, shapes_of[k]) for k, c in enumerate(chart.curves) if c.label and c.x]
-    keys += _list_mark_keys(chart)
-    title, description = chart.title or chart.y_label, describe_curves(chart)
+    keys = [*(keys if len(chart.curves) > 1 else []), *_list_mark_keys(chart)]  # a single curve is named by the title
+    title, description = chart.full_title or chart.y_label, describe_curves(chart)
     frame = ChartFrame(title, description, x, y, width=width, height=height, keys=keys)
     missing = LEAST_CURVE_BOX - (frame.bottom - frame.top)
     if missing > 0:  # a long legend makes the picture higher, not the curves flatter
@@ -506,17 +506,9 @@ def _make_curve_axes(chart: CurveChart) -> tuple[ChartAxis, ChartAxis]:
     return x, make_axis(chart.y_label, ys)
 
 
-def _list_mark_keys(chart: CurveChart) -> list[LegendKey]:
+def _list_mark_keys(chart: CurveChart | BarChart) -> list[LegendKey]:
     """List the legend of the marks that occur."""
-    ring = "behind the front only within the uncertainty" if chart.is_pareto else "no significant difference from it"
-    keys = []
-    if not chart.is_pareto and any(c.best is not None for c in chart.curves):
-        keys.append(LegendKey("best", 0, "star"))
-    if any(c.tied for c in chart.curves):
-        keys.append(LegendKey(ring, 0, "ring"))
-    if any(c.reference is not None for c in chart.curves):
-        keys.append(LegendKey("reference", 0, "square"))
-    return keys
+    return [LegendKey(name, 0, MARK_SHAPES[mark]) for mark, name in chart.list_marks().items()]
 
 
 def describe_curves(chart: CurveChart) -> str:
@@ -529,7 +521,7 @@ def describe_curves(chart: CurveChart) -> str:
         sentences.append(f"{curve.label or 'Cells'}: {low} to {high}{best}.")
     if len(curves) > DESCRIBED_CURVES:
         sentences.append(f"And {len(curves) - DESCRIBED_CURVES} more.")
-    return " ".join([*sentences, chart.note])
+    return " ".join(filter(None, [*sentences, chart.caption]))
 
 
 def _name_place(chart: CurveChart, x: float) -> str:

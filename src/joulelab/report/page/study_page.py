@@ -57,6 +57,7 @@ LEAST_FRONT_CELLS = 3
 STATE_WORDS = {"live": "running", "free": "to run"}
 FAILED_STATES = ("failed", "refused", "interrupted")
 KNOB_PREFIX = "knob_"
+CONVENTION = "± is a 95 % interval (k = 2) on this page. * is the cell that the others are compared with."
 PAIRS_NOTE = (
     "Here each cell counts by its own repeats, and p is corrected for the number of pairs. The best cells above use "
     "the scatter of their whole line, each cell by itself. So a difference may be significant there and not here."
@@ -79,7 +80,7 @@ def report_study(study: Study, plan: Plan | None = None, *, link: Link | None = 
 def make_study_report(study: Study, results: Results, summary: StudySummary, *, link: Link | None = None) -> Report:
     """Make the report of a study; `link` gives the addresses of the pages of its runs."""
     estimates = list_estimates(results, summary)
-    notes = (study_tables.COVERAGE, *word_notes(summary.notes), *results.notes)
+    notes = (CONVENTION, *word_notes(summary.notes), *results.notes)
     sections = [
         ReportSection("best", "Best cells", tuple(_show_best(study, results, summary, estimates))),
         ReportSection("metrics", "Metrics over the knobs", tuple(_show_metrics(summary))),
@@ -148,9 +149,10 @@ def _show_metrics(summary: StudySummary) -> list[PageBlock]:
     shown = {METRIC_OF_GOAL.get(goal.name, goal.name) for goal in summary.goals[:1]}
     shown |= set(MAIN_METRICS if len(groups) <= FEW_GROUPS else MAIN_METRICS[:1])
     for name, group in groups:
-        charts = (
-            study_charts.make_metric_charts(group) if len(group.cells) > 1 else []
-        )  # a single cell is in the tables
+        # A single cell is in the tables.
+        charts = study_charts.make_metric_charts(group) if len(group.cells) > 1 else []
+        if charts and not blocks:
+            blocks.append(Paragraph(charts[0].bars))
         if name and len(groups) > 1 and charts:
             blocks.append(Subheading(name))
         blocks += [_show_curves(chart, name) for chart in charts if chart.name in shown]
@@ -175,6 +177,7 @@ def _show_front(summary: StudySummary) -> list[PageBlock]:
         cells, in_front = sum(len(c.x) for c in chart.curves), sum(len(c.front) for c in chart.curves)
         if cells <= LEAST_FRONT_CELLS and in_front < 2:
             continue
+        blocks += [] if blocks else [Paragraph(chart.bars)]
         blocks += [Subheading(name)] if name and len(groups) > 1 else []
         charts = filter(None, (chart, study_charts.zoom_front(chart)))
         blocks += [_show_curves(each, name) for each in charts]
@@ -194,7 +197,7 @@ def _show_scaling(summary: StudySummary) -> list[PageBlock]:
     groups = study_charts.group_cells(summary)
     group = groups[0][0] if len(groups) == 1 else ""
     pictures = SideBySide(tuple(ChartBlock(study_charts.shorten_labels(chart, group), "small") for chart in charts))
-    blocks: list[PageBlock] = [pictures, Paragraph(charts[0].note, "muted")]
+    blocks: list[PageBlock] = [pictures, Paragraph(charts[0].caption, "muted")]
     if shown := study_tables.choose_scalings(summary):
         table = study_tables.make_scaling_table(summary, shown)
         blocks.append(TableBlock(replace(table, title=study_tables.title_scaling(summary, shown))))

@@ -179,6 +179,7 @@ def report_command(
     Prints tables, statistics and comparisons; also writes CSV files and figures into the folder of the study. Runs
     nothing.
     """
+    from joulelab.analysis.cell_metrics import refuse_unreported_quality
     from joulelab.cli.study_report import print_report, write_study_files
     from joulelab.report.study_summary import summarise_study
 
@@ -187,6 +188,7 @@ def report_command(
     with show_progress(f"reading the runs of {study.name}"):
         _fetch_accounting(_list_slots(study, found))
         results, summary = summarise_study(study, found.plan)
+        refuse_unreported_quality(summary)
         files = write_study_files(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else form, interval=interval, files=files)
     sys.stdout.flush()

@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 RESULTS_FILE = "results.csv"
 
 
-def show_study(study: Study, results: Results, summary: StudySummary, *, as_json: bool, figures: bool | None) -> None:
-    """Write the files of a study, and print its table."""
+def show_study(
+    study: Study, results: Results, summary: StudySummary, *, as_json: bool, figures: bool | None, form: str = "text"
+) -> None:
+    """Write the files of a study, and print its table as text or in another format of `print_report`."""
     files = write_study_files(study, results, summary, figures=figures)
     if as_json:
         head = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
         print_json({**head, **describe_summary(summary, results.notes), "slots": results.rows})
+        return
+    if form != "text":
+        print_report(study, results, summary, form=form, interval=False, files=files)
         return
     from joulelab.report.study_tables import lay_out_study
 

@@ -21,6 +21,7 @@ from joulelab.cli.parameters import (
 )
 from joulelab.cli.study_report import show_study
 from joulelab.core.errors import ConfigError
+from joulelab.report.tables import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +74,8 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
     "goals",
     multiple=True,
     metavar="GOAL",
-    help="Find the best cell for this goal: energy, time, edp, ed2p, eds:K, gain-loss, energy@slowdown=5%; repeatable.",
+    help="Find the best cell for this goal: energy, time, edp, ed2p, eds:K, gain-loss, energy@slowdown=5%, "
+    "'energy@accuracy>=0.98'; repeatable.",
 )
 @click.option(
     "--reference", multiple=True, type=KeyValue(), metavar="KNOB=V", help="Compare with this cell: cap=260; repeatable."
@@ -108,6 +110,14 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
 )
 @click.option("--dry-run", is_flag=True, help="Only list all runs in their order.")
 @click.option("--report", "only_report", is_flag=True, help="Only print the results so far.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", *DOCUMENT_FORMATS, "csv")),
+    default="text",
+    show_default=True,
+    help="Format of the printed results.",
+)
 @click.option("--retry", is_flag=True, help="Repeat runs that failed.")
 @click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before a long sweep.")
@@ -239,12 +249,13 @@ def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
         return code
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarise_study(study, plan)
-    show_study(study, results, summary, as_json=given["as_json"], figures=given["figures"])
+    show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form")})
     return report_failures(outcome)
 
 
 def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     """Print the results of a sweep so far, with the goals, scope, reference and work of this command."""
+    from joulelab.analysis.cell_metrics import refuse_unreported_quality
     from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import check_name, make_default_name, open_study
 
@@ -263,7 +274,8 @@ def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     study.data |= {key: value for key, value in chosen.items() if value}
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarise_study(study)
-    show_study(study, results, summary, as_json=given["as_json"], figures=given["figures"])
+    refuse_unreported_quality(summary)
+    show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form")})
     return 0
 
 

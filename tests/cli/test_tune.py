@@ -193,6 +193,7 @@ def test_what_cannot_be_done_is_said_before_anything_runs(bench: CapBench) -> No
     edp = ("--goal", "edp")
     cases = [
         (("--goal", "edpp", "--", "true"), "config", "'edpp'"),
+        (("--goal", "energy@f1>=0.9", "--", "true"), "usage.no-quality", "sweep"),
         ((*edp, "--cap", "50,260", "--", "true"), "refused", "100 to 260 W"),
         ((*edp, "--cap", "200", "--", "true"), "config", "--cap"),
         ((*edp, "--gpu", "7", "--", "true"), "config", "'7'"),

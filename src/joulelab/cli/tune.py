@@ -148,6 +148,8 @@ def _read_request(
     from joulelab.study.tuning.grid import make_grid
 
     goal = Goal.parse(goal_text)
+    if goal.quality:
+        raise UsageError("no-quality", f"tune measures no {goal.quality[0].name}; use joulelab sweep --goal '{goal.text}'")
     with Caps(os.environ) as caps:
         status = caps.status()
     return TuneRequest(words, goal, make_grid(status, choose_gpus(status, os.environ, which), cap), trials)

@@ -149,7 +149,9 @@ def _read_request(
 
     goal = Goal.parse(goal_text)
     if goal.quality:
-        raise UsageError("no-quality", f"tune measures no {goal.quality[0].name}; use joulelab sweep --goal '{goal.text}'")
+        raise UsageError(
+            "no-quality", f"tune measures no {goal.quality[0].name}; use joulelab sweep --goal '{goal.text}'"
+        )
     with Caps(os.environ) as caps:
         status = caps.status()
     return TuneRequest(words, goal, make_grid(status, choose_gpus(status, os.environ, which), cap), trials)

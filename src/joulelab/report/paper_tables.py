@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
 
-Spread = Literal["deviation", "interval"]
+# After ±: the standard deviation between repeats, Student's interval of their mean, or the 95 % interval (k = 2) of all
+# terms, the meters' included, as in all other tables.
+Spread = Literal["deviation", "interval", "expanded"]
 SCHEMA = 1
 ODD = "†"  # after figures with a repeat that does not look like the others
 FIRST = ("phase", "node")  # these label rows before other knobs; their values need no name
@@ -44,6 +46,11 @@ DIGITS = 2  # of the median deviation, and of a figure that is much smaller than
 MOST_DIGITS = 4  # of the largest deviation
 MOST_DECIMALS = 4
 SHORTEST = 20.0  # s below which a time is not printed as h:m:s
+WORDS: dict[Spread, str] = {
+    "deviation": "standard deviation",
+    "interval": "half of Student's 95 % interval of the mean",
+    "expanded": "95 % interval (k = 2)",
+}
 HEADS = {"energy": "Consumption", "power": "Mean power", "time": "Runtime"}
 DAY, HOUR, MINUTE = 86400, 3600, 60
 NUMBER = re.compile(r"[\d.]+( \w+)?")  # such as a cap; labels of numbers are aligned to the right
@@ -228,22 +235,31 @@ def _make_figure_column(
     if figure == "time" and means and min(means) >= SHORTEST:
         return HEADS[figure], tuple(fmt.NOTHING if s is None else format_clock(s.mean) for s in samples)
     factor, unit = _choose_unit(means, UNITS[figure])
-    spreads = [choose_half_width(s, spread) for s in samples if s is not None]
+    spreads = [
+        None if s is None else _find_half_width(c, figure, s, spread) for c, s in zip(cells, samples, strict=True)
+    ]
     decimals = _count_decimals([m / factor for m in means], [s / factor for s in spreads if s is not None])
     texts = []
-    for cell, sample in zip(cells, samples, strict=True):
+    for cell, sample, half in zip(cells, samples, spreads, strict=True):
         if sample is None:
             texts.append(fmt.NOTHING)
             continue
         text = _format_number(sample.mean, factor, decimals)
-        half = choose_half_width(sample, spread)
-        if spread == "interval" and half is not None and abs(sample.mean) < half:
+        if spread != "deviation" and half is not None and abs(sample.mean) < half:
             texts.append(fmt.NOT_RESOLVED)
             continue
         text += "" if half is None else f" ± {_format_half_width(half, factor, decimals)}"
         text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
         texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
     return f"{HEADS[figure]} [{unit}]", tuple(texts)
+
+
+def _find_half_width(cell: CellMetrics, figure: str, sample: RepeatSample, spread: Spread) -> float | None:
+    """Return the number after ± of a figure of a cell, None if it is unknown."""
+    if spread != "expanded":
+        return choose_half_width(sample, spread)
+    q = {"energy": cell.energy, "power": cell.mean_w, "time": cell.time}[figure]
+    return None if q is None else q.expanded
 
 
 def _list_quality_columns(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tuple[str, ...]]]:
@@ -320,7 +336,7 @@ def write_caption(
 ) -> str:
     """Explain ±, the number of repeats, the scope and the meters of a table."""
     single = "; one run where there is no ±" if ns[0] > 1 and any(c.n == 1 for c in cells) else ""
-    what = "standard deviation" if spread == "deviation" else "half of Student's 95 % interval of the mean"
+    what = WORDS[spread]
     many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}"
     once = many == "1"
     parts = [
@@ -331,7 +347,7 @@ def write_caption(
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
         by = f", by {', '.join(meters)}" if meters else ""
-        parts.append(f"Energy{of}{by}{_describe_intervals(cells) if once else _describe_accuracy(samples)}.")
+        parts.append(f"Energy{of}{by}{_describe_meters(cells, samples, spread, is_once=once)}.")
     data = {c.data for c in cells}
     if len(data) > 1:
         parts.append("Rows worked on different data, from which differences may come.")
@@ -367,6 +383,15 @@ def _describe_accuracy(samples: Sequence[RepeatSample]) -> str:
     if len(known) < len(samples):
         return "; the meters' own accuracy is not known, and not in ±"
     return f"; the meters' own {_format_percents(known)} % (k = 2) comes on top of ±"
+
+
+def _describe_meters(
+    cells: Sequence[CellMetrics], samples: Sequence[RepeatSample], spread: Spread, *, is_once: bool
+) -> str:
+    """Describe the accuracy of the meters, and whether it is part of ±."""
+    if spread == "expanded" and all(c.energy is None or c.energy.known for c in cells):
+        return ""
+    return _describe_intervals(cells) if is_once else _describe_accuracy(samples)
 
 
 def _describe_intervals(cells: Sequence[CellMetrics]) -> str:

@@ -207,7 +207,7 @@ def _show_scaling(summary: StudySummary) -> list[PageBlock]:
 def _show_paper_tables(summary: StudySummary, scope: str | None) -> list[PageBlock]:
     """Show the tables for papers, and how the cells compare with the reference."""
     blocks: list[PageBlock] = []
-    for paper in list_paper_tables(summary, scope=scope):
+    for paper in list_paper_tables(summary, spread="expanded", scope=scope):
         blocks += [TableBlock(make_paper_table(paper)), Paragraph(paper.caption, "muted")]
     pairs = [TableBlock(table) for table in list_pair_tables(summary)]
     if pairs:

@@ -171,7 +171,7 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
     for kind in dict.fromkeys(kind for r in rows for kind in r.per_work):
         column = _fill_scaled(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_mark_estimates(column, estimates))
-    columns += _list_quality_columns(rows, summary.goals)
+    columns += list_quality_columns(rows, summary.goals)
     if any(r.gpu_load is not None for r in rows):
         columns.append((LOAD_COLUMN, tuple(r.gpu_load for r in rows)))
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
@@ -192,7 +192,7 @@ def _format_idle_shares(rows: Sequence[CellMetrics]) -> set[str]:
     return {format_cell(r.idle_energy_share, IDLE_COLUMN) for r in rows}
 
 
-def _list_quality_columns(rows: Sequence[CellMetrics], goals: Sequence[Goal]) -> list[FilledColumn]:
+def list_quality_columns(rows: Sequence[CellMetrics], goals: Sequence[Goal]) -> list[FilledColumn]:
     """Return the quality that the workloads reported, marked if it misses a goal, and their data where it differs."""
     columns: list[FilledColumn] = []
     for name in dict.fromkeys(name for r in rows for name in r.quality):

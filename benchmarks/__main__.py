@@ -18,6 +18,7 @@ SHORT = {
     "pdus": ["--seconds", "10"],
     "wall": ["--virtual", "--seeds", "20"],
     "constants": [],
+    "calibrate_twins": [],
     "tune": [],
     "report": ["--epochs", "10"],
     "callbacks": ["--steps", "60", "--repeats", "10", "--seconds", "15"],

@@ -138,9 +138,9 @@ def test_a_training_ends_at_its_target_or_when_it_no_longer_improves(
 
 
 def test_loading_processes_start_as_in_the_papers():
-    for name in ("vgg19bn-xray", "vgg19bn-notebook"):
+    for name in ("vgg19bn-xray", "vgg19bn-notebook", "resnet152-cifar10"):
         assert find_workload(name).PARAMETERS["worker_starts"][0] == "each-epoch"
-    assert find_workload("resnet152-cifar10").PARAMETERS["worker_starts"][0] == "once"
+    assert find_workload("xception-birds").PARAMETERS["worker_starts"][0] == "once"
 
 
 def test_a_model_to_load_has_to_be_there(tmp_path):

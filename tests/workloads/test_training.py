@@ -26,7 +26,8 @@ pytestmark = pytest.mark.system
 CPU = torch.device("cpu")
 ONE = Ranks(0, 0, 1, CPU)
 TINY = {
-    "data": "synthetic-memory", "depths": "1,1", "width": "4", "batch": "16", "epochs": "2", "rate": "0.05",
+    "data": "synthetic-memory", "depths": "1,1", "width": "4", "batch": "16", "test_batch": "16", "epochs": "2",
+    "rate": "0.05", "worker_starts": "once",
     "train_samples": "128", "test_samples": "40", "workers": "0", "threads": "1", "warmup_steps": "1",
 }  # fmt: skip
 
@@ -75,7 +76,7 @@ class TestFeed:
     def feed(self, rank: int, count: int, *, samples: int = 23, batch: int = 8, **more: object) -> Feed:
         numbers = torch.arange(samples)
         data = Data(numbers, None, numbers, Source("numbers", real=False, samples=samples))
-        task = replace(workload.task(given()), data=data, batch=batch, **more)
+        task = replace(workload.task(given()), **{"data": data, "batch": batch, "test_batch": 0, **more})
         return Feed(task, given(), Ranks(rank, rank, count, CPU))
 
     @pytest.mark.parametrize("count", [1, 2, 4])
@@ -92,6 +93,11 @@ class TestFeed:
         assert all(batch is not None for batches in rounds for batch, _ in batches)
         assert {len(batches) for batches in rounds} == {3}
         assert sorted(n for batches in rounds for b, counts in batches if counts for n in b.tolist()) == [*range(9)]
+
+    def test_a_validation_has_batches_of_its_own_on_each_rank(self):
+        feed = self.feed(1, 2, test_batch=5)
+        assert [len(batch) for batch, _ in feed.iterate_part("test")] == [5, 5, 1]
+        assert [len(batch) for batch in feed.iterate_epoch(1)] == [4, 4, 4]
 
     def test_what_is_not_there_has_no_rounds(self):
         assert list(self.feed(0, 1).iterate_part("valid")) == []

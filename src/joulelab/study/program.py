@@ -14,10 +14,12 @@ from joulelab.run.workload_registry import find_workload, list_workloads
 
 Each = Literal["run", "epoch"]
 Number = float | str  # a text names one of the workload's parameters, or one of a program's amounts
-NAMING = ("seconds", "samples", "copies", "batch")  # keys of a stage that may do so
+NAMING = ("seconds", "samples", "copies", "batch", "device_batch")  # keys of a stage that may do so
 LOADERS = "loaders"  # the part of a stage in which loading processes start; its samples are the number of starts
 # Words of parameters that switch a stage on or off.
-FLAGS: Mapping[str, float] = {"true": 1.0, "false": 0.0, "each-epoch": 1.0, "once": 0.0}
+FLAGS: Mapping[str, float] = {
+    "true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "each-epoch": 1.0, "once": 0.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class ProgramStage:
 
     `name` is the phase that it marks; `part` tells stretches of one phase apart. `when` names a parameter that has to
     be above 0 (`"host_memory"`), or not (`"!host_memory"`). It handles `samples` as often as `copies` says, in steps of
-    `batch` of all devices together, or lasts for `seconds`.
+    `batch` samples of all devices together or of `device_batch` samples of each, or lasts for `seconds`.
     """
 
     name: str
@@ -37,6 +39,7 @@ class ProgramStage:
     samples: Number = 0.0
     copies: Number = 1.0
     batch: Number = 0.0
+    device_batch: Number = 0.0
 
     def list_given(self) -> dict[str, Number]:
         """Return the keys with another value than the default, without those that name it."""

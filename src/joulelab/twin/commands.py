@@ -115,7 +115,8 @@ def describe_node(name: str, found: Description) -> dict[str, Any]:
     """Return all of a node as plain data."""
     told = {
         "node": name, "title": found.title, "calibrated": found.calibrated, "chosen": found.chosen,
-        "sources": found.sources,        "parameters": list_parameters(found), "workloads": found.workloads, "meters": found.meters,
+        "sources": found.sources, "parameters": list_parameters(found), "workloads": found.workloads,
+        "meters": found.meters,
     }  # fmt: skip
     import msgspec
 

@@ -32,8 +32,9 @@ class Stage:
     those where a parameter is above 0 (`"host_memory"`), or is not (`"!host_memory"`). Times in s, rates in samples/s
     of one device (GPU, or all CPUs), saturated and without a cap. `busy` is the share of time that kernels run on the
     GPUs in use, `intensity` how much of the chip they occupy with large batches, `half_batch` the samples of a step on
-    each GPU with which it is half of that. `cpu` and `memory` are loads from 0 to 1. `flutter` is the relative standard
-    deviation of dynamic power around its mean, each `flutter_s` (s) anew.
+    each GPU with which it is half of that. A step has `batch` samples of all devices, or `device_batch` of each. `cpu`
+    and `memory` are loads from 0 to 1. `flutter` is the relative standard deviation of dynamic power around its mean,
+    each `flutter_s` (s) anew.
     """
 
     name: str = ""
@@ -47,6 +48,7 @@ class Stage:
     host_rate: float = 0.0
     rate: float = 0.0
     batch: Number = 0.0
+    device_batch: Number = 0.0
     step_s: float = 0.0
     busy: float = 0.0
     intensity: float = 0.0
@@ -132,7 +134,8 @@ def list_steps(node: Node, model: WorkloadModel, ask: RunRequest) -> list[Step]:
 def make_step(node: Node, stage: Stage, ask: RunRequest) -> Step:
     """Return what a stage whose numbers are known comes to."""
     samples = float(stage.samples) * float(stage.copies)
-    count, batch = max(len(ask.gpus), 1), float(stage.batch)
+    count = max(len(ask.gpus), 1)
+    batch = float(stage.batch) or float(stage.device_batch) * count
     each = batch / count
     occupied = stage.intensity * (each / (each + stage.half_batch) if each and stage.half_batch else 1.0)
     seconds = float(stage.seconds)
@@ -170,8 +173,8 @@ def _is_active(stage: Stage, known: Mapping[str, float]) -> bool:
 
 
 def _resolve_stage(stage: Stage, known: Mapping[str, float]) -> Stage:
-    seconds, samples, copies, batch = (_read_number(getattr(stage, key), known, stage.name) for key in NAMING)
-    return replace(stage, seconds=seconds, samples=samples, copies=copies, batch=batch)
+    numbers: dict[str, Any] = {key: _read_number(getattr(stage, key), known, stage.name) for key in NAMING}
+    return replace(stage, **numbers)
 
 
 def _read_number(value: Number, known: Mapping[str, Any], where: str) -> float:

@@ -53,8 +53,9 @@ PRESETS = {
         "file_pixels": "112", "warmup_steps": "1", "max_steps": "6", "max_seconds": "15",
     },
 }  # fmt: skip
-# Its batch is that of each rank: batch_per_rank.
-PROGRAM = describe_training("images", batch=0.0, valid=("held_out", "classes"), predict=("held_out", "classes"))
+PROGRAM = describe_training(
+    "images", device_batch="batch_per_rank", valid=("held_out", "classes"), predict=("held_out", "classes")
+)
 NOTES = (
     "The paper assumes an accuracy of 98 % after five epochs; the fact paper_accuracy stands beside what is reached.",
     "Its pilots trained until that accuracy: target=0.98 patience=5 epochs=100 finds how many epochs that takes.",

@@ -56,7 +56,8 @@ def run_plan(
     study = join_study(folder.absolute(), name, plan, seed)
     cells = {cell.key: cell for cell in plan.cells}
     with closing(TwinExecutor(os.environ)) as executor, StopRequest() as stop:
-        driver = Driver(study, cells, plan.repeats, executor, tell or _ignore, warmup=plan.warmup, retry=True)
+        more: Any = {"warmup": plan.warmup, "retry": True, "target": plan.target}
+        driver = Driver(study, cells, plan.repeats, executor, tell or _ignore, **more)
         outcome = driver.run(stop)
     if outcome.error is not None:
         raise outcome.error

@@ -236,7 +236,7 @@ def run_slot(folder: Path) -> dict[str, Any]:
     study, cell = open_study(folder.parents[2]), read_cell(folder.parent)
     node = _find_node(study, cell)
     began = monotonic_ns()
-    described, settings = read_description(node), study.settings_of(cell.workload.name)
+    described, settings = read_description(node), study.get_settings(cell.workload.name)
     meters = choose_meters(described.meters, settings)
     accounted = find_accounting(meters)
     job = {"job": make_job_number(study.name, cell.key, folder.name)} if accounted else {}

@@ -26,6 +26,7 @@ class Feed:
     def __init__(self, task: Task, given: Mapping[str, str], ranks: Ranks) -> None:
         self._task, self._ranks, self._seed = task, ranks, int(given["seed"])
         self._batch, self._workers = ranks.share_batch(task.batch), int(given["workers"])
+        self._test_batch = task.test_batch or self._batch
         self._keeps_workers = given["worker_starts"] == "once"
         self._kept: dict[str, DataLoader[Any]] = {}
         self.starts = 0
@@ -68,7 +69,8 @@ class Feed:
         again = None
         if self._task.sharded and not mine:
             again = to_device(self.draw_first(), self._ranks.device)
-        loader = self._kept.get(part) or self._make_loader(Subset(whole, mine) if count > 1 else whole, self._workers)
+        share = Subset(whole, mine) if count > 1 else whole
+        loader = self._kept.get(part) or self._make_loader(share, self._workers, batch_size=self._test_batch)
         for _ in range(times):
             given = 0
             self._count_start(part, loader)
@@ -77,7 +79,7 @@ class Feed:
                 here = to_device(batch, self._ranks.device)
                 again = here if self._task.sharded else None
                 yield here, True
-            for _ in range(given, -(-most // self._batch)):
+            for _ in range(given, -(-most // self._test_batch)):
                 yield again, False
 
     def _count_start(self, name: str, loader: DataLoader[Any]) -> None:
@@ -91,9 +93,9 @@ class Feed:
         """Return a loader that reads ahead in processes of its own, if there are any."""
         if workers:
             more |= {"persistent_workers": self._keeps_workers, "prefetch_factor": self._task.prefetch or 2}
+        more.setdefault("batch_size", self._batch)
         return DataLoader(
             data,
-            batch_size=self._batch,
             num_workers=workers,
             collate_fn=self._task.collate,
             pin_memory=self._ranks.device.type == "cuda",

@@ -25,7 +25,8 @@ class Task:
     """Hold what one training consists of.
 
     `model` builds it, on the meta device too, where FLOP are counted by `example`, a batch of one sample. `optimizer`
-    takes the model and the number of steps; its schedule goes on with each step. `batch` is that of all ranks together.
+    takes the model and the number of steps; its schedule goes on with each step. `batch` is that of all ranks together,
+    `test_batch` that of each rank in validation and prediction (0: its share of `batch`).
     `amounts` is the work in a batch. `forward` gives outputs, `score` sums over a batch of them, `quality` figures from
     the sums of all batches; the first figure is the one that `target` and `patience` look at. `rows` makes of outputs
     what is written to a file of predictions, a row for each sample with a value for each of `columns`.
@@ -45,6 +46,7 @@ class Task:
     quality: Callable[[Mapping[str, float]], Mapping[str, float]]
     batch: int
     epochs: int
+    test_batch: int = 0
     forward: Callable[[torch.nn.Module, Batch], Any] = forward_inputs
     rows: Callable[[Any, Batch], torch.Tensor] | None = None
     columns: tuple[str, ...] = ()

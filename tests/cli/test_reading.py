@@ -98,6 +98,7 @@ def test_show_reads_a_run_by_its_path(call: Call, runs: Path, tmp_path: Path) ->
     run = make_run(runs)
     moved = run.rename(tmp_path / "elsewhere")
     assert run.name in call("show", moved).output
+    assert r"\toprule" in call("show", moved, "--format", "latex").stdout
 
 
 @pytest.mark.system  # pure, and slow

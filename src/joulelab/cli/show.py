@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from joulelab.cli.output import measure_terminal, print_blocks, print_json, show_progress
 from joulelab.cli.parameters import format_examples, json_option, name_run, runs_option
+from joulelab.report.tables import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @click.command(
-    "show", epilog=format_examples("joulelab show", "joulelab show baseline --phases", "joulelab show last --json")
+    "show",
+    epilog=format_examples(
+        "joulelab show", "joulelab show baseline --phases", "joulelab show last --json", "joulelab show --format latex"
+    ),
 )
 @click.argument("run", default="last")
 @click.option("--phases", is_flag=True, help="Show all phases, with the energy of each kind of device.")
@@ -26,9 +30,17 @@ if TYPE_CHECKING:
     show_default=True,
     help="Show whole devices (main), or their parts too (all).",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", *DOCUMENT_FORMATS)),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 @json_option
 @runs_option
-def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, runs: Path) -> None:
+def command(run: str, phases: bool, budget: bool, scopes: str, form: str, as_json: bool, runs: Path) -> None:
     """Show the energy of a run, finished or still running.
 
     RUN is an id or its beginning, a name, a path, or `last`.
@@ -44,15 +56,10 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
 
         print_json(describe_result(result) | {"folder": str(path)})
         return
-    from joulelab.report.run_tables import lay_out_run
+    from joulelab.report.run_tables import lay_out_run, write_run_document
 
-    blocks = lay_out_run(
-        result,
-        path,
-        width=measure_terminal(),
-        every_scope=scopes == "all",
-        every_phase=phases,
-        budget=budget,
-        handle=name_run(path),
-    )
-    print_blocks(blocks)
+    wanted: dict[str, Any] = {"every_scope": scopes == "all", "every_phase": phases, "budget": budget}
+    if form != "text":
+        click.echo(write_run_document(result, form, **wanted), nl=False)
+        return
+    print_blocks(lay_out_run(result, path, width=measure_terminal(), handle=name_run(path), **wanted))

@@ -23,6 +23,7 @@ from joulelab.report.run_rows import (
     list_phase_rows,
 )
 from joulelab.report.tables import (
+    DOCUMENT_FORMATS,
     HARD_BLANK,
     Column,
     MarkedCell,
@@ -82,6 +83,7 @@ RATED_ADVICE = "set rated_w = WATTS below [node] of joulelab.toml"
 MOST_SCOPES = 4  # whose rated power is unknown
 J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh too
 MEASUREMENT_WIDTH = 80
+INTERVAL_NOTE = "Intervals are expanded uncertainties (k = 2)"
 TOO_FEW = "too few readings for an interval"
 NO_POWER_METER = "no power meter (`joulelab meters` lists what is missing)"
 MOVED = (
@@ -140,6 +142,39 @@ def _lay_out_energies(result: Result, width: int, *, every: bool, budget: bool) 
     if agreement := list_agreement_rows(result, every=every):
         blocks += [BLANK_LINE, make_agreement_table(agreement)]
     return [*blocks, BLANK_LINE, make_budget_table(rows, width)] if budget else blocks
+
+
+def write_run_document(
+    result: Result,
+    form: str,
+    *,
+    every_scope: bool = False,
+    every_phase: bool = False,
+    budget: bool = False,
+) -> str:
+    """Return the energies, phases, facts and checks of a run in a format of DOCUMENT_FORMATS."""
+    document = DOCUMENT_FORMATS[form]
+    name = f"{result.run} ({result.name})" if result.name else result.run
+    head = f"{write_headline(result)}. {shlex.join(result.command)}: {name_ending(result)}."
+    simulated = f" ({fmt.name_twins([result.twin])})" if result.twin else ""
+    parts: list[Table | str] = [document.escape_text(head)]
+    if result.scopes:
+        rows = list_energy_rows(result, every=every_scope)
+        meters = [f"{scopes} {text}" for scopes, text in list_meter_facts(result, every=every_scope)]
+        notes = (INTERVAL_NOTE, f"{'; '.join(meters)}.")
+        parts.append(replace(make_energy_table(rows), title=f"Energy and power of {name}{simulated}", notes=notes))
+        if agreement := list_agreement_rows(result, every=every_scope):
+            parts.append(replace(make_agreement_table(agreement), title=f"Meters of {name} compared"))
+        parts += [replace(make_budget_table(rows), title=f"Uncertainty of {name}")] if budget else []
+    if result.phases:
+        phases = make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)
+        parts.append(replace(phases, title=f"Phases of {name}{simulated}", notes=(INTERVAL_NOTE,)))
+    facts = list_workload_facts(result) + list_work_facts(result) + list_cap_facts(result)
+    facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
+    checks = [(label, text.replace("\n-> ", ". Next: ")) for label, text in list_check_facts(result)]
+    if lines := [f"{label}: {text}" for label, text in facts + checks]:
+        parts.append(document.write_list(lines))
+    return document.write_document(parts)
 
 
 def write_headline(result: Result) -> str:
@@ -402,7 +437,8 @@ def list_load_facts(result: Result) -> list[tuple[str, str]]:
     if peak:
         own.append(f"{fmt.format_bytes(peak)} of memory")
     if "host.busy.mean" in load:
-        machine.append(f"CPUs {load['host.busy.mean']:.0%} busy (peak {load['host.busy.max']:.0%})")
+        mean, most = (format_load(load[f"host.busy.{name}"]) for name in ("mean", "max"))
+        machine.append(f"CPUs {mean} % busy (peak {most} %)")
     for title, key, way in MOVED:
         if load.get(f"host.{key}", 0.0) >= WORTH_SHOWING_B:
             machine.append(f"{title} {fmt.format_bytes(load[f'host.{key}'])} {way}")

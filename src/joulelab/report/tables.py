@@ -420,7 +420,8 @@ def write_latex(table: Table) -> str:
     heads = " & ".join(escape_latex(_join_lines(c.heading)) for c in table.columns)
     lines = [r"\toprule", rf"{heads} \\", r"\midrule"]
     for k, (row, cells) in enumerate(zip(table.rows, texts, strict=True), start=1):
-        lines.append(rf"{' & '.join(escape_latex(_join_lines(text)) for text in cells)} \\")
+        indent = r"\quad " * row.depth
+        lines.append(rf"{indent}{' & '.join(escape_latex(_join_lines(text)) for text in cells)} \\")
         lines += [r"\midrule"] if row.has_rule_below and k < len(table.rows) else []
     places = "".join("l" if c.align == "left" or k < table.label_count else "r" for k, c in enumerate(table.columns))
     tabular = [rf"\begin{{tabular}}{{{places}}}", *lines, r"\bottomrule", r"\end{tabular}"]

@@ -152,7 +152,7 @@ class CurveChart:
     """Hold curves with common axes; `ticks` are names instead of numbers, `level` is a reference line.
 
     `has_one_front`: one Pareto front for all curves, otherwise one for each. `bars` explains the error bars: pages
-    print it once for all charts, prints below each.
+    print it once for all charts, prints below each. `goal` is the goal of the best points if it has limits.
     """
 
     name: str
@@ -166,6 +166,7 @@ class CurveChart:
     level: float | None = None
     has_one_front: bool = True
     bars: str = ""
+    goal: str = ""
 
     @property
     def caption(self) -> str:
@@ -191,6 +192,7 @@ class CurveChart:
     def list_marks(self) -> dict[str, str]:
         """Return the marks that occur (best, tied, reference), each with its name in the legend."""
         names = FRONT_MARK_NAMES if self.is_pareto else MARK_NAMES
+        names = {**names, "best": f"best for {self.goal}"} if self.goal else names
         occurring = {
             "best": any(curve.best is not None for curve in self.curves),
             "tied": any(curve.tied for curve in self.curves),

@@ -134,6 +134,7 @@ def _make_metric_chart(summary: StudySummary, metric: ChartedMetric) -> CurveCha
         is_joined=all(line.axis is not None for line in summary.lines),
         level=0.0 if unit == "%" else None,
         bars=_word_bars(summary, curves, metric),
+        goal="" if (goal := _choose_goal(summary, metric.goal)) == metric.goal else goal.text,
     )
 
 
@@ -143,7 +144,9 @@ def _make_metric_curve(
     points = [(c.key, q) for c in summary.of_line(line) if (q := metric.find(c)) is not None]
     keys, quantities = [key for key, _ in points], [q for _, q in points]
     reference = summary.cell(line.reference) if line.reference else None
-    best = choose_best(metric.goal, line.key, summary.choosable(line), reference.compared if reference else None)
+    goal, qualities = _choose_goal(summary, metric.goal), {c.key: c.quality for c in summary.of_line(line)}
+    against = reference.compared if reference else None
+    best = choose_best(goal, line.key, summary.choosable(line), against, qualities)
     whole = 1.0
     if metric.find_whole is not None and reference is not None:
         whole = (metric.find_whole(reference) or ONE).value
@@ -156,6 +159,12 @@ def _make_metric_curve(
         tied=tuple(keys.index(key) for key in best.tied if key in keys) if best else (),
         reference=keys.index(line.reference) if line.reference in keys else None,
     )
+
+
+def _choose_goal(summary: StudySummary, plain: Goal) -> Goal:
+    """Return the goal that chooses the best points of a metric; with limits if the study has it only with limits."""
+    alike = [goal for goal in summary.goals if (goal.name, goal.k) == (plain.name, plain.k)]
+    return alike[0] if alike and plain not in alike else plain
 
 
 def _is_compared(summary: StudySummary) -> bool:

@@ -160,7 +160,7 @@ def reports(ground: Ground, copies: Copies, count: int) -> None:
     side = round(count**0.5)
     study = make_plan(ground.folder, "done", side)
     rng = np.random.default_rng(0)
-    made = dict(study.cells())
+    made = dict(study.read_cells())
     for number, key in enumerate(made):
         for repeat in (1, 2, 3):
             finish(study, copies, key, repeat, run_name(3 * number + repeat), rng)
@@ -173,7 +173,7 @@ def reports(ground: Ground, copies: Copies, count: int) -> None:
 
 def finish(study: Study, copies: Copies, key: str, repeat: int, name: str, rng: np.random.Generator) -> None:
     """Fill a slot as if it had been run, with an energy and a time of its own."""
-    slot = study.slot(key, repeat)
+    slot = study.get_slot_folder(key, repeat)
     slot.mkdir()
     run = copies.make(slot, name, results=False)
     factor, longer = np.exp(SPREAD * rng.standard_normal(2))

@@ -167,7 +167,7 @@ def test_such_a_run_is_compared_with_nothing(run: Path, runs: Path) -> None:
     truncate(run / POWER)
     told = compare_runs(whole, load_result(run))
     assert told.find_figure("energy") is None
-    assert make_trial(load_result(run)).energy() is None  # a slot of a study
+    assert make_trial(load_result(run)).get_energy() is None  # a slot of a study
 
 
 def test_samples_that_are_left_out_of_a_query_are_named(call: Call, run: Path) -> None:

@@ -69,9 +69,9 @@ def place(request, places):
 def records(study):
     """Return what is left of each slot, without what differs from one call to the next."""
     found = {}
-    for key in sorted(study.cells()):
+    for key in sorted(study.read_cells()):
         for repeat in (1, 2):
-            slot = study.slot(key, repeat)
+            slot = study.get_slot_folder(key, repeat)
             files = {re.sub(r"\d{8}-\d{6}[^/]*", "RUN", str(file.relative_to(slot))) for file in slot.rglob("*")}
             files = {re.sub("RUN/[^/]+", "RUN/HOST", file) if "." not in file.split("/")[1] else file
                      for file in files if "/" in file} | {file for file in files if "/" not in file}  # fmt: skip
@@ -98,7 +98,7 @@ def test_all_give_the_same_records(places):
         outcome, news = drive(study, place.executor(study), 2)
         assert (outcome.done, outcome.failed, outcome.error) == (2, 2, None), news
         # Cells of different node types have different keys.
-        keys = sorted(study.cells(), key=lambda key: study.cells()[key].shown)
+        keys = sorted(study.read_cells(), key=lambda key: study.read_cells()[key].label)
         seen = records(study)
         found[name] = [seen[key, repeat] for key in keys for repeat in ("r01", "r02")]
         assert [record["state"] for record in found[name]] == [State.DONE] * 2 + [State.FAILED] * 2
@@ -108,8 +108,8 @@ def test_all_give_the_same_records(places):
 
 def test_cancelled_slots_end_and_are_not_done(place):
     study = place.study("cancelled", "sleep", "100")
-    (key,) = study.cells()
-    slot = study.slot(key, 1)
+    (key,) = study.read_cells()
+    slot = study.get_slot_folder(key, 1)
     executor = place.executor(study)
     assert executor.at_once >= 1
     executor.submit(slot)
@@ -130,8 +130,8 @@ def test_cancelled_slots_end_and_are_not_done(place):
 def test_slots_go_on_when_an_executor_is_closed(place):
     go = place.folder / f"{place.name}-{place.made}.go"
     study = place.study("closed", "sh", "-c", f"until test -e {go}; do sleep 0.1; done")
-    (key,) = study.cells()
-    slot = study.slot(key, 1)
+    (key,) = study.read_cells()
+    slot = study.get_slot_folder(key, 1)
     executor = place.executor(study)
     executor.submit(slot)
     until(lambda: executor.poll(0.1) == [] and list(slot.glob("*/*/events.run.jsonl")), "it runs", most_s=0)

@@ -97,12 +97,12 @@ def copied(run: Path, hours_ago: float, end: dict[str, Any] | None = None, **met
 def fill_study(studies: Path) -> None:
     """Make a study of three cells: one done, one failed, one to come; and one that is damaged."""
     study = make_study(studies / "sweep", "true", "{n}", knobs={"n": "1,2,3"})
-    keys = list(study.cells())
-    slot = place(study.slot(keys[0], 1), {"ticks": 1}, END)
+    keys = list(study.read_cells())
+    slot = place(study.get_slot_folder(keys[0], 1), {"ticks": 1}, END)
     (old,) = (path for path in slot.iterdir() if (path / "run.json").exists())
     shutil.rmtree(old)
     make_run(slot, seconds=1.0, gpus=1, cpus=0, started=started(5), name="in a study")
-    place(study.slot(keys[1], 1), {"ticks": 1}, END | {"exit_code": 3})
+    place(study.get_slot_folder(keys[1], 1), {"ticks": 1}, END | {"exit_code": 3})
     torn = studies / "torn"
     torn.mkdir()
     (torn / "study.json").write_text("[]")

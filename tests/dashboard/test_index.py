@@ -319,7 +319,7 @@ def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, caplog: pytest.
 
 def test_a_slot_that_is_made_anew_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(tmp_path / "sweep", "true", "{n}", knobs={"n": "1,2"})
-    slot = study.slot(next(iter(study.cells())), 1)
+    slot = study.get_slot_folder(next(iter(study.read_cells())), 1)
     place(slot, {"ticks": 1}, END)
     looks: list[Path] = []
     look = studies_module.look

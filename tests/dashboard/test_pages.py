@@ -200,8 +200,8 @@ def test_runs_of_one_id_are_told_apart(tmp_path: Path) -> None:
     studies = tmp_path / "studies"
     study = make_study(studies / "s", "true", "{n}", knobs={"n": "1,2"})
     made = make_run(tmp_path / "runs", seconds=1.0, gpus=1, cpus=0)
-    for key in study.cells():
-        slot = place(study.slot(key, 1), {"ticks": 1}, END)
+    for key in study.read_cells():
+        slot = place(study.get_slot_folder(key, 1), {"ticks": 1}, END)
         for old in slot.glob("2*"):
             shutil.rmtree(old)
         shutil.copytree(made, slot / made.name)

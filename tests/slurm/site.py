@@ -55,4 +55,4 @@ def executor(folder: Path, site: Site, n: str = "1,2,3,4", **more):
     study = make_study(folder, "true", "{n}", knobs={"n": n})
     nodes = {"local": NodeType("local", "slurm", options=more)}
     opened = SlurmExecutor(site.jobs(), nodes, study.folder, now=site.now)
-    return opened, [study.slot(key, 1) for key in sorted(study.cells())]
+    return opened, [study.get_slot_folder(key, 1) for key in sorted(study.read_cells())]

@@ -85,7 +85,7 @@ def drive(study: Study, executor: Any, repeats: int, **options: Any) -> tuple[Ou
     """Drive a study by an executor."""
     news: list[SlotEvent] = []
     with StopRequest() as stop:
-        outcome = Driver(study, study.cells(), repeats, executor, news.append, **options).run(stop)
+        outcome = Driver(study, study.read_cells(), repeats, executor, news.append, **options).run(stop)
     executor.close()
     return outcome, news
 

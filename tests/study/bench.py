@@ -49,7 +49,7 @@ def make_study(folder: Path, *command: str, knobs: Mapping[str, str] | None = No
 
 def only_cell(study: Study) -> str:
     """Return the key of a study's only cell."""
-    (key,) = study.cells()
+    (key,) = study.read_cells()
     return key
 
 

@@ -55,7 +55,7 @@ class Scripted:
 def drive(folder: Path, act: Callable[[Path], SlotEnd], **options: Any) -> tuple[Driver, Scripted, list[SlotEvent]]:
     study = make_study(folder, "true", "{n}", knobs={"n": options.pop("knobs", "1:8:1")})
     executor, news = Scripted(act), list[SlotEvent]()
-    driver = Driver(study, study.cells(), options.pop("repeats", 1), executor, news.append, **options)
+    driver = Driver(study, study.read_cells(), options.pop("repeats", 1), executor, news.append, **options)
     with StopRequest() as stop:
         driver.run(stop)
     return driver, executor, news

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def ran(study: Study, key: str, number: int, took_s: float | None, energy_j: float | None = None) -> None:
     end = {"outcome": "exit", "exit_code": 0, "start_ns": 1, "end_ns": 2}
-    slot = place(study.slot(key, number), {"ticks": 1}, end)
+    slot = place(study.get_slot_folder(key, number), {"ticks": 1}, end)
     write_json_atomic(slot / "slot.json", {"took_s": took_s})
     if energy_j is not None:
         energies = {"measured": Quantity(energy_j), "gpu": Quantity(1.0)}
@@ -27,7 +27,7 @@ def ran(study: Study, key: str, number: int, took_s: float | None, energy_j: flo
 
 def test_a_cell_takes_what_it_took(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", "sleep", "{n}", knobs={"n": "1,2,3"})
-    cells = study.cells()
+    cells = study.read_cells()
     one, two, three = cells
     ran(study, one, 1, 10.0, 100.0)
     ran(study, one, 2, 20.0, 300.0)
@@ -43,27 +43,27 @@ def test_a_cell_takes_what_it_took(tmp_path: Path) -> None:
 
 def test_slots_that_did_not_end_well_tell_nothing(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", "true")
-    (key,) = study.cells()
-    place(study.slot(key, 1), {"ticks": 1}, {"outcome": "exit", "exit_code": 1, "start_ns": 1, "end_ns": 2})
-    write_json_atomic(study.slot(key, 1) / "slot.json", {"took_s": 2.0})
-    assert CostForecast(study, study.cells()).of(key) == SlotCost()
+    (key,) = study.read_cells()
+    place(study.get_slot_folder(key, 1), {"ticks": 1}, {"outcome": "exit", "exit_code": 1, "start_ns": 1, "end_ns": 2})
+    write_json_atomic(study.get_slot_folder(key, 1) / "slot.json", {"took_s": 2.0})
+    assert CostForecast(study, study.read_cells()).of(key) == SlotCost()
 
 
 def test_the_same_cell_of_another_study_tells_too(tmp_path: Path) -> None:
     before = make_study(tmp_path / "before", "sleep", "{n}", knobs={"n": "1"})
-    (key,) = before.cells()
+    (key,) = before.read_cells()
     ran(before, key, 1, 7.0, 70.0)
     study = make_study(tmp_path / "now", "sleep", "{n}", knobs={"n": "1,2"})
-    assert CostForecast(study, study.cells()).of(key) == SlotCost(7.0, 70.0)
+    assert CostForecast(study, study.read_cells()).of(key) == SlotCost(7.0, 70.0)
 
 
 @pytest.mark.parametrize("kept", [None, "no number"])
 def test_where_nothing_is_known_nothing_is_told(tmp_path: Path, kept: object) -> None:
     study = make_study(tmp_path / "s", "true")
-    cells = study.cells()
+    cells = study.read_cells()
     (key,) = cells
     ran(study, key, 1, kept)  # type: ignore[arg-type]
     total = CostForecast(study, cells).sum([key, key])
     assert (total.time_s, total.unknown) == (0.0, 2)
-    (study.slot(key, 1) / "slot.json").unlink()
+    (study.get_slot_folder(key, 1) / "slot.json").unlink()
     assert CostForecast(study, cells).of(key) == SlotCost()

@@ -342,9 +342,9 @@ def test_a_configuration_lies_beside_the_file(tmp_path: Path) -> None:
 def test_the_plan_of_a_file_makes_a_study(whole: StudyFile, tmp_path: Path) -> None:
     made = join_study(tmp_path / "studies" / "x", whole.name, whole.plan, whole.seed)
     made.add_cells(whole.plan.cells)
-    assert set(made.cells()) == {cell.key for cell in whole.plan.cells}
+    assert set(made.read_cells()) == {cell.key for cell in whole.plan.cells}
     assert made.nodes == dict(whole.plan.nodes)
-    assert made.settings_of("train").timeout_s == 7200.0
+    assert made.get_settings("train").timeout_s == 7200.0
 
 
 def test_ten_thousand_cells_are_made_while_one_waits(tmp_path: Path) -> None:

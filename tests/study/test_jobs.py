@@ -45,7 +45,7 @@ def study(tmp_path: Path) -> Study:
 
 @pytest.fixture
 def slot(study: Study) -> Path:
-    return study.slot(only_cell(study), 1)
+    return study.get_slot_folder(only_cell(study), 1)
 
 
 @pytest.mark.parametrize(("answer", "state"), [(None, State.LIVE), (False, State.LIVE), (True, State.STALE)])
@@ -261,7 +261,7 @@ def test_who_runs_a_slot_elsewhere_is_said_and_what_to_do(tmp_path: Path) -> Non
     study, cells = of_two_types(tmp_path / "s", 1)
     study.add_cells(cells.values())
     key = next(iter(cells))
-    place(study.slot(key, 1), {**ELSEWHERE, "task": "5_1", "utc_ns": 0})
+    place(study.get_slot_folder(key, 1), {**ELSEWHERE, "task": "5_1", "utc_ns": 0})
     news: list[SlotEvent] = []
 
     class Ends(Cluster):
@@ -320,9 +320,9 @@ def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     rests = [study.folder / ".study.json.7-ab.tmp", study.folder / "cells" / key / ".cell.json.7-ab.tmp"]
     for rest in rests:
         rest.write_text("{")
-    study.tidy()
+    study.remove_leftovers()
     assert not any(rest.exists() for rest in rests)
-    assert study.cells().keys() == cells.keys()
+    assert study.read_cells().keys() == cells.keys()
 
 
 def test_what_a_slot_was_about_to_write_is_removed_once_it_has_gone(study: Study, slot: Path) -> None:

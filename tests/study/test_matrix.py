@@ -131,7 +131,8 @@ def test_a_knob_may_depend_on_one_that_depends_on_another() -> None:
         Knob("b", second.values, Condition(knobs={"a": frozenset({"2"})})),
         first,
     ]
-    found = [" ".join(f"{n}{v.text}" for n, v in (each or {}).items()) for each in Combinations(chain).list_combinations("w", "n")]
+    every = Combinations(chain).list_combinations("w", "n")
+    found = [" ".join(f"{n}{v.text}" for n, v in (each or {}).items()) for each in every]
     assert found == ["a1", "b1 a2", "c1 b2 a2", "c2 b2 a2"]
     assert Combinations(chain).max_count == 3 * 3 * 2
     with pytest.raises(CycleError):

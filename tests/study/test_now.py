@@ -6,7 +6,7 @@ import pytest
 
 from joulelab.core.spec import Spec, Stream
 from joulelab.store.journal import HeaderFields, JournalWriter, make_journal_path, pack_row
-from joulelab.study.now import read_power_now
+from joulelab.study.results import read_power_now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def stream(scope: str, spec: Spec, **more: str) -> Stream:
 def test_powers_are_averaged_and_counters_subtracted(tmp_path: Path) -> None:
     gpus = [stream("gpu:0", POWER), stream("gpu:1", POWER)]
     write(tmp_path / "n1", "gpu", gpus, [(0, 1 * S, 900.0), (0, 8 * S, 100.0), (0, 9 * S, 200.0), (1, 9 * S, 50.0)])
-    write(tmp_path / "n1", "cpu", [stream("cpu:0", COUNTER)], [(0, 8 * S, 1000.0), (0, 10 * S, 1080.0)])
+    write(tmp_path / "n1", "cpu", [stream("cpu:0", COUNTER)], [(0, n * S // 4, 10.0 * n) for n in range(24, 41)])
     assert read_power_now(tmp_path) == pytest.approx(150 + 50 + 40)
 
 

@@ -9,6 +9,7 @@ from tests.study.bench import make_study, place, store_trial
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
+from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
 from joulelab.report.study_csv import write_records
@@ -16,7 +17,7 @@ from joulelab.report.study_summary import summarise_study
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import NodeType, PlannedCell, Workload
-from joulelab.study.results import PhaseTrial, SlotTrial, WorkPattern, _rated_of, gather_results, load_trial
+from joulelab.study.results import PhaseTrial, SlotTrial, WorkPattern, _list_rated_scopes, gather_results, load_trial
 from joulelab.study.slots import State, read_slot
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def add(
     study: Study, key: str, repeat: int, gpus: tuple[float, float], time_s: float, kind: str = "r", **more: Any
 ) -> Path:
     """Make a slot that is done, with a trial as its process would have kept it."""
-    slot = place(study.slot(key, repeat, kind), {"ticks": 1}, END)
+    slot = place(study.get_slot_folder(key, repeat, kind), {"ticks": 1}, END)
     run = read_slot(slot).run
     assert run is not None
     energies = {f"gpu:{n}": Quantity(value, {"gain:nvml": value * 0.01}) for n, value in enumerate(gpus)}
@@ -47,11 +48,11 @@ def add(
 
 def test_slots_become_cells(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", "true", "{n}", knobs={"n": "10,9,x"})
-    by_n = {cell.knobs["n"].text: key for key, cell in study.cells().items()}
+    by_n = {cell.knobs["n"].text: key for key, cell in study.read_cells().items()}
     add(study, by_n["10"], 1, (30.0, 10.0), 2.0)
     add(study, by_n["10"], 2, (0.0, 50.0), 3.0)
     add(study, by_n["10"], 1, (7.0, 7.0), 1.0, "w")
-    place(study.slot(by_n["9"], 1), {"ticks": 1}, END | {"exit_code": 3})
+    place(study.get_slot_folder(by_n["9"], 1), {"ticks": 1}, END | {"exit_code": 3})
     results = gather_results(study, planned=[by_n["x"]])
     assert [cell.knobs["n"] for cell in results.cells] == [9, 10, "x"]
     assert [len(cell.trials) for cell in results.cells] == [0, 2, 0]
@@ -74,7 +75,7 @@ def test_slots_become_cells(tmp_path: Path) -> None:
 
 def test_another_scope_can_count(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
-    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
+    add(study, next(iter(study.read_cells())), 1, (30.0, 10.0), 2.0)
     (cell,) = gather_results(study, scope="gpu:1").cells
     assert cell.trials[0].energy == Quantity(10.0, {"gain:nvml": 0.1})
     with pytest.raises(ConfigError, match=r"no run has 'node.ac'.*gpu, gpu:0, gpu:1, measured"):
@@ -84,7 +85,7 @@ def test_another_scope_can_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["damaged", '{"schema": 1, "id": 5, "command": 5, "labels": 5}'])
 def test_a_run_that_cannot_be_worked_out_hides_no_other(tmp_path: Path, text: str) -> None:
     study = make_study(tmp_path / "s")
-    key = next(iter(study.cells()))
+    key = next(iter(study.read_cells()))
     add(study, key, 1, (30.0, 10.0), 2.0)
     broken = add(study, key, 2, (30.0, 10.0), 2.0)
     run = read_slot(broken).run
@@ -93,7 +94,8 @@ def test_a_run_that_cannot_be_worked_out_hides_no_other(tmp_path: Path, text: st
     (run / "run.json").write_text(text)
     results = gather_results(study)
     assert len(results.cells[0].trials) == 1
-    assert "r02 of (no knob) cannot be worked out" in results.notes[0]
+    (note,) = results.notes
+    assert (note.code, note.texts["slot"], note.texts["cell"]) == ("slot-not-analysed", "r02", "(no knob)")
     with pytest.raises(StoreError):
         load_trial(read_slot(broken))
 
@@ -101,7 +103,7 @@ def test_a_run_that_cannot_be_worked_out_hides_no_other(tmp_path: Path, text: st
 def test_facts_come_with_the_trial(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     facts = {"data": "cifar-10", "accuracy": 0.9, "quality": "accuracy"}
-    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, facts=facts)
+    add(study, next(iter(study.read_cells())), 1, (30.0, 10.0), 2.0, facts=facts)
     results = gather_results(study)
     assert results.cells[0].trials[0].facts == facts
     assert (results.rows[0]["data"], results.rows[0]["fact_accuracy"]) == ("cifar-10", 0.9)
@@ -109,7 +111,7 @@ def test_facts_come_with_the_trial(tmp_path: Path) -> None:
 
 def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_out(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
-    slot = place(study.slot(next(iter(study.cells())), 1), {"ticks": 1}, END)
+    slot = place(study.get_slot_folder(next(iter(study.read_cells())), 1), {"ticks": 1}, END)
     run = read_slot(slot).run
     assert run is not None
     old = {
@@ -118,7 +120,7 @@ def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_
         "meters": {}, "estimate": False, "uncapped": [], "caps": {}, "busiest": None, "phases": {},
     }  # fmt: skip
     write_json_atomic(slot / "trial.json", old)
-    assert load_trial(read_slot(slot)).energy() == Quantity(9.0, {"gain:m": 1.0}, bounds={"m": 3.0})
+    assert load_trial(read_slot(slot)).get_energy() == Quantity(9.0, {"gain:m": 1.0}, bounds={"m": 3.0})
     assert load_result(run).energy is None
     doubts = {"doubts": ["idle GPUs: gpu:1: idle all the time", "gaps: x"], "uncapped": ["gpu:0: 201 W above the cap"]}
     write_json_atomic(slot / "trial.json", old | doubts)
@@ -127,7 +129,7 @@ def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_
     assert [check.name for check in stored.doubts] == ["idle GPUs", "gaps"]
     assert [str(check) for check in stored.uncapped] == ["cap: gpu:0: 201 W above the cap"]
     write_json_atomic(slot / "trial.json", old)
-    assert load_trial(read_slot(slot)).energy() is not None, (
+    assert load_trial(read_slot(slot)).get_energy() is not None, (
         "also after somebody looked at the run without its readings"
     )
     write_json_atomic(slot / "trial.json", old | {"run": "another"})
@@ -139,11 +141,11 @@ def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_
 
 def test_a_stored_result_counts_until_the_run_changes(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
-    slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
+    slot = add(study, next(iter(study.read_cells())), 1, (30.0, 10.0), 2.0)
     assert read_slot(slot).state is State.DONE
     kept = load_trial(read_slot(slot))
-    assert kept.energy("gpu:0") == Quantity(30.0, {"gain:nvml": 0.3})
-    assert kept.idle_energy_share([]) is None
+    assert kept.get_energy("gpu:0") == Quantity(30.0, {"gain:nvml": 0.3})
+    assert kept.get_idle_share(kept.find_idle_gpus([])) is None
     run = read_slot(slot).run
     assert run is not None
     (run / "h" / "events.0.jsonl").write_text("")
@@ -152,13 +154,14 @@ def test_a_stored_result_counts_until_the_run_changes(tmp_path: Path) -> None:
 
 def test_a_gpu_is_idle_by_its_load_and_by_visibility_only_where_it_tells_none(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
-    slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
+    slot = add(study, next(iter(study.read_cells())), 1, (30.0, 10.0), 2.0)
     kept = load_trial(read_slot(slot))
     assert load_trial(read_slot(slot)) == kept
 
     def share(used: list[str], **loads: float) -> float | None:
         found = {name.replace("_", ":"): load for name, load in loads.items()}
-        return replace(kept, busiest=found).idle_energy_share(used)
+        loaded = replace(kept, busiest=found)
+        return loaded.get_idle_share(loaded.find_idle_gpus(used))
 
     assert share(["gpu:0", "gpu:1"], gpu_0=0.9, gpu_1=0.005) == 0.25  # visible, and did nothing
     assert share(["gpu:0"], gpu_0=0.9, gpu_1=0.9) == 0.0  # hidden, and somebody else's
@@ -167,14 +170,14 @@ def test_a_gpu_is_idle_by_its_load_and_by_visibility_only_where_it_tells_none(tm
     assert share(["gpu:0"], gpu_0=0.9) == 0.25
     assert share(["gpu:0"]) == 0.25
     assert share([], gpu_0=0.9) is None
-    assert replace(kept, energies={}).idle_energy_share(["gpu:0"]) is None
+    assert replace(kept, energies={}).get_idle_share(["gpu:0"]) is None
 
 
 def test_doubts_and_caps_that_were_not_in_force_come_with_the_trial(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     uncapped = Check("cap-not-enforced", "failed", "gpu:0", {"mean_w": 201.0, "cap_w": 100.0})
     doubts = {"doubts": (uncapped, Check("gaps", "warning", "gpu:0", {"lost_share": 0.05})), "uncapped": (uncapped,)}
-    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, **doubts)
+    add(study, next(iter(study.read_cells())), 1, (30.0, 10.0), 2.0, **doubts)
     results = gather_results(study)
     assert results.cells[0].uncapped
     assert results.cells[0].trials[0].doubts == doubts["doubts"]
@@ -187,22 +190,10 @@ def test_doubts_and_caps_that_were_not_in_force_come_with_the_trial(tmp_path: Pa
 
 
 def caps_of(study: Study) -> dict[str, str]:
-    return {cell.knobs["cap"].text: key for key, cell in study.cells().items()}
+    return {cell.knobs["cap"].text: key for key, cell in study.read_cells().items()}
 
 
-def test_percent_and_watts_of_one_study_become_watts(tmp_path: Path) -> None:
-    make_study(tmp_path / "s", knobs={"cap": "60%,100%,80%"})
-    study = make_study(tmp_path / "s", knobs={"cap": "150,260"})
-    keys = caps_of(study)
-    for text, watts in (("60%", 156.0), ("100%", 260.0), ("150", 150.0), ("260", 260.0)):
-        add(study, keys[text], 1, (30.0, 10.0), 2.0, caps={"gpu:0": watts, "gpu:1": watts, "cpu:0": 90.0})
-    results = gather_results(study, planned=[keys["80%"]])
-    assert [(c.knobs["cap"], len(c.trials)) for c in results.cells] == [(150.0, 1), (156.0, 1), (208.0, 0), (260.0, 2)]
-    assert results.watts == {("cap", 0.6): 156.0, ("cap", 1.0): 260.0, ("cap", 0.8): 208.0}
-    assert gather_results(make_study(tmp_path / "p", knobs={"cap": "60%"})).watts == {}
-
-
-def test_percent_of_several_defaults_stay_lines_of_their_own(tmp_path: Path) -> None:
+def test_percent_and_watts_of_one_study_are_lines_of_their_own(tmp_path: Path) -> None:
     make_study(tmp_path / "s", knobs={"cap": "60%"})
     study = make_study(tmp_path / "s", knobs={"cap": "150"})
     keys = caps_of(study)
@@ -213,14 +204,12 @@ def test_percent_of_several_defaults_stay_lines_of_their_own(tmp_path: Path) -> 
     assert len(summarise_cells(results.cells).lines) == 2
 
 
-def test_one_slot_is_not_slots(tmp_path: Path) -> None:
+def test_slots_without_the_wanted_work_are_noted(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
-    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
-    assert (
-        gather_results(study, work=[WorkPattern.parse(r"tokens: (\d+)")])
-        .notes[0]
-        .startswith("Not found in 1 slot: a match for tokens in")
-    )
+    key = next(iter(study.read_cells()))
+    add(study, key, 1, (30.0, 10.0), 2.0)
+    results = gather_results(study, work=[WorkPattern.parse(r"tokens: (\d+)")])
+    assert results.notes == [Note("work-missing", {"slots": 1}, {"name": "tokens", "names": (f"cells/{key}/r01",)})]
 
 
 def of_file(folder: Path, workloads: Sequence[Workload]) -> tuple[Study, dict[str, PlannedCell]]:
@@ -261,14 +250,14 @@ def test_phases_that_count_are_cells_of_their_own(tmp_path: Path) -> None:
     first, second = results.cells
     assert [(t.energy, t.time_s, t.work) for t in first.trials] == [(energies["measured"], 1.5, {"samples": 100.0})] * 2
     assert [(t.energy, t.time_s) for t in second.trials] == [(None, 0.5)]
-    assert results.notes == [f"Not found in 1 slot: phase predict in cells/{key}/r02"]
+    assert results.notes == [Note("phase-missing", {"slots": 1}, {"name": "predict", "names": (f"cells/{key}/r02",)})]
     (cell, _) = gather_results(study, scope="gpu:1", cells=cells).cells
     assert cell.trials[0].energy == Quantity(9.0)
 
 
 def test_phases_of_a_name_are_taken_together_and_kept(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
-    (key,) = study.cells()
+    (key,) = study.read_cells()
     phase = PhaseTrial({"measured": Quantity(3.0, {"gain:x": 0.1})}, 1.0, {"steps": 2.0})
     slot = add(study, key, 1, (1.0, 1.0), 2.0, phases={"epoch": phase}, busiest={})
     assert load_trial(read_slot(slot)).phases == {"epoch": phase}
@@ -328,11 +317,14 @@ def rated_trial(**more: Any) -> SlotTrial:
 
 def test_rated_power_is_compared_with_what_the_same_devices_used() -> None:
     found = rated_trial()
-    assert _rated_of(found, found.energies, ()) == {"gpu": {"gpu": 510.0}, "node.ac": {"node.ac": 1500.0}}
-    assert _rated_of(found, found.energies, ["gpu:1"]) == {"gpu": {"gpu:0": 260.0}, "node.ac": {"node.ac": 1500.0}}
-    assert _rated_of(found, found.energies, ["gpu:0", "gpu:1"]) == {"node.ac": {"node.ac": 1500.0}}
+    assert _list_rated_scopes(found, found.energies, ()) == {"gpu": {"gpu": 510.0}, "node.ac": {"node.ac": 1500.0}}
+    assert _list_rated_scopes(found, found.energies, ["gpu:1"]) == {
+        "gpu": {"gpu:0": 260.0},
+        "node.ac": {"node.ac": 1500.0},
+    }
+    assert _list_rated_scopes(found, found.energies, ["gpu:0", "gpu:1"]) == {"node.ac": {"node.ac": 1500.0}}
     hidden = rated_trial(rated={"gpu:0": 260.0})  # the run itself knows that the other was not shown
-    assert _rated_of(hidden, found.energies, ()) == {"gpu": {"gpu:0": 260.0}}
+    assert _list_rated_scopes(hidden, found.energies, ()) == {"gpu": {"gpu:0": 260.0}}
     phase = {"gpu": Quantity(500.0), "measured": Quantity(500.0)}
-    assert _rated_of(found, phase, ()) == {"gpu": {"gpu": 510.0}}
-    assert _rated_of(found, phase, ["gpu:1"]) == {}, "of a phase no single GPU's energy is known"
+    assert _list_rated_scopes(found, phase, ()) == {"gpu": {"gpu": 510.0}}
+    assert _list_rated_scopes(found, phase, ["gpu:1"]) == {}, "of a phase no single GPU's energy is known"

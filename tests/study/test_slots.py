@@ -46,7 +46,7 @@ def study(tmp_path: Path) -> Study:
 
 @pytest.fixture
 def slot(study: Study) -> Path:
-    return study.slot(only_cell(study), 1)
+    return study.get_slot_folder(only_cell(study), 1)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_study_grows_and_keeps_its_seed(tmp_path: Path) -> None:
     again = join_study(folder, "s", plan_of(("a",), "200,300"), first.seed)
     assert again.seed == first.seed
     assert again.data["created"] == first.data["created"]
-    assert len(open_study(folder).cells()) == 3
+    assert len(open_study(folder).read_cells()) == 3
     assert open_study(folder).settings == Settings(idle_s=1, meters=("nvml",))
     assert Settings.from_json({"idle_s": 2, "of_tomorrow": 1}) == Settings(idle_s=2)
 
@@ -267,12 +267,12 @@ def test_a_damaged_cell_is_left_out_and_written_anew(tmp_path: Path, text: str) 
     whole, damaged = (study.folder / "cells" / cell.key / "cell.json" for cell in plan.cells)
     place(damaged.parent / "r01", GONE, EXIT)
     damaged.write_text(whole.read_text() if text == "another" else text)
-    assert list(study.cells()) == [whole.parent.name]
+    assert list(study.read_cells()) == [whole.parent.name]
     (note,) = study.notes
-    assert str(damaged.parent) in note
-    assert "type the same again" in note
+    assert note.code == "cell-unreadable"
+    assert str(damaged.parent) in str(note.texts["error"])
     again = join_study(tmp_path / "s", "s", plan, 5)
-    assert sorted(again.cells()) == sorted(cell.key for cell in plan.cells)
+    assert sorted(again.read_cells()) == sorted(cell.key for cell in plan.cells)
     assert again.notes == []
     assert read_slot(damaged.parent / "r01").state is State.DONE
 
@@ -281,10 +281,10 @@ def test_a_damaged_cell_is_left_out_and_written_anew(tmp_path: Path, text: str) 
 def test_a_damaged_study_tells_what_to_do(tmp_path: Path, text: str) -> None:
     join_study(tmp_path / "s", "s", plan_of(("a",), "100"), 5)
     (tmp_path / "s" / "study.json").write_text(text)
-    with pytest.raises(StoreError, match=r"study.json is damaged.*remove it, then type"):
+    with pytest.raises(StoreError, match=r"study.json is damaged.*remove it, then repeat"):
         join_study(tmp_path / "s", "s", plan_of(("a",), "100"), None)
     (tmp_path / "s" / "study.json").unlink()
-    assert len(join_study(tmp_path / "s", "s", plan_of(("a",), "100"), None).cells()) == 1
+    assert len(join_study(tmp_path / "s", "s", plan_of(("a",), "100"), None).read_cells()) == 1
 
 
 def test_a_name_is_made_of_the_command() -> None:

@@ -41,7 +41,7 @@ def slurm(shared):
 
 
 def slots(study, repeats=1):
-    return [study.slot(key, repeat) for key in sorted(study.cells()) for repeat in range(1, repeats + 1)]
+    return [study.get_slot_folder(key, repeat) for key in sorted(study.read_cells()) for repeat in range(1, repeats + 1)]
 
 
 def job_of(slot):
@@ -92,7 +92,7 @@ def test_alike_slots_are_arrays_and_each_ends_once(slurm):
     for slot in slots(study):
         state = read_slot(slot)
         node = job_of(slot)["nodes"]
-        kind = study.cells()[slot.parent.name].workload.node_type
+        kind = study.read_cells()[slot.parent.name].workload.node_type
         assert node == "g1" if kind == "gpu" else node in ("c1", "c2")
         assert claim_of(slot)["job"] == job_of(slot)["raw"]
         assert job_of(slot)["state"] == "COMPLETED"

@@ -51,7 +51,7 @@ def test_a_whole_number_describes_the_same_twin_as_a_float() -> None:
 
 
 def slots_of(study: Study) -> list[Slot]:
-    return planned(study, list(study.cells()), int(study.data["repeats"]))
+    return planned(study, list(study.read_cells()), int(study.data["repeats"]))
 
 
 def energies(study: Study) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def test_the_true_energy_lies_in_the_interval(study: Study) -> None:
 
 @pytest.mark.system
 def test_caps_and_gpus_reach_the_twin(study: Study) -> None:
-    by_cell = {(c.knobs["cap"].value, c.knobs["gpus"].value): k for k, c in study.cells().items()}
+    by_cell = {(c.knobs["cap"].value, c.knobs["gpus"].value): k for k, c in study.read_cells().items()}
     first = {key: next(s for s in slots_of(study) if s.folder.parent.name == cell) for key, cell in by_cell.items()}
     tight, free = load_trial(first[150.0, 1]), load_trial(first[260.0, 1])
     assert tight.time_s > 1.05 * free.time_s
     assert tight.caps == {"gpu:0": 150.0}
     assert not tight.uncapped
-    assert tight.idle_gpus(["gpu:0"]) == ["gpu:1"]
-    assert load_trial(first[150.0, 2]).idle_gpus(["gpu:0", "gpu:1"]) == []
+    assert tight.find_idle_gpus(["gpu:0"]) == ["gpu:1"]
+    assert load_trial(first[150.0, 2]).find_idle_gpus(["gpu:0", "gpu:1"]) == []
     assert tight.work == {"samples": 6000.0}
     assert set(tight.phases) == {"load", "epoch"}
 
@@ -114,7 +114,7 @@ def test_locked_clocks_and_caps_of_cpus_reach_the_twin(tmp_path: Path) -> None:
     saving = '[[workloads.train.stages]]\nname = "save"\nsamples = "images"\nhost_rate = 300\ncpu = 0.9\n'
     (tmp_path / "node.toml").write_text(NODE + saving + METERS)
     study = run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")
-    cells = {k: (c.knobs["clock"].value / 1e6, c.knobs["cpu_cap"].value) for k, c in study.cells().items()}
+    cells = {k: (c.knobs["clock"].value / 1e6, c.knobs["cpu_cap"].value) for k, c in study.read_cells().items()}
     slots = {cells[slot.folder.parent.name]: slot for slot in slots_of(study)}
     took, watts = {}, {}
     for knobs_of, slot in slots.items():

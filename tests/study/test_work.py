@@ -38,15 +38,15 @@ def test_a_pattern_that_names_no_number_is_refused(pattern: str, said: str) -> N
 def test_the_last_match_is_the_total_and_all_can_be_added(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_bytes(b"tokens: 5\r\xfftokens: 1,007\ntokens: x\n")
     (tmp_path / "err.txt").write_text("steps 3\ntokens: 9\n")
-    assert WorkPattern.parse(r"tokens: ([\d,]+)").find(tmp_path) == 1007
-    assert WorkPattern.parse(r"tokens: ([\d,]+)", add=True).find(tmp_path) == 5 + 1007 + 9
-    assert WorkPattern.parse(r"steps (\d+)").find(tmp_path) == 3
-    assert WorkPattern.parse(r"^tokens: (\w)$").find(tmp_path) == 9
+    assert WorkPattern.parse(r"tokens: ([\d,]+)").find_amount(tmp_path) == 1007
+    assert WorkPattern.parse(r"tokens: ([\d,]+)", add=True).find_amount(tmp_path) == 5 + 1007 + 9
+    assert WorkPattern.parse(r"steps (\d+)").find_amount(tmp_path) == 3
+    assert WorkPattern.parse(r"^tokens: (\w)$").find_amount(tmp_path) == 9
     patterns = [WorkPattern.parse(p) for p in (r"steps (\d+)", r"epochs (\d+)")]
     assert find_work(patterns, tmp_path) == ({"steps": 3.0}, ["epochs"])
 
 
 def test_no_output_is_no_work(tmp_path: Path) -> None:
     (tmp_path / "out.txt").touch()
-    assert WorkPattern.parse(r"tokens: (\d+)").find(tmp_path) is None
-    assert WorkPattern.parse(r"tokens: (\d+)", add=True).find(tmp_path) is None
+    assert WorkPattern.parse(r"tokens: (\d+)").find_amount(tmp_path) is None
+    assert WorkPattern.parse(r"tokens: (\d+)", add=True).find_amount(tmp_path) is None

@@ -43,7 +43,10 @@ def confirm_plan(plan: Plan, *, yes: bool) -> bool:
 def describe_size(plan: Plan) -> str:
     """Return the number of cells and slots in words."""
     cells, slots = len(plan.cells), len(plan.cells) * plan.repeats
-    return f"{cells} {'cell' if cells == 1 else 'cells'} x {plan.repeats} = {slots} {'slot' if slots == 1 else 'slots'}"
+    size = f"{cells} {'cell' if cells == 1 else 'cells'} x {plan.repeats} = {slots} {'slot' if slots == 1 else 'slots'}"
+    if plan.until is None:
+        return size
+    return f"{size} or more, up to {plan.max_repeats} per cell, until ± {100 * plan.until:g} %"
 
 
 def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
@@ -59,7 +62,8 @@ def run_slots(study: Study, plan: Plan, *, retry: bool) -> Outcome:
         executors = open_executors(study, plan, stack)
         stop = stack.enter_context(StopRequest())
         shown = stack.enter_context(StudyProgress(sys.stderr, len(cells) * plan.repeats, scope=plan.scope))
-        driver = Driver(study, cells, plan.repeats, executors, shown, warmup=plan.warmup, retry=retry, tick=shown.tick)
+        more: Any = {"warmup": plan.warmup, "retry": retry, "tick": shown.tick, "target": plan.target}
+        driver = Driver(study, cells, plan.repeats, executors, shown, **more)
         outcome = driver.run(stop)
         if outcome.stopped_by is not None or outcome.error is not None:
             jobs = [job for place in dict.fromkeys(executors.values()) for job in place.list_open_jobs()]
@@ -189,7 +193,7 @@ class StudyProgress:
 def describe_running(slots: Sequence[Path]) -> str:
     """Return the number of running and of queued slots and their power now, in words; empty if there are none."""
     from joulelab.store.run_folder import list_runs
-    from joulelab.study.now import read_power_now
+    from joulelab.study.results import read_power_now
 
     runs = [run for slot in slots for run in list_runs(slot)[-1:]]
     powers = [read_power_now(run) for run in runs[:MAX_RUNS_READ]]
@@ -208,7 +212,7 @@ def describe_event(event: SlotEvent, scope: str | None = None) -> str:
     width = len(str(event.total))
     cell = f"[{event.finished:>{width}}/{event.total}] {describe_cell(event.cell)} ({event.slot.name})"
     if event.trial is not None:
-        energy = event.trial.energy(scope)
+        energy = event.trial.get_energy(scope)
         used = "no energy" if energy is None else fmt.format_quantity(energy, "J")
         state = "" if event.what == "done" else f"{event.what}: "
         head = f"{cell}: {state}{fmt.format_duration(event.trial.time_s)}, {used}"

@@ -278,7 +278,7 @@ def _print_trial(scope: str | None, event: SlotEvent) -> None:
     from joulelab.cli.study_driver import describe_event
     from joulelab.report import format as fmt
 
-    energy = None if event.trial is None else event.trial.energy(scope)
+    energy = None if event.trial is None else event.trial.get_energy(scope)
     if event.trial is None or energy is None:
         print_notice(f"  {describe_event(event, scope)}")
     else:

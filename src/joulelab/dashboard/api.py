@@ -146,5 +146,5 @@ def study_json(study: StudyEntry, place: Place) -> dict[str, Any]:
     ids = {(place.cell, place.slot): place.id for place in study.places}
     rows = [row | {"id": ids.get((row["cell"], row["slot"]))} for row in results.rows]
     plain = describe_summary(summary)
-    notes = [*plain["notes"], *results.notes]
+    notes = describe_summary(summary, results.notes)["notes"]
     return {"study": study.to_json(), "summary": plain, "notes": notes, "slots": rows}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.result import Result
     from joulelab.analysis.results_file import ResultHead
+    from joulelab.analysis.study_cells import Note
     from joulelab.study.tuning.tuned import Tuned
 
 
@@ -33,11 +34,12 @@ def describe_head(head: ResultHead) -> dict[str, Any]:
     return head.to_json() | problem | {"check": None if failed is None else failed.name}
 
 
-def describe_summary(summary: StudySummary, more_notes: Iterable[str] = ()) -> dict[str, Any]:
+def describe_summary(summary: StudySummary, more_notes: Iterable[Note] = ()) -> dict[str, Any]:
     """Describe the figures of a study; `notes` are sentences, `messages` the codes and numbers of the same notes."""
     plain = summary.to_json()
-    messages = [{"code": note.code, "numbers": dict(note.numbers)} for note in summary.notes]
-    return plain | {"notes": [*word_notes(summary.notes), *more_notes], "messages": messages}
+    notes = (*summary.notes, *more_notes)
+    messages = [{"code": note.code, "numbers": dict(note.numbers)} for note in notes]
+    return plain | {"notes": word_notes(notes), "messages": messages}
 
 
 def describe_tuning(tuned: Tuned) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from joulelab.store.run_folder import read_meta
 from joulelab.study.matrix import list_simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.study.folder import Plan, Study
+    from joulelab.study.matrix import PlannedCell
     from joulelab.study.results import RatedTrial, Results
 
 ESTIMATE_NOTE = (
@@ -42,16 +43,33 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
     cells = planned if plan is not None and plan.file is not None else None
     results = gather_results(study, scope=data["scope"], work=work, planned=planned, cells=cells)
     goals = [Goal.parse(text) for text in data["goals"]]
-    reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
-    summary = summarise_cells(results.cells, goals=goals, reference=reference or None, per=kinds)
+    summary = summarise_cells(results.cells, goals=goals, reference=data["reference"] or None, per=kinds)
+    precision = _list_precision(study, results, cells)
     twins = name_study_twins(study)
     notes = [Note("simulated", texts={"twins": twins.removeprefix("simulated: ")})] if twins else []
     notes += [Note("executor", texts={"remark": remark}) for remark in (_list_remarks(plan) if plan else [])]
     for row in results.rows:
         if "doubts" in row:
             row["doubts"] = "; ".join(map(str, row["doubts"]))
-    return results, replace(summary, notes=(*notes, *summary.notes))
+    return results, replace(summary, notes=(*notes, *precision, *summary.notes))
+
+
+def _list_precision(study: Study, results: Results, cells: Mapping[str, PlannedCell] | None) -> list[Note]:
+    """List the cells that reached the precision of the study, if it has one, and keep them with the results."""
+    from joulelab.study.precision import list_precision_notes, read_precision
+
+    target = study.target
+    if target is None:
+        return []
+    every = study.read_cells() if cells is None else cells
+    several = len({cell.workload.name for cell in every.values()}) > 1
+    labels = {
+        key: ", ".join(name for name in (cell.workload.name if several else "", cell.label) if name)
+        for key, cell in every.items()
+    }
+    results.precision = read_precision(study, every, target)
+    return list_precision_notes(results.precision, labels, target)
 
 
 def _list_remarks(plan: Plan) -> list[str]:

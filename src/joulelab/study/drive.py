@@ -17,7 +17,7 @@ from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.store.documents import read_json
 from joulelab.study.executors import Executor, SlotWait
 from joulelab.study.matrix import order_block, order_slots
-from joulelab.study.precision import CellPrecision, PrecisionTarget, read_precision
+from joulelab.study.precision import CellPrecision, read_precision
 from joulelab.study.results import SlotTrial, load_trial
 from joulelab.study.slot_processes import end_processes
 from joulelab.study.slots import ERR, NOTES, Slot, State, list_claimed_slots, read_slot, remove_remnants, set_slot_aside
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from joulelab.study.executors import SlotEnd
-    from joulelab.study.folder import Study
+    from joulelab.study.folder import PrecisionTarget, Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import IsOver
 
@@ -158,7 +158,7 @@ class Driver:
         self._warmup, self._retry = warmup, retry
         self._several = len({(cell.workload.name, cell.workload.command) for cell in cells.values()}) > 1
         self._began, self._ended = monotonic_ns(), 0
-        self._slots = [study.slot(key, repeat) for key, repeat in order_slots(cells, study.seed, repeats)]
+        self._slots = [study.get_slot_folder(key, repeat) for key, repeat in order_slots(cells, study.seed, repeats)]
         self._target, self._block = target, repeats
         self._precision: dict[str, CellPrecision] = {}
         self._trials: dict[Path, SlotTrial] = {}
@@ -193,7 +193,7 @@ class Driver:
 
     def _survey_study(self) -> None:
         """Look at every slot once: done ones stay, cut-off ones are set aside, the rest is queued."""
-        self._study.tidy()
+        self._study.remove_leftovers()
         for key in self._cells:
             remove_remnants(self._study.folder / "cells" / key)
         self._queue_slots(self._slots)
@@ -216,7 +216,7 @@ class Driver:
             if not rest or self._block >= target.max_repeats:
                 return False
             self._block += 1
-            slots = [self._study.slot(key, self._block) for key in order_block(rest, self._study.seed, self._block)]
+            slots = [self._study.get_slot_folder(key, self._block) for key in order_block(rest, self._study.seed, self._block)]
             self.outcome.total += len(slots)
             self._queue_slots(slots)
             if self._queue or self._waiting:
@@ -248,7 +248,7 @@ class Driver:
                 if slot.state not in (State.DONE, State.LIVE, State.FAILED):
                     self._free_slot(slot)
         used = max((int(folder.name[1:]) for folder in list_claimed_slots(cell) if folder.name[0] == "w"), default=0)
-        return [self._study.slot(cell.name, used + n, "w") for n in range(1, self._warmup + 1)]
+        return [self._study.get_slot_folder(cell.name, used + n, "w") for n in range(1, self._warmup + 1)]
 
     def _free_slot(self, slot: Slot) -> Path | None:
         """Free a slot that is not done: end the rest of its workload, and move its folder aside."""
@@ -488,5 +488,5 @@ def list_planned_slots(
 ) -> list[Slot]:
     """Return every planned slot in order, as it is now; of repeats beyond the first, only those that have begun."""
     wanted = order_slots(cells, study.seed, max(repeats, max_repeats))
-    slots = [(study.slot(key, repeat), repeat) for key, repeat in wanted]
+    slots = [(study.get_slot_folder(key, repeat), repeat) for key, repeat in wanted]
     return [read_slot(folder, is_over) for folder, repeat in slots if repeat <= repeats or folder.exists()]

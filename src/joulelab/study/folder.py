@@ -1,4 +1,4 @@
-"""Own a study's folder: what is to be run, and the cells. There is no index: cells and slots are folders."""
+"""The folder of a study: its plan and its cells. There is no index: cells and slots are folders."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from joulelab.study.matrix import NodeType, PlannedCell, Workload, check_slots, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from joulelab.analysis.study_cells import Note
     from joulelab.study.knobs import Value
 
 SCHEMA = 1
@@ -29,14 +30,50 @@ FILE = "study.json"
 CELL = "cell.json"
 NEEDED = ("name", "seed", "created", "command", "settings", "goals", "reference", "work")
 VALID_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MIN_REPEATS = 3  # fewer repeats do not show how much runs differ
+MAX_REPEATS = 20  # of a cell that is repeated until it is precise, unless another maximum is given
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionTarget:
+    """Hold the wanted half-width of the 95 % interval of a cell's mean energy, as a share of the mean.
+
+    Only the scatter between repeats counts: a common error of the meter (its gain) is not reduced by repeating. `scope`
+    chooses whose energy counts, None all that is measured. Cells get at most `max_repeats` repeats.
+    """
+
+    share: float
+    max_repeats: int = MAX_REPEATS
+    scope: str | None = None
+
+    def check_repeats(self, repeats: int) -> None:
+        """Refuse a number of first repeats that does not fit. Raises ConfigError."""
+        if repeats < MIN_REPEATS:
+            what, why = f"{repeats} repeats are too few", "they do not show how much runs differ"
+            raise ConfigError(what, where="until", why=why, next=f"repeat {MIN_REPEATS} times or more")
+        if self.max_repeats < repeats:
+            what = f"the maximum of {self.max_repeats} repeats is below the first {repeats}"
+            raise ConfigError(what, where="until", next="raise the maximum, or lower the first repeats")
+
+
+def parse_precision(text: Any) -> float:
+    """Return the share that a text like `1%` means. Raises ConfigError."""
+    number = text.strip().removesuffix("%") if isinstance(text, str) and text.strip().endswith("%") else ""
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ConfigError(f"{text!r} is no precision", where="until", next="write a percentage: 1%")
+    return share
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Say how slots are run; none of it is part of a cell's identity. Times in s, temperature in degC.
+    """Hold how slots are run; none of it is part of a cell's identity. Times in s, temperature in degC.
 
-    `meters` None reads the usual ones; `cool_c` is waited for at most `cool_limit_s`, `cool_s` in any case. `timeout_s`
-    bounds the workload. `estimate` adds load x rated power, of CPUs of `rated_cpu_w`.
+    Without `meters` the default ones are read. A slot waits at most `cool_limit_s` for `cool_c`, and always `cool_s`.
+    `timeout_s` limits the workload. `estimate` adds load x rated power, with `rated_cpu_w` for the CPUs.
     """
 
     idle_s: float | None = None
@@ -57,7 +94,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
-        """Take what `to_json` gave; what another version wrote is left out."""
+        """Restore from `to_json`; unknown keys of other versions are left out."""
         known = {f.name for f in fields(cls)}
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
         return cls(**given)
@@ -65,10 +102,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Say what a study shall run, and how it is judged. Raises ConfigError for more slots than can be kept.
+    """Hold what a study runs, and how it is judged. Raises ConfigError for more slots than a study can hold.
 
-    `nodes` are the node types by name, none where all is local. `work` are patterns; one with a `workload` is only for
-    that. `timeouts` (s) are those of workloads that have their own. `file` is the study file, None for a sweep.
+    `nodes` are the node types by name; without any all is local. `work` are patterns; one with a `workload` applies to
+    that one only. `timeouts` (s) are the time limits of single workloads. `file` is the study file, None for a sweep.
+    With `until` cells get more repeats, up to `repeat_max`, until the interval of their mean energy is this share of it.
     """
 
     cells: Sequence[PlannedCell]
@@ -83,19 +121,33 @@ class Plan:
     nodes: Mapping[str, NodeType] = field(default_factory=dict)
     timeouts: Mapping[str, float] = field(default_factory=dict)
     file: Path | None = None
+    until: float | None = None
+    repeat_max: int = MAX_REPEATS
 
     def __post_init__(self) -> None:
-        """Refuse what would take years to run and minutes to list."""
-        check_slots(len(self.cells), self.repeats)
+        """Refuse too many slots."""
+        check_slots(len(self.cells), self.max_repeats)
+        if self.target is not None:
+            self.target.check_repeats(self.repeats)
+
+    @property
+    def target(self) -> PrecisionTarget | None:
+        """Return the precision that cells are repeated for, None if all have the same number of repeats."""
+        return None if self.until is None else PrecisionTarget(self.until, self.repeat_max, self.scope)
+
+    @property
+    def max_repeats(self) -> int:
+        """Return how many repeats a cell can get."""
+        return self.repeats if self.until is None else max(self.repeats, self.repeat_max)
 
 
 class Study:
-    """Hold a study's folder and what its `study.json` says."""
+    """Hold a study's folder and the content of its `study.json`."""
 
     def __init__(self, folder: Path, data: Mapping[str, Any]) -> None:
         self.folder = folder
         self.data = dict(data)
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     @property
     def name(self) -> str:
@@ -113,32 +165,40 @@ class Study:
         return Settings.from_json(self.data["settings"])
 
     @property
+    def target(self) -> PrecisionTarget | None:
+        """Return the precision that cells are repeated for, if any."""
+        share = self.data.get("until")
+        return None if share is None else PrecisionTarget(share, self.data["repeat_max"], self.data.get("scope"))
+
+    @property
     def nodes(self) -> dict[str, NodeType]:
         """Return the node types by name."""
         return {name: NodeType.from_json(node) for name, node in self.data.get("nodes", {}).items()}
 
-    def settings_of(self, workload: str) -> Settings:
-        """Return how slots of a workload are run: some have a time limit of their own."""
+    def get_settings(self, workload: str) -> Settings:
+        """Return the settings for slots of a workload, with its own time limit if it has one."""
         limit_s = self.data.get("timeouts", {}).get(workload)
         return self.settings if limit_s is None else replace(self.settings, timeout_s=limit_s)
 
-    def slot(self, key: str, repeat: int, kind: str = "r") -> Path:
+    def get_slot_folder(self, key: str, repeat: int, kind: str = "r") -> Path:
         """Return the folder of a slot; `kind` is `r` for a repeat and `w` for a warm-up."""
         return self.folder / "cells" / key / f"{kind}{repeat:02d}"
 
-    def cells(self) -> dict[str, PlannedCell]:
-        """Return every cell that the folder holds, by key; those that cannot be read are left out, and in `notes`."""
+    def read_cells(self) -> dict[str, PlannedCell]:
+        """Read all cells of the folder, by key; unreadable ones are left out and listed in `notes`."""
         found = {}
         self.notes.clear()
         for file in sorted((self.folder / "cells").glob(f"*/{CELL}")):
             try:
                 found[file.parent.name] = read_cell(file.parent)
             except StoreError as error:
-                self.notes.append(f"a cell is left out: {error}")
+                from joulelab.analysis.study_cells import Note
+
+                self.notes.append(Note("cell-unreadable", texts={"error": str(error)}))
         return found
 
     def add_cells(self, planned: Iterable[PlannedCell]) -> None:
-        """Make the folders of cells that are not there yet, and mend what says what they are. Raises StoreError."""
+        """Make the folders of new cells, and write damaged cell files again. Raises StoreError."""
         lacking = [cell for cell in planned if not _has_readable_cell(self.folder / "cells" / cell.key)]
         if lacking:
             with lock_folder(self.folder):
@@ -147,8 +207,8 @@ class Study:
                     _make_folder(folder)
                     write_json_atomic(folder / CELL, {"schema": SCHEMA, **cell.to_json()})
 
-    def tidy(self) -> None:
-        """Remove what was being written when its writer was killed: it is written under the lock, which we hold."""
+    def remove_leftovers(self) -> None:
+        """Remove unfinished files of killed writers: files are written only under the lock, which is held here."""
         with lock_folder(self.folder):
             for pattern in (f".{FILE}.*.tmp", f"cells/*/.{CELL}.*.tmp"):
                 for rest in self.folder.glob(pattern):
@@ -157,8 +217,8 @@ class Study:
 
 
 def read_cell(folder: Path) -> PlannedCell:
-    """Return the cell that a folder is of. Raises StoreError where its file is damaged."""
-    why: str | None = "it is of another cell"
+    """Read the cell of a folder. Raises StoreError for a damaged file."""
+    why: str | None = "it describes another cell"
     try:
         cell = PlannedCell.from_json(read_json(folder / CELL))
         if cell.key == folder.name:
@@ -167,7 +227,7 @@ def read_cell(folder: Path) -> PlannedCell:
         why = error.why
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
-    then = "type the same again: it is written anew, what has run stays"
+    then = "repeat the command: it is written again, finished slots stay"
     raise StoreError(f"{CELL} is damaged", where=str(folder), why=why, next=then)
 
 
@@ -206,7 +266,7 @@ def make_default_name(workload: Workload) -> str:
 
 
 def open_study(folder: Path) -> Study:
-    """Open a study that is there. Raises StoreError, NewerSchema."""
+    """Open an existing study. Raises StoreError, NewerSchema."""
     if not (folder / FILE).is_file():
         raise StoreError("there is no study", where=str(folder), why=f"no {FILE} in it", next="joulelab sweep --help")
     try:
@@ -224,12 +284,12 @@ def open_study(folder: Path) -> Study:
 
 
 def _make_damage_error(folder: Path, why: str) -> StoreError:
-    then = "remove it, then type the same again: what has run stays, the order is a new one"
+    then = "remove it, then repeat the command: finished slots stay, the order is drawn anew"
     return StoreError(f"{FILE} is damaged", where=str(folder), why=why, next=then)
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that cannot be a folder's, or leads out of the studies' folder. Raises ConfigError."""
+    """Refuse a name that is not valid for a folder inside the studies' folder. Raises ConfigError."""
     if VALID_NAME.fullmatch(name) is None:
         shown = name if len(name) <= 40 else f"{name[:40]}..."
         then = "letters, digits, . _ and -, a letter or digit first, at most 100"
@@ -237,7 +297,7 @@ def check_name(name: str) -> None:
 
 
 def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
-    """Make a study's folder, or go on with the one that is there; what is planned now is added to it.
+    """Make a study's folder, or continue an existing study; the plan is added to it.
 
     Raises ConfigError for a study of another command or seed, StoreError.
     """
@@ -249,13 +309,13 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
         check_same_study(folder, before, plan, seed)
         write_json_atomic(folder / FILE, data)
     study = Study(folder, data)
-    if plan.file is None:  # those of a study file may be thousands: each is made when its first slot is run
+    if plan.file is None:  # a study file may have thousands: each is made when its first slot runs
         study.add_cells(plan.cells)
     return study
 
 
 def describe_plan(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `study.json` says of a plan; what was drawn `before` stays."""
+    """Return the content of `study.json` for a plan; seed and time of creation stay as `before`."""
     drawn = int.from_bytes(os.urandom(4)) if seed is None else seed
     knobs: dict[str, dict[str, Value]] = {}
     for cell in plan.cells:
@@ -274,6 +334,7 @@ def describe_plan(name: str, plan: Plan, seed: int | None, before: Mapping[str, 
         "knobs": {knob: [v.to_json() for v in there.values()] for knob, there in knobs.items()},
         "cells": len(plan.cells),
         "repeats": plan.repeats,
+        **({} if plan.until is None else {"until": plan.until, "repeat_max": plan.repeat_max}),
         "warmup": plan.warmup,
         "settings": plan.settings.to_json(),
         "goals": list(plan.goals),
@@ -285,22 +346,22 @@ def describe_plan(name: str, plan: Plan, seed: int | None, before: Mapping[str, 
 
 
 def _is_other_study(folder: Path, before: Path, plan: Plan) -> bool:
-    """Return whether a study is of another file; one that was moved takes it over, if it has a cell in common."""
+    """Return whether a study belongs to another file. A file that was moved keeps it if they share a cell."""
     assert plan.file is not None
     try:
         return not before.samefile(plan.file)
     except OSError:
-        there = {cell.parent.name for cell in folder.glob(f"cells/*/{CELL}")}
-        return bool(there) and not any(cell.key in there for cell in plan.cells)
+        stored = {cell.parent.name for cell in folder.glob(f"cells/*/{CELL}")}
+        return bool(stored) and not any(cell.key in stored for cell in plan.cells)
 
 
 def _get_sweep_workload(plan: Plan) -> Workload:
-    """Return the workload of a sweep: all its cells have the same."""
+    """Return the workload that all cells of a sweep share."""
     return plan.cells[0].workload
 
 
 def check_same_study(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed: int | None) -> None:
-    """Refuse to go on with a study of something else. Raises ConfigError."""
+    """Refuse to continue a study of another command, file or seed. Raises ConfigError."""
     if before is None:
         return
     there = before.get("file")

@@ -463,7 +463,7 @@ class CostForecast:
         except StoreError:
             return SlotCost()
         trial = read_trial(slot)
-        energy = None if trial is None else trial.energy(self._scope)
+        energy = None if trial is None else trial.get_energy(self._scope)
         return SlotCost(
             float(time_s) if isinstance(time_s, int | float) else None, None if energy is None else energy.value
         )

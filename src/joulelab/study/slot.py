@@ -110,7 +110,7 @@ def _run_claimed(
     began = monotonic_ns()
     # By the cell, not by the file: that may have been edited since the slot was sent.
     node = NodeType.from_identity(cell.workload.node_type, cell.workload.node)
-    settings = study.settings_of(cell.workload.name)
+    settings = study.get_settings(cell.workload.name)
     argv = _make_argv(study, cell, folder, node)
     environment, used, caps = _choose_devices(cell, node, {**environ, **node.environment})
     _redirect_output(folder)

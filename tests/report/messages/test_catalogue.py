@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from tests.analysis.test_codes import CHECKS, NOTES
-from tests.codes import SOURCE, list_given_codes
+from tests.codes import SOURCE, list_given_codes, list_strings
 
 from joulelab.analysis.result import Check
 from joulelab.analysis.study_cells import Note
@@ -52,7 +52,9 @@ def test_every_code_has_a_message_and_every_message_a_code() -> None:
     remarks = {"simulated", "executor"}  # of studies, made in report
     assert {m.code for m in MESSAGES if m.subject == "check"} == {*CHECKS.split()}
     tuned = {code for code in list_given_codes("study", "replace") if code.startswith("warnings.")}
-    assert {m.code for m in MESSAGES if m.subject == "study"} == {*NOTES.split()} | tuned | remarks
+    gathered = {s for s in list_strings("study") if re.fullmatch(r"(phase|work)-missing", s)}
+    gathered |= list_given_codes("study", "Note")
+    assert {m.code for m in MESSAGES if m.subject == "study"} == {*NOTES.split()} | tuned | remarks | gathered
     assert {m.code for m in MESSAGES if m.subject == "comparison"} == list_given_codes("report", "Note") - remarks
 
 

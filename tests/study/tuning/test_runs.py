@@ -131,8 +131,8 @@ def test_a_sweep_keeps_its_plan_when_a_tune_joins_it(tmp_path: Path) -> None:
     assert again.data["goals"] == ["energy", "edp"]
     assert again.data["work"] == [work[0].to_json()]
     assert set(cells) == {140.0, 180.0, 260.0}
-    assert len(again.cells()) == 3
-    assert all(read_slot(again.slot(cell.key, 1)).state is State.FREE for cell in cells.values())
+    assert len(again.read_cells()) == 3
+    assert all(read_slot(again.get_slot_folder(cell.key, 1)).state is State.FREE for cell in cells.values())
 
 
 def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
     for cap, cell in made._cells.items():
         for repeat in (1, 2, 3):
             swept.caps[cell.key] = cap
-            swept.submit(made._study.slot(cell.key, repeat))
+            swept.submit(made._study.get_slot_folder(cell.key, repeat))
     again = Made(curve)
     found = tuned(tmp_path / "s", again, "140:260:40", trials=3)
     assert not again.ran

@@ -131,4 +131,4 @@ def swept(folder: Path, repeats: Mapping[float, int], text: str = "140:260:40") 
     for cap, cell in made._cells.items():
         for repeat in range(1, repeats.get(cap, 0) + 1):
             executor.caps[cell.key] = cap
-            executor.submit(made._study.slot(cell.key, repeat))
+            executor.submit(made._study.get_slot_folder(cell.key, repeat))

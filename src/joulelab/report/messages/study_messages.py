@@ -10,6 +10,10 @@ PER_UNIT = "energy and time are compared per unit of {per}, EDP per unit squared
 MESSAGES: dict[str, tuple[str, str, str]] = {
     "no-results": ("note", "No cell has a result yet.", ""),
     "cells-missing": ("note", "No result for {missing} of {cells:cell}: {names}.", ""),
+    "phase-missing": ("note", "No phase {name} in {slots:slot}: {names}.", ""),
+    "work-missing": ("note", "No match for the work {name} in the output of {slots:slot}: {names}.", ""),
+    "slot-not-analysed": ("note", "{slot} of {cell} cannot be analysed: {error}.", ""),
+    "cell-unreadable": ("note", "A cell is left out: {error}.", ""),
     "reference-missing": ("note", "The reference has no run[ for {names}], so no gain or loss is given.", ""),
     "reference-unused": (
         "note",
@@ -22,6 +26,31 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "warm-up": ("note", "{runs:warm-up run} stored, but not used in the results.", ""),
+    "precision-reached": (
+        "note",
+        "{reached} of {cells:cell} reached ± {share:%} of the mean energy (95 %, between repeats) with {fewest~most:repeat}[: {names}]. Errors that all runs share, such as the gain of a meter, are not in it: repeating does not reduce them.",
+        "",
+    ),
+    "precision-missed.maximum": (
+        "warning",
+        "{missed} of {cells:cell} did not reach ± {share:%} of the mean energy with {repeats:repeat}, the maximum (at worst ± {worst_share:%}): {names}.",
+        "Raise --repeat-max, or measure longer runs.",
+    ),
+    "precision-missed.no-energy": (
+        "warning",
+        "{missed} of {cells:cell} have no energy, so they were not repeated further: {names}.",
+        "To see why: joulelab meters.",
+    ),
+    "precision-missed.failed": (
+        "warning",
+        "No run of {missed} of {cells:cell} succeeded, so they were not repeated further: {names}.",
+        "Add --retry to run them again.",
+    ),
+    "precision-missed.unfinished": (
+        "note",
+        "{missed} of {cells:cell} need more repeats for ± {share:%} of the mean energy: {names}.",
+        "Type the same command to continue.",
+    ),
     "odd-runs": (
         "note",
         "These repeats differ from the others of their cell; they are marked, but used: {names}. By chance alone about one cell in {chance} has such a repeat.",
@@ -175,7 +204,7 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "check-failed": ("warning", "{label} failed a check: {name}: {check}", ""),
     "same-devices": (
         "note",
-        "Both runs were measured by the same meters, so the gain error of the meters cancels in the ratio.",
+        "All runs were measured by the same meters, so the gain error of the meters cancels in the ratio.",
         "",
     ),
     "different-devices": ("note", "Different devices were measured, so no error cancels in the ratio.", ""),
@@ -184,6 +213,12 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
         "If a load repeats at exactly the rate at which the sensors measure, the ratio B / A can be wrong by up to {share:%} of itself.",
         "",
     ),
+    "one-run-group": (
+        "note",
+        "{name} has only one run, which is assumed to scatter like the runs of the other group.",
+        "Repeat it to measure the spread.",
+    ),
+    "runs-left-out": ("note", "{runs:run} left out: failed, stopped or still running.", ""),
     "one-run-each": (
         "note",
         "Each has only one run, so the uncertainties do not include the spread between runs.",

@@ -80,7 +80,7 @@ def report_study(study: Study, plan: Plan | None = None, *, link: Link | None = 
 def make_study_report(study: Study, results: Results, summary: StudySummary, *, link: Link | None = None) -> Report:
     """Make the report of a study; `link` gives the addresses of the pages of its runs."""
     estimates = list_estimates(results, summary)
-    notes = (CONVENTION, *word_notes(summary.notes), *results.notes)
+    notes = (CONVENTION, *word_notes((*summary.notes, *results.notes)))
     sections = [
         ReportSection("best", "Best cells", tuple(_show_best(study, results, summary, estimates))),
         ReportSection("metrics", "Metrics over the knobs", tuple(_show_metrics(summary))),

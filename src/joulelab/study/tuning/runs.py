@@ -81,7 +81,7 @@ def open_plan(
 
 
 def _there(folder: Path, before: Mapping[str, object]) -> dict[str, PlannedCell]:
-    return Study(folder, before).cells() if before else {}
+    return Study(folder, before).read_cells() if before else {}
 
 
 def _check_length(trial: Trial, folder: Path) -> None:
@@ -186,7 +186,7 @@ class Tuning:
         """Run the next slot of a cap; none where it failed. Raises JoulelabError."""
         cell = self._cells[cap]
         repeat = 1
-        while read_slot(self._study.slot(cell.key, repeat)).state is State.DONE:
+        while read_slot(self._study.get_slot_folder(cell.key, repeat)).state is State.DONE:
             repeat += 1
         outcome = Driver(self._study, {cell.key: cell}, repeat, self._executor, self._tell, retry=self._retry).run(stop)
         self._check(outcome)

@@ -1,4 +1,4 @@
-"""The vectorised panel shows just what `Panel` shows reading by reading."""
+"""A panel of a served twin shows what virtual time reads of the same point, reading by reading."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ def truth(tmp_path: Path) -> Iterator[Truth]:
     made.close()
 
 
-@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("flaws", FLAWS)
 @pytest.mark.parametrize("point", ["node.ac", "gpu:1", "outlet:2"])
 def test_all_readings_at_once_are_those_of_the_panel(truth: Truth, flaws: PanelFlaws, point: str) -> None:
     panel = Panel(truth, point, flaws, number=5)
-    t_ns = START + np.sort(np.random.default_rng(1).integers(0, 9 * NS, 200))
+    t_ns = START + np.sort(np.random.default_rng(1).integers(0, 9 * NS, 40))
     part, of = power_curves.find_share(NODE, point)
     source = (part, truth._parts(of)[0])
     watts = readings.read_panel_w(source, flaws, t_ns, start_ns=START, seed=NODE.seed, number=5)

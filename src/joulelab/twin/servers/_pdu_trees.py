@@ -78,7 +78,7 @@ class PduBench:
 
     def read_utc_s(self) -> int:
         """Return when the values shown were taken, as a device with whole seconds of UTC says it."""
-        _, at = self._unit.tick()
+        _, at = self._unit.find_update()
         return (read_utc_ns() - (monotonic_ns() - at)) // NS
 
     def has_sentinel(self) -> bool:

@@ -149,7 +149,7 @@ class RedfishReadings:
     def time(self, point: str) -> str:
         """Return when the reading at a point was taken, in UTC with milliseconds."""
         now, utc = monotonic_ns(), read_utc_ns()
-        age_ns = now - self.panels[point].tick(now)[1]
+        age_ns = now - self.panels[point].find_update(now)[1]
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
             microseconds=(utc - age_ns) / 1000, seconds=self.flaws.clock_error_s
         )

@@ -165,7 +165,7 @@ class UpdateClock:
 
     def shown(self, now_ns: int) -> tuple[int, int]:
         """Return number and time of the last update that came."""
-        number, _ = self.panel.tick(now_ns)
+        number, _ = self.panel.find_update(now_ns)
         while not self._comes(number) or self._came_ns(number) > now_ns:
             number -= 1
         return number, self._due_ns(number)

@@ -341,7 +341,7 @@ class TestLaunch:
             ("deterministic", "1", "yes, no"),
             ("ranks", "-1", "whole number"),
             ("max_seconds", "soon", "number from 0"),
-            ("nodes", "2", "rendezvous=HOST:PORT"),
+            ("nodes", "-1", "whole number"),
             ("rendezvous", "here", "HOST:PORT"),
             ("depths", "3,x", "whole number"),
             ("stem", "none", "cifar, imagenet"),

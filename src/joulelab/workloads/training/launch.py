@@ -7,8 +7,10 @@ import gc
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +41,8 @@ COMMON = {
     ),
     "device": ("auto", "cpu, cuda, or auto: the GPUs if there are any"),
     "ranks": ("0", "processes on this node, started by torchrun; 0: one for each GPU, one on CPUs"),
-    "nodes": ("1", "nodes that train together; start it on each of them"),
-    "rendezvous": ("", "HOST:PORT of the first node, where several train together"),
+    "nodes": ("0", "nodes that train together; start it on each of them; 0: the nodes of srun or mpirun, else one"),
+    "rendezvous": ("", "HOST:PORT of the first node, where several train together; found by itself in a Slurm job"),
     "precision": ("fp32", "fp32 (TF32 switched off), tf32 or bf16 (autocast)"),
     "threads": ("0", "threads of each rank on CPUs; 0: OMP_NUM_THREADS, else its share of the physical cores"),
     "workers": ("2", "processes of each rank that load data"),
@@ -63,6 +65,19 @@ WORKER_STARTS = ("once", "each-epoch")
 DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"), ("yes", "no")
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables that torchrun sets for each rank
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set in processes that torchrun started, not in its own
+# Variables of mpirun: rank, number of ranks, rank on the node, number of ranks on the node.
+MPI_VARIABLES = (
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH, Intel MPI
+)
+MPIRUN_ADDRESS = "OMPI_MCA_orte_hnp_uri"  # of Open MPI's mpirun: 1531576320.0;tcp://10.96.0.1,10.148.0.1:34911
+SPECIAL_STEPS = 0xFFFFFFF0  # Slurm's step numbers from here on are batch scripts and shells
+FIRST_PORT, PORTS = 10_000, 20_000  # below the ports that Linux gives to clients
 FAILED, WRONG = 1, 2
 MOST_TEMPORARY = 70  # letters of the folder for temporary files: a socket in it has 108 with its own name
 PREPARE = "--prepare"  # the first word of a program that only makes its data
@@ -171,10 +186,7 @@ def check_common(parameters: Mapping[str, str]) -> None:
         read_whole_number(parameters, "patience", least=0, most=10**6)
         if parameters["load"] != "no" and not Path(parameters["load"]).expanduser().is_file():
             raise ConfigError(f"load is {parameters['load']!r}", why="there is no such file", next="name one, or no")
-    if read_whole_number(parameters, "nodes", least=1, most=100_000) > 1 and not parameters["rendezvous"]:
-        raise ConfigError(
-            "there is no rendezvous", why="several nodes train together", next="give rendezvous=HOST:PORT"
-        )
+    read_whole_number(parameters, "nodes", least=0, most=100_000)
     if parameters["rendezvous"] and not re.fullmatch(r"[^\s:]+:\d{1,5}", parameters["rendezvous"]):
         raise ConfigError(f"rendezvous is {parameters['rendezvous']!r}", next="write it as HOST:PORT")
 
@@ -276,16 +288,128 @@ def _shorten_error(error: JoulelabError) -> str:
 
 
 def become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
-    """Become torchrun where several ranks are asked for and nobody has started them yet."""
+    """Become one of several ranks: that of srun or mpirun, or torchrun where nobody has started the ranks yet.
+
+    Raises ConfigError.
+    """
     if is_launched(os.environ):
         return
-    ranks, nodes = int(given["ranks"]), int(given["nodes"])
-    if ranks == 0:
-        ranks = 1 if given["device"] == "cpu" else _count_gpus()
+    launch, asked, nodes = find_launch(os.environ), int(given["ranks"]), int(given["nodes"])
+    if launch is not None and nodes not in (0, launch.nodes):
+        if nodes > 1:
+            why = f"{launch.nodes} are started"
+            raise ConfigError(f"nodes is {nodes}", why=why, next="start it on each node, or leave nodes out")
+        launch = None  # each by itself
+    ranks = asked or (1 if given["device"] == "cpu" else max(_count_gpus(), 1))
+    if launch is not None:
+        if launch.on_node > 1 and asked not in (0, launch.on_node):
+            why = f"{launch.on_node} are started on each node"
+            raise ConfigError(f"ranks is {asked}", why=why, next="start one process on each node, or leave ranks out")
+        nodes = launch.nodes
+        if launch.on_node > 1 or ranks == 1:
+            _adopt_launch(launch, given["rendezvous"])
+            return
+    nodes = nodes or 1
     if ranks > 1 or nodes > 1:
-        threads = count_threads(int(given["threads"]), max(ranks, 1), os.environ)
+        rendezvous = find_rendezvous(given["rendezvous"], launch, os.environ) if nodes > 1 else ""
+        threads = count_threads(int(given["threads"]), ranks, os.environ)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # torchrun would set 1, and say so at length
-        _run_torchrun(max(ranks, 1), nodes, given["rendezvous"], words)
+        _run_torchrun(ranks, nodes, rendezvous, launch, words)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlace:
+    """Hold the place of this process among several that srun or mpirun started, one for each rank or node.
+
+    `by_slurm`: srun started it.
+    """
+
+    rank: int
+    count: int
+    local: int
+    on_node: int
+    by_slurm: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return -(-self.count // self.on_node)
+
+
+def find_launch(environ: Mapping[str, str]) -> LaunchPlace | None:
+    """Return the place of this process among those of mpirun or srun, None where it is the only one."""
+
+    def read_numbers(names: Sequence[str]) -> list[int]:
+        texts = [environ.get(name, "") for name in names]
+        return [int(text) for text in texts] if all(text.isdecimal() for text in texts) else []
+
+    place = None
+    for names in MPI_VARIABLES:
+        if place is None and (found := read_numbers(names)):
+            place = LaunchPlace(found[0], found[1], found[2], max(found[3], 1))
+    step = read_numbers(
+        ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
+    )
+    if place is None and step and step[0] < SPECIAL_STEPS:
+        place = LaunchPlace(step[1], step[2], step[3], max(-(-step[2] // max(step[4], 1)), 1), by_slurm=True)
+    return place if place is not None and place.count > 1 else None
+
+
+def find_rendezvous(given: str, launch: LaunchPlace | None, environ: Mapping[str, str]) -> str:
+    """Return HOST:PORT where all ranks meet: as given, the first host of a Slurm job, or the host of mpirun.
+
+    Raises ConfigError where it is not known.
+    """
+    if given:
+        return given
+    by_slurm = launch is not None and launch.by_slurm
+    hosts = (by_slurm and environ.get("SLURM_STEP_NODELIST")) or environ.get("SLURM_JOB_NODELIST", "")
+    job = environ.get("SLURM_JOB_ID", "")
+    if hosts and job.isdecimal():
+        step = int(environ["SLURM_STEP_ID"]) if by_slurm else 0
+        return f"{find_first_host(hosts)}:{FIRST_PORT + (int(job) * 16 + step) % PORTS}"
+    where = re.match(r"(\d+)\.\d+;tcp://([\d.]+)", environ.get(MPIRUN_ADDRESS, ""))
+    if where is not None and launch is not None and (launch.rank > 0 or _is_own_address(where[2])):
+        return f"{where[2]}:{FIRST_PORT + int(where[1]) % PORTS}"
+    why = "several nodes train together, and the address of the first is unknown"
+    if where is not None and launch is not None:
+        why = f"rank 0 does not run on the node of mpirun, {where[2]}"
+    then = (
+        "give rendezvous=HOST:PORT on each node: the host of rank 0 and a free port; or start it by srun in a Slurm job"
+    )
+    raise ConfigError("there is no rendezvous", why=why, next=then)
+
+
+def find_first_host(hosts: str) -> str:
+    """Return the first host of a list as Slurm writes it: `gpu[03-05,9],login1` begins with gpu03."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0] if first else "")
+
+
+def _is_own_address(host: str) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind((host, 0))
+        return True
+    return False
+
+
+def find_own_address(rendezvous: str) -> str:
+    """Return the address by which other nodes reach this one; its host name may be unknown to them."""
+    host, _, port = rendezvous.rpartition(":")
+    if not _is_own_address(host):
+        with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))  # sends nothing
+            return str(probe.getsockname()[0])
+    return host
+
+
+def _adopt_launch(launch: LaunchPlace, rendezvous: str) -> None:
+    """Set the variables of torchrun for a rank that mpirun or srun started. Raises ConfigError."""
+    host, _, port = find_rendezvous(rendezvous, launch, os.environ).rpartition(":")
+    numbers = {"RANK": launch.rank, "WORLD_SIZE": launch.count}
+    numbers |= {"LOCAL_RANK": launch.local, "LOCAL_WORLD_SIZE": launch.on_node}
+    os.environ.update({name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": host})
+    os.environ["MASTER_PORT"] = port
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
@@ -347,9 +471,14 @@ def _count_gpus() -> int:
     return int(torch.cuda.device_count())
 
 
-def _run_torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> NoReturn:
+def _run_torchrun(
+    ranks: int, nodes: int, rendezvous: str, launch: LaunchPlace | None, words: Sequence[str]
+) -> NoReturn:
     """Start the ranks and watch them; end by a signal that we get, or with the exit code of the first that failed."""
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={rendezvous}", "--rdzv-id=joulelab"] if nodes > 1 else []
+    where += [f"--local-addr={find_own_address(rendezvous)}"] if nodes > 1 else []
+    if where and launch is not None:  # the name of a node may be another than that of its host
+        where.append(f"--rdzv-conf=is_host={int(launch.rank == 0)}")
     with joulelab.phase("launch"):
         try:
             from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -7,13 +7,18 @@ import datetime as dt
 import gc
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
+from joulelab.core.clock import read_boot_id
 from joulelab.core.errors import ConfigError
-from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads, is_launched
+from joulelab.core.marks import read_local_rank
+from joulelab.run import marking
+from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE
+from joulelab.workloads.training.launch import TORCHRUN, count_threads, drop_torchrun_threads, is_launched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -120,7 +125,9 @@ def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> I
     rank, local, count = 0, 0, 1
     if is_launched(environ):
         rank, local, count = (int(environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    device = _choose_device(given["device"], local)
+    # A launcher other than torchrun may show each rank one GPU only: its own.
+    is_bound = TORCHRUN not in environ and torch.cuda.device_count() == 1
+    device = _choose_device(given["device"], 0 if is_bound else local)
     if given["precision"] == "tf32" and device.type == "cpu":
         raise ConfigError("precision is tf32", why="a CPU has no such units", next="give precision=fp32 or bf16")
     ranks = Ranks(rank, local, count, device)
@@ -131,11 +138,30 @@ def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> I
         return
     more: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, **more)
+    is_attached = TORCHRUN not in environ and _attach_to_run(environ)
     try:
         yield ranks
     finally:
+        if is_attached:
+            marking.detach_writer()
         gc.collect()  # a model that holds the group when it goes waits, with Python's lock, for threads that want it
         dist.destroy_process_group()
+
+
+def _attach_to_run(environ: Mapping[str, str]) -> bool:
+    """Mark work of a rank that mpirun or srun started in the run that the first rank of its node records, if any.
+
+    torchrun's ranks find the run in their environment. Return whether this rank was attached.
+    """
+    own = (read_boot_id(), os.uname().nodename)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, (own, environ.get(RUN_VARIABLE), environ.get(HOST_VARIABLE)))
+    run, host = next(((run, host) for node, run, host in gathered if node == own and run and host), ("", ""))
+    folder = Path(run) / host / "marks"
+    if not run or marking.writer() is not None or not folder.is_dir():
+        return False
+    marking.attach_writer(folder, read_local_rank(environ))
+    return True
 
 
 def _choose_device(asked: str, local: int) -> torch.device:

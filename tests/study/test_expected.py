@@ -33,12 +33,12 @@ def test_a_cell_takes_what_it_took(tmp_path: Path) -> None:
     ran(study, one, 2, 20.0, 300.0)
     ran(study, two, 1, 30.0)
     expected = CostForecast(study, cells)
-    assert expected.of(one) == SlotCost(15.0, 200.0)
-    assert expected.of(two) == SlotCost(30.0, None)
-    assert expected.of(three) == SlotCost(22.5, 200.0), "it never ran: it takes what others of its workload take"
-    total = expected.sum([one, two, three])
+    assert expected.get_cost(one) == SlotCost(15.0, 200.0)
+    assert expected.get_cost(two) == SlotCost(30.0, None)
+    assert expected.get_cost(three) == SlotCost(22.5, 200.0), "it never ran: it takes what others of its workload take"
+    total = expected.sum_costs([one, two, three])
     assert (total.time_s, total.energy_j, total.slots, total.unknown) == (67.5, 400.0, 3, 0)
-    assert CostForecast(study, cells, scope="gpu").of(one).energy_j == 1.0
+    assert CostForecast(study, cells, scope="gpu").get_cost(one).energy_j == 1.0
 
 
 def test_slots_that_did_not_end_well_tell_nothing(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_slots_that_did_not_end_well_tell_nothing(tmp_path: Path) -> None:
     (key,) = study.read_cells()
     place(study.get_slot_folder(key, 1), {"ticks": 1}, {"outcome": "exit", "exit_code": 1, "start_ns": 1, "end_ns": 2})
     write_json_atomic(study.get_slot_folder(key, 1) / "slot.json", {"took_s": 2.0})
-    assert CostForecast(study, study.read_cells()).of(key) == SlotCost()
+    assert CostForecast(study, study.read_cells()).get_cost(key) == SlotCost()
 
 
 def test_the_same_cell_of_another_study_tells_too(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_same_cell_of_another_study_tells_too(tmp_path: Path) -> None:
     (key,) = before.read_cells()
     ran(before, key, 1, 7.0, 70.0)
     study = make_study(tmp_path / "now", "sleep", "{n}", knobs={"n": "1,2"})
-    assert CostForecast(study, study.read_cells()).of(key) == SlotCost(7.0, 70.0)
+    assert CostForecast(study, study.read_cells()).get_cost(key) == SlotCost(7.0, 70.0)
 
 
 @pytest.mark.parametrize("kept", [None, "no number"])
@@ -63,7 +63,7 @@ def test_where_nothing_is_known_nothing_is_told(tmp_path: Path, kept: object) ->
     cells = study.read_cells()
     (key,) = cells
     ran(study, key, 1, kept)  # type: ignore[arg-type]
-    total = CostForecast(study, cells).sum([key, key])
+    total = CostForecast(study, cells).sum_costs([key, key])
     assert (total.time_s, total.unknown) == (0.0, 2)
     (study.get_slot_folder(key, 1) / "slot.json").unlink()
-    assert CostForecast(study, cells).of(key) == SlotCost()
+    assert CostForecast(study, cells).get_cost(key) == SlotCost()

@@ -158,7 +158,7 @@ environment = { CUDA_VISIBLE_DEVICES = "" }
 
 def test_a_temperature_that_nobody_tells_is_refused_in_the_words_of_the_file() -> None:
     told = said('cool = "45C"\n[workloads.w]\ncommand = "true"\n')
-    assert told == ['s.toml:2: cool: no GPU tells its temperature here; wait for a time instead: cool = "60s"']
+    assert told == ['s.toml:2: cool: no GPU here shows its temperature; wait for a time instead: cool = "60s"']
 
 
 def device(scope: str, kind: str = "power", *, model: str = "RTX", default: float | None = 260.0) -> CapDevice:
@@ -240,7 +240,7 @@ def test_refusals_have_codes_each_and_together() -> None:
 def test_one_refusal_stays_what_it_is() -> None:
     refusals = Refusals()
     for _ in range(2):
-        with refusals.taken(option="--x"):
+        with refusals.collect_error(option="--x"):
             raise Refused("no", why="so")
     with pytest.raises(Refused, match=r"^--x: no \(so\)$"):
         refusals.check()

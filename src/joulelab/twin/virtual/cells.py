@@ -335,7 +335,7 @@ def _find_problems(
     if wrong:
         for each in wrong.values():
             each.why = each.why or where
-        knobs = {name: refusals.knob(name, cell.workload.name) for name in wrong if name in cell.knobs}
+        knobs = {name: refusals.find_knob(name, cell.workload.name) for name in wrong if name in cell.knobs}
         return [(each, knobs.get(name, place)) for name, each in wrong.items()]
     try:
         took_s = _measure_steps(described, model, ask)

@@ -334,7 +334,7 @@ uses = "cpu"
 def test_a_matrix_of_which_nearly_all_is_skipped_is_not_looked_at_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_workloads, "MAX_LOOKED_AT", 1000)  # so that the test is a quick one
+    monkeypatch.setattr(study_workloads, "MAX_CELLS_TRIED", 1000)  # so that the test is a quick one
     text = """\
 [knobs]
 a = "1:10000:1"

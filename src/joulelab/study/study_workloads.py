@@ -1,4 +1,4 @@
-"""Read the workloads and knobs of a study file, and make its cells."""
+"""The workloads and knobs of a study file, and their cells. All mistakes are collected with their lines."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from joulelab.study.folder import VALID_NAME
 from joulelab.study.knobs import (
     ALWAYS,
     KNOB_NAME,
+    KNOB_NAME_ADVICE,
     NODE,
     OWN_KNOBS,
     PHASE,
@@ -51,9 +52,17 @@ if TYPE_CHECKING:
     from joulelab.run.workload_registry import WorkloadModule
     from joulelab.study.matrix import NodeType
 
-
 MIN_TIME_S = 0.001
-WORDS = "give a text, or a list of words in quotes"
+MAX_VALUES_SHOWN, MAX_VALUES_REFUSED, MAX_CELLS_SHOWN = 10, 3, 6
+MAX_CELLS_TRIED = 2 * MAX_SLOTS  # a matrix that is skipped almost entirely is not searched for ever
+RESERVED_NAMES = (WORKLOAD, NODE, PHASE)  # columns of results: no knob may have such a name
+GPU_KNOBS = ("cap", "clock", "gpus")
+KINDS = ("command", "notebook", "reference")
+NOTEBOOK_KEYS = ("pause", "kernel")
+CELL_KEYS = (*KINDS, "parameters", "nodes", "knobs")  # a mistake in one of these leaves a workload without cells
+NAME_ADVICE = "letters, digits, . _ and -, a letter or digit first"
+VALUES_ADVICE = "give a text as for sweep, a list, or { values = ..., when = { ... } }"
+_CELL_PHASE = re.compile(r"cell (\d{1,9})")
 
 
 def _read_command(value: Any) -> tuple[str, ...]:
@@ -80,7 +89,7 @@ def declare_texts(default: Any, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobKeys:
-    """Hold a knob that is a table: its values, and the cells that it is for."""
+    """Hold a knob that is a table: its values, and the cells that have it."""
 
     values: Any = None
     when: dict[str, Any] | None = declare_key(
@@ -93,7 +102,7 @@ class WorkloadKeys:
     """Hold a workload `[workloads.NAME]`: a command, a notebook, or a reference workload."""
 
     command: tuple[str, ...] | None = declare_key(
-        None, "the words to run, with {knob}", read=_read_command, advice=WORDS
+        None, "the words to run, with {knob}", read=_read_command, advice="give a text, or a list of words in quotes"
     )
     notebook: str | None = declare_key(None, "a notebook, relative to the study file")
     reference: str | None = declare_key(None, "a reference workload by its name")
@@ -108,15 +117,12 @@ class WorkloadKeys:
     timeout: float | None = declare_time("the longest that it may take", MIN_TIME_S)
 
 
-# What results tell of a cell beside its knobs: a knob of that name would be taken for it.
-RESERVED_NAMES = (WORKLOAD, NODE, PHASE)
-MAX_VALUES_SHOWN, MAX_VALUES_REFUSED = 10, 3
-VALUES_ADVICE = "give a text as for sweep, a list, or { values = ..., when = { ... } }"
+# Knobs
 
 
 @dataclass(frozen=True, slots=True)
 class KnobDraft:
-    """Hold a knob of the file whose condition is not read yet: names in it may be of tables that follow."""
+    """Hold a knob whose condition is not read yet: it may name tables that follow."""
 
     knob: Knob
     place: Place
@@ -124,19 +130,18 @@ class KnobDraft:
 
 
 def read_knobs(table: Mapping[str, Any], place: Place, mistakes: Mistakes) -> list[KnobDraft]:
-    """Return the knobs of `[knobs]` or of a workload that can be read."""
+    """Read the knobs of `[knobs]` or of a workload; wrong ones are left out."""
     return [draft for name, raw in table.items() for draft in _read_knob(name, raw, (*place, name), mistakes)]
 
 
 def _read_knob(name: str, raw: Any, place: Place, mistakes: Mistakes) -> list[KnobDraft]:
-    """Return a knob once for each of its tables, or once where it is values alone."""
+    """Read a knob: once for each of its tables, or once for plain values."""
     if name in RESERVED_NAMES:
-        why, then = "results tell it of every cell", "choose another name"
+        why, then = "it is a column of results", "choose another name"
         mistakes.add(place, f"a knob cannot be named {name}", why=why, next=then, code="config.name")
         return []
     if KNOB_NAME.fullmatch(name) is None:
-        then = "letters, digits and _, no digit at its start"
-        mistakes.add(place, f"{name!r} cannot name a knob", next=then, code="config.name")
+        mistakes.add(place, f"{name!r} cannot name a knob", next=KNOB_NAME_ADVICE, code="config.name")
         return []
     if isinstance(raw, list) and raw and all(isinstance(item, dict) for item in raw):
         tables = {(*place, n): item for n, item in enumerate(raw)}
@@ -157,7 +162,7 @@ def _read_knob(name: str, raw: Any, place: Place, mistakes: Mistakes) -> list[Kn
 
 
 def read_knob_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> tuple[Value, ...] | None:
-    """Return the values of a knob: as typed for sweep, a number, or a list."""
+    """Read the values of a knob: as typed for sweep, a number, or a list."""
     items = raw if isinstance(raw, list) else [raw]
     if not all(isinstance(item, str | bool) or is_number(item) for item in items):
         what = f"the values of the knob {name} are {format_value(raw)}"
@@ -171,9 +176,9 @@ def read_knob_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> t
 
 
 class NameTable:
-    """Know what a condition may name: workloads, node types and phases (`plain`), knobs and their values.
+    """Hold the names that conditions may use: workloads, node types and phases (`plain`), knobs and their values.
 
-    Some knobs of `named` could not be read: they have a mistake already.
+    Knobs of `named` that are not in `knobs` have a mistake already.
     """
 
     def __init__(
@@ -191,7 +196,7 @@ class NameTable:
         self._mistakes = mistakes
 
     def read_condition(self, table: Mapping[str, Any], place: Place, *, own: str = "") -> Condition | None:
-        """Return the condition that a table says, None where something is wrong. `own` is the knob it is of."""
+        """Read a condition, None if it has a mistake. `own` is the knob that has this condition."""
         keys = [WORKLOAD, NODE, *(name for name in self.knobs if name != own)]
         found = {key: self.read_key(key, value, (*place, key), keys, own) for key, value in table.items()}
         if None in found.values():
@@ -201,7 +206,7 @@ class NameTable:
         return Condition(workloads, nodes, taken)
 
     def read_key(self, key: str, raw: Any, place: Place, keys: Sequence[str], own: str = "") -> dict[str, Any] | None:
-        """Return what a key of a condition names: names, or values of a knob by their texts; None where it is wrong."""
+        """Read a key of a condition: names, or values of a knob by their texts; None for a mistake."""
         if key in self.unread:
             return None
         if key not in keys:
@@ -231,7 +236,7 @@ class NameTable:
         return None if wrong else {value.text: value.value for value in values}
 
     def read_reference(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what singles out the cells that others are compared with: names, and values of knobs."""
+        """Read which cells are the reference: names, and values of knobs."""
         valid = [*(key for key in self.plain if self.plain[key]), *self.knobs]
         found: dict[str, Any] = {}
         for key, raw in table.items():
@@ -248,7 +253,7 @@ class NameTable:
         return found
 
     def finish_knobs(self, drafts: Iterable[KnobDraft]) -> list[Knob]:
-        """Return the knobs with their conditions, without those whose condition is wrong."""
+        """Return the knobs with their conditions; those with a wrong condition are left out."""
         knobs = []
         for draft in drafts:
             when: Condition | None = ALWAYS
@@ -259,7 +264,7 @@ class NameTable:
 
 
 def _suggest_value(wrong: Value, there: Sequence[Value]) -> str:
-    """Return advice for a value that no cell has: of numbers the nearest ones."""
+    """Return advice for a value that no cell has: the nearest numbers."""
     number = wrong.value
     if isinstance(number, str):
         return suggest_name(wrong.label, [value.label for value in there][:MAX_VALUES_SHOWN])
@@ -269,18 +274,12 @@ def _suggest_value(wrong: Value, there: Sequence[Value]) -> str:
     return f"did you mean {near[0].label!r}? valid: {', '.join(shown)}{more}"
 
 
-KINDS = ("command", "notebook", "reference")
-OF_NOTEBOOKS = ("pause", "kernel")
-# A workload with a mistake in one of these has no cells yet.
-OF_CELLS = (*KINDS, "parameters", "nodes", "knobs")
-MAX_CELLS_SHOWN = 6
-NAME_ADVICE = "letters, digits, . _ and -, a letter or digit first"
-_CELL_PHASE = re.compile(r"cell (\d{1,9})")
+# Workloads
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Hold what of the file a workload may refer to: its folder, the names of the knobs and of the node types."""
+    """Hold the folder of the file, the names of its shared knobs and of its node types: workloads refer to them."""
 
     folder: Path
     knobs: Sequence[str]
@@ -290,10 +289,10 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDraft:
-    """Hold a workload of the file before its knobs are known; `kind` is empty for a command.
+    """Hold a workload before its knobs are known; `kind` is empty for a command.
 
-    `takes` are the parameters that it has, of a notebook those among the file's knobs. `nodes` None is all of them. One
-    that `is_sound` has no mistake in what cells are made of.
+    `takes` are its parameters; for a notebook only those that are knobs of the file. `nodes` None stands for all.
+    Without mistakes in `CELL_KEYS` it `is_sound`.
     """
 
     name: str
@@ -315,17 +314,17 @@ class WorkloadDraft:
 
     @property
     def key(self) -> str:
-        """Return the key of its table that placeholders stand in."""
+        """Return the key of its table that has the placeholders."""
         return "parameters" if self.kind else "command"
 
-    def has(self, name: str) -> bool:
-        """Return whether a knob means something to it: by its placeholder, its parameter, or as joulelab's own."""
-        if name in OWN_KNOBS or name in list_placeholders(self.command(())):
+    def uses_knob(self, name: str) -> bool:
+        """Return whether it uses a knob: by a placeholder, as a parameter, or because joulelab sets it."""
+        if name in OWN_KNOBS or name in list_placeholders(self.make_command(())):
             return True
         return name in self.takes and name not in self.parameters
 
-    def command(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return its command where a cell has these knobs; those in a parameter's text need not be parameters too."""
+    def make_command(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return its command for cells with these knobs. A knob in the text of a parameter need not be a parameter."""
         if not self.kind:
             return self.words
         named = list_placeholders(list(self.parameters.values()))
@@ -333,13 +332,13 @@ class WorkloadDraft:
         own = {name: f"{{{name}}}" for name in names if name not in left_out}
         return (*self.words, *(f"{name}={text}" for name, text in sorted({**own, **self.parameters}.items())))
 
-    def on(self, node: str, identity: Mapping[str, Any], names: Collection[str]) -> Workload:
+    def make_workload(self, node: str, identity: Mapping[str, Any], names: Collection[str]) -> Workload:
         """Return the workload of cells on a node type with these knobs."""
-        return Workload(self.command(names), self.name, node, self.phases, self.kind, identity)
+        return Workload(self.make_command(names), self.name, node, self.phases, self.kind, identity)
 
 
 def read_workloads(tables: Mapping[str, WorkloadKeys], around: Surroundings) -> list[WorkloadDraft]:
-    """Return the workloads; those that could not be read whole are not sound."""
+    """Read the workloads; those with mistakes are not sound."""
     if not tables and not around.mistakes.has("workloads"):
         then = "add [workloads.NAME] with command = ..."
         around.mistakes.add(("workloads",), "there is no workload", next=then, code="config.missing-key")
@@ -366,16 +365,16 @@ def _read_workload(name: str, keys: WorkloadKeys, around: Surroundings) -> Workl
     )
     if kind == "notebook" and words:
         _check_phases(draft, around)
-    return replace(draft, is_sound=bool(words) and not any(mistakes.has(*place, key) for key in OF_CELLS))
+    return replace(draft, is_sound=bool(words) and not any(mistakes.has(*place, key) for key in CELL_KEYS))
 
 
 def _check_keys(place: Place, keys: WorkloadKeys, around: Surroundings) -> None:
-    """Refuse keys that mean nothing to such a workload, and node types that there are not."""
+    """Refuse keys that do not fit the kind of workload, and unknown node types."""
     mistakes = around.mistakes
-    for key in ("parameters", *OF_NOTEBOOKS):
-        is_lost = keys.command is not None or (key in OF_NOTEBOOKS and keys.reference is not None)
+    for key in ("parameters", *NOTEBOOK_KEYS):
+        is_lost = keys.command is not None or (key in NOTEBOOK_KEYS and keys.reference is not None)
         if getattr(keys, key) and is_lost:
-            what = "a notebook" if key in OF_NOTEBOOKS else "a notebook or a reference workload"
+            what = "a notebook" if key in NOTEBOOK_KEYS else "a notebook or a reference workload"
             mistakes.add((*place, key), f"{key} is for {what}", next="leave it out")
     if keys.work_sum is not None and not keys.work:
         mistakes.add((*place, "work_sum"), "work_sum is for work", next="add work = 'samples: (\\d+)'")
@@ -388,7 +387,7 @@ def _check_keys(place: Place, keys: WorkloadKeys, around: Surroundings) -> None:
 
 
 def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of a workload and the words of its command, none where something is wrong."""
+    """Return the kind of a workload and the words of its command, no words for a mistake."""
     mistakes = around.mistakes
     given = [kind for kind in KINDS if getattr(keys, kind) is not None or mistakes.has(*place, kind)]
     if len(given) != 1:
@@ -427,11 +426,11 @@ def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple
 
 
 def _find_parameters(place: Place, kind: str, name: str, keys: WorkloadKeys, around: Surroundings) -> list[str]:
-    """Return the names of the parameters that a workload has, and refuse others that are fixed for it."""
+    """Return the names of a workload's parameters, and refuse unknown ones in its table."""
     if kind == "command":
         return []
     if kind == "notebook":
-        # What stands in a parameter's text need not be a parameter itself.
+        # A placeholder in the text of a parameter need not be a parameter itself.
         inside = list_placeholders([text for text in keys.parameters.values() if isinstance(text, str)])
         must = {key: "knobs" for key in keys.knobs if key not in inside} | dict.fromkeys(keys.parameters, "parameters")
         return _find_notebook_parameters(
@@ -450,7 +449,7 @@ def _find_parameters(place: Place, kind: str, name: str, keys: WorkloadKeys, aro
 def _find_notebook_parameters(
     place: Place, file: Path, must: Mapping[str, str], shared: Sequence[str], mistakes: Mistakes
 ) -> list[str]:
-    """Return the parameters of a notebook among the names of knobs; those of `must`, by their tables, must be."""
+    """Return the knobs that are parameters of a notebook; refuse names of `must` (with their tables) that are not."""
     from joulelab.run import notebook
 
     try:
@@ -471,13 +470,12 @@ def _find_notebook_parameters(
 
 
 def _read_parameters(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> dict[str, str]:
-    """Return the fixed parameters of a notebook or a reference workload."""
+    """Read the fixed parameters of a notebook or a reference workload."""
     found = {}
     for name, value in keys.parameters.items():
         at = (*place, "parameters", name)
         if KNOB_NAME.fullmatch(name) is None:
-            then = "letters, digits and _, no digit at its start"
-            mistakes.add(at, f"{name!r} cannot name a parameter", next=then, code="config.name")
+            mistakes.add(at, f"{name!r} cannot name a parameter", next=KNOB_NAME_ADVICE, code="config.name")
         elif isinstance(value, str | bool) or is_number(value):
             found[name] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
@@ -488,7 +486,7 @@ def _read_parameters(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> di
 
 
 def _check_phases(draft: WorkloadDraft, around: Surroundings) -> None:
-    """Refuse phases that are cells of a notebook and are not there, or not run."""
+    """Refuse phases `cell N` that the notebook does not have, or does not run."""
     numbers = {phase: int(match[1]) for phase in draft.phases if (match := _CELL_PHASE.fullmatch(phase))}
     if not numbers or around.mistakes.has(*draft.place, "notebook"):
         return
@@ -526,25 +524,25 @@ def _read_work(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> tuple[Wo
 def check_knobs(
     drafts: Sequence[WorkloadDraft], shared: Sequence[KnobDraft], around: Surroundings, *, is_whole: bool
 ) -> bool:
-    """Refuse placeholders without a knob, and knobs that nothing uses; return whether all placeholders have one.
+    """Refuse placeholders without a knob, and unused knobs; return whether all placeholders have one.
 
-    Unless all workloads and knobs could be read (`is_whole`), nobody knows which knobs are not used.
+    Unused knobs are known only if all workloads and knobs could be read (`is_whole`).
     """
     wrong = [draft for draft in drafts if not _check_placeholders(draft, around)]
     for draft in drafts:
-        named = draft.takes or list_placeholders(draft.command(()))
-        for one in (one for one in draft.knobs if not draft.has(one.knob.name)):
+        named = draft.takes or list_placeholders(draft.make_command(()))
+        for one in (one for one in draft.knobs if not draft.uses_knob(one.knob.name)):
             _refuse_unused(one, named, format_table_name(draft.place), around.mistakes)
-    named = [name for draft in drafts for name in [*list_placeholders(draft.command(())), *draft.takes]]
+    named = [name for draft in drafts for name in [*list_placeholders(draft.make_command(())), *draft.takes]]
     for one in shared if is_whole else ():
-        if not any(draft.has(one.knob.name) for draft in drafts):
+        if not any(draft.uses_knob(one.knob.name) for draft in drafts):
             _refuse_unused(one, named, "any workload", around.mistakes)
     return not wrong
 
 
 def _check_placeholders(draft: WorkloadDraft, around: Surroundings) -> bool:
     there = [*(one.knob.name for one in draft.knobs), *around.knobs]
-    wrong = [name for name in list_placeholders(draft.command(())) if name not in there]
+    wrong = [name for name in list_placeholders(draft.make_command(())) if name not in there]
     for name in wrong:
         literal = f"or write {{{{{name}}}}} for a literal {{{name}}}"
         then = f"{suggest_name(name, there)}; {literal}" if there else f"add it to [knobs], {literal}"
@@ -559,14 +557,12 @@ def _refuse_unused(one: KnobDraft, named: Collection[str], where: str, mistakes:
     mistakes.add(one.place, f"the knob {name} is not used by {where}", next=then)
 
 
-# A matrix of which nearly all is skipped is not looked at without end.
-MAX_LOOKED_AT = 2 * MAX_SLOTS
-GPU_KNOBS = ("cap", "clock", "gpus")
+# Cells
 
 
 @dataclass(slots=True)
 class CellMaker:
-    """Hold what cells are made of, all of it read; mistakes of the cells are noted, each kind once."""
+    """Make the cells of a file, and add their mistakes, each kind once."""
 
     drafts: Sequence[WorkloadDraft]
     nodes: Mapping[str, NodeType]
@@ -577,70 +573,67 @@ class CellMaker:
     _noted: set[tuple[Any, ...]] = field(default_factory=set)
     _modules: dict[str, WorkloadModule] = field(default_factory=dict)
 
-    def cells(self, repeats: int) -> list[PlannedCell]:
-        """Return every cell."""
+    def make_cells(self, repeats: int) -> list[PlannedCell]:
+        """Return all cells, none after a mistake of the whole matrix."""
         found: list[PlannedCell] = []
         try:
-            parts = [(draft, self._combinations(draft)) for draft in self.drafts]
+            parts = [(draft, self._combine_knobs(draft)) for draft in self.drafts]
         except CycleError as error:
             round_ = " -> ".join(str(name) for name in error.args[1])
             then = "let one of them hold always"
             self.mistakes.add(("knobs",), "conditions of knobs go round in circles", why=round_, next=then)
             return []
-        most = sum(each.max_count * len(self._nodes(draft)) for draft, each in parts)
-        looked = 0
-        for draft, each in parts:
-            for node in self._nodes(draft):
-                for cell in self._of(draft, node, each):
-                    looked += 1
-                    if cell is not None:
-                        found.append(cell)
-                    if len(found) * repeats > MAX_SLOTS or looked > MAX_LOOKED_AT:
-                        self._refuse_many(most, repeats)
+        tried = 0
+        for draft, combinations in parts:
+            for node in self._list_nodes(draft):
+                for cell in self._make_node_cells(draft, node, combinations):
+                    tried += 1
+                    found += [] if cell is None else [cell]
+                    if len(found) * repeats > MAX_SLOTS or tried > MAX_CELLS_TRIED:
+                        most = sum(each.max_count * len(self._list_nodes(one)) for one, each in parts)
+                        what, why = (
+                            f"up to {most} cells x {repeats} are too many slots",
+                            f"at most {MAX_SLOTS} are taken",
+                        )
+                        self.mistakes.add(("knobs",), what, why=why, next="give fewer values or repeats")
                         return []
         if not found:
             self.mistakes.add(("skip",), "no cell is left", why="all are skipped", next="skip less")
         return found
 
-    def _refuse_many(self, most: int, repeats: int) -> None:
-        self.mistakes.add(
-            ("knobs",),
-            f"up to {most} cells x {repeats} are too many slots",
-            why=f"at most {MAX_SLOTS} are taken",
-            next="give fewer values or repeats",
-        )
-
-    def _nodes(self, draft: WorkloadDraft) -> Sequence[str]:
+    def _list_nodes(self, draft: WorkloadDraft) -> Sequence[str]:
         return list(self.nodes) if draft.nodes is None else draft.nodes
 
-    def _combinations(self, draft: WorkloadDraft) -> Combinations:
+    def _combine_knobs(self, draft: WorkloadDraft) -> Combinations:
         own = self.own[draft.name]
         taken = {knob.name for knob in own}
         common = [knob for knob in self.shared if knob.name not in taken]
-        return Combinations([knob for knob in (*common, *own) if draft.has(knob.name)], self.skips)
+        return Combinations([knob for knob in (*common, *own) if draft.uses_knob(knob.name)], self.skips)
 
-    def _of(self, draft: WorkloadDraft, node: str, each: Combinations) -> Iterator[PlannedCell | None]:
-        """Yield the cells of a workload on a node type; None is one that is skipped."""
+    def _make_node_cells(
+        self, draft: WorkloadDraft, node: str, combinations: Combinations
+    ) -> Iterator[PlannedCell | None]:
+        """Yield the cells of a workload on a node type; None for a skipped cell."""
         identity = self.nodes[node].get_identity()
         made: dict[tuple[str, ...], Workload] = {}
-        for values in each.list_combinations(draft.name, node):
+        for values in combinations.list_combinations(draft.name, node):
             if values is None:
                 yield None
                 continue
             names = tuple(values)
             if names not in made:
-                made[names] = draft.on(node, identity, names)
+                made[names] = draft.make_workload(node, identity, names)
                 self._check_knobs(draft, node, names)
             if "gpus" in values:
-                self._check_count(node, values["gpus"])
+                self._check_gpu_count(node, values["gpus"])
             cell = PlannedCell(made[names], values)
             if draft.kind == "reference":
                 self._check_reference(draft, cell)
             yield cell
 
     def _check_knobs(self, draft: WorkloadDraft, node: str, names: Sequence[str]) -> None:
-        """Refuse a cell that lacks the knob of a placeholder, or has a knob that does nothing there."""
-        for name in list_placeholders(draft.command(names)):
+        """Refuse a cell without the knob of a placeholder, or with a knob for GPUs on a node type without GPUs."""
+        for name in list_placeholders(draft.make_command(names)):
             if name not in names and self._is_new("lacks", draft.name, node, name):
                 what = f"some cells of {draft.name} on {node} have no knob {name}, which {{{name}}} stands for"
                 then = f"let {name} hold there too, or leave them out by [[skip]] or nodes = [...]"
@@ -655,7 +648,7 @@ class CellMaker:
                 what = f"{name} cannot be set for cells on {node}: their workload has no GPU"
                 self.mistakes.add(at, what, why=uses, next=self._suggest_condition(name, node))
 
-    def _check_count(self, node: str, value: Value) -> None:
+    def _check_gpu_count(self, node: str, value: Value) -> None:
         there = self.nodes[node].options.get("gpus")
         if there and int(value.value) > there and self._is_new("count", node, value.text):
             what = f"gpus {value.text} is more than {node} has"
@@ -668,7 +661,7 @@ class CellMaker:
 
         name = draft.words[0]
         if name not in self._modules:
-            self._modules[name] = find_workload(name)  # those of other packages are looked for long
+            self._modules[name] = find_workload(name)  # to search other packages takes long
         module = self._modules[name]
         try:
             given = read_pairs(cell.make_argv()[1:], where=name)
@@ -677,7 +670,7 @@ class CellMaker:
             if self._is_new("value", draft.name, error.what):
                 self.mistakes.add_error((*draft.place, "reference"), error, f"{name}: ")
         except (KeyError, MissingDependency):
-            return  # a placeholder without a knob: that is told; what is not installed here, before it is run
+            return  # a placeholder without a knob has a mistake already; missing packages are refused before a run
 
     def _suggest_condition(self, name: str, node: str) -> str:
         others = [f'"{other}"' for other in self.nodes if other != node and not self.nodes[other].hides_gpus]
@@ -693,7 +686,7 @@ class CellMaker:
 
 
 def is_reference_cell(cell: PlannedCell, reference: Mapping[str, Any]) -> bool:
-    """Return whether a cell is one of those that others are compared with; some phase of it, where one is named."""
+    """Return whether a cell, or a phase of it, is in the reference."""
     plain = {WORKLOAD: (cell.workload.name,), NODE: (cell.workload.node_type,), PHASE: cell.workload.phases}
     return all(
         value in plain[key] if key in plain else key in cell.knobs and cell.knobs[key].value == value

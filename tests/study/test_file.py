@@ -94,7 +94,7 @@ def whole(tmp_path: Path) -> StudyFile:
 
 def test_a_file_that_says_everything(whole: StudyFile, tmp_path: Path) -> None:
     plan = whole.plan
-    assert (whole.name, whole.seed, whole.drawn, whole.path) == ("horeka", 7, 7, tmp_path / "study.toml")
+    assert (whole.name, whole.seed, whole.default_seed, whole.path) == ("horeka", 7, 7, tmp_path / "study.toml")
     assert whole.text == whole.path.read_text(encoding="utf-8")
     assert plan.file == whole.path
     assert (plan.repeats, plan.warmup, plan.scope, plan.per) == (5, 1, "node.ac", "samples")
@@ -162,7 +162,7 @@ def test_what_pays_and_how_long_is_no_identity_of_a_node_type() -> None:
 def test_the_least_that_a_file_says(tmp_path: Path) -> None:
     study = read_study(write(tmp_path, '[workloads.a]\ncommand = "true"\n', "least.toml"))
     assert (study.name, study.seed, study.plan.repeats, study.plan.goals) == ("least", None, 3, ("energy", "edp"))
-    assert study.drawn == 1_806_394_786  # made of the name: plan and run have the same order
+    assert study.default_seed == 1_806_394_786  # made of the name: plan and run have the same order
     (cell,) = study.plan.cells
     assert study.plan.nodes == {"local": NodeType()}
     assert cell.workload == Workload(("true",), "a", "local")

@@ -85,7 +85,7 @@ def test_the_file_without_a_mistake(tmp_path: Path) -> None:
         (3, "cap = [[1]]", "3: the values of the knob cap are [[1]]; give a text as for sweep, a list, or { values"),
         (3, "cap = inf", "3: the values of the knob cap are inf"),
         (3, "cap = 1979-05-27", "3: the values of the knob cap are datetime.date(1979, 5, 27)"),
-        (3, "node = [1]", "3: a knob cannot be named node (results tell it of every cell); choose another name"),
+        (3, "node = [1]", "3: a knob cannot be named node (it is a column of results); choose another name"),
         (3, "'a-b' = [1]", "3: 'a-b' cannot name a knob; letters, digits and _, no digit at its start"),
         (
             3,
@@ -121,7 +121,7 @@ def test_the_file_without_a_mistake(tmp_path: Path) -> None:
         (6, "bacth = 512", "6: there is no knob 'bacth'; did you mean 'batch'? valid: workload, node, cap, batch"),
         (6, "cap = 120", "6: no cell has cap 120 W; did you mean '100 W'? valid: 100 W, 150 W, 200 W"),
         (6, "cap = '100%'", "6: no cell has cap 100%"),
-        (6, "", "5: this skips every cell; say which: node, workload, or values of knobs"),
+        (6, "", "5: this skips every cell; name a node, a workload or values of knobs"),
         (6, "node = 'gpu'", "5: no cell is left (all are skipped); skip less"),
         (5, "[skip]", "5: skip is {'batch': 512}; write each as a table of its own: [[skip]]"),
         # workloads

@@ -16,7 +16,7 @@ from joulelab.core.toml_reading import Mistakes, declare_key, is_number, read_ta
 from joulelab.run.config.config_files import read_toml
 from joulelab.run.config.toml_writing import format_key, format_table
 from joulelab.study import executors
-from joulelab.study.folder import VALID_NAME, Plan, Settings, check_name
+from joulelab.study.folder import MAX_REPEATS, VALID_NAME, Plan, PrecisionTarget, Settings, check_name, parse_precision
 from joulelab.study.knobs import NODE, PHASE, WORKLOAD, read_cooling
 from joulelab.study.matrix import GPUS_ADVICE, LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.study_workloads import (
@@ -48,7 +48,7 @@ _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 def _read_cool(value: Any) -> dict[str, float]:
-    """Return the setting that a temperature (degC) or a time (s) stands for."""
+    """Return the setting of a temperature (degC) or a time (s)."""
     try:
         if not isinstance(value, str) and not is_number(value):
             raise ValueError
@@ -67,7 +67,7 @@ def _read_job_time(value: Any) -> float:
         if isinstance(value, str) and value.strip()[-1:].isalpha():
             return read_seconds(value, MIN_JOB_TIME_S)
     except (ConfigError, OverflowError):
-        pass  # as wrong as all else
+        pass  # refused below
     raise ValueError
 
 
@@ -101,6 +101,10 @@ class StudyKeys:
 
     name: str | None = declare_key(None, "the study's name, by default that of the file")
     repeats: int = declare_key(3, "how often each cell is measured", least=1)
+    until: float | None = declare_key(
+        None, "repeat until the mean energy of a cell is this precise", read=parse_precision, advice="write it as 1%"
+    )
+    repeat_max: int = declare_key(MAX_REPEATS, "how often a cell is measured at most, with until", least=1)
     warmup: int = declare_key(0, "runs of each cell that do not count", least=0)
     seed: int | None = declare_key(None, "the seed of the order")
     goals: tuple[str, ...] = declare_texts(("energy", "edp"), "what shall be small")
@@ -125,7 +129,7 @@ class StudyKeys:
 
 @dataclass(frozen=True, slots=True)
 class StudyFile:
-    """Hold a study file: where it is (absolute), the study's name, its text, its seed if it has one, and the plan."""
+    """Hold a study file: its absolute path, the study's name, its text, its seed if it has one, and the plan."""
 
     path: Path
     name: str
@@ -134,24 +138,24 @@ class StudyFile:
     plan: Plan
 
     @property
-    def drawn(self) -> int:
-        """Return the seed of a study that is not there yet: the file's, else one made of the name, always the same."""
+    def default_seed(self) -> int:
+        """Return the seed of a new study: the file's, else a number that depends on the name only."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4]) if self.seed is None else self.seed
 
 
 def read_study(path: Path) -> StudyFile:
-    """Read a study file and check it whole, without asking anybody. Raises ConfigError with a line per mistake."""
+    """Read a study file and check all of it, without this machine. Raises ConfigError with a line per mistake."""
     text, content = read_toml(path, "study file")
     mistakes = Mistakes(path, text, StudyKeys)
     keys = read_table(StudyKeys, content, mistakes) or StudyKeys()
-    found = _read(keys, content, path.resolve(), text, mistakes)
+    found = _make_study(keys, content, path.resolve(), text, mistakes)
     mistakes.check()
     return found
 
 
-def _read(keys: StudyKeys, content: Mapping[str, Any], path: Path, text: str, mistakes: Mistakes) -> StudyFile:
+def _make_study(keys: StudyKeys, content: Mapping[str, Any], path: Path, text: str, mistakes: Mistakes) -> StudyFile:
     def list_names(table: Any) -> list[str]:
-        """List the names of a table, those as well whose own tables are wrong."""
+        """List the names of a table, including those with mistakes in their own tables."""
         return list(table) if isinstance(table, dict) else []
 
     name = _read_name(keys, path.stem, mistakes)
@@ -173,7 +177,7 @@ def _read(keys: StudyKeys, content: Mapping[str, Any], path: Path, text: str, mi
     own = {draft.name: names.finish_knobs(draft.knobs) for draft in drafts}
     is_whole = is_whole and len(skips) == len(keys.skip) and len(common) == len(shared)
     is_whole = is_whole and all(len(own[draft.name]) == len(draft.knobs) for draft in drafts)
-    cells = CellMaker(drafts, nodes, common, own, skips, mistakes).cells(keys.repeats) if is_whole else []
+    cells = CellMaker(drafts, nodes, common, own, skips, mistakes).make_cells(keys.repeats) if is_whole else []
     reference = names.read_reference(keys.reference)
     if (
         cells
@@ -182,6 +186,7 @@ def _read(keys: StudyKeys, content: Mapping[str, Any], path: Path, text: str, mi
     ):
         shown = ", ".join(f"{key} {value}" for key, value in keys.reference.items())
         mistakes.add(("reference",), f"no cell has {shown}", next="take a combination that is not left out")
+    until = _check_until(keys, mistakes)
     plan = Plan(
         cells=cells,
         repeats=keys.repeats if cells else 1,
@@ -195,12 +200,26 @@ def _read(keys: StudyKeys, content: Mapping[str, Any], path: Path, text: str, mi
         nodes=nodes,
         timeouts={draft.name: draft.timeout_s for draft in drafts if draft.timeout_s is not None},
         file=path,
+        until=until if cells else None,
+        repeat_max=keys.repeat_max,
     )
     return StudyFile(path, name, text, keys.seed, plan)
 
 
+def _check_until(keys: StudyKeys, mistakes: Mistakes) -> float | None:
+    """Return the precision that cells are repeated for, None if the numbers of repeats do not fit it."""
+    if keys.until is None:
+        return None
+    try:
+        PrecisionTarget(keys.until, keys.repeat_max).check_repeats(keys.repeats)
+    except ConfigError as error:
+        mistakes.add_error(("until",), error)
+        return None
+    return keys.until
+
+
 def _read_name(keys: StudyKeys, stem: str, mistakes: Mistakes) -> str:
-    """Return the study's name: by default that of its file."""
+    """Return the study's name, by default that of its file."""
     try:
         check_name(keys.name or stem)
     except ConfigError as error:
@@ -212,7 +231,7 @@ def _read_name(keys: StudyKeys, stem: str, mistakes: Mistakes) -> str:
 
 
 def _make_settings(keys: StudyKeys, folder: Path, mistakes: Mistakes) -> Settings:
-    """Return how slots are run; the configuration's file is looked for beside the study file."""
+    """Return the settings of slots; the configuration file is relative to the study file."""
     if keys.rated_cpu is not None and not keys.estimate:
         mistakes.add(("rated_cpu",), "rated_cpu is for an estimate", next="add estimate = true")
     if keys.config is not None and not (folder / keys.config).is_file():
@@ -233,7 +252,7 @@ def _make_settings(keys: StudyKeys, folder: Path, mistakes: Mistakes) -> Setting
 
 
 def _read_goals(keys: StudyKeys, mistakes: Mistakes) -> tuple[str, ...]:
-    """Return what shall be small."""
+    """Return the goals, each once."""
     found = []
     for text in keys.goals or StudyKeys().goals:
         try:
@@ -244,11 +263,11 @@ def _read_goals(keys: StudyKeys, mistakes: Mistakes) -> tuple[str, ...]:
 
 
 def _read_skips(tables: Sequence[Mapping[str, Any]], names: NameTable, mistakes: Mistakes) -> list[Condition]:
-    """Return the conditions of cells that are skipped, without those that are wrong."""
+    """Return the conditions of skipped cells, without wrong ones."""
     found = []
     for n, table in enumerate(tables):
         if not table:
-            then = "say which: node, workload, or values of knobs"
+            then = "name a node, a workload or values of knobs"
             mistakes.add(("skip", n), "this skips every cell", next=then)
         condition = names.read_condition(table, ("skip", n)) if table else None
         found += [] if condition is None else [condition]
@@ -257,14 +276,14 @@ def _read_skips(tables: Sequence[Mapping[str, Any]], names: NameTable, mistakes:
 
 _NODE_KEYS = [one.name for one in fields(NodeKeys)]
 JOB_KEYS = tuple(_NODE_KEYS[_NODE_KEYS.index("twin") + 1 :])
-# What of a job's options means something on a twin.
+# Options of a job that a twin has too.
 TWIN_KEYS = ("gpus",)
 
 
 def make_nodes(
     names: Iterable[str], tables: Mapping[str, NodeKeys], folder: Path, mistakes: Mistakes
 ) -> dict[str, NodeType]:
-    """Return the node types by name; one, `local`, where the file has none. Twins' files are relative to `folder`."""
+    """Return the node types by name, `local` if the file has none. Files of twins are relative to `folder`."""
     found = {}
     for name in names:
         if VALID_NAME.fullmatch(name) is None:
@@ -299,7 +318,7 @@ def _make_node(name: str, keys: NodeKeys, folder: Path, mistakes: Mistakes) -> N
 def _make_twin_options(
     name: str, keys: NodeKeys, executor: str | None, options: Mapping[str, Any], folder: Path, mistakes: Mistakes
 ) -> dict[str, Any]:
-    """Return the options of a node type that is a twin: `twin` names it, or is the path of its file."""
+    """Return the options of a twin; the key `twin` is its name or the path of its file."""
     place = ("nodes", name)
     if executor not in (None, TWIN):
         why = f"executor = {executor!r}"
@@ -334,10 +353,10 @@ def _read_environment(node: str, values: Mapping[str, Any], mistakes: Mistakes) 
 
 
 def write_sweep(plan: Plan, name: str) -> str:
-    """Return a sweep as the text of a study file: the same knobs and settings. Raises ConfigError."""
+    """Return the text of a study file with the knobs and settings of a sweep. Raises ConfigError."""
     workload = plan.cells[0].workload
     if any("\udc80" <= sign <= "\udcff" for word in workload.command for sign in word):
-        raise ConfigError("the command is no text", where="study file", why="it has bytes that are not UTF-8")
+        raise ConfigError("the command is not text", where="study file", why="it has bytes that are not UTF-8")
     knobs: dict[str, dict[Value, None]] = {}
     for cell in plan.cells:
         for knob, value in cell.knobs.items():
@@ -362,6 +381,8 @@ def _format_top(plan: Plan, name: str) -> dict[str, Any]:
     wanted = {
         "name": name,
         "repeats": plan.repeats,
+        "until": None if plan.until is None else f"{_format_number(round(100 * plan.until, 9))}%",
+        "repeat_max": None if plan.until is None or plan.repeat_max == MAX_REPEATS else plan.repeat_max,
         "warmup": plan.warmup or None,
         "goals": list(plan.goals),
         "reference": reference or None,
@@ -393,12 +414,12 @@ def _format_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _format_reference(plan: Plan, knob: str, wanted: Any) -> Any:
-    """Return a value of the reference as it is typed."""
+    """Return a value of the reference as people type it."""
     return next(_format_value(cell.knobs[knob]) for cell in plan.cells if cell.knobs[knob].value == wanted)
 
 
 def _format_value(value: Value) -> int | str:
-    """Return a value as the file has it: whole numbers, and texts for all that a number might not give back."""
+    """Return a value for the file: a whole number, or a text if a number would not restore it."""
     return int(value.text) if value.text.isdecimal() and str(int(value.text)) == value.text else value.text
 
 

@@ -40,7 +40,7 @@ def run_twin_study(
 
     found = read_study(file)
     plan = place_on_twins(found.plan, twins)
-    return run_plan(plan, found.name, folder, seed=found.drawn if seed is None else seed, tell=tell)
+    return run_plan(plan, found.name, folder, seed=found.default_seed if seed is None else seed, tell=tell)
 
 
 def run_plan(

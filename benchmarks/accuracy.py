@@ -15,7 +15,7 @@ import numpy as np
 from joulelab.analysis.analyse import analyse_run
 from joulelab.store.run_reader import open_run
 from joulelab.twin.flaws import Counter
-from joulelab.twin.model import Node, preset
+from joulelab.twin.model import Node, find_gpu_model
 from joulelab.twin.profile import Profile, burst, constant, ramp, square
 from joulelab.twin.twin_server import TwinServer
 
@@ -54,7 +54,7 @@ def phases(rng: np.random.Generator, node: Node) -> Node:
 def on_twin(loads: list[Profile], seconds: float, seed: int) -> list[tuple[float, float, float]]:
     """Measure a node with one GPU per load; return (error, interval without the unseen bound, truth) in J for each."""
     rng = np.random.default_rng(seed)
-    node = phases(rng, Node(gpus=(preset("h100"),) * len(loads), packages=1))
+    node = phases(rng, Node(gpus=(find_gpu_model("h100"),) * len(loads), packages=1))
     profiles = {f"gpu:{i}": load for i, load in enumerate(loads)}
     with tempfile.TemporaryDirectory() as folder, TwinServer(node, profiles=profiles) as twin:
         result = measure(twin.environment, Path(folder), seconds)

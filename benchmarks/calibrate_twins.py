@@ -129,7 +129,7 @@ def list_bnl_fits() -> list[Fit]:
 
     def compute_idle() -> float:
         found = node.describe().node
-        leaves_w = sum(found.range_w(leaf)[0] for leaf in found.leaves() if not leaf.startswith("core"))
+        leaves_w = sum(found.range_w(leaf)[0] for leaf in found.list_leaves() if not leaf.startswith("core"))
         return float(np.interp(leaves_w, *found.to_ac()))
 
     def train() -> Timeline:

@@ -19,7 +19,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.training import TrainingMeasurement
 from joulelab.run import marking
 from joulelab.run.live import LiveReader, import_live_modules
-from joulelab.twin.model import Node, preset
+from joulelab.twin.model import Node, find_gpu_model
 from joulelab.twin.profile import square
 from joulelab.twin.twin_server import TwinServer
 
@@ -250,7 +250,7 @@ def compare(repeats: int, steps: int) -> None:
 
 def watch(seconds: float) -> None:
     """Print what the live view of a simulated node of eight GPUs costs."""
-    node = Node(gpus=(preset("h100"),) * 8)
+    node = Node(gpus=(find_gpu_model("h100"),) * 8)
     profiles = {f"gpu:{i}": square(2.7, 0.5) for i in range(8)}
     with tempfile.TemporaryDirectory() as runs, TwinServer(node, profiles=profiles) as twin:
         kept = {name: os.environ.get(name) for name in twin.environment}

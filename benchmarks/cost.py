@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.measure_cost import install_peer
 from joulelab.twin.flaws import HOPPER
-from joulelab.twin.model import Node, preset
+from joulelab.twin.model import Node, find_gpu_model
 from joulelab.twin.profile import square
 from joulelab.twin.truth_file import Process
 from joulelab.twin.twin_server import TwinServer
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--peer", default=None, help="interpreter that has perun")
     options = parser.parse_args()
-    seconds, gpu = options.seconds, preset("h100")
+    seconds, gpu = options.seconds, find_gpu_model("h100")
     peer = options.peer or install_peer("perun", "nvidia-ml-py")
     more = replace(gpu, flaws=replace(HOPPER, memory_share=0.2))
     profiles = {f"gpu:{i}": square(2.7, 0.5) for i in range(8)}

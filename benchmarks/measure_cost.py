@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from joulelab.twin.model import Node, preset
+from joulelab.twin.model import Node, find_gpu_model
 from joulelab.twin.profile import square
 from joulelab.twin.twin_server import TwinServer
 
@@ -82,7 +82,7 @@ def main() -> None:
     if peer:
         tools["codecarbon"] = (peer, PEER)
     times: dict[str, list[list[float]]] = {name: [] for name in tools}
-    node = Node(gpus=(preset("h100"),) * 8)
+    node = Node(gpus=(find_gpu_model("h100"),) * 8)
     profiles = {f"gpu:{k}": square(2.7, 0.5) for k in range(8)}
     with TwinServer(node, profiles=profiles) as twin, tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, **twin.environment, "JOULELAB_RUNS": folder}

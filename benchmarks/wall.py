@@ -36,7 +36,7 @@ def play(seed: int, seconds: float) -> None:
     with Truth(Path(os.environ["JOULELAB_TWIN"])) as truth:
         profiles = load(np.random.default_rng(seed), seconds - 1.0, lead_s=0.2)
         now = monotonic_ns()
-        truth.play(profiles, now, seconds + 60)
+        truth.append_profiles(profiles, now, seconds + 60)
     subprocess.run(["sleep", str(seconds)], check=True)
 
 

@@ -168,7 +168,7 @@ def test_a_gpu_that_is_lost_keeps_its_journal_and_the_others_come_back(bench: Ca
     joulelab = bench.start("cap", "170", "--", sys.executable, "-c", script, stdin=-1)
     assert joulelab.stdout is not None
     joulelab.stdout.readline()
-    bench.truth.change_flaws(0, lost_at_s=bench.truth.seconds())
+    bench.truth.change_flaws(0, lost_at_s=bench.truth.count_seconds())
     _, told = joulelab.communicate("\n", timeout=120)
     assert joulelab.returncode == 0
     assert "gpu:0" in told

@@ -21,7 +21,7 @@ from joulelab.control.client import restore_leftovers
 from joulelab.control.leftovers import has_leftovers
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.process_identity import read_start_ticks
-from joulelab.twin.model import Node, preset
+from joulelab.twin.model import Node, find_gpu_model
 from joulelab.twin.twin_server import TwinServer
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def campaign(n: int, seed: int, start: Callable[..., Any] | None = None) -> Resu
     result = Result()
     done = 0
     while done < n:
-        with TwinServer(Node(gpus=(preset("h100"),) * 2)) as twin:
+        with TwinServer(Node(gpus=(find_gpu_model("h100"),) * 2)) as twin:
             assert twin.missing is None, twin.missing
             for number in range(done, min(n, done + ROUNDS_PER_TWIN)):
                 said = _round(twin, random_, result, start or _client)

@@ -127,7 +127,7 @@ def test_a_counter_that_wraps_and_one_that_is_reset(truth, serve, opened):
     reset = opened(serve(base_j=9e9))
     first = reset.read(reset.streams()[0])[1]
     assert first > 8.9e9
-    serve.change(reset_at_s=truth.seconds())
+    serve.change(reset_at_s=truth.count_seconds())
     assert until(lambda: reset.read(reset.streams()[0])[1] < first, "the reset shows")
 
 

@@ -272,7 +272,7 @@ def test_a_counter_that_is_reset_is_shown_as_it_is(truth, bmc, opened):
     stream = meter.streams()[0]
     assert stream.channels[0].update_s == 0.2  # SensingInterval
     assert meter.read(stream)[1] > 4.0e9
-    bmc.change(reset_at_s=truth.seconds())
+    bmc.change(reset_at_s=truth.count_seconds())
     until(lambda: meter.read(stream)[1] < 1e6, "the reset shows")
 
 

@@ -81,7 +81,7 @@ def test_caps_that_are_shown_but_not_enforced(make_twin) -> None:
 def test_the_flaws_are_kept_and_can_be_given_as_text(tmp_path) -> None:
     node = nodefile.change_flaws(NODE, ["caps_supported=false", "gpu:1.ignore_caps=true", "gpu:1.unenforced_caps=true"])
     with Truth.create(tmp_path / "truth", node) as truth:
-        assert [truth.flaws(gpu) for gpu in range(2)] == [gpu.flaws for gpu in node.gpus]
-        assert not truth.flaws(0).caps_supported
-        assert truth.flaws(1).ignore_caps
-        assert truth.flaws(1).unenforced_caps
+        assert [truth.read_flaws(gpu) for gpu in range(2)] == [gpu.flaws for gpu in node.gpus]
+        assert not truth.read_flaws(0).caps_supported
+        assert truth.read_flaws(1).ignore_caps
+        assert truth.read_flaws(1).unenforced_caps

@@ -42,15 +42,15 @@ def test_a_door_is_harder_to_blow_through_and_water_takes_most() -> None:
 
 
 def test_speed_is_the_cube_root_of_power() -> None:
-    assert [AIR.speed(watts) for watts in (125, 1000, 2000)] == pytest.approx([0.5, 1, 1])
-    assert Cooling(fan_idle_w=0, fan_max_w=0).speed(0.0) == 0
+    assert [AIR.compute_speed(watts) for watts in (125, 1000, 2000)] == pytest.approx([0.5, 1, 1])
+    assert Cooling(fan_idle_w=0, fan_max_w=0).compute_speed(0.0) == 0
 
 
 @pytest.mark.parametrize("kind", ["air", "rear-door", "direct-to-chip"])
 def test_a_node_takes_what_its_leaves_and_fans_take(kind: str) -> None:
     node = Node(gpus=(H100,) * 8, spread=0.0, cooling=Cooling(kind=kind, inlet_c=22))  # type: ignore[arg-type]
     heat, dc = node.to_dc()
-    full = sum(node.range_w(leaf)[1] for leaf in power_curves.list_heating_leaves(node.leaves()))
+    full = sum(node.range_w(leaf)[1] for leaf in power_curves.list_heating_leaves(node.list_leaves()))
     assert dc - heat == pytest.approx(node.cooling.fans_w(heat, full))
     assert all(b > a for a, b in itertools.pairwise(dc))
 
@@ -62,8 +62,8 @@ def test_a_cap_slows_the_fans_of_a_served_node(tmp_path) -> None:
         for gpu in range(8):
             truth.set_cap(gpu, 350.0, 3 * NS)
         after = truth.power("fans", 5 * NS)
-        heat = sum(truth.power(leaf, 5 * NS) for leaf in power_curves.list_heating_leaves(node.leaves()))
-        full = sum(node.range_w(leaf)[1] for leaf in power_curves.list_heating_leaves(node.leaves()))
+        heat = sum(truth.power(leaf, 5 * NS) for leaf in power_curves.list_heating_leaves(node.list_leaves()))
+        full = sum(node.range_w(leaf)[1] for leaf in power_curves.list_heating_leaves(node.list_leaves()))
         # A curve between knots 5 % of the full load apart.
         assert after == pytest.approx(float(node.cooling.fans_w(np.array([heat]), full)[0]), rel=0.02)
         assert after < 0.6 * before

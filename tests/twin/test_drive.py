@@ -140,5 +140,5 @@ def test_a_package_sleeps_without_a_load(tmp_path: Path) -> None:
         seen = []
         for _ in range(3):
             driver.step()
-            seen.append(truth.last("cpu:0")[1])
+            seen.append(truth.read_last("cpu:0")[1])
         assert seen == [40, 150, 40]

@@ -44,7 +44,7 @@ def test_all_readings_at_once_are_those_of_the_panel(truth: Truth, flaws: PanelF
     panel = Panel(truth, point, flaws, number=5)
     t_ns = START + np.sort(np.random.default_rng(1).integers(0, 9 * NS, 40))
     part, of = power_curves.find_share(NODE, point)
-    source = (part, truth._parts(of)[0])
+    source = (part, truth._list_parts(of)[0])
     watts = readings.read_panel_w(source, flaws, t_ns, start_ns=START, seed=NODE.seed, number=5)
     joules = readings.read_panel_j(source, flaws, t_ns, start_ns=START)
     fine = readings.find_answered(flaws, t_ns, start_ns=START)

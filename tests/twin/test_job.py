@@ -134,7 +134,7 @@ def test_locked_clocks_take_power_and_speed(truth, clock):
     truth.lock_clock(0, 1470, START)  # 70 % of 2100
     seen = run(truth, clock)
     watts = 18 + 242 * 0.49
-    assert seen.seconds == pytest.approx(0.25 * RTX6000.stretch(watts / 260))
+    assert seen.seconds == pytest.approx(0.25 * RTX6000.compute_stretch(watts / 260))
     assert energy(truth, "gpu:0", seen) == pytest.approx(watts * seen.seconds)
 
 
@@ -142,7 +142,7 @@ def test_clocks_that_are_locked_meanwhile(truth, clock):
     clock.plan(START + 220_000_000, lambda: truth.lock_clock(0, 1050, clock.now()))
     seen = run(truth, clock, work=20, speed=50.0)
     watts = 18 + 242 / 4
-    assert RTX6000.stretch(watts / 260) > 2, "a cap of that power would slow it more than half the clock can"
+    assert RTX6000.compute_stretch(watts / 260) > 2, "a cap of that power would slow it more than half the clock can"
     assert seen.seconds == pytest.approx(0.2 + 0.2 * 2, abs=0.02)  # to one tick
     assert truth.power("gpu:0", seen.done.end_ns - 1) == pytest.approx(watts)
 
@@ -152,7 +152,7 @@ def test_several_gpus_share_the_work(truth, clock):
     fast, slow = (run(truth, clock, gpus=gpus, scaling=0.9, work=20) for gpus in ((0, 1), (2, 3)))
     assert fast.seconds == pytest.approx(20 / (40 * 2 * 0.9))
     # The slowest holds up the others.
-    assert slow.seconds == pytest.approx(fast.seconds * RTX6000.stretch(150 / 260))
+    assert slow.seconds == pytest.approx(fast.seconds * RTX6000.compute_stretch(150 / 260))
     middle = (fast.done.begin_ns + fast.done.end_ns) // 2
     host, cpu = NODE.host, NODE.cpu
     assert truth.power("host", middle) == pytest.approx(host.idle_w + (host.max_w - host.idle_w) / 2)
@@ -175,7 +175,7 @@ def test_load_noise_slowdown_and_warm_up(truth, clock):
 
 
 def test_a_signal_ends_it_and_its_gpus_idle(truth, clock):
-    seen = run(truth, clock, work=1000, during=lambda _: clock.note(signal.SIGTERM))
+    seen = run(truth, clock, work=1000, during=lambda _: clock.note_signal(signal.SIGTERM))
     assert seen.done.signal == signal.SIGTERM
     assert 0 < seen.done.steps < 1000
     assert truth.power("gpu:0", clock.now() + NS) == 18
@@ -188,8 +188,8 @@ def test_slowdowns_go_by_model():
     assert [gpu.slowdown for gpu in (RTX6000, V100, RTX3090, H100)] == [
         (0.035, 4.0), (0.060, 3.4), (0.026, 5.2), (0.040, 4.2),
     ]  # fmt: skip
-    assert RTX6000.stretch(0.5) == pytest.approx(1 + 0.035 * (2**4 - 1))
-    assert RTX6000.stretch(1.2) == 1
+    assert RTX6000.compute_stretch(0.5) == pytest.approx(1 + 0.035 * (2**4 - 1))
+    assert RTX6000.compute_stretch(1.2) == 1
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_as_a_process_of_its_own(truth):
     assert (child.returncode, err) == (0, "")
     took = re.fullmatch(r"finished 8 steps in (\d+\.\d+) s", out.splitlines()[-1])
     assert float(took[1]) >= 0.1
-    assert truth.last("gpu:2")[1] == 18
+    assert truth.read_last("gpu:2")[1] == 18
     for words, said in ((["--gpus", "9"], "are visible"), (["--work", "0"], "out of range")):
         with start(environment, *words) as child:
             assert said in child.communicate(timeout=120)[1]
@@ -250,11 +250,11 @@ def test_as_a_process_of_its_own(truth):
 def test_it_dies_of_the_signal_that_ended_it(truth, number):
     with start({"JOULELAB_TWIN": str(truth.path)}, "--work", "100000") as child:
         child.stdout.readline()
-        assert truth.last("gpu:0")[1] == 260
+        assert truth.read_last("gpu:0")[1] == 260
         child.send_signal(number)
         child.communicate(timeout=120)
     assert child.returncode == -number
-    assert truth.last("gpu:0")[1] == 18
+    assert truth.read_last("gpu:0")[1] == 18
 
 
 @pytest.mark.system
@@ -268,17 +268,17 @@ def test_two_jobs_at_once_and_one_that_is_killed(tmp_path):
         ):
             for child in (first, second):
                 child.stdout.readline()
-            assert [truth.last(f"gpu:{gpu}")[1] for gpu in range(3)] == [260, 260, 18]
+            assert [truth.read_last(f"gpu:{gpu}")[1] for gpu in range(3)] == [260, 260, 18]
             full = NODE.host.idle_w + (NODE.host.max_w - NODE.host.idle_w) / 2
-            assert truth.last("host")[1] == pytest.approx(full)
+            assert truth.read_last("host")[1] == pytest.approx(full)
             first.kill()
-            until(lambda: truth.last("gpu:0")[1] == 18)  # the server sees that it is gone
-            assert truth.last("gpu:1")[1] == 260
-            until(lambda: truth.last("host")[1] < full - 1)
+            until(lambda: truth.read_last("gpu:0")[1] == 18)  # the server sees that it is gone
+            assert truth.read_last("gpu:1")[1] == 260
+            until(lambda: truth.read_last("host")[1] < full - 1)
             second.terminate()
             for child in (first, second):
                 child.communicate(timeout=120)
-        assert truth.last("host")[1] == NODE.host.idle_w
+        assert truth.read_last("host")[1] == NODE.host.idle_w
 
 
 @pytest.mark.system
@@ -287,10 +287,10 @@ def test_the_next_job_finds_what_a_killed_one_left(truth):
         child.stdout.readline()
         child.kill()
         child.communicate(timeout=120)
-    assert truth.last("gpu:0")[1] == 260
+    assert truth.read_last("gpu:0")[1] == 260
     (find_jobs_folder(truth) / "1.json").write_text("{")  # killed while it wrote
     run(truth, VirtualStop(t_ns=monotonic_ns()), gpus=(1,), work=2)
-    assert truth.last("gpu:0")[1] == 18
+    assert truth.read_last("gpu:0")[1] == 18
     assert list(find_jobs_folder(truth).glob("*.json")) == []
     JobDriver(truth).step()
 

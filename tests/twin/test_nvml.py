@@ -55,7 +55,7 @@ def check(twin: Twin, rows: list[list[Any]]) -> None:
     truth = twin.truth
     for row in rows:
         gpu, times = row[0], moments(row)
-        flaws, curve, start_ns = truth.flaws(gpu), truth.curve(f"gpu:{gpu}"), truth.start_ns
+        flaws, curve, start_ns = truth.read_flaws(gpu), truth.curve(f"gpu:{gpu}"), truth.start_ns
         instant = read_instant_w(curve, flaws, times, start_ns=start_ns, seed=truth.node.seed, gpu=gpu)
         average = read_average_w(curve, flaws, times, start_ns=start_ns)
         counter = read_counter_j(curve, flaws, times, start_ns=start_ns)
@@ -173,7 +173,7 @@ def test_caps_out_of_range_refused_and_out_of_band(make_twin: Make) -> None:
 def test_a_forgotten_cap(make_twin: Make) -> None:
     twin = make_twin(Node(gpus=(H100,), packages=0), {"gpu": profile.constant(1)})
     twin.truth.set_cap(0, 300)
-    twin.truth.change_flaws(0, forget_cap_at_s=twin.truth.seconds())
+    twin.truth.change_flaws(0, forget_cap_at_s=twin.truth.count_seconds())
     get = "print(json.dumps(n.nvmlDeviceGetPowerManagementLimit(n.nvmlDeviceGetHandleByIndex(0))))"
     assert twin.run(get) == 700_000
     twin.truth.set_cap(0, 250)
@@ -219,7 +219,7 @@ print(json.dumps([rows, handle, n.nvmlDeviceGetCount()]))
     child = twin.start(code)
     assert child.stderr is not None
     child.stderr.readline()  # it is ready
-    now = twin.truth.seconds()
+    now = twin.truth.count_seconds()
     twin.truth.change_flaws(2, hang_at_s=now, hang_for_s=0.5)
     twin.truth.change_flaws(3, fail_at_s=now, fail_for_s=0.6)
     twin.truth.change_flaws(4, lost_at_s=now)
@@ -239,7 +239,7 @@ print(json.dumps([rows, handle, n.nvmlDeviceGetCount()]))
 def test_a_failing_gpu(make_twin: Make) -> None:
     twin = make_twin(Node(gpus=(H100,), packages=0))
     assert twin.run(CALLS + "print(json.dumps(call(0)[2]))") > 0
-    twin.truth.change_flaws(0, fail_at_s=twin.truth.seconds(), fail_for_s=60.0)
+    twin.truth.change_flaws(0, fail_at_s=twin.truth.count_seconds(), fail_for_s=60.0)
     handle = "try: n.nvmlDeviceGetHandleByIndex(0)\nexcept n.NVMLError as e: print(json.dumps([e.value, str(e)]))"
     assert twin.run(handle) == [999, "Unknown Error"]
 
@@ -263,7 +263,7 @@ print(json.dumps(rows))
     )
     assert child.stderr is not None
     child.stderr.readline()
-    reset_s = twin.truth.seconds() + 0.2
+    reset_s = twin.truth.count_seconds() + 0.2
     for gpu in (0, 1):
         twin.truth.change_flaws(gpu, reset_at_s=reset_s)
     rows = finish(child, "go\n")

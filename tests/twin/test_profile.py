@@ -24,11 +24,11 @@ def profiles(draw: st.DrawFn) -> Profile:
             st.builds(profile.steps, lengths, st.lists(levels, min_size=1, max_size=5)),
         )
     )
-    return made.shifted(draw(st.floats(-3, 3)))
+    return made.shift_by(draw(st.floats(-3, 3)))
 
 
 def area(made: Profile, a: float, b: float) -> float:
-    at, start, end = made.pieces(a, b)
+    at, start, end = made.list_pieces(a, b)
     return float(np.sum((start + end) / 2 * np.diff(np.append(at, b))))
 
 
@@ -36,7 +36,7 @@ def area(made: Profile, a: float, b: float) -> float:
 def test_the_whole_is_the_sum_of_its_parts(made: Profile, a: float, first: float, second: float) -> None:
     b, c = a + first, a + first + second
     assert area(made, a, c) == pytest.approx(area(made, a, b) + area(made, b, c), abs=1e-6)
-    assert made.pieces(a, c)[0][0] == a
+    assert made.list_pieces(a, c)[0][0] == a
 
 
 def test_shapes() -> None:
@@ -46,7 +46,7 @@ def test_shapes() -> None:
     assert area(profile.burst(2, 1.5, 70, 700), 0, 10) == pytest.approx(700 + 1.5 * 630)
     assert area(profile.steps(1, [1, 2, 3]), 0, 4) == pytest.approx(9)
     assert area(profile.from_arrays([5, 6, 8], [0, 10, 20]), 0, 4) == pytest.approx(5 + 30 + 20)
-    assert area(profile.square(1, 0.5, 0, 1).shifted(0.25), 0, 0.25) == pytest.approx(0)
+    assert area(profile.square(1, 0.5, 0, 1).shift_by(0.25), 0, 0.25) == pytest.approx(0)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_wrong_text_is_explained(text: str, says: str) -> None:
 def test_text_is_read() -> None:
     assert profile.parse_profile("square:period_s=0.35,duty=0.3,low=100,high=600,unit=W,shift_s=0.1") == profile.square(
         0.35, 0.3, 100, 600, unit="W"
-    ).shifted(0.1)
+    ).shift_by(0.1)
     assert profile.parse_profile("steps:each_s=2,levels=0/0.5/1") == profile.steps(2, [0, 0.5, 1])
 
 

@@ -63,8 +63,8 @@ def test_the_slowest_holds_up_the_others_and_a_cap_that_is_not_reached_nobody() 
     assert slow_gpus(NODE, 1.0, 1.0, RunRequest({}, (0, 1), {2: 130.0})) == 1.0  # the cap of another
     assert slow_gpus(NODE, 0.3, 1.0, RunRequest({}, (0,), {0: 130.0})) == 1.0  # 18 + 0.3 * 242 W
     spread = Node(gpus=(RTX6000,) * 4, spread=0.2)
-    hungry = max(range(4), key=spread.factor)
-    assert spread.factor(hungry) > 1.02
+    hungry = max(range(4), key=spread.draw_factor)
+    assert spread.draw_factor(hungry) > 1.02
     # Its own default cap holds it down already: nothing is slower by that.
     assert slow_gpus(spread, 1.0, 1.0, RunRequest({}, (hungry,))) == 1.0
 

@@ -173,7 +173,7 @@ def test_a_served_run_and_a_laid_out_one_are_the_same(
         inside_ns = (11 * span.start_ns + 9 * span.end_ns) // 20  # not where a flutter changes
         watts = truth.power("node.ac", seen.begin_ns + round(SCALE * inside_ns))
         assert watts == pytest.approx(share * float(curve.watts(np.array([inside_ns]))[0]), rel=1e-6), span
-    for leaf in FOUND.node.leaves():  # and nothing is left of it
+    for leaf in FOUND.node.list_leaves():  # and nothing is left of it
         assert truth.power(leaf, clock.now() + NS) == FOUND.node.range_w(leaf)[0]
 
 
@@ -222,7 +222,7 @@ def test_a_cap_of_the_cpus_slows_a_run_on_them_as_in_virtual_time(truth: Truth, 
 
 
 def test_a_signal_ends_it_and_all_idles(truth: Truth, clock: VirtualStop) -> None:
-    clock.plan(START + NS // 2, lambda: clock.note(signal.SIGTERM))
+    clock.plan(START + NS // 2, lambda: clock.note_signal(signal.SIGTERM))
     seen = run(truth, clock, RunRequest({}, (0, 1)), scale=0.05)
     assert seen.end_ns == START + NS // 2
     assert (seen.stages, seen.lines) == (1, ["set-up"])
@@ -245,7 +245,7 @@ def test_as_a_process_of_its_own(truth: Truth) -> None:
     lines = done.stdout.splitlines()
     assert lines[:-1] == ["set-up", "epoch 1 samples: 1000", "epoch 1", "stage 1", "save"]
     assert lines[-1].startswith("finished 5 steps in ")
-    assert truth.last("gpu:0")[1] == FOUND.node.range_w("gpu:0")[0]
+    assert truth.read_last("gpu:0")[1] == FOUND.node.range_w("gpu:0")[0]
     assert "epoch 2 samples" in call(environment, *words, "--gpus", "0").stdout
     wrong = call(environment, "--workload", "bird")
     assert (wrong.returncode, "did you mean 'birds'" in wrong.stderr) == (2, True)

@@ -39,17 +39,17 @@ def test_a_clock_takes_its_square_of_the_dynamic_power() -> None:
 
 
 def test_heat_goes_with_power_from_idle_to_full_load() -> None:
-    assert COLD.celsius(np.array([0.0, 18, 139, 260, 400])) == pytest.approx([32, 32, 55, 78, 78])
+    assert COLD.compute_celsius(np.array([0.0, 18, 139, 260, 400])) == pytest.approx([32, 32, 55, 78, 78])
 
 
 def test_a_board_has_the_spread_in_its_powers_alone() -> None:
     node = Node(gpus=(replace(A100, active_w=90.0),) * 3, spread=0.05)
     for gpu in range(3):
-        board, more = node.board(gpu), node.factor(gpu)
+        board, more = node.get_board(gpu), node.draw_factor(gpu)
         assert (board.idle_w, board.max_w) == node.range_w(f"gpu:{gpu}")
         assert board.active_w == pytest.approx(90.0 * more)
         assert board.default_cap_w == 400
-    assert Node(spread=0.05).board(1).active_w is None
+    assert Node(spread=0.05).get_board(1).active_w is None
 
 
 @pytest.mark.system
@@ -63,10 +63,10 @@ def test_the_c_library_shows_what_the_model_says(make_twin: Callable[..., Twin],
         twin.truth.set_cap(gpu, cap, monotonic_ns() - 30 * NS)
     shown = twin.run(STATE)
     for gpu, cap in enumerate(caps):
-        board, wanted = node.board(gpu), float(node.draws_w(f"gpu:{gpu}", load))
+        board, wanted = node.get_board(gpu), float(node.draws_w(f"gpu:{gpu}", load))
         given = min(wanted, cap)
         assert shown[gpu][0] == pytest.approx(float(board.sm_mhz(wanted, given, load)), abs=0.51)
-        assert shown[gpu][1] == pytest.approx(float(board.celsius(given)), abs=0.51)
+        assert shown[gpu][1] == pytest.approx(float(board.compute_celsius(given)), abs=0.51)
 
 
 LOCKED = """
@@ -102,9 +102,9 @@ def test_bmcs_show_the_same_fans_and_temperatures(tmp_path: Path) -> None:
         sensors = {sensor.name: sensor for sensor in Bmc(truth, FLAWS, b"")._sensors()}
         assert sensors["GPU1 Temp"].read() == pytest.approx(55)
         assert sensors["GPU2 Temp"].read() == pytest.approx(32), "at rest"
-        assert sensors["Fan 3"].read() == pytest.approx(node.cooling.rpm(fans_w))
-        assert RedfishReadings(truth, RedfishFlaws()).fan_rpm(0) == round(node.cooling.rpm(fans_w))
+        assert sensors["Fan 3"].read() == pytest.approx(node.cooling.compute_rpm(fans_w))
+        assert RedfishReadings(truth, RedfishFlaws()).fan_rpm(0) == round(node.cooling.compute_rpm(fans_w))
 
 
 def test_fans_turn_by_the_cube_root_of_their_power() -> None:
-    assert Cooling(fan_idle_w=20.0, fan_max_w=1000.0).rpm(125.0) == pytest.approx(FULL_RPM / 2)
+    assert Cooling(fan_idle_w=20.0, fan_max_w=1000.0).compute_rpm(125.0) == pytest.approx(FULL_RPM / 2)

@@ -59,7 +59,7 @@ def test_every_leaf_draws_what_its_stage_asks_for() -> None:
 def test_points_add_up_as_those_of_a_truth_file(tmp_path) -> None:
     found = run(NOISY, RunRequest({}, (0, 1), {0: 150.0, 1: 150.0}))
     a, b = found.begin_ns, found.close_ns
-    leaves = power_curves.list_heating_leaves(NODE.leaves())
+    leaves = power_curves.list_heating_leaves(NODE.list_leaves())
     assert found.energy("node.dc", a, b) == pytest.approx(sum(found.energy(p, a, b) for p in [*leaves, "fans"]))
     assert found.energy("psys", a, b) == pytest.approx(
         sum(found.energy(p, a, b) for p in ("cpu:0", "dram:0", "host", "fans"))
@@ -68,7 +68,7 @@ def test_points_add_up_as_those_of_a_truth_file(tmp_path) -> None:
     assert found.energy("node.ac", a, b) == pytest.approx(sum(found.energy(f"outlet:{n}", a, b) for n in cords))
     # The same leaves in a truth file have the same fans and supply.
     with Truth.create(tmp_path / "t", NODE, profiles={"gpu": profile.constant(0.0)}, start_ns=a - NS) as truth:
-        for leaf in NODE.leaves():
+        for leaf in NODE.list_leaves():
             curve = found.curve(leaf)[1]
             truth.append(leaf, curve.t_ns, curve.watts(curve.t_ns), curve.watts(curve.t_ns))
         for point in truth.points:
@@ -88,7 +88,7 @@ def test_a_cap_holds_the_power_and_takes_time() -> None:
 
 def test_a_locked_clock_takes_dynamic_power_and_time_but_no_more_than_the_clock() -> None:
     wanted = 18 + 0.9 * (42 + 0.8 * 200)
-    for mhz, slower in ((1680, GPU.stretch((18 + 0.64 * (wanted - 18)) / wanted)), (1050, 2.0)):
+    for mhz, slower in ((1680, GPU.compute_stretch((18 + 0.64 * (wanted - 18)) / wanted)), (1050, 2.0)):
         found = run(ask=RunRequest({}, (0,), clocks={0: mhz}))
         assert watts(found, "gpu:0", 20) == pytest.approx([18 + (mhz / 2100) ** 2 * (wanted - 18)])
         assert (found.end_ns - found.start_ns) / NS == pytest.approx(20 + 60 * slower)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from joulelab.core.errors import ConfigError
 from joulelab.twin import profile, truth_file
 from joulelab.twin.flaws import Flaws
-from joulelab.twin.model import A100, H100, Node, Supply, preset
+from joulelab.twin.model import A100, H100, Node, Supply, find_gpu_model
 from joulelab.twin.power_curves import limit_segments
 from joulelab.twin.truth import Truth
 from joulelab.twin.truth_file import Instance, Process
@@ -167,12 +167,12 @@ def test_long_scripts_stay_cheap(make: Callable[..., Truth], monkeypatch: pytest
 
 def test_play_after_the_fact(make: Callable[..., Truth]) -> None:
     truth = make()
-    truth.play({"gpu:1": profile.square(1, 0.5, 100, 300, unit="W")}, START + 2 * NS, 3.0)
+    truth.append_profiles({"gpu:1": profile.square(1, 0.5, 100, 300, unit="W")}, START + 2 * NS, 3.0)
     assert truth.energy("gpu:1", START, START + 2 * NS) == pytest.approx(2 * 58)
     assert truth.energy("gpu:1", START + 2 * NS, START + 5 * NS) == pytest.approx(600)
     assert truth.power("gpu:1", START + 9 * NS) == 100
     with pytest.raises(ConfigError, match="already written"):
-        truth.play({}, START + 3 * NS, 1.0)
+        truth.append_profiles({}, START + 3 * NS, 1.0)
 
 
 def test_what_is_wrong_is_refused(make: Callable[..., Truth], tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_refused(make: Callable[..., Truth], tmp_path: Path) ->
     with pytest.raises(ConfigError, match="64 processes"):
         truth.set_processes(0, [Process(pid=1, memory_bytes=1)] * 65)
     with pytest.raises(ConfigError, match="MIG"):
-        make(Node(gpus=(preset("rtx 3090"),))).set_instances(0, [Instance()])
+        make(Node(gpus=(find_gpu_model("rtx 3090"),))).set_instances(0, [Instance()])
     for content in (b"", b"short", bytes(10_000)):
         (tmp_path / "other").write_bytes(content)
         with pytest.raises(ConfigError, match="not a truth file"):
@@ -212,17 +212,17 @@ def test_flaws_come_back_as_they_went_in(make: Callable[..., Truth]) -> None:
         gain_error=0.02, lost_at_s=3.5, fail_at_s=1.0, fail_for_s=2.0, outside_cap_w=300, outside_cap_at_s=1.0
     )
     truth = make(Node(gpus=(H100,)).with_flaws(gain_error=0.02, lost_at_s=3.5))
-    assert truth.flaws(0).gain_error == 0.02
+    assert truth.read_flaws(0).gain_error == 0.02
     truth.change_flaws(0, **{name: getattr(flaws, name) for name in Flaws.__dataclass_fields__})
-    assert truth.flaws(0) == flaws
-    assert truth.seconds(START + NS) == 1.0
+    assert truth.read_flaws(0) == flaws
+    assert truth.count_seconds(START + NS) == 1.0
 
 
 def test_presets_and_nodes() -> None:
-    assert preset("RTX 6000").max_cap_w == 260
-    assert preset("NVIDIA H100 80GB HBM3") is H100
+    assert find_gpu_model("RTX 6000").max_cap_w == 260
+    assert find_gpu_model("NVIDIA H100 80GB HBM3") is H100
     with pytest.raises(ConfigError, match="h100"):
-        preset("h10")
+        find_gpu_model("h10")
     node = Node(gpus=(H100, A100), spread=0.05)
     assert node.range_w("gpu:0")[1] != 700
     assert Node(gpus=(H100,), spread=0.0).range_w("gpu:0") == (70, 700)

@@ -14,7 +14,7 @@ from tests.integrations.following import Marked, marked
 
 from joulelab.run import workload_registry
 from joulelab.twin import profile
-from joulelab.twin.model import Node, preset
+from joulelab.twin.model import Node, find_gpu_model
 from joulelab.twin.twin_server import TwinServer
 from joulelab.workloads import llm_infer
 from joulelab.workloads.training import launch
@@ -58,7 +58,7 @@ PHASES = ["set-up", "warm-up", "epoch 1", "predict", "save"]
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     """Serve a node with two GPUs; return the environment that finds it."""
-    with TwinServer(Node(gpus=(preset("v100"),) * 2), profiles={"gpu": profile.constant(0.5)}) as server:
+    with TwinServer(Node(gpus=(find_gpu_model("v100"),) * 2), profiles={"gpu": profile.constant(0.5)}) as server:
         if server.missing is not None:
             pytest.skip(str(server.missing))
         yield {**os.environ, **server.environment, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}

@@ -47,12 +47,12 @@ _PART = 3  # letters from which on a part of a name is taken for it
 def find_node(name: str) -> Description:
     """Return a node by its name, its file or as `8xh100`. Raises ConfigError with the nearest name."""
     from joulelab.twin import nodefile
-    from joulelab.twin.model import Node, preset
+    from joulelab.twin.model import Node, find_gpu_model
 
     counted = COUNTED.fullmatch(name)
     if counted is None:
         return nodefile.find_node(name)
-    return nodefile.Description(Node(name=name, gpus=(preset(counted[2].lower()),) * int(counted[1])))
+    return nodefile.Description(Node(name=name, gpus=(find_gpu_model(counted[2].lower()),) * int(counted[1])))
 
 
 def is_node_name(word: str) -> bool:
@@ -220,14 +220,14 @@ def _read_description(
     gpus: int | None, model: str | None, profiles: tuple[str, ...], flaws: tuple[str, ...], node: str | None
 ) -> Description:
     from joulelab.twin import nodefile, profile
-    from joulelab.twin.model import preset
+    from joulelab.twin.model import find_gpu_model
 
     found = find_node(node) if node else nodefile.Description()
     changed = found.node
     if gpus is not None or model is not None:
-        known = changed.gpus or (preset("h100"),)
+        known = changed.gpus or (find_gpu_model("h100"),)
         count = len(known) if gpus is None else gpus
-        one = preset(model) if model else None
+        one = find_gpu_model(model) if model else None
         changed = replace(changed, gpus=tuple(one or known[i % len(known)] for i in range(count)))
     loads = dict(found.profiles)
     for text in profiles:

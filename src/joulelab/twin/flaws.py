@@ -114,7 +114,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
 
-def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix_bits(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -127,8 +127,8 @@ def draw_normal(seed: int, stream: int, index: npt.ArrayLike) -> npt.NDArray[np.
     """
     key = np.uint64((seed + stream * _GOLDEN) & _MASK)
     where = np.atleast_1d(np.asarray(index, dtype=np.int64)).astype(np.uint64)
-    first = _mixed(_mixed(where + np.uint64(_GOLDEN)) ^ key)
-    second = _mixed(first + np.uint64(_GOLDEN))
+    first = _mix_bits(_mix_bits(where + np.uint64(_GOLDEN)) ^ key)
+    second = _mix_bits(first + np.uint64(_GOLDEN))
     total = np.zeros(where.shape, dtype=np.int64)
     for word in (first, second):
         for shift in (0, 16, 32, 48):

@@ -74,7 +74,7 @@ class JobStop:
         self.signal: int | None = None
         self._event = threading.Event()
 
-    def note(self, number: int, _: FrameType | None = None) -> None:
+    def note_signal(self, number: int, _: FrameType | None = None) -> None:
         """Note a signal."""
         self.signal = number
         self._event.set()
@@ -106,7 +106,7 @@ class JobRunner:
         draw = random.Random(job.seed).gauss(0.0, job.noise) if job.noise else 0.0  # noqa: S311 - not a secret
         self._speed: float = job.speed * count * job.scaling ** math.log2(count) * math.exp(draw)
         self._full_w = {gpu: self._draw_w(gpu, job.load) for gpu in job.gpus}
-        gpus = {gpu: truth.node.board(gpu) for gpu in job.gpus}
+        gpus = {gpu: truth.node.get_board(gpu) for gpu in job.gpus}
         self._models = {gpu: replace(one, slowdown=job.slowdown or one.slowdown) for gpu, one in gpus.items()}
 
     def run(self) -> JobEnd:
@@ -115,15 +115,15 @@ class JobRunner:
         try:
             if self._job.warm_up_s:
                 begin_ns = self._warm_up(begin_ns)
-            return self._work(begin_ns)
+            return self._do_work(begin_ns)
         finally:
-            self._board.clear(self._now() + round(LEAD_S * NS))
+            self._board.clear_demand(self._now() + round(LEAD_S * NS))
 
     def _draw_w(self, gpu: int, load: float) -> float:
         """Return what a GPU draws without a cap but its default (W)."""
         return min(float(self._truth.node.draws_w(f"gpu:{gpu}", load)), self._truth.node.gpus[gpu].default_cap_w)
 
-    def _rate(self, t_ns: int) -> float:
+    def _compute_rate(self, t_ns: int) -> float:
         """Return steps per second at a time: the slowest GPU holds up the others."""
         truth = self._truth
         return self._speed / max(
@@ -133,36 +133,36 @@ class JobRunner:
 
     def _warm_up(self, begin_ns: int) -> int:
         watts = {gpu: self._draw_w(gpu, WARM_UP_LOAD * self._job.load) for gpu in self._job.gpus}
-        self._board.put(feed_gpus(self._truth.node, watts), begin_ns)
+        self._board.put_demand(feed_gpus(self._truth.node, watts), begin_ns)
         with self._phase("warm-up"):
             end_ns = begin_ns + round(self._job.warm_up_s * NS)
             self._stop.wait_until(end_ns)
         return max(end_ns, self._now()) + round(LEAD_S * NS)
 
-    def _work(self, begin_ns: int) -> JobEnd:
+    def _do_work(self, begin_ns: int) -> JobEnd:
         if self._stop.signal is not None:
             return JobEnd(0, begin_ns, begin_ns, self._stop.signal)
-        self._board.put(feed_gpus(self._truth.node, self._full_w), begin_ns)
+        self._board.put_demand(feed_gpus(self._truth.node, self._full_w), begin_ns)
         self._stop.wait_until(begin_ns)
         last_ns, done, told = begin_ns, 0.0, 0
         with contextlib.ExitStack() as stack:
-            phases = self._phases(stack)
+            phases = self._plan_phases(stack)
             while told < self._job.work and self._stop.signal is None:
                 phases(told)
-                rate = self._rate(last_ns)
+                rate = self._compute_rate(last_ns)
                 due_ns = last_ns + math.ceil((self._job.work - done) / rate * NS)
                 # The end is announced ahead, as every change of power is.
                 is_last = due_ns - last_ns <= round((TICK_S + LEAD_S) * NS) and due_ns - self._now() > 0
                 if is_last:
-                    self._board.clear(due_ns)
+                    self._board.clear_demand(due_ns)
                 self._stop.wait_until(due_ns if is_last else last_ns + round(TICK_S * NS))
                 now_ns = due_ns if is_last and self._stop.signal is None else self._now()
-                done += (rate + self._rate(now_ns)) / 2 * (now_ns - last_ns) / NS
+                done += (rate + self._compute_rate(now_ns)) / 2 * (now_ns - last_ns) / NS
                 last_ns = now_ns
-                told = self._tell(told, self._job.work if now_ns == due_ns else math.floor(done))
+                told = self._report_steps(told, self._job.work if now_ns == due_ns else math.floor(done))
         return JobEnd(told, begin_ns, last_ns, self._stop.signal)
 
-    def _tell(self, told: int, done: int) -> int:
+    def _report_steps(self, told: int, done: int) -> int:
         """Report whole steps that are new, and print a line; return how many there are."""
         done = min(done, self._job.work)
         if done > told:
@@ -171,7 +171,7 @@ class JobRunner:
             self._say(f"step {done} samples: {done * self._job.batch} loss {loss:.2f}")
         return max(done, told)
 
-    def _phases(self, stack: contextlib.ExitStack) -> Callable[[int], None]:
+    def _plan_phases(self, stack: contextlib.ExitStack) -> Callable[[int], None]:
         """Return what begins each phase when its first step is due, and ends the one before."""
         total, begin = sum(share for _, share in self._job.phases), 0.0
         waiting = []
@@ -179,12 +179,12 @@ class JobRunner:
             waiting.append((begin / total * self._job.work, name))
             begin += share
 
-        def at(step: int) -> None:
+        def begin_due(step: int) -> None:
             while waiting and step >= waiting[0][0]:
                 stack.close()
                 stack.enter_context(self._phase(waiting.pop(0)[1]))
 
-        return at
+        return begin_due
 
 
 def find_visible_gpus(truth: Truth, environ: Mapping[str, str], count: int | None, least: int = 1) -> tuple[int, ...]:
@@ -258,7 +258,7 @@ def _make_parser() -> argparse.ArgumentParser:
 @contextlib.contextmanager
 def _catch_signals(stop: JobStop) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    found = {number: signal.signal(number, stop.note) for number in numbers}
+    found = {number: signal.signal(number, stop.note_signal) for number in numbers}
     try:
         yield
     finally:

@@ -90,28 +90,28 @@ class JobBoard:
                 next="serve it idle: joulelab twin 8xrtx6000 --idle -- CMD",
             )  # fmt: skip
 
-    def put(self, asked: JobDemand, at_ns: int) -> None:
+    def put_demand(self, asked: JobDemand, at_ns: int) -> None:
         """Let this job ask for something else from `at_ns` on."""
-        with self._locked():
-            self._write({"owner": identify_process(), **asdict(asked)})
-            self._settle(at_ns)
+        with self._lock_notes():
+            self._write_note({"owner": identify_process(), **asdict(asked)})
+            self._settle_power(at_ns)
 
-    def clear(self, at_ns: int) -> None:
+    def clear_demand(self, at_ns: int) -> None:
         """Let this job want nothing any more from `at_ns` on."""
-        with self._locked():
+        with self._lock_notes():
             self._note.unlink(missing_ok=True)
-            self._settle(at_ns)
+            self._settle_power(at_ns)
 
-    def sweep(self) -> None:
+    def sweep_notes(self) -> None:
         """Clear the notes of jobs that are gone."""
-        gone = [note for note in self._folder.glob("*.json") if self._read(note) is None]
+        gone = [file for file in self._folder.glob("*.json") if self._read_note(file) is None]
         if gone:
-            with self._locked():
-                self._settle(monotonic_ns() + round(LEAD_S * NS))
+            with self._lock_notes():
+                self._settle_power(monotonic_ns() + round(LEAD_S * NS))
 
-    def _write(self, told: Mapping[str, Any]) -> None:
+    def _write_note(self, note: Mapping[str, Any]) -> None:
         """Write this process's note over the last one: a file that is emptied first may have to wait for the disk."""
-        text = json.dumps(told).encode().ljust(NOTE_BYTES)
+        text = json.dumps(note).encode().ljust(NOTE_BYTES)
         fd = os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.pwrite(fd, text, 0)
@@ -120,35 +120,35 @@ class JobBoard:
             os.close(fd)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_notes(self) -> Iterator[None]:
         with (self._folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _read(self, note: Path) -> dict[str, Any] | None:
+    def _read_note(self, file: Path) -> dict[str, Any] | None:
         """Return a note whose job runs, None for any other."""
         try:
-            told: dict[str, Any] = json.loads(note.read_text())
-            return None if find_process(told["owner"]) in ("ended", "elsewhere") else told
+            note: dict[str, Any] = json.loads(file.read_text())
+            return None if find_process(note["owner"]) in ("ended", "elsewhere") else note
         except (OSError, ValueError):
             return None  # a job that was killed while it wrote
 
-    def _settle(self, at_ns: int) -> None:
+    def _settle_power(self, at_ns: int) -> None:
         """Append what has changed; nothing can be changed before what another job has already announced."""
         jobs = []
-        for note in sorted(self._folder.glob("*.json")):
-            told = self._read(note)
-            if told is None:
-                note.unlink(missing_ok=True)
+        for file in sorted(self._folder.glob("*.json")):
+            note = self._read_note(file)
+            if note is None:
+                file.unlink(missing_ok=True)
             else:
-                jobs.append(told)
+                jobs.append(note)
         self._list_processes(jobs)
-        for leaf, watts in self._wanted(jobs).items():
-            since_ns, last_w = self._truth.last(leaf)
+        for leaf, watts in self._sum_demands(jobs).items():
+            since_ns, last_w = self._truth.read_last(leaf)
             if abs(last_w - watts) > 1e-9:
                 self._truth.append(leaf, max(at_ns, since_ns), watts, watts)
 
-    def _wanted(self, jobs: list[dict[str, Any]]) -> dict[str, float]:
+    def _sum_demands(self, jobs: list[dict[str, Any]]) -> dict[str, float]:
         """Return the power that every leaf wants (W): that of all jobs together, at most that of its full load."""
         node = self._truth.node
         wanted = {"host": float(node.draws_w("host", min(sum(job["host"] for job in jobs), 1.0)))}

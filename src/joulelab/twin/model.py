@@ -86,7 +86,7 @@ class Gpu:
         """Return the power (W) of a warm chip: kernels run for a share `busy` of the time and occupy so much of it."""
         return self.idle_w + busy * (self.least_w - self.idle_w + occupied * (self.max_w - self.least_w))
 
-    def stretch(self, share: float) -> float:
+    def compute_stretch(self, share: float) -> float:
         """Return by how much work takes longer at a share of the power that it wants."""
         a, k = self.slowdown
         return 1.0 if share >= 1 else 1 + a * (math.pow(share, -k) - 1)
@@ -107,8 +107,8 @@ class Gpu:
         """
         clocked_w = self.clocked_w(full_w, mhz)
         if cap_w < clocked_w:
-            return self.stretch(cap_w / full_w)
-        return 1.0 if mhz is None else min(self.stretch(clocked_w / full_w), max(self.sm_max_mhz / mhz, 1.0))
+            return self.compute_stretch(cap_w / full_w)
+        return 1.0 if mhz is None else min(self.compute_stretch(clocked_w / full_w), max(self.sm_max_mhz / mhz, 1.0))
 
     def sm_mhz(self, wanted_w: Floats | float, given_w: Floats | float, busy: Floats | float) -> Floats:
         """Return the SM clock (MHz) at which it draws what a cap leaves of what it wants; at rest without a load.
@@ -120,7 +120,7 @@ class Gpu:
         mhz = np.maximum(self.sm_max_mhz * share ** (1 / CLOCK_POWER), self.sm_idle_mhz)
         return np.where(np.greater(busy, 0), mhz, float(self.sm_idle_mhz))
 
-    def celsius(self, mean_w: Floats | float) -> Floats:
+    def compute_celsius(self, mean_w: Floats | float) -> Floats:
         """Return its temperature (degrees Celsius) after it drew so much on average for `COOLING_S`."""
         share = np.clip(np.subtract(mean_w, self.idle_w) / (self.max_w - self.idle_w), 0.0, 1.0)
         return np.asarray(self.idle_c + (self.max_c - self.idle_c) * share)
@@ -208,13 +208,13 @@ class Cooling:
         blown = air * heat_w / (self.rated_heat_w or full_w) * reference_k / (self.exhaust_c - self.inlet_c)
         return np.clip(self.fan_max_w * DOOR[self.kind] * blown**3, self.fan_idle_w, self.fan_max_w)
 
-    def speed(self, fans_w: float) -> float:
+    def compute_speed(self, fans_w: float) -> float:
         """Return the speed of the fans, as a share of the full one, at which they draw some power (W)."""
         return math.cbrt(min(fans_w / self.fan_max_w, 1.0)) if self.fan_max_w else 0.0
 
-    def rpm(self, fans_w: float) -> float:
+    def compute_rpm(self, fans_w: float) -> float:
         """Return the speed of the fans (rpm) at which they draw some power (W)."""
-        return FULL_RPM * self.speed(fans_w)
+        return FULL_RPM * self.compute_speed(fans_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ class Supply:
         if not all(share > 0 for share in self.cords) or not math.isclose(sum(self.cords), 1):
             raise ConfigError("the shares of the cords are above 0 and sum to 1", where="supply")
 
-    def knots(self) -> tuple[Floats, Floats]:
+    def list_knots(self) -> tuple[Floats, Floats]:
         """Return output and input powers (W) between which the input is linear."""
         dc = np.array([0.0, *(point * self.rated_w for point in self.load)])
         ac = np.array([self.standby_w, *(d / e for d, e in zip(dc[1:], self.efficiency, strict=True))])
@@ -283,7 +283,7 @@ RTX3090 = Gpu(
 PRESETS: Mapping[str, Gpu] = {"h100": H100, "a100": A100, "v100": V100, "rtx6000": RTX6000, "rtx3090": RTX3090}
 
 
-def preset(name: str) -> Gpu:
+def find_gpu_model(name: str) -> Gpu:
     """Return a GPU by short name (`h100`) or full name; raise ConfigError for an unknown one."""
     key = name.lower().replace(" ", "").replace("-", "")
     for short, gpu in PRESETS.items():
@@ -312,42 +312,44 @@ class Node:
     seed: int = 1
     rated_w: float = 0.0
 
-    def leaves(self) -> list[str]:
+    def list_leaves(self) -> list[str]:
         """Return the names of all leaves, from GPU to host."""
         gpus = [f"gpu:{i}" for i in range(len(self.gpus))]
         packages = [f"{kind}:{j}" for j in range(self.packages) for kind in ("cpu", "core", "dram")]
         return [*gpus, *packages, "host"]
 
-    def factor(self, gpu: int) -> float:
+    leaves = list_leaves  # the name in papers/, which is rebuilt at the moment
+
+    def draw_factor(self, gpu: int) -> float:
         """Return by how much one GPU draws more than its model says."""
         return max(0.5, 1 + self.spread * float(draw_normal(self.seed, _SPREAD, gpu)[0]))
 
-    def board(self, gpu: int) -> Gpu:
+    def get_board(self, gpu: int) -> Gpu:
         """Return one GPU as it was built: its powers with the spread, its caps as they are."""
-        one, factor = self.gpus[gpu], self.factor(gpu)
+        one, factor = self.gpus[gpu], self.draw_factor(gpu)
         active_w = None if one.active_w is None else one.active_w * factor
         return replace(one, idle_w=one.idle_w * factor, max_w=one.max_w * factor, active_w=active_w)
 
     def to_dc(self) -> tuple[Floats, Floats]:
         """Return powers (W) of all leaves together and of the node with its fans, linear in between."""
-        full_w = sum(self.range_w(leaf)[1] for leaf in self.leaves() if not leaf.startswith("core"))
+        full_w = sum(self.range_w(leaf)[1] for leaf in self.list_leaves() if not leaf.startswith("core"))
         heat = full_w * np.linspace(0.0, 1.25, _FAN_KNOTS)
         return heat, heat + self.cooling.fans_w(heat, full_w)
 
     def to_ac(self) -> tuple[Floats, Floats]:
         """Return powers (W) of the node with its fans and of its cords, linear in between."""
-        return self.supply.knots()
+        return self.supply.list_knots()
 
     def range_w(self, leaf: str) -> tuple[float, float]:
         """Return idle and full-load power (W) of a leaf, with the spread of GPUs; raise ConfigError for no leaf."""
         kind, _, number = leaf.partition(":")
-        if leaf not in self.leaves():
+        if leaf not in self.list_leaves():
             raise ConfigError(
-                f"there is no leaf {leaf!r}", where=f"node {self.name}", next=suggest_name(leaf, self.leaves())
+                f"there is no leaf {leaf!r}", where=f"node {self.name}", next=suggest_name(leaf, self.list_leaves())
             )
         if kind == "gpu":
             gpu = self.gpus[int(number)]
-            factor = self.factor(int(number))
+            factor = self.draw_factor(int(number))
             return gpu.idle_w * factor, gpu.max_w * factor
         if kind == "core":
             return self.cpu.core_idle_w, self.cpu.core_w(self.cpu.max_w)
@@ -363,7 +365,7 @@ class Node:
         kind, _, number = leaf.partition(":")
         idle_w, max_w = self.range_w(leaf)
         if kind == "gpu":
-            return self.factor(int(number)) * self.gpus[int(number)].draws_w(load, 1.0)
+            return self.draw_factor(int(number)) * self.gpus[int(number)].draws_w(load, 1.0)
         if kind == "cpu":
             return self.cpu.draws_w(awake, load)
         if kind == "core":

@@ -16,7 +16,7 @@ from joulelab.run.config.config_files import read_toml
 from joulelab.study.program import find_program
 from joulelab.twin import bounds, power_curves
 from joulelab.twin.flaws import Flaws, MountedMeter
-from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
+from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, find_gpu_model
 from joulelab.twin.profile import Profile, parse_profile
 from joulelab.twin.servers.powercap import PowercapFlaws
 from joulelab.twin.workload_progress import WorkloadModel  # noqa: TC001 - node files are converted by this type
@@ -183,7 +183,7 @@ def fill_stages(name: str, workload: Any, mistakes: Mistakes) -> Any:
 
 
 def _check_meter(meter: MountedMeter, node: Node, mistakes: Mistakes, place: tuple[str, str]) -> None:
-    known = {*power_curves.list_points(node), *(leaf.partition(":")[0] for leaf in node.leaves())}
+    known = {*power_curves.list_points(node), *(leaf.partition(":")[0] for leaf in node.list_leaves())}
     if not meter.family:
         then = 'write family = "nvml"; joulelab meters lists them'
         mistakes.add(place, "a meter needs its family", next=then, code="config.missing-key")
@@ -202,7 +202,7 @@ def _read_gpus(tables: list[dict[str, Any]], mistakes: Mistakes) -> tuple[Gpu, .
             mistakes.add_wrong(("gpu", n, "count"), count, then)
             count = 1
         try:
-            base = preset(str(table.get("model", "h100")))
+            base = find_gpu_model(str(table.get("model", "h100")))
         except ConfigError as error:
             mistakes.add_error(("gpu", n, "model"), error)
             continue

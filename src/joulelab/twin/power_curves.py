@@ -27,7 +27,7 @@ class Pieces:
     watts: Floats
     slope: Floats
 
-    def split(self, level: Floats) -> Pieces:
+    def split_at(self, level: Floats) -> Pieces:
         """Return the same power with pieces cut where they cross their `level` (W, one per piece)."""
         width = np.append(np.diff(self.t_ns), 0).astype(np.float64)
         last = self.watts + self.slope * width
@@ -41,19 +41,19 @@ class Pieces:
             np.insert(self.slope, crossing + 1, self.slope[crossing]),
         )
 
-    def clipped(self, cap: Floats) -> Pieces:
+    def clip_power(self, cap: Floats) -> Pieces:
         """Return the lower of this power and a cap (W, one per piece)."""
-        parts = self.split(cap)
+        parts = self.split_at(cap)
         if len(parts.t_ns) != len(self.t_ns):
             cap = cap[np.searchsorted(self.t_ns, parts.t_ns, side="right") - 1]
         above = (parts.watts > cap) | ((parts.watts == cap) & (parts.slope > 0))
         return Pieces(parts.t_ns, np.where(above, cap, parts.watts), np.where(above, 0.0, parts.slope))
 
-    def mapped(self, x: Floats, y: Floats) -> Pieces:
+    def map_power(self, x: Floats, y: Floats) -> Pieces:
         """Return the power put through the lines that join the points (x, y), extended at both ends."""
         parts = self
         for knot in x[1:-1]:
-            parts = parts.split(np.full(len(parts.t_ns), knot))
+            parts = parts.split_at(np.full(len(parts.t_ns), knot))
         # The side of a knot on which a piece lies shows in its direction.
         ahead = parts.watts + np.sign(parts.slope) * 1e-9 * np.maximum(np.abs(parts.watts), 1.0)
         line = np.clip(np.searchsorted(x, ahead, side="right") - 1, 0, len(x) - 2)
@@ -74,7 +74,7 @@ class Curve:
         """Return the beginnings of the pieces."""
         return self._time[: self._n]
 
-    def _rows(self) -> tuple[Floats, Floats, Floats]:
+    def _get_rows(self) -> tuple[Floats, Floats, Floats]:
         return self._room[0, : self._n], self._room[1, : self._n], self._room[2, : self._n]
 
     def replace_from(self, pieces: Pieces) -> None:
@@ -94,7 +94,7 @@ class Curve:
         self._room[2, keep + 1 : n] = base + np.cumsum(joules)
         self._n = n
 
-    def _at(self, t_ns: Ints) -> tuple[npt.NDArray[np.intp], Floats]:
+    def _locate(self, t_ns: Ints) -> tuple[npt.NDArray[np.intp], Floats]:
         index = np.searchsorted(self.t_ns, t_ns, side="right") - 1
         before = index < 0
         index = np.maximum(index, 0)
@@ -102,19 +102,19 @@ class Curve:
 
     def watts(self, t_ns: Ints) -> Floats:
         """Return the power in W; before the first piece it is that of its beginning."""
-        watts, slope, _ = self._rows()
-        index, since = self._at(t_ns)
+        watts, slope, _ = self._get_rows()
+        index, since = self._locate(t_ns)
         return watts[index] + slope[index] * np.maximum(since, 0.0)
 
     def slope(self, t_ns: Ints) -> Floats:
         """Return the change of power in W per ns."""
-        index, since = self._at(t_ns)
-        return np.where(since < 0, 0.0, self._rows()[1][index])
+        index, since = self._locate(t_ns)
+        return np.where(since < 0, 0.0, self._get_rows()[1][index])
 
     def joules(self, t_ns: Ints) -> Floats:
         """Return the energy in J since the first piece began."""
-        watts, slope, joules = self._rows()
-        index, since = self._at(t_ns)
+        watts, slope, joules = self._get_rows()
+        index, since = self._locate(t_ns)
         ramp = slope[index] * np.maximum(since, 0.0) / 2
         return joules[index] + (watts[index] + ramp) * since / NS
 
@@ -149,7 +149,7 @@ class Limits(NamedTuple):
     enforced_w: Floats
     share: Floats
 
-    def find(self, t_ns: int) -> int:
+    def find_index(self, t_ns: int) -> int:
         """Return the index of what holds at a time."""
         return max(int(np.searchsorted(self.t_ns, t_ns, side="right")) - 1, 0)
 
@@ -189,7 +189,7 @@ def limit_segments(rows: npt.NDArray[Any], limits: Limits, idle_w: float, begin:
     held = np.maximum(np.searchsorted(limits.t_ns, edges, side="right") - 1, 0)
     watts, share = start_w[index] + slope[index] * (edges - t_ns[index]), limits.share[held]
     clocked_w = np.where(share == 1.0, watts, idle_w + (watts - idle_w) * share)
-    return Pieces(edges, clocked_w, slope[index] * share).clipped(limits.enforced_w[held])
+    return Pieces(edges, clocked_w, slope[index] * share).clip_power(limits.enforced_w[held])
 
 
 CORD_POINTS: Final = {"outlet": "node.ac", "psu": "node.ac", "psu.dc": "node.dc"}
@@ -200,7 +200,7 @@ NODE_POINTS: Final = ("fans", "node.dc", "node.ac")
 def list_points(node: Node) -> list[str]:
     """Return all points that have a power."""
     cords = range(1, len(node.supply.cords) + 1)
-    return [*node.leaves(), "psys", *NODE_POINTS, *(f"{kind}:{n}" for kind in CORD_POINTS for n in cords)]
+    return [*node.list_leaves(), "psys", *NODE_POINTS, *(f"{kind}:{n}" for kind in CORD_POINTS for n in cords)]
 
 
 def list_heating_leaves(leaves: Iterable[str]) -> list[str]:
@@ -227,7 +227,7 @@ class NodeCurves:
     def replace_from(self, leaves: list[Curve], from_ns: int) -> None:
         """Take what the leaves (those of `heating`) draw from a time on."""
         heat = add_curves(leaves, from_ns)
-        dc = heat.mapped(*self._dc)
-        self.curves["fans"].replace_from(heat.mapped(*self._fans))
+        dc = heat.map_power(*self._dc)
+        self.curves["fans"].replace_from(heat.map_power(*self._fans))
         self.curves["node.dc"].replace_from(dc)
-        self.curves["node.ac"].replace_from(dc.mapped(*self._ac))
+        self.curves["node.ac"].replace_from(dc.map_power(*self._ac))

@@ -50,13 +50,13 @@ class Profile:
         if self.period_s is not None and self.period_s <= self.at_s[-1]:
             raise ConfigError("a profile's period is longer than its pieces", where="profile")
 
-    def shifted(self, by_s: float) -> Profile:
+    def shift_by(self, by_s: float) -> Profile:
         """Return the same profile, later by `by_s` (s)."""
         return replace(self, shift_s=self.shift_s + by_s)
 
-    def pieces(self, from_s: float, to_s: float) -> tuple[Floats, Floats, Floats]:
+    def list_pieces(self, from_s: float, to_s: float) -> tuple[Floats, Floats, Floats]:
         """Return times (s), starts and ends of the pieces within [from_s, to_s), cut at both ends."""
-        at, start, end = self._unrolled(from_s, to_s)
+        at, start, end = self._unroll_cycles(from_s, to_s)
         after = np.append(at[1:], np.inf)
         keep = (after > from_s) & (at < to_s)
         at, start, end, after = at[keep], start[keep], end[keep], after[keep]
@@ -65,7 +65,7 @@ class Profile:
         begin, stop = np.maximum(at, from_s), np.minimum(after, to_s)
         return begin, start + slope * (begin - at), start + slope * (stop - at)
 
-    def _unrolled(self, from_s: float, to_s: float) -> tuple[Floats, Floats, Floats]:
+    def _unroll_cycles(self, from_s: float, to_s: float) -> tuple[Floats, Floats, Floats]:
         at, start, end = (np.array(values, dtype=np.float64) for values in (self.at_s, self.start, self.end))
         if self.period_s is None:
             at = at + self.shift_s
@@ -145,32 +145,32 @@ def parse_profile(text: str) -> Profile:
     for item in filter(None, rest.split(",")):
         key, _, value = item.partition("=")
         if key == "shift_s":
-            shift_s = _number(value, key, where)
+            shift_s = _read_number(value, key, where)
         elif key == "unit":
-            options["unit"] = _unit(value, where)
+            options["unit"] = _read_unit(value, where)
         elif key in _KEYS[kind]:
-            many = [_number(part, key, where) for part in value.split("/")]
+            many = [_read_number(part, key, where) for part in value.split("/")]
             options[key] = many if key == "levels" else many[0]
         else:
             raise ConfigError(
                 f"{kind} has no {key!r}", where=where, next=suggest_name(key, (*_KEYS[kind], "shift_s", "unit"))
             )
     try:
-        return KINDS[kind](**options).shifted(shift_s)
+        return KINDS[kind](**options).shift_by(shift_s)
     except TypeError as error:
         raise ConfigError(
             f"{kind} needs more", where=where, why=str(error), next=f"give {', '.join(_KEYS[kind])}"
         ) from None
 
 
-def _number(text: str, key: str, where: str) -> float:
+def _read_number(text: str, key: str, where: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise ConfigError(f"{key} is {text!r}, not a number", where=where) from None
 
 
-def _unit(text: str, where: str) -> Unit:
+def _read_unit(text: str, where: str) -> Unit:
     if text == "load":
         return "load"
     if text == "W":
@@ -184,7 +184,7 @@ Segments = tuple[npt.NDArray[np.int64], Floats, Floats]  # times in ns, W at sta
 
 def check_profiles(node: Node, profiles: Mapping[str, Profile]) -> None:
     """Raise ConfigError if a profile is for something the node does not have; `core` follows `cpu` and takes none."""
-    valid = {leaf for leaf in node.leaves() if not leaf.startswith("core")}
+    valid = {leaf for leaf in node.list_leaves() if not leaf.startswith("core")}
     valid |= {leaf.partition(":")[0] for leaf in valid}
     for name in profiles:
         if name not in valid:
@@ -198,15 +198,15 @@ def compile_segments(
 ) -> dict[str, Segments]:
     """Return for each leaf the segments of [from_s, to_s) after `start_ns`; the last is constant."""
     check_profiles(node, profiles)
-    loads = {leaf: _load(node, profiles, leaf, from_s, to_s) for leaf in node.leaves() if leaf != "host"}
+    loads = {leaf: _read_load(node, profiles, leaf, from_s, to_s) for leaf in node.list_leaves() if leaf != "host"}
     if "host" in profiles:
-        loads["host"] = _load(node, profiles, "host", from_s, to_s)
+        loads["host"] = _read_load(node, profiles, "host", from_s, to_s)
     else:
-        loads["host"] = _mean([loads[leaf] for leaf in loads if leaf.startswith("gpu")], from_s, to_s)
-    return {leaf: _powers(node, leaf, load, start_ns, to_s) for leaf, load in loads.items()}
+        loads["host"] = _average_load([loads[leaf] for leaf in loads if leaf.startswith("gpu")], from_s, to_s)
+    return {leaf: _list_powers(node, leaf, load, start_ns, to_s) for leaf, load in loads.items()}
 
 
-def _load(node: Node, profiles: Mapping[str, Profile], leaf: str, from_s: float, to_s: float) -> Pieces:
+def _read_load(node: Node, profiles: Mapping[str, Profile], leaf: str, from_s: float, to_s: float) -> Pieces:
     """Return the load (0 idle, 1 full) of a leaf: its own profile, its family's, that of its package, or idle."""
     kind, _, number = leaf.partition(":")
     package = (f"cpu:{number}", "cpu") if kind in {"core", "dram"} else ()
@@ -216,7 +216,7 @@ def _load(node: Node, profiles: Mapping[str, Profile], leaf: str, from_s: float,
             break
     else:
         profile, of = constant(0.0), leaf
-    at, start, end = profile.pieces(from_s, to_s)
+    at, start, end = profile.list_pieces(from_s, to_s)
     if profile.unit == "W":
         least_w, most_w = (float(node.draws_w(of, load)) for load in (0.0, 1.0))
         start, end = ((watts - least_w) / (most_w - least_w) for watts in (start, end))
@@ -225,7 +225,7 @@ def _load(node: Node, profiles: Mapping[str, Profile], leaf: str, from_s: float,
     return at, start, end
 
 
-def _mean(loads: Sequence[Pieces], from_s: float, to_s: float) -> Pieces:
+def _average_load(loads: Sequence[Pieces], from_s: float, to_s: float) -> Pieces:
     """Return the mean of several loads, on the union of their edges."""
     if not loads:
         return np.array([from_s]), np.zeros(1), np.zeros(1)
@@ -241,7 +241,7 @@ def _mean(loads: Sequence[Pieces], from_s: float, to_s: float) -> Pieces:
     return at, start / len(loads), end / len(loads)
 
 
-def _powers(node: Node, leaf: str, load: Pieces, start_ns: int, to_s: float) -> Segments:
+def _list_powers(node: Node, leaf: str, load: Pieces, start_ns: int, to_s: float) -> Segments:
     at, start, end = load
     if start[-1] != end[-1]:
         at, start, end = np.append(at, to_s), np.append(start, end[-1]), np.append(end, end[-1])

@@ -96,14 +96,14 @@ class StagedRun:
         """Go through the stages, idle again, also where a signal ends it."""
         begin_ns = self._now() + round(LEAD_S * NS)
         try:
-            return self._go(begin_ns)
+            return self._go_through_stages(begin_ns)
         finally:
-            self._board.clear(self._now() + round(LEAD_S * NS))
+            self._board.clear_demand(self._now() + round(LEAD_S * NS))
 
-    def _go(self, begin_ns: int) -> JobEnd:
+    def _go_through_stages(self, begin_ns: int) -> JobEnd:
         count = len(self._widths)
         waiting = deque([(begin_ns, 0)])  # pieces that are planned and not yet begun; `count` is the end
-        self._announce(0, begin_ns)
+        self._announce_piece(0, begin_ns)
         last, since_ns, left, end_ns = 0, begin_ns, 1.0, begin_ns  # of the last one planned, so much is left
         with self._marks as marks:
             while waiting or last < count:
@@ -111,21 +111,21 @@ class StagedRun:
                 while last < count and (due_ns := since_ns + round(left * self._lasts_s(last) * NS)) <= until_ns:
                     last, since_ns, left = last + 1, due_ns, 1.0
                     planned.append((due_ns, last))
-                waiting += self._announced(planned)
+                waiting += self._announce_due(planned)
                 end_ns = waiting[-1][0] if waiting else end_ns
                 tick_ns = self._now() + round(TICK_S * NS)
                 if self._stop.wait_until(min(waiting[0][0], tick_ns) if waiting else tick_ns):
                     break
                 now_ns = self._now()
                 while waiting and waiting[0][0] <= now_ns:
-                    marks.begin(waiting.popleft()[1])
+                    marks.begin_piece(waiting.popleft()[1])
                 if last < count and since_ns < now_ns:
                     left, since_ns = left - (now_ns - since_ns) / NS / self._lasts_s(last), now_ns
-                    marks.progress(1 - left)
+                    marks.report_progress(1 - left)
         stopped = self._stop.signal is not None
         return JobEnd(marks.ended, begin_ns, self._now() if stopped else end_ns, self._stop.signal)
 
-    def _announced(self, planned: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    def _announce_due(self, planned: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Announce pieces that are due (ns), and return when they really begin.
 
         Where this process was held up, what is over already is left out, and the next one begins late.
@@ -133,7 +133,7 @@ class StagedRun:
         for number, (due_ns, piece) in enumerate(planned, 1):
             at_ns = max(due_ns, self._now())
             if number == len(planned) or planned[number][0] > at_ns:
-                self._announce(piece, at_ns)
+                self._announce_piece(piece, at_ns)
             yield at_ns, piece
 
     def _ask_now(self) -> RunRequest:
@@ -151,16 +151,16 @@ class StagedRun:
             self._slower[key] = make_step(self._truth.node, step.stage, ask).seconds / step.seconds
         return self._scale * self._widths[piece] * self._slower[key]
 
-    def _announce(self, piece: int, at_ns: int) -> None:
+    def _announce_piece(self, piece: int, at_ns: int) -> None:
         """Let the node draw from a time on what a piece asks for; the end asks for nothing."""
         if piece == len(self._widths):
-            self._board.clear(at_ns)
+            self._board.clear_demand(at_ns)
             return
         course = self._course
         watts = {gpu: float(wanted[piece]) for gpu, wanted in self._wanted.items()}
         loads = (float(course.awake[piece]), float(course.cpu[piece]), float(course.memory[piece]))
         packages = dict.fromkeys(range(self._truth.node.packages), loads)
-        self._board.put(JobDemand(watts, float(course.host[piece]), packages), at_ns)
+        self._board.put_demand(JobDemand(watts, float(course.host[piece]), packages), at_ns)
 
 
 class StageMarks:
@@ -175,7 +175,7 @@ class StageMarks:
     ) -> None:
         self.ended = 0
         self._course, self._report, self._phase, self._say = course, report, phase, say
-        self._piece, self._told = -1, 0.0
+        self._piece, self._reported = -1, 0.0
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -184,23 +184,23 @@ class StageMarks:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def begin(self, piece: int) -> None:
+    def begin_piece(self, piece: int) -> None:
         """Mark that a piece begins, and what ends with it; the one after the last is the end."""
         course, before = self._course, self._piece
         self._piece = piece
         step = course.steps[int(course.of[piece])] if piece < len(course.begins) else None
         last = course.steps[int(course.of[before])] if before >= 0 else None
         if step is last:
-            self.progress(0.0)
+            self.report_progress(0.0)
             return
         if last is not None:
-            self._finish(last)
+            self._finish_step(last)
         if last is None or step is None or _phase_of(step) != _phase_of(last):
             self._stack.close()
             if step is not None and step.stage.name:
                 self._stack.enter_context(self._phase(*_phase_of(step)))
 
-    def progress(self, share: float) -> None:
+    def report_progress(self, share: float) -> None:
         """Report the whole samples of a step up to a share of the present piece."""
         course, piece = self._course, self._piece
         if not 0 <= piece < len(course.begins):
@@ -209,16 +209,16 @@ class StageMarks:
         begin, end = float(course.edges[number]), float(course.edges[number + 1])
         after = float(course.begins[piece + 1]) if piece + 1 < len(course.begins) else end
         done = (course.begins[piece] + share * (after - course.begins[piece]) - begin) / (end - begin)
-        self._work(math.floor(course.steps[number].samples * min(max(float(done), 0.0), 1.0)))
+        self._report_samples(math.floor(course.steps[number].samples * min(max(float(done), 0.0), 1.0)))
 
-    def _work(self, done: float) -> None:
-        if done > self._told:
-            self._report(samples=done - self._told)
-            self._told = done
+    def _report_samples(self, done: float) -> None:
+        if done > self._reported:
+            self._report(samples=done - self._reported)
+            self._reported = done
 
-    def _finish(self, step: Step) -> None:
-        self._work(step.samples)
-        self._told = 0.0
+    def _finish_step(self, step: Step) -> None:
+        self._report_samples(step.samples)
+        self._reported = 0.0
         self.ended += 1
         name = " ".join([step.stage.name or "stage", *([str(step.epoch)] if step.epoch else [])])
         self._say(f"{name} samples: {step.samples:g}" if step.samples else name)

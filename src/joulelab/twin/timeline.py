@@ -44,32 +44,32 @@ class Course:
         slower = float(np.exp(model.time_scatter * draw_normal(seed, _TIME, 0)[0]))
         self.edges = np.cumsum([0.0, *(step.seconds * slower for step in self.steps)])
         warm_up_s = max((node.gpus[gpu].warm_up_s for gpu in ask.gpus), default=60.0)
-        self.begins, self.of = _cut(self.steps, self.edges, warm_up_s)
+        self.begins, self.of = _cut_steps(self.steps, self.edges, warm_up_s)
         stronger = 1 + model.power_scatter * float(draw_normal(seed, _POWER, 0)[0])
-        flutter = self._column([step.stage.flutter for step in self.steps])
+        flutter = self._spread_values([step.stage.flutter for step in self.steps])
         self._factor = np.maximum(
             stronger * (1 + flutter * draw_normal(seed, _FLUTTER, np.arange(len(self.begins)))), 0.0
         )
-        self.busy = self._column([step.busy for step in self.steps])
-        self._occupied = self._column([step.occupied for step in self.steps])
-        self.awake = self._column([step.stage.awake for step in self.steps])
-        self.cpu = np.minimum(self._column([step.stage.cpu for step in self.steps]) * self._factor, 1.0)
-        self.memory = self._column([step.stage.memory for step in self.steps])
+        self.busy = self._spread_values([step.busy for step in self.steps])
+        self._occupied = self._spread_values([step.occupied for step in self.steps])
+        self.awake = self._spread_values([step.stage.awake for step in self.steps])
+        self.cpu = np.minimum(self._spread_values([step.stage.cpu for step in self.steps]) * self._factor, 1.0)
+        self.memory = self._spread_values([step.stage.memory for step in self.steps])
         self.host = self.busy * self._occupied * len(ask.gpus) / max(len(node.gpus), 1)
 
-    def _column(self, values: list[float]) -> Floats:
+    def _spread_values(self, values: list[float]) -> Floats:
         return np.array(values)[self.of]
 
     def watts(self, leaf: str) -> Floats:
         """Return what a leaf wants in each piece (W), without caps. Raises ConfigError for no leaf."""
         kind, _, number = leaf.partition(":")
         if kind == "gpu":
-            return self._gpu(int(number))
+            return self._compute_gpu_w(int(number))
         load = {"dram": self.memory, "host": self.host}.get(kind, self.cpu)
         return np.asarray(self._node.draws_w(leaf, load, self.awake))
 
-    def _gpu(self, gpu: int) -> Floats:
-        one, more = self._node.gpus[gpu], self._node.factor(gpu)
+    def _compute_gpu_w(self, gpu: int) -> Floats:
+        one, more = self._node.gpus[gpu], self._node.draw_factor(gpu)
         if gpu not in self._gpus:
             return np.full(len(self.begins), one.idle_w * more)
         warm = 1 - one.cold * np.exp(-self.begins / one.warm_up_s)
@@ -87,7 +87,7 @@ def count_pieces(done: list[Step], widths: Sequence[float]) -> list[int]:
     return [max(1, int(count)) for count in counts]
 
 
-def _cut(done: list[Step], edges: Floats, warm_up_s: float) -> tuple[Floats, Ints]:
+def _cut_steps(done: list[Step], edges: Floats, warm_up_s: float) -> tuple[Floats, Ints]:
     """Return the begins (s) of all pieces, and the step of each: what flutters or gets warm is cut into several."""
     begins, which = [], []
     counts = count_pieces(done, [float(b - a) for a, b in pairwise(edges)])
@@ -126,7 +126,7 @@ class GpuWants:
     busy: Floats
     watts: dict[int, Floats]
 
-    def at(self, values: Floats, t_ns: Ints) -> Floats:
+    def values_at(self, values: Floats, t_ns: Ints) -> Floats:
         """Return those of some values, one for each of these times, that hold at other times (ns)."""
         return values[np.maximum(np.searchsorted(self.t_ns, t_ns, side="right") - 1, 0)]
 
@@ -179,11 +179,11 @@ class Timeline:
         """Return the share of time that kernels run on a GPU, at each time."""
         if gpu not in self.used:
             return np.zeros(len(t_ns))
-        return self._wants.at(self._wants.busy, t_ns)
+        return self._wants.values_at(self._wants.busy, t_ns)
 
     def wanted_w(self, gpu: int, t_ns: Ints) -> Floats:
         """Return what a GPU would draw without a cap (W), at each time."""
-        return self._wants.at(self._wants.watts[gpu], t_ns)
+        return self._wants.values_at(self._wants.watts[gpu], t_ns)
 
     def energy(self, point: str, a_ns: int, b_ns: int) -> float:
         """Return the true energy (J) of a point from a to b."""
@@ -207,8 +207,8 @@ def lay_out_run(node: Node, model: WorkloadModel, ask: RunRequest, when: RunTime
     begin, end = when.start_ns - round(when.idle_s * NS), int(marks[-1])
     at_ns = when.start_ns + np.rint(course.begins * NS).astype(np.int64)
     t_ns = np.concatenate([[begin], at_ns, [end]])
-    wanted = {leaf: _wanted_w(node, leaf, course) for leaf in node.leaves()}
-    leaves = {leaf: _curve(t_ns, _hold_down(node, leaf, watts, ask)) for leaf, watts in wanted.items()}
+    wanted = {leaf: _wanted_w(node, leaf, course) for leaf in node.list_leaves()}
+    leaves = {leaf: _make_curve(t_ns, _hold_down(node, leaf, watts, ask)) for leaf, watts in wanted.items()}
     spans = [
         Span(step.stage.name, step.epoch, int(marks[k]), int(marks[k + 1]), step.samples)
         for k, step in enumerate(course.steps)
@@ -230,7 +230,7 @@ def _hold_down(node: Node, leaf: str, watts: Floats, ask: RunRequest) -> Floats:
     kind, _, text = leaf.partition(":")
     number = int(text or 0)
     if kind == "gpu":
-        one = node.board(number)
+        one = node.get_board(number)
         clocked = one.idle_w + (watts - one.idle_w) * one.clock_share(ask.clocks.get(number))
         return np.minimum(clocked, ask.caps.get(number, one.default_cap_w))
     if kind in ("cpu", "core") and number in ask.cpu_caps:
@@ -239,7 +239,7 @@ def _hold_down(node: Node, leaf: str, watts: Floats, ask: RunRequest) -> Floats:
     return watts
 
 
-def _curve(t_ns: Ints, watts: Floats) -> Curve:
+def _make_curve(t_ns: Ints, watts: Floats) -> Curve:
     curve = Curve()
     curve.replace_from(Pieces(t_ns, watts, np.zeros(len(watts))))
     return curve

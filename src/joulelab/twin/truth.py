@@ -49,7 +49,7 @@ class Truth:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._map = mmap.mmap(self._fd, 0)
-            self._attach()
+            self._attach_file()
         except (ValueError, msgspec.MsgspecError) as error:
             os.close(self._fd)
             raise ConfigError("not a truth file", where=str(path), why=str(error)) from None
@@ -57,8 +57,8 @@ class Truth:
             os.close(self._fd)
             raise
 
-    def _attach(self) -> None:
-        head = self._array(truth_file.HEADER, 0, 1)[0]
+    def _attach_file(self) -> None:
+        head = self._view_array(truth_file.HEADER, 0, 1)[0]
         if bytes(head["magic"]) != truth_file.MAGIC.rstrip(b"\0"):
             raise ConfigError("not a truth file", where=str(self.path))
         if head["layout"] != truth_file.LAYOUT:
@@ -68,14 +68,14 @@ class Truth:
         self.start_ns = int(head["start_ns"])
         at, size = int(head["node_at"]), int(head["node_bytes"])
         self.node: Node = msgspec.json.decode(self._map[at : at + size], type=Node)
-        self._gpus = self._array(truth_file.GPU, int(head["gpus_at"]), int(head["gpus"]))
-        self._leaves = self._array(truth_file.LEAF, int(head["leaves_at"]), int(head["leaves"]))
+        self._gpus = self._view_array(truth_file.GPU, int(head["gpus_at"]), int(head["gpus"]))
+        self._leaves = self._view_array(truth_file.LEAF, int(head["leaves_at"]), int(head["leaves"]))
         self.leaves = [bytes(name).decode() for name in self._leaves["name"]]
         self._curves = [LeafCurve() for _ in self.leaves]
         self._whole = power_curves.NodeCurves(self.node)
         self._whole_from: int | None = None
 
-    def _array(self, dtype: np.dtype[Any], at: int, count: int) -> npt.NDArray[Any]:
+    def _view_array(self, dtype: np.dtype[Any], at: int, count: int) -> npt.NDArray[Any]:
         return np.frombuffer(self._map, dtype=dtype, count=count, offset=at)
 
     @classmethod
@@ -128,7 +128,7 @@ class Truth:
         times = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
         with self._lock:
             share, whole = power_curves.find_share(self.node, point)
-            watts = share * np.sum([curve.watts(times) for curve in self._parts(whole)], axis=0)
+            watts = share * np.sum([curve.watts(times) for curve in self._list_parts(whole)], axis=0)
         return watts if np.ndim(t_ns) else float(watts[0])
 
     @overload
@@ -141,7 +141,7 @@ class Truth:
         """Return the true energy at a point from a to b in J; raise ConfigError for an unknown point."""
         with self._lock:
             share, whole = power_curves.find_share(self.node, point)
-            parts = self._parts(whole)
+            parts = self._list_parts(whole)
             if isinstance(a_ns, int) and isinstance(b_ns, int):
                 return share * sum(curve.joules_at(b_ns) - curve.joules_at(a_ns) for curve in parts)
             begin, end = (np.asarray(t_ns, dtype=np.int64) for t_ns in (a_ns, b_ns))
@@ -156,17 +156,17 @@ class Truth:
     def curve(self, leaf: str) -> Curve:
         """Return the true, clipped power of a leaf as it is known now; raise ConfigError for an unknown leaf."""
         with self._lock:
-            return self._leaf_curve(self._index(leaf))
+            return self._leaf_curve(self._find_leaf(leaf))
 
-    def _parts(self, point: str) -> list[Curve]:
+    def _list_parts(self, point: str) -> list[Curve]:
         if point in power_curves.NODE_POINTS:
             return [self._whole_curve(point)]
         if point == "psys":
             own = [leaf for leaf in power_curves.list_heating_leaves(self.leaves) if not leaf.startswith("gpu")]
-            return [self._whole_curve("fans"), *(self._leaf_curve(self._index(name)) for name in own)]
-        return [self._leaf_curve(self._index(point))]
+            return [self._whole_curve("fans"), *(self._leaf_curve(self._find_leaf(name)) for name in own)]
+        return [self._leaf_curve(self._find_leaf(point))]
 
-    def _index(self, leaf: str) -> int:
+    def _find_leaf(self, leaf: str) -> int:
         try:
             return self.leaves.index(leaf)
         except ValueError:
@@ -176,13 +176,13 @@ class Truth:
 
     def _leaf_curve(self, index: int) -> Curve:
         cache, leaf = self._curves[index], self._leaves[index]
-        count, edits = int(leaf["segments"]), int(self._leaves[self._capped(index)]["cap_edits"])
+        count, edits = int(leaf["segments"]), int(self._leaves[self._find_capped(index)]["cap_edits"])
         gpu = self._gpu_of(index)
         state = (count, edits, int(self._gpus[gpu]["flaws"]["generation"]) if gpu is not None else 0)
         if state == cache.state:
             return cache.curve
-        rows = self._array(truth_file.SEGMENT, int(leaf["segments_at"]), count)
-        limits = self._limits(index)
+        rows = self._view_array(truth_file.SEGMENT, int(leaf["segments_at"]), count)
+        limits = self._read_limits(index)
         begin = cache.changed_from(rows, limits, count)
         if begin is not None:
             cache.curve.replace_from(limit_segments(rows, limits, self.node.range_w(self.leaves[index])[0], begin))
@@ -191,7 +191,7 @@ class Truth:
         return cache.curve
 
     def _whole_curve(self, point: str) -> Curve:
-        parts = [self._leaf_curve(self._index(name)) for name in power_curves.list_heating_leaves(self.leaves)]
+        parts = [self._leaf_curve(self._find_leaf(name)) for name in power_curves.list_heating_leaves(self.leaves)]
         if self._whole_from is not None:
             self._whole.replace_from(parts, self._whole_from)
             self._whole_from = None
@@ -200,7 +200,7 @@ class Truth:
     # Extending.
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _lock_file(self) -> Iterator[None]:
         with self._lock:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
@@ -211,60 +211,60 @@ class Truth:
     def append(self, leaf: str, t_ns: npt.ArrayLike, start_w: npt.ArrayLike, end_w: npt.ArrayLike) -> None:
         """Add segments (ns, W, W) to a leaf: not before what is there, the last one constant; raise ConfigError."""
         rows = make_segment_rows(t_ns, start_w, end_w)
-        with self._writing():
-            record = self._leaves[self._index(leaf)]
+        with self._lock_file():
+            record = self._leaves[self._find_leaf(leaf)]
             count, at = int(record["segments"]), int(record["segments_at"])
             if count + len(rows) > record["segment_capacity"]:
                 raise ConfigError(
                     f"no room for more segments of {leaf}", where=str(self.path), next="create it with more `room`"
                 )
-            last = self._array(truth_file.SEGMENT, at + (count - 1) * rows.itemsize, 1)[0]
+            last = self._view_array(truth_file.SEGMENT, at + (count - 1) * rows.itemsize, 1)[0]
             if rows["t_ns"][0] < last["t_ns"]:
                 raise ConfigError(f"{leaf} is already written up to {last['t_ns']} ns", where=str(self.path))
             os.pwrite(self._fd, rows.tobytes(), at + count * rows.itemsize)
             record["segments"] = count + len(rows)
 
-    def last(self, leaf: str) -> tuple[int, float]:
+    def read_last(self, leaf: str) -> tuple[int, float]:
         """Return since when (ns) a leaf would draw its last power for ever, and that power (W), not clipped."""
-        record = self._leaves[self._index(leaf)]
+        record = self._leaves[self._find_leaf(leaf)]
         at = int(record["segments_at"]) + (int(record["segments"]) - 1) * truth_file.SEGMENT.itemsize
-        row = self._array(truth_file.SEGMENT, at, 1)[0]
+        row = self._view_array(truth_file.SEGMENT, at, 1)[0]
         return int(row["t_ns"]), float(row["start_w"])
 
-    def room(self, leaf: str) -> float:
+    def get_free_share(self, leaf: str) -> float:
         """Return the share of a leaf's segments that is still free."""
-        record = self._leaves[self._index(leaf)]
+        record = self._leaves[self._find_leaf(leaf)]
         return 1 - float(record["segments"]) / float(record["segment_capacity"])
 
-    def play(self, profiles: Mapping[str, Profile], at_ns: int, for_s: float) -> None:
+    def append_profiles(self, profiles: Mapping[str, Profile], at_ns: int, for_s: float) -> None:
         """Append `for_s` (s) of profiles that begin at `at_ns`; afterwards every leaf holds its last power."""
         for leaf, (t_ns, start_w, end_w) in profile.compile_segments(self.node, profiles, at_ns, 0.0, for_s).items():
             self.append(leaf, t_ns, start_w, end_w)
 
     def set_cap(self, gpu: int, cap_w: float, t_ns: int | None = None) -> None:
         """Set the requested cap of a GPU in W from `t_ns` (now) on; later changes are dropped. Raises ConfigError."""
-        lowest, highest = (int(self._gpu(gpu)[key]) / 1000 for key in ("min_cap_mw", "max_cap_mw"))
+        lowest, highest = (int(self._get_gpu(gpu)[key]) / 1000 for key in ("min_cap_mw", "max_cap_mw"))
         if not lowest <= cap_w <= highest:
             raise ConfigError(f"cap {cap_w} W is not within {lowest:g} to {highest:g} W", where=f"gpu:{gpu}")
-        self._append_limit(int(self._gpu(gpu)["leaf"]), t_ns, cap_mw=round(cap_w * 1000))
+        self._append_limit(int(self._get_gpu(gpu)["leaf"]), t_ns, cap_mw=round(cap_w * 1000))
 
     def lock_clock(self, gpu: int, mhz: int | None, t_ns: int | None = None) -> None:
         """Lock the SM clock of a GPU to at most `mhz` (None: unlock) from `t_ns` (now) on, as NVML's call does."""
-        self._append_limit(int(self._gpu(gpu)["leaf"]), t_ns, sm_mhz=mhz or 0)
-        with self._editing(gpu) as state:
+        self._append_limit(int(self._get_gpu(gpu)["leaf"]), t_ns, sm_mhz=mhz or 0)
+        with self._edit_gpu(gpu) as state:
             state["sm_lock_max_mhz"] = mhz or 0
 
     def set_cpu_cap(self, package: int, cap_w: float | None, t_ns: int | None = None) -> None:
         """Set the cap of a CPU package in W (None: no cap) from `t_ns` (now) on. Raises ConfigError."""
         cap_mw = truth_file.NO_CAP_MW if cap_w is None else round(cap_w * 1000)
-        self._append_limit(self._index(f"cpu:{package}"), t_ns, cap_mw=cap_mw)
+        self._append_limit(self._find_leaf(f"cpu:{package}"), t_ns, cap_mw=cap_mw)
 
     def _append_limit(self, index: int, t_ns: int | None, **changes: int) -> None:
         """Add a row to the caps and clocks of a leaf: the last one before `t_ns` with some changes."""
-        with self._writing():
+        with self._lock_file():
             record = self._leaves[index]
             at_ns = monotonic_ns() if t_ns is None else t_ns
-            history = self._array(truth_file.CAP, int(record["caps_at"]), int(record["caps"]))
+            history = self._view_array(truth_file.CAP, int(record["caps_at"]), int(record["caps"]))
             count = int(np.searchsorted(history["t_ns"], at_ns, side="right"))
             if count == record["cap_capacity"]:
                 raise ConfigError("no room for more caps", where=str(self.path))
@@ -277,21 +277,21 @@ class Truth:
     def caps(self, gpu: int, t_ns: int) -> tuple[float, float]:
         """Return the requested and the enforced cap of a GPU in W at a time."""
         with self._lock:
-            caps = self._caps(int(self._gpu(gpu)["leaf"]))
-            index = caps.find(t_ns)
+            caps = self._build_caps(int(self._get_gpu(gpu)["leaf"]))
+            index = caps.find_index(t_ns)
             return float(caps.requested_w[index]), float(caps.enforced_w[index])
 
     def limit_w(self, gpu: int, t_ns: int) -> float:
         """Return the cap that holds the power of a GPU down (W) at a time, infinite where caps are not enforced."""
         with self._lock:
-            limits = self._limits(int(self._gpu(gpu)["leaf"]))
-            return float(limits.enforced_w[limits.find(t_ns)])
+            limits = self._read_limits(int(self._get_gpu(gpu)["leaf"]))
+            return float(limits.enforced_w[limits.find_index(t_ns)])
 
     def cpu_caps(self, t_ns: int) -> dict[int, float]:
         """Return the caps of the CPU packages that have one (W), at a time."""
         found = {}
         for package in range(self.node.packages):
-            rows = self._history(self._index(f"cpu:{package}"))
+            rows = self._read_history(self._find_leaf(f"cpu:{package}"))
             cap_mw = int(rows["cap_mw"][max(int(np.searchsorted(rows["t_ns"], t_ns, side="right")) - 1, 0)])
             if cap_mw != truth_file.NO_CAP_MW:
                 found[package] = cap_mw / 1000
@@ -299,30 +299,30 @@ class Truth:
 
     def locked_mhz(self, gpu: int) -> int | None:
         """Return the highest SM clock that a GPU is locked to (MHz) now, None where it is not."""
-        return int(self._history(int(self._gpu(gpu)["leaf"]))["sm_mhz"][-1]) or None
+        return int(self._read_history(int(self._get_gpu(gpu)["leaf"]))["sm_mhz"][-1]) or None
 
-    def _history(self, index: int) -> npt.NDArray[Any]:
+    def _read_history(self, index: int) -> npt.NDArray[Any]:
         leaf = self._leaves[index]
-        return self._array(truth_file.CAP, int(leaf["caps_at"]), int(leaf["caps"]))
+        return self._view_array(truth_file.CAP, int(leaf["caps_at"]), int(leaf["caps"]))
 
-    def _capped(self, index: int) -> int:
+    def _find_capped(self, index: int) -> int:
         """Return the leaf whose caps hold a leaf down: cores go by their package."""
         kind, _, number = self.leaves[index].partition(":")
-        return self._index(f"cpu:{number}") if kind == "core" else index
+        return self._find_leaf(f"cpu:{number}") if kind == "core" else index
 
-    def _limits(self, index: int) -> Limits:
+    def _read_limits(self, index: int) -> Limits:
         """Return the same as `_caps`, with no limit where caps are shown but not enforced."""
-        limits, gpu = self._caps(index), self._gpu_of(index)
+        limits, gpu = self._build_caps(index), self._gpu_of(index)
         if gpu is not None and self._gpus[gpu]["flaws"]["unenforced_caps"]:
             return limits._replace(enforced_w=np.full_like(limits.enforced_w, np.inf))
         return limits
 
-    def _caps(self, index: int) -> Limits:
+    def _build_caps(self, index: int) -> Limits:
         """Return from when on which caps (W) and clocks hold a leaf down."""
         kind, gpu = self.leaves[index].partition(":")[0], self._gpu_of(index)
         if kind not in ("gpu", "cpu", "core"):
             return NO_LIMITS
-        history = self._history(self._capped(index))
+        history = self._read_history(self._find_capped(index))
         if gpu is None:
             return self._package_caps(history, of_cores=kind == "core")
         flaws = self._gpus[gpu]["flaws"]
@@ -344,7 +344,7 @@ class Truth:
         held = [cpu.core_w(cpu.held_w(cap_w)) if of_cores else cpu.held_w(cap_w) for cap_w in asked]
         return Limits(history["t_ns"].copy(), np.array(asked), np.array(held), np.ones(len(asked)))
 
-    def _gpu(self, gpu: int) -> Any:
+    def _get_gpu(self, gpu: int) -> Any:
         if not 0 <= gpu < len(self._gpus):
             raise ConfigError(f"there is no GPU {gpu}", where=str(self.path), why=f"it has {len(self._gpus)}")
         return self._gpus[gpu]
@@ -352,33 +352,33 @@ class Truth:
     def _gpu_of(self, index: int) -> int | None:
         return index if index < len(self._gpus) else None
 
-    def flaws(self, gpu: int) -> Flaws:
+    def read_flaws(self, gpu: int) -> Flaws:
         """Return the flaws of a GPU's meter as they are now."""
-        return truth_file.read_flaws(self._gpu(gpu)["flaws"], self.start_ns)
+        return truth_file.read_flaws(self._get_gpu(gpu)["flaws"], self.start_ns)
 
     def change_flaws(self, gpu: int, **changes: Any) -> None:
         """Change some flaws of a GPU's meter at once, for every process."""
-        with self._writing():
+        with self._lock_file():
             truth_file.fill_record(
-                self._gpu(gpu)["flaws"],
-                truth_file.make_flaws_record(replace(self.flaws(gpu), **changes), self.start_ns),
+                self._get_gpu(gpu)["flaws"],
+                truth_file.make_flaws_record(replace(self.read_flaws(gpu), **changes), self.start_ns),
             )
-            self._gpu(gpu)["flaws"]["generation"] += 1
+            self._get_gpu(gpu)["flaws"]["generation"] += 1
 
-    def seconds(self, t_ns: int | None = None) -> float:
+    def count_seconds(self, t_ns: int | None = None) -> float:
         """Return the time (now) in s since the start, as flaws count it."""
         return ((monotonic_ns() if t_ns is None else t_ns) - self.start_ns) / NS
 
     def uuid(self, gpu: int) -> str:
         """Return the UUID of a GPU."""
-        return bytes(self._gpu(gpu)["uuid"]).decode()
+        return bytes(self._get_gpu(gpu)["uuid"]).decode()
 
     def set_processes(self, gpu: int, processes: Sequence[truth_file.Process]) -> None:
         """Replace the list of processes on a GPU; raise ConfigError if there are too many."""
         if len(processes) > truth_file.PROCESSES:
             raise ConfigError(f"a GPU has room for {truth_file.PROCESSES} processes", where=f"gpu:{gpu}")
         none = 0xFFFFFFFF
-        with self._editing(gpu) as state:
+        with self._edit_gpu(gpu) as state:
             for number, process in enumerate(processes):
                 numbers = (process.gpu_instance, process.compute_instance, process.load)
                 values = (process.pid, truth_file.KINDS[process.kind], process.memory_bytes)
@@ -387,9 +387,9 @@ class Truth:
 
     def set_instances(self, gpu: int, instances: Sequence[truth_file.Instance], *, mode: bool = True) -> None:
         """Replace the MIG instances of a GPU and switch MIG `mode`; raise ConfigError where MIG is unknown."""
-        if not self._gpu(gpu)["mig"] or len(instances) > 7:
+        if not self._get_gpu(gpu)["mig"] or len(instances) > 7:
             raise ConfigError("this GPU has no MIG, or not that many instances", where=f"gpu:{gpu}")
-        with self._editing(gpu) as state:
+        with self._edit_gpu(gpu) as state:
             for number, one in enumerate(instances):
                 uuid = f"MIG-{truth_file.make_uuid(self.node, gpu, 'mig', number)}"
                 numbers = (one.gpu_instance, one.compute_instance, one.multiprocessors, one.slices)
@@ -398,10 +398,10 @@ class Truth:
             state["mig_mode"] = mode
 
     @contextlib.contextmanager
-    def _editing(self, gpu: int) -> Iterator[Any]:
+    def _edit_gpu(self, gpu: int) -> Iterator[Any]:
         """Change a GPU's lists while readers wait: an odd sequence number tells them to."""
-        with self._writing():
-            state = self._gpu(gpu)["state"]
+        with self._lock_file():
+            state = self._get_gpu(gpu)["state"]
             state["sequence"] += 1
             try:
                 yield state

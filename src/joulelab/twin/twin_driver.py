@@ -85,7 +85,7 @@ class LoadDriver(Driver):
                 watts = float(self._truth.node.draws_w(leaf, load, awake=float(load > 0)))
                 self._truth.append(leaf, t_ns, watts, watts)
         # The fuller the file, the slower: it then never gets full.
-        free = self._truth.room(self._truth.leaves[0])
+        free = self._truth.get_free_share(self._truth.leaves[0])
         return math.ldexp(self._period_s, math.floor(-math.log2(max(free, 1e-6))))
 
 
@@ -114,7 +114,7 @@ class ScriptDriver(Driver):
 
     def step(self) -> float:
         """Append a stretch if less than half of one is left."""
-        while self._until_s - self._truth.seconds(self._now()) < self._chunk_s / 2:
+        while self._until_s - self._truth.count_seconds(self._now()) < self._chunk_s / 2:
             more = profile.compile_segments(
                 self._truth.node, self._profiles, self._truth.start_ns, self._until_s, self._until_s + self._chunk_s
             )
@@ -133,5 +133,5 @@ class JobDriver(Driver):
 
     def step(self) -> float:
         """Look for jobs that are gone."""
-        self._board.sweep()
+        self._board.sweep_notes()
         return self._period_s

@@ -155,7 +155,7 @@ def slow_gpus(node: Node, busy: float, occupied: float, ask: RunRequest) -> floa
     """Return how many times as long work on the GPUs takes under caps and locked clocks: the slowest GPU counts."""
     worst = 1.0
     for gpu in ask.gpus:
-        one = node.board(gpu)
+        one = node.get_board(gpu)
         full_w = min(float(one.draws_w(busy, occupied)), one.default_cap_w)
         worst = max(worst, one.slow_down(full_w, ask.caps.get(gpu, one.default_cap_w), ask.clocks.get(gpu)))
     return worst

@@ -220,7 +220,7 @@ def test_full_load_is_that_of_the_calibrated_burn() -> None:
     assert full_load_w(node, Supplies(node, None)) == pytest.approx(8460.0, rel=0.01)
     heat = sum(
         min(node.range_w(leaf)[1], 700.0 if leaf.startswith("gpu") else 1e9)
-        for leaf in power_curves.list_heating_leaves(node.leaves())
+        for leaf in power_curves.list_heating_leaves(node.list_leaves())
     )
     plan = plan_cooling([], [], node, Given(), kinds=("immersion",))
     assert plan.options[0].node_w.value == pytest.approx(float(np.interp(heat, *node.to_ac())), rel=1e-3)

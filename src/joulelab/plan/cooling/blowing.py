@@ -163,7 +163,7 @@ class ModelledFans:
 def full_load_w(node: Node, supplies: Supplies) -> float:
     """Return what a node draws at the wall (W) with everything at full load, GPUs at their default cap."""
     heat = 0.0
-    for leaf in list_heating_leaves(node.leaves()):
+    for leaf in list_heating_leaves(node.list_leaves()):
         kind, _, number = leaf.partition(":")
         full_w = node.range_w(leaf)[1]
         heat += min(full_w, node.gpus[int(number)].default_cap_w) if kind == "gpu" else full_w
@@ -190,4 +190,4 @@ def fans_of_speed(
 
 
 def _full_heat_w(node: Node) -> float:
-    return sum(node.range_w(leaf)[1] for leaf in list_heating_leaves(node.leaves()))
+    return sum(node.range_w(leaf)[1] for leaf in list_heating_leaves(node.list_leaves()))

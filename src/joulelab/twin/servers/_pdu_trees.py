@@ -84,7 +84,7 @@ class PduBench:
     def has_sentinel(self) -> bool:
         """Return whether values are unknown to the device just now."""
         at_s = self.flaws.sentinel_at_s
-        return at_s is not None and self.truth.seconds() >= at_s
+        return at_s is not None and self.truth.count_seconds() >= at_s
 
 
 def name_outlet(bench: PduBench, n: int) -> str:

@@ -170,11 +170,11 @@ class RedfishReadings:
 
     def fan_percent(self) -> int:
         """Return the speed of all fans, as their power has it."""
-        return round(100 * self.truth.node.cooling.speed(self.truth.power("fans", monotonic_ns())))
+        return round(100 * self.truth.node.cooling.compute_speed(self.truth.power("fans", monotonic_ns())))
 
     def fan_rpm(self, number: int) -> int:
         """Return a fan's speed."""
-        return round(self.truth.node.cooling.rpm(self.truth.power("fans", monotonic_ns()))) + 20 * number
+        return round(self.truth.node.cooling.compute_rpm(self.truth.power("fans", monotonic_ns()))) + 20 * number
 
 
 # Chassis id, maker, model.

@@ -280,7 +280,7 @@ class Bmc:
 
     def _sensors(self) -> list[BmcSensor]:
         supply, cords = self._truth.node.supply, self._truth.node.supply.cords
-        reach = 1.1 * float(supply.knots()[1][-1])
+        reach = 1.1 * float(supply.list_knots()[1][-1])
         system = self._flaws.system_step_w or _choose_step(reach)
         each = self._flaws.supply_step_w or _choose_step(reach * max(cords))
         draws = [
@@ -321,11 +321,11 @@ class Bmc:
 
     def _fan(self, number: int) -> Callable[[], float]:
         cooling = self._truth.node.cooling
-        return lambda: cooling.rpm(self._mean_w("fans")) + 60.0 * (number % 3)
+        return lambda: cooling.compute_rpm(self._mean_w("fans")) + 60.0 * (number % 3)
 
     def _card(self, index: int) -> Callable[[], float]:
-        board = self._truth.node.board(index)
-        return lambda: float(board.celsius(self._mean_w(f"gpu:{index}")))
+        board = self._truth.node.get_board(index)
+        return lambda: float(board.compute_celsius(self._mean_w(f"gpu:{index}")))
 
 
 def _choose_step(reach_w: float) -> int:

@@ -75,8 +75,8 @@ def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterato
 def find_full_w(truth: Truth) -> float:
     """Return what the node draws at full load, in W at the wall."""
     node = truth.node
-    dc = sum(node.range_w(leaf)[1] for leaf in node.leaves() if not leaf.startswith("core"))
-    outputs, inputs = node.supply.knots()
+    dc = sum(node.range_w(leaf)[1] for leaf in node.list_leaves() if not leaf.startswith("core"))
+    outputs, inputs = node.supply.list_knots()
     return float(np.interp(dc, outputs, inputs))
 
 

@@ -189,7 +189,7 @@ def _read_powers(bench: Bench, name: str, stream: Stream, gpu: int, gain: float)
 
 def _read_states(bench: Bench, stream: Stream, gpu: int) -> Rows:
     """Return the state of one GPU, in the order of `nvml.STATE`."""
-    one, timeline = bench.timeline.node.board(gpu), bench.timeline
+    one, timeline = bench.timeline.node.get_board(gpu), bench.timeline
     t0 = bench.times(stream.period_s, 1e-9 * READ_NS * (gpu + 8))
     _, curve = timeline.curve(f"gpu:{gpu}")
     load = timeline.load(gpu, t0)
@@ -208,7 +208,7 @@ def _read_states(bench: Bench, stream: Stream, gpu: int) -> Rows:
         np.where(inside, HELD * one.memory_bytes, IDLE_MIB * (1 << 20)),
         1e6 * np.rint(mhz),
         1e6 * np.where(load > 0, one.memory_max_mhz, one.memory_idle_mhz),
-        np.rint(one.celsius(warming)),
+        np.rint(one.compute_celsius(warming)),
         cap,
         cap,
         np.where(limited, SW_POWER_CAP, 0.0) + (0.0 if locked is None else LOCKED_CLOCK),

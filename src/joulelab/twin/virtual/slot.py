@@ -201,7 +201,7 @@ def summarise_truth(timeline: Timeline) -> dict[str, Any]:
     Median and maximum are of means over 1 s.
     """
     a, b = timeline.start_ns, timeline.end_ns
-    names = [*timeline.node.leaves(), *power_curves.NODE_POINTS]
+    names = [*timeline.node.list_leaves(), *power_curves.NODE_POINTS]
     share, curve = timeline.curve(SHOWN)
     edges = np.arange(a, b + 1, NS, dtype=np.int64)
     means = share * np.diff(curve.joules(edges)) if len(edges) > 1 else share * curve.watts(edges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from tests.report.test_facts import told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 LONG = {"flop_convention": "a multiply-add is two, " * 20, "a_name_of_more_letters_than_there_is_room": 123456.75}
 
@@ -52,3 +53,38 @@ def test_a_difference_that_is_not_resolved_has_a_limit_instead_of_a_number(
         assert all(len(row) <= width for row in rows)
         assert any("not resolved" in row for row in rows)
         assert re.search(r"\nNo significant difference in energy: at\s+most\s+0\.\d+ %", "\n".join(lines))
+
+
+def test_groups_are_chosen_by_label_name_or_run(call: Call, runs: Path) -> None:
+    for _ in range(3):
+        make_run(runs, gpu_w=300.0, labels={"cap": "300", "model": "m"}, name="base")
+    low = [make_run(runs, gpu_w=250.0, labels={"cap": "250"}) for _ in range(2)]
+    make_run(runs, gpu_w=90.0, labels={"cap": "250"}, end={"exit_code": 1})
+    found = json.loads(call("compare", "cap=300,model=m", "vs", "cap=250", "--json").stdout)
+    assert (found["b"]["left_out"], found["b"]["runs"]) == (1, sorted(run.name for run in low))
+    assert found["lines"][0]["verdict"] == "less"
+    words = sorted(run.name for run in (*low, low[0]))
+    named = json.loads(call("compare", "name=base", "vs", *words, "--json").stdout)
+    assert (named["lines"], named["b"]["runs"]) == (found["lines"], found["b"]["runs"])
+    text = call("compare", "cap=300", "cap=250").output
+    assert "a significant difference" in text
+    assert "1 run left out" in text
+    assert r"\toprule" in call("compare", "cap=300", "vs", low[0], "--format", "latex").stdout
+    assert call("compare", low[0], low[1], "--format", "csv").stdout.startswith("figure,unit,a,")
+
+
+def test_what_is_no_pair_of_groups_is_refused(call: Call, fail: Fail, runs: Path) -> None:
+    run = make_run(runs, labels={"cap": "300"})
+    failed = make_run(runs, labels={"cap": "250"}, end={"exit_code": 1})
+    cases = [
+        (("a", "b", "c"), "usage.no-vs"),
+        (("vs", "a"), "usage.no-vs"),
+        (("a", "vs", "b", "vs", "c"), "usage.no-vs"),
+        (("cap=300", "vs", run.name), "usage.same-run"),
+        (("cap=1", "vs", run.name), "not-a-run.label"),
+        (("cap=250", "vs", run.name), "usage.no-whole-run"),
+    ]
+    for words, code in cases:
+        assert fail("compare", *words, code=1 if code == "not-a-run.label" else 2).code == code
+    assert "cap=250, cap=300" in fail("compare", "cap=1", "vs", run.name, code=1).stderr
+    assert failed.name in call("compare", "cap=300", "vs", failed).output

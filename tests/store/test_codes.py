@@ -6,7 +6,7 @@ from tests.codes import list_error_codes, list_given_codes, list_strings
 
 ERRORS = """
 config.query-failed config.query-statements config.query-syntax
-not-a-run.ambiguous not-a-run.folder not-a-run.none-yet not-a-run.unknown
+not-a-run.ambiguous not-a-run.folder not-a-run.label not-a-run.none-yet not-a-run.unknown
 refused.exists refused.query-changes refused.query-files
 store.attach store.bad-journal store.bad-name store.bad-row store.bad-times store.bad-value store.channels-differ
 store.closed store.damaged store.exists store.export store.name-clash store.no-clock store.no-free-id

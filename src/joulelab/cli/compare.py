@@ -1,41 +1,134 @@
-"""Compare two runs: `joulelab compare A B`."""
+"""Compare two runs or two groups of runs: `joulelab compare A B`, `joulelab compare A... vs B...`."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json
+from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, show_progress
 from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option
+from joulelab.report.tables import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
+
+    from joulelab.analysis.result import Result
+    from joulelab.report.group_comparison import RunGroup
+
+BETWEEN = "vs"
+UNFINISHED = ("not-started", "interrupted", "killed", "live")
 
 
-@click.command("compare", epilog=format_examples("joulelab compare baseline", "joulelab compare A B --json"))
-@click.argument("a")
-@click.argument("b", default="last")
+@click.command(
+    "compare",
+    epilog=format_examples(
+        "joulelab compare baseline",
+        "joulelab compare A B --json",
+        "joulelab compare batch=256 vs batch=512",
+        "joulelab compare run1 run2 run3 vs run4 run5 run6 --format latex",
+    ),
+)
+@click.argument("words", nargs=-1, required=True, metavar="A... [vs] [B]...")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", *DOCUMENT_FORMATS, "csv")),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 @json_option
 @runs_option
-def command(a: str, b: str, as_json: bool, runs: Path) -> None:
-    """Compare two runs, with the uncertainty of the difference.
+def command(words: tuple[str, ...], form: str, as_json: bool, runs: Path) -> None:
+    """Compare two runs or two groups of runs.
 
-    A and B are runs: an id or its beginning, a name, a path, or `last`. B is the last run by default.
+    States the difference with its uncertainty. A and B are runs: an id or its beginning, a name, a path, or `last`; B
+    is the last run by default. Groups have `vs` between them. LABEL=VALUE is every run with this label that succeeded,
+    name=NAME every run of this name.
     """
-    from joulelab.analysis.results_file import load_result
-    from joulelab.cli.output import show_progress
-    from joulelab.report.comparison import compare_runs
-    from joulelab.store.run_folder import find_run
+    first, second = split_groups(words)
+    paths = [_find_group(runs, group) for group in (first, second)]
+    both = {path.resolve() for path in paths[0]} & {path.resolve() for path in paths[1]}
+    if both:
+        name = min(both).name
+        raise UsageError("same-run", f"A and B are the same run {name}; name two runs of `joulelab ls`")
+    with show_progress(f"reading {sum(map(len, paths))} runs"):
+        groups = [_load_group(*each) for each in zip("AB", (first, second), paths, strict=True)]
+    a, b = groups
+    if len(a.runs) == len(b.runs) == 1:
+        if left_out := a.left_out + b.left_out:
+            print_notice(f"{left_out} of the chosen runs did not succeed; one run each remains")
+        _print_pair(a.runs[0], b.runs[0], form, as_json=as_json)
+    else:
+        _print_groups(a, b, form, as_json=as_json)
 
-    first, second = find_run(runs, a), find_run(runs, b)
-    if first.resolve() == second.resolve():
-        raise UsageError("same-run", f"A and B are the same run {first.name}; name two runs of `joulelab ls`")
-    with show_progress(f"reading {first.name} and {second.name}"):
-        found = compare_runs(load_result(first), load_result(second))
+
+def split_groups(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of both groups; without `vs`, A and B are one word each, and B is the last run by default."""
+    if BETWEEN in words:
+        place = words.index(BETWEEN)
+        first, second = tuple(words[:place]), tuple(words[place + 1 :])
+    else:
+        first, second = tuple(words[:1]), tuple(words[1:]) or ("last",)
+        if len(second) > 1:
+            raise UsageError("no-vs", "write vs between the two groups: joulelab compare A1 A2 vs B1 B2")
+    if not first or not second or BETWEEN in second:
+        raise UsageError("no-vs", "write vs once, between the two groups: joulelab compare A1 A2 vs B1 B2")
+    return first, second
+
+
+def _find_group(runs: Path, words: Sequence[str]) -> list[Path]:
+    """Return the runs of a group, each once. Raises NotARun."""
+    from joulelab.store.run_folder import find_run, select_runs
+
+    found = [p for word in words for p in (select_runs(runs, word) if _is_label(word) else [find_run(runs, word)])]
+    return list({path.resolve(): path for path in found}.values())
+
+
+def _is_label(word: str) -> bool:
+    return "=" in word and not Path(word).exists()
+
+
+def _load_group(letter: str, words: Sequence[str], paths: Sequence[Path]) -> RunGroup:
+    """Read the runs of a group; of those that labels chose, runs that did not succeed are left out."""
+    from joulelab.analysis.results_file import load_result
+    from joulelab.report.group_comparison import RunGroup
+
+    results = [load_result(path) for path in paths]
+    kept = [r for r in results if _is_whole(r)] if any(map(_is_label, words)) else results
+    if not kept:
+        raise UsageError("no-whole-run", f"none of the {len(results)} runs of {' '.join(words)} has succeeded")
+    return RunGroup(letter, " ".join(words), tuple(kept), len(results) - len(kept))
+
+
+def _is_whole(result: Result) -> bool:
+    return (
+        result.state != "live" and result.outcome not in UNFINISHED and result.signal is None and not result.exit_code
+    )
+
+
+def _print_pair(a: Result, b: Result, form: str, *, as_json: bool) -> None:
+    from joulelab.report.comparison import compare_runs, lay_out_comparison, write_comparison
+
+    found = compare_runs(a, b)
     if as_json:
         print_json(found.to_json())
-        return
-    from joulelab.report.comparison import lay_out_comparison
+    elif form == "text":
+        print_blocks(lay_out_comparison(found, width=measure_terminal()))
+    else:
+        sys.stdout.write(write_comparison(found, form))
 
-    print_blocks(lay_out_comparison(found, width=measure_terminal()))
+
+def _print_groups(a: RunGroup, b: RunGroup, form: str, *, as_json: bool) -> None:
+    from joulelab.report.group_comparison import compare_groups, lay_out_groups, write_groups
+
+    found = compare_groups(a, b)
+    if as_json:
+        print_json(found.to_json())
+    elif form == "text":
+        print_blocks(lay_out_groups(found, width=measure_terminal()))
+    else:
+        sys.stdout.write(write_groups(found, form))

@@ -15,6 +15,7 @@ from joulelab.report import format as fmt
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.run_rows import list_phase_rows
 from joulelab.report.tables import (
+    DOCUMENT_FORMATS,
     GAP,
     Column,
     FilledColumn,
@@ -22,8 +23,10 @@ from joulelab.report.tables import (
     Table,
     TableCell,
     TableRow,
+    make_record_table,
     make_table,
     scale_column,
+    write_csv,
 )
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine
 
@@ -447,3 +450,30 @@ def lay_out_comparison(found: RunComparison, *, width: int) -> list[TextBlock]:
         blocks += [BLANK_LINE, replace(facts, title="")]
     blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold")]
     return blocks + [TextLine(note) for note in word_notes(found.list_notes(), COMPARISON)]
+
+
+def write_comparison(found: RunComparison, form: str) -> str:
+    """Return a comparison of two runs in a format of DOCUMENT_FORMATS, or as CSV in SI units."""
+    if form == "csv":
+        return write_csv(make_record_table([_describe_line(line) for line in found.lines]))
+    document = DOCUMENT_FORMATS[form]
+    runs = [f"{label}: {run.run} {title_run(run)}" for label, run in (("A", found.a), ("B", found.b))]
+    simulated = name_sources((found.a, found.b))
+    notes = (*([simulated] if simulated else []), "Intervals are expanded uncertainties (k = 2)")
+    tables = [replace(make_figure_table(found), notes=notes), make_fact_table(found), make_phase_pair_table(found)]
+    verdict = document.escape_text(f"{found.word_verdict()}.")
+    remarks = document.write_list(word_notes(found.list_notes(), COMPARISON))
+    return document.write_document([document.write_list(runs), *(t for t in tables if t is not None), verdict, remarks])
+
+
+def name_sources(runs: Sequence[Result]) -> str:
+    """Name the twins that simulated runs come from; empty if all were measured."""
+    twins = sorted({run.twin for run in runs if run.twin})
+    return fmt.name_twins(twins) if twins else ""
+
+
+def _describe_line(line: ComparedFigure) -> dict[str, Any]:
+    row: dict[str, Any] = {"figure": line.name.strip(), "unit": line.unit}
+    for name, q in (("a", line.a), ("b", line.b), ("ratio", line.ratio)):
+        row |= {name: q and q.value, f"{name}_expanded": q and q.expanded}
+    return row | {"verdict": line.word_verdict()}

@@ -461,7 +461,7 @@ def _make_pair_table(title: str, pairs: Sequence[CellPair], knobs: Mapping[str, 
     columns: list[FilledColumn] = [
         (Column("", align="left"), tuple(names)),
         (Column("ratio"), tuple(_format_ratio(p) for p in pairs)),
-        (Column("p"), tuple(_format_chance(p.p_corrected) for p in pairs)),
+        (Column("p"), tuple(format_chance(p.p_corrected) for p in pairs)),
         (Column("verdict"), tuple(VERDICTS.get(p.verdict, p.verdict) + ("*" if p.assumed else "") for p in pairs)),
     ]
     more = tuple(format_more_repeats(p) for p in pairs)
@@ -510,7 +510,7 @@ def format_more_repeats(pair: CellPair) -> str:
 
 def _format_ratio(pair: CellPair) -> str:
     bounds = pair.ratio_interval
-    return fmt.NOT_RESOLVED if bounds is not None and bounds[0] <= 0 else _format_bounds(pair.ratio, bounds)
+    return fmt.NOT_RESOLVED if bounds is not None and bounds[0] <= 0 else format_bounds(pair.ratio, bounds)
 
 
 def _format_difference(pair: CellPair) -> str:
@@ -521,10 +521,11 @@ def _format_difference(pair: CellPair) -> str:
     factor, prefixed = fmt.choose_scale([value, *(bounds or ())], unit)
     if unit == "s" and factor > 1:  # no kiloseconds
         factor, prefixed = 1.0, unit
-    return f"{_format_bounds(value / factor, bounds and (bounds[0] / factor, bounds[1] / factor))} {prefixed}"
+    return f"{format_bounds(value / factor, bounds and (bounds[0] / factor, bounds[1] / factor))} {prefixed}"
 
 
-def _format_bounds(value: float | None, bounds: tuple[float, float] | None) -> str:
+def format_bounds(value: float | None, bounds: tuple[float, float] | None) -> str:
+    """Return a value with the ends of its interval: `0.877 (0.861 to 0.893)`."""
     if value is None:
         return fmt.NOTHING
     return fmt.format_number(value, 3) + (
@@ -532,5 +533,6 @@ def _format_bounds(value: float | None, bounds: tuple[float, float] | None) -> s
     )
 
 
-def _format_chance(p: float | None) -> str:
+def format_chance(p: float | None) -> str:
+    """Return the p value of a test."""
     return fmt.NOTHING if p is None else f"< {SMALLEST}" if p < SMALLEST else f"{p:.3f}"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 # Where neither owner nor locks can be seen (another host on a shared disk), a journal that grew this recently is live.
 RECENT_S = 60.0
+MOST_NAMED = 5  # labels that an error names
 HASHED_BYTES = 16 << 20  # of all files of a run that are hashed at its end
 ATTACHED = "attached"  # the event of a host that was added from an archive
 JOINED = "joined"  # the event of a host that was taken over from a run of its own
@@ -283,6 +284,32 @@ def find_run(runs: Path, what: str) -> Path:
     near = list(dict.fromkeys(difflib.get_close_matches(what, candidates, n=5, cutoff=0.5)))
     why = f"nearest: {', '.join(near)}" if near else f"{len(known)} runs there, none of that id or name"
     raise NotARun(f"no run {what!r}", where=str(runs), why=why, next="joulelab ls", code="not-a-run.unknown")
+
+
+def select_runs(runs: Path, text: str) -> list[Path]:
+    """Return all runs with these labels, the oldest first: `batch=256`, `batch=256,model=vgg`, `name=baseline`.
+
+    `name` is the name of a run. Raises NotARun if there is none.
+    """
+    wanted = dict(part.strip().split("=", 1) for part in text.split(",") if "=" in part)
+    known = [(path, _read_labels(path)) for path in list_runs(runs)]
+    found = [path for path, labels in known if wanted and wanted.items() <= labels.items()]
+    if found:
+        return found
+    names = sorted({f"{name}={labels[name]}" for _, labels in known for name in wanted if name in labels})
+    why = f"there are {', '.join(names[:MOST_NAMED])}" if names else f"{len(known)} runs there, none with these labels"
+    then = "joulelab run --label NAME=VALUE, or name the runs: joulelab ls"
+    raise NotARun(f"no run has {text}", where=str(runs), why=why, next=then, code="not-a-run.label")
+
+
+def _read_labels(run: Path) -> dict[str, str]:
+    """Return the labels of a run, and its name as `name`; empty if the run cannot be read."""
+    try:
+        meta = read_json(run / "run.json")
+        labels = {str(name): str(value) for name, value in (meta.get("labels") or {}).items()}
+        return labels | ({"name": str(meta["name"])} if meta.get("name") else {})
+    except (StoreError, AttributeError):
+        return {}
 
 
 def _find_newest(known: list[Path]) -> Path:

@@ -204,6 +204,11 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "check-failed": ("warning", "{label} failed a check: {name}: {check}", ""),
     "same-devices": (
         "note",
+        "Both runs were measured by the same meters, so the gain error of the meters cancels in the ratio.",
+        "",
+    ),
+    "same-devices.groups": (
+        "note",
         "All runs were measured by the same meters, so the gain error of the meters cancels in the ratio.",
         "",
     ),

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.analysis.cell_comparison import make_sample
-from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.analysis.study_cells import Note
+from joulelab.core.errors import JoulelabError
+from joulelab.study.folder import MIN_REPEATS, PrecisionTarget
 from joulelab.study.results import MEASURED, load_trial
 from joulelab.study.slots import State, list_claimed_slots, read_slot
 
@@ -24,32 +26,8 @@ if TYPE_CHECKING:
     from joulelab.study.results import SlotTrial
     from joulelab.study.slots import Slot
 
-MIN_REPEATS = 3  # fewer repeats do not show how much runs differ
-MAX_REPEATS = 20  # unless another maximum is given
-
 # Why a cell gets no more repeats; `unfinished` cells need more.
 Verdict = Literal["reached", "maximum", "no-energy", "failed", "unfinished"]
-
-
-@dataclass(frozen=True, slots=True)
-class PrecisionTarget:
-    """Hold the wanted half-width of the 95 % interval of a cell's mean energy, as a share of the mean.
-
-    `scope` chooses whose energy counts, None all that is measured. Cells get at most `max_repeats` repeats.
-    """
-
-    share: float
-    max_repeats: int = MAX_REPEATS
-    scope: str | None = None
-
-    def check_repeats(self, repeats: int) -> None:
-        """Refuse a number of first repeats that does not fit. Raises ConfigError."""
-        if repeats < MIN_REPEATS:
-            what, why = f"{repeats} repeats are too few", "they do not show how much runs differ"
-            raise ConfigError(what, where="until", why=why, next=f"repeat {MIN_REPEATS} times or more")
-        if self.max_repeats < repeats:
-            what = f"at most {self.max_repeats} repeats are fewer than the first {repeats}"
-            raise ConfigError(what, where="repeat_max", next="raise the maximum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +45,6 @@ class CellPrecision:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)
-
-
-def parse_share(text: Any) -> float:
-    """Return the share that a text like `1%` means. Raises ConfigError."""
-    number = text.strip().removesuffix("%") if isinstance(text, str) and text.strip().endswith("%") else ""
-    try:
-        share = float(number) / 100
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise ConfigError(f"{text!r} is no precision", where="until", next="write a percentage above 0: 1%")
-    return share
 
 
 def judge_precision(
@@ -133,3 +99,26 @@ def read_precision(
         own = [known[folder] for folder in folders if folder in known]
         found.append(judge_precision(key, cell.workload.phases, own, tried, target))
     return found
+
+
+def list_precision_notes(
+    found: Sequence[CellPrecision], labels: Mapping[str, str], target: PrecisionTarget
+) -> list[Note]:
+    """Return which cells reached the target with how many repeats, and which did not and why."""
+    cells = {"cells": float(len(found)), "share": target.share}
+    reached = [one for one in found if one.verdict == "reached"]
+    notes = []
+    if reached:
+        counts = [one.repeats for one in reached]
+        numbers = cells | {"reached": float(len(reached)), "fewest": min(counts), "most": max(counts)}
+        names = tuple(f"{labels[one.cell]}: {one.repeats}" for one in reached)
+        notes.append(Note("precision-reached", numbers, {"names": names} if min(counts) < max(counts) else {}))
+    for verdict in ("maximum", "no-energy", "failed", "unfinished"):
+        missed = [one for one in found if one.verdict == verdict]
+        worst = max((one.share for one in missed if one.share is not None), default=None)
+        numbers = cells | {"missed": float(len(missed)), "repeats": float(target.max_repeats)}
+        numbers |= {} if worst is None else {"worst_share": worst}
+        if missed:
+            names = tuple(labels[one.cell] for one in missed)
+            notes.append(Note(f"precision-missed.{verdict}", numbers, {"names": names}))
+    return notes

@@ -31,9 +31,9 @@ def test_the_published_case_gives_the_sixth_node(call: Call) -> None:
 
 
 def test_the_example_says_the_same_as_the_published_figures(call: Call) -> None:
-    from joulelab.papers.published import published
+    from joulelab.papers.paper import read_published
 
-    bnl = published("bnl")
+    bnl = read_published("bnl")
     told = json.loads(call("plan", "rack", "--plan", EXAMPLE, "--json").stdout)
     assert told["rack"]["supply_w"] == bnl["rack_supply_w"]
     assert told["rack"]["nodes_now"] == bnl["rack_nodes"]

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import csv
-import fnmatch
 import io
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.papers.prepared import told
+from tests.papers.prepared import make_paper, make_reproduction
 
 from joulelab.core.errors import ConfigError, MissingDependency
-from joulelab.papers import find, names, reproducing
-from joulelab.papers.changes import changed, read_change
-from joulelab.papers.files import study_file
-from joulelab.papers.published import SETUP, published
-from joulelab.papers.reproducing import Advancing, Asked, chosen_knowing, reproduce
-from joulelab.study.drive import SlotEvent as News
+from joulelab.papers import reproduction
+from joulelab.papers.node_changes import change_twins, read_change
+from joulelab.papers.paper import PAPERS, Paper, find_paper, find_study_file
+from joulelab.papers.reproduction import ReproduceOptions, Reproduction, list_assumed, make_listener, reproduce_paper
+from joulelab.study.drive import SlotEvent
 from joulelab.study.folder import open_study
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Call, Fail
 
-    from joulelab.papers.told import Told
 
 NODE = """
 name = "small"
@@ -60,14 +56,14 @@ SHORT = {
         r"(?m)^gpus = .*": "gpus = [1, 8]",
         r"epochs = 5, images = \d+": "epochs = 1, images = 2000",
     },
-    "bnl": {r"(?m)^idle = .*": 'idle = "2m"', r"epochs = 200": "epochs = 2", r"seconds = \d+": "seconds = 600"},
+    "bnl": {r"(?m)^idle = .*": 'idle = "2m"', r"epochs = 200": "epochs = 4", r"seconds = \d+": "seconds = 600"},
     "horeka": {r"(?m)^repeats = .*": "repeats = 1", r"epochs = [1-9]\d*": "epochs = 2", r"copies = 5": "copies = 1"},
 }
 
 
 def _changed(*typed: str) -> dict[str, Any]:
     texts, types = {"small": NODE, "blue": BLUE}, {"accelerated": "small", "cpuonly": "blue"}
-    return {name: twin.description() for name, twin in changed(texts, types, [read_change(t) for t in typed]).items()}
+    return {name: twin.describe() for name, twin in change_twins(texts, types, [read_change(t) for t in typed]).items()}
 
 
 def test_a_dotted_key_changes_a_physical_parameter_wherever_it_is() -> None:
@@ -123,13 +119,13 @@ def test_what_a_twin_does_not_have_names_the_nearest(typed: str, named: str) -> 
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Asked:
-    return Asked("gdansk", (), seed=None, studies=tmp_path / "studies", out=None, figures=False, keep=True)
+def options(tmp_path: Path) -> ReproduceOptions:
+    return ReproduceOptions("gdansk", (), seed=None, studies=tmp_path / "studies", out=None, figures=False, keep=True)
 
 
 def shortened(paper: str, folder: Path) -> Path:
     """Return a copy of a paper's study that takes seconds."""
-    text = study_file(f"{paper}.toml").read_text()
+    text = find_study_file(f"{paper}.toml").read_text()
     for long, short in SHORT[paper].items():
         text, changes = re.subn(long, short, text)
         assert changes, f"{paper}.toml has no {long}"
@@ -143,22 +139,22 @@ def small(tmp_path: Path) -> Path:
     return shortened("gdansk", tmp_path)
 
 
-def _numbers(found: Told) -> dict[str, Any]:
+def _numbers(found: Reproduction) -> dict[str, Any]:
     return {f.id: f.reproduced for f in found.figures if f.reproduced is not None}
 
 
 @pytest.mark.system
 def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_another(
-    asked: Asked, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    options: ReproduceOptions, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = reproduce(asked, print, file=small)
+    first = reproduce_paper(options, print, file=small)
     assert (first.slots, first.left, first.new, first.seed) == (4, 0, 4, 2023)
     assert first.ran_s > 100
-    assert first.covered.slots == 4
-    assert first.covered.scopes == 4
-    assert first.covered.cells == 4
-    assert re.fullmatch(r"train, cap \d+ W, gpus \d", first.covered.worst[0])
+    assert first.coverage.slots == 4
+    assert first.coverage.scopes == 4
+    assert first.coverage.cells == 4
+    assert re.fullmatch(r"train, cap \d+ W, gpus \d", first.coverage.worst[0])
     assert "cooling.fan_max_w" in first.assumed
     # What the twin was calibrated on is marked, by its own file.
     kinds = {f.id: f.kind for f in first.figures}
@@ -169,13 +165,13 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     assert first.files == [f"studies/{folder.name}/: figures.csv, best-caps.csv, figures.md"]
     assert all((folder / name).stat().st_size for name in ("figures.csv", "best-caps.csv", "figures.md"))
 
-    again = reproduce(asked, print, file=small)
+    again = reproduce_paper(options, print, file=small)
     assert (again.folder, again.new) == (first.folder, 0)
     assert _numbers(again) == _numbers(first)
 
     # A physical parameter moves the figures, in a folder of its own.
-    hot = replace(asked, changes=[read_change("host.idle_w=600"), read_change("host.max_w=600")], keep=False)
-    moved = reproduce(hot, print, file=small)
+    hot = replace(options, changes=[read_change("host.idle_w=600"), read_change("host.max_w=600")], keep=False)
+    moved = reproduce_paper(hot, print, file=small)
     assert not moved.folder.startswith("studies/")
     assert moved.changes == ["host.idle_w=600", "host.max_w=600"]
     name = "gdansk.ratio.170w.energy"
@@ -185,71 +181,79 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("paper", names())
-def test_nothing_that_was_published_gets_into_what_is_reproduced(paper: str, tmp_path: Path, asked: Asked) -> None:
-    first = reproduce(replace(asked, paper=paper), print, file=shortened(paper, tmp_path))
+@pytest.mark.parametrize("paper", PAPERS)
+def test_nothing_that_was_published_gets_into_what_is_reproduced(
+    paper: str, tmp_path: Path, options: ReproduceOptions
+) -> None:
+    first = reproduce_paper(replace(options, paper=paper), print, file=shortened(paper, tmp_path))
     assert first.left == 0
     before = [f for f in first.figures if f.reproduced is not None and f.kind != "finding"]
     assert len(before) >= 5
     (folder,) = (tmp_path / "studies").glob("*/*-twin")
-    others = _scaled({paper: published(paper)})[paper]
-    after = {f.id: f for f in find(paper).figures(open_study(folder), others)}
+    known = find_paper(paper)
+    other = replace(known, published=_scale_numbers(known, known.published))
+    after = {f.id: f for f in other.make_figures(other.module.compute_numbers(open_study(folder), other))}
     assert {f.id: after[f.id].reproduced for f in before} == {f.id: f.reproduced for f in before}
     assert not [f.id for f in before if after[f.id].published == f.published]
-    assert first.covered.slots == first.slots
-    assert first.covered.inside >= 0.9 * first.slots
+    assert first.coverage.slots == first.slots
+    assert first.coverage.inside >= 0.9 * first.slots
 
 
 # That of bnl is also the default, which moves gdansk's: its long runs add nothing here.
 @pytest.mark.system
-@pytest.mark.parametrize("paper", [name for name in names() if name != "bnl"])
-def test_the_change_that_is_suggested_moves_figures(paper: str, tmp_path: Path, asked: Asked) -> None:
+@pytest.mark.parametrize("paper", [name for name in PAPERS if name != "bnl"])
+def test_the_change_that_is_suggested_moves_figures(paper: str, tmp_path: Path, options: ReproduceOptions) -> None:
     file = shortened(paper, tmp_path)
     head, first, *_ = re.split(r"(?m)^(?=\[workloads\.)", file.read_text())
     file.write_text(head + first)  # one workload will do
-    asked = replace(asked, paper=paper, keep=False)
-    before = reproduce(asked, print, file=file)
-    after = reproduce(replace(asked, changes=[read_change(find(paper).example)]), print, file=file)
-    assert dict(before.then)["other physics"] == f"joulelab reproduce {paper} --set {find(paper).example}"
+    options, example = replace(options, paper=paper, keep=False), find_paper(paper).entries.example
+    before = reproduce_paper(options, print, file=file)
+    after = reproduce_paper(replace(options, changes=[read_change(example)]), print, file=file)
+    assert dict(before.next_commands)["other physics"] == f"joulelab reproduce {paper} --set {example}"
     found = {f.id: (f.numbers or (0.0, 0.0))[1] for f in before.figures if f.numbers}
     moved = [f.id for f in after.figures if f.numbers and f.numbers[1] != pytest.approx(found[f.id], rel=0.002)]
     assert moved
 
 
-def test_what_a_twins_file_calls_chosen_knowing_is_named() -> None:
+def test_what_a_twins_file_calls_list_assumed_is_named() -> None:
     sources = '[sources]\n"gpu.idle_w" = "data sheet"\n"host" = "assumed. Chosen knowing the idle power"\n'
     texts = {"small": NODE + sources, "blue": BLUE + '[sources]\n"cpu" = "Knowing the runtime"\n'}
-    twins = {name: twin.description() for name, twin in changed(texts, {}, []).items()}
-    assert chosen_knowing(twins) == ["small:host", "blue:cpu"]
-    assert chosen_knowing({"small": twins["small"]}) == ["host"]
+    twins = {name: twin.describe() for name, twin in change_twins(texts, {}, []).items()}
+    assert list_assumed(twins) == ["small:host", "blue:cpu"]
+    assert list_assumed({"small": twins["small"]}) == ["host"]
 
 
-def _scaled(table: Any, path: str = "") -> Any:
+def test_results_depend_on_packages_that_are_there() -> None:
+    package = Path(reproduction.__file__).parents[1]
+    assert [part for part in reproduction.CODE if not list((package / part).glob("*.py"))] == []
+
+
+def _scale_numbers(paper: Paper, table: Any, path: str = "") -> Any:
     """Return a table with every number changed, but those that say how a study was set up."""
     if isinstance(table, dict):
-        return {key: _scaled(value, f"{path}.{key}") for key, value in table.items()}
+        return {key: _scale_numbers(paper, value, f"{path}.{key}") for key, value in table.items()}
     if isinstance(table, list):
-        return [_scaled(value, f"{path}.{k}") for k, value in enumerate(table)]
-    is_setup = any(fnmatch.fnmatch(path[1:], pattern) for pattern in SETUP)
-    return table * 1.7 if isinstance(table, (int, float)) and not is_setup else table
+        return [_scale_numbers(paper, value, f"{path}.{k}") for k, value in enumerate(table)]
+    return table * 1.7 if isinstance(table, (int, float)) and not paper.explain_setup(path[1:]) else table
 
 
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[ReproduceOptions]:
     """Give what was prepared for any paper, and keep what was asked."""
-    seen: list[Asked] = []
+    seen: list[ReproduceOptions] = []
 
-    def give(asked: Asked, tell: Any) -> Told:
-        seen.append(asked)
-        return replace(told(), paper=replace(told().paper, name=asked.paper))
+    def give(options: ReproduceOptions, _: Any) -> Reproduction:
+        seen.append(options)
+        return make_reproduction(paper=make_paper(options.paper))
 
-    monkeypatch.setattr(reproducing, "reproduce", give)
+    monkeypatch.setattr(reproduction, "reproduce_paper", give)
     return seen
 
 
-def test_one_paper_is_printed_in_every_form(call: Call, prepared: list[Asked]) -> None:
+def test_one_paper_is_printed_in_every_form(call: Call, prepared: list[ReproduceOptions]) -> None:
     text = call("reproduce", "gdansk").stdout
-    assert "3 of 5 " in text
+    assert text.index("2 of 4 ") < text.index("3 of 5 ") < text.index("MISS") < text.index("Counted strictly")
+    assert "Calibrated on" in call("reproduce", "gdansk", "--all").stdout
     assert "All papers" not in text
     assert call("reproduce", "gdansk", "--format", "markdown").stdout.startswith("## A study of caps")
     assert r"\begin{table}" in call("reproduce", "gdansk", "--format", "latex").stdout
@@ -258,20 +262,23 @@ def test_one_paper_is_printed_in_every_form(call: Call, prepared: list[Asked]) -
     for words in (["--json"], ["--format", "json"]):
         (plain,) = json.loads(call("reproduce", "gdansk", *words).stdout)["papers"]
         assert plain["counts"]["predicted"]["hits"] == 3
-    assert [asked.paper for asked in prepared] == ["gdansk"] * 6
+    assert [each.paper for each in prepared] == ["gdansk"] * 7
 
 
-def test_all_papers_are_printed_one_after_another_and_counted_together(call: Call, prepared: list[Asked]) -> None:
+def test_all_papers_are_printed_one_after_another_and_counted_together(
+    call: Call, prepared: list[ReproduceOptions]
+) -> None:
     text = call("reproduce", "all", "--seed", "3", "--set", "cooling.inlet_c=30").stdout
-    assert [asked.paper for asked in prepared] == ["bnl", "horeka", "gdansk"]
-    assert {asked.seed for asked in prepared} == {3}
-    assert {asked.changes[0].typed for asked in prepared} == {"cooling.inlet_c=30"}
+    assert [each.paper for each in prepared] == ["bnl", "horeka", "gdansk"]
+    assert {each.seed for each in prepared} == {3}
+    assert {each.changes[0].typed for each in prepared} == {"cooling.inlet_c=30"}
     assert text.count("A study of caps") == 3
+    assert "All papers, strictly: 6 of 12 " in text
     assert "All papers: 9 of 15 " in text
     assert len(json.loads(call("reproduce", "all", "--json").stdout)["papers"]) == 3
 
 
-def test_wrong_words_are_refused_before_anything_runs(fail: Fail, prepared: list[Asked]) -> None:
+def test_wrong_words_are_refused_before_anything_runs(fail: Fail, prepared: list[ReproduceOptions]) -> None:
     for change, named in (("nonsense", "'nonsense'"), ("gdansk-rtx600:gpu.idle_w=3", "'gdansk-rtx6000'")):
         failure = fail("reproduce", "gdansk", "--set", change)
         assert (failure.kind, failure.where) == ("config", "--set")
@@ -288,38 +295,38 @@ def test_a_wrong_key_names_the_nearest_and_runs_nothing(fail: Fail, tmp_path: Pa
 
 
 def test_pictures_are_left_out_without_matplotlib_unless_asked_for(
-    asked: Asked, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    options: ReproduceOptions, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(reproducing.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(reproduction.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingDependency, match="joulelab\\[figures\\]"):
-        reproduce(replace(asked, figures=True), print, file=small)
+        reproduce_paper(replace(options, figures=True), print, file=small)
     said: list[str] = []
-    paper = find("gdansk")
-    study = open_study(_kept(asked, small))
-    files = reproducing._write(
-        replace(asked, figures=None, out=tmp_path / "out"), told(paper=paper), study, said.append
+    paper = find_paper("gdansk")
+    study = open_study(_kept(options, small))
+    files = reproduction._write_files(
+        replace(options, figures=None, out=tmp_path / "out"), make_reproduction(paper=paper), study, said.append
     )
     assert any("pip install" in text for text in said)
     assert {f.suffix for f in files} <= {".csv", ".md"}
 
 
-def _kept(asked: Asked, small: Path) -> Path:
+def _kept(options: ReproduceOptions, small: Path) -> Path:
     """Return an empty study's folder."""
     from joulelab.study.folder import join_study
     from joulelab.study.study_file import read_study
 
     found = read_study(small)
-    return join_study(asked.studies / "x", found.name, found.plan, 1).folder
+    return join_study(options.studies / "x", found.name, found.plan, 1).folder
 
 
 def test_progress_is_told_now_and_then_and_failures_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     cell: Any = None
-    with Advancing(io.StringIO(), said.append) as advancing:
-        advancing(News("done", cell, tmp_path, finished=1, total=9))
-        advancing(News("failed", cell, tmp_path / "r01", why="no model", finished=2, total=9))
-        monkeypatch.setattr(reproducing, "LINE_S", -1.0)
-        advancing(News("done", cell, tmp_path, finished=3, total=9))
+    listen = make_listener(lambda: None, said.append)
+    listen(SlotEvent("done", cell, tmp_path, finished=1, total=9))
+    listen(SlotEvent("failed", cell, tmp_path / "r01", why="no model", finished=2, total=9))
+    monkeypatch.setattr(reproduction, "NEWS_S", -1.0)
+    listen(SlotEvent("done", cell, tmp_path, finished=3, total=9))
     assert len(said) == 2
     assert "no model" in said[0]
     assert said[1].startswith("3 of 9 ")

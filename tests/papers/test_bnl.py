@@ -16,13 +16,21 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 from joulelab.core.spec import Spec
-from joulelab.papers import bnl, bnl_runs, comparison_tables
-from joulelab.papers.bnl_meters import REST_S, Seen, cost, costs, joules
-from joulelab.papers.bnl_pictures import pictures_of
-from joulelab.papers.figure_judgement import marked
-from joulelab.papers.published import published
+from joulelab.papers import bnl
+from joulelab.papers.bnl import (
+    LABELS,
+    REST_S,
+    SecondsOfPower,
+    compute_cost,
+    find_runs,
+    integrate_readings,
+    list_costs,
+    read_course,
+    read_runs,
+)
+from joulelab.papers.paper import PaperNumbers, find_paper
+from joulelab.report.study_csv import write_records
 from joulelab.store.run_reader import open_run
-from joulelab.study.folder import Study
 from joulelab.study.study_file import read_study
 from joulelab.twin.nodefile import Description, find_node, merge_tables, parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
@@ -30,6 +38,8 @@ from joulelab.twin.virtual import run_twin_study
 from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:
+    from joulelab.papers.judgement import Figure
+    from joulelab.study.folder import Study
     from joulelab.twin.timeline import Timeline
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +47,11 @@ STUDY = ROOT / "studies" / "bnl.toml"
 NODE = ROOT / "src/joulelab/twin/nodes/bnl-h100.toml"
 NS = 1_000_000_000
 GPUS = tuple(range(8))
-PRINTED = published("bnl")
+PAPER = find_paper("bnl")
+
+
+def make_figures(study: Study) -> dict[str, Figure]:
+    return {f.id: f for f in PAPER.make_figures(bnl.compute_numbers(study, PAPER))}
 
 
 def changed(**changes: object) -> Description:
@@ -83,16 +97,14 @@ def test_the_twin_meets_what_it_was_calibrated_on() -> None:
     assert np.interp(idle_w, *node.to_ac()) == pytest.approx(2200, abs=2)  # without fans: immersed
 
 
-def test_calibrated_figures_are_few_and_printed(tmp_path: Path) -> None:
-    known = find_node("bnl-h100").calibrated
-    made = bnl.figures(Study(tmp_path, {"name": "none", "seed": 1}), PRINTED)
-    assert set(known) == {"bnl.resnet-512.duration_h", "bnl.resnet-512.median_w", "bnl.burn.median_w"}
-    assert {f.id for f in marked(made, known) if f.kind == "calibrated"} == set(known)
-    assert all(f.reproduced is None for f in made)
-    assert len({f.id for f in made}) == len(made)
-    numbers = {f.published for f in made}
-    for row in PRINTED["run"]:
-        assert {v for k, v in row.items() if k not in ("workload", "batch_size", "epochs")} <= numbers
+def test_three_figures_are_calibrated_and_six_count_strictly() -> None:
+    node = find_node("bnl-h100")
+    assert set(node.calibrated) == {"bnl.resnet-512.duration_h", "bnl.resnet-512.median_w", "bnl.burn.median_w"}
+    figures = PAPER.make_figures(PaperNumbers(), node.calibrated, node.chosen)
+    assert {f.id for f in figures if f.kind == "calibrated"} == set(node.calibrated)
+    strict = {f.id.removeprefix("bnl.") for f in figures if f.is_strict}
+    of_llava = {"llava.duration_h", "llava.median_w", "llava.max_w"}
+    assert strict == of_llava | {"resnet-512.max_w", "resnet-4096.max_w", "resnet-4096.energy_kwh"}
 
 
 def test_the_host_is_loaded_only_where_the_burn_says_so() -> None:
@@ -106,12 +118,12 @@ def test_the_host_is_loaded_only_where_the_burn_says_so() -> None:
 
 def test_the_study_file_is_that_of_the_paper() -> None:
     plan = read_study(STUDY).plan
-    cells = {bnl_runs.name_of(cell) for cell in plan.cells}
-    assert cells == set(bnl_runs.NAMES)
+    cells = {bnl.name_run(cell) for cell in plan.cells}
+    assert cells == set(LABELS)
     assert plan.repeats == 1
     assert set(plan.settings.meters) == set(find_node("bnl-h100").meters)
     pdu = find_node("bnl-h100").meters["pdu"]
-    assert pdu.options["period_s"] == PRINTED["sample_period_s"]
+    assert pdu.options["period_s"] == PAPER.setup["sample_period_s"]
     entry = tomllib.loads("\n".join(line[4:] for line in STUDY.read_text().splitlines() if line.startswith("#   ")
                                     and "joulelab" not in line))["meters"]["pdu"]  # fmt: skip
     same = ("outlets", "feeds", "period_s", "energy")
@@ -120,10 +132,9 @@ def test_the_study_file_is_that_of_the_paper() -> None:
 
 @pytest.mark.system
 def test_energy_is_made_of_power_that_was_sampled_once_a_minute(study: Study) -> None:
-    ran = bnl_runs.ran(study)
-    for name, (_, slot) in bnl_runs.done(study).items():
-        assert slot.run is not None
-        with open_run(slot.run) as run:
+    ran = read_runs(study)
+    for name, (_, _, folder) in find_runs(study).items():
+        with open_run(folder) as run:
             cords = [stream for table in run.tables() for stream in table.streams if stream.scope.startswith("outlet")]
             (node,) = [scope for scope in analyse_run(run).scopes if scope.scope == "node.ac"]
         assert len(cords) == 6
@@ -135,9 +146,8 @@ def test_energy_is_made_of_power_that_was_sampled_once_a_minute(study: Study) ->
 
 @pytest.mark.system
 def test_figures_are_worked_out_from_the_runs(study: Study) -> None:
-    found = bnl_runs.ran(study)
-    made = {f.id: f for f in bnl.figures(study, PRINTED)}
-    assert list(found) == list(bnl_runs.NAMES)
+    found, made = read_runs(study), make_figures(study)
+    assert list(found) == list(LABELS)
     assert made["bnl.resnet-512.duration_h"].reproduced == pytest.approx(26 / 20, rel=0.02)
     small, large = found["resnet-512"], found["resnet-4096"]
     assert small.energy is not None
@@ -153,23 +163,13 @@ def test_figures_are_worked_out_from_the_runs(study: Study) -> None:
 
 
 @pytest.mark.system
-def test_no_published_number_gets_into_what_is_reproduced(study: Study) -> None:
-    own = {f.id: f.reproduced for f in bnl.figures(study, PRINTED)}
-    runs = [{k: v * 2 if isinstance(v, float | int) and k != "batch_size" else v for k, v in row.items()}
-            for row in PRINTED["run"]]  # fmt: skip
-    keys = ("headline_max_w", "energy_factor_batch", "mean_power_difference_w", "rack_margin_published")
-    other = {**PRINTED, **{k: 3 * PRINTED[k] for k in keys}, "run": runs}
-    assert {f.id: f.reproduced for f in bnl.figures(study, other)} == own
-
-
-@pytest.mark.system
 def test_a_physical_parameter_moves_what_is_reproduced(study: Study, tmp_path: Path) -> None:
-    before = {f.id: f for f in bnl.figures(study, PRINTED)}
+    before = make_figures(study)
     file = short(tmp_path)
     text = file.read_text().replace("[512, 4096]", "[4096]").replace("reference = { batch = 512 }", "")
     file.write_text(text.replace("samples = 30000", "samples = 2000"))
     moved = run_twin_study(file, changed(cooling={"fan_max_w": 3000.0}, host={"idle_w": 1000.0}), tmp_path / "study")
-    after = {f.id: f for f in bnl.figures(moved, PRINTED)}
+    after = make_figures(moved)
     assert float(after["bnl.burn.max_w"].reproduced or 0) > float(before["bnl.burn.max_w"].reproduced or 0) + 500
     assert after["bnl.finding.rack"].reproduced is False
     assert before["bnl.finding.rack"].reproduced is True
@@ -180,11 +180,11 @@ def test_a_physical_parameter_moves_what_is_reproduced(study: Study, tmp_path: P
 
 @pytest.mark.system
 def test_the_summary_has_a_row_for_each_run(study: Study) -> None:
-    summary, sampling = bnl.tables(study)
-    assert [row[1] for row in summary.rows] == ["512", "4096", "128", "-", "-"]
+    summary, sampling = bnl.compute_numbers(study, PAPER).tables
+    assert [row.cells[1] for row in summary.table.rows] == [512, 4096, 128, None, None]
     records = {record["run"]: record for record in summary.records}
     assert records["burn"]["max_of_nameplate"] == pytest.approx(records["burn"]["max_w"] / 10200)
-    rows = list(csv.DictReader(io.StringIO(comparison_tables.table_csv(summary))))
+    rows = list(csv.DictReader(io.StringIO(write_records(summary.records))))
     assert float(rows[0]["energy_j"]) == records["resnet-512"]["energy_j"]
     assert {record["period_s"] for record in sampling.records} == {1, 10, 60, 300}
 
@@ -192,7 +192,7 @@ def test_the_summary_has_a_row_for_each_run(study: Study) -> None:
 @pytest.mark.system
 def test_pictures_show_power_nameplate_burn_and_load(study: Study, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    files = pictures_of(study, tmp_path / "pictures", rated_w=10200, burn_w=8430, formats=("svg",))
+    files = bnl.draw_pictures(study, PAPER, tmp_path / "pictures", formats=("svg",))
     assert {file.name for file in files} == {"1-resnet.svg", "2-llava.svg"}
     both, text = ((tmp_path / "pictures" / f"{name}.svg").read_text() for name in ("1-resnet", "2-llava"))
     for shown in ("node, rated", "node, burn control", "GPU load, mean over 5 min", "mean over 5 min, %"):
@@ -202,53 +202,52 @@ def test_pictures_show_power_nameplate_burn_and_load(study: Study, tmp_path: Pat
     assert "Llama" not in text
     assert "ResNet-152, batch 512" in both
     assert "ResNet-152, batch 4096" in both
-    found = bnl_runs.course(study, "llava")
+    found = read_course(find_runs(study)["llava"][2])
     assert found is not None
-    assert found.power_kw.max() == pytest.approx((bnl_runs.ran(study)["llava"].max_w or 0.0) / 1000)
+    assert found.power_kw.max() == pytest.approx((read_runs(study)["llava"].max_w or 0.0) / 1000)
     assert found.load_pct.max() == pytest.approx(96)
-    assert bnl_runs.course(study, "resnet-64") is None
 
 
 @pytest.mark.system
 def test_reading_less_often_gets_more_wrong(study: Study) -> None:
-    found = {(c.name, c.period_s): c for c in costs(study)}
-    for name in bnl_runs.NAMES:
+    found = {(c.name, c.period_s): c for c in list_costs(study)}
+    for name in LABELS:
         own = [found[name, period].energy for period in (1, 10, 60, 300)]
         assert own[0] < 5e-4
         assert own == sorted(own)
     assert found["resnet-4096", 60].max_w < found["resnet-4096", 10].max_w < 0
-    assert any("once a minute" in text for text in bnl.meters(study))
+    assert any("once a minute" in text for text in PAPER.word_meters(bnl.compute_numbers(study, PAPER)))
 
 
 @pytest.mark.system
 def test_powers_of_the_cost_are_those_that_the_study_prints(study: Study) -> None:
-    found = {(c.name, c.period_s): c for c in costs(study)}
-    ran = bnl_runs.ran(study)
+    found = {(c.name, c.period_s): c for c in list_costs(study)}
+    ran, numbers = read_runs(study), bnl.compute_numbers(study, PAPER)
     each = found["burn", 1]
     assert 0.0005 < abs(each.gain) < 0.02  # the PDU's own
     for name in ("burn", "burn-gpus"):  # they draw nearly the same all the time; six outlets show whole watts
         assert found[name, 1].most_w == pytest.approx(ran[name].max_w, abs=4)
-    assert f"{100 * each.gain:+.2f} %" in bnl.meters(study)[-1]
-    assert f"{100 * each.gain:+.2f} %" in bnl.tables(study)[1].note
+    assert f"{100 * each.gain:+.2f} %" in PAPER.word_meters(numbers)[-1]
+    assert f"{100 * each.gain:+.2f} %" in numbers.tables[1].table.notes[0]
 
 
-def hour(peak_w: float = 1000.0) -> Seen:
+def hour(peak_w: float = 1000.0) -> SecondsOfPower:
     """Return an hour of 1000 W with one second of another power, and 200 W at rest."""
     watts = np.full(3600 + 2 * REST_S, 1000.0)
     watts[REST_S + 1800] = peak_w
     watts[:REST_S] = watts[-REST_S:] = 200.0
-    return Seen(watts, 0.01)
+    return SecondsOfPower(watts, 0.01)
 
 
 def test_what_a_period_misses_is_exact() -> None:
     run = hour(4600.0)
-    seen = cost("peak", run, 60)
-    assert cost("peak", run, 1).max_w == 0
+    seen = compute_cost("peak", run, 60)
+    assert compute_cost("peak", run, 1).max_w == 0
     assert seen.most_w == pytest.approx(1.01 * 4600)
     assert seen.max_w == pytest.approx(-1.01 * 3600 * 59 / 60)  # 59 of 60 clocks miss it
     # One clock takes it for a minute; at the edges, half a minute is mistaken for rest or for work at most.
     assert seen.worst == pytest.approx((60 * 3600 - 3600) / run.inner.sum(), rel=0.12)
-    steady = cost("steady", hour(), 300)
+    steady = compute_cost("steady", hour(), 300)
     assert steady.worst <= 300 * 800 / 3.6e6
     assert (steady.median_w, steady.max_w) == (0, 0)
 
@@ -261,7 +260,9 @@ def test_energy_is_what_the_analysis_makes_of_the_same_readings(begin: int, peri
     spec = Spec("power_w", "power", "W", "power", 0.0, 1.0)
     curve = PowerCurve(Readings.from_rows(t, t, seen.watts[at]), spec, name="pdu", step_s=period_s)
     last = len(seen.watts) - REST_S
-    assert joules(seen, begin, period_s) == pytest.approx(curve.energy(REST_S * NS, last * NS).value, rel=1e-9)
+    assert integrate_readings(seen, begin, period_s) == pytest.approx(
+        curve.energy(REST_S * NS, last * NS).value, rel=1e-9
+    )
 
 
 def test_changes_are_merged_into_every_stage() -> None:

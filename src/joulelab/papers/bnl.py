@@ -1,288 +1,430 @@
-"""Reproduce the BNL study: what a node of eight H100 draws in training, by batch, beside a burn and the nameplate."""
+"""Compute the figures of the BNL study: power and energy of a node of eight H100 in training, by batch, and in a burn.
+
+The PDU is read once a minute. What that costs is computed on the same runs of the twin, read more and less often:
+energy by straight lines between readings, as in the analysis of any run; powers with the PDU's own error of gain.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.papers import Paper, PublishedTable
-from joulelab.papers.bnl_meters import PERIODS_S, costs, sentences
-from joulelab.papers.bnl_pictures import LABELS, pictures_of
-from joulelab.papers.bnl_runs import HOUR_S, KWH, Ran, ran
-from joulelab.papers.figure_judgement import POINTS, SHARE, Figure, finding
-from joulelab.papers.published import published as printed
+import numpy as np
+
+from joulelab.analysis.analyse import find_span
+from joulelab.analysis.readings import Readings, describe_power, find_usual_step
+from joulelab.core.clock import NS
+from joulelab.papers.paper import FindingResult, MeterCost, PaperNumbers, PaperTable, Value
+from joulelab.papers.study_runs import find_twin_cell, list_finished, read_channel, sum_series
+from joulelab.report.charts.print_painter import COLOURS, FORMATS, STYLE, load_matplotlib, save_figure
+from joulelab.report.tables import Column, make_table
+from joulelab.store.run_reader import open_run
+from joulelab.study.results import load_trial
+from joulelab.twin.timeline import RunTimes
+from joulelab.twin.virtual.meters import Bench, choose_meters, find_gain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.papers.figure_judgement import Kind, Tolerance
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from joulelab.core.quantity import Quantity
+    from joulelab.papers.paper import Paper
+    from joulelab.papers.study_runs import Floats, Series, Times
+    from joulelab.store.run_reader import Run
     from joulelab.study.folder import Study
+    from joulelab.study.matrix import PlannedCell
+    from joulelab.study.slots import Slot
 
+NODE, OUTLET, GPU = "node.ac", "outlet", "gpu"
+KWH, HOUR_S = 3.6e6, 3600.0
 SMALL, LARGE, LLAVA, BURN = "resnet-512", "resnet-4096", "llava", "burn"
-SHOWN = {**LABELS, BURN: "burn, GPUs and host", "burn-gpus": "burn, GPUs alone"}
-NEAR = 0.1  # what draws within so much of the burn is called near to it
-PEAKS = (
-    "power changes by as much as in public runs on H100 nodes, and with 512 the twin's highest is its test after each "
-    "epoch, whose batches are larger; the paper does not tell what its peaks were"
-)
-WHY = {
-    "bnl.llava.duration_h": "by LLaVA's own time on eight A100 and a public ratio of H100 to A100; its text lengths, "
-    "padding and epochs on the paper's node are not known",
-    "bnl.llava.max_w": "the twin's GPUs are near their caps and its host is loaded evenly, so power rises by 4 % at "
-    "most; the paper's maximum is that of its burn, which loads the host too",
-    "bnl.resnet-512.max_w": PEAKS,
-    "bnl.resnet-4096.max_w": PEAKS,
-    "bnl.resnet-4096.duration_h": "follows from the fixed cost of a step, the test and the pause of an epoch, which "
-    "the paper does not give one by one",
-    "bnl.resnet-4096.energy_kwh": "its mean power: the twin's pause between epochs and its test after each draw less "
-    "than the training, so that its mean lies further below its median than the paper's (30 kWh in 5 h, 4 % below "
-    "6260 W); the pause is assumed",
-    "bnl.energy_factor": "4 is rounded: the paper's own energies give 4.1",
-    "bnl.mean_power_difference_w": "the paper says 1 kW and 900 W; its energies and durations give 1270 W",
-    "bnl.burn_minus_llava_w": "the paper's own medians differ by 510 W, not 400",
+# In the order of the paper; the batch is part of the name where there are several.
+LABELS = {
+    SMALL: "ResNet-152, batch 512",
+    LARGE: "ResNet-152, batch 4096",
+    LLAVA: "LLaVA, batch 128",
+    BURN: "burn, GPUs and host",
+    "burn-gpus": "burn, GPUs alone",
 }
+PERIODS_S, MINUTE_S = (1, 10, 60, 300), 60
+BEGINS = 60  # a clock's minute begins anywhere within a run: so many begins are tried
+REST_S = max(PERIODS_S)  # at rest before and after a run: there is a reading on both sides
 
 
-def figures(study: Study, published: Mapping[str, Any]) -> list[Figure]:
-    """Return every figure of the paper beside what the study gave."""
-    found = ran(study)
-    made = [
-        *_runs(found, published),
-        *_derived(found, published),
-        *_rack(found, published),
-        *_findings(found, published),
-    ]
-    return [replace(f, note=WHY.get(f.id, f.note)) if f.verdict == "miss" else f for f in made]
+@dataclass(frozen=True, slots=True)
+class NodeRun:
+    """Hold one run: time (s), median and maximum power (W) as sampled, energy (J), mean load of the GPUs (0 to 1)."""
+
+    name: str
+    batch: int | None
+    time_s: float
+    median_w: float | None
+    max_w: float | None
+    energy: Quantity | None
+    load: float | None
+
+    @property
+    def mean_w(self) -> float | None:
+        """Return the mean power (W)."""
+        return None if self.energy is None or not self.time_s else self.energy.value / self.time_s
+
+    @property
+    def kwh(self) -> float | None:
+        """Return the energy (kWh)."""
+        return None if self.energy is None else self.energy.value / KWH
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    """Return what a row of the paper's runs is called here."""
-    if row["workload"].startswith("resnet"):
-        return f"resnet-{row['batch_size']}"
-    return LLAVA if row["workload"].startswith("llava") else BURN
+def name_run(cell: PlannedCell) -> str:
+    """Return the name of a cell's run: its workload, and its batch where there are several."""
+    batch = cell.get_knob_values().get("batch")
+    name = f"{cell.workload.name}-{batch:g}" if isinstance(batch, float | int) else cell.workload.name
+    return name if name in LABELS else cell.workload.name
 
 
-def _runs(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Figure]:
-    """Return duration, median, maximum, energy and load of each run, as far as the paper prints them."""
-    made = []
-    for row in published["run"]:
-        name = _name(row)
-        one = found.get(name)
-        kwh = None if one is None or one.energy is None else one.energy * (1 / KWH)
-        # Median and duration of the small batch are calibrated, and it draws nearly the same all the time.
-        kind: Kind = "identity" if name == SMALL else "predicted"
-        each: list[tuple[str, str, str, float | None, Kind, float | None]] = [
-            ("duration_h", "duration", "h", None if one is None else one.time_s / HOUR_S, "predicted", None),
-            ("median_w", "median power", "W", None if one is None else one.median_w, "predicted", None),
-            ("max_w", "maximum power", "W", None if one is None else one.max_w, "predicted", None),
-            (
-                "energy_kwh",
-                "energy",
-                "kWh",
-                None if kwh is None else kwh.value,
-                kind,
-                None if kwh is None else kwh.expanded,
-            ),
-            ("gpu_load_mean_pct", "mean load of the GPUs", "%", _percent(one), "predicted", None),
-        ]
-        made += [
-            Figure(
-                id=f"bnl.{name}.{key}", label=f"{SHOWN[name]}: {label}", published=row[key], reproduced=value,
-                unit=unit, kind=own, uncertainty=expanded,
-            )
-            for key, label, unit, value, own, expanded in each
-            if key in row
-        ]  # fmt: skip
-    return made
+def find_runs(study: Study) -> dict[str, tuple[PlannedCell, Slot, Path]]:
+    """Return cell, slot and folder of each run that has ended, by name; of several repeats the first."""
+    found: dict[str, tuple[PlannedCell, Slot, Path]] = {}
+    for cell, slot, folder in list_finished(study):
+        found.setdefault(name_run(cell), (cell, slot, folder))
+    return {name: found[name] for name in LABELS if name in found}
 
 
-def _percent(one: Ran | None) -> float | None:
-    return None if one is None or one.load is None else 100 * one.load
+def read_runs(study: Study) -> dict[str, NodeRun]:
+    """Read every run that has ended, by name: energy, time and load as any study's, power as it was sampled."""
+    found = {}
+    for name, (cell, slot, folder) in find_runs(study).items():
+        with open_run(folder) as run:
+            span, powers = find_span(run, list(run.events())), _read_powers(run)
+        statistics = None
+        if powers:
+            times, watts = sum_series(powers)
+            readings, step_s = Readings.from_rows(times, times, watts), find_usual_step(np.diff(times) * 1e-9)
+            statistics = describe_power(readings, span.start_ns, span.end_ns, window_s=None, step_s=step_s)
+        trial, batch = load_trial(slot), cell.get_knob_values().get("batch")
+        found[name] = NodeRun(
+            name,
+            int(batch) if isinstance(batch, float | int) else None,
+            trial.time_s,
+            None if statistics is None else statistics.median,
+            None if statistics is None else statistics.maximum,
+            trial.get_energy(NODE),
+            trial.gpu_load,
+        )
+    return found
 
 
-def _derived(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Figure]:
-    """Return what the paper says of its runs: it follows from their powers, energies and durations."""
-    most, rated = _most(found), float(published["rated_w"])
-    small, large = found.get(SMALL), found.get(LARGE)
-    first, second = _kwh(small), _kwh(large)
-    below = None if most is None else 100 * (1 - most / rated)
-    factor = first / second if first and second else None
-    return [
-        _figure("headline_max_w", "highest power of all runs", published, most, "W"),
-        _figure("max_below_nameplate_pct", "highest power below the nameplate", published, below, "%", POINTS),
-        _figure("energy_factor_batch", "energy of batch 512 over 4096", published, factor, "", name="energy_factor"),
-        _figure("energy_difference_kwh", "energy of batch 512 above 4096", published, _minus(first, second), "kWh"),
-        _figure(
-            "mean_power_difference_w", "mean power of batch 4096 above 512", published,
-            _minus(_mean(large), _mean(small)), "W",
-        ),
-        _figure(
-            "burn_minus_llama_median_w", "median power of the burn above LLaVA", published,
-            _minus(_median(found, BURN), _median(found, LLAVA)), "W", name="burn_minus_llava_w",
-        ),
-    ]  # fmt: skip
+def _read_powers(run: Run) -> list[Series]:
+    """Read the power (W) of the node, or of each of its cords."""
+    return read_channel(run, "power_w", NODE) or read_channel(run, "power_w", OUTLET)
 
 
-def _figure(
-    key: str,
-    label: str,
-    published: Mapping[str, Any],
-    value: float | None,
-    unit: str,
-    tolerance: Tolerance = SHARE,
-    *,
-    name: str = "",
-) -> Figure:
-    return Figure(
-        id=f"bnl.{name or key}", label=label, published=published[key], reproduced=value, unit=unit,
-        tolerance=tolerance, kind="identity",
-    )  # fmt: skip
-
-
-def _rack(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Figure]:
-    """Return the rack: what six nodes at the highest power leave of its supply, beside the margin it was made for."""
-    most, supply_w = _most(found), float(published["rack_supply_w"])
-    nodes = int(published["rack_nodes"])
-    designed = 1 - nodes * float(published["rated_w"]) / supply_w
-    left = None if most is None else 1 - (nodes + 1) * most / supply_w
-    label = f"margin of the rack with {nodes + 1} nodes at the highest power"
-    said = "" if left is None else f"{100 * left:.1f} % are left, {100 * designed:.1f} % by design with {nodes}"
-    return [
-        _figure("rack_margin_published", label, published, left, "", name="rack.margin"),
-        finding("bnl.finding.rack", published["rack_conclusion"], None if left is None else left >= designed, said),
-    ]
-
-
-def _findings(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Figure]:
-    small, large, llava, burn = (_median(found, name) for name in (SMALL, LARGE, LLAVA, BURN))
-    first, second, most = _kwh(found.get(SMALL)), _kwh(found.get(LARGE)), _most(found)
-    rated = float(published["rated_w"])
-    batch = None if None in (small, large, first, second) else large > small and second < first  # type: ignore[operator]
-    order = [small, large, llava, burn]
-    known = [w for w in order if w is not None]
-    whole = len(known) == len(order)
-    near = None if llava is None or burn is None else 0 <= burn - llava <= NEAR * burn
-    return [
-        finding("bnl.finding.batch", "a larger batch draws more power, and takes less energy for the same training",
-                batch, "" if batch is None else f"{large:.0f} and {small:.0f} W, {second:.1f} and {first:.1f} kWh"),
-        finding("bnl.finding.nameplate", "no run comes near the nameplate, not even a burn of GPUs and host",
-                None if most is None else most < (1 - NEAR) * rated, "" if most is None else f"{most:.0f} W"),
-        finding("bnl.finding.burn", "training a large model draws nearly what a burn does", near,
-                "" if near is None else f"{llava:.0f} and {burn:.0f} W"),
-        finding("bnl.finding.order", "power rises from the small batch over the large one and LLaVA to the burn",
-                known == sorted(set(known)) if whole else None, ", ".join(f"{w:.0f} W" for w in known)),
-    ]  # fmt: skip
-
-
-def _most(found: Mapping[str, Ran]) -> float | None:
-    """Return the highest power of all runs (W), once the burn is among them."""
-    known = [one.max_w for one in found.values() if one.max_w is not None]
-    return max(known) if known and BURN in found else None
-
-
-def _median(found: Mapping[str, Ran], name: str) -> float | None:
-    return found[name].median_w if name in found else None
-
-
-def _kwh(one: Ran | None) -> float | None:
-    return None if one is None or one.energy is None else one.energy.value / KWH
-
-
-def _mean(one: Ran | None) -> float | None:
-    return None if one is None else one.mean_w
-
-
-def _minus(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b
-
-
-def tables(study: Study) -> list[PublishedTable]:
-    """Return the paper's table 1, and what other periods of reading would have given."""
-    found, rated = ran(study), float(printed("bnl")["rated_w"])
-    heads = ("run", "batch", "duration, h", "median, W", "maximum, W", "energy, kWh", "maximum of nameplate, %")
-    rows = tuple(_row(one, rated) for one in found.values())
-    records = tuple(_record(one, rated) for one in found.values())
-    note = f"Power once a minute, and energy made of it, with the PDU's own gain; nameplate {rated / 1000:g} kW."
-    made = [
-        PublishedTable("summary", "Table 1: batch, duration, power and energy of each run", heads, rows, note, records)
-    ]
-    return [*(made if rows else []), *_sampling(study)]
-
-
-def _row(one: Ran, rated_w: float) -> tuple[str, ...]:
-    kwh = _kwh(one)
-    return (
-        SHOWN.get(one.name, one.name),
-        "-" if one.batch is None else str(one.batch),
-        f"{one.time_s / HOUR_S:.2f}",
-        "-" if one.median_w is None else f"{one.median_w:.0f}",
-        "-" if one.max_w is None else f"{one.max_w:.0f}",
-        "-" if kwh is None else f"{kwh:.1f}",
-        "-" if one.max_w is None else f"{100 * one.max_w / rated_w:.1f}",
-    )
-
-
-def _record(one: Ran, rated_w: float) -> dict[str, Any]:
-    return {
-        "run": one.name,
-        "batch": one.batch,
-        "time_s": one.time_s,
-        "median_w": one.median_w,
-        "max_w": one.max_w,
-        "mean_w": one.mean_w,
-        "energy_j": None if one.energy is None else one.energy.value,
-        "energy_expanded_j": None if one.energy is None else one.energy.expanded,
-        "gpu_load": one.load,
-        "max_of_nameplate": None if one.max_w is None else one.max_w / rated_w,
+def compute_numbers(study: Study, paper: Paper) -> PaperNumbers:
+    """Compute every number of the paper from a study's folder."""
+    runs, costs = read_runs(study), list_costs(study)
+    figures: dict[str, Value] = {}
+    for name, run in runs.items():
+        figures[f"{name}.duration_h"] = Value(run.time_s / HOUR_S)
+        figures |= {f"{name}.{key}": Value(w) for key in ("median_w", "max_w") if (w := getattr(run, key)) is not None}
+        if run.energy is not None:
+            energy = run.energy * (1 / KWH)
+            figures[f"{name}.energy_kwh"] = Value(energy.value, energy.expanded)
+        if run.load is not None:
+            figures[f"{name}.gpu_load_mean_pct"] = Value(100 * run.load)
+    facts = _compare_runs(runs, paper.setup)
+    derived = {
+        "headline_max_w": facts.get("most_w"),
+        "max_below_nameplate_pct": facts.get("below_pct"),
+        "energy_factor": facts.get("factor"),
+        "energy_difference_kwh": facts.get("saved_kwh"),
+        "mean_power_difference_w": facts.get("mean_difference_w"),
+        "burn_minus_llava_w": facts.get("burn_minus_llava_w"),
+        "rack.margin": facts.get("left"),
     }
+    figures |= {key: Value(value) for key, value in derived.items() if value is not None}
+    findings = dict(_judge_findings(facts, paper.limits, float(paper.setup["rated_w"])))
+    tables = [*_make_summary(runs, paper), *_make_sampling(costs, paper)]
+    return PaperNumbers(figures=figures, findings=findings, meters=list(_describe_costs(costs)), tables=tables)
 
 
-def _sampling(study: Study) -> list[PublishedTable]:
-    found = costs(study)
-    if not found:
+def _compare_runs(runs: Mapping[str, NodeRun], setup: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers that follow from several runs; those of runs that have not ended lack."""
+    facts: dict[str, float | None] = {}
+    short = {SMALL: "small", LARGE: "large", LLAVA: "llava", BURN: "burn"}
+    for name, key in short.items():
+        run = runs.get(name)
+        facts[f"{key}_w"] = None if run is None else run.median_w
+        facts[f"{key}_kwh"] = None if run is None else run.kwh
+        facts[f"{key}_mean_w"] = None if run is None else run.mean_w
+    known = {key: value for key, value in facts.items() if value is not None}
+    if {"small_kwh", "large_kwh"} <= known.keys():
+        known["factor"] = known["small_kwh"] / known["large_kwh"]
+        known["saved_kwh"] = known["small_kwh"] - known["large_kwh"]
+        known["mean_difference_w"] = known["large_mean_w"] - known["small_mean_w"]
+    if {"burn_w", "llava_w"} <= known.keys():
+        known["burn_minus_llava_w"] = known["burn_w"] - known["llava_w"]
+    peaks = [run.max_w for run in runs.values() if run.max_w is not None]
+    if peaks and BURN in runs:
+        most_w, supply_w, nodes = max(peaks), float(setup["rack_supply_w"]), int(setup["rack_nodes"])
+        known |= {"most_w": most_w, "below_pct": 100 * (1 - most_w / float(setup["rated_w"])), "nodes": nodes}
+        known["left"] = 1 - (nodes + 1) * most_w / supply_w
+        known["designed"] = 1 - nodes * float(setup["rated_w"]) / supply_w
+    return known
+
+
+def _judge_findings(
+    facts: Mapping[str, float], limits: Mapping[str, Mapping[str, float]], rated_w: float
+) -> Iterator[tuple[str, FindingResult]]:
+    if "most_w" in facts:
+        yield "rack", FindingResult(facts["left"] >= facts["designed"], facts)
+        near_w = (1 - limits["nameplate"]["share"]) * rated_w
+        yield "nameplate", FindingResult(facts["most_w"] < near_w, facts)
+    if {"small_w", "large_w", "factor"} <= facts.keys():
+        yield "batch", FindingResult(facts["large_w"] > facts["small_w"] and facts["factor"] > 1, facts)
+    if "burn_minus_llava_w" in facts:
+        near_w = limits["burn"]["share"] * facts["burn_w"]
+        yield "burn", FindingResult(0 <= facts["burn_minus_llava_w"] <= near_w, facts)
+        if {"small_w", "large_w"} <= facts.keys():
+            order = [facts[f"{key}_w"] for key in ("small", "large", "llava", "burn")]
+            yield "order", FindingResult(order == sorted(set(order)), facts)
+
+
+def _make_summary(runs: Mapping[str, NodeRun], paper: Paper) -> list[PaperTable]:
+    """Make the paper's table 1."""
+    if not runs:
         return []
-    rows = tuple(
-        (SHOWN.get(c.name, c.name), str(c.period_s), f"{100 * c.energy:.3f}", f"{100 * c.worst:.3f}",
-         f"{c.median_w:+.1f}", f"{c.max_w:+.0f}")
-        for c in found
-    )  # fmt: skip
-    records = tuple(
-        {"run": c.name, "period_s": c.period_s, "energy_error": c.energy, "worst": c.worst,
-         "median_off_w": c.median_w, "max_off_w": c.max_w, "max_each_second_w": c.most_w,
-         "gain_error": c.gain}
-        for c in found
-    )  # fmt: skip
-    heads = ("run", "read every, s", "energy off, %", "at worst, %", "median off, W", "maximum off, W")
-    note = (
-        "Energy by lines between readings, against the model's own integral; powers against those of every second. "
-        f"Over where readings fall. Powers are with the PDU's own gain ({100 * found[0].gain:+.2f} %), energies not."
+    rated_w = float(paper.setup["rated_w"])
+    columns = [
+        Column("run", align="left"),
+        Column("batch"),
+        Column("duration", "h", factor=HOUR_S),
+        Column("median", "W"),
+        Column("maximum", "W"),
+        Column("energy", "kWh", factor=KWH),
+        Column("maximum of nameplate", "%"),
+    ]
+    rows, records = [], []
+    for run in runs.values():
+        share = None if run.max_w is None else run.max_w / rated_w
+        joules = None if run.energy is None else run.energy.value
+        of_rated = None if share is None else 100 * share
+        rows.append((LABELS[run.name], run.batch, run.time_s, run.median_w, run.max_w, joules, of_rated))
+        records.append({
+            "run": run.name, "batch": run.batch, "time_s": run.time_s, "median_w": run.median_w, "max_w": run.max_w,
+            "mean_w": run.mean_w, "energy_j": joules, "gpu_load": run.load, "max_of_nameplate": share,
+            "energy_expanded_j": None if run.energy is None else run.energy.expanded,
+        })  # fmt: skip
+    table = make_table(columns, rows, **paper.make_table("summary", {"rated_kw": rated_w / 1000}))
+    return [PaperTable("summary", table, tuple(records))]
+
+
+# What the meters cost
+
+
+@dataclass(frozen=True, slots=True)
+class SecondsOfPower:
+    """Hold a run as true means of power over each second (W), with `REST_S` of rest on both sides.
+
+    `gain` is the relative error of all that the PDU shows.
+    """
+
+    watts: Floats
+    gain: float = 0.0
+
+    @property
+    def inner(self) -> Floats:
+        """Return the powers of the run alone (W)."""
+        return self.watts[REST_S:-REST_S]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingCost:
+    """Hold the errors of reading a run every `period_s`, over where the readings may fall.
+
+    `energy` is the root mean square of the relative error that reading seldom makes, `worst` the largest; `median_w`
+    and `max_w` are how far off median and maximum are on average (W), against those of readings in every second, of
+    which `most_w` is the highest. Powers are as the PDU shows them: `gain` is its own relative error, in all of them.
+    """
+
+    name: str
+    period_s: int
+    energy: float
+    worst: float
+    median_w: float
+    max_w: float
+    most_w: float
+    gain: float
+
+
+def list_costs(study: Study) -> list[SamplingCost]:
+    """List the cost of each period in each run that ended on a twin; nothing for runs on real nodes."""
+    runs = ((name, _lay_out_seconds(study, cell, slot)) for name, (cell, slot, _) in find_runs(study).items())
+    return [compute_cost(name, run, period) for name, run in runs if run is not None for period in PERIODS_S]
+
+
+def _lay_out_seconds(study: Study, cell: PlannedCell, slot: Slot) -> SecondsOfPower | None:
+    """Lay out a run on a twin second by second, with the gain of the meter that the study reads at the node."""
+    twin = find_twin_cell(study, cell)
+    if twin is None:
+        return None
+    run = twin.lay_out(RunTimes(0, REST_S, REST_S + 1), slot.folder.name)
+    share, curve = run.curve(NODE)
+    whole_s = (run.end_ns - run.start_ns) // NS
+    edges = run.start_ns + NS * np.arange(-REST_S, whole_s + REST_S + 1, dtype=np.int64)
+    read = choose_meters(twin.described.meters, study.get_settings(cell.workload.name))
+    bench = Bench(run, twin.request, twin.make_seed(slot.folder.name), study_seed=study.seed)
+    gains = [find_gain(bench, name, one) for name, one in read.items() if one.point == NODE]
+    return SecondsOfPower(np.asarray(share * np.diff(curve.joules(edges))), next(iter(gains), 0.0))
+
+
+def compute_cost(name: str, run: SecondsOfPower, period_s: int) -> SamplingCost:
+    """Compute the errors of reading a run only every so many seconds."""
+    begins = np.unique(np.linspace(0, period_s - 1, BEGINS).round().astype(int))
+    true_j = float(run.inner.sum())
+    off = np.array([integrate_readings(run, int(begin), period_s) / true_j - 1 for begin in begins])
+    shown = (1 + run.gain) * run.inner
+    parts = [part for begin in begins if (part := shown[begin::period_s]).size]
+    return SamplingCost(
+        name,
+        period_s,
+        float(np.sqrt(np.mean(np.square(off)))),
+        float(np.abs(off).max()),
+        float(np.mean([np.median(part) - np.median(shown) for part in parts])),
+        float(np.mean([part.max() - shown.max() for part in parts])),
+        float(shown.max()),
+        run.gain,
     )
-    title = f"What reading every {', '.join(map(str, PERIODS_S[:-1]))} or {PERIODS_S[-1]} s gets wrong"
-    return [PublishedTable("sampling", title, heads, rows, note, records)]
 
 
-def meters(study: Study) -> list[str]:
-    """Say what one reading a minute costs."""
-    return sentences(costs(study))
+def integrate_readings(run: SecondsOfPower, begin: int, period_s: int) -> float:
+    """Return the energy (J) of a run by straight lines between readings every so many seconds, from the rest on."""
+    at = np.arange(begin, len(run.watts), period_s)
+    middle, power = at + 0.5, run.watts[at]  # a mean over a second is that of its middle
+    first, last = float(REST_S), float(len(run.watts) - REST_S)
+    times = np.concatenate(([first], middle[(middle > first) & (middle < last)], [last]))
+    drawn = np.interp(times, middle, power)
+    return float(np.dot(np.diff(times), drawn[1:] + drawn[:-1])) / 2
 
 
-def pictures(study: Study, folder: Path) -> list[Path]:
-    """Write the paper's two figures; return the files. Raises MissingDependency."""
-    burn_w = _median(ran(study), BURN)
-    return pictures_of(study, folder, rated_w=float(printed("bnl")["rated_w"]), burn_w=burn_w)
+def _describe_costs(costs: Sequence[SamplingCost]) -> Iterator[MeterCost]:
+    """List the cost of one reading a minute for each run beside other periods, and the PDU's own gain."""
+    for own in (cost for cost in costs if cost.period_s == MINUTE_S):
+        others = [c for c in costs if c.name == own.name and c is not own]
+        text = ", ".join(f"{100 * c.energy:.2f} % every {c.period_s} s" for c in others)
+        yield MeterCost("minute", {**asdict(own), "below_w": -own.max_w, "others": text})
+    if costs:
+        yield MeterCost("gain", {"gain": costs[0].gain})
 
 
-PAPER = Paper(
-    name="bnl",
-    title="Empirical Measurements of AI Training Power Demand on a GPU-Accelerated Node (BNL, 2024)",
-    file="bnl.toml",
-    twins={"local": "bnl-h100"},
-    figures=figures,
-    pictures=pictures,
-    tables=tables,
-    meters=meters,
-    hardware="do not expect the paper's ResNet-152 figures on H100s: the 4.4 s that each step waits are calibrated "
-    "in the twin, and the workload does not have them; joulelab workload info resnet152-cifar10 lists options that "
-    "could explain a part of them",
+def _make_sampling(costs: Sequence[SamplingCost], paper: Paper) -> list[PaperTable]:
+    """Make the table of what other periods of reading would have given."""
+    if not costs:
+        return []
+    columns = ["run", "read every, s", "energy off, %", "at worst, %", "median off, W", "maximum off, W"]
+    rows = [
+        (LABELS[c.name], str(c.period_s), f"{100 * c.energy:.3f}", f"{100 * c.worst:.3f}", f"{c.median_w:+.1f}",
+         f"{c.max_w:+.0f}")
+        for c in costs
+    ]  # fmt: skip
+    records = tuple(
+        {"run": c.name, "period_s": c.period_s, "energy_error": c.energy, "worst": c.worst, "median_off_w": c.median_w,
+         "max_off_w": c.max_w, "max_each_second_w": c.most_w, "gain_error": c.gain}
+        for c in costs
+    )  # fmt: skip
+    table = make_table(columns, rows, **paper.make_table("sampling", {"gain": costs[0].gain}))
+    return [PaperTable("sampling", table, records)]
+
+
+# Pictures
+
+PICTURE_NOTE = "Node: at the PDU, once a minute. GPU load: by NVML, mean of all. In virtual time, on the node's twin."
+TEST_NOTE = (
+    " The twin validates after each epoch, with 100 images on each GPU: more than it trains with in batches of 512 "
+    "(peaks), less than in batches of 4096 (dips). In deeper dips its loaders start anew."
 )
+PICTURES = (("1-resnet", PICTURE_NOTE + TEST_NOTE, (SMALL, LARGE)), ("2-llava", PICTURE_NOTE, (LLAVA,)))
+POWER_COLOUR, LOAD_COLOUR, LINE_COLOUR = COLOURS[0], "#E69F00", "#444444"
+KW = 1000.0
+SMOOTH_MIN = 5  # load is shown as a mean over so many minutes: epochs come faster than a line can show
+
+
+@dataclass(frozen=True, slots=True)
+class RunCourse:
+    """Hold a run over time, from its start (h): power of the node (kW), and mean load of its GPUs (%)."""
+
+    power_h: Floats
+    power_kw: Floats
+    load_h: Floats
+    load_pct: Floats
+
+
+def read_course(folder: Path) -> RunCourse | None:
+    """Read a run over time as its meters saw it; None where nobody measured the node."""
+    with open_run(folder) as run:
+        span, powers, loads = find_span(run, list(run.events())), _read_powers(run), read_channel(run, "load", GPU)
+    if not powers:
+        return None
+
+    def cut_hours(times: Times, values: Floats) -> tuple[Floats, Floats]:
+        inside = (times >= span.start_ns) & (times < span.end_ns)
+        return np.asarray((times[inside] - span.start_ns) * 1e-9 / HOUR_S), values[inside]
+
+    hours, watts = cut_hours(*sum_series(powers))
+    load_h, load = cut_hours(*sum_series(loads)) if loads else (np.empty(0), np.empty(0))
+    return RunCourse(hours, watts / KW, load_h, 100 * load / max(len(loads), 1))
+
+
+def draw_pictures(study: Study, paper: Paper, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Draw the paper's two figures of what has run into a folder, and return the files. Raises MissingDependency."""
+    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
+    runs = find_runs(study)
+    burn = read_runs(study).get(BURN)
+    files: list[Path] = []
+    with mpl.rc_context(STYLE):
+        for file, note, names in PICTURES:
+            courses = {n: course for n in names if n in runs and (course := read_course(runs[n][2])) is not None}
+            if courses:
+                folder.mkdir(parents=True, exist_ok=True)
+                figure = Figure(figsize=(6.4, 0.8 + 3.0 * len(courses)), layout="constrained")
+                panels = figure.subplots(len(courses), 1, squeeze=False)[:, 0]
+                for axes, (name, course) in zip(panels, courses.items(), strict=True):
+                    axes.set_title(LABELS[name], loc="left", fontsize=10)
+                    _draw_course(axes, course, float(paper.setup["rated_w"]), None if burn is None else burn.median_w)
+                files += save_figure(figure, note, folder / file, formats)
+    return files
+
+
+def _draw_course(axes: Axes, course: RunCourse, rated_w: float, burn_w: float | None) -> None:
+    """Draw one run in a panel of its own: in one panel, a line would hide another."""
+    lines = axes.plot(course.power_h, course.power_kw, color=POWER_COLOUR, linewidth=0.8, label="node, power")
+    lines.append(axes.axhline(rated_w / KW, color=LINE_COLOUR, linestyle="--", linewidth=1, label="node, rated"))
+    if burn_w is not None:
+        label = "node, burn control (median)"
+        lines.append(axes.axhline(burn_w / KW, color=LINE_COLOUR, linestyle=":", linewidth=1.4, label=label))
+    axes.set_xlabel("time, h")
+    axes.set_ylabel("power of the node, kW")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1.1 * rated_w / KW)
+    lines += _draw_load(axes, course)
+    axes.legend(handles=lines, fontsize=8, ncols=2, loc="lower right", framealpha=0.9)
+
+
+def _draw_load(axes: Axes, course: RunCourse) -> list[Line2D]:
+    """Draw the load of the GPUs on an axis of its own, as means over a few minutes."""
+    hours, load = course.load_h, course.load_pct
+    if hours.size < 2:
+        return []
+    step_h = float(hours[-1] - hours[0]) / (len(hours) - 1)
+    count = max(round(SMOOTH_MIN / 60 / step_h), 1)
+    blocks = [slice(k, k + count) for k in range(0, len(hours), count)]
+    second = axes.twinx()
+    label = f"GPU load, mean over {SMOOTH_MIN} min"
+    x, y = ([float(values[block].mean()) for block in blocks] for values in (hours, load))
+    lines = second.plot(x, y, color=LOAD_COLOUR, linewidth=1.2, label=label)
+    second.set_ylim(0, 110)
+    second.set_ylabel(f"load of the GPUs,\nmean over {SMOOTH_MIN} min, %")
+    second.grid(visible=False)
+    second.spines["right"].set_visible(True)
+    return lines

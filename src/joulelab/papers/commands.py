@@ -1,4 +1,4 @@
-"""Run the studies of three papers on twins, and put what comes out beside what they print: `joulelab reproduce`."""
+"""Repeat the studies of three papers on twins, and compare with what they print: `joulelab reproduce`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.output import print_json, print_notice
+from joulelab.cli.output import print_blocks, print_json, print_notice
 from joulelab.cli.parameters import format_examples, json_option, studies_option
 from joulelab.report.tables import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from joulelab.papers.changes import Change
-    from joulelab.papers.told import Told
+    from joulelab.papers.reproduction import Reproduction
 
 FORMATS = ("text", *DOCUMENT_FORMATS, "csv", "json")
 PAPERS = ("bnl", "horeka", "gdansk")
@@ -25,6 +22,7 @@ ALL = "all"
 
 @click.command("reproduce", epilog=format_examples("joulelab reproduce gdansk", "joulelab reproduce all --no-keep"))
 @click.argument("paper", type=click.Choice([*PAPERS, ALL]))
+@click.option("--all", "is_whole", is_flag=True, help="Print every figure, finding and table, and what meters cost.")
 @click.option(
     "--set",
     "changes",
@@ -48,6 +46,7 @@ ALL = "all"
 @json_option
 def command(
     paper: str,
+    is_whole: bool,
     changes: tuple[str, ...],
     seed: int | None,
     out: Path | None,
@@ -59,52 +58,38 @@ def command(
 ) -> None:
     """Repeat a published study on a simulated node, and compare.
 
-    Prints published beside reproduced figures of the paper; figures that the simulated node was calibrated on are
-    listed apart from predicted ones, and misses are marked. Finished runs are not repeated; a changed node gets another
-    folder.
+    Prints how many figures of the paper are within their tolerance, counted strictly and as a whole, and the misses
+    with their reasons. Finished runs are not repeated; a changed node gets another folder.
     """
-    from joulelab.papers.changes import read_change
-    from joulelab.papers.reproducing import Asked, check_nodes, reproduce
+    from joulelab.papers import reproduction, reproduction_text
+    from joulelab.papers.node_changes import check_node_name, read_change
+    from joulelab.papers.paper import find_paper
 
-    read = [read_change(text) for text in changes]
+    form = "json" if as_json else form
     chosen = list(PAPERS) if paper == ALL else [paper]
-    check_nodes(chosen, read)
-    told: list[Told] = []
+    nodes = {name: reproduction.list_node_names(find_paper(name)) for name in chosen}
+    read = [read_change(text) for text in changes]
+    for change in read:
+        check_node_name(change, set().union(*nodes.values()))
+    all_made: list[Reproduction] = []
     for name in chosen:
-        mine = _of(name, read) if paper == ALL else read
-        asked = Asked(name, mine, seed=seed, studies=studies.absolute(), out=out, figures=figures, keep=keep)
-        told.append(reproduce(asked, print_notice))
-        if form == "text" and not as_json:
-            _print([told[-1]], form, first=len(told) == 1)
-    if as_json or form == "json":
-        print_json({"schema": 1, "papers": [each.to_json() for each in told]})
-    elif form != "text":
-        _print(told, form)
-    elif len(told) > 1:
-        from joulelab.papers.told import together
-
-        click.echo(f"\nAll papers: {together(told)}")
-
-
-def _of(paper: str, changes: Sequence[Change]) -> list[Change]:
-    """Return the changes that are for a paper's own twins, where all are reproduced."""
-    from joulelab.papers.reproducing import node_names
-
-    return [change for change in changes if not change.node or change.node in node_names(paper)]
-
-
-def _print(told: Sequence[Told], form: str, *, first: bool = True) -> None:
-    from joulelab.papers import comparison_tables, reproduction_text
-
-    if form == "text":
-        from joulelab.cli.output import print_blocks
-
-        if not first:
-            click.echo(f"\n{'=' * 60}\n")
-        for each in told:
-            print_blocks(reproduction_text.lay_out_told(each))
-    elif form == "csv":
-        sys.stdout.write(comparison_tables.figures_csv([(each.paper.name, each.figures) for each in told]))
-    else:
-        sys.stdout.write("\n".join(reproduction_text.told_document(each, form) for each in told))
-    sys.stdout.flush()
+        own = [change for change in read if not change.node or change.node in nodes[name]]
+        options = reproduction.ReproduceOptions(name, own, seed, studies.absolute(), out, figures, keep)
+        made = reproduction.reproduce_paper(options, print_notice)
+        if form == "text":
+            if all_made:
+                click.echo(f"\n{'=' * 60}\n")
+            print_blocks(reproduction_text.lay_out_reproduction(made, is_whole=is_whole))
+            sys.stdout.flush()
+        all_made.append(made)
+    match form:
+        case "json":
+            print_json({"schema": 1, "papers": [reproduction_text.make_json(made) for made in all_made]})
+        case "csv":
+            sys.stdout.write(reproduction_text.write_figures_csv(all_made))
+        case "text" if len(all_made) > 1:
+            figures_of_all = [figure for made in all_made for figure in made.figures]
+            click.echo(f"\nAll papers, strictly: {reproduction_text.word_strict_count(figures_of_all)}")
+            click.echo(f"All papers: {reproduction_text.word_wide_count(figures_of_all)}")
+        case form if form in DOCUMENT_FORMATS:
+            sys.stdout.write("\n".join(reproduction_text.write_document(made, form) for made in all_made))

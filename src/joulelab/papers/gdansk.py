@@ -1,260 +1,305 @@
-"""Reproduce the Gdansk study: power caps on one to eight GPUs, the best cap for each goal, and how training scales."""
+"""Compute the figures of the Gdansk study: the best cap for each goal on one to eight GPUs, and how training scales."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
+from joulelab.analysis.cell_metrics import CellMetrics, StudySummary, summarise_cells
+from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import ONE
-from joulelab.papers import Paper, PublishedTable
-from joulelab.papers.figure_judgement import POINTS, SHARE, STEP, Figure
-from joulelab.papers.gdansk_findings import findings
-from joulelab.papers.gdansk_pictures import pictures_of
-from joulelab.papers.gdansk_runs import ALL, CAPPED_W, COUNTS, DEFAULT_W, EDS15, METRICS, Swept, cap_of, swept
+from joulelab.papers.paper import FindingResult, MeterCost, PaperNumbers, PaperTable, Value
+from joulelab.report.charts.chart_model import MARKS_NOTE, ChartCurve, CurveChart
+from joulelab.report.charts.print_painter import FORMATS
+from joulelab.report.charts.print_pictures import write_curve_charts
+from joulelab.report.charts.study_charts import make_metric_charts
+from joulelab.report.tables import Column, make_table
+from joulelab.study.results import gather_results
 from joulelab.twin.virtual import read_truth
 from joulelab.twin.virtual.slot import FILE as TRUTH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.analysis.goals import BestCell
+    from joulelab.analysis.study_cells import Cell
     from joulelab.core.quantity import Quantity
-    from joulelab.papers.figure_judgement import Kind, Tolerance
-    from joulelab.papers.gdansk_runs import Metric
+    from joulelab.papers.paper import Paper
     from joulelab.study.folder import Study
 
-SLOWED = "the twin's slowest GPU holds up the others, and time under a cap follows one law fitted on other trainings"
-BUSY = "the node's power beside its GPUs is taken to be the same for any number of them"
-SIMILAR = (
-    "the paper does not say what it calls similar; here it is every cap without a significant difference "
-    "from the best, and that is few caps: ten repeats make a difference of about half a point significant"
+DEFAULT_W, CAPPED_W = 260, 170
+COUNTS, ALL = (1, 2, 4, 8), 8
+TWIN_NOTE = "In virtual time, on the twin of the paper's node."
+REFERENCE_NOTE = "Square: reference."
+
+
+class Metric(NamedTuple):
+    """Name a metric of the paper's table 1, its goal, and its gain in a cell."""
+
+    name: str
+    label: str
+    goal: Goal
+    get_gain: Callable[[CellMetrics], Quantity | None]
+
+
+METRICS = (
+    Metric("energy", "energy", Goal("energy"), lambda c: c.gain),
+    Metric("gain_minus_loss", "gain minus loss", Goal("gain-loss"), lambda c: c.gain_minus_loss),
+    Metric("edp", "EDP", Goal("edp"), lambda c: c.edp_gain),
+    Metric("eds_k1.5", "EDS(1.5)", Goal("eds", 1.5), lambda c: c.eds_gain.get(1.5)),
+    Metric("eds_k2.0", "EDS(2)", Goal("eds", 2.0), lambda c: c.eds_gain.get(2.0)),
 )
-WHY = {
-    "gdansk.eds_k1.5.low_w": SIMILAR,
-    "gdansk.eds_k1.5.high_w": SIMILAR,
-    "gdansk.energy_gain.1": f"{BUSY}; with one it is smaller, and its cap saves a larger share",
-    "gdansk.energy_gain.2": BUSY,
-    "gdansk.energy_gain.4": BUSY,
-    "gdansk.time_s.170w.1": SLOWED,
-    "gdansk.time_s.170w.2": SLOWED,
-    "gdansk.speedup.260w.4": "one part that GPUs share and one that they do not is all the model has of scaling",
-}
+ENERGY, EDS15 = METRICS[0], METRICS[3]
 
 
-def figures(study: Study, published: Mapping[str, Any]) -> list[Figure]:
-    """Return every figure of the paper beside what the study gave."""
-    return figures_of(swept(study), published)
+@dataclass(frozen=True, slots=True)
+class CapSweep:
+    """Hold the metrics of a study by cap (W) and number of GPUs; nothing where it has not run."""
+
+    summary: StudySummary | None
+
+    def find_cell(self, cap_w: float, gpus: int) -> CellMetrics | None:
+        """Return a cell that has run."""
+        return next((c for c in self.list_cells(gpus) if get_cap(c) == cap_w), None)
+
+    def list_cells(self, gpus: int) -> list[CellMetrics]:
+        """List the cells with so many GPUs that have run, by cap."""
+        cells = () if self.summary is None else self.summary.cells
+        return sorted((c for c in cells if c.knobs.get("gpus") == gpus and c.time is not None), key=get_cap)
+
+    def find_best(self, metric: Metric, gpus: int = ALL) -> CellMetrics | None:
+        """Return the best cell of so many GPUs by a metric."""
+        found = self._find_choice(metric, gpus)
+        return None if found is None or self.summary is None else self.summary.cell(found.cell)
+
+    def list_best(self, metric: Metric, gpus: int = ALL) -> list[float]:
+        """List the caps (W) of the best cell and of those without a significant difference from it."""
+        found = self._find_choice(metric, gpus)
+        keys = () if found is None else (found.cell, *found.tied)
+        return [get_cap(c) for c in self.list_cells(gpus) if c.key in keys]
+
+    def _find_choice(self, metric: Metric, gpus: int) -> BestCell | None:
+        if self.summary is None:
+            return None
+        key = next((line.key for line in self.summary.lines if line.knobs.get("gpus") == gpus), None)
+        return None if key is None else self.summary.best_for(metric.goal, key)
+
+    def get_gain(self, metric: Metric, gpus: int = ALL) -> Quantity | None:
+        """Return what a metric gains at its best, as a share of one."""
+        cell = self.find_best(metric, gpus)
+        return None if cell is None else metric.get_gain(cell)
+
+    def get_speedup(self, cap_w: float, gpus: int) -> Quantity | None:
+        """Return the speed-up of so many GPUs over one at a cap."""
+        for scaling in () if self.summary is None else self.summary.scaling:
+            points = {p.gpus: p.speedup for p in scaling.points}
+            if scaling.knobs.get("cap") == cap_w and 1 in points:
+                return points.get(gpus)
+        return None
 
 
-def figures_of(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    """Return every figure of the paper beside what was found."""
-    made = [
-        *_best(found, published),
-        *_flat(found, published),
-        *_gains(found, published),
-        *_times(found, published),
-        *_speedups(found, published),
-        *_ratios(found, published),
-        *findings(found),
-    ]
-    return [f if f.verdict != "miss" else replace(f, note=WHY.get(f.id, f.note)) for f in made]
+def get_cap(cell: CellMetrics) -> float:
+    """Return a cell's cap, in W."""
+    return float(cell.knobs["cap"])
 
 
-def _best(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    printed = {row[0]: row for row in published["best"]}
-    made = []
+def read_sweep(study: Study) -> CapSweep:
+    """Compute every metric of a study's cells, as for any study."""
+    return compare_cells(gather_results(study, scope=study.data["scope"]).cells)
+
+
+def compare_cells(cells: Sequence[Cell]) -> CapSweep:
+    """Compare cells with those at the default cap by every metric; nothing where none of these has run."""
+    if not any(c.trials and c.knobs.get("cap") == DEFAULT_W for c in cells):
+        return CapSweep(None)
+    return CapSweep(summarise_cells(cells, goals=[m.goal for m in METRICS], reference={"cap": DEFAULT_W}))
+
+
+def compute_numbers(study: Study, paper: Paper) -> PaperNumbers:
+    """Compute every number of the paper from a study's folder."""
+    sweep = read_sweep(study)
+    numbers = compute_sweep(sweep, paper)
+    meters = [*_measure_analyzer(sweep), *_compare_gpu_meters(sweep, _sum_gpu_energies(study))]
+    return replace(numbers, meters=meters, tables=_make_tables(sweep, paper))
+
+
+def compute_sweep(sweep: CapSweep, paper: Paper) -> PaperNumbers:
+    """Compute figures and findings from the metrics of the cells."""
+    found = {name: Value(q.value, q.expanded) for name, q in _list_quantities(sweep) if q is not None}
+    remarks: dict[str, dict[str, object]] = {}
     for metric in METRICS:
-        cell, row = found.best(metric), printed[metric.name]
-        gain = None if cell is None else metric.gain(cell)
-        known = f"gdansk.best.{metric.name}"
-        label = f"best by {metric.label}, 8 GPUs"
-        made += [
-            _figure(f"{known}.gain_pct", f"{label}: gain", row[1], _times_hundred(gain), "%", POINTS, metric.kind),
-            Figure(
-                id=f"{known}.cap_w", label=f"{label}: cap", published=row[2], unit="W", tolerance=STEP,
-                reproduced=None if cell is None else cap_of(cell), kind=metric.kind,
-            ),
-        ]  # fmt: skip
-        if made[-1].verdict == "miss":
-            made[-1] = replace(made[-1], note=_why_cap(found, metric))
-    return made
-
-
-def _why_cap(found: Swept, metric: Metric) -> str:
-    """Return why a best cap may lie off: chance, where others cannot be told apart from it, and the law of time."""
-    others = sorted({cap_of(c) for c in found.alike(metric)} - {cap_of(c) for c in [found.best(metric)] if c})
-    caps = ", ".join(f"{cap:g}" for cap in others)
-    flat = f"the gain is flat there, no significant difference from {caps} W by the repeats; " if others else ""
-    return f"{flat}{SLOWED}"
-
-
-def _flat(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    """Return the lowest and the highest cap whose gain by EDS(1.5) cannot be told apart from the best."""
-    low, high = published["eds_k1_5_flat_range_w"]
-    similar = [cap_of(cell) for cell in found.alike(EDS15)]
-    ends = (("low", low, min, "lowest"), ("high", high, max, "highest"))
-    return [
-        Figure(
-            id=f"gdansk.eds_k1.5.{end}_w", label=f"{name} cap with a similar gain by EDS(1.5)", published=cap,
-            reproduced=of(similar) if similar else None, unit="W", tolerance=STEP,
-        )
-        for end, cap, of, name in ends
-    ]  # fmt: skip
-
-
-def _gains(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    made = []
-    for count in COUNTS:
-        cell = found.best(METRICS[0], count)
-        gain = None if cell is None else _times_hundred(cell.gain)
-        # On all GPUs it is the best energy of table 1 once more, rounded.
-        kind: Kind = "identity" if count == ALL else "predicted"
-        label = f"energy saved at the best cap, {_gpus(count)}"
-        known = published["energy_gain_by_gpus_pct"][str(count)]
-        made.append(_figure(f"gdansk.energy_gain.{count}", label, known, gain, "%", POINTS, kind))
-    return made
-
-
-def _times(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    made = []
-    for cap in (DEFAULT_W, CAPPED_W):
-        printed = {int(count): time for count, time in published[f"time_s_{cap}w"].items()}
-        if cap == DEFAULT_W:  # not printed: it follows from the speed-up and the time of 8
-            printed[1] = round(published["speedup_260w"]["8"] * published["time_s_260w"]["8"], 1)
-        for count in sorted(printed):
-            cell = found.cell(cap, count)
-            label = f"training time, {_gpus(count)} at {cap} W"
-            time = None if cell is None else cell.time
-            made.append(_figure(f"gdansk.time_s.{cap}w.{count}", label, printed[count], time, "s"))
-    return made
-
-
-def _speedups(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    made = []
-    for cap in (DEFAULT_W, CAPPED_W):
-        for count, printed in published[f"speedup_{cap}w"].items():
-            # That of 8 follows from times that are printed themselves.
-            kind: Kind = "identity" if int(count) == ALL else "predicted"
-            label = f"speed-up of {_gpus(int(count))} at {cap} W"
-            own = found.speedup(cap, int(count))
-            made.append(_figure(f"gdansk.speedup.{cap}w.{count}", label, printed, own, "", SHARE, kind))
-    return made
-
-
-def _ratios(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    cell, printed = found.cell(CAPPED_W, ALL), published["derived_170w"]
-    time = None if cell is None or cell.loss is None else ONE + cell.loss
-    energy = None if cell is None or cell.gain is None else ONE - cell.gain
-    label = f"at {CAPPED_W} W over {DEFAULT_W} W, 8 GPUs"
-    return [
-        _figure("gdansk.ratio.170w.time", f"time {label}", printed["time_ratio"], time, ""),
-        _figure("gdansk.ratio.170w.energy", f"energy {label}", printed["energy_ratio"], energy, ""),
-    ]
-
-
-def _figure(
-    name: str,
-    label: str,
-    published: float,
-    found: Quantity | None,
-    unit: str,
-    tolerance: Tolerance = SHARE,
-    kind: Kind = "predicted",
-) -> Figure:
-    return Figure(
-        id=name, label=label, published=published, reproduced=None if found is None else found.value, unit=unit,
-        tolerance=tolerance, kind=kind, uncertainty=None if found is None else found.expanded,
-    )  # fmt: skip
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
-def _times_hundred(share: Quantity | None) -> Quantity | None:
-    return None if share is None else share * 100
-
-
-def tables(study: Study) -> list[PublishedTable]:
-    """Return table 1 of the paper: the best cap for each goal on 8 GPUs, and what it gains."""
-    found, rows, records = swept(study), [], []
-    for metric in METRICS:
-        cell = found.best(metric)
-        gain = None if cell is None else metric.gain(cell)
-        if cell is None or gain is None:
+        if (best := sweep.find_best(metric)) is None:
             continue
-        wide = "" if gain.expanded is None else f" ± {gain.expanded * 100:.2f}"
-        rows.append((metric.label, f"{gain.value * 100:.2f}{wide}", f"{cell.knobs['cap']:g}"))
-        records.append({"metric": metric.name, "gain": gain.value, "cap_w": cap_of(cell)})
-    heads = ("metric", f"gain over {DEFAULT_W} W, %", "cap, W")
-    note = "Of the twin. The gain by EDS(2) is by algebra half of gain minus loss."
-    title = "Table 1: best caps on 8 GPUs"
-    return [PublishedTable("best-caps", title, heads, tuple(rows), note, tuple(records))] if rows else []
+        found[f"best.{metric.name}.cap_w"] = Value(get_cap(best))
+        if others := [cap for cap in sweep.list_best(metric) if cap != get_cap(best)]:
+            remarks[f"best.{metric.name}.cap_w"] = {"caps": ", ".join(f"{cap:g}" for cap in others)}
+        if best.gain is not None and best.loss is not None:
+            own: dict[str, object] = {"cap_w": get_cap(best), "gain": best.gain.value, "loss": best.loss.value}
+            remarks[f"best.{metric.name}.gain_pct"] = own
+    if similar := sweep.list_best(EDS15):
+        found |= {"eds_k1.5.low_w": Value(min(similar)), "eds_k1.5.high_w": Value(max(similar))}
+    return PaperNumbers(figures=found, remarks=remarks, findings=dict(_judge_findings(sweep, paper.limits)))
 
 
-def meters(study: Study) -> list[str]:
-    """Say what the analyzer's uncertainty is in one run, and what GPU meters alone would have told."""
-    found, said = swept(study), []
-    cell = found.cell(DEFAULT_W, ALL)
+def _list_quantities(sweep: CapSweep) -> Iterator[tuple[str, Quantity | None]]:
+    def to_percent(share: Quantity | None) -> Quantity | None:
+        return None if share is None else share * 100
+
+    for metric in METRICS:
+        yield f"best.{metric.name}.gain_pct", to_percent(sweep.get_gain(metric))
+    for count in COUNTS:
+        yield f"energy_gain.{count}", to_percent(sweep.get_gain(ENERGY, count))
+        for cap in (DEFAULT_W, CAPPED_W):
+            cell = sweep.find_cell(cap, count)
+            yield f"time_s.{cap}w.{count}", None if cell is None else cell.time
+            yield f"speedup.{cap}w.{count}", sweep.get_speedup(cap, count)
+    capped = sweep.find_cell(CAPPED_W, ALL)
+    if capped is not None and capped.loss is not None and capped.gain is not None:
+        yield "ratio.170w.time", ONE + capped.loss
+        yield "ratio.170w.energy", ONE - capped.gain
+
+
+def _judge_findings(sweep: CapSweep, limits: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, FindingResult]]:
+    gains = {metric: [sweep.get_gain(metric, count) for count in COUNTS] for metric in METRICS}
+    percent = {metric: [100 * q.value for q in found if q is not None] for metric, found in gains.items()}
+    saved = percent[ENERGY]
+    if len(saved) == len(COUNTS):
+        yield "growth", FindingResult(saved == sorted(set(saved)), {"gains": ", ".join(f"{g:.1f} %" for g in saved)})
+    # Judged by every cap without a significant difference from the best: chance chooses among them.
+    caps = {metric: sweep.list_best(metric) for metric in METRICS}
+    if all(caps.values()):
+        low, high = limits["caps"]["from_w"], limits["caps"]["to_w"]
+        holds = all(any(low <= cap <= high for cap in found) for found in caps.values())
+        yield "caps", FindingResult(holds, {"caps": "; ".join(_format_caps(sweep, metric) for metric in METRICS)})
+    if all(len(found) == len(COUNTS) for found in percent.values()):
+        most = {metric: (max(few), whole) for metric, (*few, whole) in percent.items()}
+        share = limits["fewer"]["share"]
+        holds = all(few < share * whole for metric, (few, whole) in most.items() if metric is not ENERGY)
+        energy, *others = (f"{metric.label} {few:.1f} % of {whole:.1f} %" for metric, (few, whole) in most.items())
+        yield "fewer", FindingResult(holds, {"others": ", ".join(others), "energy": energy})
+    fast, slow = sweep.get_speedup(DEFAULT_W, ALL), sweep.get_speedup(CAPPED_W, ALL)
+    if fast is not None and slow is not None:
+        yield "scaling", FindingResult(slow.value > fast.value, {"slow": slow.value, "fast": fast.value})
+
+
+def _format_caps(sweep: CapSweep, metric: Metric) -> str:
+    best = sweep.find_best(metric)
+    own = None if best is None else get_cap(best)
+    others = ", ".join(f"{cap:g}" for cap in sweep.list_best(metric) if cap != own)
+    return f"{metric.label} {own:g} W" + (f" (no significant difference: {others} W)" if others else "")
+
+
+def _make_tables(sweep: CapSweep, paper: Paper) -> list[PaperTable]:
+    """Make table 1 of the paper: the best cap for each goal on 8 GPUs, and what it gains."""
+    rows = [(m, cell, gain) for m in METRICS if (cell := sweep.find_best(m)) and (gain := m.get_gain(cell))]
+    if not rows:
+        return []
+    columns = [
+        Column("metric", align="left"),
+        Column(f"gain over {DEFAULT_W} W", "%", is_share=True),
+        Column("cap", "W"),
+    ]
+    cells = [(metric.label, gain, get_cap(cell)) for metric, cell, gain in rows]
+    table = make_table(columns, cells, **paper.make_table("best-caps"))
+    records = tuple({"metric": m.name, "gain": gain.value, "cap_w": get_cap(cell)} for m, cell, gain in rows)
+    return [PaperTable("best-caps", table, records)]
+
+
+def _measure_analyzer(sweep: CapSweep) -> Iterator[MeterCost]:
+    """List the analyzer's uncertainty in one run, and in the best gain."""
+    cell, best = sweep.find_cell(DEFAULT_W, ALL), sweep.find_best(ENERGY)
     energy = None if cell is None or not cell.trials else cell.trials[0].energy
     if energy is not None and energy.expanded is not None:
-        share = energy.expanded / energy.value * 100
-        said.append(f"One run on 8 GPUs at 260 W is known to ± {share:.2f} % (k = 2) by the analyzer.")
-    best, energies = METRICS[0], found.best(METRICS[0])
-    gain = None if energies is None else best.gain(energies)
-    if gain is not None and gain.expanded is not None:
-        runs = 0 if energies is None else energies.n
-        said.append(
-            f"The gain in energy at its best is known to ± {gain.expanded * 100:.2f} points from {runs} repeats: gain "
-            "errors of the one analyzer cancel."
-        )
-    return said + _gpus_alone(study, found)
+        yield MeterCost("run", {"share": energy.expanded / energy.value})
+    if best is not None and best.gain is not None and best.gain.expanded is not None:
+        yield MeterCost("gain", {"points": 100 * best.gain.expanded, "runs": best.n})
 
 
-def _gpus_alone(study: Study, found: Swept) -> list[str]:
-    """Say what a perfect meter of the GPUs alone would have told: it does not see the host that waits."""
-    alone = _gpu_energies(study)
+def _compare_gpu_meters(sweep: CapSweep, energies_j: Mapping[tuple[float, int], float]) -> Iterator[MeterCost]:
+    """Compare with a perfect meter of the GPUs alone, which does not see the host that waits."""
     parts = []
     for count in (1, ALL):
-        own = {cap: joules for (cap, gpus), joules in alone.items() if gpus == count}
-        whole = found.best(METRICS[0], count)
-        if DEFAULT_W not in own or whole is None or whole.gain is None:
-            continue
-        cap = min(own, key=lambda w: own[w])
-        parts.append(
-            f"{_gpus(count)}: {(1 - own[cap] / own[DEFAULT_W]) * 100:.1f} % at {cap:g} W, not "
-            f"{whole.gain.value * 100:.1f} % at {whole.knobs['cap']:g} W"
-        )
-    text = "A perfect meter of the eight GPUs alone, without the node around them, would have told more saved"
-    return [f"{text} ({'; '.join(parts)})."] if parts else []
+        own = {cap: joules for (cap, gpus), joules in energies_j.items() if gpus == count}
+        whole = sweep.find_best(ENERGY, count)
+        if DEFAULT_W in own and whole is not None and whole.gain is not None:
+            cap = min(own, key=lambda w: own[w])
+            saved = 100 * (1 - own[cap] / own[DEFAULT_W])
+            node = f"{100 * whole.gain.value:.1f} % at {get_cap(whole):g} W"
+            parts.append(f"{count} GPU{'' if count == 1 else 's'}: {saved:.1f} % at {cap:g} W, not {node}")
+    if parts:
+        yield MeterCost("alone", {"parts": "; ".join(parts)})
 
 
-def _gpu_energies(study: Study) -> dict[tuple[float, int], float]:
+def _sum_gpu_energies(study: Study) -> dict[tuple[float, int], float]:
     """Return the true energy of all GPUs (J, a mean over repeats) by cap (W) and number of GPUs at work."""
-    made = {}
-    for key, cell in study.cells().items():
+    found = {}
+    for key, cell in study.read_cells().items():
         truths = [read_truth(file.parent) for file in sorted((study.folder / "cells" / key).glob(f"r??/{TRUTH}"))]
         sums = [sum(j for point, j in t["energy_j"].items() if point.startswith("gpu")) for t in truths]
         if sums:
-            made[float(cell.knobs["cap"].value), int(cell.knobs["gpus"].value)] = fmean(sums)
-    return made
+            found[float(cell.knobs["cap"].value), int(cell.knobs["gpus"].value)] = fmean(sums)
+    return found
 
 
-def pictures(study: Study, folder: Path) -> list[Path]:
-    """Draw figures 2 to 7 of the paper. Raises MissingDependency."""
-    found = swept(study)
-    return [] if found.summary is None else pictures_of(found.summary, folder, all_gpus=ALL, caps=(DEFAULT_W, CAPPED_W))
+# Pictures
 
 
-PAPER = Paper(
-    name="gdansk",
-    title="Performance and energy aware training of a deep neural network in a multi-GPU environment with power "
-    "capping (Gdansk University of Technology, 2023)",
-    file="gdansk.toml",
-    twins={"local": "gdansk-rtx6000"},
-    figures=figures,
-    pictures=pictures,
-    tables=tables,
-    meters=meters,
-)
+def draw_pictures(study: Study, paper: Paper, folder: Path) -> list[Path]:  # noqa: ARG001 - a paper's interface
+    """Draw figures 2 to 7 of the paper into a folder, and return the files. Raises MissingDependency."""
+    sweep = read_sweep(study)
+    return [] if sweep.summary is None else write_curve_charts(make_charts(sweep.summary), folder, formats=FORMATS)
+
+
+def make_charts(summary: StudySummary) -> list[CurveChart]:
+    """Make the charts of figures 2 to 7 of the paper."""
+    metrics = {chart.name: chart for chart in make_metric_charts(summary)}
+    charts = [_label_counts(metrics["energy-gain"], "2-energy-decrease", "Energy saved by the cap")]
+    titles = {
+        "time-loss": ("3-time-increase", "Time lost by the cap"),
+        "edp": ("4-edp", "Energy-delay product"),
+        "eds-2": ("5-eds", "Gain by EDS"),
+        "gain-minus-loss": ("6-difference", "Energy saved minus time lost"),
+    }
+    for key, (name, title) in titles.items():
+        chart = metrics[key]
+        curves, note = _select_curves(chart), chart.note
+        if key == "time-loss":  # no cap makes a training faster: the fastest one is chance
+            curves = tuple(replace(curve, best=None, tied=()) for curve in curves)
+            note = note.replace(MARKS_NOTE, REFERENCE_NOTE)
+        if key == "eds-2":
+            both = (("k = 1.5", _select_curves(metrics["eds-1.5"])), ("k = 2", curves))
+            curves = tuple(replace(curve, label=label) for label, found in both for curve in found)
+            chart = replace(chart, y_label="gain by EDS(k), %")
+        note = f"{note} {TWIN_NOTE}"
+        charts.append(replace(chart, name=name, title=f"{title}, {ALL} GPUs", curves=curves, note=note))
+    return [chart for chart in (*charts, _make_time_chart(summary)) if chart.curves]
+
+
+def _label_counts(chart: CurveChart, name: str, title: str) -> CurveChart:
+    """Return a chart whose curves are named by their number of GPUs alone."""
+    curves = []
+    for curve in chart.curves:
+        count = next((w.removeprefix("gpus=") for w in curve.label.split() if w.startswith("gpus=")), "")
+        curves.append(replace(curve, label=f"{count} GPU{'' if count == '1' else 's'}"))
+    return replace(chart, name=name, title=title, curves=tuple(curves), note=f"{chart.note} {TWIN_NOTE}")
+
+
+def _select_curves(chart: CurveChart) -> tuple[ChartCurve, ...]:
+    """Return the curve of all GPUs, without a label."""
+    return tuple(replace(curve, label="") for curve in chart.curves if f"gpus={ALL}" in curve.label.split())
+
+
+def _make_time_chart(summary: StudySummary) -> CurveChart:
+    """Make the chart of training times against the number of GPUs, at both caps."""
+    curves = []
+    for cap in (DEFAULT_W, CAPPED_W):
+        times = {float(c.knobs["gpus"]): c.time for c in summary.cells if c.knobs.get("cap") == cap and c.time}
+        points = sorted(times.items())
+        bars = tuple(time.expanded for _, time in points if time.expanded is not None)
+        x, y = tuple(count for count, _ in points), tuple(time.value for _, time in points)
+        if points:
+            curves.append(ChartCurve(f"cap {cap} W", x, y, bars if len(bars) == len(points) else None))
+    note = f"Bars: expanded uncertainty, k = 2. {TWIN_NOTE}"
+    return CurveChart("7-training-times", "Training time", "GPUs", "training time, s", tuple(curves), note)

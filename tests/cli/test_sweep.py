@@ -31,13 +31,17 @@ JOB = (sys.executable, "-m", "joulelab.twin.job", "--speed", "20")
 
 def test_a_dry_run_shows_every_slot_and_makes_nothing(call: Call, tmp_path: Path) -> None:
     words = ("--set", "n=1:3:1", "--set", "mode=a,b", "--repeat", "2", "--seed", "7", "--dry-run")
-    shown = call("sweep", *words, "--", "true", "{n}", "{mode}").stdout.splitlines()
-    assert len(shown) == 13
-    assert shown[-1].startswith("12 of 12 slots")
-    assert shown[-1].endswith("seed 7")
+    shown = call("sweep", *words, "--all", "--", "true", "{n}", "{mode}").stdout.splitlines()
     assert {line.split(maxsplit=2)[2] for line in shown[:6]} == {
-        f"n {n}, mode {m}  free" for n in (1, 2, 3) for m in "ab"
+        f"n {n}, mode {m}  to run" for n in (1, 2, 3) for m in "ab"
     }
+    assert shown[11].startswith("12 ")
+    short = call("sweep", *words, "--", "true", "{n}", "{mode}")
+    lines = short.stdout.splitlines()
+    assert [line.split() for line in lines if line.split()[1:2] == ["a"]] == [[str(n), "a", "2"] for n in (1, 2, 3)]
+    assert " ".join(short.stdout.split()).endswith("none like them has run yet; seed 7")
+    assert max(map(len, lines)) <= 80
+    assert "--seed" in short.stderr  # it moves to study files
     data = json.loads(call("sweep", *words, "--json", "--", "true", "{n}", "{mode}").stdout)
     assert (data["seed"], len(data["slots"]), data["unknown"], data["left_s"]) == (7, 12, 12, None)
     first = data["slots"][0]
@@ -93,7 +97,7 @@ def test_work_time_and_results_of_a_plain_command(call: Call, tmp_path: Path, mo
     assert [slot["work_tokens"] for slot in data["slots"]] == [1.0, 2.0]
     assert all(slot["cooled"] == "time" and slot["cooled_s"] >= 0.1 for slot in data["slots"])
     assert data["cells"][1]["loss"]["value"] == 0
-    assert "samples" in call(*report, "--work", r"samples: (\d+)").stderr
+    assert "samples" in call(*report, "--work", r"samples: (\d+)").stdout
 
 
 @pytest.fixture
@@ -178,7 +182,7 @@ def test_caps_that_are_not_enforced_are_not_named_best(call: Call, twin: TwinSer
     job = ("--", *JOB, "--work", "30")
     out, _ = sweep(tmp_path, environ, *words, *job)
     assert "100!" in out
-    assert "energy 260 W" in out
+    assert "best for energy  260 W" in out
     data = json.loads(call("sweep", "--report", "--name", "tw", "--no-figures", "--json").stdout)
     assert {cell["knobs"]["cap"]: cell["uncapped"] for cell in data["cells"]} == {100.0: 1, 260.0: 0}
     assert {best["cell"] for best in data["best"]} == {c["key"] for c in data["cells"] if not c["uncapped"]}

@@ -12,12 +12,13 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.text import read_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 F = TypeVar("F", bound="Callable[..., Any]")
 # Keys of a context's `meta`: whether `--json` was given; the words after `--`.
 JSON_ASKED = "joulelab.json_asked"
 WORDS_AFTER_DASHES = "joulelab.words_after_dashes"
+OPTION_WIDTH = 28  # of help pages with groups
 
 
 class UsageError(click.UsageError):
@@ -38,6 +39,27 @@ class SplitCommand(click.Command):
         return super().parse_args(ctx, args[:at])
 
 
+class GroupedCommand(click.Command):
+    """Print the options of a command in groups: title -> names of parameters; the last group has all others too."""
+
+    def __init__(self, *args: Any, groups: Mapping[str, Sequence[str]], **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, all groups with the same width."""
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        found = {option.name or "": record for option in options if (record := option.get_help_record(ctx))}
+        width = min(max(len(names) for names, _ in found.values()), OPTION_WIDTH)
+        last = list(self.groups)[-1]
+        others = [name for name in found if not any(name in names for names in self.groups.values())]
+        for title, names in self.groups.items():
+            rows = [found[name] for name in (*names, *(others if title == last else ())) if name in found]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl([(names.ljust(width), text) for names, text in rows])
+
+
 class Duration(click.ParamType[float]):
     """Take a time of at least `least` s: `10`, `10s`, `500ms`, `2m`, `1h`; the value is in s."""
 
@@ -52,6 +74,46 @@ class Duration(click.ParamType[float]):
             return read_seconds(value, self.least)
         except ConfigError as error:
             self.fail(f"{error.what}; {error.next}", param, ctx)
+
+
+class Precision(click.ParamType[float]):
+    """Take a precision such as `1%`; the value is a share of one."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert a text such as `1%` to a share."""
+        if isinstance(value, float):
+            return value
+        from joulelab.study.folder import parse_precision
+
+        try:
+            return parse_precision(value)
+        except ConfigError as error:
+            self.fail(f"{error.what}; {error.next}", param, ctx)
+
+
+UNTIL_OPTIONS = (
+    click.option(
+        "--until",
+        type=Precision(),
+        metavar="PERCENT",
+        help="Repeat until the mean energy of a cell is this precise (95 %, between repeats): 1%.",
+    ),
+    click.option(
+        "--repeat-max",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="At most N runs per cell with --until.  [default: 20]",
+    ),
+)
+
+
+def read_until(until: float | None, repeat_max: int | None, default: float | None = None) -> dict[str, Any]:
+    """Return the fields of a plan that `--until` and `--repeat-max` set; `default` is the precision of a study file."""
+    if repeat_max is not None and until is None and default is None:
+        raise UsageError("needs-until", "--repeat-max is only for --until; add --until 1%")
+    return {name: value for name, value in (("until", until), ("repeat_max", repeat_max)) if value is not None}
 
 
 class KeyValue(click.ParamType[tuple[str, str]]):
@@ -185,6 +247,20 @@ RUN_OPTIONS = (
     json_option,
     runs_option,
 )
+
+
+def hide_options(*options: Callable[[F], F]) -> tuple[Callable[[F], F], ...]:
+    """Return options that still work, but are not in the help."""
+
+    def hide(option: Callable[[F], F]) -> Callable[[F], F]:
+        def add(function: F) -> F:
+            made = option(function)
+            made.__click_params__[-1].hidden = True  # type: ignore[attr-defined]  # where click collects options
+            return made
+
+        return add
+
+    return tuple(hide(option) for option in options)
 
 
 def add_run_options(

@@ -13,13 +13,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import print_json, print_notice, show_progress
-from joulelab.cli.parameters import add_options, format_examples, json_option, store_format, studies_option
+from joulelab.cli.parameters import (
+    UNTIL_OPTIONS,
+    GroupedCommand,
+    add_options,
+    format_examples,
+    hide_options,
+    json_option,
+    read_until,
+    store_format,
+    studies_option,
+)
 from joulelab.report.tables import DOCUMENT_FORMATS
 from joulelab.study.matrix import LOCAL, list_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from joulelab.report.paper_tables import Spread
     from joulelab.study.folder import Study
     from joulelab.study.slots import Slot
     from joulelab.study.study_file import StudyFile
@@ -44,6 +55,12 @@ FILE_OPTIONS = (
     studies_option,
     json_option,
 )
+ALL_OPTION = click.option("--all", "every", is_flag=True, help="Show every table and note.")
+GROUPS = {
+    "The study": ("twins", "studies", "no_check", "retry", "yes"),
+    "How often": ("until", "repeat_max"),
+    "Output": ("every", "form", "deviation", "figures", "as_json"),
+}
 FIGURES_OPTION = click.option(
     "--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]"
 )
@@ -57,11 +74,12 @@ def command() -> None:
     """
 
 
-@command.command("plan", epilog=format_examples("joulelab study plan study.toml"))
+@command.command("plan", cls=GroupedCommand, groups=GROUPS, epilog=format_examples("joulelab study plan study.toml"))
 @add_options(FILE_OPTIONS)
 @click.option("--no-check", is_flag=True, help="Do not check whether this machine or cluster can run it.")
-def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool, no_check: bool) -> None:
-    """List all runs of a study in their order.
+@click.option("--all", "every", is_flag=True, help="List every run in its order.")
+def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool, no_check: bool, every: bool) -> None:
+    """Show the runs of a study before they start.
 
     Shows the time and energy expected from earlier runs, and what prevents the study. Runs and writes nothing.
     """
@@ -79,7 +97,7 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
             _check_plan(found)
     except JoulelabError as error:
         problem = error
-    show_plan(folder, found.name, found.plan, seed=found.drawn, as_json=as_json, error=problem)
+    show_plan(folder, found.name, found.plan, seed=found.default_seed, as_json=as_json, error=problem, every=every)
     if problem is not None:
         separator = "\n" if "\n" in str(problem) else " "
         print_notice(f"this study cannot run:{separator}{problem}")
@@ -87,11 +105,16 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
 
 
 @command.command(
-    "run", epilog=format_examples("joulelab study run study.toml", "joulelab study run study.toml --retry")
+    "run",
+    cls=GroupedCommand,
+    groups=GROUPS,
+    epilog=format_examples("joulelab study run study.toml", "joulelab study run study.toml --retry"),
 )
 @add_options(FILE_OPTIONS)
+@add_options(UNTIL_OPTIONS)
 @click.option("--retry", is_flag=True, help="Repeat runs that failed.")
 @FIGURES_OPTION
+@ALL_OPTION
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before a long study.")
 @click.pass_context
 def run_command(
@@ -100,8 +123,11 @@ def run_command(
     twins: tuple[str, ...],
     studies: Path,
     as_json: bool,
+    until: float | None,
+    repeat_max: int | None,
     retry: bool,
     figures: bool | None,
+    every: bool,
     yes: bool,
 ) -> None:
     """Run everything that is not done yet, then print the results.
@@ -114,12 +140,14 @@ def run_command(
     from joulelab.study.folder import FILE, join_study
 
     found = read_named_study(file, twins, studies)
+    changed = read_until(until, repeat_max, found.plan.until)
+    found = replace(found, plan=replace(found.plan, **changed)) if changed else found
     _check_plan(found)
     if not confirm_plan(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
     folder = studies.absolute() / found.name
     # A study keeps its first seed; a file that asks for another is refused.
-    study = join_study(folder, found.name, found.plan, found.seed if (folder / FILE).exists() else found.drawn)
+    study = join_study(folder, found.name, found.plan, found.seed if (folder / FILE).exists() else found.default_seed)
     outcome = run_slots(study, found.plan, retry=retry)
     _fetch_accounting(_list_slots(study, found), ACCOUNTING_WAIT_S)
     code = report_stop(outcome)
@@ -128,11 +156,13 @@ def run_command(
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarise_study(study, found.plan)
         files = write_study_files(study, results, summary, figures=figures)
-    print_report(study, results, summary, form="json" if as_json else "text", interval=False, files=files)
+    print_report(study, results, summary, form="json" if as_json else "text", files=files, every=every)
     ctx.exit(report_failures(outcome))
 
 
-@command.command("status", epilog=format_examples("joulelab study status study.toml"))
+@command.command(
+    "status", cls=GroupedCommand, groups=GROUPS, epilog=format_examples("joulelab study status study.toml")
+)
 @add_options(FILE_OPTIONS)
 def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool) -> None:
     """Show the progress of a study: done, running, failed.
@@ -151,7 +181,12 @@ def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: b
         print_status(status)
 
 
-@command.command("report", epilog=format_examples("joulelab study report study.toml --format markdown"))
+@command.command(
+    "report",
+    cls=GroupedCommand,
+    groups=GROUPS,
+    epilog=format_examples("joulelab study report study.toml --format markdown"),
+)
 @add_options(FILE_OPTIONS)
 @click.option(
     "--format",
@@ -161,23 +196,30 @@ def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: b
     show_default=True,
     is_eager=True,
     callback=store_format,
-    help="Output format.",
+    metavar="FORM",
+    help=f"Format of the results: {', '.join(FORMATS)}.",
 )
-@click.option("--interval", is_flag=True, help="Print 95 % intervals after ± instead of standard deviations.")
+@click.option(
+    "--deviation", is_flag=True, help="Print standard deviations after ± in tables for papers, not 95 % intervals."
+)
+@add_options(hide_options(click.option("--interval", is_flag=True)))  # Student's interval, for one release
 @FIGURES_OPTION
+@ALL_OPTION
 def report_command(
     file: Path,
     twins: tuple[str, ...],
     studies: Path,
     as_json: bool,
     form: str,
+    deviation: bool,
     interval: bool,
     figures: bool | None,
+    every: bool,
 ) -> None:
     """Print the results of a study so far.
 
-    Prints tables, statistics and comparisons; also writes CSV files and figures into the folder of the study. Runs
-    nothing.
+    Prints the best cells and one table; --all, Markdown and LaTeX have every table and comparison. Also writes CSV
+    files and figures into the folder of the study. Runs nothing.
     """
     from joulelab.analysis.cell_metrics import refuse_unreported_quality
     from joulelab.cli.study_report import print_report, write_study_files
@@ -190,7 +232,10 @@ def report_command(
         results, summary = summarise_study(study, found.plan)
         refuse_unreported_quality(summary)
         files = write_study_files(study, results, summary, figures=figures)
-    print_report(study, results, summary, form="json" if as_json else form, interval=interval, files=files)
+    spread: Spread = "deviation" if deviation else "interval" if interval else "expanded"
+    form = "json" if as_json else form
+    every = every or deviation or interval  # the tables for papers have these
+    print_report(study, results, summary, form=form, files=files, spread=spread, every=every)
     sys.stdout.flush()
 
 
@@ -272,10 +317,10 @@ def _list_slots(study: Study, found: StudyFile) -> list[Slot]:
     keys = list(dict.fromkeys(cell.key for cell in found.plan.cells))
     with ExitStack() as stack:
         if all(node.executor == LOCAL for node in found.plan.nodes.values()):
-            return list_slots(study, keys, found.plan.repeats, None)
+            return list_slots(study, keys, found.plan.repeats, None, max_repeats=found.plan.max_repeats)
         try:
             opened = open_executors(study, found.plan, stack).values()
         except JoulelabError as error:
             print_notice(f"the state of jobs on other machines is unknown: {error}")
-            return list_slots(study, keys, found.plan.repeats, None)
-        return list_slots(study, keys, found.plan.repeats, is_over)
+            return list_slots(study, keys, found.plan.repeats, None, max_repeats=found.plan.max_repeats)
+        return list_slots(study, keys, found.plan.repeats, is_over, max_repeats=found.plan.max_repeats)

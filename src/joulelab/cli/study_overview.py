@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SETTLED = ("done", "failed")
 MAX_ROWS = 40
+FIRST_SLOTS = 3  # of a plan that are named
 # States of slots, in the order of the table, each with the word that is printed.
 STATES = {
     "done": "done",
@@ -36,9 +37,20 @@ STATES = {
 
 
 def show_plan(
-    folder: Path, name: str, plan: Plan, *, seed: int | None, as_json: bool, error: JoulelabError | None = None
+    folder: Path,
+    name: str,
+    plan: Plan,
+    *,
+    seed: int | None,
+    as_json: bool,
+    error: JoulelabError | None = None,
+    every: bool = False,
 ) -> int:
-    """Print every slot in its order, and the time and energy of those to run; JSON includes the error, if any."""
+    """Print knobs, cells and the expected time and energy of a plan; `every` slot in its order on request.
+
+    JSON has every slot, and the error, if any.
+    """
+    from joulelab.report.terminal import TextLine
     from joulelab.study.drive import list_planned_slots as list_slots
     from joulelab.study.folder import FILE, Study, open_study
     from joulelab.study.plan_check import CostForecast
@@ -47,25 +59,60 @@ def show_plan(
     exists = (folder / FILE).exists()
     study = open_study(folder) if exists else Study(folder, {"name": name, "seed": drawn})
     cells = {cell.key: cell for cell in plan.cells}
-    slots = list_slots(study, list(cells), plan.repeats)
+    slots = list_slots(study, list(cells), plan.repeats, max_repeats=plan.max_repeats)
     expected = CostForecast(study, cells, scope=plan.scope)
     left = [slot.folder.parent.name for slot in slots if slot.state.value not in SETTLED]
-    rest = expected.sum(left)
+    rest = expected.sum_costs(left)
     if as_json:
         head = {"study": study.name, "seed": study.seed, "left_s": rest.time_s if rest.unknown < rest.slots else None}
         head |= {"left_j": rest.energy_j or None, "unknown": rest.unknown}
         head |= {} if error is None else {"error": describe_error(error)}
         print_json({**head, "slots": [_list_planned(cells[s.folder.parent.name], s, expected) for s in slots]})
         return 0
+    if every:
+        _print_slots(slots, cells, expected)
+    else:
+        _print_matrix(slots, cells)
+    hint = "" if exists or seed is not None or plan.file is not None else "; --seed fixes this order"
+    end = f"{len(left)} of {len(slots)} slots to run{describe_rest(rest, plan)}; seed {study.seed}{hint}"
+    print_blocks([TextLine(end)])
+    return 0
+
+
+def _print_slots(slots: Sequence[Slot], cells: Mapping[str, PlannedCell], expected: CostForecast) -> None:
+    """Print a line per slot, in the order in which they run."""
     width = len(str(len(slots)))
     for number, slot in enumerate(slots, 1):
-        key = slot.folder.parent.name
-        usual = "" if slot.state.value in SETTLED else _describe_expected(expected.of(key))
-        state = slot.state.value
-        click.echo(f"{number:>{width}}  {slot.folder.name}  {describe_cell(cells[key])}  {state}{usual}")
-    hint = "" if exists or seed is not None or plan.file is not None else "; --seed fixes this order"
-    click.echo(f"{len(left)} of {len(slots)} slots to run{describe_rest(rest, plan)}; seed {study.seed}{hint}")
-    return 0
+        key, state = slot.folder.parent.name, slot.state.value
+        usual = "" if state in SETTLED else _describe_expected(expected.get_cost(key))
+        word = STATES.get(state, state)
+        click.echo(f"{number:>{width}}  {slot.folder.name}  {describe_cell(cells[key])}  {word}{usual}")
+
+
+def _print_matrix(slots: Sequence[Slot], cells: Mapping[str, PlannedCell]) -> None:
+    """Print the values of each knob, a table of the cells if they are few, and the first slots."""
+    from joulelab.report.matrix_tables import MOST_ROWS, make_plan_table, word_knob
+    from joulelab.report.terminal import BLANK_LINE, TextBlock, list_facts
+
+    named = {key: _list_named_knobs(cell) for key, cell in cells.items()}
+    names = dict.fromkeys(name for knobs in named.values() for name in knobs)
+    facts = [(name, word_knob(name, [knobs[name] for knobs in named.values() if name in knobs])) for name in names]
+    first = "; ".join(describe_cell(cells[slot.folder.parent.name]) for slot in slots[:FIRST_SLOTS])
+    facts.append(("order", f"random, first {first}; --all lists every run"))
+    blocks: list[TextBlock] = [list_facts(facts)]
+    if names and len(cells) <= MOST_ROWS:
+        counts: dict[str, Counter[str]] = {key: Counter() for key in cells}
+        for slot in slots:
+            counts[slot.folder.parent.name][STATES.get(slot.state.value, slot.state.value)] += 1
+        blocks += [BLANK_LINE, make_plan_table(list(named.values()), list(counts.values()))]
+    print_blocks([*blocks, BLANK_LINE])
+
+
+def _list_named_knobs(cell: PlannedCell) -> dict[str, Any]:
+    """Return the knobs of a cell, with its workload and node type if they have names."""
+    node = cell.workload.node_type if cell.workload.node_type != LOCAL else ""
+    named = {"workload": cell.workload.name, "node": node}
+    return {name: value for name, value in named.items() if value} | cell.get_knob_values()
 
 
 def describe_cell(cell: PlannedCell) -> str:
@@ -97,7 +144,7 @@ def _describe_expected(taken: SlotCost) -> str:
 
 
 def _list_planned(cell: PlannedCell, slot: Slot, expected: CostForecast) -> dict[str, Any]:
-    taken = expected.of(cell.key)
+    taken = expected.get_cost(cell.key)
     return {
         "cell": cell.key,
         "workload": cell.workload.name,
@@ -113,15 +160,15 @@ def _list_planned(cell: PlannedCell, slot: Slot, expected: CostForecast) -> dict
 
 def collect_status(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]:
     """Return the state of a study as plain data."""
-    from joulelab.study.now import read_power_now
     from joulelab.study.plan_check import CostForecast
+    from joulelab.study.results import read_power_now
 
     cells = {cell.key: cell for cell in plan.cells}
     by_cell: dict[str, Counter[str]] = {}
     for slot in slots:
         by_cell.setdefault(slot.folder.parent.name, Counter())[slot.state.value] += 1
     left = [slot.folder.parent.name for slot in slots if slot.state.value not in SETTLED]
-    rest = CostForecast(study, cells, scope=plan.scope).sum(left)
+    rest = CostForecast(study, cells, scope=plan.scope).sum_costs(left)
     queued = _find_queued(study, plan)
 
     def list_slots(*states: str) -> list[dict[str, Any]]:

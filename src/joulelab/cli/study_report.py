@@ -7,13 +7,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice
+from joulelab.report.messages import word_notes
 from joulelab.report.result_json import describe_summary
 from joulelab.report.study_summary import map_twins, name_study_twins
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from joulelab.analysis.cell_metrics import StudySummary
+    from joulelab.report.paper_tables import Spread
     from joulelab.study.folder import Study
     from joulelab.study.results import Results
 
@@ -21,50 +24,47 @@ RESULTS_FILE = "results.csv"
 
 
 def show_study(
-    study: Study, results: Results, summary: StudySummary, *, as_json: bool, figures: bool | None, form: str = "text"
+    study: Study,
+    results: Results,
+    summary: StudySummary,
+    *,
+    as_json: bool,
+    figures: bool | None,
+    form: str = "text",
+    every: bool = False,
 ) -> None:
-    """Write the files of a study, and print its table as text or in another format of `print_report`."""
+    """Write the files of a sweep, and print its results as text or in another format of `print_report`."""
     files = write_study_files(study, results, summary, figures=figures)
     if as_json:
-        head = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
-        print_json({**head, **describe_summary(summary, results.notes), "slots": results.rows})
+        print_json(_describe_study(study, results, summary, files))
         return
-    if form != "text":
-        print_report(study, results, summary, form=form, interval=False, files=files)
-        return
-    from joulelab.report.study_tables import lay_out_study
-
-    print_blocks(lay_out_study(summary))
-    for note in results.notes:
-        print_notice(note)
-    print_written(files)
+    print_report(study, results, summary, form=form, spread="expanded", files=files, every=every)
 
 
 def print_report(
-    study: Study, results: Results, summary: StudySummary, *, form: str, interval: bool, files: list[Path]
+    study: Study,
+    results: Results,
+    summary: StudySummary,
+    *,
+    form: str,
+    files: list[Path],
+    spread: Spread = "expanded",
+    every: bool = False,
 ) -> None:
-    """Print the results of a study as text, Markdown, LaTeX, CSV or JSON; `interval` prints 95 % intervals after ±."""
+    """Print the results of a study as text, Markdown, LaTeX, CSV or JSON.
+
+    Text is one table and few notes unless `every` table is asked for; `spread` is the figure after ± in those for
+    papers.
+    """
     from joulelab.report import paper_tables, study_tables
 
     remark = name_study_twins(study)
-    shown: dict[str, Any] = {"spread": "interval" if interval else "deviation", "scope": study.data["scope"]}
+    shown: dict[str, Any] = {"spread": spread, "scope": study.data["scope"]}
     if form == "json":
-        data = {
-            "study": study.name,
-            "folder": str(study.folder),
-            "files": [str(file) for file in files],
-            "twin": map_twins(study),
-            "paper": paper_tables.describe_paper(summary, **shown)["tables"],
-        }
-        print_json({**data, **describe_summary(summary, results.notes), "slots": results.rows})
+        more = {"twin": map_twins(study), "paper": paper_tables.describe_paper(summary, **shown)["tables"]}
+        print_json(_describe_study(study, results, summary, files) | more)
     elif form == "text":
-        from joulelab.report.terminal import TextLine
-
-        blocks = paper_tables.lay_out_paper(summary, width=measure_terminal(), **shown)
-        title = [TextLine(f"{study.name} · {remark}")] if remark else []
-        print_blocks([*title, *blocks, *study_tables.lay_out_study(summary)])
-        for note in results.notes:
-            print_notice(note)
+        _print_text(study, results, summary, every=every, shown=shown)
         print_written(files)
     elif form == "csv":
         from joulelab.report.study_csv import write_statistics_csv
@@ -78,10 +78,39 @@ def print_report(
         sys.stdout.write(f"{head}{paper}\n{study_tables.write_study_document(summary, form)}")
 
 
+def _print_text(
+    study: Study, results: Results, summary: StudySummary, *, every: bool, shown: Mapping[str, Any]
+) -> None:
+    """Print the answer, one table and three notes, or every table and note."""
+    from joulelab.report.matrix_tables import lay_out_matrix
+    from joulelab.report.paper_tables import lay_out_paper
+    from joulelab.report.study_tables import lay_out_study
+    from joulelab.report.terminal import TextLine
+
+    notes = word_notes(results.notes)
+    title = " · ".join(filter(None, (study.name, name_study_twins(study))))
+    if not every:
+        print_blocks([TextLine(title), *lay_out_matrix(summary, notes)])
+        return
+    papers = lay_out_paper(summary, width=measure_terminal(), **shown)
+    print_blocks([TextLine(title), *lay_out_study(summary, every=True), *papers])
+    for note in notes:
+        print_notice(note)
+
+
+def _describe_study(study: Study, results: Results, summary: StudySummary, files: Sequence[Path]) -> dict[str, Any]:
+    head = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
+    return {**head, **describe_summary(summary, results.notes), "slots": results.rows, **_describe_precision(results)}
+
+
+def _describe_precision(results: Results) -> dict[str, Any]:
+    return {"precision": [one.to_json() for one in results.precision]} if results.precision else {}
+
+
 def _map_cells_to_twins(study: Study) -> dict[str, str]:
     """Return the twin of each cell by the key of the cell; empty if the study has no twins."""
     twins = map_twins(study)
-    return {key: twins.get(cell.workload.node_type, "") for key, cell in study.cells().items()} if twins else {}
+    return {key: twins.get(cell.workload.node_type, "") for key, cell in study.read_cells().items()} if twins else {}
 
 
 def print_written(files: list[Path]) -> None:

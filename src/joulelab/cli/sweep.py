@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from joulelab.cli.output import print_notice, show_progress
 from joulelab.cli.parameters import (
     METER_OPTIONS,
+    UNTIL_OPTIONS,
     Duration,
+    GroupedCommand,
     KeyValue,
     UsageError,
     add_options,
     format_examples,
+    hide_options,
     json_option,
+    read_until,
     studies_option,
 )
 from joulelab.cli.study_report import show_study
@@ -55,11 +60,64 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
             self.fail(f"{error.what}; {error.next}", param, ctx)
 
 
-@click.command("sweep", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
+# Options that belong in a study file, hidden, with the key that has their place there.
+STUDY_KEYS = {
+    "cpu_cap": ("--cpu-cap", "cpu_cap in [knobs]"),
+    "scope": ("--scope", "scope"),
+    "per": ("--per", "per"),
+    "work_sum": ("--work-sum", "work_sum"),
+    "repeat_max": ("--repeat-max", "repeat_max"),
+    "idle": ("--idle", "idle"),
+    "warmup": ("--warmup", "warmup"),
+    "cool": ("--cool", "cool"),
+    "cool_limit": ("--cool-limit", "cool_limit"),
+    "timeout": ("--timeout", "timeout"),
+    "seed": ("--seed", "seed"),
+    "period": ("--period", "period"),
+    "without": ("--no-meter", "no_meters"),
+    "estimate": ("--estimate", "estimate"),
+    "rated_cpu": ("--rated-cpu", "rated_cpu"),
+}
+GROUPS = {
+    "What to vary": ("cap", "gpus", "clock", "knobs"),
+    "How often": ("repeat", "until"),
+    "What to compare": ("goals", "reference", "work"),
+    "Measuring": ("meters",),
+    "The study": ("name", "written", "dry_run", "only_report", "retry"),
+    "Output": ("every", "form", "as_json"),
+}
+METERS, *OTHER_METER_OPTIONS = METER_OPTIONS
+UNTIL, REPEAT_MAX = UNTIL_OPTIONS
+HIDDEN_OPTIONS = hide_options(
+    REPEAT_MAX,
+    click.option("--cpu-cap", metavar="W|%"),
+    click.option("--scope", metavar="SCOPE"),
+    click.option("--per", metavar="NAME"),
+    click.option("--work-sum", is_flag=True),
+    click.option("--idle", type=Duration()),
+    click.option("--warmup", type=click.IntRange(min=0), default=0),
+    click.option("--cool", type=CoolingLimit()),
+    click.option("--cool-limit", type=Duration(), default="10m"),
+    click.option("--timeout", type=Duration(0.001)),
+    click.option("--seed", type=int),
+    click.option("--period", type=Duration(0.001)),
+    *OTHER_METER_OPTIONS,
+    studies_option,
+    click.option("--figures/--no-figures", default=None),
+    click.option("-y", "--yes", is_flag=True),
+)
+
+
+@click.command(
+    "sweep",
+    cls=GroupedCommand,
+    groups=GROUPS,
+    epilog=EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--cap", metavar="W|%", help="Power caps per GPU: 100:260:10, 150,200 or 60%:100%:10% of the default.")
 @click.option("--gpus", metavar="N,...", help="Numbers of GPUs that the command may use: 1,2,4,8.")
 @click.option("--clock", metavar="MHZ", help="Highest GPU clocks: 900:1980:120.")
-@click.option("--cpu-cap", metavar="W|%", help="Power caps of each CPU package.")
 @click.option(
     "--set",
     "knobs",
@@ -69,6 +127,7 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
     help="Values of another setting: batch=256,512; repeatable.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Runs per cell.")
+@UNTIL
 @click.option(
     "--goal",
     "goals",
@@ -80,48 +139,36 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
 @click.option(
     "--reference", multiple=True, type=KeyValue(), metavar="KNOB=V", help="Compare with this cell: cap=260; repeatable."
 )
-@click.option("--scope", metavar="SCOPE", help="Compare the energy of node.ac, gpu, ...  [default: all measured]")
 @click.option(
     "--work",
     multiple=True,
     metavar="REGEX",
-    help="Read the work done from the output: 'tokens: (\\d+)'; the group is the number, the last match counts.",
+    help="Compare per unit of the work that the output shows: 'tokens: (\\d+)'.",
 )
-@click.option("--per", metavar="NAME", help="Compare per unit of this work: samples.  [default: that of --work]")
-@click.option("--work-sum", is_flag=True, help="Add up all matches of --work.")
-@click.option("--idle", type=Duration(), help="Measure idle power this long before each run.")
-@click.option(
-    "--warmup", type=click.IntRange(min=0), default=0, metavar="N", help="Runs before the first, which do not count."
-)
-@click.option("--cool", type=CoolingLimit(), help="Wait before each run until the GPUs are this cool, or this long.")
-@click.option("--cool-limit", type=Duration(), default="10m", show_default=True, help="Wait at most this long.")
-@click.option("--timeout", type=Duration(0.001), help="Stop a run after this time; it counts as failed.")
-@click.option("--seed", type=int, metavar="N", help="Seed of the random order.  [default: random, stored]")
+@METERS
 @click.option("--name", metavar="NAME", help="Name of the study.  [default: from the command]")
-@studies_option
-@click.option("--period", type=Duration(0.001), help="Time between power readings.  [default: 0.1s]")
-@add_options(METER_OPTIONS)
 @click.option(
     "--write",
     "written",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Only write this sweep as a study file, for joulelab study run FILE.",
+    help="Only write a study file, for joulelab study run FILE and for what has no option here.",
 )
-@click.option("--dry-run", is_flag=True, help="Only list all runs in their order.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @click.option("--report", "only_report", is_flag=True, help="Only print the results so far.")
+@click.option("--retry", is_flag=True, help="Repeat runs that failed.")
+@click.option("--all", "every", is_flag=True, help="Show every run of a plan, every table and note of the results.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(("text", *DOCUMENT_FORMATS, "csv")),
     default="text",
     show_default=True,
-    help="Format of the printed results.",
+    metavar="FORM",
+    help=f"Format of the results: text, {', '.join(DOCUMENT_FORMATS)} or csv.",
 )
-@click.option("--retry", is_flag=True, help="Repeat runs that failed.")
-@click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before a long sweep.")
 @json_option
+@add_options(HIDDEN_OPTIONS)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None:
@@ -129,10 +176,14 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
 
     Each combination is a cell and is run several times, in random order. {name} in the command is replaced by the value
     of that setting, {{name}} by {name}. If the sweep is interrupted, the same command
-    continues; with more caps or repeats it adds to the runs that are done.
+    continues; with more caps or repeats it adds to the runs that are done. Study files (--write) can do more: idle
+    power, cooling, warm-up, time limits, CPU caps, node types, several workloads. The options --studies, --figures
+    and -y of `joulelab study run` work here too.
     """
     if given["only_report"]:
         ctx.exit(_report_sweep(words, given))
+    if given["written"] is None:
+        _advise_study_file(ctx)
     if not words:
         raise UsageError("no-command", "no command to run; type `joulelab sweep --cap 100:260:10 -- CMD`")
     if given["rated_cpu"] is not None and not given["estimate"]:
@@ -145,6 +196,14 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
         ctx.exit(_write_study_file(plan, name, given["written"]))
     check_name(name)
     ctx.exit(_run_sweep(plan, name, given))
+
+
+def _advise_study_file(ctx: click.Context) -> None:
+    """Print the keys of a study file that replace the options that were typed and are no longer in the help."""
+    typed = [name for name in STUDY_KEYS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if typed:
+        options, keys = (", ".join(STUDY_KEYS[name][k] for name in typed) for k in (0, 1))
+        print_notice(f"{options}: these move to study files ({keys}); --write FILE makes one of this command")
 
 
 def _make_plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
@@ -176,6 +235,7 @@ def _make_plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
         work=tuple(_read_patterns(given)),
         scope=given["scope"],
         per=given["per"],
+        **read_until(given["until"], given["repeat_max"]),
     )
 
 
@@ -239,7 +299,7 @@ def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
     if given["dry_run"]:
         from joulelab.cli.study_overview import show_plan
 
-        return show_plan(folder, name, plan, seed=given["seed"], as_json=given["as_json"])
+        return show_plan(folder, name, plan, seed=given["seed"], as_json=given["as_json"], every=given["every"])
     if not confirm_plan(plan, yes=given["yes"]):
         return FAILED_CODE
     study = join_study(folder, name, plan, given["seed"])
@@ -249,7 +309,7 @@ def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
         return code
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarise_study(study, plan)
-    show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form")})
+    show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form", "every")})
     return report_failures(outcome)
 
 
@@ -275,7 +335,7 @@ def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarise_study(study)
     refuse_unreported_quality(summary)
-    show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form")})
+    show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form", "every")})
     return 0
 
 
@@ -285,7 +345,7 @@ def _read_reference(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[st
     from joulelab.study.knobs import Knob, find_reference
 
     known: dict[str, dict[str, Value]] = {}
-    for cell in study.cells().values():
+    for cell in study.read_cells().values():
         for name, value in cell.knobs.items():
             known.setdefault(name, {})[value.text] = value
     ordered = {

@@ -170,9 +170,9 @@ def _list_knob_columns(
         return [(Column("cell", align="left"), tuple(name_plain_cell(summary, c.key) for c in cells))]
     columns: list[FilledColumn] = []
     for k, name in enumerate(names):
-        values = [c.knobs.get(name) for c in cells]
-        column, texts = format_knob_column(name, values)
-        texts = [fmt.NOTHING if name not in c.knobs else text for c, text in zip(cells, texts, strict=True)]
+        column, known = format_knob_column(name, [c.knobs[name] for c in cells if name in c.knobs])
+        found = iter(known)
+        texts = [next(found) if name in c.knobs else fmt.NOTHING for c in cells]
         if k == 0:
             texts = [f"{text}{mark}" for text, mark in zip(texts, marks, strict=True)]
         columns.append((column, tuple(texts)))
@@ -210,12 +210,14 @@ def word_knob(name: str, values: Sequence[Any]) -> str:
 
 
 def make_plan_table(cells: Sequence[Mapping[str, Any]], counts: Sequence[Mapping[str, int]]) -> Table:
-    """Return a row per planned cell: its knobs, and its numbers of runs by state (in words)."""
+    """Return a row per planned cell: the knobs that differ, and its numbers of runs by state (in words)."""
     names = dict.fromkeys(name for knobs in cells for name in knobs)
+    varying = [name for name in names if len({repr(knobs.get(name)) for knobs in cells}) > 1] or list(names)
     columns: list[FilledColumn] = []
-    for name in names:
-        column, texts = format_knob_column(name, [knobs.get(name) for knobs in cells])
-        columns.append((column, tuple(texts)))
+    for name in varying:
+        column, texts = format_knob_column(name, [knobs[name] for knobs in cells if name in knobs])
+        found = iter(texts)
+        columns.append((column, tuple(next(found) if name in knobs else fmt.NOTHING for knobs in cells)))
     states = dict.fromkeys(state for each in counts for state in each)
     columns += [(Column(state), tuple(each.get(state, "") for each in counts)) for state in states]
     return join_columns(columns)

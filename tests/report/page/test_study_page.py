@@ -95,7 +95,7 @@ def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, sum
         for row in table.rows:
             cells = [format_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
             assert any(each[skipped : len(cells)] == cells[skipped:] for each in read), cells
-    for table in list_paper_tables(summary):
+    for table in list_paper_tables(summary, spread="expanded"):
         assert table.caption in re.sub("<[^>]+>", "", _part(report, "paper")).replace("&#x27;", "'")
         for row in table.rows:
             assert any(tuple(each[-len(row.figures) :]) == row.figures for each in read), row

@@ -1,3 +1,5 @@
+"""Results of a study: trials, cells, work found in outputs, power now."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,12 +14,23 @@ from joulelab.analysis.results_file import load_result
 from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
+from joulelab.core.spec import Spec, Stream
 from joulelab.report.study_csv import write_records
 from joulelab.report.study_summary import summarise_study
+from joulelab.store.journal import HeaderFields, JournalWriter, make_journal_path, pack_row
 from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import NodeType, PlannedCell, Workload
-from joulelab.study.results import PhaseTrial, SlotTrial, WorkPattern, _list_rated_scopes, gather_results, load_trial
+from joulelab.study.results import (
+    PhaseTrial,
+    SlotTrial,
+    WorkPattern,
+    _list_rated_scopes,
+    find_work,
+    gather_results,
+    load_trial,
+    read_power_now,
+)
 from joulelab.study.slots import State, read_slot
 
 if TYPE_CHECKING:
@@ -25,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.study.folder import Study
+
 
 END = {"outcome": "exit", "exit_code": 0, "start_ns": 10, "end_ns": 20}
 
@@ -328,3 +342,93 @@ def test_rated_power_is_compared_with_what_the_same_devices_used() -> None:
     phase = {"gpu": Quantity(500.0), "measured": Quantity(500.0)}
     assert _list_rated_scopes(found, phase, ()) == {"gpu": {"gpu": 510.0}}
     assert _list_rated_scopes(found, phase, ["gpu:1"]) == {}, "of a phase no single GPU's energy is known"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        (r"tokens: (\d+)", "tokens"),
+        (r"(\d+) samples done", "samples"),
+        (r"done (?P<images>\d+)", "images"),
+        (r"\bgenerated_tokens=(\d+)", "generated_tokens"),
+        (r"(?i)Steps:\s+([\d.]+)", "Steps"),
+        (r"(?:a|b)?[xyz]*(\d+)", "a"),
+        (r"^(\d+)$", "work"),
+    ],
+)
+def test_work_is_named_by_its_group_or_first_word(pattern: str, name: str) -> None:
+    found = WorkPattern.parse(pattern)
+    assert found.name == name
+    assert WorkPattern.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(("pattern", "said"), [("(", "regular"), ("tokens", "no group"), (r"(\d)(\d)", "2 groups")])
+def test_a_pattern_that_names_no_number_is_refused(pattern: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        WorkPattern.parse(pattern)
+
+
+def test_the_last_match_is_the_total_and_all_can_be_added(tmp_path: Path) -> None:
+    (tmp_path / "out.txt").write_bytes(b"tokens: 5\r\xfftokens: 1,007\ntokens: x\n")
+    (tmp_path / "err.txt").write_text("steps 3\ntokens: 9\n")
+    assert WorkPattern.parse(r"tokens: ([\d,]+)").find_amount(tmp_path) == 1007
+    assert WorkPattern.parse(r"tokens: ([\d,]+)", add=True).find_amount(tmp_path) == 5 + 1007 + 9
+    assert WorkPattern.parse(r"steps (\d+)").find_amount(tmp_path) == 3
+    assert WorkPattern.parse(r"^tokens: (\w)$").find_amount(tmp_path) == 9
+    patterns = [WorkPattern.parse(p) for p in (r"steps (\d+)", r"epochs (\d+)")]
+    assert find_work(patterns, tmp_path) == ({"steps": 3.0}, ["epochs"])
+
+
+def test_no_output_is_no_work(tmp_path: Path) -> None:
+    (tmp_path / "out.txt").touch()
+    assert WorkPattern.parse(r"tokens: (\d+)").find_amount(tmp_path) is None
+    assert WorkPattern.parse(r"tokens: (\d+)", add=True).find_amount(tmp_path) is None
+
+
+S = 1_000_000_000
+POWER = Spec("power_w", "power", "W", "power")
+COUNTER = Spec("energy_j", "energy", "J", "counter")
+
+
+def write(folder: Path, table: str, streams: list[Stream], rows: list[tuple[int, int, float]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    header: HeaderFields = {"meter": "m", "table": table, "segment": 0, "host": folder.name, "boot_id": "b"}
+    with JournalWriter(make_journal_path(folder, "m", table, 0), header, streams) as journal:
+        for index, t_ns, value in rows:
+            journal.append_rows(pack_row(journal.row, index, t_ns, t_ns, [value]))
+
+
+def stream(scope: str, spec: Spec, **more: str) -> Stream:
+    return Stream(scope, "t", scope, 0.1, (spec,), **more)  # type: ignore[arg-type]
+
+
+def test_powers_are_averaged_and_counters_subtracted(tmp_path: Path) -> None:
+    gpus = [stream("gpu:0", POWER), stream("gpu:1", POWER)]
+    write(tmp_path / "n1", "gpu", gpus, [(0, 1 * S, 900.0), (0, 8 * S, 100.0), (0, 9 * S, 200.0), (1, 9 * S, 50.0)])
+    write(tmp_path / "n1", "cpu", [stream("cpu:0", COUNTER)], [(0, n * S // 4, 10.0 * n) for n in range(24, 41)])
+    assert read_power_now(tmp_path) == pytest.approx(150 + 50 + 40)
+
+
+def test_nothing_counts_twice_and_every_host_counts(tmp_path: Path) -> None:
+    inside, node = stream("gpu:0", POWER), stream("node.dc", POWER)
+    for host in ("n1", "n2"):
+        write(tmp_path / host, "t", [inside, node], [(0, S, 100.0), (1, S, 300.0)])
+    assert read_power_now(tmp_path) == 600.0
+
+
+@pytest.mark.parametrize(
+    "spec", [COUNTER, Spec("temperature_c", "temperature", "degC"), Spec("p", "power", "W", "power", estimate=True)]
+)
+def test_what_tells_no_power_counts_for_nothing(tmp_path: Path, spec: Spec) -> None:
+    write(tmp_path / "n1", "t", [stream("gpu:0", spec)], [(0, S, 5.0)])
+    assert read_power_now(tmp_path) is None
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "n1", "a", [stream("gpu:0", POWER)], [(0, S, 5.0), (0, 2 * S, float("nan"))])
+    (tmp_path / "n1" / "m.b.0.journal").write_bytes(b"torn")
+    write(tmp_path / "n1", "job", [stream("job", POWER)], [(0, S, 5000.0)])
+    with (tmp_path / "n1" / "m.a.0.journal").open("ab") as file:
+        file.write(b"half a row")
+    assert read_power_now(tmp_path) == 5.0
+    assert read_power_now(tmp_path / "none") is None

@@ -20,7 +20,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin import job as jobs
 from joulelab.twin import profile
-from joulelab.twin.job import Job, JobRunner
+from joulelab.twin.job import Job, JobContext, JobRunner
 from joulelab.twin.job_notes import CPU_SHARE, JobBoard, JobEnd, find_jobs_folder
 from joulelab.twin.model import H100, RTX3090, RTX6000, V100, Node
 from joulelab.twin.truth import Truth
@@ -74,8 +74,8 @@ def run(truth: Truth, clock: VirtualStop, *, during: Any = None, **options: Any)
         seen.phases.append(f"-{name}")
 
     options = {"gpus": (0,), "work": 10, "speed": 40.0} | options
-    told = {"report": report, "phase": phase, "say": seen.lines.append}
-    seen.done = JobRunner(truth, Job(**options), stop=clock, now=clock.now, **told).run()
+    context = JobContext(report, phase, seen.lines.append, clock, clock.now)
+    seen.done = JobRunner(truth, Job(**options), context).run()
     return seen
 
 

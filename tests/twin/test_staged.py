@@ -11,16 +11,16 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from tests.twin.virtual_clock import START, VirtualStop
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin import nodefile, staged
+from joulelab.twin import job_notes, nodefile
+from joulelab.twin.job import JobContext, StagedRun
 from joulelab.twin.job_notes import find_jobs_folder
-from joulelab.twin.staged import StagedRun
 from joulelab.twin.timeline import RunTimes, Span, Timeline, lay_out_run
 from joulelab.twin.truth import Truth
 from joulelab.twin.workload_progress import RunRequest, WorkloadModel
@@ -81,7 +81,7 @@ BIRDS = FOUND.workloads["birds"]
 def truth(tmp_path: Path) -> Iterator[Truth]:
     with Truth.create(tmp_path / "truth", FOUND.node, start_ns=START) as made:
         find_jobs_folder(made).mkdir()
-        staged.write_models(made.path, FOUND.workloads)
+        job_notes.write_models(made.path, FOUND.workloads)
         yield made
 
 
@@ -124,8 +124,8 @@ def run(
         seen.phases.append((name, n))
         seen.times.append((begin_ns, clock.now()))
 
-    options: dict[str, Any] = {"report": report, "phase": phase, "say": seen.lines.append}
-    done = StagedRun(truth, model, ask, scale=scale, seed=3, stop=clock, now=clock.now, **options).run()
+    context = JobContext(report, phase, seen.lines.append, clock, clock.now)
+    done = StagedRun(truth, model, ask, context, scale=scale, seed=3).run()
     seen.begin_ns, seen.end_ns, seen.stages = done.begin_ns, done.end_ns, done.steps
     return seen
 
@@ -255,4 +255,4 @@ def test_what_is_wrong_is_refused(truth: Truth, clock: VirtualStop, tmp_path: Pa
     with pytest.raises(ConfigError, match="not above 0"):
         run(truth, clock, RunRequest({}, (0,)), scale=0.0)
     with pytest.raises(ConfigError, match="joulelab twin NODE --idle"):
-        staged.find_model(tmp_path / "elsewhere" / "truth", "birds")
+        job_notes.find_model(tmp_path / "elsewhere" / "truth", "birds")

@@ -13,10 +13,14 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.process_identity import find_process, identify_process
+from joulelab.core.text import suggest_name
 from joulelab.twin.truth_file import Process
+from joulelab.twin.workload_progress import WorkloadModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -74,6 +78,31 @@ def feed_gpus(node: Node, watts: Mapping[int, float]) -> JobDemand:
 def find_jobs_folder(truth: Truth) -> Path:
     """Return where the notes of a twin's jobs are; a twin that something else moves has none."""
     return truth.path.with_name("jobs")
+
+
+def write_models(truth: Path, workloads: Mapping[str, WorkloadModel]) -> None:
+    """Write the workloads of a node beside its truth file, where jobs find them."""
+    _name_file(truth).write_bytes(msgspec.json.encode(dict(workloads)))
+
+
+def find_model(truth: Path, name: str) -> WorkloadModel:
+    """Return how a workload gets on here. Raises ConfigError for one that the node's file does not model."""
+    try:
+        known = msgspec.json.decode(_name_file(truth).read_bytes(), type=dict[str, WorkloadModel])
+    except FileNotFoundError:
+        known = {}
+    if name not in known:
+        advice = (
+            suggest_name(name, known)
+            if known
+            else "serve a node whose file has [workloads.NAME], without a load: joulelab twin NODE --idle"
+        )
+        raise ConfigError(f"this node models no workload {name!r}", where="job", next=advice)
+    return known[name]
+
+
+def _name_file(truth: Path) -> Path:
+    return truth.with_name("workloads.json")
 
 
 class JobBoard:

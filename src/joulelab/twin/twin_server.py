@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import find_process, identify_process
 from joulelab.core.text import suggest_name
-from joulelab.twin import servers, staged
-from joulelab.twin.job_notes import find_jobs_folder
+from joulelab.twin import servers
+from joulelab.twin.job_notes import find_jobs_folder, write_models
 from joulelab.twin.model import Node
 from joulelab.twin.servers import nvml
 from joulelab.twin.servers.powercap import PowercapFlaws, PowercapServer
@@ -220,7 +220,7 @@ class TwinServer:
             return ScriptDriver(self.truth, self._profiles)
         if not self._profiles:
             find_jobs_folder(self.truth).mkdir()
-            staged.write_models(self.truth.path, self._workloads)
+            write_models(self.truth.path, self._workloads)
             return JobDriver(self.truth)
         return None
 

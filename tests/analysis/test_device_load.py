@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.analysis.folders import Folder, gpu, state
 from tests.analysis.nodes import END, START, T, busy
+from tests.analysis.studies import by_cap
 from tests.analysis.test_analyse import begin, end
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.device_load import LoadCurve
 from joulelab.analysis.readings import Readings
 from joulelab.analysis.results_file import list_query_rows, make_head
 from joulelab.report.result_json import describe_result
 from joulelab.report.run_rows import list_phase_rows
 from joulelab.report.run_tables import describe_gpu_load, format_load, list_load_facts, make_phase_table
+from joulelab.report.study_csv import write_cells_csv
+from joulelab.report.study_tables import lay_out_study
 from joulelab.report.tables import write_terminal
+from joulelab.report.terminal import write_blocks
+from joulelab.study.results import make_trial
 
 SECONDS = np.arange(0.0, 21.0)
 NONE = np.nan
@@ -82,6 +92,22 @@ def test_load_is_shown_and_in_the_views_of_query(tmp_path):
     assert [row["load"] for row in rows["energies"]] == [*(load.mean for load in result.gpu_loads), None]
     assert [row["gpu_load"] for row in rows["phases"]] == [p.gpu_load for p in result.phases]
     assert [format_load(load) for load in (0.0, 0.001, 0.93, 1.0)] == ["0", "< 1", "93", "100"]
+
+
+def test_load_goes_into_trials_and_cells(tmp_path):
+    result = analyse_run(make_folder(tmp_path).open())
+    trial = make_trial(result)
+    assert trial.gpu_load == result.gpu_load
+    assert trial.phases["epoch"].gpu_load == pytest.approx(np.mean([p.gpu_load for p in result.phases]))
+    lacking = replace(result, phases=(replace(result.phases[0], gpu_loads={}), result.phases[1]))
+    assert make_trial(lacking).phases["epoch"].gpu_load is None
+    points = {100.0: [(90.0, 12.0), (91.0, 12.1)], 200.0: [(100.0, 10.0), (101.0, 10.1)]}
+    cells = [replace(c, trials=tuple(replace(t, gpu_load=0.93) for t in c.trials)) for c in by_cap(points)]
+    half = replace(cells[0], trials=(cells[0].trials[0], replace(cells[0].trials[1], gpu_load=None)))
+    summary = summarise_cells([half, cells[1]])
+    assert [c.gpu_load and c.gpu_load.value for c in summary.cells] == [None, pytest.approx(0.93)]
+    assert "GPU" in write_blocks(lay_out_study(summary), 110)
+    assert [row["gpu_load"] for row in csv.DictReader(io.StringIO(write_cells_csv(summary)))] == ["", "0.93"]
 
 
 def test_of_two_meters_the_one_with_more_readings_counts_and_other_hosts_are_named(tmp_path):

@@ -256,17 +256,21 @@ def _word_group_notes(notes: Sequence[Note]) -> list[str]:
     return [*word_notes(own, COMPARISON), *word_notes([note for note in notes if note.code in SHARED_NOTES])]
 
 
-def make_group_table(found: GroupComparison) -> Table:
-    """Return the figures of both groups, and B against A; columns that do not fit into a terminal are left out."""
+def make_group_table(found: GroupComparison, *, is_printed: bool = False) -> Table:
+    """Return the figures of both groups, and B against A; columns that do not fit into a terminal are left out.
+
+    For print, the column of repeats that would settle a difference and p are left out.
+    """
     rows = []
     for figure in found.figures:
         column, pair = figure.column, figure.pair
         unit = column.unit.partition("/")[0]  # the work is in the name of the row
         sides = [f"{format_cell(q, column)} {unit}".rstrip() for q in (figure.a, figure.b)]
         differ = DIFFER[pair.verdict] + ("*" if pair.assumed else "")
-        ends = _format_change(pair), differ, format_more_repeats(pair), format_chance(pair.p)
-        rows.append((figure.name, *sides, *ends, _format_difference(figure, column)))
-    optional = (Column(name, is_optional=True) for name in ("more\nrepeats", "p", "B - A"))
+        advice = () if is_printed else (format_more_repeats(pair), format_chance(pair.p))
+        rows.append((figure.name, *sides, _format_change(pair), differ, _format_difference(figure, column), *advice))
+    heads = ("B - A", *(() if is_printed else ("more\nrepeats", "p")))
+    optional = (Column(name, is_optional=True) for name in heads)
     notes = [ASSUMED] if any(figure.pair.assumed for figure in found.figures) else []
     return make_table(("", "A", "B", "B / A - 1, %", "differ", *optional), rows, title=TITLE, notes=notes)
 
@@ -308,7 +312,7 @@ def write_groups(found: GroupComparison, form: str) -> str:
     groups = [f"{group.title}: {', '.join(run.run for run in group.runs)}" for group in (found.a, found.b)]
     simulated = name_sources((*found.a.runs, *found.b.runs))
     notes = [text for text in (simulated, INTERVAL_NOTE.removesuffix(".")) if text]
-    table = make_group_table(found)
+    table = make_group_table(found, is_printed=True)
     table = replace(table, notes=(*notes, *(note.removesuffix(".") for note in table.notes)))
     verdict = document.escape_text(f"{found.word_verdict()}.")
     return document.write_document(

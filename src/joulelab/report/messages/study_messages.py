@@ -68,7 +68,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "quality-missed": (
         "note",
-        "‡ The mean over repeats of {missed} of {cells:cell} misses the quality of {goal}, so these are not the best for it.[ The interval over repeats contains the limit for {unsure:cell} of them.]",
+        "‡ Not chosen for {goal}, because the mean over repeats misses its quality: {missed} of {cells:cell}.[ Within their interval over repeats they may reach it: {unsure:cell}.]",
         "",
     ),
     "quality-missed.all": (

@@ -322,8 +322,8 @@ def test_a_slot_that_is_made_anew_is_looked_at_again(tmp_path: Path, monkeypatch
     slot = study.get_slot_folder(next(iter(study.read_cells())), 1)
     place(slot, {"ticks": 1}, END)
     looks: list[Path] = []
-    look = studies_module.look
-    monkeypatch.setattr(studies_module, "look", lambda path: looks.append(path) or look(path))
+    look = studies_module.read_slot
+    monkeypatch.setattr(studies_module, "read_slot", lambda path: looks.append(path) or look(path))
     looker = StudyLooker(tmp_path)
     for _ in range(2):
         assert looker.look()[0].slots == {"done": 1}

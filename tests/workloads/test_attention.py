@@ -10,7 +10,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import lstm_load, vgg19bn_xray
 from joulelab.workloads.models.attention import AttentionForecaster, VisionTransformer
-from joulelab.workloads.training.counting import count
+from joulelab.workloads.training.model_figures import count
 
 pytestmark = pytest.mark.system
 

@@ -25,8 +25,8 @@ from joulelab.workloads import llava15_13b as training  # noqa: E402
 from joulelab.workloads import llm_infer as serving  # noqa: E402
 from joulelab.workloads.data import llava_mix as data  # noqa: E402
 from joulelab.workloads.models import llama, llava  # noqa: E402
-from joulelab.workloads.training import launch, loop  # noqa: E402
-from joulelab.workloads.training.counting import count  # noqa: E402
+from joulelab.workloads.training import loop, training_parameters  # noqa: E402
+from joulelab.workloads.training.model_figures import count  # noqa: E402
 from joulelab.workloads.training.ranks import Ranks  # noqa: E402
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class TestTraining:
     )
     def test_pillow_is_asked_for_beforehand_where_images_are_read(self, asked, wanted, monkeypatch):
         needed = []
-        monkeypatch.setattr(launch, "require_libraries", lambda _, *libraries: needed.extend(libraries))
+        monkeypatch.setattr(training_parameters, "require_libraries", lambda _, *libraries: needed.extend(libraries))
         training.command(self.given(data=asked))
         assert needed == ["torch", "transformers", *(["PIL"] if wanted else [])]
 

@@ -18,7 +18,7 @@ from joulelab.run.workload_registry import find_workload, get_presets, merge_par
 from joulelab.workloads import lstm_load, lstm_notebook
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
 from joulelab.workloads.training import loop
-from joulelab.workloads.training.counting import count
+from joulelab.workloads.training.model_figures import count
 
 pytestmark = pytest.mark.system
 

@@ -43,7 +43,7 @@ def list_cells() -> dict[str, list[str]]:
     found: dict[tuple[str, ...], str] = {}
     for file in sorted((ROOT / "studies").glob("*.toml")):
         for cell in read_study(file).plan.cells:
-            found.setdefault(tuple(cell.argv()), f"{file.stem}-{cell.workload.name}")
+            found.setdefault(tuple(cell.make_argv()), f"{file.stem}-{cell.workload.name}")
     return {f"{title}-{number}": list(words) for number, (words, title) in enumerate(found.items())}
 
 

@@ -16,7 +16,7 @@ from joulelab.run.workload_registry import find_workload, merge_parameters
 from joulelab.study.study_file import read_study
 from joulelab.workloads.commands import command
 from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
-from joulelab.workloads.training.step_limits import Goal
+from joulelab.workloads.training.training_task import Goal
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError  # noqa: E402
 from joulelab.workloads import resnet152_cifar10  # noqa: E402
 from joulelab.workloads.data import pictures  # noqa: E402
 from joulelab.workloads.models.resnet import resnet  # noqa: E402
-from joulelab.workloads.training.counting import count  # noqa: E402
+from joulelab.workloads.training.model_figures import count  # noqa: E402
 
 pytestmark = pytest.mark.system
 

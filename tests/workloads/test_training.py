@@ -15,11 +15,11 @@ from joulelab.run.workload_registry import merge_parameters  # noqa: E402
 from joulelab.workloads import lstm_load  # noqa: E402
 from joulelab.workloads import resnet152_cifar10 as workload  # noqa: E402
 from joulelab.workloads.data.source import Data, Source  # noqa: E402
-from joulelab.workloads.training import launch, loop, saving  # noqa: E402
-from joulelab.workloads.training.counting import count  # noqa: E402
+from joulelab.workloads.training import launch, loop, saving, training_parameters  # noqa: E402
 from joulelab.workloads.training.feed import Feed, to_device  # noqa: E402
+from joulelab.workloads.training.model_figures import count  # noqa: E402
 from joulelab.workloads.training.ranks import Ranks, join  # noqa: E402
-from joulelab.workloads.training.step_limits import Limits  # noqa: E402
+from joulelab.workloads.training.training_task import Limits  # noqa: E402
 
 pytestmark = pytest.mark.system
 
@@ -352,7 +352,7 @@ class TestLaunch:
             workload.command(given(**{key: value}))
 
     def test_a_folder_that_is_too_long_for_sockets_is_refused(self, monkeypatch):
-        monkeypatch.setattr("tempfile.tempdir", f"/{'x' * launch.MOST_TEMPORARY}")
+        monkeypatch.setattr("tempfile.tempdir", f"/{'x' * training_parameters.MOST_TEMPORARY}")
         with pytest.raises(ConfigError, match="TMPDIR=/tmp"):
             workload.command(given(workers="2"))
         assert workload.command(given(workers="0"))
@@ -363,7 +363,7 @@ class TestLaunch:
 
     def test_a_preparation_makes_the_files_and_trains_nothing(self, tmp_path, monkeypatch, reported, capsys):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        words = [launch.PREPARE, "data=synthetic-files", "countries=1", "hours=400"]
+        words = [training_parameters.PREPARE, "data=synthetic-files", "countries=1", "hours=400"]
         assert launch.main("lstm-load", lstm_load.PARAMETERS, lstm_load.task, words=words) == 0
         assert [file.name for file in (tmp_path / "joulelab").glob("*/train.csv")] == ["train.csv"]
         assert (reported, capsys.readouterr().out) == ([], "")

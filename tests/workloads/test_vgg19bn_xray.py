@@ -17,7 +17,7 @@ from joulelab.run import notebook
 from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import lstm_load, lstm_notebook, vgg19bn_notebook, vgg19bn_xray
 from joulelab.workloads.models.vgg import VGG19, least_size
-from joulelab.workloads.training.counting import count
+from joulelab.workloads.training.model_figures import count
 
 if TYPE_CHECKING:
     from pathlib import Path

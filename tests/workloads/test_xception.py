@@ -7,7 +7,7 @@ import pytest
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import xception_birds
-from joulelab.workloads.training import launch
+from joulelab.workloads.training import training_parameters
 
 torch = pytest.importorskip("torch")
 
@@ -32,7 +32,7 @@ def parameters(model):
 
 def test_parameters_and_flop_are_those_of_keras():
     from joulelab.workloads.models.xception import Xception
-    from joulelab.workloads.training.counting import count
+    from joulelab.workloads.training.model_figures import count
 
     with torch.device("meta"):
         whole = Xception(1000)
@@ -77,7 +77,7 @@ def test_the_paper_is_the_default_and_its_sizes_are_its_own(monkeypatch):
 
 def test_the_command_has_every_parameter_and_wrong_ones_are_refused(monkeypatch):
     needed = []
-    monkeypatch.setattr(launch, "require_libraries", lambda _, *libraries: needed.extend(libraries))
+    monkeypatch.setattr(training_parameters, "require_libraries", lambda _, *libraries: needed.extend(libraries))
     words = xception_birds.command(given())
     assert needed == ["torch", "PIL"]
     assert words[1:3] == ["-m", "joulelab.workloads.xception_birds"]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, YES_NO, main, make_preparation, one_of, start
-from joulelab.workloads.training.training_program import describe_training
+from joulelab.workloads.training.launch import main
+from joulelab.workloads.training.training_parameters import COMMON, YES_NO, make_preparation, one_of, start
+from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import merge_parameters, read_pairs, read_whole_number, require_libraries
-from joulelab.workloads.training.launch import COMMON, become_ranks, check_common, one_of, run_workload
+from joulelab.workloads.training.launch import become_ranks, run_workload
+from joulelab.workloads.training.training_parameters import COMMON, check_common, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.data.source import MEMORY
-from joulelab.workloads.training.launch import (
+from joulelab.workloads.training.launch import main
+from joulelab.workloads.training.training_parameters import (
     COMMON,
     JUDGED,
     YES_NO,
     check_amounts,
-    main,
     make_preparation,
     one_of,
     start,
 )
-from joulelab.workloads.training.training_program import describe_training
+from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from joulelab.study.program import ProgramStage
 from joulelab.workloads import lstm_load
-from joulelab.workloads.training.launch import (
+from joulelab.workloads.training.training_parameters import (
     list_base_parameters,
     list_notebook_notes,
     list_notebook_parameters,
     start_notebook,
 )
-from joulelab.workloads.training.training_program import describe_notebook
+from joulelab.workloads.training.training_task import describe_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, JUDGED, YES_NO, main, one_of, start
-from joulelab.workloads.training.training_program import describe_training
+from joulelab.workloads.training.launch import main
+from joulelab.workloads.training.training_parameters import COMMON, JUDGED, YES_NO, one_of, start
+from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +112,7 @@ def task(given: Mapping[str, str]) -> Task:
 
     from joulelab.workloads.data.pictures import CLASSES, SIZE, move_pictures, open_pictures, resize_pictures
     from joulelab.workloads.models.resnet import resnet
-    from joulelab.workloads.training import classifying
+    from joulelab.workloads.training import model_figures
     from joulelab.workloads.training.training_task import Task
 
     depths, stem, classes = _read(given), given["stem"], CLASSES
@@ -136,7 +137,7 @@ def task(given: Mapping[str, str]) -> Task:
 
     def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images = move_pictures(batch[0]) if augment == "device" and not batch[0].is_meta else batch[0]
-        return classifying.loss(model, (enlarge(images), batch[1]))
+        return model_figures.loss(model, (enlarge(images), batch[1]))
 
     return Task(
         model=lambda: resnet(classes, stem=stem, depths=depths, width=int(given["width"])),
@@ -144,12 +145,12 @@ def task(given: Mapping[str, str]) -> Task:
         loss=loss,
         forward=lambda model, batch: model(enlarge(batch[0])),
         optimizer=optimizer,
-        example=classifying.example(3, pixels, pixels),
-        amounts=classifying.amounts,
-        score=classifying.score,
-        quality=classifying.quality,
-        rows=classifying.list_classes,
-        columns=classifying.COLUMNS,
+        example=model_figures.example(3, pixels, pixels),
+        amounts=model_figures.amounts,
+        score=model_figures.score,
+        quality=model_figures.quality,
+        rows=model_figures.list_classes,
+        columns=model_figures.COLUMNS,
         waits=given["wait"] == "yes",
         batch=int(given["batch"]),
         test_batch=int(given["test_batch"]),

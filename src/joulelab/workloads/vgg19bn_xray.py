@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import (
+from joulelab.workloads.training.launch import main
+from joulelab.workloads.training.training_parameters import (
     COMMON,
     JUDGED,
     YES_NO,
     check_amounts,
-    main,
     make_preparation,
     one_of,
     start,
 )
-from joulelab.workloads.training.training_program import describe_training
+from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +139,7 @@ def task(given: Mapping[str, str]) -> Task:
     from joulelab.workloads.data import xray
     from joulelab.workloads.models.attention import VisionTransformer
     from joulelab.workloads.models.vgg import VGG19
-    from joulelab.workloads.training import classifying
+    from joulelab.workloads.training import model_figures
     from joulelab.workloads.training.training_task import Task
 
     read(given)
@@ -160,14 +160,14 @@ def task(given: Mapping[str, str]) -> Task:
     return Task(
         model=lambda: VGG19(pool_stride=stride, divisor=divisor) if is_vgg else VisionTransformer(2, pixels, divisor),
         data=data,
-        loss=classifying.loss,
+        loss=model_figures.loss,
         optimizer=optimizer,
-        example=classifying.example(1, pixels, pixels),
-        amounts=classifying.amounts,
-        score=classifying.score,
-        quality=classifying.quality,
-        rows=classifying.list_classes,
-        columns=classifying.COLUMNS,
+        example=model_figures.example(1, pixels, pixels),
+        amounts=model_figures.amounts,
+        score=model_figures.score,
+        quality=model_figures.quality,
+        rows=model_figures.list_classes,
+        columns=model_figures.COLUMNS,
         batch=int(given["batch"]),
         epochs=epochs,
         predict_on=tested,

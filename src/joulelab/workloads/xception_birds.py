@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import COMMON, JUDGED, main, make_preparation, one_of, start
-from joulelab.workloads.training.training_program import describe_training
+from joulelab.workloads.training.launch import main
+from joulelab.workloads.training.training_parameters import COMMON, JUDGED, make_preparation, one_of, start
+from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +103,7 @@ def task(given: Mapping[str, str]) -> Task:
     import torch
 
     from joulelab.workloads.data import birds
-    from joulelab.workloads.training import classifying
+    from joulelab.workloads.training import model_figures
     from joulelab.workloads.training.training_task import Task
 
     sizes = _read(given)
@@ -113,15 +114,15 @@ def task(given: Mapping[str, str]) -> Task:
             given["data"],
             birds.Sizes(classes, sizes["images"], sizes["held_out"], pixels, sizes["file_pixels"]),
         ),
-        loss=lambda model, batch: classifying.loss(model, _scaled(batch)),
+        loss=lambda model, batch: model_figures.loss(model, _scaled(batch)),
         optimizer=lambda model, _: (_adam(model, float(given["rate"])), None),
-        example=classifying.example(3, pixels, pixels, dtype=torch.uint8),
-        amounts=classifying.amounts,
+        example=model_figures.example(3, pixels, pixels, dtype=torch.uint8),
+        amounts=model_figures.amounts,
         forward=lambda model, batch: model(_scaled(batch)[0]),
-        score=classifying.score,
-        quality=classifying.quality,
-        rows=classifying.list_classes,
-        columns=classifying.COLUMNS,
+        score=model_figures.score,
+        quality=model_figures.quality,
+        rows=model_figures.list_classes,
+        columns=model_figures.COLUMNS,
         # As with Horovod, whose users give each GPU its batch: more GPUs make fewer steps, of more images each.
         batch=sizes["batch_per_rank"] * int(os.environ.get("WORLD_SIZE", "1")),
         epochs=sizes["epochs"],

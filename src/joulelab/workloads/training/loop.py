@@ -10,11 +10,11 @@ import torch
 
 import joulelab
 from joulelab.core.errors import ConfigError
-from joulelab.workloads.training.counting import META, Counts, count
 from joulelab.workloads.training.feed import Feed, to_device
+from joulelab.workloads.training.model_figures import META, Counts, count
 from joulelab.workloads.training.ranks import Ranks, describe_precision, join
 from joulelab.workloads.training.saving import NO, check_file, check_room, load_model, save_model, write_predictions
-from joulelab.workloads.training.step_limits import Goal, Limits
+from joulelab.workloads.training.training_task import Goal, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

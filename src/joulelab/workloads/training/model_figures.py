@@ -1,6 +1,8 @@
-"""Count a model's parameters and FLOP, once, on the meta device: counters of a live run miss what is fused.
+"""Find the figures of a model: its parameters and FLOP, and the loss and accuracy of one that tells classes apart.
 
-FLOP = 2 x MAC, of matrix products, convolutions, attention and recurrent layers, as torch counts them.
+FLOP are counted once, on the meta device, because counters of a live run miss what is fused. FLOP = 2 x MAC, of matrix
+products, convolutions, attention and recurrent layers, as torch counts them. A batch of classes is inputs and the
+numbers of their classes.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.workloads.training.training_task import Batch
 
 META = torch.device("meta")
+COLUMNS = ("class",)  # of a file of predictions
 
 
 def _convolution_backward(
@@ -63,3 +67,36 @@ def count(
         if trained:
             found.backward()
     return Counts(sum(p.numel() for p in parameters), trained, forward, int(counter.get_total_flops()))
+
+
+def example(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Batch]:
+    """Return a function that makes a batch of one input of some shape."""
+    return lambda device: (
+        torch.zeros(1, *shape, dtype=dtype, device=device),
+        torch.zeros(1, dtype=torch.int64, device=device),
+    )
+
+
+def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the mean cross entropy."""
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+def amounts(batch: Batch) -> dict[str, float]:
+    """Return the work in a batch."""
+    return {"samples": len(batch[1])}
+
+
+def list_classes(outputs: torch.Tensor, _batch: Batch) -> torch.Tensor:
+    """Return the class of each sample that the model finds most likely, a row for each."""
+    return outputs.argmax(1, keepdim=True)
+
+
+def score(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:
+    """Return how many samples of a batch got their own class, and how many there are."""
+    return {"correct": float((outputs.argmax(1) == batch[1]).sum()), "samples": len(batch[1])}
+
+
+def quality(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of samples that got their own class."""
+    return {"accuracy": sums["correct"] / sums["samples"]}

@@ -84,7 +84,7 @@ def test_every_slot_is_done_and_its_run_is_like_a_recorded_one(study: Study) -> 
 def test_the_true_energy_lies_in_the_interval(study: Study) -> None:
     inside = []
     for slot in slots_of(study):
-        energy, truth = load_trial(slot).energy("node.ac"), read_truth(slot.folder)
+        energy, truth = load_trial(slot).get_energy("node.ac"), read_truth(slot.folder)
         assert energy is not None
         inside.append(abs(energy.value - truth["energy_j"]["node.ac"]) <= 2 * energy.u)
         assert truth["time_s"] == pytest.approx(load_trial(slot).time_s)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from coverage import Coverage
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
@@ -42,8 +44,10 @@ for number in (
 
 
 # Processes that tests start are traced only where these do: tracing about doubles what each needs. Control lives in
-# processes; what else runs in one is run by tests of its own layer too. The tests themselves are always traced.
+# processes; what else runs in one is run by tests of its own layer too. The tests themselves are traced
+# but for those of UNTRACED that are slow: the quick tier runs the same code.
 TRACED = ("tests/control/", "tests/core/", "tests/recorder/test_owner.py", "tests/recorder/test_process.py")
+UNTRACED = ("tests/hostile/", "tests/papers/", "tests/store/")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,10 +56,34 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     untraced = not item.nodeid.startswith(TRACED) or item.get_closest_marker("no_cover") is not None
     kept = os.environ.pop("COVERAGE_PROCESS_CONFIG", None) if untraced else None
     try:
-        return (yield)
+        with pause_tracing(item.nodeid.startswith(UNTRACED) and item.get_closest_marker("system") is not None):
+            return (yield)
     finally:
         if kept is not None:
             os.environ["COVERAGE_PROCESS_CONFIG"] = kept
+
+
+@contextlib.contextmanager
+def pause_tracing(is_paused: bool = True) -> Iterator[None]:
+    """Trace nothing of this process for a while, where it is traced at all."""
+    tracer = Coverage.current() if is_paused else None
+    if tracer is not None:
+        tracer.stop()
+    try:
+        yield
+    finally:
+        if tracer is not None:
+            tracer.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect system tests untraced: tracing the imports of frameworks takes ten seconds of each worker.
+
+    The quick tier, which is traced whole, imports nearly all modules of joulelab; processes that are traced do too.
+    """
+    with pause_tracing(session.config.option.markexpr.startswith("system")):
+        return (yield)
 
 
 @pytest.fixture

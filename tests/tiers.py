@@ -93,12 +93,17 @@ def find_tier(item: pytest.Item) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import files of other tiers when only the quick tier is asked for."""
-    if "not system" not in config.option.markexpr or collection_path.suffix != ".py":
+    """Do not even import files of other tiers when one tier is asked for."""
+    asked = config.option.markexpr
+    if not asked or not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
         return None
     text = collection_path.read_text()
-    marked = any(f"\npytestmark = pytest.mark.{tier}\n" in text for tier in ("system", "campaign"))
-    return True if marked else None
+    whole = next((tier for tier in ("system", "campaign") if f"\npytestmark = pytest.mark.{tier}\n" in text), None)
+    if "not system" in asked:
+        return True if whole else None
+    if asked == "system and not campaign":
+        return True if whole == "campaign" or "mark.system" not in text else None
+    return None
 
 
 @pytest.hookimpl(trylast=True)  # after the random order

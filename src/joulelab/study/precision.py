@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 # Why a cell gets no more repeats; `unfinished` cells need more.
 Verdict = Literal["reached", "maximum", "no-energy", "failed", "unfinished"]
+MISSED = {
+    "maximum": "precision-missed.maximum",
+    "no-energy": "precision-missed.no-energy",
+    "failed": "precision-missed.failed",
+    "unfinished": "precision-missed.unfinished",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +119,12 @@ def list_precision_notes(
         numbers = cells | {"reached": float(len(reached)), "fewest": min(counts), "most": max(counts)}
         names = tuple(f"{labels[one.cell]}: {one.repeats}" for one in reached)
         notes.append(Note("precision-reached", numbers, {"names": names} if min(counts) < max(counts) else {}))
-    for verdict in ("maximum", "no-energy", "failed", "unfinished"):
+    for verdict, code in MISSED.items():
         missed = [one for one in found if one.verdict == verdict]
         worst = max((one.share for one in missed if one.share is not None), default=None)
         numbers = cells | {"missed": float(len(missed)), "repeats": float(target.max_repeats)}
         numbers |= {} if worst is None else {"worst_share": worst}
         if missed:
             names = tuple(labels[one.cell] for one in missed)
-            notes.append(Note(f"precision-missed.{verdict}", numbers, {"names": names}))
+            notes.append(Note(code, numbers, {"names": names}))
     return notes

@@ -52,7 +52,7 @@ def test_every_code_has_a_message_and_every_message_a_code() -> None:
     remarks = {"simulated", "executor"}  # of studies, made in report
     assert {m.code for m in MESSAGES if m.subject == "check"} == {*CHECKS.split()}
     tuned = {code for code in list_given_codes("study", "replace") if code.startswith("warnings.")}
-    gathered = {s for s in list_strings("study") if re.fullmatch(r"(phase|work)-missing", s)}
+    gathered = {s for s in list_strings("study") if re.fullmatch(r"(phase|work)-missing|precision-missed\..+", s)}
     gathered |= list_given_codes("study", "Note")
     assert {m.code for m in MESSAGES if m.subject == "study"} == {*NOTES.split()} | tuned | remarks | gathered
     assert {m.code for m in MESSAGES if m.subject == "comparison"} == list_given_codes("report", "Note") - remarks

@@ -28,7 +28,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "warm-up": ("note", "{runs:warm-up run} stored, but not used in the results.", ""),
     "precision-reached": (
         "note",
-        "{reached} of {cells:cell} reached ± {share:%} of the mean energy (95 %, between repeats) with {fewest~most:repeat}[: {names}]. Errors that all runs share, such as the gain of a meter, are not in it: repeating does not reduce them.",
+        "{reached} of {cells:cell} reached ± {share:%} of the mean energy (95 %, between repeats) with {fewest~most:repeat}[: {names}]. Repeating does not reduce the gain error of a meter.",
         "",
     ),
     "precision-missed.maximum": (

@@ -21,7 +21,6 @@ from joulelab.papers.horeka import (
     list_costs,
     read_jobs,
     read_profiles,
-    thin_profile,
 )
 from joulelab.papers.judgement import count_kind, count_strictly
 from joulelab.papers.paper import PaperNumbers, find_paper
@@ -297,7 +296,7 @@ def test_a_miss_of_the_short_job_is_explained_by_the_table(run: Study) -> None:
 
 @pytest.mark.system
 def test_profiles_show_work_between_idle_stretches(run: Study, tmp_path: Path) -> None:
-    (seen,) = read_profiles(run, "energy-predict", "gpu", 1)
+    seen, _ = read_profiles(run, "energy-predict", "gpu")
     assert seen.used == (True, False, False, False)
     within = seen.watts[0][(seen.shares > 0.07) & (seen.shares < 0.27)]
     after = seen.watts[0][seen.shares > 0.35]
@@ -305,15 +304,9 @@ def test_profiles_show_work_between_idle_stretches(run: Study, tmp_path: Path) -
     assert read_profiles(run, "energy-predict", "cpu-only") == []
     pytest.importorskip("matplotlib")
     files = horeka.draw_pictures(run, PAPER, tmp_path, formats=("svg",))
-    assert [file.name for file in files] == ["3-energy-profile.svg", "4-health-profile.svg"]
-    assert ">share of the runtime<" in files[1].read_text()
-
-
-def test_long_profiles_are_thinned_to_means() -> None:
-    count = 9000
-    shares = np.linspace(0.0, 1.0, count, dtype=np.float64)
-    jumping = np.array([0.0, 100.0] * (count // 2))
-    found, watts = thin_profile(GpuProfile(shares, (jumping,), (True,)))
-    assert len(found) == len(watts) == 4500
-    assert set(watts) == {50.0}
-    assert GpuProfile(shares, (shares,), (True,)).above_idle_w is None
+    names = ["3-energy-train.svg", "3-energy-predict.svg", "4-health-predict.svg"]
+    assert [file.name for file in files] == names
+    text = files[2].read_text()
+    assert [part for part in (">fraction of runtime<", ">gpu: at work<", ">cpu-mix: idle<") if part not in text] == []
+    # Without idle GPUs beside it, nothing is above them.
+    assert GpuProfile(seen.shares, seen.watts[:1], (True,)).above_idle_w is None

@@ -6,7 +6,7 @@ energy by straight lines between readings, as in the analysis of any run; powers
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,12 @@ from joulelab.analysis.analyse import find_span
 from joulelab.analysis.readings import Readings, describe_power, find_usual_step
 from joulelab.core.clock import NS
 from joulelab.papers.paper import FindingResult, MeterCost, PaperNumbers, PaperTable, Value
-from joulelab.papers.study_runs import find_twin_cell, list_finished, read_channel, sum_series
-from joulelab.report.charts.print_painter import COLOURS, FORMATS, STYLE, load_matplotlib, save_figure
+from joulelab.papers.study_runs import find_twin_cell, list_finished, read_channel, sum_series, write_chart
+from joulelab.report.charts.chart_model import PowerLine
+from joulelab.report.charts.power_chart import make_power_chart
+from joulelab.report.charts.print_painter import FORMATS
+from joulelab.report.charts.print_pictures import word_remark
+from joulelab.report.page.run_page import load_result_and_profile
 from joulelab.report.tables import Column, make_table
 from joulelab.store.run_reader import open_run
 from joulelab.study.results import load_trial
@@ -27,28 +31,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
-
     from joulelab.core.quantity import Quantity
     from joulelab.papers.paper import Paper
-    from joulelab.papers.study_runs import Floats, Series, Times
-    from joulelab.store.run_reader import Run
+    from joulelab.papers.study_runs import Floats
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import Slot
 
-NODE, OUTLET, GPU = "node.ac", "outlet", "gpu"
+NODE, OUTLET = "node.ac", "outlet"
 KWH, HOUR_S = 3.6e6, 3600.0
 SMALL, LARGE, LLAVA, BURN = "resnet-512", "resnet-4096", "llava", "burn"
-# In the order of the paper; the batch is part of the name where there are several.
-LABELS = {
-    SMALL: "ResNet-152, batch 512",
-    LARGE: "ResNet-152, batch 4096",
-    LLAVA: "LLaVA, batch 128",
-    BURN: "burn, GPUs and host",
-    "burn-gpus": "burn, GPUs alone",
-}
+NAMES = (SMALL, LARGE, LLAVA, BURN, "burn-gpus")  # in the order of the paper
 PERIODS_S, MINUTE_S = (1, 10, 60, 300), 60
 BEGINS = 60  # a clock's minute begins anywhere within a run: so many begins are tried
 REST_S = max(PERIODS_S)  # at rest before and after a run: there is a reading on both sides
@@ -81,7 +74,7 @@ def name_run(cell: PlannedCell) -> str:
     """Return the name of a cell's run: its workload, and its batch where there are several."""
     batch = cell.get_knob_values().get("batch")
     name = f"{cell.workload.name}-{batch:g}" if isinstance(batch, float | int) else cell.workload.name
-    return name if name in LABELS else cell.workload.name
+    return name if name in NAMES else cell.workload.name
 
 
 def find_runs(study: Study) -> dict[str, tuple[PlannedCell, Slot, Path]]:
@@ -89,7 +82,7 @@ def find_runs(study: Study) -> dict[str, tuple[PlannedCell, Slot, Path]]:
     found: dict[str, tuple[PlannedCell, Slot, Path]] = {}
     for cell, slot, folder in list_finished(study):
         found.setdefault(name_run(cell), (cell, slot, folder))
-    return {name: found[name] for name in LABELS if name in found}
+    return {name: found[name] for name in NAMES if name in found}
 
 
 def read_runs(study: Study) -> dict[str, NodeRun]:
@@ -97,7 +90,8 @@ def read_runs(study: Study) -> dict[str, NodeRun]:
     found = {}
     for name, (cell, slot, folder) in find_runs(study).items():
         with open_run(folder) as run:
-            span, powers = find_span(run, list(run.events())), _read_powers(run)
+            span = find_span(run, list(run.events()))
+            powers = read_channel(run, "power_w", NODE) or read_channel(run, "power_w", OUTLET)  # or of each cord
         statistics = None
         if powers:
             times, watts = sum_series(powers)
@@ -114,11 +108,6 @@ def read_runs(study: Study) -> dict[str, NodeRun]:
             trial.gpu_load,
         )
     return found
-
-
-def _read_powers(run: Run) -> list[Series]:
-    """Read the power (W) of the node, or of each of its cords."""
-    return read_channel(run, "power_w", NODE) or read_channel(run, "power_w", OUTLET)
 
 
 def compute_numbers(study: Study, paper: Paper) -> PaperNumbers:
@@ -210,7 +199,7 @@ def _make_summary(runs: Mapping[str, NodeRun], paper: Paper) -> list[PaperTable]
         share = None if run.max_w is None else run.max_w / rated_w
         joules = None if run.energy is None else run.energy.value
         of_rated = None if share is None else 100 * share
-        rows.append((LABELS[run.name], run.batch, run.time_s, run.median_w, run.max_w, joules, of_rated))
+        rows.append((paper.entries.labels[run.name], run.batch, run.time_s, run.median_w, run.max_w, joules, of_rated))
         records.append({
             "run": run.name, "batch": run.batch, "time_s": run.time_s, "median_w": run.median_w, "max_w": run.max_w,
             "mean_w": run.mean_w, "energy_j": joules, "gpu_load": run.load, "max_of_nameplate": share,
@@ -323,11 +312,11 @@ def _make_sampling(costs: Sequence[SamplingCost], paper: Paper) -> list[PaperTab
     if not costs:
         return []
     columns = ["run", "read every, s", "energy off, %", "at worst, %", "median off, W", "maximum off, W"]
-    rows = [
-        (LABELS[c.name], str(c.period_s), f"{100 * c.energy:.3f}", f"{100 * c.worst:.3f}", f"{c.median_w:+.1f}",
-         f"{c.max_w:+.0f}")
-        for c in costs
-    ]  # fmt: skip
+    rows = []
+    for c in costs:
+        errors = (f"{100 * error:.3f}" for error in (c.energy, c.worst))
+        label = paper.entries.labels[c.name]
+        rows.append((label, str(c.period_s), *errors, f"{c.median_w:+.1f}", f"{c.max_w:+.0f}"))
     records = tuple(
         {"run": c.name, "period_s": c.period_s, "energy_error": c.energy, "worst": c.worst, "median_off_w": c.median_w,
          "max_off_w": c.max_w, "max_each_second_w": c.most_w, "gain_error": c.gain}
@@ -339,92 +328,19 @@ def _make_sampling(costs: Sequence[SamplingCost], paper: Paper) -> list[PaperTab
 
 # Pictures
 
-PICTURE_NOTE = "Node: at the PDU, once a minute. GPU load: by NVML, mean of all. In virtual time, on the node's twin."
-TEST_NOTE = (
-    " The twin validates after each epoch, with 100 images on each GPU: more than it trains with in batches of 512 "
-    "(peaks), less than in batches of 4096 (dips). In deeper dips its loaders start anew."
-)
-PICTURES = (("1-resnet", PICTURE_NOTE + TEST_NOTE, (SMALL, LARGE)), ("2-llava", PICTURE_NOTE, (LLAVA,)))
-POWER_COLOUR, LOAD_COLOUR, LINE_COLOUR = COLOURS[0], "#E69F00", "#444444"
-KW = 1000.0
-SMOOTH_MIN = 5  # load is shown as a mean over so many minutes: epochs come faster than a line can show
-
-
-@dataclass(frozen=True, slots=True)
-class RunCourse:
-    """Hold a run over time, from its start (h): power of the node (kW), and mean load of its GPUs (%)."""
-
-    power_h: Floats
-    power_kw: Floats
-    load_h: Floats
-    load_pct: Floats
-
-
-def read_course(folder: Path) -> RunCourse | None:
-    """Read a run over time as its meters saw it; None where nobody measured the node."""
-    with open_run(folder) as run:
-        span, powers, loads = find_span(run, list(run.events())), _read_powers(run), read_channel(run, "load", GPU)
-    if not powers:
-        return None
-
-    def cut_hours(times: Times, values: Floats) -> tuple[Floats, Floats]:
-        inside = (times >= span.start_ns) & (times < span.end_ns)
-        return np.asarray((times[inside] - span.start_ns) * 1e-9 / HOUR_S), values[inside]
-
-    hours, watts = cut_hours(*sum_series(powers))
-    load_h, load = cut_hours(*sum_series(loads)) if loads else (np.empty(0), np.empty(0))
-    return RunCourse(hours, watts / KW, load_h, 100 * load / max(len(loads), 1))
+PICTURES = {SMALL: "1-resnet-512", LARGE: "1-resnet-4096", LLAVA: "2-llava"}
 
 
 def draw_pictures(study: Study, paper: Paper, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Draw the paper's two figures of what has run into a folder, and return the files. Raises MissingDependency."""
-    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
-    runs = find_runs(study)
-    burn = read_runs(study).get(BURN)
-    files: list[Path] = []
-    with mpl.rc_context(STYLE):
-        for file, note, names in PICTURES:
-            courses = {n: course for n in names if n in runs and (course := read_course(runs[n][2])) is not None}
-            if courses:
-                folder.mkdir(parents=True, exist_ok=True)
-                figure = Figure(figsize=(6.4, 0.8 + 3.0 * len(courses)), layout="constrained")
-                panels = figure.subplots(len(courses), 1, squeeze=False)[:, 0]
-                for axes, (name, course) in zip(panels, courses.items(), strict=True):
-                    axes.set_title(LABELS[name], loc="left", fontsize=10)
-                    _draw_course(axes, course, float(paper.setup["rated_w"]), None if burn is None else burn.median_w)
-                files += save_figure(figure, note, folder / file, formats)
+    """Draw the paper's figures of what has run into a folder, and return the files. Raises MissingDependency."""
+    burn, files = read_runs(study).get(BURN), []
+    lines = [PowerLine("node, rated", float(paper.setup["rated_w"]), "rated")]
+    if burn is not None and burn.median_w is not None:
+        lines.append(PowerLine("node, burn control (median)", burn.median_w, "mean"))
+    for name, (_, _, run) in find_runs(study).items():
+        result, profile = load_result_and_profile(run)
+        if name in PICTURES and profile is not None:
+            chart = replace(make_power_chart(profile, result), lines=tuple(lines), phases=())
+            remark = f"{paper.entries.labels[name]}. {word_remark([result])} {paper.entries.pictures[name]}".strip()
+            files += write_chart(chart, folder / PICTURES[name], remark, formats)
     return files
-
-
-def _draw_course(axes: Axes, course: RunCourse, rated_w: float, burn_w: float | None) -> None:
-    """Draw one run in a panel of its own: in one panel, a line would hide another."""
-    lines = axes.plot(course.power_h, course.power_kw, color=POWER_COLOUR, linewidth=0.8, label="node, power")
-    lines.append(axes.axhline(rated_w / KW, color=LINE_COLOUR, linestyle="--", linewidth=1, label="node, rated"))
-    if burn_w is not None:
-        label = "node, burn control (median)"
-        lines.append(axes.axhline(burn_w / KW, color=LINE_COLOUR, linestyle=":", linewidth=1.4, label=label))
-    axes.set_xlabel("time, h")
-    axes.set_ylabel("power of the node, kW")
-    axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.1 * rated_w / KW)
-    lines += _draw_load(axes, course)
-    axes.legend(handles=lines, fontsize=8, ncols=2, loc="lower right", framealpha=0.9)
-
-
-def _draw_load(axes: Axes, course: RunCourse) -> list[Line2D]:
-    """Draw the load of the GPUs on an axis of its own, as means over a few minutes."""
-    hours, load = course.load_h, course.load_pct
-    if hours.size < 2:
-        return []
-    step_h = float(hours[-1] - hours[0]) / (len(hours) - 1)
-    count = max(round(SMOOTH_MIN / 60 / step_h), 1)
-    blocks = [slice(k, k + count) for k in range(0, len(hours), count)]
-    second = axes.twinx()
-    label = f"GPU load, mean over {SMOOTH_MIN} min"
-    x, y = ([float(values[block].mean()) for block in blocks] for values in (hours, load))
-    lines = second.plot(x, y, color=LOAD_COLOUR, linewidth=1.2, label=label)
-    second.set_ylim(0, 110)
-    second.set_ylabel(f"load of the GPUs,\nmean over {SMOOTH_MIN} min, %")
-    second.grid(visible=False)
-    second.spines["right"].set_visible(True)
-    return lines

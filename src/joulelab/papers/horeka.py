@@ -6,7 +6,7 @@ computed on the same jobs of the twin.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,11 @@ from joulelab.analysis.cell_metrics import CellMetrics, summarise_cells
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.papers.paper import FindingResult, MeterCost, PaperNumbers, PaperTable, Value
-from joulelab.papers.study_runs import find_twin_cell, list_finished, read_channel
-from joulelab.report.charts.print_painter import COLOURS, FORMATS, STYLE, load_matplotlib, save_figure
+from joulelab.papers.study_runs import find_twin_cell, list_finished, read_channel, write_chart
+from joulelab.report.charts.power_chart import make_overlay_chart
+from joulelab.report.charts.print_painter import FORMATS
+from joulelab.report.charts.print_pictures import word_remark
+from joulelab.report.page.run_page import load_result_and_profile
 from joulelab.report.paper_tables import format_clock
 from joulelab.report.tables import make_table
 from joulelab.store.run_reader import open_run
@@ -33,8 +36,6 @@ from joulelab.twin.virtual.cells import read_description
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from matplotlib.axes import Axes
 
     from joulelab.papers.paper import Paper
     from joulelab.papers.study_runs import Floats
@@ -337,11 +338,8 @@ def _make_cost_table(costs: Sequence[AccountingCost], paper: Paper) -> list[Pape
 
 # Profiles of the GPUs, and pictures of them
 
-PICTURES = {"energy": "3-energy-profile", "health": "4-health-profile"}
-PHASE_TITLES = {"train": "training", "predict": "prediction"}
-SETUP_LABELS = {GPU: "GPU: at work", MIX: "CPU-mix: idle"}
-PICTURE_NOTE = "First GPU of the node, by NVML every 500 ms, first of the repeats. In virtual time, on the node's twin."
-MOST_POINTS = 4000  # a run of two days has more readings than a picture has columns: then means of a few are drawn
+PICTURES = {"energy": "3-energy", "health": "4-health"}
+FIRST_GPU = "gpu:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,10 +360,10 @@ class GpuProfile:
         return float(np.median(np.concatenate(busy)) - np.median(np.concatenate(idle)))
 
 
-def read_profiles(study: Study, workload: str, node: str, most: int | None = None) -> list[GpuProfile]:
-    """Read the powers of the GPUs over each repeat that has ended, or the first few; none for nodes without GPUs."""
+def read_profiles(study: Study, workload: str, node: str) -> list[GpuProfile]:
+    """Read the powers of the GPUs over each repeat that has ended; none for nodes without GPUs."""
     runs = [(cell, folder) for cell, _, folder in list_finished(study) if name_cell(cell) == (workload, node)]
-    return [profile for cell, folder in runs[:most] if (profile := _read_profile(cell, folder)) is not None]
+    return [profile for cell, folder in runs if (profile := _read_profile(cell, folder)) is not None]
 
 
 def _read_profile(cell: PlannedCell, folder: Path) -> GpuProfile | None:
@@ -382,50 +380,22 @@ def _read_profile(cell: PlannedCell, folder: Path) -> GpuProfile | None:
     return GpuProfile(shares, watts, tuple(k < count for k in range(len(watts))))
 
 
-def draw_pictures(
-    study: Study,
-    paper: Paper,  # noqa: ARG001 - a paper's interface
-    folder: Path,
-    formats: Sequence[str] = FORMATS,
-) -> list[Path]:
+def draw_pictures(study: Study, paper: Paper, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw figures 3 and 4 of the paper into a folder, and return the files. Raises MissingDependency."""
-    mpl, Figure = load_matplotlib()  # noqa: N806 - a class
+    first: dict[tuple[str, str], Path] = {}
+    for cell, _, run in list_finished(study):
+        first.setdefault(name_cell(cell), run)
     files: list[Path] = []
-    with mpl.rc_context(STYLE):
-        for case, file in PICTURES.items():
-            profiles = {
-                (phase, setup): profile
-                for phase in PHASES
-                for setup in SETUP_LABELS
-                for profile in read_profiles(study, f"{case}-{phase}", setup, 1)
-            }
-            if not profiles:
-                continue
-            folder.mkdir(parents=True, exist_ok=True)
-            figure = Figure(figsize=(6.4, 5.6), layout="constrained")
-            panels = figure.subplots(2, 1, sharex=True)
-            for axes, phase in zip(panels, PHASES, strict=True):
-                axes.set_title(f"Use case {case}, {PHASE_TITLES[phase]}", loc="left", fontsize=10)
-                _draw_profiles(axes, {s: p for (of, s), p in profiles.items() if of == phase})
-            panels[-1].set_xlabel("share of the runtime")
-            files += save_figure(figure, PICTURE_NOTE, folder / file, formats)
+    for case, stem in PICTURES.items():
+        for phase in PHASES:
+            names = [(f"{case}-{phase}", setup) for setup in (GPU, MIX)]
+            loaded = {name[1]: load_result_and_profile(first[name]) for name in names if name in first}
+            known = {setup: (result, profile) for setup, (result, profile) in loaded.items() if profile is not None}
+            if known:
+                results, profiles = zip(*known.values(), strict=True)
+                chart = make_overlay_chart(results, profiles, list(known), by_fraction=True)
+                common = tuple(trace for trace in chart.common if trace.label == FIRST_GPU)
+                chart = replace(chart, common=common, names=tuple(paper.entries.labels[setup] for setup in known))
+                remark = f"Use case {case}, {phase}. {word_remark(results)} {paper.entries.pictures['profile']}"
+                files += write_chart(chart, folder / f"{stem}-{phase}", remark, formats)
     return files
-
-
-def _draw_profiles(axes: Axes, profiles: Mapping[str, GpuProfile]) -> None:
-    for (setup, label), colour, dash in zip(SETUP_LABELS.items(), (COLOURS[2], COLOURS[0]), ("-", "--"), strict=True):
-        if setup in profiles:
-            axes.plot(*thin_profile(profiles[setup]), color=colour, linestyle=dash, linewidth=0.9, label=label)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("power of the GPU, W")
-    if profiles:
-        axes.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
-
-
-def thin_profile(profile: GpuProfile) -> tuple[list[float], list[float]]:
-    """Return shares and powers of the first GPU, as means of a few where there are too many to draw."""
-    count = max(len(profile.shares) // MOST_POINTS, 1)
-    whole = len(profile.shares) // count * count
-    shares, watts = (values[:whole].reshape(-1, count).mean(axis=1) for values in (profile.shares, profile.watts[0]))
-    return shares.tolist(), watts.tolist()

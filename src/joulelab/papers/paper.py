@@ -78,6 +78,8 @@ class PaperEntries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reasons: dict[str, str]
     meters: dict[str, str]
     tables: dict[str, TableWords]
+    labels: dict[str, str] = {}
+    pictures: dict[str, str] = {}
     hardware: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Read the runs of a study on twins: finished slots, series of channels, and the runs as the model lays them out."""
+"""Read the runs of a study on twins: finished slots, series of channels, runs as the model lays them out; draw them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from joulelab.core.scope import find_family
+from joulelab.report.charts.print_painter import render_chart
 from joulelab.study.matrix import TWIN
 from joulelab.study.slots import State, list_claimed_slots, read_slot
 from joulelab.twin.timeline import lay_out_run
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from joulelab.report.charts.chart_model import Chart
     from joulelab.store.run_reader import Run
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
@@ -94,3 +96,13 @@ def sum_series(parts: Sequence[Series]) -> Series:
     for at, values in parts[1:]:
         total += np.interp(times, at, values)
     return times, total
+
+
+def write_chart(chart: Chart, stem: Path, remark: str, formats: Sequence[str]) -> list[Path]:
+    """Write a chart with a remark below it in each format; return the files. Raises MissingDependency."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    rendered, _ = render_chart(chart, formats, remark=remark)
+    files = {stem.with_name(f"{stem.name}.{kind}"): data for kind, data in rendered.items()}
+    for file, data in files.items():
+        file.write_bytes(data)
+    return list(files)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Study
     from joulelab.study.results import Results
 
-RESULTS_FILE = "results.csv"
-
 
 def show_study(
     study: Study,
@@ -127,29 +125,21 @@ def write_study_files(study: Study, results: Results, summary: StudySummary, *, 
 
     Raises MissingDependency if figures are required and cannot be drawn.
     """
-    from joulelab.report.study_csv import (
-        SCALING,
-        write_cells_csv,
-        write_pairs_csv,
-        write_records,
-        write_scaling_csv,
-        write_statistics_csv,
-    )
+    from joulelab.report.study_csv import RESULTS_FILE, write_study_csvs
 
     if (study.folder / RESULTS_FILE).exists() and not any(cell.trials for cell in results.cells):
         print_notice(
             f"no cell of this plan has run: {study.folder / RESULTS_FILE} and the files beside it are unchanged"
         )
         return []
-    twins = _map_cells_to_twins(study)
-    made = {RESULTS_FILE: write_cells_csv(summary, twins), "slots.csv": write_records(results.rows, twins)}
-    made |= {"statistics.csv": write_statistics_csv(summary, twins)}
-    made |= {"pairs.csv": write_pairs_csv(summary)} if summary.pairs else {}
-    made |= {SCALING: write_scaling_csv(summary, twins)} if summary.scaling else {}
-    for name in {"pairs.csv", SCALING} - set(made):  # from an earlier report
-        with contextlib.suppress(OSError):
-            (study.folder / name).unlink()
-    written = [study.folder / name for name, text in made.items() if _write_text(study.folder / name, text)]
+    written: list[Path] = []
+    for name, text in write_study_csvs(summary, results.rows, _map_cells_to_twins(study)).items():
+        file = study.folder / name
+        if text and _write_text(file, text):
+            written.append(file)
+        elif not text:
+            with contextlib.suppress(OSError):
+                file.unlink()  # of an earlier report
     if figures is not False:
         written += _draw_figures(study, summary, asked=bool(figures))
     return written

@@ -18,6 +18,7 @@ from joulelab.report.study_tables import (
     describe_best,
     has_one_cell,
     list_line_bests,
+    list_load_columns,
     list_quality_columns,
     name_plain_cell,
     title_line,
@@ -152,6 +153,7 @@ def make_matrix_table(summary: StudySummary, cells: Sequence[CellMetrics]) -> Ta
         (replace(column, is_optional=column.name not in limited), values)
         for column, values in list_quality_columns(cells, summary.goals)
     ]
+    columns += list_load_columns(cells)
     bests = {key: list_line_bests(summary, line) for key, line in line_of.items()}
     if any(bests[c.key] for c in cells):
         columns.append((Column("best for", align="left"), tuple(_name_goals(bests[c.key], c.key) for c in cells)))
@@ -168,12 +170,14 @@ def _list_knob_columns(
     marks = [(UNCAPPED if c.uncapped else "") + ("*" if c.key in references else "") for c in cells]
     if not names:
         return [(Column("cell", align="left"), tuple(name_plain_cell(summary, c.key) for c in cells))]
+    axes = {line.axis for line in summary.lines}
+    marked = next((name for name in names if axes == {name}), names[0])
     columns: list[FilledColumn] = []
-    for k, name in enumerate(names):
+    for name in names:
         column, known = format_knob_column(name, [c.knobs[name] for c in cells if name in c.knobs])
         found = iter(known)
         texts = [next(found) if name in c.knobs else fmt.NOTHING for c in cells]
-        if k == 0:
+        if name == marked:
             texts = [f"{text}{mark}" for text, mark in zip(texts, marks, strict=True)]
         columns.append((column, tuple(texts)))
     return columns

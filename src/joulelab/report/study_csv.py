@@ -19,8 +19,22 @@ if TYPE_CHECKING:
     from joulelab.analysis.cell_metrics import CellMetrics, StudySummary
     from joulelab.core.quantity import Quantity
 
-SCALING = "scaling.csv"
+RESULTS_FILE, SLOTS_FILE, STATISTICS_FILE = "results.csv", "slots.csv", "statistics.csv"
+PAIRS_FILE, SCALING_FILE = "pairs.csv", "scaling.csv"  # only if there are pairs or several numbers of GPUs
 UNITS = {"energy": "j", "power": "w", "time": "s"}
+
+
+def write_study_csvs(
+    summary: StudySummary, slots: Sequence[Mapping[str, Any]], twins: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the CSV files of a study by name, empty texts for those that it does not have; `slots` are records."""
+    return {
+        RESULTS_FILE: write_cells_csv(summary, twins),
+        SLOTS_FILE: write_records(slots, twins),
+        STATISTICS_FILE: write_statistics_csv(summary, twins),
+        PAIRS_FILE: write_pairs_csv(summary) if summary.pairs else "",
+        SCALING_FILE: write_scaling_csv(summary, twins) if summary.scaling else "",
+    }
 
 
 def write_cells_csv(summary: StudySummary, twins: Mapping[str, str] | None = None) -> str:

@@ -56,7 +56,7 @@ def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path
         elif path.stem == "pareto":
             assert "time, s" in said
             assert "energy, kJ" in said
-            assert "gpus=8, 260 W" in said
+            assert "gpus=8, 260 W" in said  # the first cell of the front names its line
             assert "180 W" in said
         else:
             assert "power cap, W" in said

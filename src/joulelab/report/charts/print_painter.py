@@ -26,6 +26,7 @@ from joulelab.report.charts.chart_model import (
     StackChart,
     get_lower_end,
 )
+from joulelab.report.tables import HARD_BLANK
 from joulelab.store.safe_files import replace_file
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 # The colours of Okabe and Ito, which people with any kind of colour vision can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-GREY, DARK = "#777777", "#222222"
+GREY, DARK, STAR = "#777777", "#222222", "#FFDD55"
 FILLS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#D9C91E", "#9AA1AB")  # as in page.css
 MARKERS = ("o", "^", "D", "v", "P", "X", "<")
 DASHES = ("-", "--", "-.", ":")
@@ -70,12 +71,12 @@ MOST_TICKS, MOST_FRONT_NAMES = 24, 12
 NAME_SIZE_PT, LETTER_SHARE = 7.0, 0.56  # of names at a Pareto front: font size, mean width of a letter as a share
 # Where a name may stand beside its point, in points, the best place first.
 NAME_PLACES = ((5, 3, "left"), (6, -3, "left"), (-5, 3, "right"), (-5, -9, "right"), (5, -9, "left"))
-POINT_PT = 4.0  # half of the room that a point takes
+POINT_PT, BAR_PT = 4.0, 1.0  # half of the room that a point and an error bar take
 TICK_STEPS = (1, 2, 5, 10)
 LETTER_IN, TILE_TEXT_PT = 0.065, 6.5  # of numbers in tiles
 MOST_POINTS = 1500  # of a line of power over time
 # Marks of cells: shape, size in points and width of the edge; shapes differ, so that they can be read in grey.
-MARKS = {"best": ("*", 12.0, 0.7), "tied": ("o", 9.0, 1.1), "reference": ("s", 8.5, 1.3)}
+MARKS = {"best": ("*", 14.0, 0.8), "tied": ("o", 9.0, 1.1), "reference": ("s", 8.5, 1.3)}
 TILE_SIGNS = {"best": " ★", "tied": " ○", "reference": " □"}
 POWER_LINES = {"rated": ("#D55E00", "--"), "mean": (DARK, ":"), "idle": (GREY, "-.")}
 
@@ -123,7 +124,8 @@ def add_note(figure: Figure, note: str) -> None:
 
 
 def _wrap_text(text: str, letters: float) -> str:
-    return "\n".join(textwrap.wrap(text, round(letters)))
+    whole = text.replace("k = 2", "k = 2".replace(" ", HARD_BLANK)).replace(" %", f"{HARD_BLANK}%")
+    return "\n".join(textwrap.wrap(whole, round(letters))).replace(HARD_BLANK, " ")
 
 
 def measure_height(chart: Chart, width_in: float) -> float:
@@ -207,7 +209,7 @@ def _paint_bars(axes: Axes, chart: BarChart) -> None:
             axes.barh(k, bar.value, color=colour, height=0.7)
         axes.errorbar(bar.value, k, xerr=ends, **style)
         if bar.mark:
-            axes.plot([bar.value], [k], linestyle="none", **_style_mark(bar.mark, "none", DARK))
+            axes.plot([bar.value], [k], linestyle="none", **_style_mark(bar.mark, DARK))
         _write_beside(axes, bar.value + (bar.expanded or 0.0), k, bar.text)
     if marks := chart.list_marks():
         _add_keys_above(axes.figure, _make_mark_handles(marks))
@@ -318,11 +320,10 @@ def _paint_curve(axes: Axes, chart: CurveChart, curve: ChartCurve, k: int) -> No
     )
     places = {"tied": curve.tied, "reference": [curve.reference], "best": [curve.best]}
     for mark, indices in places.items():
-        fill = style["color"] if mark == "best" else "none"
         for i in indices:
-            if i is not None:
-                edge = "black" if mark == "best" else style["color"]
-                axes.plot([curve.x[i]], [curve.y[i]], linestyle="none", zorder=5, **_style_mark(mark, fill, edge))
+            if i is not None:  # behind the error bars, so that these can be compared
+                style_mark = _style_mark(mark, style["color"])
+                axes.plot([curve.x[i]], [curve.y[i]], linestyle="none", zorder=1.8, **style_mark)
 
 
 def _style_curve(chart: CurveChart, k: int) -> dict[str, Any]:
@@ -332,8 +333,9 @@ def _style_curve(chart: CurveChart, k: int) -> dict[str, Any]:
     return {"color": COLOURS[k % len(COLOURS)], "linestyle": dash, "linewidth": 1.2, **point}
 
 
-def _style_mark(mark: str, fill: str, edge: str) -> dict[str, Any]:
+def _style_mark(mark: str, colour: str) -> dict[str, Any]:
     marker, size, width = MARKS[mark]
+    fill, edge = (STAR, "black") if mark == "best" else ("none", colour)
     return {"marker": marker, "ms": size, "mfc": fill, "mec": edge, "mew": width}
 
 
@@ -341,10 +343,7 @@ def _make_mark_handles(marks: Mapping[str, str]) -> list[Any]:
     """Make the entries of marks in a legend, in a colour that no curve has."""
     from matplotlib.lines import Line2D
 
-    return [
-        Line2D([], [], linestyle="none", label=name, **_style_mark(mark, "#bbbbbb" if mark == "best" else "none", DARK))
-        for mark, name in marks.items()
-    ]
+    return [Line2D([], [], linestyle="none", label=name, **_style_mark(mark, DARK)) for mark, name in marks.items()]
 
 
 def add_curve_legend(figure: Figure, chart: CurveChart, title: str) -> None:
@@ -353,7 +352,7 @@ def add_curve_legend(figure: Figure, chart: CurveChart, title: str) -> None:
 
     curves = chart.curves if len(chart.curves) > 1 else ()
     handles: list[Any] = [
-        Line2D([], [], label=c.label, **_style_curve(chart, k)) for k, c in enumerate(curves) if c.label
+        Line2D([], [], label=c.label, **_style_curve(chart, k)) for k, c in enumerate(curves) if c.label and c.x
     ]
     found, names = figure.axes[0].get_legend_handles_labels()
     handles += [handle for handle, name in zip(found, names, strict=True) if name == "ideal"]
@@ -405,9 +404,13 @@ def place_front_names(figure: Figure, charts: Sequence[CurveChart]) -> None:
         box = axes.get_window_extent()
         inside = [v * points_per_pixel for v in (box.x0, box.y0, box.x1, box.y1)]
         to_pixels = axes.transData.transform
-        points = [(x, y) for c in chart.curves for x, y in zip(c.x, c.y, strict=True)]
-        places = [(float(x) * points_per_pixel, float(y) * points_per_pixel) for x, y in map(to_pixels, points)]
-        taken: list[tuple[float, ...]] = [(x - POINT_PT, y - POINT_PT, x + POINT_PT, y + POINT_PT) for x, y in places]
+        taken: list[tuple[float, ...]] = []
+        for c in chart.curves:
+            wide, high = (each or [0.0] * len(c.x) for each in (c.x_expanded, c.expanded))
+            for x, y, dx, dy in zip(c.x, c.y, wide, high, strict=True):
+                for reach, room in (((0.0, 0.0), POINT_PT), ((dx, 0.0), BAR_PT), ((0.0, dy), BAR_PT)):
+                    ends = [to_pixels((x + s * reach[0], y + s * reach[1])) * points_per_pixel for s in (-1, 1)]
+                    taken.append((*map(float, ends[0] - room), *map(float, ends[1] + room)))
         for front in chart.list_fronts():
             for x, y, name in _order_names(front)[:MOST_FRONT_NAMES]:
                 at = [float(v) * points_per_pixel for v in to_pixels((x, y))]
@@ -418,10 +421,10 @@ def place_front_names(figure: Figure, charts: Sequence[CurveChart]) -> None:
 
 
 def _order_names(front: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
-    """Return the ends of a front first; the names between them leave out the line if it is the same everywhere."""
+    """Return the ends of a front first; names after the first leave out the line if it is the same everywhere."""
     lines = {name.rpartition(", ")[0] for _, _, name in front}
-    between = [(x, y, name.rpartition(", ")[2] if len(lines) == 1 else name) for x, y, name in front[1:-1]]
-    return [*front[:1], *(front[-1:] if len(front) > 1 else []), *between]
+    short = [(x, y, name.rpartition(", ")[2] if len(lines) == 1 else name) for x, y, name in front[1:]]
+    return [*front[:1], *short[-1:], *short[:-1]]
 
 
 def _find_room(

@@ -172,8 +172,7 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
         column = _fill_scaled(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_mark_estimates(column, estimates))
     columns += list_quality_columns(rows, summary.goals)
-    if any(r.gpu_load is not None for r in rows):
-        columns.append((LOAD_COLUMN, tuple(r.gpu_load for r in rows)))
+    columns += list_load_columns(rows)
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
         columns.append(_fill_scaled("idle devices", "J", [r.idle_energy for r in rows]))
     if len(_format_idle_shares(rows)) > 1:
@@ -184,12 +183,18 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
     return join_columns(columns, styles=_list_styles(bests, line))
 
 
-LOAD_COLUMN = Column("GPU\nload", "%", is_share=True, is_optional=True)
+LOAD_COLUMN = Column("GPU\nload", "%", factor=0.01, digits=3, is_optional=True)
 IDLE_COLUMN = Column("idle GPUs'\nenergy", "%", is_share=True)
 
 
 def _format_idle_shares(rows: Sequence[CellMetrics]) -> set[str]:
     return {format_cell(r.idle_energy_share, IDLE_COLUMN) for r in rows}
+
+
+def list_load_columns(rows: Sequence[CellMetrics]) -> list[FilledColumn]:
+    """Return the mean load of the GPUs that worked, if it is known of a cell; of one run, as it was read."""
+    loads = [r.gpu_load if r.gpu_load is None or r.gpu_load.known else r.gpu_load.value for r in rows]
+    return [(LOAD_COLUMN, tuple(loads))] if any(load is not None for load in loads) else []
 
 
 def list_quality_columns(rows: Sequence[CellMetrics], goals: Sequence[Goal]) -> list[FilledColumn]:

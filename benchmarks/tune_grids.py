@@ -1,26 +1,41 @@
-"""Read recorded sweeps of power caps, and make dense grids of caps from curves that are fitted to them."""
+"""Read recorded sweeps of power caps, make dense grids from curves that are fitted to them, and draw pairs of knobs."""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from joulelab.study.tuning.search import Setting
+from joulelab.twin.model import A100, H100, RTX6000
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from joulelab.twin.model import Gpu
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 5  # caps, for a sweep to be of use
 MADE_NOISE = 0.01, 0.005  # relative noise of time and power in grids that are made without data
 
 
+GPUS = {"h100": H100, "a100": A100, "rtx6000": RTX6000}
+PAIR_SHAPE = 9, 8  # caps and clocks of a pair grid
+PAIR_NOISE = 0.005, 0.02  # relative noise of runs, drawn between these; that of power is 0.7 of it
+LOWEST_CLOCK = 0.45  # of the highest
+
+
 @dataclass(frozen=True)
 class Grid:
-    """Hold time (s) and mean power (W) against the cap (W), and the relative noise of a trial (0: it is replayed)."""
+    """Hold time (s) and mean power (W) against the setting, and the relative noise of a trial (0: it is replayed).
+
+    Caps are in W, clocks in Hz (None: not locked). The last setting is the reference.
+    """
 
     name: str
     caps: Floats
@@ -28,11 +43,19 @@ class Grid:
     power: Floats
     noise_t: float = 0.0
     noise_p: float = 0.0
+    clocks: Floats | None = None
 
     @property
     def energy(self) -> Floats:
         """Return J."""
         return self.time * self.power
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Return the settings, the reference last."""
+        if self.clocks is None:
+            return [Setting(float(cap)) for cap in self.caps]
+        return [Setting(float(cap), float(clock)) for cap, clock in zip(self.caps, self.clocks, strict=True)]
 
     def trial(self, at: int, rng: np.random.Generator) -> tuple[float, float]:
         """Return energy and time of one trial."""
@@ -119,7 +142,60 @@ def textbook(count: int) -> list[Grid]:
     return grids
 
 
+def draw_pairs(model: str, count: int, seed: int = 0) -> list[Grid]:
+    """Draw responses of a GPU of the twin to caps and locked clocks: the twin's own laws, with drawn workloads.
+
+    A workload has one to three stages, each with an intensity (power), a memory-bound share (of its time, which caps
+    and clocks do not prolong) and a slowdown law; half of them wait for the host for up to 20 % of the time, and in
+    two of five the energy includes a host of 20 to 80 % of the default cap.
+    """
+    return [_draw_pair(GPUS[model], np.random.default_rng([seed, n, len(model)]), f"{model} {n}") for n in range(count)]
+
+
+def _draw_pair(gpu: Gpu, rng: np.random.Generator, name: str) -> Grid:
+    caps, clocks = _make_pairs(gpu.min_cap_w, gpu.default_cap_w, gpu.sm_max_mhz * 1e6)
+    stages = []
+    for share in rng.dirichlet(np.full(int(rng.integers(1, 4)), 2.0)):
+        a, k = gpu.slowdown
+        law = a * math.exp(0.5 * rng.standard_normal()), k * math.exp(0.2 * rng.standard_normal())
+        stages.append((share, replace(gpu, slowdown=law), rng.uniform(0.35, 1.0), rng.uniform(0.0, 0.7)))
+    waits = rng.uniform(0.0, 0.2) if rng.random() < 0.5 else 0.0
+    host_w = rng.uniform(0.2, 0.8) * gpu.default_cap_w if rng.random() < 0.4 else 0.0
+    noise = rng.uniform(*PAIR_NOISE)
+    time, energy = np.full(len(caps), waits), np.full(len(caps), waits * gpu.idle_w)
+    for n, (cap, clock) in enumerate(zip(caps, clocks / 1e6, strict=True)):
+        mhz = None if clock >= gpu.sm_max_mhz else float(clock)
+        for share, one, intensity, bound in stages:
+            full_w = float(one.draws_w(1.0, intensity))
+            took = share * (bound + (1 - bound) * one.slow_down(full_w, float(cap), mhz))
+            time[n] += took
+            energy[n] += took * min(float(cap), one.clocked_w(full_w, mhz))
+    return Grid(name, caps, 100 * time, energy / time + host_w, noise, 0.7 * noise, clocks)
+
+
+def draw_textbook_pairs(count: int, seed: int = 0) -> list[Grid]:
+    """Draw responses that are not the twin's: P = s + (1 - s) f^3, time by 1/f, and a cap that chooses the clock."""
+    grids = []
+    for n in range(count):
+        rng = np.random.default_rng([seed, n])
+        top, static, bound = rng.choice([260.0, 400.0, 700.0]), rng.uniform(0.1, 0.4), rng.uniform(0.2, 1.0)
+        caps, clocks = _make_pairs(0.35 * top, top, 2e9)
+        draws = rng.uniform(0.7, 1.0) * top
+        limited = np.cbrt(np.clip((caps / draws - static) / (1 - static), 0.02, 1.0))
+        clock = np.minimum(clocks / 2e9, limited)
+        power, noise = draws * (static + (1 - static) * clock**3), rng.uniform(*PAIR_NOISE)
+        grids.append(Grid(f"textbook {n}", caps, 100 * (1 - bound + bound / clock), power, noise, 0.7 * noise, clocks))
+    return grids
+
+
+def _make_pairs(lowest_w: float, highest_w: float, highest_hz: float) -> tuple[Floats, Floats]:
+    caps = np.linspace(lowest_w, highest_w, PAIR_SHAPE[0]).round()
+    clocks = np.linspace(LOWEST_CLOCK, 1.0, PAIR_SHAPE[1]) * highest_hz
+    return np.tile(caps, len(clocks)), np.repeat(clocks, len(caps))
+
+
 def _smoothed(x: Floats, y: Floats, wanted: Floats, nodes: int = 33) -> tuple[Floats, float]:
+    """Return a smooth curve and the noise around it; with few points the stiffest curve that leaves one free."""
     line = np.linspace(x[0], x[-1], nodes)
 
     def between(at: Floats) -> Floats:
@@ -132,7 +208,9 @@ def _smoothed(x: Floats, y: Floats, wanted: Floats, nodes: int = 33) -> tuple[Fl
         hat = here @ solve
         rest, free = y - hat @ y, len(x) - float(np.trace(hat))
         score = float(((rest / (1 - np.diag(hat))) ** 2).mean())
-        if free >= 2:
-            found.append((score, stiff, solve @ y, float(np.sqrt((rest**2).sum() / free))))
-    _, _, curve, noise = min(found, key=lambda one: one[:2])
+        found.append(
+            (free < 2, score if free >= 2 else -stiff, solve @ y, float(np.sqrt((rest**2).sum() / max(free, 0.5))))
+        )
+    # A curve of third differences follows three points freely: of five, at most two are left to tell the noise.
+    *_, curve, noise = min(found, key=lambda one: one[:2])
     return between(wanted) @ curve, noise

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.analysis.results_file import ResultHead
     from joulelab.analysis.study_cells import Note
-    from joulelab.study.tuning.tuned import Tuned
+    from joulelab.study.tuning.tuning_result import TuningResult
 
 
 def describe_result(result: Result) -> dict[str, Any]:
@@ -42,6 +42,6 @@ def describe_summary(summary: StudySummary, more_notes: Iterable[Note] = ()) -> 
     return plain | {"notes": word_notes(notes), "messages": messages}
 
 
-def describe_tuning(tuned: Tuned) -> dict[str, Any]:
+def describe_tuning(result: TuningResult) -> dict[str, Any]:
     """Describe the outcome of tuning, with its notes as sentences."""
-    return tuned.to_json() | {"notes": word_notes(tuned.notes)}
+    return result.to_json() | {"notes": word_notes(result.notes)}

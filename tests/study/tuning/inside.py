@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.store.make import START_NS, close_run, gpus, make_run, write_rows
 from tests.study.tuning.marks import line, write
+from tests.study.tuning.two_gpus import STATUS
 
 from joulelab.analysis.goals import Goal
 from joulelab.control.client import CapRequest, HeldCap
@@ -21,30 +22,32 @@ from joulelab.report.tuning_tables import lay_out_tuning
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_options import RunOptions
 from joulelab.store.documents import read_lines
-from joulelab.study.knobs import read_caps
-from joulelab.study.tuning.grid import Grid
-from joulelab.study.tuning.online import Online
-from joulelab.study.tuning.window import Window
+from joulelab.study.tuning.grid import make_grid
+from joulelab.study.tuning.online import OnlineTuning
+from joulelab.study.tuning.search import Setting
+from joulelab.study.tuning.windows import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from joulelab.core.errors import JoulelabError
-    from joulelab.study.tuning.tuned import Tuned
+    from joulelab.study.tuning.tuning_result import TuningResult
 
-GRID = Grid(("gpu:0", "gpu:1"), {float(v.value): v for v in read_caps("100,180,260")})
+GRID = make_grid(STATUS, ["gpu:0", "gpu:1"], "100,180,260")
 ENERGY = Goal.parse("energy")
 
 
 def window(cap: float, at_s: float, *, energy: float, time_s: float = 5.0, work: float = 100.0) -> Window:
     terms = {"gain:nvml": 0.05 * energy, "edge:x": 0.002 * energy, "unseen:x": 0.1 * energy}
     start = round(at_s * NS)
-    return Window(cap, start, start + round(time_s * NS), work, Quantity.from_terms(energy, terms), 0.002)
+    return Window(
+        Setting(float(cap)), start, start + round(time_s * NS), work, Quantity.from_terms(energy, terms), 0.002
+    )
 
 
-def online(**more: float) -> Online:
-    return Online(GRID, ENERGY, window_s=0.2, settle_s=0.0, **more)  # type: ignore[arg-type]
+def online(**more: float) -> OnlineTuning:
+    return OnlineTuning(GRID, ENERGY, window_s=0.2, settle_s=0.0, **more)  # type: ignore[arg-type]
 
 
 class Capped:
@@ -69,7 +72,7 @@ class Capped:
         """Hear nothing."""
 
 
-def recorded(tmp_path: Path, capped: Capped, tuning: Online, until: Callable[[], object]) -> RunRecording:
+def recorded(tmp_path: Path, capped: Capped, tuning: OnlineTuning, until: Callable[[], object]) -> RunRecording:
     """Tune a run without meters whose work is reported all the time, until something is the case."""
     recording = RunRecording(RunOptions(runs=tmp_path), ["true"], os.environ)
     writer = MarkWriter(recording.folder / "marks")
@@ -90,25 +93,28 @@ def events(recording: RunRecording) -> list[str]:
     return [str(e["event"]) for e in read_lines(recording.folder / "events.run.jsonl")[0]]
 
 
-def measured(tuning: Online, told: Callable[[float, int], tuple[float, float]], *, pauses: int = 0) -> list[Window]:
+def measured(
+    tuning: OnlineTuning, told: Callable[[float, int], tuple[float, float]], *, pauses: int = 0
+) -> list[Window]:
     """Let windows have energy (J) and time (s) per work by their cap and number, as meters would tell them.
 
     Work stands still in the first windows. All windows are returned, as they are made.
     """
     made: list[Window] = []
 
-    def window(cap: float) -> Window:
+    def window(setting: Setting) -> Window:
+        cap = setting.cap_w or 0.0
         assert tuning.log is not None
-        a = tuning._until_report(0)
-        b = tuning._until_report(a)
-        work = tuning.log.done(a, b)
+        a = tuning._wait_for_report(0)
+        b = tuning._wait_for_report(a)
+        work = tuning.log.count_work(a, b)
         energy, time_s = told(cap, len(made))
         span = round(work * time_s * NS)
         paused = len(made) < pauses
-        made.append(Window(cap, a, a + span, work, Quantity(energy * work, {"edge:x": 0.001}), 0.001, paused))
+        made.append(Window(setting, a, a + span, work, Quantity(energy * work, {"edge:x": 0.001}), 0.001, paused))
         return made[-1]
 
-    tuning._window = window  # type: ignore[method-assign]
+    tuning._measure_window = window  # type: ignore[method-assign]
     return made
 
 
@@ -149,15 +155,16 @@ def worked(folder: Path, rate: Callable[[float], float]) -> None:
         write(folder, "1", line(start + t + 1, start + t, done, count=10, at_s=[start + s for s in stamps]))
 
 
-def shown(told: Tuned) -> str:
+def shown(told: TuningResult) -> str:
     return write_blocks(lay_out_tuning(told, width=80), 80)
 
 
-def unheld(tuning: Online, drew: Callable[[float], float], holds: Callable[[float], bool]) -> None:
+def unheld(tuning: OnlineTuning, drew: Callable[[float], float], holds: Callable[[float], bool]) -> None:
     """Let GPUs draw some power (W) under a cap, and keep to it or not."""
-    made = tuning._window
+    made = tuning._measure_window
 
-    def window(cap: float) -> Window:
-        return replace(made(cap), gpu_w=drew(cap), unheld="" if holds(cap) else f"gpu:0 drew {drew(cap):.0f} W")
+    def window(setting: Setting) -> Window:
+        cap = setting.cap_w or 0.0
+        return replace(made(setting), gpu_w=drew(cap), unheld="" if holds(cap) else f"gpu:0 drew {drew(cap):.0f} W")
 
-    tuning._window = window  # type: ignore[method-assign]
+    tuning._measure_window = window  # type: ignore[method-assign]

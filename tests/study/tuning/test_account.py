@@ -12,11 +12,9 @@ from tests.study.tuning.inside import ENERGY, GRID, LONG_S, long_run, online, sh
 
 from joulelab.core.clock import NS
 from joulelab.core.spec import Spec, Stream
-from joulelab.study.tuning.account import account
-from joulelab.study.tuning.online import Online
-from joulelab.study.tuning.search import Choice
-from joulelab.study.tuning.window import Window, energy_of, find_scopes, read_scopes
-from joulelab.study.tuning.worklog import WorkLog
+from joulelab.study.tuning.online import OnlineTuning, summarise_online
+from joulelab.study.tuning.search import Choice, Setting
+from joulelab.study.tuning.windows import Window, WorkLog, find_scopes, read_scopes, sum_energy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +29,7 @@ def test_windows_of_a_workload_that_changed_by_itself_are_corrected(tmp_path: Pa
         window(260, 100, energy=1210, time_s=6.05),
     ]
     tuning.state.drift = (1.21, 1.21)
-    first, middle, last = tuning.corrected()
+    first, middle, last = tuning.correct_windows()
     assert first.energy_per.value == pytest.approx(10)
     assert last.energy_per.value == pytest.approx(10)
     assert last.time_per.value == pytest.approx(0.05)
@@ -41,23 +39,23 @@ def test_windows_of_a_workload_that_changed_by_itself_are_corrected(tmp_path: Pa
     assert 0.5 * math.log(1.21) < 2 * middle.time_per.u / middle.time_per.value < math.log(1.21)
     assert "drift" not in first.time_per.budget()
     # The two are made equal, so they are worth one.
-    row = account(tuning, None, "CMD").row(260)
+    row = summarise_online(tuning, None, "CMD").find_row(Setting(260.0))
     assert row is not None
     assert row.time.u / row.time.value == pytest.approx(0.002)
     tuning.state.notes.append("it changed")
-    told = account(tuning, None, "CMD")
-    assert told.choice == 180
+    told = summarise_online(tuning, None, "CMD")
+    assert told.choice == Setting(180.0)
     assert not told.complete
     assert "it changed" in told.notes
-    assert told.row(260).n == 2  # type: ignore[union-attr]
-    assert "unseen" not in told.row(180).energy.budget()  # type: ignore[union-attr]
+    assert told.find_row(Setting(260.0)).n == 2  # type: ignore[union-attr]
+    assert "unseen" not in told.find_row(Setting(180.0)).energy.budget()  # type: ignore[union-attr]
 
 
 def test_equal_windows_agree_and_what_they_share_cancels() -> None:
     tuning = online()
     tuning.state.windows = [window(260, 0, energy=1000), window(180, 50, energy=800, time_s=5.25)]
-    tuning.state.choice = Choice(180.0, (), 2, "because", 0.8, 1.05)
-    row = account(tuning, None, "python train.py").row(180)
+    tuning.state.choice = Choice(Setting(180.0), (), 2, "because", 0.8, 1.05)
+    row = summarise_online(tuning, None, "python train.py").find_row(Setting(180.0))
     assert row is not None
     assert row.gain is not None
     assert row.gain.value == pytest.approx(0.2)
@@ -66,25 +64,25 @@ def test_equal_windows_agree_and_what_they_share_cancels() -> None:
     assert row.loss.value == pytest.approx(0.05)
 
 
-def driven(tmp_path: Path, rate: Callable[[float], float], *at_s: tuple[float, float]) -> tuple[Online, Path]:
+def driven(tmp_path: Path, rate: Callable[[float], float], *at_s: tuple[float, float]) -> tuple[OnlineTuning, Path]:
     """Return a tuning of a job that draws 300 W under any cap; windows of 5 s under caps, the last cap is chosen."""
-    tuning = Online(GRID, ENERGY, window_s=5.0, settle_s=1.0)
+    tuning = OnlineTuning(GRID, ENERGY, window_s=5.0, settle_s=1.0)
     run = long_run(tmp_path, lambda _: 300.0)
     (tmp_path / "marks").mkdir()
     worked(tmp_path / "marks", rate)
     tuning.log = WorkLog(tmp_path / "marks")
-    tuning.log.read()
+    tuning.log.read_marks()
     for cap, t in at_s:
         a, b = START_NS + round(t * NS), START_NS + round((t + 5) * NS)
-        work = tuning.log.done(a, b)
-        energy = energy_of(read_scopes(run, a, b), [(a, b)], ["gpu:0"])
+        work = tuning.log.count_work(a, b)
+        energy = sum_energy(read_scopes(run, a, b), [(a, b)], ["gpu:0"])
         assert energy is not None
-        tuning.state.windows.append(Window(cap, a, b, work, energy, 0.002))
-        tuning.state.stays.append((cap, a - NS))
+        tuning.state.windows.append(Window(Setting(cap), a, b, work, energy, 0.002))
+        tuning.state.stays.append((Setting(cap), a - NS))
     tuning.state.scopes = ["gpu:0"]
     if at_s[-1][0] == 260:
         tuning._revisit()
-    tuning.state.choice = Choice(at_s[-1][0], (), len(at_s), "because", 1.0, 1.0)
+    tuning.state.choice = Choice(Setting(at_s[-1][0]), (), len(at_s), "because", 1.0, 1.0)
     tuning.state.chosen_ns = tuning.state.windows[-1].to_ns
     return tuning, run
 
@@ -107,12 +105,12 @@ def test_what_the_workload_changes_by_itself_is_neither_saved_nor_spent(
 ) -> None:
     tuning, run = driven(tmp_path, rate, *WINDOWS)
     assert tuning.state.drift is not None
-    told = account(tuning, run, "CMD")
+    told = summarise_online(tuning, run, "CMD")
     assert told.saved is not None
     assert told.slower is not None
     assert abs(told.saved.value) < (told.saved.expanded or 0) < 0.15 * 300 * LONG_S
     assert abs(told.slower.value) < (told.slower.expanded or 0) < 0.15 * LONG_S
-    assert not told.sure
+    assert not told.is_saving_sure
     for row in told.rows:
         assert row.gain is not None
         assert abs(row.gain.value) <= (row.gain.expanded or 0)
@@ -121,7 +119,7 @@ def test_what_the_workload_changes_by_itself_is_neither_saved_nor_spent(
 def test_a_change_after_the_choice_is_told_and_not_charged(tmp_path: Path) -> None:
     tuning, run = driven(tmp_path, lambda s: 100.0 if s < 46.05 else 60.0, *WINDOWS)
     assert tuning.state.drift is None
-    told = account(tuning, run, "CMD")
+    told = summarise_online(tuning, run, "CMD")
     assert any("after the choice the workload changed by itself: +66" in note for note in told.notes)
     assert told.saved is not None
     assert abs(told.saved.value) < 0.01 * 300 * LONG_S
@@ -132,8 +130,8 @@ def test_what_a_better_cap_saves_is_told_with_its_interval(tmp_path: Path) -> No
     # As if 260 W took a tenth more of both.
     first = tuning.state.windows[0]
     tuning.state.windows[0] = replace(first, work=first.work / 1.1)
-    told = account(tuning, run, "CMD")
-    assert told.sure
+    told = summarise_online(tuning, run, "CMD")
+    assert told.is_saving_sure
     assert told.saved is not None
     assert told.saved.value == pytest.approx(0.1 * 300 * 58, rel=0.03)
     assert told.slower is not None
@@ -154,6 +152,6 @@ def test_meters_that_are_read_too_seldom_are_not_compared_and_that_is_said(tmp_p
     tuning = online()
     tuning.state.windows = [window(260, 0, energy=1000), window(180, 50, energy=900)]
     tuning.state.scopes, tuning.state.everything = scopes, everything
-    text = " ".join(shown(account(tuning, None, "CMD")).split())
+    text = " ".join(shown(summarise_online(tuning, None, "CMD")).split())
     assert "energy of gpu:0" in text
     assert "other meters are read too seldom" in text

@@ -12,7 +12,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import Denied, Refused
 from joulelab.run.recording import RunRecording
 from joulelab.run.run_options import RunOptions
-from joulelab.study.tuning.account import account
+from joulelab.study.tuning.online import summarise_online
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_caps_that_are_denied_end_the_tuning_and_nothing_else(tmp_path: Path) ->
     assert "tune-failed" in events(recording)
     assert recording.problems == ["tuning failed: gpu:0: no; run as root"]
     assert not capped.wishes
-    told = account(tuning, recording.run, "CMD")
+    told = summarise_online(tuning, recording.run, "CMD")
     assert told.choice is None
     assert told.problems == ("tuning failed: gpu:0: no; run as root",)
 
@@ -56,7 +56,7 @@ def test_a_cap_that_the_device_refuses_is_left_out(tmp_path: Path) -> None:
     recording = recorded(tmp_path, capped, tuning, lambda: tuning.state.choice or tuning.state.problem)
     assert not tuning.state.problem
     assert tuning.state.choice is not None
-    assert tuning.state.choice.cap == 180
+    assert tuning.state.choice.setting.cap_w == 180
     assert 100.0 not in {w[0].value for w in capped.wishes}
     assert "tune-choice" in events(recording)
 
@@ -87,13 +87,13 @@ def test_a_workload_that_changed_by_itself_is_found_out_by_coming_back(tmp_path:
     made = measured(tuning, lambda cap, n: scaled(cap, 1.0 + 0.05 * max(n - 1, 0)))
     recorded(tmp_path, Capped(lambda _: None), tuning, lambda: tuning.state.choice or tuning.state.problem)
     assert not tuning.state.problem
-    assert made[-1].cap in (180.0, 260.0)
+    assert made[-1].setting.cap_w in (180.0, 260.0)
     assert tuning.state.revisits == 1
     assert tuning.state.drift is not None
     assert tuning.state.drift[0] > 1.04
     assert any("changed by itself" in note for note in tuning.state.notes)
     assert tuning.state.choice is not None
-    assert tuning.state.choice.cap == 180
+    assert tuning.state.choice.setting.cap_w == 180
 
 
 def test_a_run_that_is_not_recorded_is_not_tuned(tmp_path: Path) -> None:
@@ -102,7 +102,9 @@ def test_a_run_that_is_not_recorded_is_not_tuned(tmp_path: Path) -> None:
     recording = RunRecording(RunOptions(runs=tmp_path / "file"), ["true"], os.environ)
     tuning.begin(recording, Capped(lambda _: None))  # type: ignore[arg-type]
     tuning.end()
-    assert account(tuning, None, "CMD").problems == ("tuning failed: nothing is recorded, so nothing can be tuned",)
+    assert summarise_online(tuning, None, "CMD").problems == (
+        "tuning failed: nothing is recorded, so nothing can be tuned",
+    )
 
 
 @pytest.mark.system
@@ -113,7 +115,7 @@ def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
     capped = Capped(lambda _: None)
     recording = recorded(tmp_path, capped, tuning, lambda: tuning.state.problem and len(capped.wishes) > 2)
     assert tuning.state.choice is None
-    told = account(tuning, recording.run, "CMD")
+    told = summarise_online(tuning, recording.run, "CMD")
     assert told.choice is None
     assert "caps are not enforced here" in told.problems[0]
     assert [row.doubt for row in told.rows] == ["", "not enforced"]
@@ -128,7 +130,7 @@ def test_a_cap_below_what_the_gpu_can_do_is_left_out_and_others_count(tmp_path: 
     unheld(tuning, lambda cap: max(cap, 130.0), lambda cap: cap > 130)
     recording = recorded(tmp_path, Capped(lambda _: None), tuning, lambda: tuning.state.choice or tuning.state.problem)
     assert tuning.state.choice is not None
-    assert tuning.state.choice.cap == 180
-    told = account(tuning, recording.run, "CMD")
+    assert tuning.state.choice.setting.cap_w == 180
+    told = summarise_online(tuning, recording.run, "CMD")
     assert any("100 W and below are left out" in note for note in told.notes) == bool(tuning.state.unheld)
-    assert {row.cap: row.doubt for row in told.rows}.get(100.0, "not enforced") == "not enforced"
+    assert {row.setting.cap_w: row.doubt for row in told.rows}.get(100.0, "not enforced") == "not enforced"

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.tune import DENSE, golden, judged, measured, name, ours, sweep
+from benchmarks.tune import DENSE, compute_regrets, list_grids, run_golden, run_gp, run_quadratic, run_search, run_sweep
 from benchmarks.tune_grids import Grid, cliffs, physical, recorded, smooth, textbook
 
 from joulelab.analysis.goals import Goal
-from joulelab.study.tuning.curve import Prior
-from joulelab.study.tuning.objective import regret
+from joulelab.study.tuning.response import compute_regret
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "cap-sweeps"
 FILES = [DATA / f"summary_power_{device}.csv" for device in ("rtx6000", "v100")]
@@ -23,15 +22,15 @@ pytestmark = pytest.mark.no_cover  # thousands of searches; test_search.py trace
 
 def costs(grid: Grid, goal: str, budget: int, seed: int) -> float:
     rng = np.random.default_rng(seed)
-    at, trials = ours(grid, Goal.parse(goal), budget, lambda at: grid.trial(at, rng), Prior())
+    at, trials = run_search(grid, Goal.parse(goal), budget, lambda at: grid.trial(at, rng))
     assert trials <= budget
-    return float(regret(Goal.parse(goal), grid.energy, grid.time)[at])
+    return float(compute_regret(Goal.parse(goal), grid.energy, grid.time)[at])
 
 
 @needs_sweeps
 @pytest.mark.system  # many searches
 @pytest.mark.parametrize("goal", GOALS)
-@pytest.mark.parametrize("path", FILES, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middle(path, goal):
     found = [costs(grid, goal, 4, 0) for grid in recorded(path)[::4]]
     assert np.median(found) < 0.01
@@ -40,20 +39,21 @@ def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middl
 @needs_sweeps
 @pytest.mark.system
 @pytest.mark.parametrize("goal", FEWER)
-@pytest.mark.parametrize("path", FILES, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(path, goal):
-    found = [costs(measured("dense", grid)[0], goal, 7, n) for n, grid in enumerate(recorded(path)[::10])]
+    found = [costs(grid, goal, 7, n) for n, grid in enumerate(list_grids("dense", str(path), 0)[::10])]
     assert np.median(found) < 0.01
 
 
 @needs_sweeps
 @pytest.mark.campaign
 @pytest.mark.parametrize("goal", GOALS)
-@pytest.mark.parametrize("path", FILES, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_all_dense_grids_stay_below_four_percent_in_95_of_100(path, goal):
-    row = judged((path, "dense", goal, 2, Prior(), ("search",)))["search"]
-    assert np.median(row.regrets) < 0.01
-    assert np.quantile(row.regrets, 0.95) < 0.04
+    grids = list_grids("dense", str(path), 0)
+    regrets, _ = compute_regrets(grids, Goal.parse(goal), 2, ["search"])["search"]
+    assert np.median(regrets) < 0.01
+    assert np.quantile(regrets, 0.95) < 0.04
 
 
 def made() -> Grid:
@@ -81,20 +81,28 @@ def test_fitted_curves_follow_the_points_and_their_noise(fit):
     assert 0.001 < dense.noise_p < 0.05
 
 
+@pytest.mark.parametrize("fit", [physical, smooth])
+def test_curves_are_fitted_to_five_caps_too(fit):
+    source = made()
+    five = Grid("five", *(values[[0, 2, 4, 6, 7]] for values in (source.caps, source.time, source.power)))
+    assert np.abs(np.log(fit(five, source.caps).time / source.time)).max() < 0.2
+
+
 @pytest.mark.parametrize("text", GOALS)
-def test_search_golden_section_and_sweep_find_the_best_of_a_plain_curve(text):
+def test_search_and_simpler_methods_find_the_best_of_a_plain_curve(text):
     grid, goal = made(), Goal.parse(text)
-    cost = regret(goal, grid.energy, grid.time)
+    cost = compute_regret(goal, grid.energy, grid.time)
     rng = np.random.default_rng(0)
 
     def trial(at: int) -> tuple[float, float]:
         return grid.trial(at, rng)
 
-    assert cost[sweep(grid, goal, 4, trial)[0]] == 0.0
-    assert cost[ours(grid, goal, 4, trial, Prior())[0]] < 0.03
-    at, trials = golden(grid, goal, 4, trial)
-    assert trials <= 4
-    assert cost[at] < 0.3
+    assert cost[run_sweep(grid, goal, 4, trial)[0]] == 0.0
+    assert cost[run_search(grid, goal, 4, trial)[0]] < 0.03
+    for method in (run_golden, run_gp, run_quadratic):
+        at, trials = method(grid, goal, 4, trial, rng)
+        assert trials <= 4
+        assert cost[at] < 0.3
 
 
 @pytest.mark.system

@@ -18,8 +18,9 @@ from joulelab.study.matrix import Workload
 from joulelab.study.results import WorkPattern
 from joulelab.study.slots import State, read_slot
 from joulelab.study.tuning.grid import make_grid
-from joulelab.study.tuning.runs import open_plan
-from joulelab.study.tuning.tuned import Sample, is_hopeless
+from joulelab.study.tuning.search import Setting
+from joulelab.study.tuning.tuning_result import Sample, is_hopeless
+from joulelab.study.tuning.whole_runs import open_tuning_study
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,27 +33,27 @@ def test_few_runs_find_a_good_cap_and_say_what_they_saved_and_cost(tmp_path: Pat
     assert len(executor.ran) <= 6
     best = min(curve(cap)[0] for cap in range(100, 261, 20))
     assert found.choice is not None
-    assert curve(found.choice)[0] < 1.02 * best
-    saved = curve(260)[0] - curve(found.choice)[0]
+    assert curve(found.choice.cap_w or 0)[0] < 1.02 * best
+    saved = curve(260)[0] - curve(found.choice.cap_w or 0)[0]
     assert found.saved is not None
     assert found.saved.value == pytest.approx(saved)
     # One run each: nobody knows whether the next would save as much.
     assert found.saved.expanded is None
-    assert not found.sure
+    assert not found.is_saving_sure
     spent = sum(curve(cap)[0] for cap, _ in executor.ran)
-    assert found.price.energy_j == pytest.approx(spent)
-    assert found.price.more_j == pytest.approx(spent - len(executor.ran) * curve(found.choice)[0])
+    assert found.cost.energy_j == pytest.approx(spent)
+    assert found.cost.more_j == pytest.approx(spent - len(executor.ran) * curve(found.choice.cap_w or 0)[0])
     text = shown(found)
-    assert f"Best cap for energy: {found.choice:g} W" in text
+    assert f"Best cap for energy: {found.choice.text}" in text
     flat = " ".join(text.split())
     assert "saved not sure: " in flat
     assert "runs pay" not in flat
     assert "than 260 W in single runs" in flat
     assert "one run each: how much runs differ by themselves is not in these intervals" in flat
-    assert f"joulelab cap {found.choice:g} -- train" in text
+    assert f"joulelab cap {found.choice.cap_w:g} -- train" in text
     assert max(map(len, text.splitlines())) <= 100
     plain = found.to_json()
-    assert plain["choice_w"] == found.choice
+    assert plain["choice_w"] == found.choice.cap_w
     assert plain["cost"]["trials"] == len(executor.ran)
 
 
@@ -64,7 +65,7 @@ def test_what_was_run_before_counts_and_costs_nothing(tmp_path: Path) -> None:
     found = tuned(tmp_path / "s", again, trials=6)
     assert not again.ran
     assert found.choice == before.choice
-    assert found.price.trials == 0
+    assert found.cost.trials == 0
     assert "nothing: all trials were there already" in shown(found)
 
 
@@ -85,7 +86,7 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_cap_under_which_the_command_fails_is_left_out_unless_it_is_the_reference(tmp_path: Path) -> None:
     found = tuned(tmp_path / "a", Made(lambda cap: curve(cap) if cap > 150 else None), trials=5)
     assert any("failed under" in note and "left out" in note for note in word_notes(found.notes))
-    assert all(row.cap > 150 for row in found.rows)
+    assert all((row.setting.cap_w or 0) > 150 for row in found.rows)
     with pytest.raises(JoulelabError, match="failed under 260 W, which all is compared with"):
         tuned(tmp_path / "b", Made(lambda _: None))
 
@@ -94,10 +95,10 @@ def test_repeats_are_bounded_and_retried_slots_run_again(tmp_path: Path) -> None
     executor = Made(curve)
     found = tuned(tmp_path / "s", executor, "180,260", trials=9, repeat_max=1)
     assert sorted(executor.ran) == [(180.0, "r01"), (260.0, "r01")]
-    assert found.choice == 180
+    assert found.choice == Setting(180.0)
     failing, again = Made(lambda cap: curve(cap) if cap > 200 else None), Made(curve)
     tuned(tmp_path / "t", failing, "180,260")
-    assert tuned(tmp_path / "t", again, "180,260", retry=True).choice == 180
+    assert tuned(tmp_path / "t", again, "180,260", retry=True).choice == Setting(180.0)
     assert (180.0, "r01") in again.ran
 
 
@@ -121,16 +122,16 @@ def test_a_sweep_keeps_its_plan_when_a_tune_joins_it(tmp_path: Path) -> None:
     grid = make_grid(STATUS, ["gpu:0"], "180,260")
     workload = Workload(COMMAND)
     work = [WorkPattern.parse(r"tokens: (\d+)")]
-    study, _ = open_plan(tmp_path / "s", "s", workload, grid, {"idle_s": 2.0}, ENERGY, work)
+    study, _ = open_tuning_study(tmp_path / "s", "s", workload, grid, {"idle_s": 2.0}, ENERGY, work)
     study.data["repeats"] = 7
     (tmp_path / "s" / "study.json").write_text(json.dumps(study.data))
     more = make_grid(STATUS, ["gpu:0"], "140,180,260")
-    again, cells = open_plan(tmp_path / "s", "s", workload, more, {"period_s": 0.5}, Goal.parse("edp"))
+    again, cells = open_tuning_study(tmp_path / "s", "s", workload, more, {"period_s": 0.5}, Goal.parse("edp"))
     assert again.data["repeats"] == 7
     assert (again.settings.idle_s, again.settings.period_s) == (2.0, 0.5)
     assert again.data["goals"] == ["energy", "edp"]
     assert again.data["work"] == [work[0].to_json()]
-    assert set(cells) == {140.0, 180.0, 260.0}
+    assert {setting.cap_w for setting in cells} == {140.0, 180.0, 260.0}
     assert len(again.read_cells()) == 3
     assert all(read_slot(again.get_slot_folder(cell.key, 1)).state is State.FREE for cell in cells.values())
 
@@ -138,7 +139,8 @@ def test_a_sweep_keeps_its_plan_when_a_tune_joins_it(tmp_path: Path) -> None:
 def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
     swept = Made(curve)
     made = tuning(tmp_path / "s", swept, "140:260:40")
-    for cap, cell in made._cells.items():
+    for setting, cell in made._cells.items():
+        cap = setting.cap_w or 0.0
         for repeat in (1, 2, 3):
             swept.caps[cell.key] = cap
             swept.submit(made._study.get_slot_folder(cell.key, repeat))
@@ -150,19 +152,23 @@ def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
 
 @pytest.mark.system  # pure, and slow
 def test_a_cap_far_worse_than_the_best_is_not_tried_again_nor_any_below_it(tmp_path: Path) -> None:
-    samples = [Sample(c, Quantity(e), Quantity(t)) for c, e, t in ((260, 10, 1), (200, 9, 1.05), (120, 14, 1.9))]
-    hopeless = [c for c in (100.0, 120.0, 140.0, 200.0, 260.0) if is_hopeless(ENERGY, samples, 260.0, c)]
+    samples = [
+        Sample(Setting(c), Quantity(e), Quantity(t)) for c, e, t in ((260, 10, 1), (200, 9, 1.05), (120, 14, 1.9))
+    ]
+    hopeless = [
+        c for c in (100.0, 120.0, 140.0, 200.0, 260.0) if is_hopeless(ENERGY, samples, Setting(260.0), Setting(c))
+    ]
     assert hopeless == [100.0, 120.0]
     limited = Goal.parse("energy@slowdown=5%")
-    near = [Sample(260.0, Quantity(10.0), Quantity(1.0)), Sample(150.0, Quantity(8.0), Quantity(1.4))]
-    assert is_hopeless(limited, near, 260.0, 150.0)
-    assert not is_hopeless(ENERGY, near, 260.0, 150.0)
-    assert not is_hopeless(ENERGY, [], 260.0, 150.0)
+    near = [Sample(Setting(260.0), Quantity(10.0), Quantity(1.0)), Sample(Setting(150.0), Quantity(8.0), Quantity(1.4))]
+    assert is_hopeless(limited, near, Setting(260.0), Setting(150.0))
+    assert not is_hopeless(ENERGY, near, Setting(260.0), Setting(150.0))
+    assert not is_hopeless(ENERGY, [], Setting(260.0), Setting(150.0))
     executor = Made(lambda cap: (curve(cap)[0] * (5 if cap < 150 else 1), curve(cap)[1]))
     found = tuned(tmp_path / "s", executor, trials=12)
     assert max(sum(ran == cap for ran, _ in executor.ran) for cap in (100.0, 120.0, 140.0)) <= 1
     assert found.choice is not None
-    assert found.choice > 150
+    assert (found.choice.cap_w or 0) > 150
 
 
 def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
@@ -173,7 +179,7 @@ def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
         "caps are not enforced here, so none is chosen (cap not enforced: gpu:0: used 231 W on average"
         in found.problems[0]
     )
-    assert {row.doubt for row in found.rows if row.cap <= 230} == {"not enforced"}
+    assert {row.doubt for row in found.rows if (row.setting.cap_w or 0) <= 230} == {"not enforced"}
     assert len(executor.ran) <= 5
     text = shown(found)
     assert "No cap was chosen" in text
@@ -190,7 +196,7 @@ def test_a_cap_below_what_the_gpus_can_do_is_left_out_and_others_count(tmp_path:
     executor = Made(curve, holds=lambda cap: cap > 130, drew=lambda cap: max(cap, 130.0))
     found = tuned(tmp_path / "s", executor, trials=6)
     assert found.choice is not None
-    assert found.choice > 130
+    assert (found.choice.cap_w or 0) > 130
     assert not found.problems
     assert all(row.gain is None for row in found.rows if row.doubt)
     assert any(row.doubt for row in found.rows) == any("and below" in note for note in word_notes(found.notes))

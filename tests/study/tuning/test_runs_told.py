@@ -16,7 +16,8 @@ from joulelab.report.tuning_tables import write_tuning_headline
 from joulelab.study.folder import open_study
 from joulelab.study.results import gather_results
 from joulelab.study.tuning.grid import Grid
-from joulelab.study.tuning.tuned import Sample, Tuned, rows
+from joulelab.study.tuning.search import Setting
+from joulelab.study.tuning.tuning_result import Sample, TuningResult, average_samples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ def test_work_is_what_energy_and_time_are_counted_by_where_it_differs(tmp_path: 
     assert same.unit == ""
     found = tuned(tmp_path / "s", Made(curve, lambda cap: {"samples": 1000.0 + cap}), "180,260")
     assert found.unit == "samples"
-    row = found.row(260)
+    row = found.find_row(Setting(260.0))
     assert row is not None
     assert row.energy.value == pytest.approx(curve(260)[0] / 1260)
     assert found.saved is not None
@@ -36,18 +37,21 @@ def test_work_is_what_energy_and_time_are_counted_by_where_it_differs(tmp_path: 
 
 
 def test_rows_without_the_reference_compare_nothing() -> None:
-    found = rows(ENERGY, [Sample(180.0, Quantity(5.0), Quantity(1.0))], 260.0, {})
-    assert (found[0].shown, found[0].gain) == ("180 W", None)
-    nothing = Tuned(ENERGY, "online", (), 260.0, problems=("no work was reported",))
+    found = average_samples(ENERGY, [Sample(Setting(180.0), Quantity(5.0), Quantity(1.0))], Setting(260.0), {})
+    assert (found[0].label, found[0].gain) == ("180 W", None)
+    nothing = TuningResult(ENERGY, "online", (), Setting(260.0), problems=("no work was reported",))
     text = shown(nothing)
     assert "No cap was chosen for energy." in text
     assert "no work was reported" in text
 
 
 def test_windows_that_differ_more_than_they_say_are_believed_less() -> None:
-    near = [Sample(260.0, Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (10.0, 10.1)]
-    far = [Sample(260.0, Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (9.0, 11.0)]
-    (close,), (wide,) = rows(ENERGY, near, 100.0, {}), rows(ENERGY, far, 100.0, {})
+    near = [Sample(Setting(260.0), Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (10.0, 10.1)]
+    far = [Sample(Setting(260.0), Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (9.0, 11.0)]
+    (close,), (wide,) = (
+        average_samples(ENERGY, near, Setting(100.0), {}),
+        average_samples(ENERGY, far, Setting(100.0), {}),
+    )
     assert close.energy.u == pytest.approx(0.1 / math.sqrt(2))
     assert wide.energy.u == pytest.approx(1.0)
 
@@ -55,12 +59,22 @@ def test_windows_that_differ_more_than_they_say_are_believed_less() -> None:
 def test_a_tuning_inside_a_run_says_when_it_would_have_paid() -> None:
     grid = Grid(("gpu:0",), {})
     assert grid.scopes == ("gpu:0",)
-    samples = [Sample(260.0, Quantity(10.0), Quantity(0.1)), Sample(180.0, Quantity(9.0), Quantity(0.11))]
-    found = Tuned(
-        Goal.parse("edp"), "online", rows(Goal.parse("edp"), samples, 260.0, {}), 260.0, unit="steps", choice=180.0,
-        tied=(260.0,), saved=Quantity(-100.0, {"edge:x": 1.0}), slower=Quantity(3.0, {"rate:x": 0.1}),
+    samples = [
+        Sample(Setting(260.0), Quantity(10.0), Quantity(0.1)),
+        Sample(Setting(180.0), Quantity(9.0), Quantity(0.11)),
+    ]
+    found = TuningResult(
+        Goal.parse("edp"),
+        "online",
+        average_samples(Goal.parse("edp"), samples, Setting(260.0), {}),
+        Setting(260.0),
+        unit="steps",
+        choice=Setting(180.0),
+        tied=(Setting(260.0),),
+        saved=Quantity(-100.0, {"edge:x": 1.0}),
+        slower=Quantity(3.0, {"rate:x": 0.1}),
         over="in this run",
-    )  # fmt: skip
+    )
     text = " ".join(shown(found).split())
     assert "spent 100.0 ± 2.0 J more in this run, 3.00 ± 0.20 s longer, against 260 W all the time" in text
     assert "11.00 s more of it would have paid for the windows" in text
@@ -69,13 +83,19 @@ def test_a_tuning_inside_a_run_says_when_it_would_have_paid() -> None:
 
 def test_what_a_tuning_cannot_resolve_is_in_words() -> None:
     samples = [
-        Sample(260.0, Quantity(10.0), Quantity(0.1)),
-        Sample(180.0, Quantity(9.0, {"edge:y": 2.0}), Quantity(0.1)),
+        Sample(Setting(260.0), Quantity(10.0), Quantity(0.1)),
+        Sample(Setting(180.0), Quantity(9.0, {"edge:y": 2.0}), Quantity(0.1)),
     ]
-    found = Tuned(
-        ENERGY, "online", rows(ENERGY, samples, 260.0, {}), 260.0, choice=180.0, saved=Quantity(-10.0, {"edge:x": 9.0}),
-        slower=Quantity(3.0, {"rate:x": 2.0}), over="in this run",
-    )  # fmt: skip
+    found = TuningResult(
+        ENERGY,
+        "online",
+        average_samples(ENERGY, samples, Setting(260.0), {}),
+        Setting(260.0),
+        choice=Setting(180.0),
+        saved=Quantity(-10.0, {"edge:x": 9.0}),
+        slower=Quantity(3.0, {"rate:x": 2.0}),
+        over="in this run",
+    )
     assert "saved not resolved, change of time not resolved, against 260 W" in " ".join(shown(found).split())
     assert "change of energy not resolved" in write_tuning_headline(found)
 
@@ -85,14 +105,18 @@ def test_a_tuning_tells_the_figures_that_a_sweep_of_the_same_slots_tells(tmp_pat
     found = tuned(tmp_path / "s", Made(lambda cap: noisy(cap, 1)), "140:260:40", trials=3, repeat_max=3)
     summary = summarise_cells(gather_results(open_study(tmp_path / "s")).cells, goals=[ENERGY])
     by_cap = {cell.knobs["cap"]: cell for cell in summary.cells}
-    assert [row.cap for row in found.rows] == [260.0, 220.0, 180.0, 140.0]
+    assert [row.setting.cap_w for row in found.rows] == [260.0, 220.0, 180.0, 140.0]
     for row in found.rows:
-        cell = by_cap[row.cap]
+        cell = by_cap[row.setting.cap_w]
         assert (row.n, row.energy, row.time, row.gain, row.loss) == (
-            cell.n, cell.energy, cell.time, cell.gain, cell.loss,
-        )  # fmt: skip
+            cell.n,
+            cell.energy,
+            cell.time,
+            cell.gain,
+            cell.loss,
+        )
     # The one run has the spread of the others: a gain of it is not as narrow as the meter alone.
-    single = found.row(140)
+    single = found.find_row(Setting(140.0))
     assert single is not None
     assert single.n == 1
     assert single.gain is not None
@@ -104,8 +128,8 @@ def test_a_tuning_tells_the_figures_that_a_sweep_of_the_same_slots_tells(tmp_pat
 def test_a_saving_is_sure_when_runs_were_repeated_and_it_is_beyond_their_spread(tmp_path: Path) -> None:
     swept(tmp_path / "s", {260.0: 4, 180.0: 4}, "180,260")
     found = tuned(tmp_path / "s", Made(curve), "180,260", trials=3)
-    assert found.choice == 180
-    assert found.sure
+    assert found.choice == Setting(180.0)
+    assert found.is_saving_sure
     text = " ".join(shown(found).split())
     assert "not sure" not in text
     assert "no significant difference" not in text
@@ -118,7 +142,7 @@ def test_a_saving_is_sure_when_runs_were_repeated_and_it_is_beyond_their_spread(
 
 def test_all_figures_of_a_choice_are_those_of_the_table(tmp_path: Path) -> None:
     found = tuned(tmp_path / "s", Made(curve), trials=5)
-    best = found.row(found.choice)
+    best = found.find_row(found.choice)
     assert best is not None
     assert best.gain is not None
     assert "%" not in found.why.replace("0.1%", "")
@@ -136,9 +160,18 @@ def test_no_column_is_cut_off(tmp_path: Path, width: int) -> None:
 
 
 def test_long_times_are_told_in_minutes_with_their_interval() -> None:
-    samples = [Sample(260.0, Quantity(10.0), Quantity(0.1)), Sample(180.0, Quantity(9.0), Quantity(0.11))]
-    found = Tuned(
-        ENERGY, "online", rows(ENERGY, samples, 260.0, {}), 260.0, choice=180.0, saved=Quantity(5e4, {"edge:x": 100.0}),
-        slower=Quantity(300.0, {"rate:x": 10.0}), over="in this run",
-    )  # fmt: skip
+    samples = [
+        Sample(Setting(260.0), Quantity(10.0), Quantity(0.1)),
+        Sample(Setting(180.0), Quantity(9.0), Quantity(0.11)),
+    ]
+    found = TuningResult(
+        ENERGY,
+        "online",
+        average_samples(ENERGY, samples, Setting(260.0), {}),
+        Setting(260.0),
+        choice=Setting(180.0),
+        saved=Quantity(5e4, {"edge:x": 100.0}),
+        slower=Quantity(300.0, {"rate:x": 10.0}),
+        over="in this run",
+    )
     assert "5 min 00 s ± 20.00 s longer" in " ".join(shown(found).split())

@@ -15,14 +15,15 @@ def test_it_says_when_the_curve_decides_among_caps_that_cannot_be_told_apart():
     for seed in range(12):
         rng = np.random.default_rng(seed)
         search = Search(caps, Goal.parse("energy"), budget=7)
-        while (cap := search.next()) is not None:
+        while (setting := search.next()) is not None:
+            cap = setting.cap_w or 0.0
             power = min(230.0, cap)
             time = 1 + 0.035 * ((power / 230.0) ** -4 - 1)
             energy, took = power * time * rng.normal(1, 0.03), time * rng.normal(1, 0.03)
-            search.tell(cap, energy, took, u_energy=0.03 * energy, u_time=0.03 * took)
-        choice = search.choice()
-        means = {c: np.mean([t.energy_j for t in search._told if t.cap == c]) for c in search.tried}
-        lowest = choice.cap == min(means, key=means.__getitem__)
+            search.add_trial(setting, energy, took, u_energy=0.03 * energy, u_time=0.03 * took)
+        choice = search.choose()
+        means = {c: np.mean([t.energy_j for t in search._data if t.setting == c]) for c in search.tried}
+        lowest = choice.setting == min(means, key=means.__getitem__)
         assert ("the curve through all trials decides" in choice.why) == (not lowest and not choice.flat)
         decided += not lowest
     assert decided, "noise makes them differ now and then"

@@ -19,13 +19,13 @@ from joulelab.study.executors import SlotEnd
 from joulelab.study.matrix import Workload
 from joulelab.study.results import MEASURED, SlotTrial
 from joulelab.study.tuning.grid import make_grid
-from joulelab.study.tuning.runs import Tuning, open_plan
+from joulelab.study.tuning.whole_runs import RunTuning, open_tuning_study
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.study.tuning.tuned import Tuned
+    from joulelab.study.tuning.tuning_result import TuningResult
 
 ENERGY = Goal.parse("energy")
 COMMAND = ("train", "--secret", "x")
@@ -95,24 +95,24 @@ def curve(cap: float) -> tuple[float, float]:
     return (cap + 60) * time_s, time_s
 
 
-def tuning(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> Tuning:
+def tuning(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> RunTuning:
     grid = make_grid(STATUS, ["gpu:0"], text)
-    study, cells = open_plan(folder, "s", Workload(COMMAND), grid, {}, more.get("goal", ENERGY))
-    executor.caps = {cell.key: cap for cap, cell in cells.items()}
+    study, cells = open_tuning_study(folder, "s", Workload(COMMAND), grid, {}, more.get("goal", ENERGY))
+    executor.caps = {cell.key: setting.cap_w or 0.0 for setting, cell in cells.items()}
     said: list[str] = []
-    chosen = {"goal": ENERGY, "tell": lambda _: None, "say": said.append, **more}
-    return Tuning(study, cells, grid, chosen.pop("goal"), executor=executor, **chosen)
+    chosen = {"goal": ENERGY, "on_event": lambda _: None, "notify": said.append, **more}
+    return RunTuning(study, cells, grid, chosen.pop("goal"), executor=executor, **chosen)
 
 
-def tuned(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> Tuned:
+def tuned(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> TuningResult:
     made = tuning(folder, executor, text, **more)
     with StopRequest() as stop:
         executor.stop = stop
         made.run(stop)
-    return made.tuned("train")
+    return made.make_result("train")
 
 
-def shown(found: Tuned, width: int = 80) -> str:
+def shown(found: TuningResult, width: int = 80) -> str:
     return write_blocks(lay_out_tuning(found, width=width), width)
 
 
@@ -128,7 +128,8 @@ def swept(folder: Path, repeats: Mapping[float, int], text: str = "140:260:40") 
     count = iter(range(1000))
     executor = Made(lambda cap: noisy(cap, next(count)))
     made = tuning(folder, executor, text)
-    for cap, cell in made._cells.items():
+    for setting, cell in made._cells.items():
+        cap = setting.cap_w or 0.0
         for repeat in range(1, repeats.get(cap, 0) + 1):
             executor.caps[cell.key] = cap
             executor.submit(made._study.get_slot_folder(cell.key, repeat))

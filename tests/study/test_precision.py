@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.study.bench import make_study, place, store_trial
+from tests.study.virtual_study import write
 
+from joulelab.analysis.cell_comparison import make_sample
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 from joulelab.report.study_summary import summarise_study
@@ -17,6 +19,7 @@ from joulelab.study.knobs import Knob
 from joulelab.study.matrix import Workload, make_cells
 from joulelab.study.precision import judge_precision
 from joulelab.study.results import PhaseTrial, SlotTrial
+from joulelab.twin.virtual import run_twin_study
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,7 +98,9 @@ def test_cells_are_repeated_until_they_are_precise_or_the_maximum_is_reached(tmp
     study, executor, outcome = drive(tmp_path / "s", scatter)
     assert count_repeats(executor) == {1: 3, 2: 5, 3: 8}
     assert outcome.done == outcome.total == 16
-    verdicts = {int(study.read_cells()[one.cell].knobs["n"].value): (one.verdict, one.repeats) for one in outcome.precision}
+    verdicts = {
+        int(study.read_cells()[one.cell].knobs["n"].value): (one.verdict, one.repeats) for one in outcome.precision
+    }
     assert verdicts == {1: ("reached", 3), 2: ("reached", 5), 3: ("maximum", 8)}
     # Block after block: no cell begins a repeat before all that need the one before have had it.
     repeats = [repeat for _, repeat in executor.started]
@@ -172,3 +177,24 @@ def test_too_few_repeats_are_refused(tmp_path: Path) -> None:
         Plan(cells, repeats=2, until=0.01)
     with pytest.raises(ConfigError, match="maximum of 4 repeats is below the first 5"):
         Plan(cells, repeats=5, until=0.01, repeat_max=4)
+
+
+@pytest.mark.campaign  # the tests above do the same with a fake executor
+def test_a_study_on_a_twin_is_repeated_until_it_is_precise(tmp_path: Path) -> None:
+    file = write(tmp_path, repeats=3, top='until = "2%"\nrepeat_max = 12', caps="[150, 200, 260]")
+    study = run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")
+    results, summary = summarise_study(study)
+    repeats = {one.cell: one.repeats for one in results.precision}
+    assert {one.verdict for one in results.precision} <= {"reached", "maximum"}
+    assert len(set(repeats.values())) > 1, repeats
+    for one in results.precision:
+        sample = summary.statistics[one.cell]["energy"]
+        assert one.share == pytest.approx(sample.half_width / sample.mean)
+        assert (one.share <= 0.02) == (one.verdict == "reached")
+        assert one.repeats == len(list((study.folder / "cells" / one.cell).glob("r[0-9][0-9]/*/end.json"))) <= 12
+        if one.repeats > 3:  # without its last repeat it was not precise enough
+            assert make_sample(sample.values[:-1]).half_width > 0.02 * make_sample(sample.values[:-1]).mean
+    before = {path: path.stat().st_mtime_ns for path in study.folder.rglob("end.json")}
+    run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")
+    assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("end.json")} == before
+    print(sorted(repeats.values()), [f"{one.share:.2%} {one.verdict}" for one in results.precision])

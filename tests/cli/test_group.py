@@ -192,6 +192,7 @@ def test_an_error_is_json_where_the_format_of_the_output_is(words: list[str], co
         (["run", "--json", "--meter", "nvlm", "--", "true"], 125, {"code": "config.unknown-meter"}),
         (["run", "--json", "--idle", "3x", "--", "true"], 125, {"code": "usage"}),
         (["run", "--json", "--rated-cpu", "65", "--", "true"], 125, {"code": "usage.needs-estimate"}),
+        (["sweep", "--json", "--repeat-max", "9", "--", "true"], 2, {"code": "usage.needs-until"}),
         (["run", "--json", "--period", "1us", "--", "true"], 125, {"code": "usage.period"}),
     ],
 )

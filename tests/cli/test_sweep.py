@@ -7,15 +7,19 @@ import json
 import os
 import signal
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from tests.study.bench import claims, environment, finish, is_alive, start, sweep, wait_for
 
+from joulelab.cli.sweep import GROUPS, STUDY_KEYS, command
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.store.run_reader import open_run
 from joulelab.study.slots import read_slot
+from joulelab.study.study_file import StudyKeys
 from joulelab.twin.model import RTX6000, Node
 from joulelab.twin.servers import nvml
 from joulelab.twin.twin_server import TwinServer
@@ -248,3 +252,17 @@ def test_caps_that_are_refused_stop_the_sweep(twin: TwinServer, tmp_path: Path) 
     assert [p.name for p in tmp_path.glob("joulelab-studies/tw/cells/*/r*")] == ["r01.refused-1"]
     twin.truth.change_flaws(0, refuse_caps=False)
     assert caps(twin) == [260.0] * 3
+
+
+def test_options_that_moved_to_study_files_are_hidden_work_and_name_a_key_that_exists(call: Call) -> None:
+    parameters = {parameter.name: parameter for parameter in command.params if isinstance(parameter, click.Option)}
+    keys = {key.partition(" ")[0] for _, key in STUDY_KEYS.values()} - {"cpu_cap", "work_sum"}
+    assert keys <= {field.name for field in fields(StudyKeys)}
+    assert all(parameters[name].hidden and option in parameters[name].opts for name, (option, _) in STUDY_KEYS.items())
+    shown = [option for option in parameters.values() if not option.hidden]
+    assert len(shown) <= 19
+    assert {option.name for option in shown} == {name for group in GROUPS.values() for name in group}
+    words = ("--set", "n=1,2", "--idle", "1s", "--no-meter", "nvml", "--dry-run", "--", "true", "{n}")
+    (line,) = [line for line in call("sweep", *words).stderr.splitlines() if "--write" in line]
+    assert "--idle, --no-meter" in line
+    assert "(idle, no_meters)" in line

@@ -66,7 +66,6 @@ STUDY_KEYS = {
     "scope": ("--scope", "scope"),
     "per": ("--per", "per"),
     "work_sum": ("--work-sum", "work_sum"),
-    "repeat_max": ("--repeat-max", "repeat_max"),
     "idle": ("--idle", "idle"),
     "warmup": ("--warmup", "warmup"),
     "cool": ("--cool", "cool"),
@@ -80,16 +79,14 @@ STUDY_KEYS = {
 }
 GROUPS = {
     "What to vary": ("cap", "gpus", "clock", "knobs"),
-    "How often": ("repeat", "until"),
+    "How often": ("repeat", "until", "repeat_max"),
     "What to compare": ("goals", "reference", "work"),
     "Measuring": ("meters",),
     "The study": ("name", "written", "dry_run", "only_report", "retry"),
     "Output": ("every", "form", "as_json"),
 }
 METERS, *OTHER_METER_OPTIONS = METER_OPTIONS
-UNTIL, REPEAT_MAX = UNTIL_OPTIONS
 HIDDEN_OPTIONS = hide_options(
-    REPEAT_MAX,
     click.option("--cpu-cap", metavar="W|%"),
     click.option("--scope", metavar="SCOPE"),
     click.option("--per", metavar="NAME"),
@@ -127,7 +124,7 @@ HIDDEN_OPTIONS = hide_options(
     help="Values of another setting: batch=256,512; repeatable.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Runs per cell.")
-@UNTIL
+@add_options(UNTIL_OPTIONS)
 @click.option(
     "--goal",
     "goals",

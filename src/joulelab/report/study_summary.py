@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ESTIMATE_NOTE = (
     "Estimate: mean runtime x rated power of the devices. Ratio: the estimate divided by the measured energy of the "
-    "same devices, with its expanded uncertainty (k = 2)."
+    "same devices."
 )
 
 

@@ -37,7 +37,7 @@ MISSED = "‡"  # after a quality that misses the limit of a goal
 FEW_SCALINGS = 4  # up to this many sets of the other knobs are all shown
 ALL_RUNS = "all runs"  # a cell that only its workload names
 HALVED = 2.0  # EDS of this k is half of gain minus loss: shown once, by its name
-COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
+COVERAGE = "± is a 95 % interval (k = 2). * is the cell that the others are compared with."
 BEST_HEADING = "best for\n(~ no significant difference)"
 
 

@@ -44,7 +44,7 @@ MOST_NODES, MOST_EPOCHS, MOST_BUDGETS, MOST_HISTOGRAMS, MOST_DESCRIBED = 64, 400
 LEAST_BARS = 2
 LEAST_SHARE = 0.002  # of the square of an uncertainty: smaller parts cannot be seen
 CHANGE_NOTE = (
-    "Whiskers: expanded uncertainty of the ratio, k = 2; errors that both meters share cancel. "
+    "Error bars: 95 % interval of the ratio (k = 2); errors that both meters share cancel. "
     "In colour: a significant difference."
 )
 BUDGET_NOTE = (

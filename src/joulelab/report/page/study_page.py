@@ -57,7 +57,6 @@ LEAST_FRONT_CELLS = 3
 STATE_WORDS = {"live": "running", "free": "to run"}
 FAILED_STATES = ("failed", "refused", "interrupted")
 KNOB_PREFIX = "knob_"
-CONVENTION = "± is a 95 % interval (k = 2) on this page. * is the cell that the others are compared with."
 PAIRS_NOTE = (
     "Here each cell counts by its own repeats, and p is corrected for the number of pairs. The best cells above use "
     "the scatter of their whole line, each cell by itself. So a difference may be significant there and not here."
@@ -80,7 +79,7 @@ def report_study(study: Study, plan: Plan | None = None, *, link: Link | None = 
 def make_study_report(study: Study, results: Results, summary: StudySummary, *, link: Link | None = None) -> Report:
     """Make the report of a study; `link` gives the addresses of the pages of its runs."""
     estimates = list_estimates(results, summary)
-    notes = (CONVENTION, *word_notes((*summary.notes, *results.notes)))
+    notes = (study_tables.COVERAGE, *word_notes((*summary.notes, *results.notes)))
     sections = [
         ReportSection("best", "Best cells", tuple(_show_best(study, results, summary, estimates))),
         ReportSection("metrics", "Metrics over the knobs", tuple(_show_metrics(summary))),

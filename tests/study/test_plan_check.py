@@ -79,7 +79,7 @@ environment = { PATH = "%s/tools" }
 """
     told = said(text % here)
     where = f"(looked for in {here}); commands run in the folder where joulelab is started"
-    only = "(it is in the PATH of its node type only, which is for what it starts itself)"
+    only = "(it is only in the PATH of its node type, which applies to programs that it starts itself)"
     beside, then = "(it is not in PATH, but a file of this folder)", "write its interpreter before it"
     assert told == [
         f"s.toml:{line}"

@@ -415,7 +415,7 @@ phases = "cell 1"
 command = "true"
 phases = "cell 99"
 """
-    some = "name one of cell 1, cell 3, cell 4, cell 5, cell 6, ... cell 9, counted over all code cells"
+    some = "name one of cell 1, cell 3, cell 4, cell 5, cell 6, cell 7, ..., counted over all code cells"
     told = said(tmp_path, text).splitlines()
     assert told[:4] == [
         f"3: there is no phase 'cell 2' (nothing of it is run); {some}",

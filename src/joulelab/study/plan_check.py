@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,8 +18,8 @@ from joulelab.run import workload_registry
 from joulelab.run.run_options import read_offers
 from joulelab.store.documents import read_json
 from joulelab.study import executors, slot_setup
+from joulelab.study.knobs import fill_command
 from joulelab.study.matrix import GPUS_ADVICE, LOCAL, SLURM, TWIN, NodeType
-from joulelab.study.programs import check_program, program_of
 from joulelab.study.results import read_trial
 from joulelab.study.slots import NOTES, State, list_claimed_slots, read_slot
 
@@ -146,10 +147,51 @@ def _check_programs(
 ) -> None:
     """Refuse commands that cannot be started; each program of a workload once."""
     beside = None if refusals.file is None else refusals.file.parent
-    commands = [cell for cell in cells if not cell.workload.kind]
-    for name, node, program in dict.fromkeys((c.workload.name, c.workload.node_type, program_of(c)) for c in commands):
+
+    def find_start(cell: PlannedCell) -> tuple[str, str, str]:
+        texts = {name: value.text for name, value in cell.knobs.items()}
+        return cell.workload.name, cell.workload.node_type, fill_command(cell.workload.command[:1], texts)[0]
+
+    for name, node, program in dict.fromkeys(find_start(cell) for cell in cells if not cell.workload.kind):
         with refusals.collect_error(("workloads", name, "command"), f"workload {name}", "command"):
             check_program(program, environ, nodes[node].environment, beside)
+
+
+def check_program(name: str, environ: Mapping[str, str], own: Mapping[str, str], beside: Path | None) -> None:
+    """Refuse a program that cannot be started here. Raises ConfigError.
+
+    `own` are variables of the workload: their PATH is not searched, but named in the advice, as is `beside`, the folder
+    of the study file.
+    """
+    if "/" in name:
+        _check_program_file(Path(name), name, beside)
+        return
+    if shutil.which(name, path=environ.get("PATH", os.defpath)) is not None:
+        return
+    why, then = "it is not in PATH", "install it, or name its file"
+    found = shutil.which(name, path=own["PATH"]) if "PATH" in own else None
+    if found is not None:
+        why, then = (
+            "it is only in the PATH of its node type, which applies to programs that it starts itself",
+            f"write {found}",
+        )
+    elif Path(name).is_file():
+        why, then = "it is not in PATH, but a file of this folder", f"write ./{name}, or its interpreter before it"
+    raise ConfigError(f"there is no program {name!r}", why=why, next=then)
+
+
+def _check_program_file(file: Path, name: str, beside: Path | None) -> None:
+    if file.is_file() and os.access(file, os.X_OK):
+        return
+    if file.is_file():
+        then = f"chmod +x {name}, or write its interpreter before it"
+        raise ConfigError(f"{name} cannot be started", why="it may not be executed", next=then)
+    if file.exists():
+        raise ConfigError(f"{name} cannot be started", why="it is no file", next="name a program")
+    then = "commands run in the folder where joulelab is started"
+    if beside is not None and (beside / file).is_file():
+        then = f"{then}: start it in {beside}"
+    raise ConfigError(f"there is no program {name}", why=f"looked for in {Path.cwd()}", next=then)
 
 
 def _check_elsewhere(nodes: Mapping[str, NodeType], environ: Mapping[str, str], refusals: Refusals) -> list[str]:

@@ -419,9 +419,8 @@ def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple
 
     if name in workload_registry.list_workloads():
         return kind, (name,)
-    mistakes.add(
-        at, f"there is no reference workload {name!r}", next=suggest_name(name, workload_registry.list_workloads())
-    )
+    then = suggest_name(name, workload_registry.list_workloads())
+    mistakes.add(at, f"there is no reference workload {name!r}", next=then)
     return kind, ()
 
 
@@ -493,22 +492,14 @@ def _check_phases(draft: WorkloadDraft, around: Surroundings) -> None:
     from joulelab.run import notebook
 
     content = notebook.load_notebook(around.folder / draft.words[0])
-    there = notebook.number_cells(content)
-    for phase, number in numbers.items():
-        if number not in there:
-            every = len([cell for cell in content["cells"] if cell["cell_type"] == "code"])
-            why = "nothing of it is run" if 1 <= number <= every else f"{draft.words[0]} has {every} code cells"
-            then = f"name one of {_show_cells(there)}, counted over all code cells" if there else "leave it out"
-            around.mistakes.add((*draft.place, "phases"), f"there is no phase {phase!r}", why=why, next=then)
-
-
-def _show_cells(numbers: Sequence[int]) -> str:
-    shown = [f"cell {number}" for number in numbers]
-    return (
-        ", ".join(shown)
-        if len(shown) <= MAX_CELLS_SHOWN
-        else f"{', '.join(shown[: MAX_CELLS_SHOWN - 1])}, ... {shown[-1]}"
-    )
+    valid = notebook.number_cells(content)
+    shown = [f"cell {number}" for number in valid[:MAX_CELLS_SHOWN]] + ["..."] * (len(valid) > MAX_CELLS_SHOWN)
+    for phase in (phase for phase, number in numbers.items() if number not in valid):
+        count = sum(cell["cell_type"] == "code" for cell in content["cells"])
+        is_cell = 1 <= numbers[phase] <= count
+        why = "nothing of it is run" if is_cell else f"{draft.words[0]} has {count} code cells"
+        then = f"name one of {', '.join(shown)}, counted over all code cells" if valid else "leave it out"
+        around.mistakes.add((*draft.place, "phases"), f"there is no phase {phase!r}", why=why, next=then)
 
 
 def _read_work(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> tuple[WorkPattern, ...]:
@@ -562,7 +553,7 @@ def _refuse_unused(one: KnobDraft, named: Collection[str], where: str, mistakes:
 
 @dataclass(slots=True)
 class CellMaker:
-    """Make the cells of a file, and add their mistakes, each kind once."""
+    """Make the cells of a file, and add their mistakes, each once."""
 
     drafts: Sequence[WorkloadDraft]
     nodes: Mapping[str, NodeType]
@@ -570,7 +561,7 @@ class CellMaker:
     own: Mapping[str, Sequence[Knob]]
     skips: Sequence[Condition]
     mistakes: Mistakes
-    _noted: set[tuple[Any, ...]] = field(default_factory=set)
+    _added: set[tuple[Place, str]] = field(default_factory=set)
     _modules: dict[str, WorkloadModule] = field(default_factory=dict)
 
     def make_cells(self, repeats: int) -> list[PlannedCell]:
@@ -579,9 +570,8 @@ class CellMaker:
         try:
             parts = [(draft, self._combine_knobs(draft)) for draft in self.drafts]
         except CycleError as error:
-            round_ = " -> ".join(str(name) for name in error.args[1])
-            then = "let one of them hold always"
-            self.mistakes.add(("knobs",), "conditions of knobs go round in circles", why=round_, next=then)
+            what, why = "conditions of knobs go round in circles", " -> ".join(map(str, error.args[1]))
+            self.mistakes.add(("knobs",), what, why=why, next="let one of them hold always")
             return []
         tried = 0
         for draft, combinations in parts:
@@ -591,11 +581,9 @@ class CellMaker:
                     found += [] if cell is None else [cell]
                     if len(found) * repeats > MAX_SLOTS or tried > MAX_CELLS_TRIED:
                         most = sum(each.max_count * len(self._list_nodes(one)) for one, each in parts)
-                        what, why = (
-                            f"up to {most} cells x {repeats} are too many slots",
-                            f"at most {MAX_SLOTS} are taken",
-                        )
-                        self.mistakes.add(("knobs",), what, why=why, next="give fewer values or repeats")
+                        what = f"up to {most} cells x {repeats} are too many slots"
+                        why, then = f"at most {MAX_SLOTS} are taken", "give fewer values or repeats"
+                        self.mistakes.add(("knobs",), what, why=why, next=then)
                         return []
         if not found:
             self.mistakes.add(("skip",), "no cell is left", why="all are skipped", next="skip less")
@@ -634,26 +622,22 @@ class CellMaker:
     def _check_knobs(self, draft: WorkloadDraft, node: str, names: Sequence[str]) -> None:
         """Refuse a cell without the knob of a placeholder, or with a knob for GPUs on a node type without GPUs."""
         for name in list_placeholders(draft.make_command(names)):
-            if name not in names and self._is_new("lacks", draft.name, node, name):
+            if name not in names:
                 what = f"some cells of {draft.name} on {node} have no knob {name}, which {{{name}}} stands for"
                 then = f"let {name} hold there too, or leave them out by [[skip]] or nodes = [...]"
-                self.mistakes.add((*draft.place, draft.key), what, next=then)
-        if not self.nodes[node].hides_gpus:
-            return
-        for name in (name for name in GPU_KNOBS if name in names):
-            if self._is_new("gpus", node, name):
-                own = name in {knob.name for knob in self.own[draft.name]}
-                at = (*draft.place, "knobs", name) if own else ("knobs", name)
-                uses = 'uses = "cpu"' if self.nodes[node].uses == "cpu" else "gpus = 0"
-                what = f"{name} cannot be set for cells on {node}: their workload has no GPU"
-                self.mistakes.add(at, what, why=uses, next=self._suggest_condition(name, node))
+                self._add_once((*draft.place, draft.key), what, next=then)
+        for name in (name for name in GPU_KNOBS if name in names and self.nodes[node].hides_gpus):
+            is_own = name in {knob.name for knob in self.own[draft.name]}
+            at = (*draft.place, "knobs", name) if is_own else ("knobs", name)
+            why = 'uses = "cpu"' if self.nodes[node].uses == "cpu" else "gpus = 0"
+            what = f"{name} cannot be set for cells on {node}: their workload has no GPU"
+            self._add_once(at, what, why=why, next=self._suggest_condition(name, node))
 
     def _check_gpu_count(self, node: str, value: Value) -> None:
-        there = self.nodes[node].options.get("gpus")
-        if there and int(value.value) > there and self._is_new("count", node, value.text):
-            what = f"gpus {value.text} is more than {node} has"
-            at = ("nodes", node, "gpus")
-            self.mistakes.add(at, what, why=f"gpus = {there}", next="take fewer, or leave them out by [[skip]]")
+        most = self.nodes[node].options.get("gpus")
+        if most and int(value.value) > most:
+            what, then = f"gpus {value.text} is more than {node} has", "take fewer, or leave them out by [[skip]]"
+            self._add_once(("nodes", node, "gpus"), what, why=f"gpus = {most}", next=then)
 
     def _check_reference(self, draft: WorkloadDraft, cell: PlannedCell) -> None:
         """Refuse values that a reference workload does not take."""
@@ -667,8 +651,8 @@ class CellMaker:
             given = read_pairs(cell.make_argv()[1:], where=name)
             module.command(merge_parameters(name, module.PARAMETERS, given, get_presets(module)))
         except ConfigError as error:
-            if self._is_new("value", draft.name, error.what):
-                self.mistakes.add_error((*draft.place, "reference"), error, f"{name}: ")
+            more = {"why": error.why, "next": error.next, "code": error.code}
+            self._add_once((*draft.place, "reference"), f"{name}: {error.what}", **more)
         except (KeyError, MissingDependency):
             return  # a placeholder without a knob has a mistake already; missing packages are refused before a run
 
@@ -679,10 +663,10 @@ class CellMaker:
         wanted = others[0] if len(others) == 1 else f"[{', '.join(others)}]"
         return f"write {name} = {{ values = ..., when = {{ node = {wanted} }} }}, or leave them out by [[skip]]"
 
-    def _is_new(self, *what: Any) -> bool:
-        new = what not in self._noted
-        self._noted.add(what)
-        return new
+    def _add_once(self, place: Place, what: str, **more: Any) -> None:
+        if (place, what) not in self._added:
+            self._added.add((place, what))
+            self.mistakes.add(place, what, **more)
 
 
 def is_reference_cell(cell: PlannedCell, reference: Mapping[str, Any]) -> bool:

@@ -305,4 +305,6 @@ def test_a_document_has_headings_lists_and_tables_of_its_format() -> None:
 def test_another_format_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     shouted = replace(DOCUMENT_FORMATS["markdown"], item=("* ", "!"))
     monkeypatch.setitem(DOCUMENT_FORMATS, "shouted", shouted)
-    assert "* Intervals" in write_study_document(summarise_cells([cell("a", [trial(1.0, 1.0)] * 2)]), "shouted")
+    assert "* ± is a 95 % interval" in write_study_document(
+        summarise_cells([cell("a", [trial(1.0, 1.0)] * 2)]), "shouted"
+    )

@@ -71,7 +71,7 @@ def test_two_sweeps_of_one_study_share_the_work(tmp_path: Path, environ: dict[st
     assert names(tmp_path) == ["r01", "r01", "r02", "r02"]
     assert len(list(tmp_path.glob("joulelab-studies/s/cells/*/r0*/*/end.json"))) == 4
     out, err = sweep(tmp_path, environ, *COMMON, "--set", "n=1,2,3", "--repeat", "1", "--", "sh", "-c", ALONE)
-    assert "loss" in out
+    assert "3 cells" in out
     assert err.count("[") == 1  # only what is new is run
     assert lines(tmp_path) == ["1", "1", "2", "2", "3"]
 
@@ -174,22 +174,22 @@ def test_what_the_workload_left_and_what_ended_since_is_buried(tmp_path: Path, e
     script = """
 import json, os, pathlib, subprocess, sys, time
 from joulelab.store.run_folder import create_run
-from joulelab.study import remains, watching
-watching.REAP_S = 0.05
+from joulelab.study import slot_processes
+slot_processes.REAP_S = 0.05
 folder = pathlib.Path(sys.argv[1])
 run = create_run(folder, {"host": "h", "command": ["sh"]})
-remains.adopt()
+slot_processes.adopt_orphans()
 workload = subprocess.Popen(["sh", "-c", "sleep 0.1 & exit 3"])
 (run / "h" / "events.run.jsonl").write_text(json.dumps({"event": "workload", "pid": workload.pid}))
 until = time.monotonic() + 120
-while len(remains.zombies()) < 2 and time.monotonic() < until:
+while len(slot_processes.list_zombies()) < 2 and time.monotonic() < until:
     time.sleep(0.02)
-print(len(remains.zombies()))
-with watching.Reaper(folder):
-    while len(remains.zombies()) > 1 and time.monotonic() < until:
+print(len(slot_processes.list_zombies()))
+with slot_processes.Reaper(folder):
+    while len(slot_processes.list_zombies()) > 1 and time.monotonic() < until:
         time.sleep(0.02)
     time.sleep(0.2)
-print(remains.zombies() == {workload.pid}, workload.wait())
+print(slot_processes.list_zombies() == {workload.pid}, workload.wait())
 """
     said = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], env=environ, check=True, capture_output=True, text=True

@@ -276,8 +276,7 @@ def _read_skips(tables: Sequence[Mapping[str, Any]], names: NameTable, mistakes:
 
 _NODE_KEYS = [one.name for one in fields(NodeKeys)]
 JOB_KEYS = tuple(_NODE_KEYS[_NODE_KEYS.index("twin") + 1 :])
-# Options of a job that a twin has too.
-TWIN_KEYS = ("gpus",)
+TWIN_KEYS = ("gpus",)  # keys of jobs that twins have too
 
 
 def make_nodes(
@@ -363,45 +362,26 @@ def write_sweep(plan: Plan, name: str) -> str:
             knobs.setdefault(knob, {})[value] = None
     if plan.file is not None or math.prod(len(values) for values in knobs.values()) != len(plan.cells):
         raise ConfigError("only a sweep can be written as a study file", where="study file")
-    parts = [format_table("", _format_top(plan, name))]
-    if knobs:
-        parts.append(
-            format_table("knobs", {knob: [_format_value(v) for v in values] for knob, values in knobs.items()})
-        )
-    own: dict[str, Any] = {"command": list(workload.command)}
-    if plan.work:
-        own["work"] = [each["pattern"] for each in plan.work]
-        own |= {"work_sum": True} if plan.work[0]["add"] else {}
-    parts.append(format_table(f"workloads.{format_key(name)}", own))
-    return "\n".join(parts)
-
-
-def _format_top(plan: Plan, name: str) -> dict[str, Any]:
-    reference = {key: _format_reference(plan, key, value) for key, value in plan.reference.items()}
-    wanted = {
+    settings = plan.settings
+    limit_s = None if settings.cool_limit_s == Settings().cool_limit_s else settings.cool_limit_s
+    top = {
         "name": name,
         "repeats": plan.repeats,
         "until": None if plan.until is None else f"{_format_number(round(100 * plan.until, 9))}%",
         "repeat_max": None if plan.until is None or plan.repeat_max == MAX_REPEATS else plan.repeat_max,
         "warmup": plan.warmup or None,
         "goals": list(plan.goals),
-        "reference": reference or None,
+        "reference": {
+            knob: next(_format_value(value) for value in knobs[knob] if value.value == wanted)
+            for knob, wanted in plan.reference.items()
+        }
+        or None,
         "scope": plan.scope,
         "per": plan.per,
-        **_format_settings(plan.settings),
-    }
-    return {key: value for key, value in wanted.items() if value is not None}
-
-
-def _format_settings(settings: Settings) -> dict[str, Any]:
-    usual = Settings()
-    cool = (
-        f"{_format_number(settings.cool_c)}C" if settings.cool_c is not None else _format_time(settings.cool_s or None)
-    )
-    limit_s = None if settings.cool_limit_s == usual.cool_limit_s else settings.cool_limit_s
-    return {
         "idle": _format_time(settings.idle_s),
-        "cool": cool,
+        "cool": _format_time(settings.cool_s or None)
+        if settings.cool_c is None
+        else f"{_format_number(settings.cool_c)}C",
         "cool_limit": _format_time(limit_s),
         "timeout": _format_time(settings.timeout_s),
         "period": _format_time(settings.period_s),
@@ -411,11 +391,14 @@ def _format_settings(settings: Settings) -> dict[str, Any]:
         "estimate": settings.estimate or None,
         "rated_cpu": settings.rated_cpu_w,
     }
-
-
-def _format_reference(plan: Plan, knob: str, wanted: Any) -> Any:
-    """Return a value of the reference as people type it."""
-    return next(_format_value(cell.knobs[knob]) for cell in plan.cells if cell.knobs[knob].value == wanted)
+    own: dict[str, Any] = {"command": list(workload.command)}
+    if plan.work:
+        own["work"] = [each["pattern"] for each in plan.work]
+        own |= {"work_sum": True} if plan.work[0]["add"] else {}
+    varied = {knob: [_format_value(value) for value in values] for knob, values in knobs.items()}
+    parts = [format_table("", {key: value for key, value in top.items() if value is not None})]
+    parts += [format_table("knobs", varied)] if varied else []
+    return "\n".join([*parts, format_table(f"workloads.{format_key(name)}", own)])
 
 
 def _format_value(value: Value) -> int | str:

@@ -49,18 +49,19 @@ def list_given_codes(package: str, called: str, place: int = 0) -> set[str]:
 
 def list_strings(package: str) -> set[str]:
     """Return all strings in the source of a package."""
-    return {text for tree in _read_trees(package) for text in _find_strings(tree)}
+    return {text for tree in read_trees(package) for text in _find_strings(tree)}
 
 
 @functools.cache
-def _read_trees(package: str) -> list[ast.Module]:
+def read_trees(package: str) -> list[ast.Module]:
+    """Return the syntax trees of the modules of a package."""
     return [ast.parse(path.read_text()) for path in sorted((SOURCE / package).rglob("*.py"))]
 
 
-def _find_calls(package: str) -> Iterator[tuple[ast.Call, str]]:
-    for node in (node for tree in _read_trees(package) for node in ast.walk(tree)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield node, node.func.id
+@functools.cache
+def _find_calls(package: str) -> list[tuple[ast.Call, str]]:
+    nodes = (node for tree in read_trees(package) for node in ast.walk(tree))
+    return [(n, n.func.id) for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
 
 
 def _find_strings(tree: ast.AST) -> set[str]:

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from tests.analysis.test_codes import CHECKS, NOTES
-from tests.codes import SOURCE, list_given_codes, list_strings
+from tests.codes import list_given_codes, list_strings, read_trees
 
 from joulelab.analysis.result import Check
 from joulelab.analysis.study_cells import Note
@@ -133,32 +133,35 @@ def test_a_command_that_cannot_be_typed_is_noticed(words: str) -> None:
 
 def _list_given_names() -> Iterator[tuple[str, str, set[str]]]:
     """Yield subject, code and the names of all values in reach of the function that makes a check or a note."""
-    for package, kind, subject in (("analysis", "Check", "check"), ("analysis", "Note", "study")):
-        functions = {
-            node.name: node
-            for path in sorted((SOURCE / package).rglob("*.py"))
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.FunctionDef)
-        }
-        for function in functions.values():
-            if any(_name_call(node) == kind for node in ast.walk(function)):
-                strings = _reach_strings(function, functions, set())
+    functions = {
+        node.name: _read_function(node)
+        for tree in read_trees("analysis")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    for kind, subject in (("Check", "check"), ("Note", "study")):
+        for name, (_, calls) in functions.items():
+            if kind in calls:
+                strings = _reach_strings(name, functions, set())
                 for code in strings & {m.code for m in MESSAGES if m.subject == subject}:
                     yield subject, code, strings
 
 
-def _name_call(node: ast.AST) -> str:
-    if not isinstance(node, ast.Call):
-        return ""
-    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+def _read_function(function: ast.FunctionDef) -> tuple[set[str], set[str]]:
+    """Return the strings of a function, and the names that it calls."""
+    nodes = list(ast.walk(function))
+    strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    called = [n.func for n in nodes if isinstance(n, ast.Call)]
+    return strings, {f.id if isinstance(f, ast.Name) else getattr(f, "attr", "") for f in called}
 
 
-def _reach_strings(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef], seen: set[str]) -> set[str]:
-    seen.add(function.name)
-    found = {n.value for n in ast.walk(function) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    for called in {_name_call(node) for node in ast.walk(function)} - seen:
-        if called in functions:
-            found |= _reach_strings(functions[called], functions, seen)
+def _reach_strings(name: str, functions: dict[str, tuple[set[str], set[str]]], seen: set[str]) -> set[str]:
+    seen.add(name)
+    strings, calls = functions[name]
+    found = set(strings)
+    for called in calls - seen:
+        if called in functions and called not in seen:
+            found |= _reach_strings(called, functions, seen)
     return found
 
 

@@ -10,7 +10,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import lstm_load, vgg19bn_xray
 from joulelab.workloads.models.attention import AttentionForecaster, VisionTransformer
-from joulelab.workloads.training.model_figures import count
+from joulelab.workloads.training.model_figures import count_model
 
 pytestmark = pytest.mark.system
 
@@ -33,7 +33,7 @@ def test_the_vision_transformer_has_the_parameters_and_flop_of_its_layers() -> N
     parameters += (16 * 16 + 1) * width + tokens * width + 2 * width + 2 * (width + 1)
     flop += patches + 2 * width * 2
     assert (parameters, flop) == (21_469_058, 9_070_216_704)
-    counts = count(task.model, task.example, task.loss)
+    counts = count_model(task.model, task.example, task.loss)
     assert (counts.parameters, counts.forward) == (parameters, flop)
     assert counts.training == 3 * flop - patches  # no gradient of the images themselves
     assert task.facts["model"] == "vit"
@@ -47,7 +47,7 @@ def test_the_forecaster_has_the_parameters_and_flop_of_its_layers() -> None:
     parameters += 2 * width + hours * width + 2 * width + width + 1
     flop += 2 * (2 * hours * width)
     assert (parameters, flop) == (64_849, 29_449_728)
-    counts = count(task.model, task.example, task.loss)
+    counts = count_model(task.model, task.example, task.loss)
     assert (counts.parameters, counts.forward) == (parameters, flop)
     assert counts.training == 3 * flop - 2 * hours * width  # no gradient of the week itself
 

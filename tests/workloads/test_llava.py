@@ -26,7 +26,7 @@ from joulelab.workloads import llm_infer as serving  # noqa: E402
 from joulelab.workloads.data import llava_mix as data  # noqa: E402
 from joulelab.workloads.models import llama, llava  # noqa: E402
 from joulelab.workloads.training import loop, training_parameters  # noqa: E402
-from joulelab.workloads.training.model_figures import count  # noqa: E402
+from joulelab.workloads.training.model_figures import count_model  # noqa: E402
 from joulelab.workloads.training.ranks import Ranks  # noqa: E402
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class TestModel:
         decoder = replace(full.decoder, layers=sizes.get("decoder", full.decoder.layers))
         size = replace(full, decoder=decoder, layers=sizes.get("tower", full.layers))
         task = training.task(merge_parameters("x", training.PARAMETERS, {"data": "synthetic-memory", "samples": "200"}))
-        return count(lambda: llava.build(size, recomputes=True), task.example, task.loss)
+        return count_model(lambda: llava.build(size, recomputes=True), task.example, task.loss)
 
     def seen(self) -> int:
         """Return the FLOP of the tower and the projector."""
@@ -265,7 +265,7 @@ class TestTraining:
         facts, amounts = told
         training.task(self.given(data=str(one_text(tmp_path)), held_out="0"))
         assert "1 records are left out: their image is missing" in capsys.readouterr().err
-        loop.train("llava15-13b", training.task, self.given(save="no", max_steps="10", recompute="no"))
+        loop.run_training_loop("llava15-13b", training.task, self.given(save="no", max_steps="10", recompute="no"))
         assert facts["loss_last"] < facts["loss_first"] - 0.3
         assert (facts["data"], facts["weights"], facts["model"]) == ("synthetic-memory", "random", "tiny")
         assert (facts["stopped_by"], facts["flop_tokens"]) == ("max_steps", 128)
@@ -277,7 +277,9 @@ class TestTraining:
         facts, amounts = told
         paper = merge_parameters("llava15-13b", training.PARAMETERS, training.PRESETS["paper"])
         assert paper["held_out"] == "0"
-        loop.train("llava15-13b", training.task, self.given(held_out=paper["held_out"], save="no", max_steps="2"))
+        loop.run_training_loop(
+            "llava15-13b", training.task, self.given(held_out=paper["held_out"], save="no", max_steps="2")
+        )
         assert (facts["steps"], facts["quality"], amounts["samples"]) == (2, "", 8)
         assert "predicted" not in amounts
         assert "perplexity" not in facts

@@ -18,7 +18,7 @@ from joulelab.run.workload_registry import find_workload, get_presets, merge_par
 from joulelab.workloads import lstm_load, lstm_notebook
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
 from joulelab.workloads.training import loop
-from joulelab.workloads.training.model_figures import count
+from joulelab.workloads.training.model_figures import count_model
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +31,7 @@ def given(preset: str = "paper", **more: str) -> dict[str, str]:
 
 def test_it_has_the_parameters_and_flop_of_a_week_and_learns_with_a_seed() -> None:
     task = lstm_load.task(given("smoke", hours="600", units="48"))
-    counts = count(task.model, task.example, task.loss)
+    counts = count_model(task.model, task.example, task.loss)
     assert (counts.parameters, counts.trained, counts.forward) == (9841, 9841, 3_177_216)
     assert counts.training == 9_448_704
     losses: list[list[float]] = []
@@ -195,7 +195,7 @@ class TestPartsAlone:
         monkeypatch.setattr(joulelab, "phase", phase_of)
         monkeypatch.setattr(joulelab, "fact", lambda **told: facts.update(told))
         small = {"countries": "1", "hours": "400", "epochs": "1", "copies": "1"}
-        loop.train("lstm-load", lstm_load.task, given("smoke", **{**small, left_out: "0"}))
+        loop.run_training_loop("lstm-load", lstm_load.task, given("smoke", **{**small, left_out: "0"}))
         assert phase not in phases
         assert {"epoch", "predict"} - {phase} <= set(phases)
         assert facts["steps"] == (0 if left_out == "epochs" else 1)

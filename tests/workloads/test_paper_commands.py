@@ -118,5 +118,5 @@ def test_a_cell_of_each_workload_runs_in_this_process(
         given = workload_registry.read_pairs(shrunken[1:], where=name)
         run_cells(module.FILE, {key: given[key] for key in module.SAME}, monkeypatch)
     else:
-        assert launch.main(name, module.PARAMETERS, module.task, module.PRESETS, shrunken[1:]) == 0
+        assert launch.run_training(name, module.PARAMETERS, module.task, module.PRESETS, shrunken[1:]) == 0
     assert list_marked(marked) == list_expected(shrunken)

@@ -132,7 +132,7 @@ def test_a_training_ends_at_its_target_or_when_it_no_longer_improves(
     target, patience, is_lower_better, epochs, reached
 ):
     goal = Goal(target, patience, is_lower_better=is_lower_better)
-    done = next((n for n, quality in enumerate(epochs, 1) if goal.update(quality)), len(epochs))
+    done = next((n for n, quality in enumerate(epochs, 1) if goal.take_quality(quality)), len(epochs))
     assert (done, goal.reached) == reached
     assert goal.is_set() == bool(target or patience)
 

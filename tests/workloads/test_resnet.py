@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError  # noqa: E402
 from joulelab.workloads import resnet152_cifar10  # noqa: E402
 from joulelab.workloads.data import pictures  # noqa: E402
 from joulelab.workloads.models.resnet import resnet  # noqa: E402
-from joulelab.workloads.training.model_figures import count  # noqa: E402
+from joulelab.workloads.training.model_figures import count_model  # noqa: E402
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.system
     ],
 )
 def test_counts_are_those_that_are_known(stem, classes, pixels, parameters, gigaflop):
-    found = count(
+    found = count_model(
         lambda: resnet(classes, stem=stem),
         lambda device: (torch.zeros(1, 3, pixels, pixels, device=device), torch.zeros(1, dtype=int, device=device)),
         lambda model, batch: cross_entropy(model(batch[0]), batch[1]),

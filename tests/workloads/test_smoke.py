@@ -148,7 +148,7 @@ def test_trainings_of_this_process(marked: Marked, capsys, name):
     pytest.importorskip(NEEDS.get(name, "torch"))
     module = workload_registry.find_workload(name)
     words = ["preset=smoke", "ranks=1", *FEWER.get(name, ())]
-    assert launch.main(name, module.PARAMETERS, module.task, module.PRESETS, words) == 0
+    assert launch.run_training(name, module.PARAMETERS, module.task, module.PRESETS, words) == 0
     assert capsys.readouterr().out.count("epoch 1: loss") == 1
     facts, work = facts_of(marked), marked.work()
     check_facts(facts, marked.titles(), 1)

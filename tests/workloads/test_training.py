@@ -17,8 +17,8 @@ from joulelab.workloads import resnet152_cifar10 as workload  # noqa: E402
 from joulelab.workloads.data.source import Data, Source  # noqa: E402
 from joulelab.workloads.training import launch, loop, saving, training_parameters  # noqa: E402
 from joulelab.workloads.training.feed import Feed, to_device  # noqa: E402
-from joulelab.workloads.training.model_figures import count  # noqa: E402
-from joulelab.workloads.training.ranks import Ranks, join  # noqa: E402
+from joulelab.workloads.training.model_figures import count_model  # noqa: E402
+from joulelab.workloads.training.ranks import Ranks, join_ranks  # noqa: E402
 from joulelab.workloads.training.training_task import Limits  # noqa: E402
 
 pytestmark = pytest.mark.system
@@ -56,19 +56,19 @@ def reported(monkeypatch):
 class TestLimits:
     def test_none(self):
         limits = Limits(0, 0.0, ONE)
-        assert not any(limits.step() for _ in range(1000))
+        assert not any(limits.count_step() for _ in range(1000))
         assert limits.reached == ""
 
     def test_steps(self):
         limits = Limits(3, 0.0, ONE)
-        assert [limits.step() for _ in range(3)] == [False, False, True]
+        assert [limits.count_step() for _ in range(3)] == [False, False, True]
         assert limits.reached == "max_steps"
 
     def test_seconds_are_counted_from_the_begin(self):
         times = iter([0.0, 10.0, 11.0, 12.5])
         limits = Limits(0, 2.0, ONE, now=lambda: next(times))
-        limits.begin()
-        assert [limits.step(), limits.step()] == [False, True]
+        limits.start_clock()
+        assert [limits.count_step(), limits.count_step()] == [False, True]
         assert limits.reached == "max_seconds"
 
 
@@ -152,13 +152,13 @@ class TestTraining:
     def test_the_same_seed_gives_the_same_losses_which_fall(self, told, reported):
         kept = []
         for seed in ("7", "7", "8"):
-            loop.train("resnet", workload.task, given(seed=seed, epochs="8"))
+            loop.run_training_loop("resnet", workload.task, given(seed=seed, epochs="8"))
             kept.append((told["loss_first"], told["loss_last"], told["accuracy"]))
         assert kept[0] == kept[1] != kept[2]
         assert kept[0][1] < 0.9 * kept[0][0]
 
     def test_what_is_told_and_done(self, told, reported, capsys):
-        loop.train("resnet", workload.task, given())
+        loop.run_training_loop("resnet", workload.task, given())
         assert told["data"] == "synthetic-memory"
         assert (told["data_samples"], told["ranks"], told["stem"], told["stopped_by"]) == (128, 1, "cifar", "end")
         assert told["quality"] == "accuracy"
@@ -173,14 +173,14 @@ class TestTraining:
         assert "epoch 2: loss" in capsys.readouterr().out
 
     def test_it_stops_after_steps(self, told, reported):
-        loop.train("resnet", workload.task, given(max_steps="3", epochs="5"))
+        loop.run_training_loop("resnet", workload.task, given(max_steps="3", epochs="5"))
         assert (told["stopped_by"], told["steps"], told["predict_stopped_by"]) == ("max_steps", 3, "max_steps")
 
     @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.campaign)])
     def test_warm_up_leaves_nothing_behind(self, told, reported, workers):
         kept = []
         for steps in ("0", "3"):
-            loop.train("resnet", workload.task, given(warmup_steps=steps, max_steps="2", workers=workers))
+            loop.run_training_loop("resnet", workload.task, given(warmup_steps=steps, max_steps="2", workers=workers))
             kept.append(told["loss_last"])
         assert kept[0] == kept[1]
 
@@ -196,16 +196,18 @@ class TestTraining:
 
     def test_no_data_is_said(self, told, reported, capsys, monkeypatch):
         monkeypatch.delenv("JOULELAB_DATA", raising=False)
-        loop.train("resnet", workload.task, given(data="auto", max_steps="1", epochs="1"))
+        loop.run_training_loop("resnet", workload.task, given(data="auto", max_steps="1", epochs="1"))
         assert "no data is found, so it is synthetic-memory" in capsys.readouterr().err
         assert told["data"] == "synthetic-memory"
 
     def test_a_saved_model_predicts_as_it_did_and_predictions_are_written(self, told, reported, tmp_path):
         model, predictions = tmp_path / "model.pt", tmp_path / "predictions.csv"
-        loop.train("resnet", workload.task, given(save=str(model), target="0.01"))
+        loop.run_training_loop("resnet", workload.task, given(save=str(model), target="0.01"))
         assert (told["stopped_by"], told["epochs_trained"], told["target"]) == ("target", 1, "0.01")
         accuracy = told["accuracy"]
-        loop.train("resnet", workload.task, given(load=str(model), epochs="0", predictions=str(predictions)))
+        loop.run_training_loop(
+            "resnet", workload.task, given(load=str(model), epochs="0", predictions=str(predictions))
+        )
         assert (told["accuracy"], told["steps"]) == (accuracy, 0)
         rows = [line.split(",") for line in predictions.read_text().splitlines()]
         assert rows[0] == ["sample", "class"]
@@ -217,20 +219,22 @@ class TestTraining:
         assert sum(right) / len(right) == pytest.approx(accuracy)
 
     def test_a_training_that_no_longer_improves_ends(self, told, reported):
-        loop.train("resnet", workload.task, given(rate="0", momentum="0", epochs="9", patience="2", augment="no"))
+        loop.run_training_loop(
+            "resnet", workload.task, given(rate="0", momentum="0", epochs="9", patience="2", augment="no")
+        )
         assert (told["stopped_by"], told["epochs_trained"]) == ("patience", 3)
 
     @pytest.mark.parametrize("augment", ["cpu", "device"])
     def test_images_are_enlarged_where_they_are_augmented(self, told, reported, augment):
         settings = given(pixels="48", augment=augment, wait="yes", max_steps="1", precision="bf16")
-        loop.train("resnet", workload.task, settings)
+        loop.run_training_loop("resnet", workload.task, settings)
         image, _ = workload.task(settings).data.train[0]
         assert image.shape == {"cpu": (3, 48, 48), "device": (3, 32, 32)}[augment]
         assert (told["pixels"], told["augment"], told["wait"], told["precision"]) == (48, augment, "yes", "bf16")
 
     def test_the_model_is_saved_whole(self, told, reported, tmp_path):
         file = tmp_path / "model.pt"
-        loop.train("resnet", workload.task, given(save=str(file), max_steps="1", precision="bf16"))
+        loop.run_training_loop("resnet", workload.task, given(save=str(file), max_steps="1", precision="bf16"))
         state = torch.load(file, weights_only=True)
         workload.task(given()).model().load_state_dict(state)
         assert list(tmp_path.iterdir()) == [file]
@@ -243,14 +247,14 @@ class TestCounting:
             layers = [torch.nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False) for _ in range(2)]
             return torch.nn.Sequential(*layers)
 
-        found = count(model, lambda device: torch.zeros(1, 8, 16, 16, device=device), lambda m, x: m(x).sum())
+        found = count_model(model, lambda device: torch.zeros(1, 8, 16, 16, device=device), lambda m, x: m(x).sum())
         once = 2 * 16 * 16 * 8 * (8 // groups) * 9
         assert found.forward == 2 * once
         assert found.training == 5 * once  # the first layer needs no gradient of its input
 
     def test_what_is_frozen_is_counted_forward_only(self):
         model = torch.nn.Linear(4, 3, bias=False).requires_grad_(requires_grad=False)
-        found = count(
+        found = count_model(
             lambda: model.to("meta"), lambda device: torch.zeros(1, 4, device=device), lambda m, x: m(x).sum()
         )
         assert (found.parameters, found.trained, found.forward, found.training) == (12, 0, 24, 24)
@@ -294,18 +298,18 @@ class TestRanks:
     def test_no_gpu_is_said(self):
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-        with pytest.raises(ConfigError, match="finds no GPU"), join(given(device="cuda"), {}):
+        with pytest.raises(ConfigError, match="finds no GPU"), join_ranks(given(device="cuda"), {}):
             pass
 
     def test_fp32_is_fp32(self):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True  # cuDNN's own default
-        with join(given(precision="fp32"), {}):
+        with join_ranks(given(precision="fp32"), {}):
             assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
 
     def test_threads_of_the_environment_are_respected(self, told):
         before = torch.get_num_threads()
         try:
-            with join(given(threads="0"), {"OMP_NUM_THREADS": "3"}) as ranks:
+            with join_ranks(given(threads="0"), {"OMP_NUM_THREADS": "3"}) as ranks:
                 loop.Training("x", workload.task(given()), given(), ranks)
                 assert (torch.get_num_threads(), told["threads"]) == (3, 3)
         finally:
@@ -317,7 +321,7 @@ class TestRanks:
         before = torch.get_num_threads()
         environ = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         try:
-            with join(given(threads="0"), environ) as ranks:
+            with join_ranks(given(threads="0"), environ) as ranks:
                 loop.Training("x", workload.task(given()), given(), ranks)
                 assert (torch.get_num_threads(), told["threads"]) == (3, 3)
         finally:
@@ -325,7 +329,7 @@ class TestRanks:
 
     def test_deterministic_on_request(self):
         try:
-            with join(given(deterministic="yes"), {}) as ranks:
+            with join_ranks(given(deterministic="yes"), {}) as ranks:
                 assert torch.are_deterministic_algorithms_enabled()
                 assert (ranks.is_first, ranks.count, ranks.share_batch(6)) == (True, 1, 6)
         finally:
@@ -358,19 +362,21 @@ class TestLaunch:
         assert workload.command(given(workers="0"))
 
     def test_wrong_words_end_with_two(self, capsys):
-        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words=["bach=3"]) == 2
+        assert launch.run_training("resnet152-cifar10", workload.PARAMETERS, workload.task, words=["bach=3"]) == 2
         assert "did you mean 'batch'" in capsys.readouterr().err
 
     def test_a_preparation_makes_the_files_and_trains_nothing(self, tmp_path, monkeypatch, reported, capsys):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         words = [training_parameters.PREPARE, "data=synthetic-files", "countries=1", "hours=400"]
-        assert launch.main("lstm-load", lstm_load.PARAMETERS, lstm_load.task, words=words) == 0
+        assert launch.run_training("lstm-load", lstm_load.PARAMETERS, lstm_load.task, words=words) == 0
         assert [file.name for file in (tmp_path / "joulelab").glob("*/train.csv")] == ["train.csv"]
         assert (reported, capsys.readouterr().out) == ([], "")
 
     def test_a_preset_may_be_named(self, capsys):
         words = ["preset=smok"]
-        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, workload.PRESETS, words) == 2
+        assert (
+            launch.run_training("resnet152-cifar10", workload.PARAMETERS, workload.task, workload.PRESETS, words) == 2
+        )
         assert "did you mean 'smoke'" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -401,11 +407,11 @@ class TestLaunch:
         told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_RANK": "1"}
         assert launch.is_launched(told)
         assert not launch.is_launched({"RANK": "1", "WORLD_SIZE": "2"})
-        with join(given(), {"RANK": "1"}) as ranks:
+        with join_ranks(given(), {"RANK": "1"}) as ranks:
             assert (ranks.rank, ranks.count) == (0, 1)
 
     def test_what_a_cpu_has_not_is_refused(self):
-        with pytest.raises(ConfigError, match="no such units"), join(given(precision="tf32", device="cpu"), {}):
+        with pytest.raises(ConfigError, match="no such units"), join_ranks(given(precision="tf32", device="cpu"), {}):
             pass
 
     def test_an_error_of_a_loading_process_is_one_line(self):
@@ -416,5 +422,5 @@ class TestLaunch:
 
     def test_data_that_is_not_there_ends_with_two(self, capsys, tmp_path):
         words = [f"{key}={value}" for key, value in given(data=str(tmp_path / "none")).items()]
-        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words=words) == 2
+        assert launch.run_training("resnet152-cifar10", workload.PARAMETERS, workload.task, words=words) == 2
         assert "there is no such folder" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from joulelab.run import notebook
 from joulelab.run.workload_registry import merge_parameters
 from joulelab.workloads import lstm_load, lstm_notebook, vgg19bn_notebook, vgg19bn_xray
 from joulelab.workloads.models.vgg import VGG19, least_size
-from joulelab.workloads.training.model_figures import count
+from joulelab.workloads.training.model_figures import count_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,13 +34,13 @@ def given(preset: str = "paper", **more: str) -> dict[str, str]:
 
 def test_it_has_the_parameters_and_flop_of_the_study() -> None:
     task = vgg19bn_xray.task(given(data="synthetic-memory", train_samples="2"))
-    counts = count(task.model, task.example, task.loss)
+    counts = count_model(task.model, task.example, task.loss)
     assert (counts.parameters, counts.trained, counts.forward) == (20_035_266, 20_035_266, 10_052_814_848)
     assert counts.training == 30_100_641_792
     textbook = vgg19bn_xray.task(given(data="synthetic-memory", train_samples="2", pool_stride="2"))
     with torch.device("meta"):
         frozen = textbook.model().requires_grad_(requires_grad=False)
-    assert count(lambda: frozen, textbook.example, textbook.loss).forward == 38_901_254_144
+    assert count_model(lambda: frozen, textbook.example, textbook.loss).forward == 38_901_254_144
 
 
 def test_it_learns_with_a_seed() -> None:

@@ -32,7 +32,7 @@ def parameters(model):
 
 def test_parameters_and_flop_are_those_of_keras():
     from joulelab.workloads.models.xception import Xception
-    from joulelab.workloads.training.model_figures import count
+    from joulelab.workloads.training.model_figures import count_model
 
     with torch.device("meta"):
         whole = Xception(1000)
@@ -42,7 +42,7 @@ def test_parameters_and_flop_are_those_of_keras():
         assert parameters(Xception(69, top="512")) == 21_891_437
     for pixels, forward in ((299, 16.715e9), (71, 1.106e9)):
         picture = torch.empty(1, 3, pixels, pixels, device="meta")
-        counts = count(lambda: Xception(1000), functools.partial(_given, picture), _summed)
+        counts = count_model(lambda: Xception(1000), functools.partial(_given, picture), _summed)
         assert counts.forward == pytest.approx(forward, rel=5e-4)
         # Each convolution is done once forward and twice backward, but the first, whose images need no gradient.
         assert counts.training == pytest.approx(3 * forward, rel=0.01)

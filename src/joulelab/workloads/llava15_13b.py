@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import main
-from joulelab.workloads.training.training_parameters import COMMON, YES_NO, make_preparation, one_of, start
+from joulelab.workloads.training.launch import run_training
+from joulelab.workloads.training.training_parameters import (
+    COMMON,
+    YES_NO,
+    make_preparation,
+    make_training_command,
+    read_choice,
+)
 from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
@@ -80,7 +86,7 @@ def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
     images = () if parameters["data"] == "synthetic-memory" else ("PIL",)
     needs = ("torch", "transformers", *images)
-    return start("joulelab.workloads.llava15_13b", PARAMETERS, parameters, check=read, needs=needs)
+    return make_training_command("joulelab.workloads.llava15_13b", PARAMETERS, parameters, check=read, needs=needs)
 
 
 def prepare(parameters: Mapping[str, str]) -> list[str] | None:
@@ -90,8 +96,8 @@ def prepare(parameters: Mapping[str, str]) -> list[str] | None:
 
 def read(parameters: Mapping[str, str]) -> None:
     """Check what is not common to all trainings. Raises ConfigError."""
-    one_of(parameters, "model", ("13b", "7b", "tiny"))
-    one_of(parameters, "recompute", YES_NO)
+    read_choice(parameters, "model", ("13b", "7b", "tiny"))
+    read_choice(parameters, "recompute", YES_NO)
     for key, least in (("epochs", 1), ("batch", 1), ("samples", 1), ("held_out", 0)):
         read_whole_number(parameters, key, least=least, most=10**9)
     for key in ("text", "longest"):
@@ -211,4 +217,4 @@ def _optimizer(given: Mapping[str, str], model: Any, steps: int) -> tuple[Any, A
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task, PRESETS))
+    sys.exit(run_training(NAME, PARAMETERS, task, PRESETS))

@@ -18,7 +18,7 @@ import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import merge_parameters, read_pairs, read_whole_number, require_libraries
 from joulelab.workloads.training.launch import become_ranks, run_workload
-from joulelab.workloads.training.training_parameters import COMMON, check_common, one_of
+from joulelab.workloads.training.training_parameters import COMMON, check_common, read_choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class Asked:
 
 def read(parameters: Mapping[str, str]) -> Asked:
     """Return what is asked for. Raises ConfigError."""
-    one_of(parameters, "dtype", DTYPES)
+    read_choice(parameters, "dtype", DTYPES)
     common = {key: default for key, (default, _) in COMMON.items()}
     check_common(common | {key: parameters[key] for key in (*_SHARED, "max_seconds")})
     if parameters["device"] == "cpu":
@@ -196,13 +196,13 @@ class Serving:
             tokens = Answer(self.model, self.prompts[0].to(self.ranks.device)).tokens()
             for _ in range(WARM_UP):
                 next(tokens)
-            self.ranks.wait()
+            self.ranks.wait_for_all()
         self._began = time.monotonic()
         for batch, prompts in enumerate(self.prompts, 1):
             if batch > 1 and self._is_over():
                 break
             self._answer(batch, prompts.to(self.ranks.device))
-        self.ranks.wait()
+        self.ranks.wait_for_all()
         self._conclude()
 
     def _answer(self, n: int, prompts: Any) -> None:
@@ -278,12 +278,12 @@ def serve(given: Mapping[str, str], asked: Asked) -> None:
         with joulelab.phase("set-up"):
             import torch
 
-            from joulelab.workloads.training.ranks import join
+            from joulelab.workloads.training.ranks import join_ranks
 
             _check_dtype(given["dtype"], "cuda" if given["device"] != "cpu" and torch.cuda.device_count() else "cpu")
             stack.enter_context(_enough_memory(torch.OutOfMemoryError))
             stack.enter_context(torch.inference_mode())
-            ranks = stack.enter_context(join({**given, "precision": given["dtype"]}))
+            ranks = stack.enter_context(join_ranks({**given, "precision": given["dtype"]}))
             serving = Serving(given, asked, ranks)
         serving.run()
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.data.source import MEMORY
-from joulelab.workloads.training.launch import main
+from joulelab.workloads.training.launch import run_training
 from joulelab.workloads.training.training_parameters import (
     COMMON,
     JUDGED,
     YES_NO,
     check_amounts,
     make_preparation,
-    one_of,
-    start,
+    make_training_command,
+    read_choice,
 )
 from joulelab.workloads.training.training_task import describe_training
 
@@ -96,7 +96,7 @@ NOTES = (
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
-    return start("joulelab.workloads.lstm_load", PARAMETERS, parameters, check=read)
+    return make_training_command("joulelab.workloads.lstm_load", PARAMETERS, parameters, check=read)
 
 
 def prepare(parameters: Mapping[str, str]) -> list[str] | None:
@@ -111,9 +111,9 @@ def read(parameters: Mapping[str, str]) -> None:
     check_amounts(parameters, "epochs", "copies")
     read_whole_number(parameters, "hours", least=337, most=10**7)
     read_number(parameters, "rate", least=0, most=1000)
-    one_of(parameters, "cell", ("random", "zero"))
-    one_of(parameters, "test", YES_NO)
-    if one_of(parameters, "model", ("lstm", "attention")) == "attention" and int(parameters["units"]) % 4:
+    read_choice(parameters, "cell", ("random", "zero"))
+    read_choice(parameters, "test", YES_NO)
+    if read_choice(parameters, "model", ("lstm", "attention")) == "attention" and int(parameters["units"]) % 4:
         raise ConfigError(f"units is {parameters['units']}", why="there are four heads", next="give a multiple of 4")
 
 
@@ -189,4 +189,4 @@ def task(given: Mapping[str, str]) -> Task:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task, PRESETS))
+    sys.exit(run_training(NAME, PARAMETERS, task, PRESETS))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import main
-from joulelab.workloads.training.training_parameters import COMMON, JUDGED, YES_NO, one_of, start
+from joulelab.workloads.training.launch import run_training
+from joulelab.workloads.training.training_parameters import COMMON, JUDGED, YES_NO, make_training_command, read_choice
 from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ NOTES = (
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
-    return start("joulelab.workloads.resnet152_cifar10", PARAMETERS, parameters, check=_read)
+    return make_training_command("joulelab.workloads.resnet152_cifar10", PARAMETERS, parameters, check=_read)
 
 
 def _read(parameters: Mapping[str, str]) -> tuple[int, ...]:
@@ -99,9 +99,9 @@ def _read(parameters: Mapping[str, str]) -> tuple[int, ...]:
         read_whole_number(parameters, key, least=1, most=10**8)
     for key in ("rate", "momentum", "decay"):
         read_number(parameters, key, least=0, most=1000)
-    one_of(parameters, "stem", ("cifar", "imagenet"))
-    one_of(parameters, "augment", ("cpu", "device", "no"))
-    one_of(parameters, "wait", YES_NO)
+    read_choice(parameters, "stem", ("cifar", "imagenet"))
+    read_choice(parameters, "augment", ("cpu", "device", "no"))
+    read_choice(parameters, "wait", YES_NO)
     depths = parameters["depths"].split(",")
     return tuple(read_whole_number({"depths": text}, "depths", least=1, most=1000) for text in depths)
 
@@ -137,7 +137,7 @@ def task(given: Mapping[str, str]) -> Task:
 
     def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images = move_pictures(batch[0]) if augment == "device" and not batch[0].is_meta else batch[0]
-        return model_figures.loss(model, (enlarge(images), batch[1]))
+        return model_figures.compute_class_loss(model, (enlarge(images), batch[1]))
 
     return Task(
         model=lambda: resnet(classes, stem=stem, depths=depths, width=int(given["width"])),
@@ -145,10 +145,10 @@ def task(given: Mapping[str, str]) -> Task:
         loss=loss,
         forward=lambda model, batch: model(enlarge(batch[0])),
         optimizer=optimizer,
-        example=model_figures.example(3, pixels, pixels),
-        amounts=model_figures.amounts,
-        score=model_figures.score,
-        quality=model_figures.quality,
+        example=model_figures.make_class_example(3, pixels, pixels),
+        amounts=model_figures.count_class_samples,
+        score=model_figures.score_classes,
+        quality=model_figures.compute_accuracy,
         rows=model_figures.list_classes,
         columns=model_figures.COLUMNS,
         waits=given["wait"] == "yes",
@@ -163,4 +163,4 @@ def task(given: Mapping[str, str]) -> Task:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task, PRESETS))
+    sys.exit(run_training(NAME, PARAMETERS, task, PRESETS))

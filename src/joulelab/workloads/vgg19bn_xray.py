@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import main
+from joulelab.workloads.training.launch import run_training
 from joulelab.workloads.training.training_parameters import (
     COMMON,
     JUDGED,
     YES_NO,
     check_amounts,
     make_preparation,
-    one_of,
-    start,
+    make_training_command,
+    read_choice,
 )
 from joulelab.workloads.training.training_task import describe_training
 
@@ -91,7 +91,9 @@ NOTES = (
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
-    return start("joulelab.workloads.vgg19bn_xray", PARAMETERS, parameters, check=read, needs=("torch", "PIL"))
+    return make_training_command(
+        "joulelab.workloads.vgg19bn_xray", PARAMETERS, parameters, check=read, needs=("torch", "PIL")
+    )
 
 
 def prepare(parameters: Mapping[str, str]) -> list[str] | None:
@@ -108,13 +110,13 @@ def read(parameters: Mapping[str, str]) -> None:
         read_number(parameters, key, least=0, most=1000)
     read_whole_number(parameters, "divisor", least=1, most=64)
     read_whole_number(parameters, "file_pixels", least=16, most=8192)
-    one_of(parameters, "preparation", ("paper", "repository"))
-    one_of(parameters, "draft", YES_NO)
+    read_choice(parameters, "preparation", ("paper", "repository"))
+    read_choice(parameters, "draft", YES_NO)
     stride, pixels = (
         read_whole_number(parameters, "pool_stride", least=2, most=3),
         read_whole_number(parameters, "pixels", least=1, most=8192),
     )
-    if one_of(parameters, "model", ("vgg", "vit")) == "vit":
+    if read_choice(parameters, "model", ("vgg", "vit")) == "vit":
         if pixels % 16 or 64 % int(parameters["divisor"]):
             why = f"pixels is {pixels}, divisor {parameters['divisor']}"
             raise ConfigError("patches or heads do not fit", why=why, next="give a multiple of 16, and a power of 2")
@@ -160,12 +162,12 @@ def task(given: Mapping[str, str]) -> Task:
     return Task(
         model=lambda: VGG19(pool_stride=stride, divisor=divisor) if is_vgg else VisionTransformer(2, pixels, divisor),
         data=data,
-        loss=model_figures.loss,
+        loss=model_figures.compute_class_loss,
         optimizer=optimizer,
-        example=model_figures.example(1, pixels, pixels),
-        amounts=model_figures.amounts,
-        score=model_figures.score,
-        quality=model_figures.quality,
+        example=model_figures.make_class_example(1, pixels, pixels),
+        amounts=model_figures.count_class_samples,
+        score=model_figures.score_classes,
+        quality=model_figures.compute_accuracy,
         rows=model_figures.list_classes,
         columns=model_figures.COLUMNS,
         batch=int(given["batch"]),
@@ -184,4 +186,4 @@ def task(given: Mapping[str, str]) -> Task:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task, PRESETS))
+    sys.exit(run_training(NAME, PARAMETERS, task, PRESETS))

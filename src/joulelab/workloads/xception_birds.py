@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.run.workload_registry import read_number, read_whole_number
-from joulelab.workloads.training.launch import main
-from joulelab.workloads.training.training_parameters import COMMON, JUDGED, make_preparation, one_of, start
+from joulelab.workloads.training.launch import run_training
+from joulelab.workloads.training.training_parameters import (
+    COMMON,
+    JUDGED,
+    make_preparation,
+    make_training_command,
+    read_choice,
+)
 from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
@@ -77,7 +83,9 @@ RANDOM = "random"
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
-    return start("joulelab.workloads.xception_birds", PARAMETERS, parameters, check=_read, needs=("torch", "PIL"))
+    return make_training_command(
+        "joulelab.workloads.xception_birds", PARAMETERS, parameters, check=_read, needs=("torch", "PIL")
+    )
 
 
 def prepare(parameters: Mapping[str, str]) -> list[str] | None:
@@ -88,8 +96,8 @@ def prepare(parameters: Mapping[str, str]) -> list[str] | None:
 def _read(parameters: Mapping[str, str]) -> dict[str, int]:
     """Check what is not common to all trainings; return the whole numbers. Raises ConfigError."""
     read_number(parameters, "rate", least=0, most=1000)
-    one_of(parameters, "base", ("trained", "frozen"))
-    one_of(parameters, "top", ("one", "512"))
+    read_choice(parameters, "base", ("trained", "frozen"))
+    read_choice(parameters, "top", ("one", "512"))
     bounds = {
         "prefetch": (1, 1000), "epochs": (0, 10**6), "batch_per_rank": (1, 10**6), "middle": (0, 1000),
         "pixels": (71, 10_000), "classes": (2, 100_000), "images": (1, 10**8), "held_out": (1, 10**6),
@@ -114,13 +122,13 @@ def task(given: Mapping[str, str]) -> Task:
             given["data"],
             birds.Sizes(classes, sizes["images"], sizes["held_out"], pixels, sizes["file_pixels"]),
         ),
-        loss=lambda model, batch: model_figures.loss(model, _scaled(batch)),
+        loss=lambda model, batch: model_figures.compute_class_loss(model, _scaled(batch)),
         optimizer=lambda model, _: (_adam(model, float(given["rate"])), None),
-        example=model_figures.example(3, pixels, pixels, dtype=torch.uint8),
-        amounts=model_figures.amounts,
+        example=model_figures.make_class_example(3, pixels, pixels, dtype=torch.uint8),
+        amounts=model_figures.count_class_samples,
         forward=lambda model, batch: model(_scaled(batch)[0]),
-        score=model_figures.score,
-        quality=model_figures.quality,
+        score=model_figures.score_classes,
+        quality=model_figures.compute_accuracy,
         rows=model_figures.list_classes,
         columns=model_figures.COLUMNS,
         # As with Horovod, whose users give each GPU its batch: more GPUs make fewer steps, of more images each.
@@ -158,4 +166,4 @@ def _scaled(batch: Any) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task, PRESETS))
+    sys.exit(run_training(NAME, PARAMETERS, task, PRESETS))

@@ -43,7 +43,7 @@ FIRST_PORT, PORTS = 10_000, 20_000  # below the ports that Linux gives to client
 FAILED, WRONG = 1, 2
 
 
-def main(
+def run_training(
     name: str,
     known: Mapping[str, tuple[str, str]],
     task: Callable[[Mapping[str, str]], Task],
@@ -65,10 +65,10 @@ def main(
         with contextlib.ExitStack() as set_up:
             set_up.enter_context(joulelab.phase("set-up"))
             try:
-                from joulelab.workloads.training.loop import train
+                from joulelab.workloads.training.loop import run_training_loop
             except ImportError as error:
                 refuse_missing_library(name, error.name or "torch")
-            train(name, task, given, set_up)
+            run_training_loop(name, task, given, set_up)
 
     return run_workload(name, run)
 

@@ -11,8 +11,8 @@ import torch
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.training.feed import Feed, to_device
-from joulelab.workloads.training.model_figures import META, Counts, count
-from joulelab.workloads.training.ranks import Ranks, describe_precision, join
+from joulelab.workloads.training.model_figures import META, Counts, count_model
+from joulelab.workloads.training.ranks import Ranks, describe_precision, join_ranks
 from joulelab.workloads.training.saving import NO, check_file, check_room, load_model, save_model, write_predictions
 from joulelab.workloads.training.training_task import Goal, Limits
 
@@ -26,7 +26,7 @@ EDGE = 0.1
 GATHERED = 1000
 
 
-def train(
+def run_training_loop(
     name: str,
     make: Callable[[Mapping[str, str]], Task],
     given: Mapping[str, str],
@@ -35,7 +35,7 @@ def train(
     """Do a training from start to end, as one of its ranks; `set_up` is closed when it is ready. Raises ConfigError."""
     for key in ("save", "predictions"):
         check_file(given, key)
-    with join(given) as ranks:
+    with join_ranks(given) as ranks:
         training = Training(name, make(given), given, ranks)
         if set_up is not None:
             set_up.close()
@@ -79,7 +79,7 @@ class Training:
     def __init__(self, name: str, task: Task, given: Mapping[str, str], ranks: Ranks) -> None:
         self.task, self.given, self.ranks = task, given, ranks
         self.feed = Feed(task, given, ranks)
-        self.counts: Counts = ranks.find_once(lambda: count(task.model, task.example, task.loss))
+        self.counts: Counts = ranks.find_once(lambda: count_model(task.model, task.example, task.loss))
         # Eight ranks that each build a model of 13 B parameters would need 400 GB: they build it without values.
         with META if task.fill is not None else contextlib.nullcontext():
             model = task.model()
@@ -109,7 +109,7 @@ class Training:
         with self._mark_phase("warm-up"):
             self._warm_up(int(self.given["warmup_steps"]))
         quality: dict[str, float] = {}
-        self.limits.begin()
+        self.limits.start_clock()
         for epoch in range(1, self.task.epochs + 1):
             with self._mark_phase("epoch", n=epoch):
                 self._train_epoch(epoch)
@@ -117,7 +117,7 @@ class Training:
                 with self._mark_phase("validation", n=epoch):
                     quality = self._validate("valid")
             self._print_epoch(epoch, quality)
-            if self.limits.reached or (quality and self.goal.update(next(iter(quality.values())))):
+            if self.limits.reached or (quality and self.goal.take_quality(next(iter(quality.values())))):
                 break
         stopped_by = self.limits.reached or self.goal.reached or "end"
         if self.task.epochs:
@@ -136,15 +136,15 @@ class Training:
     def _mark_phase(self, name: str, n: int | None = None) -> Iterator[None]:
         """Mark a phase. The first rank begins it before the others and ends it after them: what they do lies in it."""
         if not self.ranks.is_first:
-            self.ranks.wait()
+            self.ranks.wait_for_all()
         with joulelab.phase(name, n):
             if self.ranks.is_first:
-                self.ranks.wait()
+                self.ranks.wait_for_all()
             yield
             if self.ranks.is_first:
-                self.ranks.wait()
+                self.ranks.wait_for_all()
         if not self.ranks.is_first:
-            self.ranks.wait()
+            self.ranks.wait_for_all()
 
     def _report_facts(self, name: str) -> None:
         """Report as facts what is trained, on what, and how."""
@@ -214,10 +214,10 @@ class Training:
             self.optimizer.zero_grad(set_to_none=True)
             self.losses.add(loss)
             if self.task.waits:
-                self.ranks.wait()
+                self.ranks.wait_for_all()
             amounts = dict(self.task.amounts(batch))
             joulelab.step(**amounts, FLOP=self.counts.training * amounts["samples"])
-            if self.limits.step():
+            if self.limits.count_step():
                 break
 
     def _list_trained(self) -> list[torch.nn.Parameter]:
@@ -233,7 +233,7 @@ class Training:
         rows: list[torch.Tensor] | None = None if self.predictions == NO else []
         limits = Limits(int(self.given["max_steps"]), float(self.given["max_seconds"]), self.ranks)
         with self._mark_phase("predict"):
-            limits.begin()
+            limits.start_clock()
             batches = self.feed.iterate_part(self.task.predict_on, self.task.predict_times)
             scores = self._score(batches, limits, "predicted", rows)
         if rows is not None:
@@ -271,7 +271,7 @@ class Training:
                     rows.append(self.task.rows(outputs, batch))
                 samples = self.task.amounts(batch)["samples"]
                 joulelab.work(**{kind: samples, "FLOP": self.counts.forward * samples})
-            if limits.step():
+            if limits.count_step():
                 break
         summed = self.ranks.sum_amounts(sums)
         return dict(self.task.quality(summed)) if summed else {}

@@ -48,7 +48,7 @@ class Counts:
     training: int
 
 
-def count(
+def count_model(
     model: Callable[[], torch.nn.Module],
     example: Callable[[torch.device], Batch],
     loss: Callable[[torch.nn.Module, Batch], torch.Tensor],
@@ -69,7 +69,7 @@ def count(
     return Counts(sum(p.numel() for p in parameters), trained, forward, int(counter.get_total_flops()))
 
 
-def example(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Batch]:
+def make_class_example(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Batch]:
     """Return a function that makes a batch of one input of some shape."""
     return lambda device: (
         torch.zeros(1, *shape, dtype=dtype, device=device),
@@ -77,12 +77,12 @@ def example(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[torch.
     )
 
 
-def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+def compute_class_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the mean cross entropy."""
     return cross_entropy(model(batch[0]), batch[1])
 
 
-def amounts(batch: Batch) -> dict[str, float]:
+def count_class_samples(batch: Batch) -> dict[str, float]:
     """Return the work in a batch."""
     return {"samples": len(batch[1])}
 
@@ -92,11 +92,11 @@ def list_classes(outputs: torch.Tensor, _batch: Batch) -> torch.Tensor:
     return outputs.argmax(1, keepdim=True)
 
 
-def score(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:
+def score_classes(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:
     """Return how many samples of a batch got their own class, and how many there are."""
     return {"correct": float((outputs.argmax(1) == batch[1]).sum()), "samples": len(batch[1])}
 
 
-def quality(sums: Mapping[str, float]) -> dict[str, float]:
+def compute_accuracy(sums: Mapping[str, float]) -> dict[str, float]:
     """Return the share of samples that got their own class."""
     return {"accuracy": sums["correct"] / sums["samples"]}

@@ -98,7 +98,7 @@ class Ranks:
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return bool(flag.item())
 
-    def wait(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait until all ranks are here and the device has done what it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -120,7 +120,7 @@ def _shard_model(model: torch.nn.Module, parts: tuple[type[torch.nn.Module], ...
 
 
 @contextlib.contextmanager
-def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
+def join_ranks(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
     """Join the ranks that a launcher started, by its variables in the environment. Raises ConfigError."""
     rank, local, count = 0, 0, 1
     if is_launched(environ):

@@ -50,7 +50,7 @@ MOST_TEMPORARY = 70  # letters of the folder for temporary files: a socket in it
 PREPARE = "--prepare"  # the first word of a program that only makes its data
 
 
-def start(
+def make_training_command(
     module: str,
     known: Mapping[str, tuple[str, str]],
     parameters: Mapping[str, str],
@@ -136,10 +136,10 @@ def start_notebook(
 
 def check_common(parameters: Mapping[str, str]) -> None:
     """Refuse wrong values of what every training takes. Raises ConfigError."""
-    one_of(parameters, "device", DEVICES)
-    one_of(parameters, "precision", PRECISIONS)
-    one_of(parameters, "deterministic", YES_NO)
-    one_of(parameters, "worker_starts", WORKER_STARTS)
+    read_choice(parameters, "device", DEVICES)
+    read_choice(parameters, "precision", PRECISIONS)
+    read_choice(parameters, "deterministic", YES_NO)
+    read_choice(parameters, "worker_starts", WORKER_STARTS)
     for key, most in (("ranks", 1024), ("threads", 4096), ("workers", 1024), ("warmup_steps", 1000)):
         read_whole_number(parameters, key, least=0, most=most)
     read_whole_number(parameters, "seed", least=0, most=2**31)
@@ -168,7 +168,7 @@ def check_amounts(parameters: Mapping[str, str], train: str, predict: str) -> No
         raise ConfigError(f"{train} and {predict} are 0", why="nothing is left to do", next="give one of them")
 
 
-def one_of(parameters: Mapping[str, str], key: str, valid: Sequence[str]) -> str:
+def read_choice(parameters: Mapping[str, str], key: str, valid: Sequence[str]) -> str:
     """Return a parameter that is one of some words. Raises ConfigError."""
     if parameters[key] not in valid:
         raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give one of: {', '.join(valid)}")

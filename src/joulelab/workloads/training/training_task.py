@@ -82,11 +82,11 @@ class Limits:
         self._ranks, self._now = ranks, now
         self._steps, self._began = 0, now()
 
-    def begin(self) -> None:
+    def start_clock(self) -> None:
         """Let the time begin now."""
         self._began = self._now()
 
-    def step(self) -> bool:
+    def count_step(self) -> bool:
         """Count a step; return whether it was the last, on all ranks at the same step."""
         self._steps += 1
         if self.max_steps and self._steps >= self.max_steps:
@@ -112,7 +112,7 @@ class Goal:
         """Return whether there is a target or a patience."""
         return bool(self._target or self._patience)
 
-    def update(self, quality: float) -> bool:
+    def take_quality(self, quality: float) -> bool:
         """Take the quality after one more epoch; return whether the training ends with it."""
         value = self._sign * quality
         self._waited = 0 if value > self._best else self._waited + 1

@@ -194,7 +194,7 @@ def test_pictures_show_power_nameplate_burn_and_load(study: Study, tmp_path: Pat
     files = {file.stem: file.read_text() for file in bnl.draw_pictures(study, PAPER, tmp_path / "p", formats=("svg",))}
     assert set(files) == {"1-resnet-512", "1-resnet-4096", "2-llava"}
     for text in files.values():
-        assert [part for part in ("node, rated", "node, burn control", "gpu load", "load, %") if part not in text] == []
+        assert [part for part in (">rated<", ">burn control, median<", "gpu load", "load, %") if part not in text] == []
     assert "LLaVA, batch 128" in files["2-llava"]
     assert "validates" not in files["2-llava"]
     assert "ResNet-152, batch 512. Simulated" in files["1-resnet-512"]

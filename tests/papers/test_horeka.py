@@ -100,16 +100,8 @@ def by_id(figures: Sequence[Figure]) -> dict[str, Figure]:
 
 def judge_jobs(jobs: Jobs) -> list[Figure]:
     numbers = PaperNumbers(figures=compute_figures(jobs), findings=dict(judge_findings(jobs, PAPER.limits)))
-    both = [node("green"), node("blue")]
-    return PAPER.make_figures(numbers, *([i for n in both for i in ids(n)] for ids in (get_calibrated, get_chosen)))
-
-
-def get_calibrated(described: Description) -> tuple[str, ...]:
-    return described.calibrated
-
-
-def get_chosen(described: Description) -> tuple[str, ...]:
-    return described.chosen
+    green, blue = node("green"), node("blue")
+    return PAPER.make_figures(numbers, green.calibrated + blue.calibrated, green.chosen + blue.chosen)
 
 
 @pytest.fixture(scope="module")

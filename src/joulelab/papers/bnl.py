@@ -334,12 +334,13 @@ PICTURES = {SMALL: "1-resnet-512", LARGE: "1-resnet-4096", LLAVA: "2-llava"}
 def draw_pictures(study: Study, paper: Paper, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw the paper's figures of what has run into a folder, and return the files. Raises MissingDependency."""
     burn, files = read_runs(study).get(BURN), []
-    lines = [PowerLine("node, rated", float(paper.setup["rated_w"]), "rated")]
+    lines = [PowerLine("rated", float(paper.setup["rated_w"]), "rated")]
     if burn is not None and burn.median_w is not None:
-        lines.append(PowerLine("node, burn control (median)", burn.median_w, "mean"))
-    for name, (_, _, run) in find_runs(study).items():
-        result, profile = load_result_and_profile(run)
-        if name in PICTURES and profile is not None:
+        lines.append(PowerLine("burn control, median", burn.median_w, "mean"))
+    runs = find_runs(study)
+    for name in (name for name in PICTURES if name in runs):
+        result, profile = load_result_and_profile(runs[name][2])
+        if profile is not None:
             chart = replace(make_power_chart(profile, result), lines=tuple(lines), phases=())
             remark = f"{paper.entries.labels[name]}. {word_remark([result])} {paper.entries.pictures[name]}".strip()
             files += write_chart(chart, folder / PICTURES[name], remark, formats)

@@ -10,7 +10,7 @@ from joulelab.analysis.cell_metrics import CellMetrics, StudySummary, summarise_
 from joulelab.analysis.goals import Goal
 from joulelab.core.quantity import ONE
 from joulelab.papers.paper import FindingResult, MeterCost, PaperNumbers, PaperTable, Value
-from joulelab.report.charts.chart_model import MARKS_NOTE, ChartCurve, CurveChart
+from joulelab.report.charts.chart_model import ChartCurve, CurveChart
 from joulelab.report.charts.print_painter import FORMATS
 from joulelab.report.charts.print_pictures import write_curve_charts
 from joulelab.report.charts.study_charts import make_metric_charts
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 DEFAULT_W, CAPPED_W = 260, 170
 COUNTS, ALL = (1, 2, 4, 8), 8
 TWIN_NOTE = "In virtual time, on the twin of the paper's node."
-REFERENCE_NOTE = "Square: reference."
 
 
 class Metric(NamedTuple):
@@ -264,15 +263,14 @@ def make_charts(summary: StudySummary) -> list[CurveChart]:
     }
     for key, (name, title) in titles.items():
         chart = metrics[key]
-        curves, note = _select_curves(chart), chart.note
+        curves = _select_curves(chart)
         if key == "time-loss":  # no cap makes a training faster: the fastest one is chance
             curves = tuple(replace(curve, best=None, tied=()) for curve in curves)
-            note = note.replace(MARKS_NOTE, REFERENCE_NOTE)
         if key == "eds-2":
             both = (("k = 1.5", _select_curves(metrics["eds-1.5"])), ("k = 2", curves))
             curves = tuple(replace(curve, label=label) for label, found in both for curve in found)
             chart = replace(chart, y_label="gain by EDS(k), %")
-        note = f"{note} {TWIN_NOTE}"
+        note = f"{chart.note.strip()} {TWIN_NOTE}"
         charts.append(replace(chart, name=name, title=f"{title}, {ALL} GPUs", curves=curves, note=note))
     return [chart for chart in (*charts, _make_time_chart(summary)) if chart.curves]
 
@@ -283,7 +281,7 @@ def _label_counts(chart: CurveChart, name: str, title: str) -> CurveChart:
     for curve in chart.curves:
         count = next((w.removeprefix("gpus=") for w in curve.label.split() if w.startswith("gpus=")), "")
         curves.append(replace(curve, label=f"{count} GPU{'' if count == '1' else 's'}"))
-    return replace(chart, name=name, title=title, curves=tuple(curves), note=f"{chart.note} {TWIN_NOTE}")
+    return replace(chart, name=name, title=title, curves=tuple(curves), note=f"{chart.note.strip()} {TWIN_NOTE}")
 
 
 def _select_curves(chart: CurveChart) -> tuple[ChartCurve, ...]:

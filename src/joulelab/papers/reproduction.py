@@ -173,7 +173,8 @@ def _compute_reproduction(
     options: ReproduceOptions, paper: Paper, study: Study, twins: Mapping[str, Description], slots: int
 ) -> Reproduction:
     found = paper.module.compute_numbers(study, paper)
-    fitted, chosen = ({i for d in twins.values() for i in ids(d)} for ids in (_get_calibrated, _get_chosen))
+    fitted = {figure for described in twins.values() for figure in described.calibrated}
+    chosen = {figure for described in twins.values() for figure in described.chosen}
     runs = list(_list_runs(study))
     return Reproduction(
         paper=paper,
@@ -190,14 +191,6 @@ def _compute_reproduction(
         meters=paper.word_meters(found),
         tables=found.tables,
     )
-
-
-def _get_calibrated(described: Description) -> Iterable[str]:
-    return described.calibrated
-
-
-def _get_chosen(described: Description) -> Iterable[str]:
-    return described.chosen
 
 
 def list_assumed(twins: Mapping[str, Description]) -> list[str]:

@@ -184,7 +184,7 @@ def _gpu(found: Scraped, made: Timeline, gpu: int, read: Ints, gain: float, base
     found.add("joulelab_energy_joules_total", np.round(joules, 3), **labels, source="counter")
     found.add("joulelab_power_watts", np.round(gain * watts, 3), **labels)
     found.add("joulelab_load_ratio", np.round(made.load(gpu, read), 2), **labels)
-    found.add("joulelab_temperature_celsius", np.round(made.node.gpus[gpu].celsius(watts)), **labels)
+    found.add("joulelab_temperature_celsius", np.round(made.node.gpus[gpu].compute_celsius(watts)), **labels)
     found.add("joulelab_cap_watts", np.full(read.size, made.node.gpus[gpu].default_cap_w), **labels)
 
 

@@ -42,7 +42,7 @@ def true_energy(bench: CapBench, cap_w: float) -> float:
     for leaf in (f"{kind}:{j}" for j in range(node.packages) for kind in ("cpu", "dram")):
         low, high = node.range_w(leaf)
         rest += low + CPU_SHARE * (high - low)
-    took = max(node.gpus[gpu].stretch(min(w, cap_w) / w) for gpu, w in enumerate(full))
+    took = max(node.gpus[gpu].compute_stretch(min(w, cap_w) / w) for gpu, w in enumerate(full))
     return (sum(min(w, cap_w) for w in full) + rest) * took
 
 
@@ -91,7 +91,7 @@ def test_online_finds_a_good_cap(bench: CapBench) -> None:
     assert tune["cost"]["trials"] >= 3
     for row in (row for row in tune["rows"] if row["cap_w"] < 260):
         wide = max(2 * row["loss"]["expanded"], 0.05)
-        assert row["loss"]["value"] == pytest.approx(RTX6000.stretch(row["cap_w"] / 260) - 1, abs=wide)
+        assert row["loss"]["value"] == pytest.approx(RTX6000.compute_stretch(row["cap_w"] / 260) - 1, abs=wide)
 
 
 def test_a_command_that_ends_early_is_told_to_run_longer(bench: CapBench) -> None:

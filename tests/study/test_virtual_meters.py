@@ -115,7 +115,7 @@ def test_every_device_has_its_own_gain_that_is_the_same_in_all_slots_of_a_study(
     drawn = [gain for study in range(12) for gain in gains_of(study=study).values()]
     assert 0.02 < float(np.std(drawn)) < 0.04
     bench, _ = bench_of(GAINS, study=1)
-    both = [bench.gain("pdu", parse_node(NODE + GAINS, "node").meters["pdu"], f"outlet:pdu.{n}") for n in (1, 2)]
+    both = [bench.draw_gain("pdu", parse_node(NODE + GAINS, "node").meters["pdu"], f"outlet:pdu.{n}") for n in (1, 2)]
     assert find_gain(bench, "pdu", parse_node(NODE + GAINS, "node").meters["pdu"]) == pytest.approx(sum(both) / 2)
 
 
@@ -181,12 +181,12 @@ def test_gpus_show_clock_and_heat_as_a_served_twin_does() -> None:
     for gpu in (0, 1):
         (rows,) = (r for r in nvml.rows if r.stream.scope == f"gpu:{gpu}" and r.stream.table == "state")
         at = {c.name: rows.values[:, k] for k, c in enumerate(rows.stream.channels)}
-        board, (_, given) = described.node.board(gpu), timeline.curve(f"gpu:{gpu}")
+        board, (_, given) = described.node.get_board(gpu), timeline.curve(f"gpu:{gpu}")
         wanted = timeline.wanted_w(gpu, rows.t0_ns)
         mhz = board.sm_mhz(wanted, given.watts(rows.t0_ns), timeline.load(gpu, rows.t0_ns))
         assert at["sm_clock_hz"] == pytest.approx(1e6 * mhz, abs=0.51e6)
         mean_w = (given.joules(rows.t0_ns) - given.joules(rows.t0_ns - 5 * NS)) / 5
-        assert at["temperature_c"] == pytest.approx(board.celsius(mean_w), abs=0.51)
+        assert at["temperature_c"] == pytest.approx(board.compute_celsius(mean_w), abs=0.51)
         held = (wanted > 120.0) & (gpu == 0)
         assert ((at["throttle"] == 4) == held).all()
         assert held.any() == (gpu == 0)

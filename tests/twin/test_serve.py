@@ -263,7 +263,7 @@ def test_a_signal_that_comes_while_the_command_is_started_reaches_it() -> None:
     with _Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
         with subprocess.Popen(["sleep", "600"]) as child:
-            signals.follow(child)
+            signals.follow_command(child)
             assert child.wait(120) == -signal.SIGTERM
 
 

@@ -330,19 +330,19 @@ class _Signals:
 
     def __enter__(self) -> Self:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        self._found = {number: signal.signal(number, self._note) for number in numbers}
+        self._found = {number: signal.signal(number, self._note_signal) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._found.items():
             signal.signal(number, handler)
 
-    def follow(self, child: subprocess.Popen[bytes]) -> None:
+    def follow_command(self, child: subprocess.Popen[bytes]) -> None:
         """Pass signals on to a command, also one that came while it was started."""
         self._child = child
         self._pass_on()
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _note_signal(self, number: int, _: FrameType | None) -> None:
         self._number = number
         self.ended.set()
         self._pass_on()
@@ -359,7 +359,7 @@ def _run_command(server: TwinServer | Replay, words: tuple[str, ...], signals: _
     except OSError as error:
         click.echo(f"joulelab: twin: cannot run {words[0]!r} ({error.strerror}); check the words after `--`", err=True)
         return 127 if isinstance(error, FileNotFoundError) else 126
-    signals.follow(child)
+    signals.follow_command(child)
     code = child.wait()
     if server.driver is not None and server.driver.error is not None:
         click.echo(f"joulelab: twin: it stopped following the load ({server.driver.error})", err=True)

@@ -27,7 +27,7 @@ SUMMARY = "a node's twin in virtual time: nothing is measured"
 WORKER = "joulelab.twin.virtual.slot"
 AHEAD = 2  # slots that a worker has: the one that it runs, and the next
 END_S = 20.0
-SAID_MOST = 2000
+MOST_LETTERS = 2000
 # One worker is one core's work.
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -88,12 +88,12 @@ class _SlotWorker:
         self._rest = b""
 
     @property
-    def fd(self) -> int:
+    def answers_fd(self) -> int:
         """Return where answers come from."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
-    def give(self, slot: Path) -> None:
+    def give_slot(self, slot: Path) -> None:
         """Hand a slot over; one that cannot be, because the worker is gone, is found out at the next poll."""
         self.slots.append(slot)
         assert self.process.stdin is not None
@@ -101,25 +101,25 @@ class _SlotWorker:
             self.process.stdin.write(f"{slot}\n".encode())
             self.process.stdin.flush()
 
-    def hear(self) -> list[dict[str, Any]] | None:
+    def read_answers(self) -> list[dict[str, Any]] | None:
         """Return the answers that have come, None where there will be no more."""
-        data = os.read(self.fd, 1 << 16)
+        data = os.read(self.answers_fd, 1 << 16)
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def bury(self) -> str:
+    def end_process(self) -> str:
         """End it, and return in words how it ended."""
         self.process.kill()
         code = self.process.wait()
         self._errors.seek(0)
-        text = self._errors.read().decode(errors="replace").strip()[-SAID_MOST:]
-        self.release()
+        text = self._errors.read().decode(errors="replace").strip()[-MOST_LETTERS:]
+        self.close_files()
         ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         return f"its worker died, {ending}{f': {text}' if text else ''}"
 
-    def release(self) -> None:
+    def close_files(self) -> None:
         """Close what is open."""
         for file in (self.process.stdin, self.process.stdout, self._errors):
             if file is not None:
@@ -141,16 +141,16 @@ class TwinExecutor:
     def submit(self, slot: Path) -> None:
         """Hand a slot to a worker, or keep it for the next that is free. Raises RecorderError."""
         self._queue.append(slot)
-        self._deal()
+        self._deal_slots()
 
     def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[SlotEnd | SlotWait]:
         """Return the slots that have ended, waiting so long at most."""
         if not self._ended:
             with contextlib.suppress(InterruptedError):
-                ready, _, _ = select.select([*(w.fd for w in self._workers), *also], (), (), timeout_s)
-                for worker in [w for w in self._workers if w.fd in ready]:
-                    self._hear(worker)
-                self._deal()
+                ready, _, _ = select.select([*(w.answers_fd for w in self._workers), *also], (), (), timeout_s)
+                for worker in [w for w in self._workers if w.answers_fd in ready]:
+                    self._take_answers(worker)
+                self._deal_slots()
         ended, self._ended = self._ended, []
         return list(ended)
 
@@ -183,10 +183,10 @@ class TwinExecutor:
         for worker in self._workers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(END_S)
-            worker.bury()
+            worker.end_process()
         self._workers.clear()
 
-    def _deal(self) -> None:
+    def _deal_slots(self) -> None:
         """Give what is queued to those that have least; start a worker where all are busy and there may be more."""
         while self._queue:
             open_ = [w for w in self._workers if w.process.stdin is not None and not w.process.stdin.closed]
@@ -196,18 +196,18 @@ class TwinExecutor:
                 self._workers.append(least)
             if least is None or len(least.slots) >= AHEAD:
                 return
-            least.give(self._queue.popleft())
+            least.give_slot(self._queue.popleft())
 
-    def _hear(self, worker: _SlotWorker) -> None:
-        answers = worker.hear()
+    def _take_answers(self, worker: _SlotWorker) -> None:
+        answers = worker.read_answers()
         if answers is None:
             self._workers.remove(worker)
-            said = worker.bury()
+            ending = worker.end_process()
             slots = list(worker.slots)
-            self._ended += [SlotEnd(slot, None, said) for slot in slots[:1]]
+            self._ended += [SlotEnd(slot, None, ending) for slot in slots[:1]]
             self._queue.extendleft(reversed(slots[1:]))  # it did not get to these
             return
         for answer in answers:
             slot = Path(answer["slot"])
             worker.slots.remove(slot)
-            self._ended.append(SlotEnd(slot, answer["told"]))
+            self._ended.append(SlotEnd(slot, answer["outcome"]))

@@ -1,31 +1,51 @@
-"""Read the description of a node (TOML): one of joulelab's own by its name, or anybody's; and flaws given as text."""
+"""Read the description of a node (TOML): one of joulelab's own by name, or a user's file; and flaws given as text.
+
+Numbers of a node have to be finite, not too large, and negative only where that has a meaning.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.core.toml_reading import Mistakes, convert_value, describe_keys, parse_toml, read_table
 from joulelab.run.config.config_files import read_toml
 from joulelab.study.program import find_program
-from joulelab.twin import bounds, power_curves
+from joulelab.twin import power_curves
 from joulelab.twin.flaws import Flaws, MountedMeter
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, find_gpu_model
 from joulelab.twin.profile import Profile, parse_profile
 from joulelab.twin.servers.powercap import PowercapFlaws
-from joulelab.twin.workload_progress import WorkloadModel  # noqa: TC001 - node files are converted by this type
+from joulelab.twin.workload_progress import MOST, MOST_S, WorkloadModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from importlib.resources.abc import Traversable
 
+    from joulelab.core.toml_reading import Place
+
 T = TypeVar("T")
+MOST_W: Final = 1e6
+MOST_GPUS: Final = 64
+_LIMITS: Final = {
+    "packages": 64.0,
+    "slowdown": 100.0,
+    "spread": 1.0,
+    "flutter": 1.0,
+    "gain_sd": 1.0,
+    "time_scatter": 1.0,
+    "power_scatter": 1.0,
+}
+_ABOVE_ZERO: Final = ("ask_s", "rated_w", "flutter_s", "warm_up_s", "packages")
+_SIGNED: Final = ("gain_error", "offset_w", "seed")
+_ENDLESS: Final = "_for_s"  # a flaw that lasts for ever
 _ABOUT = ("title", "calibrated", "chosen", "sources")
 # Tables of a node file that say something else than what the node is.
 _BESIDE = ("gpu", "profiles", "powercap", "workloads", "meters", *_ABOUT)
@@ -102,7 +122,7 @@ def parse_node(text: str, where: str, changes: Mapping[str, Any] | None = None) 
 
 def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
     mistakes = Mistakes(where, text, NodeFile)
-    for place, wrong in bounds.find_wrong_numbers(table):
+    for place, wrong in find_wrong_numbers(table):
         mistakes.add(place, wrong, code="config.wrong-value")
     workloads = table.get("workloads")
     if isinstance(workloads, dict):
@@ -124,6 +144,57 @@ def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
     mistakes.check()
     same = {key: getattr(found, key) for key in ("powercap", "workloads", "meters", *_ABOUT)}
     return Description(node, profiles, **same)
+
+
+def find_wrong_numbers(table: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    """Yield the place of every number of a node's file that cannot be meant, and what is wrong with it."""
+    for place, number in _find_numbers({name: part for name, part in table.items() if name not in _ABOUT}, ()):
+        key = next(part for part in reversed(place) if isinstance(part, str))
+        wrong = _check_number(key, number, free="options" in place[:-1] or "parameters" in place[:-1])
+        if wrong:
+            shown = "".join(f" {part + 1}" if isinstance(part, int) else f".{part}" for part in place)
+            yield place, f"{shown[1:]} is {number:g}, {wrong}"
+
+
+def _find_numbers(value: Any, place: Place) -> Iterator[tuple[Place, float]]:
+    if isinstance(value, dict | list):
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _find_numbers(part, (*place, name))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield place, _make_float(value)
+
+
+def _make_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # whole numbers of TOML have any length
+        return math.inf
+
+
+def _check_number(key: str, number: float, *, free: bool) -> str:
+    """Return what is wrong with a number, nothing where it may be."""
+    if number == math.inf and key.endswith(_ENDLESS):
+        return ""
+    if not math.isfinite(number):
+        return "not a finite number"
+    most = find_limit(key)
+    if abs(number) > most:
+        return f"more than {most:g}{find_unit(key)}"
+    if number <= 0 and key in _ABOVE_ZERO:
+        return "not above 0"
+    signed = free or key in _SIGNED or key.endswith(("_c", "phase_s"))
+    return "negative" if number < 0 and not signed else ""
+
+
+def find_limit(key: str) -> float:
+    """Return the most that a number may be, by its key."""
+    by_unit = {" W": MOST_W, " s": MOST_S}.get(find_unit(key), MOST)
+    return _LIMITS.get(key, by_unit)
+
+
+def find_unit(key: str) -> str:
+    """Return the unit of a key behind a blank: s, W, or nothing."""
+    return " W" if key.endswith("_w") else " s" if key.endswith("_s") or key == "seconds" else ""
 
 
 def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,8 +268,8 @@ def _read_gpus(tables: list[dict[str, Any]], mistakes: Mistakes) -> tuple[Gpu, .
     found: list[Gpu] = []
     for n, table in enumerate(tables):
         count = table.get("count", 1)
-        if type(count) is not int or not 1 <= count <= bounds.MOST_GPUS:
-            then = f"give a whole number from 1 to {bounds.MOST_GPUS}; gpu = [] for a node without GPUs"
+        if type(count) is not int or not 1 <= count <= MOST_GPUS:
+            then = f"give a whole number from 1 to {MOST_GPUS}; gpu = [] for a node without GPUs"
             mistakes.add_wrong(("gpu", n, "count"), count, then)
             count = 1
         try:
@@ -208,8 +279,8 @@ def _read_gpus(tables: list[dict[str, Any]], mistakes: Mistakes) -> tuple[Gpu, .
             continue
         gpu = read_table(Gpu, table, mistakes, ("gpu", n), base=base, also=("model", "count"))
         found += [gpu or base] * count
-    if len(found) > bounds.MOST_GPUS:
-        mistakes.add(("gpu",), f"there are {len(found)} GPUs in all", next=f"take at most {bounds.MOST_GPUS}")
+    if len(found) > MOST_GPUS:
+        mistakes.add(("gpu",), f"there are {len(found)} GPUs in all", next=f"take at most {MOST_GPUS}")
     return tuple(found)
 
 

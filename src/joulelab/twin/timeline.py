@@ -13,10 +13,10 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
-from joulelab.twin import bounds, power_curves
+from joulelab.twin import power_curves
 from joulelab.twin.flaws import draw_normal
 from joulelab.twin.power_curves import Curve, Pieces, add_curves
-from joulelab.twin.workload_progress import RunRequest, Step, WorkloadModel, list_steps
+from joulelab.twin.workload_progress import RunRequest, Step, WorkloadModel, check_run, list_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def count_pieces(done: list[Step], widths: Sequence[float]) -> list[int]:
         wide / step.stage.flutter_s if step.stage.flutter else 1.0 for step, wide in zip(done, widths, strict=True)
     ]
     most = max(range(len(done)), key=counts.__getitem__)
-    bounds.check_run(sum(widths), sum(counts), f"stage {done[most].stage.name!r}")
+    check_run(sum(widths), sum(counts), f"stage {done[most].stage.name!r}")
     return [max(1, int(count)) for count in counts]
 
 

@@ -41,13 +41,13 @@ PLAINS = {"instant": 0, "average": 1}
 KINDS = {"compute": 0, "graphics": 1, "mps": 2}
 
 
-def _type(*fields: tuple[object, ...]) -> np.dtype[np.void]:
+def _make_type(*fields: tuple[object, ...]) -> np.dtype[np.void]:
     return np.dtype(list(fields), align=True)
 
 
-SEGMENT = _type(("t_ns", "i8"), ("start_w", "f8"), ("end_w", "f8"))
-CAP = _type(("t_ns", "i8"), ("cap_mw", "i8"), ("sm_mhz", "i8"))  # a clock of 0 is not locked
-PROCESS = _type(
+SEGMENT = _make_type(("t_ns", "i8"), ("start_w", "f8"), ("end_w", "f8"))
+CAP = _make_type(("t_ns", "i8"), ("cap_mw", "i8"), ("sm_mhz", "i8"))  # a clock of 0 is not locked
+PROCESS = _make_type(
     ("pid", "u4"),
     ("kind", "u4"),
     ("memory_bytes", "u8"),
@@ -55,11 +55,11 @@ PROCESS = _type(
     ("compute_instance", "u4"),
     ("load", "u4"),
 )
-INSTANCE = _type(
+INSTANCE = _make_type(
     ("uuid", "S48"), ("profile", "S32"), ("memory_bytes", "u8"), ("gpu_instance", "u4"), ("compute_instance", "u4"),
     ("multiprocessors", "u4"), ("slices", "u4"),
 )  # fmt: skip
-FLAWS = _type(
+FLAWS = _make_type(
     ("power_period_ns", "i8"), ("power_window_ns", "i8"), ("power_phase_ns", "i8"), ("average_window_ns", "i8"),
     ("counter_period_ns", "i8"), ("counter_phase_ns", "i8"), ("counter_base_mj", "i8"), ("counter_step_mj", "i8"),
     ("power_step_mw", "i8"), ("gain_error", "f8"), ("offset_w", "f8"), ("noise_w", "f8"), ("latency_ns", "i8"),
@@ -69,13 +69,13 @@ FLAWS = _type(
     ("counter", "u4"), ("plain", "u4"), ("refuse_caps", "u4"), ("refuse_processes", "u4"),
     ("no_caps", "u4"), ("ignore_caps", "u4"), ("unenforced_caps", "u4"), ("generation", "u4"),
 )  # fmt: skip
-STATE = _type(
+STATE = _make_type(
     ("sequence", "u4"), ("processes", "u4"), ("instances", "u4"), ("mig_mode", "u4"), ("persistence", "u4"),
     ("compute_mode", "u4"), ("sm_lock_min_mhz", "u4"), ("sm_lock_max_mhz", "u4"), ("memory_lock_min_mhz", "u4"),
     ("memory_lock_max_mhz", "u4"), ("sm_application_mhz", "u4"), ("memory_application_mhz", "u4"),
     ("process", PROCESS, (PROCESSES,)), ("instance", INSTANCE, (INSTANCES,)),
 )  # fmt: skip
-GPU = _type(
+GPU = _make_type(
     ("name", "S96"), ("uuid", "S48"), ("serial", "S32"), ("bus_id", "S32"), ("bus", "u4"), ("minor", "u4"),
     ("pci_id", "u4"), ("architecture", "u4"), ("brand", "u4"), ("compute_major", "i4"), ("compute_minor", "i4"),
     ("multiprocessors", "u4"), ("cores", "u4"), ("bus_bits", "u4"), ("pcie_generation", "u4"), ("fans", "u4"),
@@ -84,11 +84,11 @@ GPU = _type(
     ("idle_c", "f8"), ("max_c", "f8"), ("min_cap_mw", "i8"), ("max_cap_mw", "i8"), ("default_cap_mw", "i8"),
     ("flaws", FLAWS), ("state", STATE),
 )  # fmt: skip
-LEAF = _type(
+LEAF = _make_type(
     ("name", "S16"), ("segments_at", "u8"), ("segment_capacity", "u8"), ("segments", "u8"),
     ("caps_at", "u8"), ("cap_capacity", "u8"), ("caps", "u8"), ("cap_edits", "u8"),
 )  # fmt: skip
-HEADER = _type(
+HEADER = _make_type(
     ("magic", "S8"), ("layout", "u4"), ("gpus", "u4"), ("leaves", "u4"), ("cuda", "u4"), ("start_ns", "i8"),
     ("seed", "u8"), ("bytes", "u8"), ("node_at", "u8"), ("node_bytes", "u8"), ("gpus_at", "u8"), ("leaves_at", "u8"),
     ("driver", "S80"), ("nvml", "S80"),
@@ -101,7 +101,7 @@ _STRUCTS = {
 _C_TYPES = {"i4": "int32_t", "i8": "int64_t", "u4": "uint32_t", "u8": "uint64_t", "f8": "double"}
 
 
-def _field(name: str, dtype: np.dtype[np.void]) -> str:
+def _declare_field(name: str, dtype: np.dtype[np.void]) -> str:
     base, shape = dtype.subdtype or (dtype, ())
     size = "".join(f"[{n}]" for n in shape)
     if base.kind == "S":
@@ -112,7 +112,7 @@ def _field(name: str, dtype: np.dtype[np.void]) -> str:
     return f"{_C_TYPES[base.str[1:]]} {name}{size};"
 
 
-def _body() -> str:
+def _declare_structs() -> str:
     lines = ["#include <stddef.h>", "#include <stdint.h>"]
     lines += [
         f"#define TWIN_NEVER INT64_C({NEVER})",
@@ -124,7 +124,11 @@ def _body() -> str:
         lines += [f"#define TWIN_{prefix}_{key.upper()} {value}" for key, value in table.items()]
     for struct, dtype in _STRUCTS.items():
         fields: Any = dtype.fields
-        lines += [f"struct {struct} {{", *(f"    {_field(name, fields[name][0])}" for name in dtype.names or ()), "};"]
+        lines += [
+            f"struct {struct} {{",
+            *(f"    {_declare_field(name, fields[name][0])}" for name in dtype.names or ()),
+            "};",
+        ]
         lines += [f'_Static_assert(sizeof(struct {struct}) == {dtype.itemsize}, "{struct}");']
         lines += [
             f'_Static_assert(offsetof(struct {struct}, {name}) == {fields[name][1]}, "{struct}.{name}");'
@@ -134,12 +138,12 @@ def _body() -> str:
 
 
 # A file of another layout is refused by whoever opens it: its number is a digest of the layout itself.
-LAYOUT = int.from_bytes(hashlib.sha256(_body().encode()).digest()[:4], "big")
+LAYOUT = int.from_bytes(hashlib.sha256(_declare_structs().encode()).digest()[:4], "big")
 
 
 def make_c_header() -> str:
     """Return the C header that describes the same bytes."""
-    return f"/* Generated from truth_file.py. */\n#pragma once\n{_body()}#define TWIN_LAYOUT {LAYOUT}u\n"
+    return f"/* Generated from truth_file.py. */\n#pragma once\n{_declare_structs()}#define TWIN_LAYOUT {LAYOUT}u\n"
 
 
 DRIVER = b"565.57.01"
@@ -257,7 +261,7 @@ def make_segment_rows(t_ns: npt.ArrayLike, start_w: npt.ArrayLike, end_w: npt.Ar
     return rows
 
 
-def _aligned(at: int) -> int:
+def _align_page(at: int) -> int:
     return -(-at // _PAGE) * _PAGE
 
 
@@ -270,20 +274,20 @@ def write_truth_file(path: Path, node: Node, segments: Mapping[str, Segments], s
     head = np.zeros(1, dtype=HEADER)
     gpus = np.zeros(len(node.gpus), dtype=GPU)
     leaves = np.zeros(len(segments), dtype=LEAF)
-    at = _aligned(head.nbytes + len(text))
-    gpus_at, leaves_at = at, _aligned(at + gpus.nbytes)
-    at = _aligned(leaves_at + leaves.nbytes)
+    at = _align_page(head.nbytes + len(text))
+    gpus_at, leaves_at = at, _align_page(at + gpus.nbytes)
+    at = _align_page(leaves_at + leaves.nbytes)
     tables: list[tuple[int, bytes]] = []
     for index, (name, values) in enumerate(segments.items()):
         rows = make_segment_rows(*values)
         leaf = {"name": name, "segments_at": at, "segment_capacity": len(rows) + room, "segments": len(rows)}
         tables.append((at, rows.tobytes()))
-        at = _aligned(at + (len(rows) + room) * rows.itemsize)
+        at = _align_page(at + (len(rows) + room) * rows.itemsize)
         if name.startswith(("gpu", "cpu")):
             cap_mw = round(node.gpus[index].default_cap_w * 1000) if index < len(gpus) else NO_CAP_MW
             leaf |= {"caps_at": at, "cap_capacity": CAPS, "caps": 1}
             tables.append((at, np.array([(ALWAYS, cap_mw, 0)], dtype=CAP).tobytes()))
-            at = _aligned(at + CAPS * CAP.itemsize)
+            at = _align_page(at + CAPS * CAP.itemsize)
         if index < len(gpus):
             _fill_gpu(gpus[index], node, index, start_ns)
         fill_record(leaves[index], leaf)
@@ -294,7 +298,7 @@ def write_truth_file(path: Path, node: Node, segments: Mapping[str, Segments], s
     }  # fmt: skip
     fill_record(head[0], values_of_head)
     tables += [(head.nbytes, text), (gpus_at, gpus.tobytes()), (leaves_at, leaves.tobytes()), (0, head.tobytes())]
-    _store(path, at, tables)
+    _store_tables(path, at, tables)
 
 
 def _fill_gpu(record: Any, node: Node, index: int, start_ns: int) -> None:
@@ -307,7 +311,7 @@ def _fill_gpu(record: Any, node: Node, index: int, start_ns: int) -> None:
     )
 
 
-def _store(path: Path, size: int, tables: list[tuple[int, bytes]]) -> None:
+def _store_tables(path: Path, size: int, tables: list[tuple[int, bytes]]) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:

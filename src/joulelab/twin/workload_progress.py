@@ -10,17 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping  # noqa: TC003 - node files are converted by these types
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.study.program import NAMING, Each, Number
-from joulelab.twin import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from joulelab.twin.model import Node
+
+MOST_S: Final = 1e9  # 30 years
+MOST: Final = 1e15  # of any other number
+MOST_PIECES: Final = 1_000_000  # stretches of constant power in a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,18 @@ class RunRequest:
     cpu_caps: Mapping[int, float] = field(default_factory=dict)
 
 
+def check_run(seconds: float, pieces: float, where: str) -> None:
+    """Refuse a run that takes too long (s), or has too many pieces. Raises ConfigError."""
+    if not seconds <= MOST_S:
+        raise ConfigError(
+            f"the run would take {seconds:.3g} s", where=where, why=f"at most {MOST_S:g} s can be laid out"
+        )
+    if not pieces <= MOST_PIECES:
+        why = f"at most {MOST_PIECES:,} can be laid out"
+        then = "fewer epochs, or a longer flutter_s of its stages"
+        raise ConfigError(f"the run would have {pieces:.3g} pieces", where=where, why=why, next=then)
+
+
 def list_steps(node: Node, model: WorkloadModel, ask: RunRequest) -> list[Step]:
     """Return every stage of a run in order, without scatter. Raises ConfigError for a parameter that is not known."""
     known = {**model.parameters, **ask.parameters}
@@ -117,7 +132,7 @@ def list_steps(node: Node, model: WorkloadModel, ask: RunRequest) -> list[Step]:
     there = [stage for stage in model.stages if stage.on in ("", device) and _is_active(stage, known)]
     chosen = [_resolve_stage(stage, known) for stage in there]
     epochs = round(_read_number(model.epochs, known, "epochs"))
-    bounds.check_run(0.0, epochs * max(sum(stage.each == "epoch" for stage in chosen), 1), f"{epochs} epochs")
+    check_run(0.0, epochs * max(sum(stage.each == "epoch" for stage in chosen), 1), f"{epochs} epochs")
     within = [k for k, stage in enumerate(chosen) if stage.each == "epoch"]
     first, last = (within[0], within[-1] + 1) if within else (len(chosen), len(chosen))
     order: list[tuple[Stage, int | None]] = [(stage, None) for stage in chosen[:first]]
@@ -126,7 +141,7 @@ def list_steps(node: Node, model: WorkloadModel, ask: RunRequest) -> list[Step]:
     each = {id(stage): make_step(node, stage, ask) for stage in chosen}
     longest = max(each.values(), key=lambda step: step.seconds, default=None)
     if longest is not None:
-        bounds.check_run(longest.seconds, 0.0, f"stage {longest.stage.name!r}")
+        check_run(longest.seconds, 0.0, f"stage {longest.stage.name!r}")
     made = [replace(each[id(stage)], epoch=n) for stage, n in order]
     return [step for step in made if step.seconds > 0]
 
@@ -143,7 +158,7 @@ def make_step(node: Node, stage: Stage, ask: RunRequest) -> Step:
         seconds += samples / stage.host_rate * slow_cpus(node, stage, ask)
     if samples and batch:
         count_of = samples / batch
-        seconds += (math.ceil(count_of) if count_of < bounds.MOST else count_of) * stage.step_s
+        seconds += (math.ceil(count_of) if count_of < MOST else count_of) * stage.step_s
     if samples and stage.rate:
         slower = slow_gpus(node, stage.busy, occupied, ask) if ask.gpus else slow_cpus(node, stage, ask)
         seconds += samples / (stage.rate * count) * slower
@@ -187,8 +202,8 @@ def _read_number(value: Number, known: Mapping[str, Any], where: str) -> float:
         raise ConfigError(
             f"the workload has no number {value!r}", where=f"stage {where!r}", next=f"parameters: {', '.join(listed)}"
         ) from None
-    if not 0 <= number <= bounds.MOST:
-        raise ConfigError(f"{value} is {number:g}, not from 0 to {bounds.MOST:g}", where=f"stage {where!r}")
+    if not 0 <= number <= MOST:
+        raise ConfigError(f"{value} is {number:g}, not from 0 to {MOST:g}", where=f"stage {where!r}")
     return number
 
 

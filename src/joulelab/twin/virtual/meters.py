@@ -88,20 +88,20 @@ class Bench:
     period_s: float | None = None
     study_seed: int = 0
 
-    def draw(self, *what: object) -> float:
+    def draw_part(self, *what: object) -> float:
         """Return a number from 0 to 1 that is the same for the same slot and things."""
         return draw_share(self.seed, *what)
 
-    def times(self, period_s: float, first_s: float = 0.0) -> Ints:
+    def list_times(self, period_s: float, first_s: float = 0.0) -> Ints:
         """Return the times (ns) at which something is read every so often while the run is recorded."""
         begin, period = self.timeline.begin_ns + round(first_s * NS), round(period_s * NS)
         return begin + period * np.arange((self.timeline.close_ns - begin) // period + 1, dtype=np.int64)
 
-    def since(self, name: str, period_s: float) -> int:
+    def find_first_update(self, name: str, period_s: float) -> int:
         """Return the time (ns) from which an instrument updates: its updates have nothing to do with the run's."""
-        return self.timeline.begin_ns - round(self.draw(name, "updates") * period_s * NS)
+        return self.timeline.begin_ns - round(self.draw_part(name, "updates") * period_s * NS)
 
-    def gain(self, name: str, mounted: MountedMeter, device: str) -> float:
+    def draw_gain(self, name: str, mounted: MountedMeter, device: str) -> float:
         """Return by how much an instrument is wrong in every run: by its flaws, and by what such instruments vary.
 
         Each `device` that a meter reads (gpu:0, outlet:pdu.1, node.ac) is an instrument of its own.
@@ -165,7 +165,7 @@ def read_gpus(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     for gpu in gpus:
         if wanted is None or gpu.index in wanted or gpu.uuid in wanted:
             powers, states = nvml.describe_streams(gpu, period_s, slow_s)
-            gain = bench.gain(name, mounted, f"gpu:{gpu.index}")
+            gain = bench.draw_gain(name, mounted, f"gpu:{gpu.index}")
             found.rows.extend(
                 [_read_powers(bench, name, powers, gpu.index, gain), _read_states(bench, states, gpu.index)]
             )
@@ -178,8 +178,8 @@ def _read_powers(bench: Bench, name: str, stream: Stream, gpu: int, gain: float)
     one = bench.timeline.node.gpus[gpu]
     flaws = replace(one.flaws, gain_error=one.flaws.gain_error + gain)
     _, curve = bench.timeline.curve(f"gpu:{gpu}")
-    t0 = bench.times(stream.period_s, 1e-9 * READ_NS * gpu)
-    start = bench.since(f"{name}:{gpu}", max(flaws.power_period_s, flaws.counter_period_s, 0.1))
+    t0 = bench.list_times(stream.period_s, 1e-9 * READ_NS * gpu)
+    start = bench.find_first_update(f"{name}:{gpu}", max(flaws.power_period_s, flaws.counter_period_s, 0.1))
     values = np.empty((len(t0), 3))
     values[:, 0] = readings.read_counter_j(curve, flaws, t0, start_ns=start)
     values[:, 1] = readings.read_instant_w(curve, flaws, t0, start_ns=start, seed=bench.seed, gpu=gpu)
@@ -190,7 +190,7 @@ def _read_powers(bench: Bench, name: str, stream: Stream, gpu: int, gain: float)
 def _read_states(bench: Bench, stream: Stream, gpu: int) -> Rows:
     """Return the state of one GPU, in the order of `nvml.STATE`."""
     one, timeline = bench.timeline.node.get_board(gpu), bench.timeline
-    t0 = bench.times(stream.period_s, 1e-9 * READ_NS * (gpu + 8))
+    t0 = bench.list_times(stream.period_s, 1e-9 * READ_NS * (gpu + 8))
     _, curve = timeline.curve(f"gpu:{gpu}")
     load = timeline.load(gpu, t0)
     watts, cap = curve.watts(t0), bench.ask.caps.get(gpu, one.default_cap_w)
@@ -274,12 +274,12 @@ def read_analyzer(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     begin = np.array([bench.timeline.begin_ns])
     idle_w, most_w = share * float(curve.watts(begin)[0]), share * float(curve.watts(curve.t_ns).max())
     streams = _list_analyzer_streams(config, model, idle_w, most_w, flaws.period_s)
-    start = bench.since(name, flaws.period_s)
-    updates = bench.times(flaws.period_s) + round(flaws.period_s * NS) - (bench.timeline.begin_ns - start)
+    start = bench.find_first_update(name, flaws.period_s)
+    updates = bench.list_times(flaws.period_s) + round(flaws.period_s * NS) - (bench.timeline.begin_ns - start)
     updates = updates[updates <= bench.timeline.close_ns]
     t1 = updates + ANSWER_NS + round(flaws.latency_s * NS)
     shown = _PanelReader(bench, name, mounted, flaws, start)
-    return shown.measured(streams, updates, t1 - round(flaws.period_s * NS), t1)
+    return shown.measure_streams(streams, updates, t1 - round(flaws.period_s * NS), t1)
 
 
 def _list_analyzer_streams(
@@ -318,10 +318,10 @@ def read_polled(
 ) -> Measured:
     """Return what an instrument shows that is asked every so often; `at` are the points of its streams, if its own."""
     flaws = mounted.flaws
-    t0 = bench.times(streams[0].period_s)
+    t0 = bench.list_times(streams[0].period_s)
     t1 = t0 + ANSWER_NS + round(flaws.latency_s * NS)
-    shown = _PanelReader(bench, name, mounted, flaws, bench.since(name, flaws.period_s))
-    return shown.measured(streams, (t0 + t1) // 2, t0, t1, at)
+    shown = _PanelReader(bench, name, mounted, flaws, bench.find_first_update(name, flaws.period_s))
+    return shown.measure_streams(streams, (t0 + t1) // 2, t0, t1, at)
 
 
 class _PanelReader:
@@ -331,20 +331,22 @@ class _PanelReader:
         self._bench, self._name, self._mounted, self._start = bench, name, mounted, start_ns
         self._flaws = flaws
 
-    def measured(self, streams: Sequence[Stream], at: Ints, t0: Ints, t1: Ints, places: Sequence[str] = ()) -> Measured:
+    def measure_streams(
+        self, streams: Sequence[Stream], at: Ints, t0: Ints, t1: Ints, places: Sequence[str] = ()
+    ) -> Measured:
         """Return the rows of each stream; requests without an answer are gaps."""
         fine = readings.find_answered(self._flaws, at, start_ns=self._start)
         found = Measured(self._name)
         for k, stream in enumerate(streams):
-            source = self._bench.timeline.curve(places[k]) if places else self._source(k, len(streams))
-            rows = self._rows(stream, source, hash_name(f"{self._name}:{k}"), at)
+            source = self._bench.timeline.curve(places[k]) if places else self._find_source(k, len(streams))
+            rows = self._read_rows(stream, source, hash_name(f"{self._name}:{k}"), at)
             age = [c for c, spec in enumerate(stream.channels) if spec.quantity == "age"]
             rows[:, age] = ((t1 - at) / NS)[:, np.newaxis]
             found.rows.append(Rows(stream, t0[fine], t1[fine], rows[fine]))
-            found.events.extend(self._gaps(stream, at, fine))
+            found.events.extend(self._list_gaps(stream, at, fine))
         return found
 
-    def _source(self, place: int, count: int) -> tuple[float, Curve]:
+    def _find_source(self, place: int, count: int) -> tuple[float, Curve]:
         """Return what a stream reads: the meter's point, or one of the node's cords where it has one for each."""
         node, timeline = self._bench.timeline.node, self._bench.timeline
         if count == 1:
@@ -354,8 +356,8 @@ class _PanelReader:
         share, curve = timeline.curve(self._mounted.point)
         return share / count, curve
 
-    def _rows(self, stream: Stream, source: tuple[float, Curve], number: int, at: Ints) -> Floats:
-        gain = self._bench.gain(self._name, self._mounted, stream.scope)
+    def _read_rows(self, stream: Stream, source: tuple[float, Curve], number: int, at: Ints) -> Floats:
+        gain = self._bench.draw_gain(self._name, self._mounted, stream.scope)
         flaws, start, seed = (
             add_stated_steps(replace(self._flaws, gain_error=gain), stream),
             self._start,
@@ -379,7 +381,7 @@ class _PanelReader:
                 values[:, c] = shown[spec.name]()
         return values
 
-    def _gaps(self, stream: Stream, at: Ints, fine: Any) -> list[dict[str, Any]]:
+    def _list_gaps(self, stream: Stream, at: Ints, fine: Any) -> list[dict[str, Any]]:
         """Return the stretches without an answer as events."""
         lost = np.flatnonzero(~fine)
         told: list[dict[str, Any]] = []
@@ -486,7 +488,7 @@ def _read_rapl(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
 def find_gain(bench: Bench, name: str, mounted: MountedMeter) -> float:
     """Return by how much a node's meter is wrong as a whole: the mean over its outlets, which share alike."""
     outlets = list_pdu_streams(_make_entry(name, mounted)) if mounted.family == "snmp" else ()
-    return fmean(bench.gain(name, mounted, device) for device in [one.scope for one in outlets] or [mounted.point])
+    return fmean(bench.draw_gain(name, mounted, device) for device in [one.scope for one in outlets] or [mounted.point])
 
 
 READERS: Mapping[str, Callable[[Bench, str, MountedMeter], Measured]] = {
@@ -555,11 +557,11 @@ def count_energy_j(bench: Bench, name: str, mounted: MountedMeter, start_ns: int
 
     Before the run the node was at rest, as it is after it.
     """
-    timeline, period_s, gain = bench.timeline, read_frequency_s(mounted), bench.gain(name, mounted, mounted.point)
+    timeline, period_s, gain = bench.timeline, read_frequency_s(mounted), bench.draw_gain(name, mounted, mounted.point)
     changes: dict[str, Any] = {"period_s": period_s, "quantum_j": 1.0, "gain_error": gain}
     flaws = replace(mounted.flaws, **changes)
     period_ns = round(period_s * NS)
-    since = bench.since(name, period_s) - period_ns
+    since = bench.find_first_update(name, period_s) - period_ns
     share, curve = timeline.curve(mounted.point)
     before, after = readings.read_panel_j((share, curve), flaws, np.array([start_ns, end_ns]), start_ns=since)
     early_s = max(timeline.begin_ns - since - (start_ns - since) // period_ns * period_ns, 0) / NS
@@ -587,9 +589,9 @@ class _AccountedJob:
             return Answer(0, "".join(f"{key} = {value}\n" for key, value in told.items()), "")
         if "--allusers" in words:
             return Answer(0, "", "")  # nobody else is on the node
-        return Answer(0, "".join(self._row(step) for step in ("", ".batch", ".extern")), "")
+        return Answer(0, "".join(self._make_row(step) for step in ("", ".batch", ".extern")), "")
 
-    def _row(self, step: str) -> str:
+    def _make_row(self, step: str) -> str:
         seconds = (self.end_ns - self.start_ns) // NS
         times = [_format_utc(t) for t in (self.start_ns, self.end_ns)]
         user = "" if step else "twin"
@@ -604,11 +606,11 @@ def _format_utc(utc_ns: int) -> str:
 def choose_meters(meters: Mapping[str, MountedMeter], settings: Settings) -> dict[str, MountedMeter]:
     """Return the meters of a twin that a study reads: those it names, by name or family; all where it names none."""
 
-    def meant(name: str, words: Iterable[str]) -> bool:
+    def is_meant(name: str, words: Iterable[str]) -> bool:
         return name in words or meters[name].family in words
 
-    wanted = [name for name in meters if not settings.meters or meant(name, settings.meters)]
-    return {name: meters[name] for name in wanted if not meant(name, settings.without)}
+    wanted = [name for name in meters if not settings.meters or is_meant(name, settings.meters)]
+    return {name: meters[name] for name in wanted if not is_meant(name, settings.without)}
 
 
 def check_meters(meters: Mapping[str, MountedMeter]) -> None:

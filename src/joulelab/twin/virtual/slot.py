@@ -97,8 +97,8 @@ def write_run(
     more = {"joulelab": __version__, "started": start, "twin": dict(about.twin), "options": dict(about.options)}
     run = create_run(runs, {**meta, **more}, sync=False)
     folder = find_host_dir(run, about.host)
-    told = [*_list_events(timeline, measured), *events]
-    write_lines(folder / "events.0.jsonl", sorted(told, key=lambda event: int(event["t"])))
+    every = [*_list_events(timeline, measured), *events]
+    write_lines(folder / "events.0.jsonl", sorted(every, key=lambda event: int(event["t"])))
     _write_text(folder / "marks" / "0.jsonl", "".join(f"{line}\n" for line in _list_marks(timeline.spans)))
     for each in measured:
         tables: dict[str, list[Rows]] = {}
@@ -113,14 +113,14 @@ def write_run(
 
 def _list_events(timeline: Timeline, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     begin, start, end, close = timeline.begin_ns, timeline.start_ns, timeline.end_ns, timeline.close_ns
-    told: list[dict[str, Any]] = [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in (begin, close)]
-    told += [{"t": begin, "event": "meter", "meter": each.meter, "status": "open"} for each in measured]
-    told += [event for each in measured for event in each.events]
+    events: list[dict[str, Any]] = [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in (begin, close)]
+    events += [{"t": begin, "event": "meter", "meter": each.meter, "status": "open"} for each in measured]
+    events += [event for each in measured for event in each.events]
     if start > begin:
-        told.append({"t": start - STAMP_NS, "event": "idle", "from": begin, "to": start - STAMP_NS})
-    told.append({"t": start, "event": "workload", "pid": 1, "start_ns": start})
-    told.append({"t": end, "event": "workload-end", "end_ns": end, "outcome": "exit", "exit_code": 0, "signal": None})
-    return told
+        events.append({"t": start - STAMP_NS, "event": "idle", "from": begin, "to": start - STAMP_NS})
+    events.append({"t": start, "event": "workload", "pid": 1, "start_ns": start})
+    events.append({"t": end, "event": "workload-end", "end_ns": end, "outcome": "exit", "exit_code": 0, "signal": None})
+    return events
 
 
 def _list_marks(spans: Sequence[Span]) -> list[str]:
@@ -353,7 +353,7 @@ def main() -> int:
     for line in sys.stdin:
         folder = line.rstrip("\n")
         if folder:
-            os.write(answers, json.dumps({"slot": folder, "told": answer_slot(Path(folder))}).encode() + b"\n")
+            os.write(answers, json.dumps({"slot": folder, "outcome": answer_slot(Path(folder))}).encode() + b"\n")
     return 0
 
 
@@ -368,8 +368,8 @@ def answer_slot(folder: Path) -> dict[str, Any]:
         return {"is": "error", "error": {"kind": "StoreError", **plain}}
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
         why = f"{type(error).__name__}: {error}"
-        said = " ".join(traceback.format_exc(limit=-LAST_LINES).split())
-        plain = {"what": "a slot of a twin failed", "where": str(folder), "why": why, "next": f"tell it: {said}"}
+        trace = " ".join(traceback.format_exc(limit=-LAST_LINES).split())
+        plain = {"what": "a slot of a twin failed", "where": str(folder), "why": why, "next": f"report it: {trace}"}
         return {"is": "error", "error": {"kind": "JoulelabError", **plain}}
 
 

@@ -185,7 +185,7 @@ until = time.monotonic() + 120
 while len(slot_processes.list_zombies()) < 2 and time.monotonic() < until:
     time.sleep(0.02)
 print(len(slot_processes.list_zombies()))
-with slot_processes.Reaper(folder):
+with slot_processes.WorkloadGuard(folder):
     while len(slot_processes.list_zombies()) > 1 and time.monotonic() < until:
         time.sleep(0.02)
     time.sleep(0.2)

@@ -203,22 +203,23 @@ class Driver:
 
     def _add_block(self) -> bool:
         """Queue the next repeat of every cell that is not precise enough; return whether there is anything to run."""
-        target = self._target
+        target, judged = self._target, self._precision
         while target is not None:
-            keys = [key for key, one in self._precision.items() if one.verdict == "unfinished"] or (
-                [] if self._precision else list(self._cells)
-            )
-            cells = {key: self._cells[key] for key in keys}
-            found = read_precision(self._study, cells, target, read=self._read_slot, trials=self._trials)
-            self._precision |= {one.cell: one for one in found}
-            self.outcome.precision = tuple(self._precision.values())
+            open_cells = {
+                key: cell
+                for key, cell in self._cells.items()
+                if key not in judged or judged[key].verdict == "unfinished"
+            }
+            found = read_precision(self._study, open_cells, target, read=self._read_slot, trials=self._trials)
+            judged |= {one.cell: one for one in found}
+            self.outcome.precision = tuple(judged.values())
             rest = [one.cell for one in found if one.verdict == "unfinished"]
             if not rest or self._block >= target.max_repeats:
                 return False
             self._block += 1
-            slots = [self._study.get_slot_folder(key, self._block) for key in order_block(rest, self._study.seed, self._block)]
-            self.outcome.total += len(slots)
-            self._queue_slots(slots)
+            keys = order_block(rest, self._study.seed, self._block)
+            self.outcome.total += len(keys)
+            self._queue_slots(self._study.get_slot_folder(key, self._block) for key in keys)
             if self._queue or self._waiting:
                 return True
         return False

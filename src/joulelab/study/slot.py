@@ -23,7 +23,7 @@ from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.safe_files import open_append
 from joulelab.study.folder import Study, open_study, read_cell
 from joulelab.study.matrix import SLURM, NodeType
-from joulelab.study.slot_processes import Reaper, SlotSignals, Watchdog, adopt_orphans, end_processes, list_processes
+from joulelab.study.slot_processes import SlotSignals, WorkloadGuard, adopt_orphans, end_processes, list_processes
 from joulelab.study.slot_setup import (
     HIDDEN_GPUS,
     UsedGpus,
@@ -120,7 +120,7 @@ def _run_claimed(
     options, _ = make_run_options(
         settings, environment, folder, name=study.name, labels=make_labels(study, cell, folder), caps=caps
     )
-    with Watchdog(folder, settings.timeout_s), Reaper(folder):
+    with WorkloadGuard(folder, settings.timeout_s):
         outcome = run_command(argv, options, environment, warn=_ignore, signals=signals)
     answer: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_outlived(folder)}
     _check_recorded(outcome, folder)

@@ -193,50 +193,17 @@ class SlotSignals(SignalBox):
         return False
 
 
-class Watchdog:
-    """End the workload when its time limit, counted from its start, is over."""
+class WorkloadGuard:
+    """End the workload when its time limit, counted from its start, is over; wait for its ended orphans.
 
-    def __init__(self, slot: Path, timeout_s: float | None) -> None:
-        self._slot, self._timeout_s = slot, timeout_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-
-    def __enter__(self) -> None:
-        if self._timeout_s is not None:
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _watch(self) -> None:
-        assert self._timeout_s is not None
-        start = self._read_start_ns()
-        while start is None:
-            if self._over.wait(START_POLL_S):
-                return
-            start = self._read_start_ns()
-        left_s = (start - monotonic_ns()) / NS + self._timeout_s
-        if not self._over.wait(max(left_s, 0.0)):
-            note_stop(self._slot, "timeout", after_s=self._timeout_s)
-            end_processes(self._slot)
-
-    def _read_start_ns(self) -> int | None:
-        event = _read_workload_start(self._slot)
-        return None if event is None else int(event["start_ns"])
-
-
-class Reaper:
-    """Wait for ended orphans of the workload: this process is their parent now, and they would stay zombies.
-
-    The workload is never touched; other children are left for REAP_S to the code that started them.
+    This process is the parent of orphans, which would stay zombies. The workload itself is not waited for, and other
+    children are left for REAP_S to the code that started them.
     """
 
-    def __init__(self, slot: Path) -> None:
-        self._slot = slot
+    def __init__(self, slot: Path, timeout_s: float | None = None) -> None:
+        self._slot, self._timeout_s = slot, timeout_s
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="reaper", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="workload-guard", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -246,17 +213,31 @@ class Reaper:
         self._thread.join()
 
     def _watch(self) -> None:
-        workload: int | None = None
-        before: set[int] = set()
-        while not self._over.wait(REAP_S):
-            if workload is None:
-                workload = int((_read_workload_start(self._slot) or {"pid": 0})["pid"]) or None
+        timeout_s, before, start = self._timeout_s, set[int](), None
+        pause_s = REAP_S if timeout_s is None else START_POLL_S
+        while not self._over.wait(pause_s):
+            start = start or _read_workload_start(self._slot)
+            if start is None:
                 continue
-            dead = list_zombies() - {workload}
-            for pid in dead & before:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            before = dead
+            if pause_s >= REAP_S:
+                before = _reap_children(before, int(start["pid"]))
+            pause_s = REAP_S
+            if timeout_s is not None:
+                left_s = (int(start["start_ns"]) - monotonic_ns()) / NS + timeout_s
+                pause_s = min(max(left_s, 0.0), REAP_S)
+                if left_s <= 0:
+                    note_stop(self._slot, "timeout", after_s=timeout_s)
+                    end_processes(self._slot)
+                    timeout_s, pause_s = None, REAP_S
+
+
+def _reap_children(before: set[int], workload: int) -> set[int]:
+    """Wait for children that were zombies before and still are; return those that are now."""
+    dead = list_zombies() - {workload}
+    for pid in dead & before:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return dead
 
 
 def _read_workload_start(slot: Path) -> dict[str, Any] | None:

@@ -67,8 +67,17 @@ def make_folder(tmp_path, **meta) -> Folder:
     return folder.marks("9-9", *marks).close(START, END)
 
 
-def test_the_mean_is_over_the_gpus_that_worked(tmp_path):
-    result = analyse_run(make_folder(tmp_path).open())
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def result(folder):
+    return analyse_run(folder.open())
+
+
+def test_the_mean_is_over_the_gpus_that_worked(result):
     assert [(load.scope, load.is_used) for load in result.gpu_loads] == [
         ("gpu:0", True), ("gpu:1", True), ("gpu:2", False)
     ]  # fmt: skip
@@ -81,9 +90,7 @@ def test_the_mean_is_over_the_gpus_that_worked(tmp_path):
     assert plain["gpu_loads"][0].keys() == {"host", "scope", "mean", "maximum"}
 
 
-def test_load_is_shown_and_in_the_views_of_query(tmp_path):
-    folder = make_folder(tmp_path)
-    result = analyse_run(folder.open())
+def test_load_is_shown_and_in_the_views_of_query(folder, result):
     assert describe_gpu_load(result).startswith("2 GPUs 6")
     assert list_load_facts(result) == [("load", describe_gpu_load(result))]
     assert "GPU load, %" in write_terminal(make_phase_table(list_phase_rows(result)))
@@ -94,8 +101,7 @@ def test_load_is_shown_and_in_the_views_of_query(tmp_path):
     assert [format_load(load) for load in (0.0, 0.001, 0.93, 1.0)] == ["0", "< 1", "93", "100"]
 
 
-def test_load_goes_into_trials_and_cells(tmp_path):
-    result = analyse_run(make_folder(tmp_path).open())
+def test_load_goes_into_trials_and_cells(result):
     trial = make_trial(result)
     assert trial.gpu_load == result.gpu_load
     assert trial.phases["epoch"].gpu_load == pytest.approx(np.mean([p.gpu_load for p in result.phases]))

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.report.synthetic import ASSUMED, UNKNOWN, epochs, make_run
+from tests.report.synthetic import UNKNOWN, epochs, make_run
 
 from joulelab.analysis.results_file import load_result
+from joulelab.core.clock import NS
 from joulelab.report.comparison import RunComparison, compare_runs, list_devices
 
 if TYPE_CHECKING:
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 def codes(found: RunComparison) -> list[str]:
     """Return the codes of the notes below a comparison."""
     return [note.code for note in found.list_notes()]
+
+
+def scale_energy(run: Result, factor: float) -> Result:
+    return replace(run, groups=tuple(replace(group, energy=group.energy * factor) for group in run.groups))
+
+
+@pytest.fixture(scope="module")
+def gpus_only(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return load_result(make_run(tmp_path_factory.mktemp("runs"), gpu_w=300.0, cpus=0))
 
 
 def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
@@ -38,18 +48,16 @@ def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
     assert codes(found) == ["same-devices", "one-run-each"]
 
 
-def test_what_was_measured_and_what_was_simulated_is_told_apart(runs: Path) -> None:
-    a = load_result(make_run(runs, gpu_w=300.0))
-    b = replace(a, twin="mine")
+def test_what_was_measured_and_what_was_simulated_is_told_apart(gpus_only: Result) -> None:
+    a, b = gpus_only, replace(gpus_only, twin="mine")
     assert codes(compare_runs(a, b))[0] == "simulated-differ"
     for same in (a, b):  # the head says it of both
         assert "simulated-differ" not in codes(compare_runs(same, same))
     assert compare_runs(a, b).to_json()["twin"] == {"a": "", "b": "mine"}
 
 
-def test_on_other_devices_nothing_cancels(runs: Path) -> None:
-    a = load_result(make_run(runs, gpu_w=300.0, cpus=0))
-    b = load_result(make_run(runs, gpu_w=305.0, cpus=0))
+def test_on_other_devices_nothing_cancels(gpus_only: Result) -> None:
+    a, b = gpus_only, scale_energy(gpus_only, 305 / 300)
     moved = replace(b, scopes=tuple(replace(s, device=f"other-{s.device}") for s in b.scopes))
     assert list_devices(a) == list_devices(b)
     found = compare_runs(a, moved)
@@ -64,8 +72,7 @@ def test_on_other_devices_nothing_cancels(runs: Path) -> None:
 
 def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     a = load_result(make_run(runs, gpu_w=300.0, accuracy=UNKNOWN))
-    b = load_result(make_run(runs, gpu_w=400.0, accuracy=UNKNOWN))
-    energy = compare_runs(a, b).find_figure("energy")
+    energy = compare_runs(a, scale_energy(a, 4 / 3)).find_figure("energy")
     assert energy is not None
     assert energy.is_different is None
     assert energy.ratio is not None
@@ -74,8 +81,7 @@ def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
 
 def test_runs_without_energy_are_compared_by_time(runs: Path) -> None:
     a = load_result(make_run(runs, gpus=0, cpus=0))
-    b = load_result(make_run(runs, gpus=0, cpus=0, seconds=12.0))
-    found = compare_runs(a, b)
+    found = compare_runs(a, replace(a, end_ns=a.start_ns + 12 * NS))
     (time,) = found.lines
     assert (time.name, time.ratio and time.ratio.value) == ("time", pytest.approx(1.2))
 
@@ -95,16 +101,13 @@ def test_work_net_and_power_are_compared(runs: Path) -> None:
 
 def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
     a = load_result(make_run(runs, gpus=0, cpus=0, estimate=True))
-    b = load_result(make_run(runs, gpus=0, cpus=0, estimate=True, seconds=30.0))
-    energy = compare_runs(a, b).find_figure("energy")
+    energy = compare_runs(a, scale_energy(a, 3.0)).find_figure("energy")
     assert energy is not None
     assert energy.estimate
 
 
-def test_a_zero_cannot_be_divided_by(runs: Path) -> None:
-    a = load_result(make_run(runs, gpu_w=0.0, idle_w=0.0, cpus=0, accuracy=ASSUMED))
-    b = load_result(make_run(runs, cpus=0))
-    energy = compare_runs(a, b).find_figure("energy")
+def test_a_zero_cannot_be_divided_by(gpus_only: Result) -> None:
+    energy = compare_runs(scale_energy(gpus_only, 0.0), gpus_only).find_figure("energy")
     assert energy is not None
     assert energy.ratio is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +13,15 @@ from joulelab.analysis.results_file import load_result
 from joulelab.report.run_tables import write_run_document
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from joulelab.analysis.result import Result
 
 
-def test_a_run_is_written_in_latex_with_the_figures_of_the_terminal(runs: Path) -> None:
-    result = load_result(make_run(runs, marks=epochs(2, 10.0)))
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return load_result(make_run(tmp_path_factory.mktemp("runs"), marks=epochs(2, 10.0)))
+
+
+def test_a_run_is_written_in_latex_with_the_figures_of_the_terminal(result: Result) -> None:
     text = write_run_document(result, "latex", every_scope=True, every_phase=True, budget=True)
     energies, _meters, budget, phases = list_latex_tables(text)
     assert r"$\pm" not in energies[0]
@@ -29,9 +34,8 @@ def test_a_run_is_written_in_latex_with_the_figures_of_the_terminal(runs: Path) 
 
 
 @pytest.mark.parametrize("form", ["latex", "markdown"])
-def test_a_run_without_meters_and_a_simulated_one_say_so(runs: Path, form: str) -> None:
-    bare = write_run_document(load_result(make_run(runs, gpus=0, cpus=0)), form)
+def test_a_run_without_meters_and_a_simulated_one_say_so(result: Result, form: str) -> None:
+    bare = write_run_document(replace(result, scopes=(), groups=(), phases=()), form)
     assert "no energy measured" in bare
     assert "Energy and power" not in bare
-    twin = write_run_document(load_result(make_run(runs, environment={"JOULELAB_TWIN": "x"})), form)
-    assert "(simulated: " in twin
+    assert "(simulated: " in write_run_document(replace(result, twin="bnl-h100"), form)

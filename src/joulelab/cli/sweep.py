@@ -63,6 +63,7 @@ class CoolingLimit(click.ParamType[tuple[str, float]]):
 # Options that belong in a study file, hidden, with the key that has their place there.
 STUDY_KEYS = {
     "cpu_cap": ("--cpu-cap", "cpu_cap in [knobs]"),
+    "reference": ("--reference", "reference"),
     "scope": ("--scope", "scope"),
     "per": ("--per", "per"),
     "work_sum": ("--work-sum", "work_sum"),
@@ -80,7 +81,7 @@ STUDY_KEYS = {
 GROUPS = {
     "What to vary": ("cap", "gpus", "clock", "knobs"),
     "How often": ("repeat", "until", "repeat_max"),
-    "What to compare": ("goals", "reference", "work"),
+    "What to compare": ("goals", "work"),
     "Measuring": ("meters",),
     "The study": ("name", "written", "dry_run", "only_report", "retry"),
     "Output": ("every", "form", "as_json"),
@@ -88,6 +89,7 @@ GROUPS = {
 METERS, *OTHER_METER_OPTIONS = METER_OPTIONS
 HIDDEN_OPTIONS = hide_options(
     click.option("--cpu-cap", metavar="W|%"),
+    click.option("--reference", multiple=True, type=KeyValue(), metavar="KNOB=V"),
     click.option("--scope", metavar="SCOPE"),
     click.option("--per", metavar="NAME"),
     click.option("--work-sum", is_flag=True),
@@ -134,13 +136,10 @@ HIDDEN_OPTIONS = hide_options(
     "'energy@accuracy>=0.98'; repeatable.",
 )
 @click.option(
-    "--reference", multiple=True, type=KeyValue(), metavar="KNOB=V", help="Compare with this cell: cap=260; repeatable."
-)
-@click.option(
     "--work",
     multiple=True,
     metavar="REGEX",
-    help="Compare per unit of the work that the output shows: 'tokens: (\\d+)'.",
+    help="Compare per unit of the work in the output: 'tokens: (\\d+)'; the group is the number, the last match counts.",
 )
 @METERS
 @click.option("--name", metavar="NAME", help="Name of the study.  [default: from the command]")

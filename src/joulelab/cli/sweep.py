@@ -139,7 +139,8 @@ HIDDEN_OPTIONS = hide_options(
     "--work",
     multiple=True,
     metavar="REGEX",
-    help="Compare per unit of the work in the output: 'tokens: (\\d+)'; the group is the number, the last match counts.",
+    help="Compare per unit of the work in the output: 'tokens: (\\d+)'; the group is the number, the last match "
+    "counts.",
 )
 @METERS
 @click.option("--name", metavar="NAME", help="Name of the study.  [default: from the command]")

@@ -124,10 +124,8 @@ def test_only_measured_figures_count_strictly_and_what_has_no_result_is_no_hit()
     assert wide.share == pytest.approx(0.6)
     assert math.isnan(count_verdicts([]).share)
     assert [f.id for f in list_misses(reversed(make_figures()))] == ["p.energy_kj", "p.grows", "p.factor"]
-    assert text.word_strict_count(make_figures()).startswith(
-        "2 of 4 within what is allowed (1 have no result): measured"
-    )
-    assert text.word_wide_count(make_figures()).startswith("3 of 5 within what is allowed (1 have no result): every")
+    assert text.word_strict_count(make_figures()).startswith("2 of 4 within tolerance (1 have no result): measured")
+    assert text.word_wide_count(make_figures()).startswith("3 of 5 within tolerance (1 have no result): every")
     assert text.word_wide_count([]) == text.word_strict_count([]) == "no figure"
 
 
@@ -151,8 +149,8 @@ def test_groups_have_tables_of_their_own() -> None:
 
 ANSWERS = (
     "A study of caps",
-    "2 of 4 within what is allowed (1 have no result): measured, and no fitted or knowingly chosen number of the twin",
-    "3 of 5 within what is allowed",
+    "2 of 4 within tolerance (1 have no result): measured, and no fitted or knowingly chosen number of the twin",
+    "3 of 5 within tolerance",
     "1 of 2 hold",
     "the true energy lies within the stated uncertainty in 679 of 680 runs (the widest is ± 1.2 %",
     "in at least 95 % of the runs of 67 of 68 cells, in 9 of 10 of the worst (train, cap 100 W)",
@@ -163,8 +161,8 @@ ANSWERS = (
     "Counted strictly",
     "one: 8 GPUs",
     "gpu.idle_w=30: it is not the calibrated twin any more",
-    "assumed 2 numbers of the twin were chosen knowing what was published: cooling.fan_max_w, host; joulelab twin",
-    "--show one tells where each is from",
+    "assumed 2 numbers of the twin were chosen knowing published figures: cooling.fan_max_w, host; joulelab twin",
+    "--show one shows the origin of each",
     "680 runs of together 1 d 1 h, in virtual time: 42 s, seed 7",
     "here/figures.csv",
     "-> joulelab ls",
@@ -214,12 +212,12 @@ def test_earlier_runs_and_missing_ones_are_worded() -> None:
     assert text.word_runs(make_reproduction(new=600)).endswith("; 80 were there already")
     assert text.word_runs(make_reproduction(left=10, new=670)).startswith("670 of 680 runs of")
     assert dict(text.list_answers(make_reproduction(left=10)))["left"] == "10 of 680 runs have no result"
-    assert text.word_coverage(TruthCoverage()) == "no run tells its true energy"
+    assert text.word_coverage(TruthCoverage()) == "no run has a known true energy"
 
 
 def test_markdown_and_latex_have_the_same_rows() -> None:
     markdown, latex = (text.write_document(make_reproduction(), form) for form in ("markdown", "latex"))
-    knowing = "assumed: 2 numbers of the twin were chosen knowing what was published"
+    knowing = "assumed: 2 numbers of the twin were chosen knowing published figures"
     for part in (
         "MISS",
         "4680 W",
@@ -298,10 +296,10 @@ def test_a_short_job_that_is_missed_is_not_hidden_by_the_others() -> None:
         (
             ["one"],
             ["host"],
-            "1 number of the twin was chosen knowing what was published: host; joulelab twin --show one",
+            "1 number of the twin was chosen knowing published figures: host; joulelab twin --show one",
         ),
-        (["a", "b"], ["a:x", "b:y"], "2 numbers of the twins were chosen knowing what was published: a:x, b:y; "),
-        (["a", "b"], ["a:x"], "joulelab twin --show NODE tells where it is from"),
+        (["a", "b"], ["a:x", "b:y"], "2 numbers of the twins were chosen knowing published figures: a:x, b:y; "),
+        (["a", "b"], ["a:x"], "joulelab twin --show NODE shows its origin"),
     ],
 )
 def test_what_was_chosen_knowing_is_make_reproduction(twins: list[str], chosen: list[str], said: str) -> None:

@@ -43,7 +43,7 @@ KWH, HOUR_S = 3.6e6, 3600.0
 SMALL, LARGE, LLAVA, BURN = "resnet-512", "resnet-4096", "llava", "burn"
 NAMES = (SMALL, LARGE, LLAVA, BURN, "burn-gpus")  # in the order of the paper
 PERIODS_S, MINUTE_S = (1, 10, 60, 300), 60
-BEGINS = 60  # a clock's minute begins anywhere within a run: so many begins are tried
+BEGINS = 60  # a clock's minute begins anywhere within a run: the number of begins that are tried
 REST_S = max(PERIODS_S)  # at rest before and after a run: there is a reading on both sides
 
 
@@ -233,7 +233,7 @@ class SamplingCost:
     """Hold the errors of reading a run every `period_s`, over where the readings may fall.
 
     `energy` is the root mean square of the relative error that reading seldom makes, `worst` the largest; `median_w`
-    and `max_w` are how far off median and maximum are on average (W), against those of readings in every second, of
+    and `max_w` are the mean deviations of median and maximum (W), against those of readings in every second, of
     which `most_w` is the highest. Powers are as the PDU shows them: `gain` is its own relative error, in all of them.
     """
 
@@ -269,7 +269,7 @@ def _lay_out_seconds(study: Study, cell: PlannedCell, slot: Slot) -> SecondsOfPo
 
 
 def compute_cost(name: str, run: SecondsOfPower, period_s: int) -> SamplingCost:
-    """Compute the errors of reading a run only every so many seconds."""
+    """Compute the errors of reading a run only once in a period."""
     begins = np.unique(np.linspace(0, period_s - 1, BEGINS).round().astype(int))
     true_j = float(run.inner.sum())
     off = np.array([integrate_readings(run, int(begin), period_s) / true_j - 1 for begin in begins])
@@ -288,7 +288,7 @@ def compute_cost(name: str, run: SecondsOfPower, period_s: int) -> SamplingCost:
 
 
 def integrate_readings(run: SecondsOfPower, begin: int, period_s: int) -> float:
-    """Return the energy (J) of a run by straight lines between readings every so many seconds, from the rest on."""
+    """Return the energy (J) of a run by straight lines between readings of a period, from the rest on."""
     at = np.arange(begin, len(run.watts), period_s)
     middle, power = at + 0.5, run.watts[at]  # a mean over a second is that of its middle
     first, last = float(REST_S), float(len(run.watts) - REST_S)

@@ -64,12 +64,12 @@ class CapSweep:
         return next((c for c in self.list_cells(gpus) if get_cap(c) == cap_w), None)
 
     def list_cells(self, gpus: int) -> list[CellMetrics]:
-        """List the cells with so many GPUs that have run, by cap."""
+        """List the cells with a GPU count that have run, by cap."""
         cells = () if self.summary is None else self.summary.cells
         return sorted((c for c in cells if c.knobs.get("gpus") == gpus and c.time is not None), key=get_cap)
 
     def find_best(self, metric: Metric, gpus: int = ALL) -> CellMetrics | None:
-        """Return the best cell of so many GPUs by a metric."""
+        """Return the best cell with a GPU count by a metric."""
         found = self._find_choice(metric, gpus)
         return None if found is None or self.summary is None else self.summary.cell(found.cell)
 
@@ -91,7 +91,7 @@ class CapSweep:
         return None if cell is None else metric.get_gain(cell)
 
     def get_speedup(self, cap_w: float, gpus: int) -> Quantity | None:
-        """Return the speed-up of so many GPUs over one at a cap."""
+        """Return the speed-up of a GPU count over one GPU at a cap."""
         for scaling in () if self.summary is None else self.summary.scaling:
             points = {p.gpus: p.speedup for p in scaling.points}
             if scaling.knobs.get("cap") == cap_w and 1 in points:

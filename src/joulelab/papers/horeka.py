@@ -225,7 +225,7 @@ def _make_tables(jobs: Jobs, paper: Paper) -> Iterator[PaperTable]:
 
 POINT = "node.dc"
 PERIODS_S = (1, 10, 30, 60)
-SHORT = "health-predict"  # a job of few looks: where these fall decides what is accounted
+SHORT = "health-predict"  # a job of few looks: where these fall decides its energy
 COSTED = ((SHORT, GPU), ("health-train", GPU))  # the shortest job of the paper, and a training
 RUNS, LOOKS = 10, 24  # runs of a job with scatter of their own; times at which the looks may fall in each
 

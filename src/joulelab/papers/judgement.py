@@ -22,13 +22,13 @@ Group = Literal["measured", "derived", "calibrated", "chosen", "determined", ""]
 Verdict = Literal["hit", "miss", ""]
 
 GROUPS: tuple[Group, ...] = ("measured", "derived", "calibrated", "chosen", "determined")
-ROUNDING = 1e-9  # a cap that is exactly one step off is within one step, whatever its last bit says
-GAIN_SHARE, MOST_POINTS = 0.1, 2.0  # a gain may be off by a tenth of it, and by no more than 2 points
+ROUNDING = 1e-9  # a cap that is exactly one step off is within one step, whatever its last bit is
+GAIN_SHARE, MOST_POINTS = 0.1, 2.0  # a gain may be off by a tenth, and by no more than 2 points
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Hold how far a figure may lie from the published one: an amount in its unit, or a share of it.
+    """Hold the largest deviation from a published figure that is a hit: an amount in its unit, or a share.
 
     `text` names the origin: what the paper prints behind ±, a share, or a step of the caps.
     """
@@ -46,7 +46,7 @@ class Tolerance:
 
 SHARE = Tolerance(share=0.05, text="5 %")  # watts, joules, seconds, ratios and speed-ups
 STEP = Tolerance(amount=10.0, text="one step")  # caps, in W
-NO_TOLERANCE = Tolerance()  # findings hold or do not; what is outside of a twin is not judged
+NO_TOLERANCE = Tolerance()  # for findings, which hold or do not, and figures outside of a twin
 
 
 def make_printed_tolerance(amount: float) -> Tolerance:
@@ -55,7 +55,7 @@ def make_printed_tolerance(amount: float) -> Tolerance:
 
 
 def make_gain_tolerance(gain: float) -> Tolerance:
-    """Return the tolerance of a gain (%): a tenth of it, at least its rounding, at most 2 points.
+    """Return the tolerance of a gain (%): a tenth, at least its rounding, at most 2 points.
 
     The rounding is half of a unit of the last digit that is printed.
     """
@@ -69,7 +69,7 @@ class Figure:
     """Hold one published figure and what the study gave for it, both in `unit` (that of the paper: kWh, kJ, W, %).
 
     `reproduced` is None where the study has no such cell yet, and True or False for a finding, whose numbers are in
-    `detail`. `uncertainty` is the expanded one (k = 2) of what was reproduced. `note` gives the reason of a miss, or
+    `detail`. `uncertainty` is the expanded one (k = 2) of `reproduced`. `note` gives the reason of a miss, or
     a remark.
     """
 
@@ -101,7 +101,7 @@ class Figure:
 
     @property
     def relative(self) -> float | None:
-        """Return the deviation as a share of the published figure; None where there is none."""
+        """Return the deviation as a share of the published figure; None where that is 0."""
         numbers = self.numbers
         return None if numbers is None or numbers[0] == 0 else numbers[1] / numbers[0] - 1
 

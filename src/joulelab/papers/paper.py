@@ -1,7 +1,7 @@
-"""Read what is known of a paper: printed numbers, how each is judged and grouped, findings, words.
+"""Read the data of a paper: printed numbers, their tolerances and relations, findings, words.
 
-`published.toml` holds the numbers as printed, `NAME_figures.toml` what is made of them. The module `NAME` computes
-numbers from a study's folder; of what was published it gets the numbers of the set-up only.
+`published.toml` holds the numbers as printed, `NAME_figures.toml` their use as figures. The module `NAME` computes
+numbers from a study's folder; of the published numbers it gets those of the set-up only.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Value(NamedTuple):
 
 
 class FindingResult(NamedTuple):
-    """Tell whether a finding holds, with the numbers that show it."""
+    """Hold whether a finding holds, with the numbers that show it."""
 
     holds: bool
     numbers: Numbers
@@ -153,7 +153,7 @@ class Paper:
 
     @property
     def setup(self) -> Numbers:
-        """Return the numbers that tell how the study was set up, by path: nothing else goes into results."""
+        """Return the numbers of the study's set-up, by path: nothing else goes into results."""
         return {path: value for path, value in list_leaves(self.published) if self.explain_setup(path)}
 
     @property
@@ -173,7 +173,7 @@ class Paper:
     def make_figures(
         self, found: PaperNumbers, calibrated: Collection[str] = (), chosen: Collection[str] = ()
     ) -> list[Figure]:
-        """Return every figure and finding beside what was found; `calibrated` and `chosen` are ids of the twins."""
+        """Return every figure and finding with the numbers of a study, grouped by what the twins were fitted to."""
         entries = self.entries.figures
         groups = group_figures(
             entries, *({i.removeprefix(f"{self.name}.") for i in ids} for ids in (calibrated, chosen))
@@ -269,12 +269,12 @@ def list_leaves(table: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def find_leaf(table: Any, path: str) -> Any:
-    """Return the value at a path; None if there is none."""
+    """Return the value at a path, or None."""
     return dict(list_leaves(table)).get(path)
 
 
 def fill_words(text: str, numbers: Numbers) -> str:
-    """Fill in the fields of a text; a part in square brackets is left out if a field of it is not known."""
+    """Fill in the fields of a text; a part in square brackets is left out if it has an unknown field."""
     text = OPTIONAL_PART.sub(lambda part: part[1] if set(FIELD.findall(part[1])) <= set(numbers) else "", text)
     return re.sub(r"(?<=\d)%", " %", text.format(**numbers))
 

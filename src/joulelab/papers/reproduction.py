@@ -82,9 +82,9 @@ class TruthCoverage:
 class Reproduction:
     """Hold one paper's reproduction: its figures, the twins it ran on, times (s), and files.
 
-    `twins` are titles by name, `changes` what was set by hand; `ran_s` is the time that the runs took in virtual time,
+    `twins` are titles by name, `changes` the options --set; `ran_s` is the time that the runs took in virtual time,
     `took_s` that of this call; `left` are slots without a result. `assumed` names the twins' numbers that were chosen
-    knowing what was published.
+    knowing published figures.
     """
 
     paper: Paper
@@ -194,7 +194,7 @@ def _compute_reproduction(
 
 
 def list_assumed(twins: Mapping[str, Description]) -> list[str]:
-    """List the twins' numbers whose sources say that they were chosen knowing what was published."""
+    """List the twins' numbers that were chosen knowing published figures, by their sources."""
     return [
         key if len(twins) == 1 else f"{name}:{key}"
         for name, described in twins.items()

@@ -133,7 +133,7 @@ def _word_count(found: Count, what: str) -> str:
     if not found.total:
         return "no figure"
     lacking = f" ({found.unjudged} have no result)" if found.unjudged else ""
-    return f"{found.hits} of {found.total} within what is allowed{lacking}: {what}"
+    return f"{found.hits} of {found.total} within tolerance{lacking}: {what}"
 
 
 def word_findings(figures: Iterable[Figure]) -> list[tuple[str, str]]:
@@ -183,15 +183,15 @@ def word_assumptions(made: Reproduction) -> str:
         return ""
     is_one_twin = len(made.twins) == 1
     numbers = f"{count} number{'' if count == 1 else 's'} of the twin{'' if is_one_twin else 's'}"
-    text = f"{numbers} {'was' if count == 1 else 'were'} chosen knowing what was published: {', '.join(made.assumed)}"
+    text = f"{numbers} {'was' if count == 1 else 'were'} chosen knowing published figures: {', '.join(made.assumed)}"
     node = next(iter(made.twins)) if is_one_twin else "NODE"
-    return f"{text}; joulelab twin --show {node} tells where {'it' if count == 1 else 'each'} is from"
+    return f"{text}; joulelab twin --show {node} shows {'its origin' if count == 1 else 'the origin of each'}"
 
 
 def word_coverage(found: TruthCoverage) -> str:
     """Word in how many slots, and in how many cells, the true energy lies within the stated uncertainty."""
     if not found.slots:
-        return "no run tells its true energy"
+        return "no run has a known true energy"
     widest, farthest = (fmt.format_percent(share, signed=False) for share in (found.widest, found.farthest))
     text = f"the true energy lies within the stated uncertainty in {found.inside} of {found.slots} runs"
     text += f" (the widest is ± {widest}, the largest error {farthest})"
@@ -222,7 +222,7 @@ def make_figure_table(title: str, figures: Sequence[Figure]) -> Table:
     if any(f.kind != "outside" for f in figures):
         columns += [
             (Column("off by"), tuple(format_deviation(f) for f in figures)),
-            (Column("allowed"), tuple(format_tolerance(f.tolerance, f.unit) for f in figures)),
+            (Column("allowed", is_optional=True), tuple(format_tolerance(f.tolerance, f.unit) for f in figures)),
             (Column(""), tuple(VERDICTS[f.verdict] for f in figures)),
         ]
     return join_columns(columns, styles=["best" if f.verdict == "miss" else "" for f in figures], title=title)
@@ -253,7 +253,7 @@ def format_reproduced(figure: Figure) -> str:
 
 
 def format_deviation(figure: Figure) -> str:
-    """Return how far off a figure is, in the terms of its tolerance: a share of it, points, or its unit."""
+    """Return the deviation of a figure in the terms of its tolerance: percent, points, or its unit."""
     off = figure.deviation
     if off is None:
         return fmt.NOTHING
@@ -264,7 +264,7 @@ def format_deviation(figure: Figure) -> str:
 
 
 def format_tolerance(tolerance: Tolerance, unit: str) -> str:
-    """Return how far a figure may lie off."""
+    """Return the tolerance of a figure."""
     if tolerance.amount is not None:
         amount = tolerance.amount if unit != "%" else float(f"{tolerance.amount:.2g}")
         return f"± {format_number(amount)} {_name_points(unit)}".rstrip()
@@ -292,7 +292,7 @@ def _add_unit(text: str, unit: str) -> str:
 
 
 def make_records(made: Reproduction) -> list[dict[str, Any]]:
-    """Make a record per figure with everything that is known of it."""
+    """Make a record per figure with all its fields."""
     return [
         {
             "paper": made.paper.name,
@@ -323,7 +323,7 @@ def write_figures_csv(all_made: Iterable[Reproduction]) -> str:
 
 
 def make_json(made: Reproduction) -> dict[str, Any]:
-    """Return a reproduction as plain data: every figure in full, and what was counted."""
+    """Return a reproduction as plain data: every figure in full, and the counts."""
     counts = {kind: count_kind(made.figures, kind) for kind in KINDS} | {"strict": count_strictly(made.figures)}
     groups = {group: count_verdicts(f for f in made.figures if f.group == group) for group in GROUPS}
     found = made.coverage

@@ -37,7 +37,7 @@ REPEAT = "r"  # folders of repeats begin with it; those of warm-ups do not
 
 
 class TwinCell(NamedTuple):
-    """Hold a cell of a study on a twin: the twin, and what the cell asks of it."""
+    """Hold a cell of a study on a twin: the twin, and the request of the cell."""
 
     study: Study
     cell: PlannedCell

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.result import (
-    CapResult,
     ChannelEnergy,
     GroupResult,
     PhaseResult,
@@ -87,7 +86,6 @@ def store_trial(slot: Path, trial: SlotTrial) -> None:
             for name, one in trial.phases.items()
         ),
         work=dict(trial.work), load={}, gaps=(), checks=tuple(checks),
-        caps=tuple(CapResult("h", scope, watts, None, "W", 1, "restored") for scope, watts in trial.caps.items()),
         facts=dict(trial.facts), busiest=dict(trial.busiest),
         rated=RatedResult(tuple(RatedDevice("h", scope, watts, "") for scope, watts in trial.rated.items())),
     )  # fmt: skip

@@ -120,22 +120,6 @@ def test_a_reference_is_one_of_the_values() -> None:
             find_reference(pairs, knobs)
 
 
-@settings(max_examples=20)
-@given(KNOBS, st.data())
-def test_combinations_are_the_product_without_what_is_skipped(knobs: dict[str, list[str]], data: st.DataObject) -> None:
-    listed = [Knob.parse(name, ",".join(texts)) for name, texts in knobs.items()]
-    out = {name: data.draw(st.lists(st.sampled_from(texts), min_size=1, unique=True)) for name, texts in knobs.items()}
-    skips = [Condition(knobs={name: frozenset(texts) for name, texts in out.items()})] if out else []
-    every = Combinations(listed, skips)
-    found = list(every.list_combinations("w", "n"))
-    assert len(found) == every.max_count == math.prod(len(texts) for texts in knobs.values())
-    skipped = math.prod(len(texts) for texts in out.values()) if out else 0
-    assert sum(each is None for each in found) == skipped
-    kept = [each for each in found if each is not None]
-    assert len({tuple(sorted((n, v.text) for n, v in each.items())) for each in kept}) == len(found) - skipped
-    assert all(list(each) == list(knobs) for each in kept)
-
-
 def test_a_knob_may_depend_on_one_that_depends_on_another() -> None:
     first, second, third = (Knob.parse(name, "1,2") for name in ("a", "b", "c"))
     chain = [

@@ -211,8 +211,8 @@ def test_percent_and_watts_of_one_study_are_lines_of_their_own(tmp_path: Path) -
     make_study(tmp_path / "s", knobs={"cap": "60%"})
     study = make_study(tmp_path / "s", knobs={"cap": "150"})
     keys = caps_of(study)
-    add(study, keys["60%"], 1, (30.0, 10.0), 2.0, caps={"gpu:0": 156.0, "gpu:1": 180.0})
-    add(study, keys["150"], 1, (30.0, 10.0), 2.0, caps={"gpu:0": 150.0, "gpu:1": 150.0})
+    add(study, keys["60%"], 1, (30.0, 10.0), 2.0)
+    add(study, keys["150"], 1, (30.0, 10.0), 2.0)
     results = gather_results(study)
     assert [c.knobs for c in results.cells] == [{"cap": 0.6, "cap_of": "default"}, {"cap": 150.0}]
     assert len(summarise_cells(results.cells).lines) == 2

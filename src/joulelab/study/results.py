@@ -138,9 +138,9 @@ class SlotTrial:
 
     Scopes of further hosts end in the host: `gpu:0@n2`. `meters` names the meter of each energy: gain errors cancel
     between runs of one meter. `doubts` are checks that failed or warn, `uncapped` those by which a cap was not in
-    force. `caps` are the requested watts by scope, `busiest` the highest load (share of one) of each GPU whose load was
-    read often enough, `gpu_load` the mean load of the GPUs that worked. `rated` is the rated power (W) by scope, for
-    families in which it is known of every device. Steps are not in `phases`.
+    force. `busiest` is the highest load (share of one) of each GPU whose load was read often enough, `gpu_load` the
+    mean load of the GPUs that worked. `rated` is the rated power (W) by scope, for families in which it is known of
+    every device. Steps are not in `phases`.
     """
 
     run: str
@@ -152,7 +152,6 @@ class SlotTrial:
     doubts: tuple[Check, ...] = ()
     estimate: bool = False
     uncapped: tuple[Check, ...] = ()
-    caps: Mapping[str, float] = field(default_factory=dict)
     busiest: Mapping[str, float] = field(default_factory=dict)
     phases: Mapping[str, PhaseTrial] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -213,7 +212,6 @@ def make_trial(result: Result) -> SlotTrial:
         doubts=tuple(c for c in result.checks if c.status in ("warning", "failed")),
         estimate=whole is not None and whole.estimate,
         uncapped=tuple(c for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),
-        caps={cap.scope: cap.asked for cap in result.caps if cap.unit == "W"},
         busiest=result.busiest,
         phases=_sum_phases(result),
         facts=dict(result.facts),
@@ -294,7 +292,7 @@ def _read_old_trial(slot: Path, run: Path) -> SlotTrial | None:
         data = read_document(file)
         if data["run"] != run.name:
             return None
-        plain = {key: data[key] for key in ("run", "time_s", "start_utc", "work", "meters", "estimate", "caps")}
+        plain = {key: data[key] for key in ("run", "time_s", "start_utc", "work", "meters", "estimate")}
         return SlotTrial(
             **plain,
             energies=read_quantities(data["energies"]),

@@ -44,7 +44,7 @@ MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _UnaccountedRun:
     """Hold a run that lacks its accounting: its job, its begin and end (UTC, ns)."""
 
     slot: Slot
@@ -54,9 +54,9 @@ class _Wanted:
     ended_ns: int
 
     @cached_property
-    def known(self) -> KnownSteps:
+    def steps(self) -> KnownSteps:
         """Return what is known of the job's steps. Raises StoreError."""
-        return _known(self.run)
+        return _read_known_steps(self.run)
 
 
 def name_accounting_host(job: str) -> str:
@@ -78,7 +78,7 @@ def attach_accounting(
     What the database does not have yet is left to the next call, or asked for again for up to `wait_s`.
     """
     problems: list[str] = []
-    wanted = [w for slot in slots if (w := _wanted(slot, problems)) is not None]
+    wanted = [w for slot in slots if (w := _find_unaccounted(slot, problems)) is not None]
     if not wanted:
         return problems
     slurm = slurm or SlurmClient(timeout_s=TIMEOUT_S, conf=environ.get("SLURM_CONF"), where="slurm accounting")
@@ -87,9 +87,9 @@ def attach_accounting(
         if sampling.plugin.name == "none":
             return [*problems, "this cluster does not account energy (AcctGatherEnergyType is none)"]
         until = now() + round(wait_s * NS)
-        while wanted := _round(wanted, slurm, sampling, now(), problems):
+        while wanted := _attach_ready(wanted, slurm, sampling, now(), problems):
             if now() >= until:
-                problems.append(_left(wanted))
+                problems.append(_describe_late(wanted))
                 break
             sleep(POLL_S)
     except JoulelabError as error:
@@ -105,19 +105,19 @@ def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[
     archive = open_archive(config)
     execution, row = archive.execution, archive.execution.row
     began = int(read_meta(run)["started"]["utc_ns"])
-    if _off_s(execution, began) > ASKEW_S:
+    if _measure_offset_s(execution, began) > ASKEW_S:
         what = f"job {row.job} is not that of this run"
         raise ConfigError(what, where=str(run), why="it ran at another time", next="see sacct -X -S now-30days")
-    known = _known(run)
+    known = _read_known_steps(run)
     energy = choose_energy(execution, archive.sampling, known)
     fetched, facts = account_job(execution, archive.sampling, energy, archive.problems, config, known)
     attach_archive(run, name or name_accounting_host(row.raw), [fetched], facts)
     if (run.parent / CLAIM).is_file():
-        _note(run.parent, facts)
+        _write_facts(run.parent, facts)
     return [*energy.doubts, *archive.problems, *([energy.reason] if energy.reason else [])]
 
 
-def _wanted(slot: Slot, problems: list[str]) -> _Wanted | None:
+def _find_unaccounted(slot: Slot, problems: list[str]) -> _UnaccountedRun | None:
     """Return what is to be asked for a slot, None where there is nothing to ask."""
     job = str(slot.claim.get("job") or "")
     if slot.state is not State.DONE or slot.run is None or not job.isdigit():
@@ -126,13 +126,13 @@ def _wanted(slot: Slot, problems: list[str]) -> _Wanted | None:
         if is_attached(slot.run, name_accounting_host(job)):
             return None
         began, ended = read_meta(slot.run)["started"], (read_end(slot.run) or {})["ended"]
-        return _Wanted(slot, slot.run, job, int(began["utc_ns"]), int(ended["utc_ns"]))
+        return _UnaccountedRun(slot, slot.run, job, int(began["utc_ns"]), int(ended["utc_ns"]))
     except (JoulelabError, OSError, KeyError, ValueError, TypeError) as error:
         problems.append(f"Slurm's energy is not added to {slot.run.name}: {error}")
         return None
 
 
-def _known(run: Path) -> KnownSteps:
+def _read_known_steps(run: Path) -> KnownSteps:
     """Return what a run tells of its job's steps: ours on all nodes, and whether srun started the workload."""
     with open_run(run) as opened:
         command = [str(word) for word in opened.meta.get("command") or [""]]
@@ -143,17 +143,17 @@ def _known(run: Path) -> KnownSteps:
     return KnownSteps(step, Path(command[0]).name == "srun", str(opened.meta.get("host", "")))
 
 
-def _round(
-    wanted: Sequence[_Wanted], slurm: SlurmClient, sampling: Sampling, now_ns: int, problems: list[str]
-) -> list[_Wanted]:
+def _attach_ready(
+    wanted: Sequence[_UnaccountedRun], slurm: SlurmClient, sampling: Sampling, now_ns: int, problems: list[str]
+) -> list[_UnaccountedRun]:
     """Ask once for all, add what is final; return what is still to come. Raises MeterError."""
     executions = group_rows(slurm.read_rows(list(dict.fromkeys(w.job for w in wanted))))
-    later: list[_Wanted] = []
-    ready: list[tuple[_Wanted, Execution]] = []
+    later: list[_UnaccountedRun] = []
+    ready: list[tuple[_UnaccountedRun, Execution]] = []
     for one in wanted:
         tries = executions.get(one.job, [])
-        mine = min(reversed(tries), key=lambda c: _off_s(c, one.began_ns), default=None)
-        if mine is not None and _off_s(mine, one.began_ns) > ASKEW_S:
+        mine = min(reversed(tries), key=lambda c: _measure_offset_s(c, one.began_ns), default=None)
+        if mine is not None and _measure_offset_s(mine, one.began_ns) > ASKEW_S:
             mine = None
         try:
             if mine is not None and _is_ready(mine, one, sampling, now_ns):
@@ -165,13 +165,13 @@ def _round(
                 problems.append(f"Slurm accounted nothing for job {one.job} of {one.run.name}: {why}")
         except (JoulelabError, OSError) as error:
             problems.append(f"Slurm's energy is not added to {one.run.name}: {error}")
-    others = _others([execution for _, execution in ready], slurm)
+    others = _list_jobs_beside([execution for _, execution in ready], slurm)
     for one, execution in ready:
-        problems += _add(one, execution, sampling, others)
+        problems += _attach_run(one, execution, sampling, others)
     return later
 
 
-def _off_s(execution: Execution, began_ns: int) -> float:
+def _measure_offset_s(execution: Execution, began_ns: int) -> float:
     """Return for how many seconds a run began outside of a job's execution, 0 where it began inside."""
     start, end = execution.row.start_ns, execution.row.end_ns
     if start is None:
@@ -179,18 +179,18 @@ def _off_s(execution: Execution, began_ns: int) -> float:
     return max(start - began_ns, 0 if end is None else began_ns - end, 0) / NS
 
 
-def _is_ready(execution: Execution, one: _Wanted, sampling: Sampling, now_ns: int) -> bool:
+def _is_ready(execution: Execution, one: _UnaccountedRun, sampling: Sampling, now_ns: int) -> bool:
     """Tell whether a job is over and no energy is still to come: for a while its rows are open, or say 0."""
     end = execution.row.end_ns
     if end is None or not is_final(execution.row):
         return False
     if now_ns - end > RECENT_S * NS:
         return True
-    ours = not one.known.step or execution.find_step(one.known.step) is not None
-    return ours and is_settled(execution) and has_energy(execution, sampling, one.known)
+    ours = not one.steps.step or execution.find_step(one.steps.step) is not None
+    return ours and is_settled(execution) and has_energy(execution, sampling, one.steps)
 
 
-def _others(executions: Sequence[Execution], slurm: SlurmClient) -> dict[str, list[OtherJob]] | str:
+def _list_jobs_beside(executions: Sequence[Execution], slurm: SlurmClient) -> dict[str, list[OtherJob]] | str:
     """Return all jobs on the nodes of these in their time, by node, or why that is not known."""
     if not executions:
         return {}
@@ -211,32 +211,34 @@ def _list_others(execution: Execution, others: Mapping[str, Sequence[OtherJob]])
     return list(dict.fromkeys(job for node in expand_nodes(execution.row.nodes) for job in others.get(node, ())))
 
 
-def _add(one: _Wanted, execution: Execution, sampling: Sampling, others: dict[str, list[OtherJob]] | str) -> list[str]:
+def _attach_run(
+    one: _UnaccountedRun, execution: Execution, sampling: Sampling, others: dict[str, list[OtherJob]] | str
+) -> list[str]:
     """Add a job's energy to its run; return what went wrong in words."""
     try:
         around = others if isinstance(others, str) else _list_others(execution, others)
         doubts = explain_sharing(execution, around, sampling)
         if not is_settled(execution):
             doubts.append("some of its steps still count as running: its energy may be incomplete")
-        energy = choose_energy(execution, sampling, one.known)
-        fetched, facts = account_job(execution, sampling, energy, doubts, known=one.known)
+        energy = choose_energy(execution, sampling, one.steps)
+        fetched, facts = account_job(execution, sampling, energy, doubts, known=one.steps)
         attach_archive(one.run, name_accounting_host(one.job), [fetched], facts)
     except (JoulelabError, OSError) as error:
         # Another call may have been faster: then it is there.
         there = is_attached(one.run, name_accounting_host(one.job))
         return [] if there else [f"Slurm's energy is not added to {one.run.name}: {error}"]
-    _note(one.slot.folder, facts)
+    _write_facts(one.slot.folder, facts)
     return []
 
 
-def _note(slot: Path, facts: Mapping[str, Any]) -> None:
+def _write_facts(slot: Path, facts: Mapping[str, Any]) -> None:
     """Note the accounting beside the slot's job."""
     with contextlib.suppress(StoreError):
         if (slot / JOB).is_file():
             write_json_atomic(slot / JOB, {**read_json(slot / JOB), "accounting": dict(facts)})
 
 
-def _left(wanted: Sequence[_Wanted]) -> str:
+def _describe_late(wanted: Sequence[_UnaccountedRun]) -> str:
     jobs = ", ".join(w.job for w in wanted[:MOST_NAMED]) + (", ..." if len(wanted) > MOST_NAMED else "")
     what = "job" if len(wanted) == 1 else f"{len(wanted)} jobs:"
     return f"Slurm does not have the energy of {what} {jobs} yet: it is asked for at the next call"

@@ -74,7 +74,7 @@ def test_threads_that_torchrun_sets_are_not_the_users(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("user", "threads"), [(None, 4), ("3", 3)])
+@pytest.mark.parametrize(("user", "threads"), [(None, 4), pytest.param("3", 3, marks=pytest.mark.campaign)])
 def test_ranks_of_a_real_torchrun_respect_the_user_only(user: str | None, threads: int) -> None:
     pytest.importorskip("torch")
     code = (

@@ -143,13 +143,13 @@ def slots_text(slots: Mapping[str, int], planned: int | None) -> str:
 
 
 def _planned(data: Mapping[str, Any], there: int) -> int | None:
-    """Return how many slots a study has in all, None where an older joulelab did not record that.
+    """Return how many slots a study has in all, None if that is not recorded, or depends on its precision.
 
     The cells of a sweep are there from its start; of a study file each comes with its first slot.
     """
     cells = data.get("cells") if data.get("file") else there
     repeats, warmup = int(data.get("repeats") or 1), int(data.get("warmup") or 0)
-    return None if cells is None else int(cells) * (repeats + warmup)
+    return None if cells is None or data.get("until") else int(cells) * (repeats + warmup)
 
 
 def _has(path: Path) -> bool:

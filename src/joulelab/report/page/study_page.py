@@ -297,7 +297,8 @@ def _show_configuration(study: Study) -> list[PageBlock]:
         from joulelab.store.redact import redact_command
 
         facts.append(("command", " ".join(redact_command(data["command"]))))
-    facts += [("repeats", str(data.get("repeats", ""))), ("goals", ", ".join(data["goals"]))]
+    until = f" to {data['repeat_max']}, until ± {100 * data['until']:g} %" if data.get("until") else ""
+    facts += [("repeats", f"{data.get('repeats', '')}{until}"), ("goals", ", ".join(data["goals"]))]
     facts += [("reference", format_knobs(data["reference"]))] if data["reference"] else []
     for name, values in data.get("knobs", {}).items():
         facts.append(("knob", f"{name}: {', '.join(str(v.get('text', v)) for v in values)}"))

@@ -1,4 +1,4 @@
-"""Feed batches to a rank: its share of each epoch, shuffled; its share of what is validated and predicted, in order."""
+"""Feed batches to a rank: its share of each epoch, shuffled; its share of validation and prediction data, in order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Feed:
             raise ConfigError("there is nothing to train on", why=why, next="choose a smaller batch, or more data")
 
     def draw_first(self) -> Batch:
-        """Return a batch to warm up with; what is trained on afterwards does not depend on it."""
+        """Return a batch to warm up with; the order of the training data does not depend on it."""
         return next(iter(self._make_loader(self._task.data.train, 0, sampler=self._sampler)))
 
     def iterate_epoch(self, epoch: int) -> Iterator[Batch]:

@@ -123,7 +123,7 @@ def _shorten_error(error: JoulelabError) -> str:
 
 
 def become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
-    """Become one of several ranks: that of srun or mpirun, or torchrun where nobody has started the ranks yet.
+    """Become one of several ranks: that of srun or mpirun, or torchrun where no launcher has started ranks.
 
     Raises ConfigError.
     """

@@ -147,7 +147,7 @@ class Training:
             self.ranks.wait_for_all()
 
     def _report_facts(self, name: str) -> None:
-        """Report as facts what is trained, on what, and how."""
+        """Report model, data and settings as facts."""
         source, counts = self.task.data.source, self.counts
         if not source.real and self.given["data"] == "auto":
             self._print(
@@ -184,7 +184,7 @@ class Training:
 
     def _cast(self) -> contextlib.AbstractContextManager[Any]:
         if self.given["precision"] != "bf16" or (self.task.sharded and self.ranks.count > 1):
-            return contextlib.nullcontext()  # what is divided has its own way
+            return contextlib.nullcontext()  # FSDP casts by itself
         cast: contextlib.AbstractContextManager[Any] = torch.autocast(self.ranks.device.type, dtype=torch.bfloat16)
         return cast
 
@@ -224,7 +224,7 @@ class Training:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def _validate(self, part: str) -> dict[str, float]:
-        # Only the number of batches is bounded: what is seen in a given time would not be the same each time.
+        # Only the number of batches is bounded: the batches of a given time would differ from run to run.
         limits = Limits(int(self.given["max_steps"]), 0.0, self.ranks)
         return self._score(self.feed.iterate_part(part), limits, "validated")
 

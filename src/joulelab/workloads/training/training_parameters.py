@@ -97,7 +97,7 @@ def list_notebook_notes(base: Any, file: Path, published: str) -> tuple[str, ...
     return (
         "One device, one process: the study's notebook ran on one GPU, all cells one after another.",
         f"The study's notebook took {published} on a node with an A100; 300 W more for each second that it waits.",
-        f"By hand: copy {file} and open the copy with jupyter lab; its first cell tells how to measure it.",
+        f"By hand: copy {file} and open the copy with jupyter lab; its first cell shows how to measure it.",
         *base.NOTES,
     )
 

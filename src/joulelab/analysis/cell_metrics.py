@@ -180,13 +180,13 @@ class StudySummary:
         """Return a cell by its key. Raises KeyError."""
         return self.by_key[key]
 
-    def of_line(self, line: CellLine) -> tuple[CellMetrics, ...]:
+    def list_line_cells(self, line: CellLine) -> tuple[CellMetrics, ...]:
         """Return the cells of a line, in its order."""
         return tuple(self.by_key[key] for key in line.cells)
 
-    def choosable(self, line: CellLine) -> dict[str, CellMeans]:
+    def list_choosable(self, line: CellLine) -> dict[str, CellMeans]:
         """Return the cells of a line that may be the best: those whose caps were in force."""
-        return {c.key: c.compared for c in self.of_line(line) if c.compared is not None and not c.uncapped}
+        return {c.key: c.compared for c in self.list_line_cells(line) if c.compared is not None and not c.uncapped}
 
     def best_for(self, goal: Goal, line: str | None = None) -> BestCell | None:
         """Return the best cell of a line, or of all lines, for a goal; None if no cell has a score."""

@@ -117,7 +117,7 @@ def _list_main_bests(summary: StudySummary) -> list[tuple[str, str]]:
 
 def choose_rows(summary: StudySummary) -> list[CellMetrics]:
     """Choose the cells to show: all if they are few, else the best ones and the references."""
-    ordered = [cell for line in summary.lines for cell in summary.of_line(line)]
+    ordered = [cell for line in summary.lines for cell in summary.list_line_cells(line)]
     if len(ordered) <= MOST_ROWS:
         return ordered
     marked = {b.cell for b in summary.best} | {line.reference for line in summary.lines}

@@ -103,7 +103,7 @@ def _list_bests(summary: StudySummary) -> list[tuple[str, str]]:
 
 def title_line(summary: StudySummary, line: CellLine) -> str:
     """Return the knobs that the cells of a line share, and the cell that they are compared with."""
-    rows = summary.of_line(line)
+    rows = summary.list_line_cells(line)
     title = format_knobs(line.knobs) or "all cells"
     data = {r.data for r in rows}
     if len(data) == 1 and data != {""}:
@@ -136,7 +136,7 @@ def _list_own_knobs(knobs: Mapping[str, Any], line: CellLine) -> dict[str, Any]:
 
 def _make_label_column(summary: StudySummary, line: CellLine) -> FilledColumn:
     """Return a column with the names of cells: `*` marks the reference, `!` a cap that was not in force."""
-    rows, is_single = summary.of_line(line), has_one_cell(summary, line)
+    rows, is_single = summary.list_line_cells(line), has_one_cell(summary, line)
     if line.axis is None:
         names = [format_knobs(_list_own_knobs(r.knobs, line)) or name_plain_cell(summary, r.key) for r in rows]
         column = Column("")
@@ -159,7 +159,7 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
 
     Estimates have a mark. Rows of the best cells are marked, with `names_best` also in a column.
     """
-    rows = summary.of_line(line)
+    rows = summary.list_line_cells(line)
     estimates = [r.estimate for r in rows]
     columns = [
         _make_label_column(summary, line),
@@ -231,7 +231,7 @@ def make_compared_table(summary: StudySummary, line: CellLine) -> Table | None:
     """
     if has_one_cell(summary, line):
         return None
-    rows = summary.of_line(line)
+    rows = summary.list_line_cells(line)
     half = " =\n2 x EDS(2)\ngain" if HALVED in summary.ks else ""
     picks: list[tuple[Column, Callable[[CellMetrics], Quantity | None]]] = [
         (Column("gain", "%", is_share=True), lambda r: r.gain),

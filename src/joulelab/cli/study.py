@@ -315,12 +315,13 @@ def _list_slots(study: Study, found: StudyFile) -> list[Slot]:
         return any(executor.is_over(claim) for executor in opened)
 
     keys = list(dict.fromkeys(cell.key for cell in found.plan.cells))
+    most = max(found.plan.max_repeats, study.target.max_repeats if study.target else 0)
     with ExitStack() as stack:
         if all(node.executor == LOCAL for node in found.plan.nodes.values()):
-            return list_slots(study, keys, found.plan.repeats, None, max_repeats=found.plan.max_repeats)
+            return list_slots(study, keys, found.plan.repeats, None, max_repeats=most)
         try:
             opened = open_executors(study, found.plan, stack).values()
         except JoulelabError as error:
             print_notice(f"the state of jobs on other machines is unknown: {error}")
-            return list_slots(study, keys, found.plan.repeats, None, max_repeats=found.plan.max_repeats)
-        return list_slots(study, keys, found.plan.repeats, is_over, max_repeats=found.plan.max_repeats)
+            return list_slots(study, keys, found.plan.repeats, None, max_repeats=most)
+        return list_slots(study, keys, found.plan.repeats, is_over, max_repeats=most)

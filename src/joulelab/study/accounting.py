@@ -133,7 +133,7 @@ def _find_unaccounted(slot: Slot, problems: list[str]) -> _UnaccountedRun | None
 
 
 def _read_known_steps(run: Path) -> KnownSteps:
-    """Return what a run tells of its job's steps: ours on all nodes, and whether srun started the workload."""
+    """Return the steps of a run's job that the run knows: ours on all nodes, and whether srun started the workload."""
     with open_run(run) as opened:
         command = [str(word) for word in opened.meta.get("command") or [""]]
         events = opened.events()

@@ -108,7 +108,7 @@ def _run_claimed(
     study: Study, cell: PlannedCell, folder: Path, environ: Mapping[str, str], signals: SlotSignals
 ) -> dict[str, Any]:
     began = monotonic_ns()
-    # By the cell, not by the file: that may have been edited since the slot was sent.
+    # By the cell, not by the file, which may have been edited since the slot was submitted.
     node = NodeType.from_identity(cell.workload.node_type, cell.workload.node)
     settings = study.get_settings(cell.workload.name)
     argv = _make_argv(study, cell, folder, node)
@@ -167,15 +167,15 @@ def _choose_devices(
             find_used_gpus(node, VisibleGpus()),
             _list_caps(cell, there, environ),
         )
-    seen = there.take_first(None if count is None else int(count))
-    shown = {**environ, **seen.make_environment(environ)} if count is not None else dict(environ)
-    return shown, find_used_gpus(node, seen), _list_caps(cell, seen, environ)
+    visible = there.take_first(None if count is None else int(count))
+    own = {**environ, **visible.make_environment(environ)} if count is not None else dict(environ)
+    return own, find_used_gpus(node, visible), _list_caps(cell, visible, environ)
 
 
-def _list_caps(cell: PlannedCell, seen: VisibleGpus, environ: Mapping[str, str]) -> list[Any]:
+def _list_caps(cell: PlannedCell, gpus: VisibleGpus, environ: Mapping[str, str]) -> list[Any]:
     if not set(cell.knobs) & {"cap", "clock", "cpu_cap"}:
         return []
-    return list_cap_requests(cell.knobs, seen, list_cpu_packages(cell.knobs, environ))
+    return list_cap_requests(cell.knobs, gpus, list_cpu_packages(cell.knobs, environ))
 
 
 def _redirect_output(folder: Path) -> None:

@@ -46,11 +46,11 @@ class UsedGpus:
         return {"node_type": self.node_type, "uses": self.uses, "gpus": list(self.used), "idle_gpus": list(self.idle)}
 
 
-def find_used_gpus(node: NodeType, shown: VisibleGpus) -> UsedGpus:
+def find_used_gpus(node: NodeType, visible: VisibleGpus) -> UsedGpus:
     """Return which GPUs of a node a workload uses, by the visible ones."""
     every = read_visible_gpus({}).scopes
-    parts = {scope.partition("/")[0] for scope in shown.scopes}
-    return UsedGpus(node.name, node.uses, shown.scopes, tuple(scope for scope in every if scope not in parts))
+    parts = {scope.partition("/")[0] for scope in visible.scopes}
+    return UsedGpus(node.name, node.uses, visible.scopes, tuple(scope for scope in every if scope not in parts))
 
 
 def read_visible_gpus(environ: Mapping[str, str]) -> VisibleGpus:

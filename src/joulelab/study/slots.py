@@ -193,7 +193,7 @@ def _judge_end(end: Mapping[str, Any], stopped: Mapping[str, Any] | None) -> tup
         return State.REFUSED, str(end.get("message") or "the command could not be started")
     if outcome not in ("exit", "signal"):
         return State.STALE, "it was interrupted before the command started"
-    # A cluster tells all processes of a job to end at once: the workload may have ended before its slot noted it.
+    # A cluster signals all processes of a job at once: the workload may have ended before its slot recorded the stop.
     failed = outcome == "signal" or code != 0
     noted_ns = int((stopped or {}).get("t_ns", 0)) - (ALSO_NS if failed else 0)
     if stopped is not None and noted_ns < int(end.get("end_ns") or 0):

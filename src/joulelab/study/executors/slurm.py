@@ -97,7 +97,7 @@ class SlurmExecutor:
     def cancel(self, slot: Path) -> None:
         """End a slot's job, at the next poll; called again, at once; and again, leave it.
 
-        A job that another driver sent, and that may still live, is left to it.
+        A job of another driver that may still live is left to it.
         """
         if self._collected.pop(slot, None) is not None:
             self._news.append(SlotEnd(slot, None, "it was not submitted", "cancelled"))
@@ -337,7 +337,7 @@ class SlurmExecutor:
         if answer is None and not fate:
             words += f"; {advise_on_silence(task, began=began)}"
         if fate == "cancelled" and not task.cancels and self._submitter.was_cancelled_by_other(task):
-            fate = "again"  # that driver was told to stop, this one was not
+            fate = "again"  # that driver was stopped, this one was not
             words += "; another driver of the study cancelled it"
         del self._followed[task.slot]
         self._submit_due = 0.0  # there is room for another

@@ -165,8 +165,8 @@ class JobQueue(SlurmClient):
     def list_features(self, partition: str | None) -> set[str]:
         """Return the features of all nodes, or of those of a partition. Raises ReadFailed, Unavailable."""
         words = ("sinfo", "--noheader", "--format=%f", *([f"--partition={partition}"] if partition else []))
-        shown = self._get_output(*words).replace("(null)", "").split()
-        return {feature for line in shown for feature in line.split(",") if feature}
+        lines = self._get_output(*words).replace("(null)", "").split()
+        return {feature for line in lines for feature in line.split(",") if feature}
 
     def _get_known(self, *words: str) -> str:
         """Return the answer of a program, nothing if the controller knows no such job."""
@@ -278,12 +278,12 @@ def _check_node(jobs: JobQueue, name: str, node: NodeType, partitions: Mapping[s
     return notes
 
 
-def _check_time(where: str, node: NodeType, partition: str, shown: Mapping[str, str]) -> None:
-    limit = _parse_time_limit(shown.get("MaxTime", ""))
+def _check_time(where: str, node: NodeType, partition: str, row: Mapping[str, str]) -> None:
+    limit = _parse_time_limit(row.get("MaxTime", ""))
     wanted = node.options.get("time")
     if limit is not None and isinstance(wanted, (int, float)) and wanted > limit:
         what = f"the time {format_time_limit(wanted)} is more than the partition allows"
-        raise ConfigError(what, where=where, why=f"MaxTime of {partition} is {shown['MaxTime']}", next="give less time")
+        raise ConfigError(what, where=where, why=f"MaxTime of {partition} is {row['MaxTime']}", next="give less time")
 
 
 def _check_settings(settings: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Find out what became of jobs: the database tells of all at once, the controller of those that seem to have ended.
+"""Find the states of jobs: the database answers for all at once, the controller for those that seem to have ended.
 
 The database lags behind: a job just submitted is not there yet, one that is put back into the queue may look as if it
 had ended, and one that is cancelled has "ended" while its processes still do. So the controller is asked before an end
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from joulelab.study.slurm.job_queue import JobQueue
 
-# The database has so long to tell the end of a job that the controller knows of, or knows nothing of.
+# Time for the database to record the end of a job that the controller has seen, or does not know.
 SETTLE_S, LOST_S = 5.0, 60.0
 # A node that does not come back from ending a job must not hold up a study.
 COMPLETING, COMPLETING_S = "COMPLETING", 600.0
 UNKNOWN, CANCELLED, PENDING = "UNKNOWN", "CANCELLED", "PENDING"
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-# So often the controller is asked for all: the database may not have heard of an end, and never will.
+# Every so many questions the controller is asked for all jobs: the database may miss an end for ever.
 EVERY = 10
 
 
